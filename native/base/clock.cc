@@ -1,0 +1,21 @@
+#include "native/base/clock.h"
+
+#include <ctime>
+
+namespace millpond::base {
+namespace {
+
+constexpr int64_t kNsPerSecond = 1'000'000'000;
+
+int64_t ReadNs(clockid_t id) {
+  timespec now{};
+  clock_gettime(id, &now);
+  return static_cast<int64_t>(now.tv_sec) * kNsPerSecond + now.tv_nsec;
+}
+
+}  // namespace
+
+int64_t MonotonicNs() { return ReadNs(CLOCK_MONOTONIC); }
+int64_t CoarseMonotonicNs() { return ReadNs(CLOCK_MONOTONIC_COARSE); }
+
+}  // namespace millpond::base

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace millpond::base {
+
+// The wire types of https://protobuf.dev/programming-guides/encoding/. 6 and 7 do not exist.
+enum class WireType : uint8_t {
+  kVarint = 0,
+  kFixed64 = 1,
+  kLengthDelimited = 2,
+  kStartGroup = 3,
+  kEndGroup = 4,
+  kFixed32 = 5,
+};
+
+struct WireTag {
+  uint32_t field = 0;
+  WireType type = WireType::kVarint;
+};
+
+// A cursor over one protobuf message whose bytes lie in one or more segments, as a received gRPC
+// message does. It exists so that a tensor's content goes from the network's buffers into the
+// tensor in one copy: a generated message would hold a copy of its own in between.
+//
+// Borrows the array of segments and the bytes; both must outlive it and every reader made from it.
+// A copy is an independent cursor. Every Read* returns false where the bytes are no valid protobuf
+// (the cursor is then of no further use); it accepts and refuses what protobuf's own parser does.
+class WireReader {
+ public:
+  WireReader() = default;
+  WireReader(const std::string_view* segments, size_t segment_count);
+
+  size_t remaining_bytes() const { return remaining_bytes_; }
+  bool AtEnd() const { return remaining_bytes_ == 0; }
+
+  [[nodiscard]] bool ReadTag(WireTag* tag);
+  [[nodiscard]] bool ReadVarint(uint64_t* value) {
+    // A segment that goes on past the longest varint needs no bounds check; packed ids are decoded
+    // here, thousands a request.
+    if (contiguous_bytes() > kMaxVarintBytes) return ReadVarintWithinSegment(value);
+    return ReadVarintAcrossSegments(value);
+  }
+  [[nodiscard]] bool ReadFixed32(uint32_t* value) { return Copy(value, sizeof *value); }
+  [[nodiscard]] bool ReadFixed64(uint64_t* value) { return Copy(value, sizeof *value); }
+
+  // A length-delimited field: `field` becomes a cursor over its bytes and this one moves past it.
+  [[nodiscard]] bool ReadDelimited(WireReader* field);
+  // A `bytes` field.
+  [[nodiscard]] bool ReadBytes(std::string* value);
+  // A proto3 `string` field, which has to be UTF-8.
+  [[nodiscard]] bool ReadString(std::string* value);
+
+  // Copies the next `size` bytes to `to`.
+  [[nodiscard]] bool Copy(void* to, size_t size);
+  // Appends all that is left.
+  void AppendRest(std::string* to);
+  // Moves past a field that the message does not know, groups included.
+  [[nodiscard]] bool SkipField(WireTag tag);
+
+ private:
+  static constexpr size_t kMaxVarintBytes = 10;
+
+  // Bytes that can be read at position_ without a step to the next segment.
+  size_t contiguous_bytes() const {
+    const auto left = static_cast<size_t>(segment_end_ - position_);
+    return left < remaining_bytes_ ? left : remaining_bytes_;
+  }
+  bool ReadVarintWithinSegment(uint64_t* value);
+  bool ReadVarintAcrossSegments(uint64_t* value);
+  void Advance(size_t size);
+  bool Skip(size_t size);
+  bool SkipGroup(uint32_t field, int depth);
+  bool SkipField(WireTag tag, int depth);
+
+  const char* position_ = nullptr;
+  const char* segment_end_ = nullptr;
+  const std::string_view* next_segment_ = nullptr;
+  size_t remaining_bytes_ = 0;
+};
+
+bool IsValidUtf8(std::string_view text);
+
+}  // namespace millpond::base

@@ -1,0 +1,105 @@
+#include "native/memory/request_memory.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "native/memory/jemalloc_api.h"
+#include "native/memory/jemalloc_symbols.h"
+
+namespace millpond::memory {
+namespace {
+
+using metrics::RaiseTo;
+
+// A block and what it really takes; {nullptr, 0} where there is none to be had.
+struct Block {
+  void* start = nullptr;
+  size_t bytes = 0;
+};
+
+bool IsAligned(const void* start, size_t alignment) {
+  return (reinterpret_cast<uintptr_t>(start) & (alignment - 1)) == 0;
+}
+
+Block AllocateAligned(size_t bytes, size_t alignment) {
+  const int flags = MALLOCX_ALIGN(alignment);
+  const size_t block_bytes = nallocx(bytes, flags);
+  void* start = block_bytes == 0 ? nullptr : mallocx(bytes, flags);
+  return start == nullptr ? Block{} : Block{start, block_bytes};
+}
+
+// jemalloc has a fast path only for blocks asked for without an alignment (a pair takes 7 ns and
+// not 16; of 16 KiB, where the other path leaves the thread cache aside, 20 and not 210). Those of
+// a multiple of 64 bytes are aligned to a cache line anyway; the documents do not promise it, so
+// each is looked at.
+Block AllocateFromJemalloc(size_t bytes, size_t alignment) {
+  bytes = std::max<size_t>(bytes, 1);  // nallocx leaves 0 undefined.
+  const size_t rounded_bytes = (bytes + alignment - 1) & ~(alignment - 1);
+  const bool overflowed = rounded_bytes < bytes;
+  if (overflowed || alignment > metrics::kCacheLineBytes) return AllocateAligned(bytes, alignment);
+  const size_t block_bytes = nallocx(rounded_bytes, 0);
+  void* start = block_bytes == 0 ? nullptr : std::malloc(rounded_bytes);
+  if (start == nullptr) return {};
+  if (IsAligned(start, alignment)) return {start, block_bytes};
+  std::free(start);
+  return AllocateAligned(bytes, alignment);
+}
+
+Block AllocateFromGlibc(size_t bytes, size_t alignment) {
+  void* start = nullptr;
+  if (posix_memalign(&start, std::max(alignment, sizeof(void*)), std::max<size_t>(bytes, 1)) != 0) {
+    return {};
+  }
+  return {start, malloc_usable_size(start)};
+}
+
+}  // namespace
+
+RequestMemory::RequestMemory() : uses_jemalloc_(IsJemallocPreloaded()), shards_(kShardCount) {}
+
+void* RequestMemory::Allocate(size_t bytes, size_t alignment) noexcept {
+  const Block block =
+      uses_jemalloc_ ? AllocateFromJemalloc(bytes, alignment) : AllocateFromGlibc(bytes, alignment);
+  if (block.start == nullptr) return nullptr;
+  Shard& shard = shards_.Mine();
+  shard.allocation_count.fetch_add(1, std::memory_order_relaxed);
+  AddInUse(shard, static_cast<int64_t>(block.bytes));
+  return block.start;
+}
+
+void RequestMemory::Deallocate(void* block) noexcept {
+  if (block == nullptr) return;
+  const size_t bytes = uses_jemalloc_ ? sallocx(block, 0) : malloc_usable_size(block);
+  AddInUse(shards_.Mine(), -static_cast<int64_t>(bytes));
+  std::free(block);  // jemalloc's, where it is preloaded, and faster than its dallocx.
+}
+
+MemoryStatistics RequestMemory::Statistics() const {
+  MemoryStatistics statistics;
+  for (const Shard& shard : shards_) {
+    statistics.in_use_bytes += shard.in_use_bytes.load(std::memory_order_relaxed);
+    statistics.allocation_count += shard.allocation_count.load(std::memory_order_relaxed);
+  }
+  RaiseTo(in_use_bytes_peak_, statistics.in_use_bytes);
+  statistics.in_use_bytes_peak = in_use_bytes_peak_.load(std::memory_order_relaxed);
+  return statistics;
+}
+
+void RequestMemory::AddInUse(Shard& shard, int64_t bytes) {
+  const int64_t in_use_bytes =
+      shard.in_use_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  const int64_t unreported_bytes =
+      in_use_bytes - shard.reported_bytes.load(std::memory_order_relaxed);
+  if (std::abs(unreported_bytes) >= kReportBytes) Report(shard, in_use_bytes);
+}
+
+void RequestMemory::Report(Shard& shard, int64_t in_use_bytes) {
+  const int64_t before = shard.reported_bytes.exchange(in_use_bytes, std::memory_order_relaxed);
+  const int64_t rise = in_use_bytes - before;
+  const int64_t total = reported_bytes_.fetch_add(rise, std::memory_order_relaxed) + rise;
+  RaiseTo(in_use_bytes_peak_, total);
+}
+
+}  // namespace millpond::memory

@@ -1,0 +1,12 @@
+#include <nanobind/nanobind.h>
+
+#include "native/python/binding.h"
+
+NB_MODULE(_data_plane, module) {
+  using namespace millpond::python;  // NOLINT(google-build-using-namespace)
+  RegisterStatus(module);
+  RegisterRuntime(module);
+  RegisterServable(module);
+  RegisterServingMap(module);
+  RegisterServer(module);
+}

@@ -1,0 +1,55 @@
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+
+#include "native/memory/jemalloc_api.h"
+#include "native/memory/request_memory.h"
+#include "native/python/binding.h"
+#include "native/rpc/server.h"
+#include "native/tf/runtime.h"
+#include "native/tf/saved_model_check.h"
+
+namespace millpond::python {
+namespace {
+
+namespace nb = nanobind;
+
+// Of the process, as TensorFlow's tensors may outlive the module.
+memory::RequestMemory& TheRequestMemory() {
+  static auto* const request_memory = new memory::RequestMemory;
+  return *request_memory;
+}
+
+std::map<std::string, std::string> BuildInfo() {
+  return {{"millpond", MILLPOND_VERSION},
+          {"tensorflow", tf::TensorFlowVersion()},
+          {"grpc", rpc::GrpcVersion()},
+          {"jemalloc", memory::JemallocVersion()},
+          {"allocator", memory::IsJemallocPreloaded() ? "jemalloc" : "glibc"}};
+}
+
+void Initialize(int intra_op_thread_count, int inter_op_thread_count) {
+  ThrowIfError(WithoutGil([&] {
+    return tf::InitializeRuntime({intra_op_thread_count, inter_op_thread_count},
+                                 &TheRequestMemory());
+  }));
+}
+
+void CheckSavedModel(const std::string& directory) {
+  ThrowIfError(WithoutGil([&] { return tf::CheckSavedModel(directory); }));
+}
+
+}  // namespace
+
+void RegisterRuntime(nb::module_& module) {
+  module.def("build_info", &BuildInfo);
+  module.def("initialize", &Initialize, nb::kw_only(), nb::arg("intra_op_thread_count"),
+             nb::arg("inter_op_thread_count"));
+  module.def("check_saved_model", &CheckSavedModel, nb::arg("directory"));
+  nb::class_<memory::MemoryStatistics>(module, "RequestMemoryStatistics", nb::is_final())
+      .def_ro("in_use_bytes", &memory::MemoryStatistics::in_use_bytes)
+      .def_ro("in_use_bytes_peak", &memory::MemoryStatistics::in_use_bytes_peak)
+      .def_ro("allocation_count", &memory::MemoryStatistics::allocation_count);
+  module.def("request_memory_statistics", [] { return TheRequestMemory().Statistics(); });
+}
+
+}  // namespace millpond::python

@@ -1,0 +1,97 @@
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+
+#include "native/python/binding.h"
+#include "native/rpc/server.h"
+
+namespace millpond::python {
+namespace {
+
+namespace nb = nanobind;
+using rpc::RareCall;
+using rpc::Server;
+using rpc::ServerOptions;
+
+// A code that Python sends: one that does not exist, or OK, would make a reply of a failure.
+base::Code FailureCode(int code) {
+  const bool is_failure = code > 0 && code < base::kCodeCount;
+  return is_failure ? static_cast<base::Code>(code) : base::Code::kUnknown;
+}
+
+void RegisterRareCall(nb::module_& module) {
+  nb::class_<RareCall>(module, "RareCall", nb::is_final())
+      .def_prop_ro("method", &RareCall::path)
+      .def_prop_ro("request",
+                   [](const RareCall& self) {
+                     return nb::bytes(self.request().data(), self.request().size());
+                   })
+      .def(
+          "reply",
+          [](RareCall& self, nb::bytes response) {
+            ThrowIfError(self.Reply({response.c_str(), response.size()}));
+          },
+          nb::arg("response"))
+      .def(
+          "fail",
+          [](RareCall& self, int code, std::string message) {
+            ThrowIfError(self.Fail({FailureCode(code), std::move(message)}));
+          },
+          nb::arg("code"), nb::arg("message"));
+}
+
+void MakeServer(Server* self, servable::ServingMap& map, std::vector<std::string> addresses,
+                int completion_queue_count, int64_t max_message_bytes,
+                std::map<std::string, std::variant<int, std::string>> channel_arguments,
+                std::vector<std::string> rare_methods) {
+  ServerOptions options;
+  options.addresses = std::move(addresses);
+  options.completion_queue_count = completion_queue_count;
+  options.max_message_bytes = std::min<int64_t>(max_message_bytes, INT32_MAX);
+  options.channel_arguments = std::move(channel_arguments);
+  options.rare_methods = std::move(rare_methods);
+  new (self) Server(&map, std::move(options));
+}
+
+}  // namespace
+
+void RegisterServer(nb::module_& module) {
+  RegisterRareCall(module);
+  nb::class_<Server>(module, "GrpcServer", nb::is_final())
+      .def("__init__", &MakeServer, nb::keep_alive<1, 2>(), nb::arg("serving_map"), nb::kw_only(),
+           nb::arg("addresses"), nb::arg("completion_queue_count"), nb::arg("max_message_bytes"),
+           nb::arg("channel_arguments"), nb::arg("rare_methods"))
+      .def("start",
+           [](Server& self) { ThrowIfError(WithoutGil([&] { return self.Start(); })); })
+      .def_prop_ro("port", &Server::port)
+      .def(
+          "take_rare_call",
+          [](Server& self, double timeout_seconds) {
+            return WithoutGil([&] { return self.TakeRareCall(SecondsToNs(timeout_seconds)); });
+          },
+          nb::arg("timeout_seconds"))
+      .def(
+          "set_health",
+          [](Server& self, const std::string& service, bool is_serving) {
+            WithoutGil([&] { self.SetHealth(service, is_serving); });
+          },
+          nb::arg("service"), nb::arg("is_serving"))
+      .def(
+          "remove_health",
+          [](Server& self, const std::string& service) {
+            WithoutGil([&] { self.RemoveHealth(service); });
+          },
+          nb::arg("service"))
+      .def(
+          "shutdown",
+          [](Server& self, double drain_seconds) {
+            return WithoutGil([&] { return self.Shutdown(SecondsToNs(drain_seconds)); });
+          },
+          nb::arg("drain_seconds"));
+}
+
+}  // namespace millpond::python

@@ -1,0 +1,27 @@
+#include "native/python/binding.h"
+
+namespace millpond::python {
+namespace {
+
+namespace nb = nanobind;
+
+PyObject* status_error_type = nullptr;  // owned by the module
+
+}  // namespace
+
+void RegisterStatus(nb::module_& module) {
+  status_error_type = PyErr_NewExceptionWithDoc(
+      "serving._native.StatusError",
+      "A status that is not OK: args == (code, message), code a gRPC status code's number.",
+      nullptr, nullptr);
+  module.attr("StatusError") = nb::handle(status_error_type);
+}
+
+void ThrowIfError(const base::Status& status) {
+  if (status.ok()) return;
+  const nb::tuple args = nb::make_tuple(static_cast<int>(status.code()), status.message().c_str());
+  PyErr_SetObject(status_error_type, args.ptr());
+  throw nb::python_error();
+}
+
+}  // namespace millpond::python

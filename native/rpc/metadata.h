@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+
+#include "native/base/status.h"
+#include "native/base/wire_reader.h"
+#include "native/servable/serving_map.h"
+
+namespace millpond::rpc {
+
+// Answers a serialized GetModelMetadataRequest with a serialized GetModelMetadataResponse
+// (tensorflow_serving/apis/get_model_metadata.proto). The only field there is, is "signature_def";
+// none or another is INVALID_ARGUMENT. NOT_FOUND: no such servable.
+base::StatusOr<std::string> GetModelMetadata(base::WireReader request, servable::ServingMap* map);
+
+}  // namespace millpond::rpc

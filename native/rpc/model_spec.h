@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "native/base/status.h"
+#include "native/base/wire_reader.h"
+#include "native/base/wire_writer.h"
+
+namespace millpond::rpc {
+
+// tensorflow.serving.ModelSpec (tensorflow_serving/apis/model.proto): which servable and which of
+// its signatures a request means. At most one of version and version_label is set.
+struct ModelSpec {
+  std::string name;
+  std::optional<int64_t> version;
+  std::optional<std::string> version_label;
+  std::string signature_name;
+};
+
+// Merges a serialized ModelSpec into *spec, as protobuf does where a field comes twice. False where
+// the bytes do not parse.
+[[nodiscard]] bool ReadModelSpec(base::WireReader proto, ModelSpec* spec);
+
+// INVALID_ARGUMENT where a request's spec is missing or names no model, or names a label.
+base::Status CheckModelSpec(const std::optional<ModelSpec>& spec);
+
+size_t EncodedModelSpecBytes(const ModelSpec& spec);
+void WriteModelSpec(const ModelSpec& spec, base::WireWriter* writer);
+
+}  // namespace millpond::rpc

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace millpond::rpc {
+
+// Where calls of one kind come from.
+class CallSource {
+ public:
+  virtual ~CallSource() = default;
+  // Lets gRPC bring the next call to `queue`; nothing while the server stops.
+  virtual void WaitForCall(grpc::ServerCompletionQueue* queue) = 0;
+};
+
+// The threads that serve: one for each completion queue, which runs its requests inline, start to
+// end.
+//
+// A request that runs long (a big model, a 30 s batch) would hold up all else that its queue brings,
+// health checks and cancellations too. So a watchdog looks every kStallNs, and a queue whose threads
+// have all been busy with one event for as long gets another, and the next call is waited for in
+// the place of the one that was held up, which leaves when it is back. In the steady state there is
+// one thread a queue, and nothing is handed over.
+class PollerPool {
+ public:
+  // Above the longest request of a model that is served with a tail in mind; below what a client
+  // notices of a health check.
+  static constexpr int64_t kStallNs = 10'000'000;
+
+  using Queues = std::vector<std::unique_ptr<grpc::ServerCompletionQueue>>;
+
+  // Borrows `queues`. At most `max_poller_count` threads at a time.
+  PollerPool(const Queues& queues, size_t max_poller_count);
+  ~PollerPool();
+
+  void Start();
+
+  // On a poller's thread: runs `handle`, then waits for the next call of `source` on `queue`. Not
+  // the other way round: a queue whose thread is in a run takes no call that another could answer;
+  // calls wait in gRPC, in the order of their arrival, for whichever thread is free first.
+  template <typename Handle>
+  static void HandleThenWait(CallSource* source, grpc::ServerCompletionQueue* queue,
+                             Handle&& handle) {
+    std::atomic<CallSource*>& owed_wait = self_->owed_wait;
+    owed_wait.store(source);
+    handle();
+    // The watchdog has waited for us where it took this.
+    if (owed_wait.exchange(nullptr) != nullptr) source->WaitForCall(queue);
+  }
+
+  // Waits until no thread is handling an event.
+  void WaitUntilIdle();
+  // Returns once all threads have ended; the queues have been shut down before.
+  void Join();
+
+ private:
+  struct Poller {
+    std::thread thread;
+    size_t queue_index = 0;
+    std::atomic<int64_t> busy_since_ns{0};  // 0: waits for an event
+    std::atomic<CallSource*> owed_wait{nullptr};
+    std::atomic<bool> has_left{false};
+  };
+
+  void AddPoller(size_t queue_index);  // needs mutex_
+  void Poll(Poller* self);
+  // True where another thread serves the queue of `self`, which may then leave.
+  bool Leave(Poller* self);
+  void Watch();
+  void RelieveStalledQueues();  // needs mutex_
+  void Relieve(size_t queue_index);  // needs mutex_
+  void ReapPollers();           // needs mutex_
+
+  static thread_local Poller* self_;
+
+  const Queues& queues_;
+  const size_t max_poller_count_;
+  std::mutex mutex_;  // no thread takes it while it serves, unless it was held up
+  std::condition_variable is_stopping_changed_;
+  bool is_stopping_ = false;
+  std::vector<std::unique_ptr<Poller>> pollers_;
+  std::thread watchdog_;
+};
+
+}  // namespace millpond::rpc

@@ -1,0 +1,111 @@
+#include "native/rpc/predict_codec.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace millpond::rpc {
+namespace {
+
+using base::WireReader;
+using base::WireTag;
+using base::WireType;
+using base::WireWriter;
+
+constexpr uint32_t kRequestModelSpec = 1;
+constexpr uint32_t kRequestInputs = 2;
+constexpr uint32_t kRequestOutputFilter = 3;
+constexpr uint32_t kResponseOutputs = 1;
+constexpr uint32_t kResponseModelSpec = 2;
+constexpr uint32_t kMapKey = 1;
+constexpr uint32_t kMapValue = 2;
+
+// One entry of map<string, TensorProto>. Protobuf would merge two values of one entry; no encoder
+// writes such a thing, and it is refused.
+bool ReadInput(WireReader entry, PredictRequest::Input* input) {
+  WireTag tag;
+  bool has_value = false;
+  while (!entry.AtEnd()) {
+    if (!entry.ReadTag(&tag)) return false;
+    if (tag.field == kMapKey && tag.type == WireType::kLengthDelimited) {
+      if (!entry.ReadString(&input->name)) return false;
+    } else if (tag.field == kMapValue && tag.type == WireType::kLengthDelimited) {
+      if (has_value || !entry.ReadDelimited(&input->tensor)) return false;
+      has_value = true;
+    } else if (!entry.SkipField(tag)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void PutInput(PredictRequest::Input input, std::vector<PredictRequest::Input>* inputs) {
+  const auto same = std::find_if(inputs->begin(), inputs->end(),
+                                 [&](const auto& other) { return other.name == input.name; });
+  if (same == inputs->end()) {
+    inputs->push_back(std::move(input));
+  } else {
+    *same = std::move(input);
+  }
+}
+
+bool ReadField(WireTag tag, WireReader* proto, PredictRequest* request) {
+  WireReader body;
+  if (tag.type != WireType::kLengthDelimited) return proto->SkipField(tag);
+  if (tag.field == kRequestModelSpec) {
+    if (!request->model_spec) request->model_spec.emplace();
+    return proto->ReadDelimited(&body) && ReadModelSpec(body, &*request->model_spec);
+  }
+  if (tag.field == kRequestInputs) {
+    PredictRequest::Input input;
+    if (!proto->ReadDelimited(&body) || !ReadInput(body, &input)) return false;
+    PutInput(std::move(input), &request->inputs);
+    return true;
+  }
+  if (tag.field == kRequestOutputFilter) {
+    return proto->ReadString(&request->output_filter.emplace_back());
+  }
+  return proto->SkipField(tag);
+}
+
+}  // namespace
+
+base::Status DecodePredictRequest(WireReader proto, PredictRequest* request) {
+  const size_t message_bytes = proto.remaining_bytes();
+  WireTag tag;
+  while (!proto.AtEnd()) {
+    if (proto.ReadTag(&tag) && ReadField(tag, &proto, request)) continue;
+    return base::InvalidArgument("the message's " + std::to_string(message_bytes) +
+                                 " bytes are no tensorflow.serving.PredictRequest");
+  }
+  return {};
+}
+
+PredictReplyEncoder::PredictReplyEncoder(const PredictReply& reply)
+    : reply_(reply), model_spec_bytes_(EncodedModelSpecBytes(reply.model_spec)) {
+  encoded_bytes_ = base::DelimitedBytes(kResponseModelSpec, model_spec_bytes_);
+  tensor_bytes_.reserve(reply.outputs.size());
+  for (size_t i = 0; i < reply.outputs.size(); ++i) {
+    tensor_bytes_.push_back(
+        tf::EncodedTensorBytes(reply.tensors, reply.outputs[i].tensor_index, reply.encoding));
+    encoded_bytes_ += base::DelimitedBytes(kResponseOutputs, EntryBytes(i));
+  }
+}
+
+size_t PredictReplyEncoder::EntryBytes(size_t index) const {
+  return base::DelimitedBytes(kMapKey, reply_.outputs[index].name->size()) +
+         base::DelimitedBytes(kMapValue, tensor_bytes_[index]);
+}
+
+void PredictReplyEncoder::Write(char* to) const {
+  WireWriter writer(to);
+  for (size_t i = 0; i < reply_.outputs.size(); ++i) {
+    writer.Delimited(kResponseOutputs, EntryBytes(i));
+    writer.BytesField(kMapKey, *reply_.outputs[i].name);
+    writer.Delimited(kMapValue, tensor_bytes_[i]);
+    tf::EncodeTensor(reply_.tensors, reply_.outputs[i].tensor_index, reply_.encoding, &writer);
+  }
+  writer.Delimited(kResponseModelSpec, model_spec_bytes_);
+  WriteModelSpec(reply_.model_spec, &writer);
+}
+
+}  // namespace millpond::rpc

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "native/base/status.h"
+#include "native/base/wire_reader.h"
+#include "native/rpc/model_spec.h"
+#include "native/tf/tensor_codec.h"
+#include "native/tf/tensor_list.h"
+
+namespace millpond::rpc {
+
+// A PredictRequest (tensorflow_serving/apis/predict.proto) as it lies in the network's buffers: the
+// tensors are not decoded yet, and point into them.
+struct PredictRequest {
+  struct Input {
+    std::string name;
+    base::WireReader tensor;  // a serialized TensorProto
+  };
+
+  std::optional<ModelSpec> model_spec;
+  std::vector<Input> inputs;  // no name twice; the last one sent counts
+  std::vector<std::string> output_filter;
+};
+
+// INVALID_ARGUMENT where the bytes are no PredictRequest. Borrows them.
+base::Status DecodePredictRequest(base::WireReader proto, PredictRequest* request);
+
+// A PredictResponse to be: what its bytes are made of.
+struct PredictReply {
+  struct Output {
+    const std::string* name;  // of the signature, which the caller keeps alive
+    size_t tensor_index;      // into tensors
+  };
+
+  ModelSpec model_spec;  // with the version that answered
+  std::vector<Output> outputs;
+  tf::TensorList tensors;
+  tf::TensorEncoding encoding = tf::TensorEncoding::kTypedFields;
+};
+
+// Lays a PredictReply out once, in memory that the caller brings: the buffer that goes to the
+// network. The sizes are worked out when it is made.
+class PredictReplyEncoder {
+ public:
+  // Borrows `reply`.
+  explicit PredictReplyEncoder(const PredictReply& reply);
+
+  size_t encoded_bytes() const { return encoded_bytes_; }
+  // Writes encoded_bytes() bytes.
+  void Write(char* to) const;
+
+ private:
+  size_t EntryBytes(size_t index) const;
+
+  const PredictReply& reply_;
+  const size_t model_spec_bytes_;
+  std::vector<size_t> tensor_bytes_;  // of each output
+  size_t encoded_bytes_ = 0;
+};
+
+}  // namespace millpond::rpc

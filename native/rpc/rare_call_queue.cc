@@ -1,0 +1,73 @@
+#include "native/rpc/rare_call_queue.h"
+
+#include <chrono>
+#include <utility>
+
+#include "native/rpc/unary_call.h"
+
+namespace millpond::rpc {
+namespace {
+
+base::Status ShuttingDown() {
+  return {base::Code::kUnavailable, "the server is shutting down; ask another"};
+}
+
+}  // namespace
+
+RareCall::RareCall(UnaryCall* call)
+    : call_(call), path_(call->path()), request_(call->CopyRequest()) {}
+
+RareCall::~RareCall() {
+  if (call_ != nullptr) call_->Fail(base::Internal(path_ + " was dropped without an answer"));
+}
+
+base::Status RareCall::TakeCall(UnaryCall** call) {
+  if (call_ == nullptr) return base::FailedPrecondition(path_ + " was answered before");
+  *call = std::exchange(call_, nullptr);
+  return {};
+}
+
+base::Status RareCall::Reply(const std::string& response) {
+  UnaryCall* call = nullptr;
+  MILLPOND_RETURN_IF_ERROR(TakeCall(&call));
+  call->Reply(response);
+  return {};
+}
+
+base::Status RareCall::Fail(const base::Status& status) {
+  UnaryCall* call = nullptr;
+  MILLPOND_RETURN_IF_ERROR(TakeCall(&call));
+  call->Fail(status);
+  return {};
+}
+
+void RareCallQueue::Put(UnaryCall* call) {
+  const std::unique_lock<std::mutex> lock(mutex_);
+  if (is_closed_) return call->Fail(ShuttingDown());
+  if (waiting_.size() >= kMaxWaiting) {
+    return call->Fail({base::Code::kResourceExhausted,
+                       std::to_string(kMaxWaiting) + " calls of rare methods wait; try again"});
+  }
+  waiting_.push_back(std::make_unique<RareCall>(call));
+  changed_.notify_one();
+}
+
+std::unique_ptr<RareCall> RareCallQueue::Take(int64_t timeout_ns) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
+                    [this] { return is_closed_ || !waiting_.empty(); });
+  if (waiting_.empty()) return nullptr;
+  std::unique_ptr<RareCall> call = std::move(waiting_.front());
+  waiting_.pop_front();
+  return call;
+}
+
+void RareCallQueue::Close() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  is_closed_ = true;
+  for (const auto& call : waiting_) (void)call->Fail(ShuttingDown());
+  waiting_.clear();
+  changed_.notify_all();
+}
+
+}  // namespace millpond::rpc

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "native/base/status.h"
+
+namespace millpond::rpc {
+
+class UnaryCall;
+
+// A call of a method that is not served here: bytes in, bytes out, answered by whoever took it.
+// Dropped unanswered it fails with INTERNAL. Not thread-safe.
+class RareCall {
+ public:
+  explicit RareCall(UnaryCall* call);
+  ~RareCall();
+  RareCall(const RareCall&) = delete;
+  RareCall& operator=(const RareCall&) = delete;
+
+  const std::string& path() const { return path_; }
+  const std::string& request() const { return request_; }
+
+  // FAILED_PRECONDITION where it was answered before.
+  base::Status Reply(const std::string& response);
+  base::Status Fail(const base::Status& status);
+
+ private:
+  base::Status TakeCall(UnaryCall** call);
+
+  UnaryCall* call_;  // null once answered
+  const std::string path_;
+  const std::string request_;
+};
+
+// Calls of rare methods on their way from the threads that serve to the control plane's, which
+// takes them with Take: no thread that serves ever enters Python.
+class RareCallQueue {
+ public:
+  // Above what a crowd of `millpond status` needs; below what would hide a control plane that hangs.
+  static constexpr size_t kMaxWaiting = 256;
+
+  // RESOURCE_EXHAUSTED to the client where too many wait, UNAVAILABLE once closed.
+  void Put(UnaryCall* call);
+  // The next call; null at the timeout, or once closed and empty.
+  std::unique_ptr<RareCall> Take(int64_t timeout_ns);
+  // Fails what waits with UNAVAILABLE and takes no more.
+  void Close();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_closed_ = false;
+  std::deque<std::unique_ptr<RareCall>> waiting_;
+};
+
+}  // namespace millpond::rpc

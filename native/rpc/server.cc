@@ -1,0 +1,185 @@
+#include "native/rpc/server.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "native/base/clock.h"
+#include "native/rpc/health_service.h"
+#include "native/rpc/poller_pool.h"
+#include "native/rpc/predict_service.h"
+#include "native/rpc/raw_service.h"
+#include "native/rpc/unary_call.h"
+
+namespace millpond::rpc {
+namespace {
+
+// Threads that may serve at a time, for each core: beyond it requests wait. As many as TensorFlow
+// Serving's default.
+constexpr size_t kMaxPollersPerCore = 4;
+
+size_t CoreCount() { return std::max(1U, std::thread::hardware_concurrency()); }
+
+class RareHandler final : public UnaryHandler {
+ public:
+  void Handle(UnaryCall* call) override { queue_.Put(call); }
+  RareCallQueue& queue() { return queue_; }
+
+ private:
+  RareCallQueue queue_;
+};
+
+void AddChannelArguments(const ServerOptions& options, grpc::ServerBuilder* builder) {
+  // Two servers on one port would each get a part of the requests: the second must fail instead.
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder->SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
+  builder->SetMaxSendMessageSize(static_cast<int>(options.max_message_bytes));
+  for (const auto& [name, value] : options.channel_arguments) {
+    std::visit([&, &key = name](const auto& v) { builder->AddChannelArgument(key, v); }, value);
+  }
+}
+
+// A queue is shut down and emptied before it may be destroyed.
+void ShutDownUnused(grpc::ServerCompletionQueue* queue) {
+  queue->Shutdown();
+  void* tag = nullptr;
+  bool ok = false;
+  while (queue->Next(&tag, &ok)) {
+  }
+}
+
+bool IsUnixAddress(const std::string& address) { return address.rfind("unix:", 0) == 0; }
+
+}  // namespace
+
+struct Server::State {
+  State(servable::ServingMap* map, ServerOptions server_options)
+      : options(std::move(server_options)), predict(map, &unmatched), metadata(map) {}
+
+  void AddMethods();
+  base::Status Listen();
+  void WaitForCalls();
+
+  const ServerOptions options;
+  std::atomic<bool> is_stopping{false};
+  std::optional<bool> has_drained;  // set by the first Shutdown
+  metrics::RequestRecorder unmatched;
+
+  PredictHandler predict;
+  MetadataHandler metadata;
+  HealthService health;
+  RareHandler rare;
+
+  RawService service;
+  std::vector<std::unique_ptr<CallSource>> sources;
+  PollerPool::Queues queues;
+  std::unique_ptr<grpc::Server> server;
+  std::vector<int> ports;
+  std::unique_ptr<PollerPool> pollers;
+};
+
+void Server::State::AddMethods() {
+  const auto add = [&](const std::string& path, UnaryHandler* handler) {
+    sources.push_back(std::make_unique<UnaryMethod>(path, &service, handler, &is_stopping));
+  };
+  add("/tensorflow.serving.PredictionService/Predict", &predict);
+  add("/tensorflow.serving.PredictionService/GetModelMetadata", &metadata);
+  add("/grpc.health.v1.Health/Check", &health);
+  for (const std::string& path : options.rare_methods) add(path, &rare);
+  sources.push_back(std::make_unique<HealthWatchMethod>(&service, &health, &is_stopping));
+}
+
+base::Status Server::State::Listen() {
+  grpc::ServerBuilder builder;
+  AddChannelArguments(options, &builder);
+  ports.assign(options.addresses.size(), 0);
+  for (size_t i = 0; i < options.addresses.size(); ++i) {
+    builder.AddListeningPort(options.addresses[i], grpc::InsecureServerCredentials(), &ports[i]);
+  }
+  builder.RegisterService(&service);
+  const size_t queue_count =
+      options.completion_queue_count > 0 ? options.completion_queue_count : CoreCount();
+  for (size_t i = 0; i < queue_count; ++i) queues.push_back(builder.AddCompletionQueue());
+  server = builder.BuildAndStart();
+  if (server != nullptr) return {};
+  // gRPC does not say which address it was.
+  std::string addresses;
+  for (const std::string& address : options.addresses) addresses += " " + address;
+  for (const auto& queue : queues) ShutDownUnused(queue.get());
+  queues.clear();
+  return {base::Code::kUnavailable,
+          "cannot listen on" + addresses +
+              ": is another process listening there? Name another port, or 0 for a free one"};
+}
+
+void Server::State::WaitForCalls() {
+  for (const auto& source : sources) {
+    for (const auto& queue : queues) source->WaitForCall(queue.get());
+  }
+}
+
+Server::Server(servable::ServingMap* map, ServerOptions options)
+    : state_(std::make_unique<State>(map, std::move(options))) {}
+
+Server::~Server() { Shutdown(0); }
+
+base::Status Server::Start() {
+  if (state_->server != nullptr || state_->has_drained || !state_->sources.empty()) {
+    return base::FailedPrecondition("the server was started before; make another");
+  }
+  state_->AddMethods();
+  MILLPOND_RETURN_IF_ERROR(state_->Listen());
+  state_->pollers =
+      std::make_unique<PollerPool>(state_->queues, kMaxPollersPerCore * CoreCount());
+  state_->WaitForCalls();
+  state_->pollers->Start();
+  return {};
+}
+
+int Server::port() const {
+  for (size_t i = 0; i < state_->ports.size(); ++i) {
+    if (!IsUnixAddress(state_->options.addresses[i])) return state_->ports[i];
+  }
+  return 0;
+}
+
+std::unique_ptr<RareCall> Server::TakeRareCall(int64_t timeout_ns) {
+  return state_->rare.queue().Take(timeout_ns);
+}
+
+void Server::SetHealth(const std::string& service, bool is_serving) {
+  state_->health.Set(service, is_serving);
+}
+
+void Server::RemoveHealth(const std::string& service) { state_->health.Remove(service); }
+
+metrics::RequestSnapshot Server::UnmatchedRequests() const { return state_->unmatched.Snapshot(); }
+
+bool Server::Shutdown(int64_t drain_ns) {
+  if (state_->has_drained) return *state_->has_drained;
+  state_->has_drained = true;
+  state_->health.Close();
+  if (state_->server != nullptr) {
+    const int64_t begin_ns = base::MonotonicNs();
+    state_->is_stopping = true;
+    // Returns once every call has ended, be it that it is cancelled first.
+    state_->server->Shutdown(std::chrono::system_clock::now() +
+                             std::chrono::nanoseconds(drain_ns));
+    state_->has_drained = base::MonotonicNs() - begin_ns <= drain_ns;
+    // A thread that is on its way out of its last call may still wait for the next one.
+    state_->pollers->WaitUntilIdle();
+    for (const auto& queue : state_->queues) queue->Shutdown();
+    state_->pollers->Join();
+  }
+  state_->rare.queue().Close();
+  return *state_->has_drained;
+}
+
+std::string GrpcVersion() { return grpc::Version(); }
+
+}  // namespace millpond::rpc

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "native/base/status.h"
+#include "native/metrics/request_recorder.h"
+#include "native/rpc/rare_call_queue.h"
+#include "native/servable/serving_map.h"
+
+namespace millpond::rpc {
+
+struct ServerOptions {
+  // `HOST:PORT`, port 0 for a free one, or `unix:PATH`.
+  std::vector<std::string> addresses;
+  int completion_queue_count = 0;  // 0: one a core
+  int64_t max_message_bytes = INT32_MAX;
+  std::map<std::string, std::variant<int, std::string>> channel_arguments;
+  // Full names of methods that Take brings to the control plane.
+  std::vector<std::string> rare_methods;
+};
+
+// The gRPC server: completion queues, their threads and the methods.
+//
+// Thread: the control plane's, one at a time; Take from any, at once. Lifetime: the serving map
+// outlives it.
+class Server {
+ public:
+  Server(servable::ServingMap* map, ServerOptions options);
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  // Listens and serves. UNAVAILABLE where an address cannot be bound. Once.
+  base::Status Start();
+
+  // The TCP port that was bound; 0 where there is none.
+  int port() const;
+
+  std::unique_ptr<RareCall> TakeRareCall(int64_t timeout_ns);
+  void SetHealth(const std::string& service, bool is_serving);
+  void RemoveHealth(const std::string& service);
+
+  // Requests that reached no version: no such model, bytes that do not parse.
+  metrics::RequestSnapshot UnmatchedRequests() const;
+
+  // Takes no new call, lets the running ones finish, cancels after `drain_ns` what is left, ends
+  // all threads. True where every call finished by itself. A second call returns the same.
+  bool Shutdown(int64_t drain_ns);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// The version of gRPC in this process, like "1.51.1".
+std::string GrpcVersion();
+
+}  // namespace millpond::rpc

@@ -1,0 +1,117 @@
+#include "native/rpc/unary_call.h"
+
+#include <grpc/slice.h>
+#include <grpc/support/time.h>
+
+#include <cstring>
+
+#include "native/base/clock.h"
+#include "native/base/limits.h"
+
+namespace millpond::rpc {
+namespace {
+
+constexpr int64_t kNsPerSecond = 1'000'000'000;
+constexpr char kTruncated[] = "...TRUNCATED";
+
+// The client's deadline on base::MonotonicNs's clock.
+int64_t DeadlineNs(gpr_timespec deadline, int64_t now_ns) {
+  if (gpr_time_cmp(deadline, gpr_inf_future(deadline.clock_type)) == 0) {
+    return tf::RunContext::kNoDeadline;
+  }
+  const gpr_timespec left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));
+  return now_ns + left.tv_sec * kNsPerSecond + left.tv_nsec;
+}
+
+grpc::Status ToGrpc(const base::Status& status) {
+  std::string message = status.message();
+  if (message.size() > base::kMaxErrorMessageBytes) {
+    message.resize(base::kMaxErrorMessageBytes);
+    message += kTruncated;
+  }
+  return {static_cast<grpc::StatusCode>(status.code()), std::move(message)};
+}
+
+}  // namespace
+
+UnaryMethod::UnaryMethod(std::string path, RawService* service, UnaryHandler* handler,
+                         const std::atomic<bool>* is_stopping)
+    : path_(std::move(path)),
+      service_(service),
+      handler_(handler),
+      is_stopping_(is_stopping),
+      index_(service->AddUnaryMethod(path_)) {}
+
+void UnaryMethod::WaitForCall(grpc::ServerCompletionQueue* queue) {
+  if (!is_stopping_->load()) (new UnaryCall(this, queue))->Wait();
+}
+
+void UnaryCall::Wait() {
+  context_.AsyncNotifyWhenDone(&done_tag_);
+  method_->service_->RequestUnary(method_->index_, &context_, &request_, &responder_, queue_,
+                                  &received_tag_);
+}
+
+void UnaryCall::OnReceived(bool ok) {
+  // The server is stopping. The done tag comes only for a call that was received.
+  if (!ok) return Release();
+  hold_count_.fetch_add(1);
+  ReadRequest();
+  UnaryMethod* const method = method_;  // `this` may be gone once it is handled
+  PollerPool::HandleThenWait(method, queue_, [&] { method->handler_->Handle(this); });
+}
+
+void UnaryCall::ReadRequest() {
+  received_ns_ = base::MonotonicNs();
+  run_.deadline_ns = DeadlineNs(context_.raw_deadline(), received_ns_);
+  run_.is_cancelled = &is_cancelled_;
+  if (!request_.Valid() || !request_.Dump(&slices_).ok()) return;
+  segments_.reserve(slices_.size());
+  for (const grpc::Slice& slice : slices_) {
+    segments_.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+}
+
+void UnaryCall::OnDone(bool) {
+  if (context_.IsCancelled()) is_cancelled_.store(true, std::memory_order_relaxed);
+  Release();
+}
+
+void UnaryCall::OnAnswered(bool) { Release(); }
+
+void UnaryCall::Release() {
+  if (hold_count_.fetch_sub(1) == 1) delete this;
+}
+
+std::string UnaryCall::CopyRequest() const {
+  std::string bytes;
+  request().AppendRest(&bytes);
+  return bytes;
+}
+
+base::Status UnaryCall::CheckIsWanted() const {
+  if (is_cancelled_.load(std::memory_order_relaxed)) {
+    return {base::Code::kCancelled, "the client cancelled the request before it ran"};
+  }
+  if (run_.deadline_ns != tf::RunContext::kNoDeadline && base::MonotonicNs() >= run_.deadline_ns) {
+    return {base::Code::kDeadlineExceeded, "the request's deadline passed before it ran"};
+  }
+  return {};
+}
+
+void UnaryCall::Reply(size_t size, const std::function<void(char*)>& write) {
+  grpc_slice slice = grpc_slice_malloc(size);
+  write(reinterpret_cast<char*>(GRPC_SLICE_START_PTR(slice)));
+  const grpc::Slice message(slice, grpc::Slice::STEAL_REF);
+  responder_.Finish(grpc::ByteBuffer(&message, 1), grpc::Status::OK, &answered_tag_);
+}
+
+void UnaryCall::Reply(std::string_view bytes) {
+  Reply(bytes.size(), [&](char* to) { std::memcpy(to, bytes.data(), bytes.size()); });
+}
+
+void UnaryCall::Fail(const base::Status& status) {
+  responder_.FinishWithError(ToGrpc(status), &answered_tag_);
+}
+
+}  // namespace millpond::rpc

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "native/base/status.h"
+#include "native/base/wire_reader.h"
+#include "native/rpc/completion_tag.h"
+#include "native/rpc/poller_pool.h"
+#include "native/rpc/raw_service.h"
+#include "native/tf/run_context.h"
+
+namespace millpond::rpc {
+
+class UnaryCall;
+
+// Answers the calls of one method.
+class UnaryHandler {
+ public:
+  virtual ~UnaryHandler() = default;
+  // On a poller's thread. Answers `call` once, with Reply or Fail, here or later on any thread.
+  virtual void Handle(UnaryCall* call) = 0;
+};
+
+// A method of the server: where its calls come from and who answers them. Outlives its calls.
+class UnaryMethod final : public CallSource {
+ public:
+  // Adds itself to `service`, before the server is built. `is_stopping` is set when the server
+  // stops: no call is waited for any more.
+  UnaryMethod(std::string path, RawService* service, UnaryHandler* handler,
+              const std::atomic<bool>* is_stopping);
+
+  void WaitForCall(grpc::ServerCompletionQueue* queue) override;
+  const std::string& path() const { return path_; }
+
+ private:
+  friend class UnaryCall;
+
+  const std::string path_;
+  RawService* const service_;
+  UnaryHandler* const handler_;
+  const std::atomic<bool>* const is_stopping_;
+  const int index_;
+};
+
+// One unary call, from the wait for it to the end of its reply. Frees itself when it is through.
+class UnaryCall {
+ public:
+  UnaryCall(const UnaryCall&) = delete;
+  UnaryCall& operator=(const UnaryCall&) = delete;
+
+  const std::string& path() const { return method_->path(); }
+  // The request's bytes, in place; good until the call is answered.
+  base::WireReader request() const { return {segments_.data(), segments_.size()}; }
+  std::string CopyRequest() const;
+  int64_t received_ns() const { return received_ns_; }
+  // The client's deadline, and whether it has cancelled.
+  const tf::RunContext& run_context() const { return run_; }
+  // OK while an answer is still wanted: nothing need be computed for a client that is gone.
+  base::Status CheckIsWanted() const;
+
+  // `write` lays out exactly `size` bytes in the buffer that goes to the network.
+  void Reply(size_t size, const std::function<void(char*)>& write);
+  void Reply(std::string_view bytes);
+  void Fail(const base::Status& status);
+
+ private:
+  friend class UnaryMethod;
+
+  UnaryCall(UnaryMethod* method, grpc::ServerCompletionQueue* queue)
+      : method_(method), queue_(queue) {}
+  ~UnaryCall() = default;
+
+  void Wait();
+
+  void OnReceived(bool ok);
+  void OnDone(bool ok);      // the client is gone, or has its answer
+  void OnAnswered(bool ok);  // the reply is out, or could not go out
+  void ReadRequest();
+  void Release();
+
+  UnaryMethod* const method_;
+  grpc::ServerCompletionQueue* const queue_;
+  grpc::ServerContext context_;
+  grpc::ByteBuffer request_;
+  grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> responder_{&context_};
+  std::vector<grpc::Slice> slices_;
+  std::vector<std::string_view> segments_;  // of slices_
+  int64_t received_ns_ = 0;
+  tf::RunContext run_;
+  std::atomic<bool> is_cancelled_{false};
+  MemberTag<UnaryCall> received_tag_{this, &UnaryCall::OnReceived};
+  MemberTag<UnaryCall> done_tag_{this, &UnaryCall::OnDone};
+  MemberTag<UnaryCall> answered_tag_{this, &UnaryCall::OnAnswered};
+  // Tags in flight and the handler's hold; the last one frees the call.
+  std::atomic<int> hold_count_{1};
+};
+
+}  // namespace millpond::rpc

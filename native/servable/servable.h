@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "native/base/status.h"
+#include "native/tf/run_context.h"
+#include "native/tf/signature.h"
+#include "native/tf/tensor_list.h"
+
+namespace millpond::servable {
+
+struct ServableId {
+  std::string name;
+  int64_t version = 0;
+};
+
+// The object that answers requests: one loaded version. What runs behind it may be a TensorFlow
+// session, a compiled program on an accelerator or a process of its own; nothing above this file
+// knows.
+//
+// Thread: any number at once, all methods. Owner: a ServableEntry. Destruction frees what the
+// version holds, on the calling thread, and may take long: the unloader's business, never a
+// request's.
+class Servable {
+ public:
+  Servable() = default;
+  Servable(const Servable&) = delete;
+  Servable& operator=(const Servable&) = delete;
+  virtual ~Servable() = default;
+
+  virtual const ServableId& id() const = 0;
+  virtual const tf::SignatureMap& signatures() const = 0;
+  // A serialized tensorflow.serving.SignatureDefMap, for GetModelMetadata.
+  virtual const std::string& signature_def_map() const = 0;
+
+  // Computes all outputs of one of signatures(), in their order, from `inputs` in the order of its
+  // inputs, which fit it.
+  virtual base::Status Run(const tf::Signature& signature, const tf::RunContext& run,
+                           const tf::TensorList& inputs, tf::TensorList* outputs) const = 0;
+};
+
+}  // namespace millpond::servable

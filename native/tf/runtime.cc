@@ -1,0 +1,107 @@
+#include "native/tf/runtime.h"
+
+#include <memory>
+#include <mutex>
+
+#include "native/memory/memory_resource.h"
+#include "native/tf/memory_allocator.h"
+#include "native/tf/servable_device.h"
+#include "tensorflow/c/c_api.h"
+#include "xla/tsl/framework/allocator_registry.h"
+
+namespace millpond::tf {
+namespace {
+
+// Above TensorFlow's own: 200 for its oneDNN allocator, 70 and 60 for its CPU devices.
+constexpr int kAllocatorPriority = 300;
+constexpr int kDevicePriority = 300;
+
+constexpr char kAllocatorName[] = "millpond_request";
+
+// Pools of TensorFlow's own that ask for memory by the region. Requests use none of them.
+class ResourceSubAllocator : public tsl::SubAllocator {
+ public:
+  explicit ResourceSubAllocator(memory::MemoryResource* resource)
+      : SubAllocator({}, {}), resource_(resource) {}
+
+  void* Alloc(size_t alignment, size_t num_bytes, size_t* bytes_received) override {
+    *bytes_received = num_bytes;
+    return resource_->Allocate(num_bytes, alignment);
+  }
+  void Free(void* block, size_t) override { resource_->Deallocate(block); }
+  bool SupportsCoalescing() const override { return false; }
+
+ private:
+  memory::MemoryResource* const resource_;
+};
+
+class RequestAllocatorFactory : public tsl::AllocatorFactory {
+ public:
+  explicit RequestAllocatorFactory(memory::MemoryResource* resource) : resource_(resource) {}
+
+  tsl::Allocator* CreateAllocator() override {
+    return new MemoryAllocator(kAllocatorName, resource_);
+  }
+  tsl::SubAllocator* CreateSubAllocator(int) override {
+    return new ResourceSubAllocator(resource_);
+  }
+
+ private:
+  memory::MemoryResource* const resource_;
+};
+
+// TensorFlow's registries and pools belong to the process, so this does too.
+struct Runtime {
+  std::mutex mutex;
+  bool is_initialized = false;
+  RuntimeOptions options;
+};
+
+Runtime& TheRuntime() {
+  static auto* const runtime = new Runtime;
+  return *runtime;
+}
+
+}  // namespace
+
+base::Status InitializeRuntime(const RuntimeOptions& options,
+                               memory::MemoryResource* request_memory) {
+  Runtime& runtime = TheRuntime();
+  const std::lock_guard<std::mutex> lock(runtime.mutex);
+  if (runtime.is_initialized) {
+    if (options.intra_op_thread_count == runtime.options.intra_op_thread_count &&
+        options.inter_op_thread_count == runtime.options.inter_op_thread_count) {
+      return {};
+    }
+    return base::FailedPrecondition(
+        "TensorFlow's pools are made once in a process, with intra_op_thread_count " +
+        std::to_string(runtime.options.intra_op_thread_count) + " and inter_op_thread_count " +
+        std::to_string(runtime.options.inter_op_thread_count) + "; start another process");
+  }
+  tsl::AllocatorFactoryRegistry::singleton()->Register(
+      __FILE__, __LINE__, kAllocatorName, kAllocatorPriority,
+      new RequestAllocatorFactory(request_memory));
+  // Never freed: sessions and their tensors may outlive any owner of ours.
+  auto* const allocator = new MemoryAllocator(kAllocatorName, request_memory);
+  tensorflow::DeviceFactory::Register("CPU", std::make_unique<ServableDeviceFactory>(allocator),
+                                      kDevicePriority, /*is_pluggable_device=*/false);
+  runtime.options = options;
+  runtime.is_initialized = true;
+  return {};
+}
+
+RuntimeOptions CurrentRuntimeOptions() {
+  Runtime& runtime = TheRuntime();
+  const std::lock_guard<std::mutex> lock(runtime.mutex);
+  return runtime.options;
+}
+
+bool IsRuntimeInitialized() {
+  Runtime& runtime = TheRuntime();
+  const std::lock_guard<std::mutex> lock(runtime.mutex);
+  return runtime.is_initialized;
+}
+
+std::string TensorFlowVersion() { return TF_Version(); }
+
+}  // namespace millpond::tf

@@ -1,0 +1,216 @@
+#include "native/tf/saved_model.h"
+
+#include <map>
+#include <unordered_set>
+#include <utility>
+
+#include "native/base/wire_writer.h"
+#include "native/tf/callable.h"
+#include "native/tf/runtime.h"
+#include "native/tf/servable_device.h"
+#include "native/tf/status.h"
+#include "tensorflow/cc/saved_model/constants.h"
+#include "tensorflow/cc/saved_model/loader.h"
+#include "tensorflow/cc/saved_model/loader_util.h"
+#include "tensorflow/cc/saved_model/reader.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/platform/path.h"
+#include "tensorflow/core/protobuf/config.pb.h"
+#include "tensorflow/core/protobuf/meta_graph.pb.h"
+#include "tensorflow/core/public/session.h"
+#include "tensorflow/core/util/tensor_bundle/naming.h"
+
+namespace millpond::tf {
+namespace {
+
+using base::Status;
+using tensorflow::io::JoinPath;
+
+using NamedTensors = std::vector<std::pair<std::string, tensorflow::Tensor>>;
+
+enum class Step { kNew, kGraph, kSession, kRestored, kInitialized, kReady };
+
+// SignatureDefMap { map<string, SignatureDef> signature_def = 1; } of
+// tensorflow_serving/apis/get_model_metadata.proto.
+std::string EncodeSignatureDefMap(const tensorflow::MetaGraphDef& meta_graph) {
+  constexpr uint32_t kSignatureDef = 1;
+  constexpr uint32_t kKey = 1;
+  constexpr uint32_t kValue = 2;
+  std::string encoded;
+  for (const auto& [name, definition] : meta_graph.signature_def()) {
+    const std::string body = definition.SerializeAsString();
+    const size_t entry_bytes =
+        base::DelimitedBytes(kKey, name.size()) + base::DelimitedBytes(kValue, body.size());
+    const size_t before = encoded.size();
+    encoded.resize(before + base::DelimitedBytes(kSignatureDef, entry_bytes));
+    base::WireWriter writer(encoded.data() + before);
+    writer.Delimited(kSignatureDef, entry_bytes);
+    writer.BytesField(kKey, name);
+    writer.BytesField(kValue, body);
+  }
+  return encoded;
+}
+
+tensorflow::SessionOptions MakeSessionOptions() {
+  const RuntimeOptions runtime = CurrentRuntimeOptions();
+  tensorflow::SessionOptions options;
+  options.config.set_intra_op_parallelism_threads(runtime.intra_op_thread_count);
+  options.config.set_inter_op_parallelism_threads(runtime.inter_op_thread_count);
+  // A graph exported with a GPU's name in it is served by the CPU, as tf.saved_model.load does.
+  options.config.set_allow_soft_placement(true);
+  return options;
+}
+
+tensorflow::Tensor StringTensor(const std::string& value) {
+  tensorflow::Tensor tensor(tensorflow::DT_STRING, {});
+  tensor.scalar<tensorflow::tstring>()() = value;
+  return tensor;
+}
+
+// Restore and init may read asset files: their paths are fed, since the model may have moved.
+Status AssetFeeds(const tensorflow::MetaGraphDef& meta_graph, const std::string& directory,
+                  NamedTensors* feeds) {
+  std::vector<tensorflow::AssetFileDef> assets;
+  MILLPOND_RETURN_IF_TF_ERROR(tensorflow::internal::GetAssetFileDefs(meta_graph, &assets),
+                              "reading the assets of " + directory);
+  for (const auto& asset : assets) {
+    const std::string path =
+        JoinPath(directory, tensorflow::kSavedModelAssetsDirectory, asset.filename());
+    feeds->emplace_back(asset.tensor_info().name(), StringTensor(path));
+  }
+  return {};
+}
+
+}  // namespace
+
+struct SavedModel::State {
+  std::string directory;
+  std::unordered_set<std::string> tags;
+  Step step = Step::kNew;
+  tensorflow::MetaGraphDef meta_graph;  // emptied once the callables are made
+  NamedTensors asset_feeds;
+  SignatureMap signatures;
+  std::string signature_def_map;
+  // Members die in reverse: callables before the session that they belong to.
+  std::unique_ptr<tensorflow::Session> session;
+  std::map<std::string, Callable, std::less<>> callables;
+
+  Status Enter(Step from, const char* name) const {
+    if (step == from) return {};
+    return base::FailedPrecondition(std::string(name) + " of " + directory +
+                                    ": called out of order; each step of a load is called once");
+  }
+
+  // Runs `target` on this thread, which keeps it off the pools that requests use.
+  Status RunTarget(const std::string& target, const NamedTensors& feeds, const char* doing) {
+    tensorflow::RunOptions options;
+    options.set_inter_op_thread_pool(-1);
+    std::vector<tensorflow::Tensor> none;
+    tensorflow::RunMetadata metadata;
+    return FromTensorFlow(session->Run(options, feeds, {}, {target}, &none, &metadata),
+                          doing + (" " + directory));
+  }
+};
+
+SavedModel::SavedModel(std::string directory, std::vector<std::string> tags)
+    : state_(std::make_unique<State>()) {
+  state_->directory = std::move(directory);
+  state_->tags = {tags.begin(), tags.end()};
+}
+
+SavedModel::~SavedModel() {
+  if (state_->session == nullptr) return;
+  state_->callables.clear();
+  state_->session->Close().IgnoreError();
+}
+
+Status SavedModel::ReadGraph() {
+  MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kNew, "ReadGraph"));
+  if (!IsRuntimeInitialized()) {
+    return base::FailedPrecondition("no runtime: call InitializeRuntime before the first load");
+  }
+  MILLPOND_RETURN_IF_TF_ERROR(tensorflow::ReadMetaGraphDefFromSavedModel(
+                                  state_->directory, state_->tags, &state_->meta_graph),
+                              "reading the graph of " + state_->directory);
+  for (const auto& [name, definition] : state_->meta_graph.signature_def()) {
+    state_->signatures.emplace(name, MakeSignature(name, definition));
+  }
+  state_->signature_def_map = EncodeSignatureDefMap(state_->meta_graph);
+  MILLPOND_RETURN_IF_ERROR(
+      AssetFeeds(state_->meta_graph, state_->directory, &state_->asset_feeds));
+  state_->step = Step::kGraph;
+  return {};
+}
+
+Status SavedModel::CreateSession() {
+  MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kGraph, "CreateSession"));
+  MILLPOND_RETURN_IF_TF_ERROR(
+      tensorflow::LoadMetagraphIntoSession(MakeSessionOptions(), state_->meta_graph,
+                                           &state_->session),
+      "creating the session of " + state_->directory);
+  state_->step = Step::kSession;
+  return {};
+}
+
+Status SavedModel::Restore() {
+  MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kSession, "Restore"));
+  const std::string prefix =
+      JoinPath(state_->directory, tensorflow::kSavedModelVariablesDirectory,
+               tensorflow::kSavedModelVariablesFilename);
+  const auto& saver = state_->meta_graph.saver_def();
+  const bool has_checkpoint =
+      tensorflow::Env::Default()->FileExists(tensorflow::MetaFilename(prefix)).ok();
+  // A graph without variables has none; that one with variables has it is CheckSavedModel's word.
+  if (state_->meta_graph.has_saver_def() && has_checkpoint) {
+    NamedTensors feeds = state_->asset_feeds;
+    feeds.emplace_back(saver.filename_tensor_name(), StringTensor(prefix));
+    MILLPOND_RETURN_IF_ERROR(state_->RunTarget(saver.restore_op_name(), feeds, "restoring"));
+  }
+  state_->step = Step::kRestored;
+  return {};
+}
+
+Status SavedModel::RunInit() {
+  MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kRestored, "RunInit"));
+  std::string init_op;
+  MILLPOND_RETURN_IF_TF_ERROR(
+      tensorflow::internal::GetInitOp(state_->directory, state_->meta_graph, &init_op),
+      "looking for the init op of " + state_->directory);
+  if (!init_op.empty()) {
+    MILLPOND_RETURN_IF_ERROR(
+        state_->RunTarget(init_op, state_->asset_feeds, "running the init op of"));
+  }
+  state_->step = Step::kInitialized;
+  return {};
+}
+
+Status SavedModel::MakeCallables() {
+  MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kInitialized, "MakeCallables"));
+  for (const auto& [name, signature] : state_->signatures) {
+    // The init op is a signature too, which no client may run.
+    if (name == tensorflow::kSavedModelInitOpSignatureKey) continue;
+    state_->callables.emplace(std::piecewise_construct, std::forward_as_tuple(name),
+                              std::forward_as_tuple(state_->session.get(), signature));
+  }
+  state_->meta_graph.Clear();
+  state_->asset_feeds.clear();
+  state_->step = Step::kReady;
+  return {};
+}
+
+bool SavedModel::IsReady() const { return state_->step == Step::kReady; }
+const SignatureMap& SavedModel::signatures() const { return state_->signatures; }
+const std::string& SavedModel::signature_def_map() const { return state_->signature_def_map; }
+
+Status SavedModel::Run(const Signature& signature, const RunContext& run, const TensorList& inputs,
+                       TensorList* outputs) const {
+  const auto callable = state_->callables.find(signature.name);
+  if (callable == state_->callables.end()) {
+    return base::FailedPrecondition("signature '" + signature.name + "' cannot be called");
+  }
+  const RunScope scope(run);
+  return callable->second.Run(inputs, outputs);
+}
+
+}  // namespace millpond::tf

@@ -1,0 +1,75 @@
+#include "native/tf/servable_device.h"
+
+#include <utility>
+
+#include "native/base/clock.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/public/session_options.h"
+
+namespace millpond::tf {
+namespace {
+
+constexpr char kDeviceType[] = "CPU";
+
+thread_local const RunContext* current_run = nullptr;
+
+// OK while the run may go on. A few nanoseconds: it stands before every kernel of a graph.
+absl::Status CheckMayGoOn() {
+  const RunContext* run = current_run;
+  if (run == nullptr) return absl::OkStatus();
+  if (run->is_cancelled != nullptr && run->is_cancelled->load(std::memory_order_relaxed)) {
+    return absl::CancelledError("the client cancelled the request");
+  }
+  if (run->deadline_ns != RunContext::kNoDeadline &&
+      base::CoarseMonotonicNs() >= run->deadline_ns) {
+    return absl::DeadlineExceededError("the request's deadline passed while it ran");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+RunScope::RunScope(const RunContext& run) : outer_(current_run) { current_run = &run; }
+RunScope::~RunScope() { current_run = outer_; }
+
+ServableDevice::ServableDevice(const tensorflow::SessionOptions& options, const std::string& name,
+                               tsl::Allocator* allocator)
+    : ThreadPoolDevice(options, name, tensorflow::Bytes(256 << 20), tensorflow::DeviceLocality(),
+                       allocator) {}
+
+void ServableDevice::Compute(tensorflow::OpKernel* kernel, tensorflow::OpKernelContext* context) {
+  const absl::Status may_go_on = CheckMayGoOn();
+  if (!may_go_on.ok()) return context->SetStatus(may_go_on);
+  ThreadPoolDevice::Compute(kernel, context);
+}
+
+void ServableDevice::ComputeAsync(tensorflow::AsyncOpKernel* kernel,
+                                  tensorflow::OpKernelContext* context,
+                                  tensorflow::AsyncOpKernel::DoneCallback done) {
+  const absl::Status may_go_on = CheckMayGoOn();
+  if (!may_go_on.ok()) {
+    context->SetStatus(may_go_on);
+    return done();
+  }
+  ThreadPoolDevice::ComputeAsync(kernel, context, std::move(done));
+}
+
+absl::Status ServableDeviceFactory::ListPhysicalDevices(std::vector<std::string>* devices) {
+  devices->push_back("/physical_device:CPU:0");
+  return absl::OkStatus();
+}
+
+absl::Status ServableDeviceFactory::CreateDevices(
+    const tensorflow::SessionOptions& options, const std::string& name_prefix,
+    std::vector<std::unique_ptr<tensorflow::Device>>* devices) {
+  const auto& counts = options.config.device_count();
+  const auto asked = counts.find(kDeviceType);
+  const int count = asked == counts.end() ? 1 : asked->second;
+  for (int i = 0; i < count; ++i) {
+    const std::string name = name_prefix + "/device:CPU:" + std::to_string(i);
+    devices->push_back(std::make_unique<ServableDevice>(options, name, allocator_));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace millpond::tf

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "native/base/status.h"
+#include "native/tf/run_context.h"
+#include "tensorflow/core/common_runtime/device_factory.h"
+#include "tensorflow/core/common_runtime/threadpool_device.h"
+
+namespace millpond::tf {
+
+// While it lives, kernels that ServableDevice computes on this thread look at `run` first.
+class RunScope {
+ public:
+  explicit RunScope(const RunContext& run);
+  ~RunScope();
+  RunScope(const RunScope&) = delete;
+  RunScope& operator=(const RunScope&) = delete;
+
+ private:
+  const RunContext* outer_;
+};
+
+// The CPU device of one Session. It is ours and not the stock one for two reasons: its allocator is
+// chosen by us (the stock one's mutex and pool are shared by parameters and requests, design.md
+// seam 8), and it can end a run between two kernels (run_context.h).
+class ServableDevice : public tensorflow::ThreadPoolDevice {
+ public:
+  ServableDevice(const tensorflow::SessionOptions& options, const std::string& name,
+                 tsl::Allocator* allocator);
+
+  void Compute(tensorflow::OpKernel* kernel, tensorflow::OpKernelContext* context) override;
+  void ComputeAsync(tensorflow::AsyncOpKernel* kernel, tensorflow::OpKernelContext* context,
+                    tensorflow::AsyncOpKernel::DoneCallback done) override;
+};
+
+// Makes the CPU devices of every Session in the process. Sessions are made on the thread that
+// loads a version, several devices a version (the session's, grappler's, function runtimes').
+class ServableDeviceFactory : public tensorflow::DeviceFactory {
+ public:
+  explicit ServableDeviceFactory(tsl::Allocator* allocator) : allocator_(allocator) {}
+
+  absl::Status ListPhysicalDevices(std::vector<std::string>* devices) override;
+  absl::Status CreateDevices(const tensorflow::SessionOptions& options,
+                             const std::string& name_prefix,
+                             std::vector<std::unique_ptr<tensorflow::Device>>* devices) override;
+
+ private:
+  tsl::Allocator* allocator_;  // of the process, never freed
+};
+
+}  // namespace millpond::tf

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "native/base/status.h"
+
+namespace millpond::tf {
+
+// TensorFlow's status as ours; the codes are the same numbers. `while_doing` goes before the
+// message, like "restoring variables of /models/m/7".
+inline base::Status FromTensorFlow(const absl::Status& status, const std::string& while_doing = "") {
+  if (status.ok()) return {};
+  std::string message(status.message());
+  if (!while_doing.empty()) message = while_doing + ": " + message;
+  return {static_cast<base::Code>(status.raw_code()), std::move(message)};
+}
+
+}  // namespace millpond::tf
+
+// Returns from the enclosing function where an absl::Status is not OK.
+#define MILLPOND_RETURN_IF_TF_ERROR(expression, while_doing)                      \
+  do {                                                                            \
+    const absl::Status tf_status_of_step = (expression);                          \
+    if (!tf_status_of_step.ok()) {                                                \
+      return ::millpond::tf::FromTensorFlow(tf_status_of_step, while_doing);      \
+    }                                                                             \
+  } while (false)

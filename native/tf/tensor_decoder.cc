@@ -1,0 +1,404 @@
+#include <algorithm>
+#include <complex>
+#include <string>
+#include <utility>
+
+#include "native/base/limits.h"
+#include "native/tf/tensor_codec.h"
+#include "native/tf/typed_field.h"
+#include "tensorflow/core/framework/allocator.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor.pb.h"
+#include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/platform/coding.h"
+
+namespace millpond::tf {
+namespace {
+
+using base::Status;
+using base::WireReader;
+using base::WireTag;
+using base::WireType;
+using tensorflow::DataType;
+using tensorflow::Tensor;
+
+// What the first pass over a TensorProto finds. Readers point into the message; nothing of the
+// tensor's size is allocated before dtype, shape and content agree.
+struct ScannedTensor {
+  int dtype = 0;
+  std::vector<int64_t> dims;
+  bool is_rank_known = true;
+  WireReader content;
+  WireReader whole;
+};
+
+bool ScanDim(WireReader dim, int64_t* size) {
+  *size = 0;
+  WireTag tag;
+  uint64_t value = 0;
+  std::string name;
+  while (!dim.AtEnd()) {
+    if (!dim.ReadTag(&tag)) return false;
+    if (tag.field == field::kDimSize && tag.type == WireType::kVarint) {
+      if (!dim.ReadVarint(&value)) return false;
+      *size = static_cast<int64_t>(value);
+    } else if (tag.field == field::kDimName && tag.type == WireType::kLengthDelimited) {
+      if (!dim.ReadString(&name)) return false;
+    } else if (!dim.SkipField(tag)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool ScanShape(WireReader shape, ScannedTensor* scanned) {
+  WireTag tag;
+  while (!shape.AtEnd()) {
+    if (!shape.ReadTag(&tag)) return false;
+    if (tag.field == field::kShapeDim && tag.type == WireType::kLengthDelimited) {
+      WireReader dim;
+      int64_t size = 0;
+      if (!shape.ReadDelimited(&dim) || !ScanDim(dim, &size)) return false;
+      scanned->dims.push_back(size);
+    } else if (tag.field == field::kShapeUnknownRank && tag.type == WireType::kVarint) {
+      uint64_t value = 0;
+      if (!shape.ReadVarint(&value)) return false;
+      scanned->is_rank_known = value == 0;
+    } else if (!shape.SkipField(tag)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// False where the message does not parse; typed fields are looked at later, for the one that the
+// dtype names.
+bool Scan(WireReader proto, ScannedTensor* scanned) {
+  scanned->whole = proto;
+  WireTag tag;
+  while (!proto.AtEnd()) {
+    if (!proto.ReadTag(&tag)) return false;
+    WireReader shape;
+    uint64_t value = 0;
+    if (tag.field == field::kDtype && tag.type == WireType::kVarint) {
+      if (!proto.ReadVarint(&value)) return false;
+      scanned->dtype = static_cast<int32_t>(value);
+    } else if (tag.field == field::kTensorShape && tag.type == WireType::kLengthDelimited) {
+      if (!proto.ReadDelimited(&shape) || !ScanShape(shape, scanned)) return false;
+    } else if (tag.field == field::kTensorContent && tag.type == WireType::kLengthDelimited) {
+      if (!proto.ReadDelimited(&scanned->content)) return false;
+    } else if (!proto.SkipField(tag)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::string Describe(const ScannedTensor& scanned) {
+  return DescribeTensor(scanned.dtype, true, scanned.dims);
+}
+
+// Number of elements; checks each size and the product.
+base::StatusOr<int64_t> ElementCount(const ScannedTensor& scanned) {
+  if (!scanned.is_rank_known) {
+    return base::InvalidArgument("tensor_shape has unknown_rank; send the sizes of all dimensions");
+  }
+  if (scanned.dims.size() > base::kMaxTensorRank) {
+    return base::InvalidArgument("tensor_shape has " + std::to_string(scanned.dims.size()) +
+                                 " dimensions; TensorFlow takes at most " +
+                                 std::to_string(base::kMaxTensorRank));
+  }
+  int64_t count = 1;
+  for (const int64_t size : scanned.dims) {
+    // DescribeTensor writes -1 as "?", which would hide the value in question.
+    if (size < 0) {
+      return base::InvalidArgument("tensor_shape has a dimension of size " + std::to_string(size) +
+                                   "; sizes are 0 or more");
+    }
+    if (__builtin_mul_overflow(count, size, &count)) {
+      return base::InvalidArgument("tensor_shape " + Describe(scanned) +
+                                   " has more than 2^63 elements");
+    }
+  }
+  return count;
+}
+
+Status CheckBytes(const ScannedTensor& scanned, int64_t element_count) {
+  const auto dtype = static_cast<DataType>(scanned.dtype);
+  const int64_t element_bytes = std::max(1, tensorflow::DataTypeSize(dtype));
+  if (element_count <= base::kMaxTensorBytes / element_bytes) return {};
+  return {base::Code::kResourceExhausted,
+          Describe(scanned) + " takes more than " + std::to_string(base::kMaxTensorBytes) +
+              " bytes; send it in smaller batches"};
+}
+
+Status ContentContradiction(const ScannedTensor& scanned, size_t got_bytes, int64_t want_bytes) {
+  return base::InvalidArgument("tensor_content holds " + std::to_string(got_bytes) + " bytes, " +
+                               Describe(scanned) + " takes " + std::to_string(want_bytes));
+}
+
+Status DecodeStringContent(const ScannedTensor& scanned, Tensor* tensor) {
+  std::string content;
+  WireReader reader = scanned.content;
+  reader.AppendRest(&content);
+  auto strings = tensor->flat<tensorflow::tstring>();
+  if (tensorflow::port::DecodeStringList(content, strings.data(), strings.size())) return {};
+  return base::InvalidArgument("tensor_content is not the encoding of " + Describe(scanned) +
+                               ": varint lengths, then the strings");
+}
+
+// Bytes of one element that may differ from 0 and 1 must not reach a kernel as a bool.
+void NormalizeBools(Tensor* tensor) {
+  auto* bytes = static_cast<unsigned char*>(tensor->data());
+  for (int64_t i = 0; i < tensor->NumElements(); ++i) bytes[i] = bytes[i] != 0 ? 1 : 0;
+}
+
+Status DecodeContent(const ScannedTensor& scanned, Tensor* tensor) {
+  if (tensor->dtype() == tensorflow::DT_STRING) return DecodeStringContent(scanned, tensor);
+  const auto want_bytes = static_cast<int64_t>(tensor->TotalBytes());
+  WireReader content = scanned.content;
+  const size_t got_bytes = content.remaining_bytes();
+  if (static_cast<int64_t>(got_bytes) != want_bytes || !content.Copy(tensor->data(), got_bytes)) {
+    return ContentContradiction(scanned, got_bytes, want_bytes);
+  }
+  if (tensor->dtype() == tensorflow::DT_BOOL) NormalizeBools(tensor);
+  return {};
+}
+
+// Takes the values of one typed field in order and writes them to `out`, of `capacity` values.
+template <typename T>
+class ValueSink {
+ public:
+  ValueSink(T* out, int64_t capacity) : out_(out), capacity_(capacity) {}
+
+  int64_t count() const { return count_; }
+  bool IsOverfull() const { return count_ > capacity_; }
+
+  void Put(T value) {
+    if (count_ < capacity_) out_[count_] = value;
+    ++count_;
+  }
+  // `count` values of the same layout in memory as on the wire.
+  bool PutAll(WireReader* from, int64_t count) {
+    const int64_t taken = std::min(count, std::max<int64_t>(0, capacity_ - count_));
+    if (!from->Copy(out_ + std::min(count_, capacity_), static_cast<size_t>(taken) * sizeof(T))) {
+      return false;
+    }
+    count_ += count;
+    return true;
+  }
+  // TensorFlow's rule: the last value fills what is left; with no value at all it is zero.
+  void Fill() {
+    if (count_ >= capacity_) return;
+    const T last = count_ > 0 ? out_[count_ - 1] : T();
+    std::fill(out_ + count_, out_ + capacity_, last);
+  }
+
+ private:
+  T* out_;
+  int64_t capacity_;
+  int64_t count_ = 0;
+};
+
+// One element of a fixed-width field, or a packed run of them.
+template <typename T>
+bool ReadFixedValues(WireReader* proto, WireTag tag, ValueSink<T>* sink) {
+  constexpr WireType kSingle = sizeof(T) == 4 ? WireType::kFixed32 : WireType::kFixed64;
+  if (tag.type == kSingle) return sink->PutAll(proto, 1);
+  if (tag.type != WireType::kLengthDelimited) return proto->SkipField(tag);
+  WireReader packed;
+  if (!proto->ReadDelimited(&packed) || packed.remaining_bytes() % sizeof(T) != 0) return false;
+  return sink->PutAll(&packed, static_cast<int64_t>(packed.remaining_bytes() / sizeof(T)));
+}
+
+// `Convert` makes an element of the varint.
+template <typename T, typename Convert>
+bool ReadVarintValues(WireReader* proto, WireTag tag, Convert convert, ValueSink<T>* sink) {
+  uint64_t value = 0;
+  if (tag.type == WireType::kVarint) {
+    if (!proto->ReadVarint(&value)) return false;
+    sink->Put(convert(value));
+    return true;
+  }
+  if (tag.type != WireType::kLengthDelimited) return proto->SkipField(tag);
+  WireReader packed;
+  if (!proto->ReadDelimited(&packed)) return false;
+  while (!packed.AtEnd()) {
+    if (!packed.ReadVarint(&value)) return false;
+    sink->Put(convert(value));
+  }
+  return true;
+}
+
+bool ReadByteValues(WireReader* proto, WireTag tag, ValueSink<uint8_t>* sink) {
+  if (tag.type != WireType::kLengthDelimited) return proto->SkipField(tag);
+  WireReader bytes;
+  if (!proto->ReadDelimited(&bytes)) return false;
+  return sink->PutAll(&bytes, static_cast<int64_t>(bytes.remaining_bytes()));
+}
+
+bool ReadStringValue(WireReader* proto, WireTag tag, ValueSink<tensorflow::tstring>* sink) {
+  if (tag.type != WireType::kLengthDelimited) return proto->SkipField(tag);
+  WireReader bytes;
+  if (!proto->ReadDelimited(&bytes)) return false;
+  tensorflow::tstring value;
+  const size_t size = bytes.remaining_bytes();
+  value.resize_uninitialized(size);
+  if (!bytes.Copy(value.mdata(), size)) return false;
+  sink->Put(std::move(value));
+  return true;
+}
+
+// Runs `read` over each occurrence of the typed field and fills what is left.
+template <typename T, typename Read>
+Status DecodeField(const ScannedTensor& scanned, uint32_t number, T* out, int64_t capacity,
+                   Read read) {
+  ValueSink<T> sink(out, capacity);
+  WireReader proto = scanned.whole;
+  WireTag tag;
+  while (!proto.AtEnd()) {
+    const bool parses = proto.ReadTag(&tag) &&
+                        (tag.field == number ? read(&proto, tag, &sink) : proto.SkipField(tag));
+    if (!parses) return base::InvalidArgument("its bytes are no TensorProto");
+  }
+  if (sink.IsOverfull()) {
+    return base::InvalidArgument("holds " + std::to_string(sink.count()) + " values, " +
+                                 Describe(scanned) + " takes " + std::to_string(capacity));
+  }
+  sink.Fill();
+  return {};
+}
+
+// `per_element`: 2 for complex numbers, whose parts are values of their own on the wire.
+template <typename T>
+Status DecodeFixedField(const ScannedTensor& scanned, uint32_t number, int per_element,
+                        Tensor* tensor) {
+  const int64_t capacity = tensor->NumElements() * per_element;
+  auto* out = static_cast<T*>(tensor->data());
+  if (per_element == 1) {
+    return DecodeField(scanned, number, out, capacity, ReadFixedValues<T>);
+  }
+  // Repeating the last element of a complex tensor repeats a pair, so the fill is done here.
+  int64_t count = 0;
+  const Status status =
+      DecodeField(scanned, number, out, capacity, [&](auto* proto, WireTag tag, auto* sink) {
+        const bool parses = ReadFixedValues<T>(proto, tag, sink);
+        count = sink->count();
+        return parses;
+      });
+  if (!status.ok()) return status;
+  if (count % 2 != 0) return base::InvalidArgument("holds an odd number of parts of complex values");
+  auto* pairs = static_cast<std::complex<T>*>(tensor->data());
+  const std::complex<T> last = count > 0 ? pairs[count / 2 - 1] : std::complex<T>();
+  std::fill(pairs + count / 2, pairs + tensor->NumElements(), last);
+  return {};
+}
+
+template <typename T>
+Status DecodeVarintField(const ScannedTensor& scanned, uint32_t number, Tensor* tensor) {
+  return DecodeField(scanned, number, static_cast<T*>(tensor->data()), tensor->NumElements(),
+                     [](WireReader* proto, WireTag tag, ValueSink<T>* sink) {
+                       return ReadVarintValues(
+                           proto, tag, [](uint64_t value) { return static_cast<T>(value); }, sink);
+                     });
+}
+
+Status DecodeBoolField(const ScannedTensor& scanned, uint32_t number, Tensor* tensor) {
+  return DecodeField(scanned, number, static_cast<bool*>(tensor->data()), tensor->NumElements(),
+                     [](WireReader* proto, WireTag tag, ValueSink<bool>* sink) {
+                       return ReadVarintValues(
+                           proto, tag, [](uint64_t value) { return value != 0; }, sink);
+                     });
+}
+
+// The varint-coded dtypes differ in the width of an element only: a conversion from uint64 keeps
+// the low bits, which is what the signed, unsigned and half types want alike.
+Status DecodeVarintFieldByWidth(const ScannedTensor& scanned, uint32_t number, Tensor* tensor) {
+  if (tensor->dtype() == tensorflow::DT_BOOL) return DecodeBoolField(scanned, number, tensor);
+  switch (tensorflow::DataTypeSize(tensor->dtype())) {
+    case 1:
+      return DecodeVarintField<uint8_t>(scanned, number, tensor);
+    case 2:
+      return DecodeVarintField<uint16_t>(scanned, number, tensor);
+    case 4:
+      return DecodeVarintField<uint32_t>(scanned, number, tensor);
+    default:
+      return DecodeVarintField<uint64_t>(scanned, number, tensor);
+  }
+}
+
+Status DecodeTypedField(const ScannedTensor& scanned, TypedField typed, Tensor* tensor) {
+  const bool is_complex = tensor->dtype() == tensorflow::DT_COMPLEX64 ||
+                          tensor->dtype() == tensorflow::DT_COMPLEX128;
+  switch (typed.layout) {
+    case Layout::kFixed32:
+      return DecodeFixedField<float>(scanned, typed.number, is_complex ? 2 : 1, tensor);
+    case Layout::kFixed64:
+      return DecodeFixedField<double>(scanned, typed.number, is_complex ? 2 : 1, tensor);
+    case Layout::kVarint:
+      return DecodeVarintFieldByWidth(scanned, typed.number, tensor);
+    case Layout::kBytesPerElement:
+      return DecodeField(scanned, typed.number, tensor->flat<tensorflow::tstring>().data(),
+                         tensor->NumElements(), ReadStringValue);
+    case Layout::kPackedBytes:
+      return DecodeField(scanned, typed.number, static_cast<uint8_t*>(tensor->data()),
+                         tensor->NumElements(), ReadByteValues);
+    case Layout::kOther:
+      break;
+  }
+  return base::Internal("no typed field for " + DtypeName(tensor->dtype()));
+}
+
+// Variants and resource handles hold messages of their own, which TensorFlow decodes; they are
+// rare and small enough for its copies.
+Status DecodeWithTensorFlow(const ScannedTensor& scanned, Tensor* tensor) {
+  std::string bytes;
+  WireReader reader = scanned.whole;
+  reader.AppendRest(&bytes);
+  tensorflow::TensorProto proto;
+  if (!proto.ParseFromString(bytes) || !tensor->FromProto(tensorflow::cpu_allocator(), proto)) {
+    return base::InvalidArgument("its bytes are no TensorProto of " + Describe(scanned));
+  }
+  return {};
+}
+
+Status Allocate(const ScannedTensor& scanned, Tensor* tensor) {
+  tensorflow::TensorShape shape;
+  const auto made = tensorflow::TensorShapeUtils::MakeShape(scanned.dims, &shape);
+  if (!made.ok()) return base::InvalidArgument(std::string(made.message()));
+  *tensor = Tensor(tensorflow::cpu_allocator(), static_cast<DataType>(scanned.dtype), shape);
+  if (tensor->IsInitialized()) return {};
+  return {base::Code::kResourceExhausted, "no memory for " + Describe(scanned)};
+}
+
+}  // namespace
+
+Status DecodeTensor(WireReader proto, size_t index, TensorList* tensors) {
+  ScannedTensor scanned;
+  if (!Scan(proto, &scanned)) return base::InvalidArgument("its bytes are no TensorProto");
+  if (scanned.dtype <= 0 || !tensorflow::DataType_IsValid(scanned.dtype) ||
+      tensorflow::IsRefType(static_cast<DataType>(scanned.dtype))) {
+    return base::InvalidArgument("dtype " + std::to_string(scanned.dtype) +
+                                 " is none of tensorflow.DataType's value types; set dtype");
+  }
+  const base::StatusOr<int64_t> count = ElementCount(scanned);
+  if (!count.ok()) return count.status();
+  MILLPOND_RETURN_IF_ERROR(CheckBytes(scanned, count.value()));
+  Tensor& tensor = tensors->tensors()[index];
+  const TypedField typed = FieldOf(static_cast<DataType>(scanned.dtype));
+  if (typed.layout == Layout::kOther) return DecodeWithTensorFlow(scanned, &tensor);
+  // A length that contradicts the shape is refused before the shape's memory is asked for.
+  const bool has_content = !scanned.content.AtEnd();
+  if (has_content && typed.layout != Layout::kBytesPerElement) {
+    const int64_t want_bytes =
+        count.value() * tensorflow::DataTypeSize(static_cast<DataType>(scanned.dtype));
+    const size_t got_bytes = scanned.content.remaining_bytes();
+    if (static_cast<int64_t>(got_bytes) != want_bytes) {
+      return ContentContradiction(scanned, got_bytes, want_bytes);
+    }
+  }
+  MILLPOND_RETURN_IF_ERROR(Allocate(scanned, &tensor));
+  return has_content ? DecodeContent(scanned, &tensor) : DecodeTypedField(scanned, typed, &tensor);
+}
+
+}  // namespace millpond::tf

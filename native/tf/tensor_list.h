@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "native/base/status.h"
+#include "native/tf/signature.h"
+
+namespace tensorflow {
+class Tensor;
+}  // namespace tensorflow
+
+namespace millpond::tf {
+
+// The tensors of one request or reply, in the order of a signature's inputs or outputs. It hides
+// tensorflow::Tensor from the rungs above, whose files then compile without TensorFlow's headers.
+// Not thread-safe; a thread may keep one and use it again, which keeps the vector's memory.
+class TensorList {
+ public:
+  TensorList();
+  ~TensorList();
+  TensorList(TensorList&&) noexcept;
+  TensorList& operator=(TensorList&&) noexcept;
+
+  size_t size() const;
+  // `size` empty tensors; frees what was held.
+  void Reset(size_t size);
+
+  // INVALID_ARGUMENT, saying `what` ("input"), where the tensor at `index` does not fit `spec`.
+  base::Status CheckFits(size_t index, const TensorSpec& spec, const Signature& signature) const;
+
+  std::vector<tensorflow::Tensor>& tensors() { return *tensors_; }
+  const std::vector<tensorflow::Tensor>& tensors() const { return *tensors_; }
+
+ private:
+  std::unique_ptr<std::vector<tensorflow::Tensor>> tensors_;
+};
+
+}  // namespace millpond::tf
