@@ -10,7 +10,7 @@ namespace {
 // 1/64 as wide as the latencies in it, and its middle at most 1/128 (0.8 %) off.
 constexpr int kUnitBits = 4;
 constexpr int kBucketsPerDoublingBits = 6;
-constexpr int64_t kBucketsPerDoubling = 1 << kBucketsPerDoublingBits;
+constexpr int kBucketsPerDoubling = 1 << kBucketsPerDoublingBits;
 constexpr int64_t kLargestBucketedNs = (int64_t{1} << 37) - 1;
 constexpr int kLastBucket = kLatencyBucketCount - 1;
 
@@ -23,8 +23,8 @@ int BucketOf(int64_t latency_ns) {
 }
 
 int64_t MiddleOfBucketNs(int bucket) {
-  const int doublings = std::max<int>(0, bucket / kBucketsPerDoubling - 1);
-  const int64_t units = (bucket - doublings * kBucketsPerDoubling) << doublings;
+  const int doublings = std::max(0, bucket / kBucketsPerDoubling - 1);
+  const auto units = static_cast<int64_t>(bucket - doublings * kBucketsPerDoubling) << doublings;
   const int64_t half_width_ns = (int64_t{1} << (doublings + kUnitBits)) / 2;
   return (units << kUnitBits) + half_width_ns;
 }

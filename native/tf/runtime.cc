@@ -1,8 +1,10 @@
 #include "native/tf/runtime.h"
 
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 
+#include "absl/log/globals.h"
 #include "native/memory/memory_resource.h"
 #include "native/tf/memory_allocator.h"
 #include "native/tf/servable_device.h"
@@ -50,6 +52,13 @@ class RequestAllocatorFactory : public tsl::AllocatorFactory {
   memory::MemoryResource* const resource_;
 };
 
+// TensorFlow writes an informational line for every load, past our log and in another format. What
+// it has to say of a failure comes back as a status. TF_CPP_MIN_LOG_LEVEL brings the lines back.
+void QuietTensorFlow() {
+  if (std::getenv("TF_CPP_MIN_LOG_LEVEL") != nullptr) return;
+  absl::SetMinLogLevel(absl::LogSeverityAtLeast::kError);
+}
+
 // TensorFlow's registries and pools belong to the process, so this does too.
 struct Runtime {
   std::mutex mutex;
@@ -78,6 +87,7 @@ base::Status InitializeRuntime(const RuntimeOptions& options,
         std::to_string(runtime.options.intra_op_thread_count) + " and inter_op_thread_count " +
         std::to_string(runtime.options.inter_op_thread_count) + "; start another process");
   }
+  QuietTensorFlow();
   tsl::AllocatorFactoryRegistry::singleton()->Register(
       __FILE__, __LINE__, kAllocatorName, kAllocatorPriority,
       new RequestAllocatorFactory(request_memory));

@@ -1,0 +1,124 @@
+"""Exports the CTR model as a SavedModel. The one module of loadtest that imports TensorFlow (5 s)."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from loadtest.ctr_model import (
+    DEFAULT_TABLE_ROWS,
+    DENSE_COUNT,
+    LAYER_SIZES,
+    TABLE_COUNT,
+    layer_weights,
+    request_inputs,
+    table_weights,
+)
+from serving.errors import FailedPrecondition
+from serving.protos import prediction_log_pb2
+from serving.tensor_proto import to_tensor_proto
+from warmup.records import write_records
+from warmup.replay import WARM_UP_FILE
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, the steps done and the steps in all."""
+
+# One row, what a client batches, and what the measurements send.
+_WARM_UP_ROWS = (1, 10, 100)
+_STEP_COUNT = TABLE_COUNT + 2
+
+
+def export_ctr_model(
+    directory: Path,
+    version: int,
+    *,
+    table_rows: int = DEFAULT_TABLE_ROWS,
+    with_warm_up: bool = True,
+    progress: Progress = lambda what, done, total: None,
+) -> Path:
+    """Exports `version` as `directory/version` and returns that path.
+
+    Written beside it and renamed into place, so that a server that polls `directory` never sees a
+    part. Raises FailedPrecondition where the version is there already; OSError.
+    """
+    target = directory / str(version)
+    if target.exists():
+        raise FailedPrecondition(f"{target} is there already; remove it or choose another version")
+    # No version for any server: its name is no number.
+    partial = directory / f".{version}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        module = _module(version, table_rows, progress)
+        progress("writing the SavedModel", TABLE_COUNT, _STEP_COUNT)
+        _save(module, partial, version, table_rows)
+        if with_warm_up:
+            progress("writing warm-up records", TABLE_COUNT + 1, _STEP_COUNT)
+            _write_warm_up(partial, directory.name, table_rows)
+        partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    progress("done", _STEP_COUNT, _STEP_COUNT)
+    return target
+
+
+def _module(version: int, table_rows: int, progress: Progress) -> Any:
+    """A tf.Module with the variables: `tables` (26) and `layers` (matrix and bias of 3)."""
+    module = tf.Module()
+    module.tables = []
+    for table in range(TABLE_COUNT):
+        progress("filling embedding tables", table, _STEP_COUNT)
+        weights = table_weights(version, table, table_rows)
+        module.tables.append(tf.Variable(weights, name=f"table_{table}"))
+    module.layers = [
+        [tf.Variable(weights) for weights in layer_weights(version, layer)]
+        for layer in range(len(LAYER_SIZES))
+    ]
+    return module
+
+
+def _save(module: Any, path: Path, version: int, table_rows: int) -> None:
+    def predict(dense: Any, sparse: Any) -> dict[str, Any]:
+        # Ids come from hashing, and one from another table size must not fail: take the remainder.
+        ids = tf.math.floormod(sparse, table_rows)
+        # One op takes the columns apart; a slice for each would be 26, and cost more than the rest.
+        columns = tf.unstack(ids, num=TABLE_COUNT, axis=1)
+        embeddings = [
+            tf.gather(table, column)
+            for table, column in zip(module.tables, columns, strict=True)
+        ]
+        logits = _layers(module.layers, tf.concat([*embeddings, dense], axis=1))
+        # A value a row, because a server that batches requests splits every output by rows.
+        versions = tf.fill([tf.shape(dense)[0]], tf.constant(version, tf.int64))
+        return {"ctr": tf.sigmoid(logits), "version": versions}
+
+    signature = tf.function(
+        predict,
+        input_signature=[
+            tf.TensorSpec([None, DENSE_COUNT], tf.float32, name="dense"),
+            tf.TensorSpec([None, TABLE_COUNT], tf.int64, name="sparse"),
+        ],
+    )
+    tf.saved_model.save(module, str(path), signatures={"serving_default": signature})
+
+
+def _layers(layers: Sequence[Any], activations: Any) -> Any:
+    for matrix, bias in layers[:-1]:
+        activations = tf.nn.relu(tf.matmul(activations, matrix) + bias)
+    matrix, bias = layers[-1]
+    return tf.matmul(activations, matrix) + bias
+
+
+def _write_warm_up(path: Path, model_name: str, table_rows: int) -> None:
+    records = []
+    for rows in _WARM_UP_ROWS:
+        log = prediction_log_pb2.PredictionLog()
+        request = log.predict_log.request
+        request.model_spec.name = model_name
+        request.model_spec.signature_name = "serving_default"
+        for name, array in request_inputs(rows, rows, table_rows).items():
+            request.inputs[name].CopyFrom(to_tensor_proto(array))
+        records.append(log.SerializeToString())
+    (path / WARM_UP_FILE).parent.mkdir()
+    write_records(path / WARM_UP_FILE, records)

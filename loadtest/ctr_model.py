@@ -1,0 +1,107 @@
+"""The CTR model that the demo and the measurements use, as numbers: weights, requests, answers.
+
+26 embedding tables of `table_rows` × 16 float32 (300,000 rows: 500 MB) and 13 dense features go
+through layers of 256, 128 and 1 to a click probability.
+
+Every weight is a function of version, tensor and position, so that the right answer to a request
+can be computed from the few rows that it touches: `reference_answer` shares no code with the graph
+that `loadtest.ctr_export` makes, and needs neither TensorFlow nor the 500 MB.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+TABLE_COUNT = 26
+EMBEDDING_SIZE = 16
+DENSE_COUNT = 13
+LAYER_SIZES = (256, 128, 1)
+DEFAULT_TABLE_ROWS = 300_000
+
+Array = npt.NDArray[Any]
+
+# The numbers of the tensors: tables are 0 to 25, then a matrix and a bias a layer.
+_FIRST_LAYER_TENSOR = TABLE_COUNT
+
+
+def table_weights(version: int, table: int, table_rows: int) -> Array:
+    """One embedding table: float32[table_rows, 16], in [-1, 1)."""
+    positions = np.arange(table_rows * EMBEDDING_SIZE, dtype=np.uint32)
+    return _weights(version, table, positions).reshape(table_rows, EMBEDDING_SIZE)
+
+
+def layer_weights(version: int, layer: int) -> tuple[Array, Array]:
+    """Matrix float32[inputs, outputs] and bias float32[outputs] of layer 0, 1 or 2."""
+    input_sizes = (TABLE_COUNT * EMBEDDING_SIZE + DENSE_COUNT, *LAYER_SIZES)
+    shape = (input_sizes[layer], LAYER_SIZES[layer])
+    tensor = _FIRST_LAYER_TENSOR + 2 * layer
+    # Keeps the variance of the activations the same from layer to layer.
+    scale = np.float32(np.sqrt(3 / shape[0]))
+    matrix = _weights(version, tensor, np.arange(shape[0] * shape[1], dtype=np.uint32))
+    bias = _weights(version, tensor + 1, np.arange(shape[1], dtype=np.uint32))
+    return np.multiply(matrix.reshape(shape), scale), bias
+
+
+def request_inputs(seed: int, rows: int, table_rows: int = DEFAULT_TABLE_ROWS) -> dict[str, Array]:
+    """Inputs of one request: `dense` float32[rows, 13] and `sparse` int64[rows, 26]."""
+    generator = np.random.default_rng(seed)
+    return {
+        "dense": generator.standard_normal((rows, DENSE_COUNT), np.float32),
+        "sparse": generator.integers(0, table_rows, (rows, TABLE_COUNT), np.int64),
+    }
+
+
+def reference_answer(version: int, inputs: dict[str, Array], table_rows: int) -> Array:
+    """The `ctr` that `version` must answer: float64[rows, 1]. Any id is taken modulo `table_rows`."""
+    embeddings = [
+        _table_rows_of(version, table, inputs["sparse"][:, table], table_rows)
+        for table in range(TABLE_COUNT)
+    ]
+    activations = np.concatenate([*embeddings, inputs["dense"]], axis=1).astype(np.float64)
+    for layer in range(len(LAYER_SIZES)):
+        matrix, bias = layer_weights(version, layer)
+        activations = activations @ matrix + bias
+        if layer < len(LAYER_SIZES) - 1:
+            activations = np.maximum(activations, 0)
+    probability: Array = 1 / (1 + np.exp(-activations))
+    return probability
+
+
+def reference_answers(
+    versions: Sequence[int], requests: Sequence[dict[str, Array]], table_rows: int
+) -> dict[int, list[Array]]:
+    """For each version the right `ctr` of each request."""
+    return {
+        version: [reference_answer(version, inputs, table_rows) for inputs in requests]
+        for version in versions
+    }
+
+
+def _table_rows_of(version: int, table: int, ids: Array, table_rows: int) -> Array:
+    """The rows `ids` of one table: float32[len(ids), 16]."""
+    rows = (ids % table_rows).astype(np.uint32)
+    positions = rows[:, np.newaxis] * np.uint32(EMBEDDING_SIZE)
+    return _weights(version, table, positions + np.arange(EMBEDDING_SIZE, dtype=np.uint32))
+
+
+def _weights(version: int, tensor: int, positions: Array) -> Array:
+    """float32 in [-1, 1) for each of `positions` (uint32) of one tensor of one version."""
+    seed = _mixed(np.array([version * 1_000 + tensor], np.uint64).astype(np.uint32))
+    mixed = _mixed(positions * np.uint32(0x9E3779B1) + seed)
+    # 24 bits fit a float32 exactly, so that these are the same numbers everywhere.
+    weights: Array = (mixed >> np.uint32(8)).astype(np.float32)
+    weights *= np.float32(2**-23)
+    weights -= np.float32(1)
+    return weights
+
+
+def _mixed(values: Array) -> Array:
+    """MurmurHash3's finalizer on uint32, which spreads each bit over all the others."""
+    values = values ^ (values >> np.uint32(16))
+    values *= np.uint32(0x85EBCA6B)
+    values ^= values >> np.uint32(13)
+    values *= np.uint32(0xC2B2AE35)
+    values ^= values >> np.uint32(16)
+    return values

@@ -1,0 +1,38 @@
+"""What a server's log says about its swaps: the stage times of each load and unload."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# Events of the manager's log and what happened to the version.
+_TITLES = {"version_available": "load", "version_unloaded": "unload"}
+_SUFFIX = "_seconds"
+
+
+@dataclass(frozen=True)
+class Swap:
+    """One load or unload of one version, with the seconds of each stage in the log's order."""
+
+    title: str
+    version: int
+    stage_seconds: Mapping[str, float]
+
+
+def swaps_in(events: Iterable[Mapping[str, Any]]) -> list[Swap]:
+    """The loads and unloads that ended, in order, from the events of a JSON log."""
+    return [
+        Swap(_TITLES[event["event"]], event["version"], _stage_seconds(event))
+        for event in events
+        if event["event"] in _TITLES
+    ]
+
+
+def is_unloaded(event: Mapping[str, Any], version: int) -> bool:
+    """Whether the event says that `version` is gone."""
+    return (event["event"], event.get("version")) == ("version_unloaded", version)
+
+
+def _stage_seconds(event: Mapping[str, Any]) -> dict[str, float]:
+    stages = {key.removesuffix(_SUFFIX): key for key in event if key.endswith(_SUFFIX)}
+    # `load_seconds` is the sum of a load's stages.
+    return {"total" if stage == "load" else stage: event[key] for stage, key in stages.items()}

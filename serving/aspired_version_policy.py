@@ -1,0 +1,54 @@
+"""Aspired-version policy: what to do next for one servable stream. Pure functions on values."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from serving.servable import AVAILABLE, START, ServableId, ServableSnapshot
+
+
+@dataclass(frozen=True)
+class Load:
+    """Load this version, which is in START."""
+
+    id: ServableId
+
+
+@dataclass(frozen=True)
+class Unload:
+    """Unload this version, which is AVAILABLE and not aspired."""
+
+    id: ServableId
+
+
+Action = Load | Unload
+
+
+class AspiredVersionPolicy(Protocol):
+    """From the versions of one stream to at most one action. Stateless."""
+
+    def next_action(self, snapshots: Sequence[ServableSnapshot]) -> Action | None:
+        """The one thing to do now, or None. The caller does it and asks again."""
+        ...
+
+
+class AvailabilityPreserving:
+    """Keeps a version serving at the price of memory for two; the default.
+
+    1. Where no version is aspired, or an aspired one is ready, or more than one that is not aspired
+       is ready: unload the lowest ready version that is not aspired.
+    2. Else load the highest aspired version in START.
+
+    So unloading goes first where it is safe, and at most one old version is kept as cover while its
+    successors load or fail. For `Latest(1)` the peak is two versions in memory.
+    """
+
+    def next_action(self, snapshots: Sequence[ServableSnapshot]) -> Action | None:
+        """See `AspiredVersionPolicy`."""
+        aspired = [row for row in snapshots if row.is_aspired]
+        idle = [row.id for row in snapshots if row.state is AVAILABLE and not row.is_aspired]
+        is_aspired_ready = any(row.state is AVAILABLE for row in aspired)
+        if idle and (not aspired or is_aspired_ready or len(idle) > 1):
+            return Unload(min(idle))
+        loadable = [row.id for row in aspired if row.state is START]
+        return Load(max(loadable)) if loadable else None

@@ -1,0 +1,54 @@
+"""The command `millpond`: a table of commands, each in a module of its own that is imported when used."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from serving.errors import InvalidConfig, MillpondError
+
+COMMANDS = {
+    "serve": "serve models (flags as TensorFlow Serving spells them)",
+    "status": "print the versions of a model, or of all models, and their states",
+    "predict": "send one request and print the outputs",
+    "demo-model": "export the CTR model that the demo and the measurements use",
+}
+
+# What shells and service managers read as "wrong usage": starting again will not help.
+EXIT_USAGE = 2
+EXIT_FAILURE = 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the process's exit status: 0, 1 failed, 2 wrong usage."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_help_text())
+        return 0 if arguments else EXIT_USAGE
+    command, *rest = arguments
+    if command == "--version":
+        command, rest = "serve", ["--version"]
+    if command not in COMMANDS:
+        print(f"millpond: {command!r} is no command\n\n{_help_text()}", file=sys.stderr)
+        return EXIT_USAGE
+    return _run(command, rest)
+
+
+def _run(command: str, arguments: Sequence[str]) -> int:
+    module = importlib.import_module(f"serving.commands.{command.replace('-', '_')}")
+    try:
+        status: int = module.run(arguments)
+    except SystemExit as exit_by_argparse:  # --help, or wrong usage that it has told already
+        return int(exit_by_argparse.code or 0)
+    except InvalidConfig as error:
+        print(f"millpond {command}: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except MillpondError as error:
+        print(f"millpond {command}: {error}", file=sys.stderr)
+        return EXIT_FAILURE
+    return status
+
+
+def _help_text() -> str:
+    lines = ["usage: millpond COMMAND [--flag=value ...]", ""]
+    lines += [f"  {name:<12}{summary}" for name, summary in COMMANDS.items()]
+    return "\n".join([*lines, "", "millpond COMMAND --help says more."])

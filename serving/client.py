@@ -1,0 +1,183 @@
+"""A client of a model server: numpy in, numpy out, errors of Millpond's tree. No TensorFlow import."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy.typing as npt
+
+from serving.admin_service import LIST_MODELS
+from serving.errors import MillpondError, Unavailable, from_status
+from serving.protos import get_model_metadata_pb2, get_model_status_pb2, model_pb2, predict_pb2
+from serving.servable import ServableState
+from serving.stubs import ModelServiceStub, PredictionServiceStub
+from serving.tensor_proto import from_tensor_proto, to_tensor_proto
+
+Array = npt.NDArray[Any]
+
+# Models take and give large tensors; the server has its own limit.
+_CHANNEL_OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionStatus:
+    """One version as the server reports it. `error_code` is a gRPC code's number, 0 where all is well."""
+
+    version: int
+    state: ServableState
+    error_code: int = 0
+    error_message: str = ""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A named tensor of a signature. `data_type` is a `types_pb2.DataType`; None: any size, any rank."""
+
+    data_type: int
+    shape: tuple[int | None, ...] | None
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a servable takes and gives under one name."""
+
+    inputs: Mapping[str, TensorSpec]
+    outputs: Mapping[str, TensorSpec]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """An answer, and the version that gave it."""
+
+    version: int
+    outputs: Mapping[str, Array]
+
+
+class Client:
+    """One server over one channel. Safe to use from any thread; `close` it or use `with`.
+
+    Every call raises a MillpondError: Unavailable where the server cannot be reached, otherwise
+    with the code and the message that the server gave.
+    """
+
+    def __init__(self, target: str) -> None:
+        """`target` is `HOST:PORT` or `unix:PATH`."""
+        self._target = target
+        self._channel = grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
+        self._prediction_service = PredictionServiceStub(self._channel)
+        self._model_service = ModelServiceStub(self._channel)
+        self._list_models: Any = self._channel.unary_unary(LIST_MODELS)
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the channel; running calls are cancelled."""
+        self._channel.close()
+
+    def predict(
+        self,
+        name: str,
+        inputs: Mapping[str, npt.ArrayLike],
+        *,
+        version: int | None = None,
+        signature_name: str = "",
+        output_filter: Sequence[str] = (),
+        timeout_seconds: float = 60,
+    ) -> Prediction:
+        """Sends one request. Without `version` the newest available one answers."""
+        request = predict_pb2.PredictRequest(
+            model_spec=_model_spec(name, version, signature_name), output_filter=output_filter
+        )
+        for input_name, values in inputs.items():
+            request.inputs[input_name].CopyFrom(to_tensor_proto(values))
+        response = self._call(self._prediction_service.Predict, request, timeout_seconds)
+        outputs = {key: from_tensor_proto(tensor) for key, tensor in response.outputs.items()}
+        return Prediction(response.model_spec.version.value, outputs)
+
+    def model_status(
+        self, name: str, version: int | None = None, *, timeout_seconds: float = 10
+    ) -> tuple[VersionStatus, ...]:
+        """The versions of a model that the server knows, or the one asked for; ascending."""
+        request = get_model_status_pb2.GetModelStatusRequest(model_spec=_model_spec(name, version))
+        response = self._call(self._model_service.GetModelStatus, request, timeout_seconds)
+        statuses = (
+            VersionStatus(
+                version=status.version,
+                state=ServableState(status.state),
+                error_code=status.status.error_code,
+                error_message=status.status.error_message,
+            )
+            for status in response.model_version_status
+        )
+        return tuple(sorted(statuses, key=lambda status: status.version))
+
+    def signatures(
+        self, name: str, version: int | None = None, *, timeout_seconds: float = 10
+    ) -> dict[str, Signature]:
+        """The signatures of a version by name."""
+        request = get_model_metadata_pb2.GetModelMetadataRequest(
+            model_spec=_model_spec(name, version), metadata_field=["signature_def"]
+        )
+        response = self._call(self._prediction_service.GetModelMetadata, request, timeout_seconds)
+        signature_defs = get_model_metadata_pb2.SignatureDefMap()
+        response.metadata["signature_def"].Unpack(signature_defs)
+        return {
+            key: Signature(_tensor_specs(signature.inputs), _tensor_specs(signature.outputs))
+            for key, signature in signature_defs.signature_def.items()
+        }
+
+    def list_models(self, *, timeout_seconds: float = 10) -> dict[str, tuple[VersionStatus, ...]]:
+        """Every model and its versions. A Millpond RPC: TensorFlow Serving has none for it."""
+        reply = json.loads(self._call(self._list_models, b"", timeout_seconds))
+        return {
+            model["name"]: tuple(
+                VersionStatus(
+                    version=version["version"],
+                    state=ServableState[version["state"]],
+                    error_code=version["error_code"],
+                    error_message=version["error_message"],
+                )
+                for version in model["versions"]
+            )
+            for model in reply["models"]
+        }
+
+    def _call(self, method: Any, request: Any, timeout_seconds: float) -> Any:
+        try:
+            return method(request, timeout=timeout_seconds)
+        except grpc.RpcError as error:
+            raise self._error(error) from error
+
+    def _error(self, error: grpc.RpcError) -> MillpondError:
+        # grpcio raises one object that is the error and the call; its types know the error only.
+        call: Any = error
+        if call.code() == grpc.StatusCode.UNAVAILABLE:
+            return Unavailable(
+                f"no server answers at {self._target} ({call.details()}); "
+                "is it running, and is this its host and port?"
+            )
+        return from_status(call.code().value[0], call.details())
+
+
+def _model_spec(name: str, version: int | None, signature_name: str = "") -> model_pb2.ModelSpec:
+    spec = model_pb2.ModelSpec(name=name, signature_name=signature_name)
+    if version is not None:
+        spec.version.value = version
+    return spec
+
+
+def _tensor_specs(infos: Mapping[str, Any]) -> dict[str, TensorSpec]:
+    """`infos` is a map of TensorInfo."""
+    return {name: TensorSpec(info.dtype, _shape(info.tensor_shape)) for name, info in infos.items()}
+
+
+def _shape(shape: Any) -> tuple[int | None, ...] | None:
+    if shape.unknown_rank:
+        return None
+    return tuple(dim.size if dim.size >= 0 else None for dim in shape.dim)

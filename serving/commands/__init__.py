@@ -1,0 +1,1 @@
+"""One module a command of `millpond`, each with `run(arguments) -> exit status`."""

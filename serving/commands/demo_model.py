@@ -1,0 +1,96 @@
+"""`millpond demo-model`: exports a version of the CTR model."""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from loadtest.ctr_model import DEFAULT_TABLE_ROWS
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Exports one version and prints its path. Raises FailedPrecondition where it is there already."""
+    parsed = _parser().parse_args(arguments)
+    with _tensorflow_kept_quiet() as terminal:
+        path = _export_with_progress_bar(parsed, terminal)
+    print(path)
+    return 0
+
+
+def _export_with_progress_bar(parsed: argparse.Namespace, terminal: TextIO) -> Path:
+    from rich.console import Console
+    from rich.progress import Progress, TimeElapsedColumn
+
+    console = Console(file=terminal)
+    with Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=console) as bar:
+        task = bar.add_task("importing TensorFlow", total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total)
+
+        from loadtest.ctr_export import export_ctr_model
+
+        return export_ctr_model(
+            parsed.directory.absolute(),
+            parsed.version,
+            table_rows=parsed.rows,
+            with_warm_up=parsed.warmup,
+            progress=show,
+        )
+
+
+@contextmanager
+def _tensorflow_kept_quiet() -> Iterator[TextIO]:
+    """Yields standard error and keeps TensorFlow's greeting out of it; after a failure, shows it.
+
+    The greeting comes from C++ before any of its log settings is read, so the descriptor itself has
+    to point elsewhere for the time.
+    """
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as greeting,
+        os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal,
+    ):
+        os.dup2(greeting.fileno(), sys.stderr.fileno())
+        try:
+            yield terminal
+        except BaseException:
+            greeting.seek(0)
+            shutil.copyfileobj(greeting, terminal)
+            raise
+        finally:
+            os.dup2(terminal.fileno(), sys.stderr.fileno())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="millpond demo-model",
+        description="Export a version of the CTR model (26 embedding tables) as DIR/VERSION.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR", help="base path of the model")
+    parser.add_argument("--version", type=_positive, required=True, help="number of the version")
+    parser.add_argument(
+        "--rows",
+        type=_positive,
+        default=DEFAULT_TABLE_ROWS,
+        help="rows of each table (default %(default)s: 500 MB)",
+    )
+    parser.add_argument(
+        "--warmup",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="write warm-up records with it",
+    )
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} must be 1 or more")
+    return value

@@ -1,0 +1,92 @@
+"""`millpond predict`: sends one request and prints the outputs."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from serving.client import Client, Prediction, Signature
+from serving.clock import Clock, SystemClock, seconds_since
+from serving.errors import InvalidArgument, NotFound
+from serving.predict_inputs import Array, inputs_from_json, random_inputs
+
+DEFAULT_SIGNATURE = "serving_default"
+
+
+def run(arguments: Sequence[str], clock: Clock | None = None) -> int:
+    """Prints who answered, how fast, and each output. Raises MillpondError."""
+    clock = clock or SystemClock()
+    parsed = _parser().parse_args(arguments)
+    document = None if parsed.input_json is None else _read_json(parsed.input_json)
+    with Client(parsed.target) as client:
+        signature = _signature(client, parsed)
+        if document is None:
+            inputs = random_inputs(signature, parsed.rows, parsed.seed)
+        else:
+            inputs = inputs_from_json(document, signature)
+        started_ns = clock.now_ns()
+        prediction = client.predict(
+            parsed.model,
+            inputs,
+            version=parsed.version,
+            signature_name=parsed.signature_name,
+            timeout_seconds=parsed.timeout_seconds,
+        )
+        seconds = seconds_since(clock, started_ns)
+    _print_prediction(parsed.model, prediction, seconds, sys.stdout)
+    return 0
+
+
+def _signature(client: Client, parsed: argparse.Namespace) -> Signature:
+    signatures = client.signatures(parsed.model, parsed.version)
+    if parsed.signature_name not in signatures:
+        raise NotFound(
+            f"model {parsed.model!r} has no signature {parsed.signature_name!r}; "
+            f"it has {sorted(signatures)}"
+        )
+    return signatures[parsed.signature_name]
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(f"{path}: cannot be read as JSON: {error}") from error
+
+
+def _print_prediction(name: str, prediction: Prediction, seconds: float, stream: TextIO) -> None:
+    print(f"model {name}, version {prediction.version}, {seconds * 1e3:.1f} ms", file=stream)
+    for output_name, array in sorted(prediction.outputs.items()):
+        print(f"{output_name}: {_dtype_name(array)}{list(array.shape)}", file=stream)
+        print(np.array2string(array, threshold=100), file=stream)
+
+
+def _dtype_name(array: Array) -> str:
+    return "string" if array.dtype.kind == "O" else array.dtype.name
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="millpond predict",
+        description="Send one request to MODEL and print the outputs. "
+        "Without --input_json the request is random data of the signature's shape.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("--target", default="localhost:8500", help="default %(default)s")
+    parser.add_argument("--version", type=int, help="the newest available where left out")
+    parser.add_argument("--signature_name", default=DEFAULT_SIGNATURE, help="default %(default)s")
+    parser.add_argument(
+        "--input_json",
+        type=Path,
+        metavar="FILE",
+        help='like the body of a REST request: {"instances": [...]} or {"inputs": {...}}',
+    )
+    parser.add_argument("--rows", type=int, default=1, help="rows of random data (default 1)")
+    parser.add_argument("--seed", type=int, default=0, help="of random data (default 0)")
+    parser.add_argument("--timeout_seconds", type=float, default=60, help="default %(default)s")
+    return parser

@@ -1,0 +1,48 @@
+"""`millpond serve`: from flags to a running server."""
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+from serving import launcher
+from serving.config import server_config
+from serving.flags import help_text, parse_flags
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Serves until SIGTERM. Raises InvalidConfig before anything is started."""
+    if "--help" in arguments or "-h" in arguments:
+        print(help_text())
+        return 0
+    flags = parse_flags(arguments)
+    if flags["version"]:
+        print(_versions())
+        return 0
+    # Before the exec, so that a bad command line is told once and at once.
+    config = server_config(flags)
+    launcher.ensure_allocator(flags["allocator"])
+    if flags["stop_at_stdin_eof"]:
+        launcher.stop_at_eof(sys.stdin.fileno())
+    # Only now: this is the process that stays.
+    from serving.logs import configure_logs
+    from serving.server import Server
+
+    configure_logs(flags["log_format"])
+    return Server(config).run()
+
+
+def _versions() -> str:
+    lines = [f"millpond {_distribution_version('millpond')}"]
+    try:
+        from serving import _native
+    except ImportError as error:
+        return "\n".join([*lines, f"data plane: not there ({error})"])
+    lines += [f"{name} {value}" for name, value in _native.build_info().items() if value]
+    return "\n".join(lines)
+
+
+def _distribution_version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "(not installed)"

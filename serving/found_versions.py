@@ -1,0 +1,275 @@
+"""Found versions: which directories below a base path are versions. Pure functions on values.
+
+A poll looks at the disk (`source.py`) and hands what it saw, with what was known before, to
+`decide`, which says what is known now: what is found, what is aspired, and what to tell people.
+
+A version is *found* when its directory has settled and is complete, and stays found while the
+directory exists.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from serving.clock import NS_PER_SECOND
+from serving.servable import AspiredVersion
+from serving.version_selection import VersionSelection
+
+SETTLE_NS = NS_PER_SECOND
+"""A directory that has not changed for this long has settled.
+
+Long enough for the pause between two files of a copy; a copy that stalls for longer is caught by
+the completeness check. Short, because every version that is copied and not renamed waits it out.
+"""
+
+RECHECK_NS = 10 * NS_PER_SECOND
+"""An incomplete version that does not change is checked again after this long.
+
+What failed may not have been the files (a network disk), but parsing a graph costs CPU that
+requests would use.
+"""
+
+VERSION_MAX = 2**63 - 1
+"""Versions are int64 on the wire."""
+
+_VERSION_NAME = re.compile(r"[0-9]+", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Instant:
+    """Now, on both clocks: `now_ns` for durations, `wall_ns` to compare with file times."""
+
+    now_ns: int
+    wall_ns: int
+
+
+@dataclass(frozen=True)
+class Child:
+    """One entry of a base path."""
+
+    name: str
+    is_directory: bool
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a base path held; `error` says why it could not be read."""
+
+    children: tuple[Child, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Relative path, size in bytes and mtime_ns of everything below a directory, and of itself."""
+
+    entries: tuple[tuple[str, int, int], ...]
+
+    @property
+    def mtime_ns_newest(self) -> int:
+        """The latest change of a file or directory, on the clock of the file system."""
+        return max((mtime_ns for _, _, mtime_ns in self.entries), default=0)
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something to tell people, once: it is logged where the poll before did not say the same."""
+
+    event: str
+    level: str = "warning"
+    values: tuple[tuple[str, object], ...] = ()
+
+    @classmethod
+    def of(cls, event: str, level: str = "warning", /, **values: object) -> "Note":
+        """A note with `values` as the log line's key-values."""
+        return cls(event, level, tuple(values.items()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A version directory that is not found yet: it settles, or it is incomplete.
+
+    `unchanged_since_ns` is monotonic; `reason` says what the last check missed.
+    """
+
+    directory: str
+    fingerprint: Fingerprint
+    unchanged_since_ns: int
+    checked_at_ns: int | None = None
+    reason: str = ""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the last check found nothing missing: the version is found."""
+        return self.checked_at_ns is not None and not self.reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """What a source knows between two polls. `missing`: found, kept, but gone from the disk."""
+
+    found: Mapping[int, AspiredVersion] = field(default_factory=dict)
+    missing: frozenset[int] = frozenset()
+    candidates: Mapping[int, Candidate] = field(default_factory=dict)
+    # None until the first version is aspired: nothing can be omitted before.
+    aspired: tuple[AspiredVersion, ...] | None = None
+    notes: frozenset[Note] = frozenset()
+
+
+def version_directories(
+    listing: Listing, known: Mapping[int, str] = MappingProxyType({})
+) -> tuple[dict[int, str], frozenset[Note]]:
+    """The directory name of each version in `listing`, and what is odd about its numeric names.
+
+    A version is a directory whose name is a decimal int64. Where several spell the same number
+    ("1", "001") the one in `known` stays while it is there, else the shortest is taken. Names that
+    are no number are nobody's business: renaming is how a version is withdrawn.
+    """
+    spellings: dict[int, list[str]] = {}
+    notes = set()
+    for child in listing.children:
+        if not _VERSION_NAME.fullmatch(child.name):
+            continue
+        if not child.is_directory:
+            notes.add(Note.of("numeric_file_ignored", name=child.name, remedy="use a directory"))
+        elif int(child.name) > VERSION_MAX:
+            notes.add(Note.of("version_above_int64_ignored", name=child.name))
+        else:
+            spellings.setdefault(int(child.name), []).append(child.name)
+    chosen = {}
+    for version, names in spellings.items():
+        name = known[version] if known.get(version) in names else min(names, key=len)
+        chosen[version] = name
+        for other in set(names) - {name}:
+            notes.add(Note.of("duplicate_version_ignored", name=other, used=name))
+    return chosen, frozenset(notes)
+
+
+def unfound(memory: Memory, directories: Mapping[int, str]) -> dict[int, str]:
+    """Those of `directories` (by version) that are not found yet, or gone and now back."""
+    return {
+        version: directory
+        for version, directory in directories.items()
+        if version in memory.missing
+        or version not in memory.found
+        or memory.found[version].directory != directory
+    }
+
+
+def observe(
+    previous: Candidate | None, directory: str, fingerprint: Fingerprint, now: Instant
+) -> Candidate:
+    """The candidate after one more look: as it was where nothing changed, else starting over."""
+    if previous and (previous.directory, previous.fingerprint) == (directory, fingerprint):
+        return previous
+    return Candidate(directory=directory, fingerprint=fingerprint, unchanged_since_ns=now.now_ns)
+
+
+def settles_in_ns(candidate: Candidate, now: Instant) -> int:
+    """Nanoseconds until the candidate has settled, if nothing changes; 0 where it has.
+
+    Settled by age, so that a server that starts on old files does not wait: the newest mtime is
+    SETTLE_NS ago, and not in the future. Or by having been watched for as long: file systems'
+    clocks may be wrong.
+    """
+    watched_ns = now.now_ns - candidate.unchanged_since_ns
+    age_ns = now.wall_ns - candidate.fingerprint.mtime_ns_newest
+    return max(0, SETTLE_NS - max(watched_ns, age_ns))
+
+
+def needs_check(candidate: Candidate, now: Instant) -> bool:
+    """Whether to check completeness now: settled, and not checked or not lately."""
+    if settles_in_ns(candidate, now) > 0:
+        return False
+    return candidate.checked_at_ns is None or now.now_ns - candidate.checked_at_ns >= RECHECK_NS
+
+
+def checked(candidate: Candidate, reason: str, now: Instant) -> Candidate:
+    """The candidate after a check; `reason` is "" where it is complete."""
+    return replace(candidate, checked_at_ns=now.now_ns, reason=reason)
+
+
+def decide(
+    memory: Memory,
+    directories: Mapping[int, str],
+    candidates: Mapping[int, Candidate],
+    selection: VersionSelection,
+    now: Instant,
+) -> Memory:
+    """What is known after a poll that could read the base path.
+
+    `directories`: the path of each version on disk; `candidates`: those that are not found, as far
+    as they could be read, observed and checked. A version that is gone is omitted, which unloads
+    it. But where that would leave nothing, because the base path came back empty or the versions
+    that the selection names are not there, everything stays as it was: an emptied disk must not
+    stop a server that serves.
+    """
+    found = _found(memory, directories, candidates)
+    notes = _candidate_notes(candidates, now)
+    missing: frozenset[int] = frozenset()
+    if memory.found and not found:
+        found, missing = dict(memory.found), frozenset(memory.found)
+        notes.add(Note.of("last_version_gone_from_disk", kept=tuple(sorted(found))))
+    selected = selection.select(found)
+    if selected.missing:
+        notes.add(Note.of("specific_version_not_found", versions=selected.missing))
+    aspired: tuple[AspiredVersion, ...] | None
+    aspired = tuple(found[version] for version in selected.versions)
+    if not aspired and (selected.missing or memory.aspired is None):
+        aspired = memory.aspired
+    if not directories and not memory.found:
+        notes.add(Note.of("no_version_in_base_path", "info"))
+    return Memory(
+        found=found,
+        missing=missing,
+        candidates={version: item for version, item in candidates.items() if not item.is_complete},
+        aspired=aspired,
+        notes=frozenset(notes),
+    )
+
+
+def unreadable(memory: Memory, reason: str) -> Memory:
+    """What is known after a poll that could not read the base path: as much as before."""
+    notes = {note for note in memory.notes if note.event != "base_path_unreadable"}
+    return replace(
+        memory, notes=frozenset({*notes, Note.of("base_path_unreadable", reason=reason)})
+    )
+
+
+def _found(
+    memory: Memory, directories: Mapping[int, str], candidates: Mapping[int, Candidate]
+) -> dict[int, AspiredVersion]:
+    fresh = unfound(memory, directories)
+    found = {version: memory.found[version] for version in directories if version not in fresh}
+    for version, candidate in candidates.items():
+        if candidate.checked_at_ns is not None and candidate.is_complete:
+            found[version] = AspiredVersion(
+                version=version,
+                directory=candidate.directory,
+                found_at_ns=candidate.checked_at_ns,
+            )
+    return found
+
+
+def _candidate_notes(candidates: Mapping[int, Candidate], now: Instant) -> set[Note]:
+    notes = set()
+    for version, candidate in candidates.items():
+        if settles_in_ns(candidate, now) > 0:
+            notes.add(Note.of("version_settling", "info", version=version))
+        elif candidate.reason:
+            notes.add(Note.of("version_incomplete", version=version, reason=candidate.reason))
+    return notes
+
+
+def next_poll_seconds(memory: Memory, period_seconds: float, now: Instant) -> float | None:
+    """Seconds until the next poll; None where there is none.
+
+    `period_seconds` 0 polls once. While a version settles the next poll comes as soon as it may
+    have, however long the period is, and then even where polling is once.
+    """
+    settling = [settles_in_ns(candidate, now) for candidate in memory.candidates.values()]
+    unsettled = [remaining_ns / NS_PER_SECOND for remaining_ns in settling if remaining_ns > 0]
+    if period_seconds > 0:
+        return min([period_seconds, *unsettled])
+    return min(unsettled, default=None)

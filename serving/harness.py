@@ -1,0 +1,202 @@
+"""LoaderHarness: guards the state machine of one version."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from serving.clock import NS_PER_SECOND, Clock
+from serving.errors import Cancelled, InternalError, MillpondError
+from serving.servable import (
+    AVAILABLE,
+    END,
+    HEALTHY,
+    LOADING,
+    START,
+    TRANSITIONS,
+    UNLOADING,
+    AspiredVersion,
+    Health,
+    Servable,
+    ServableId,
+    ServableSnapshot,
+    ServableState,
+    ServableStatus,
+    Stage,
+)
+
+
+class IllegalMove(InternalError):
+    """A move that TRANSITIONS does not have; nothing changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy:
+    """How often and how soon a failed load is tried again."""
+
+    retry_count_max: int
+    interval_ns: int
+
+    def delay_ns(self, error: MillpondError, failed_count: int) -> int | None:
+        """Nanoseconds to wait after the `failed_count`-th failure in a row; None: give up.
+
+        Gives up at once where the error is permanent: the same files would fail again.
+        """
+        if not error.is_transient or failed_count > self.retry_count_max:
+            return None
+        return max(0, self.interval_ns)
+
+
+class LoaderHarness:
+    """One life of one version, from START to END.
+
+    Confined to the manager's control thread: it needs no lock, and each move is seen by `record`
+    before the next can happen. One exception: `is_cancelled` may be read from any thread. It does
+    no work itself; who does it tells it here how it went. `record` gets a status at every change.
+    """
+
+    def __init__(
+        self,
+        servable_id: ServableId,
+        aspired: AspiredVersion,
+        *,
+        retry: RetryPolicy,
+        clock: Clock,
+        record: Callable[[ServableStatus], None],
+    ) -> None:
+        self.aspired = aspired
+        self._retry = retry
+        self._clock = clock
+        self._record = record
+        self._servable: Servable | None = None
+        self._is_cancelled = False
+        self._is_leaving = False
+        self._retry_at_ns: int | None = None
+        self._status = ServableStatus(
+            id=servable_id, state=START, state_changed_wall_ns=clock.wall_ns()
+        )
+        record(self._status)
+
+    @property
+    def id(self) -> ServableId:
+        """The version whose life this is."""
+        return self._status.id
+
+    @property
+    def status(self) -> ServableStatus:
+        """All there is to say about it, as a value."""
+        return self._status
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the load should stop at the next occasion. Any thread."""
+        return self._is_cancelled
+
+    @property
+    def is_discarded(self) -> bool:
+        """Whether this life is over or ending, however it goes: aspired again, it takes a new one."""
+        return self._is_cancelled or self._is_leaving
+
+    @property
+    def retry_at_ns(self) -> int | None:
+        """When a load that failed is due again (monotonic); None while one runs or none will."""
+        return self._retry_at_ns
+
+    @property
+    def servable(self) -> Servable:
+        """The loaded version; from AVAILABLE to END."""
+        if self._servable is None:
+            raise InternalError(f"{self.id} is {self._status.state.name} and has no servable")
+        return self._servable
+
+    def snapshot(self, *, is_aspired: bool) -> ServableSnapshot:
+        """What a policy needs to know."""
+        return ServableSnapshot(self.id, self._status.state, is_aspired)
+
+    def begin_load(self) -> None:
+        """START to LOADING."""
+        self._move(LOADING)
+
+    def begin_retry(self) -> None:
+        """A load that failed is being tried again; stays LOADING."""
+        self._retry_at_ns = None
+
+    def stage_began(self, stage: Stage) -> None:
+        """The load or unload is in `stage` now."""
+        self._change(replace(self._status, stage=stage))
+
+    def stage_ended(self, stage: Stage, seconds: float) -> None:
+        """`stage` took `seconds`; a retry's figures replace those of the attempt before."""
+        stage_seconds = {**self._status.stage_seconds, stage: seconds}
+        self._change(replace(self._status, stage=None, stage_seconds=stage_seconds))
+
+    def loaded(self, servable: Servable) -> None:
+        """LOADING to AVAILABLE. `servable` is published already, so a late `cancel` is forgotten:
+        whether it stays is the policy's to say.
+        """
+        self._move(AVAILABLE, health=HEALTHY)
+        self._servable = servable
+        self._is_cancelled = False
+
+    def load_failed(self, error: MillpondError) -> None:
+        """Stays LOADING with a retry due, or goes to END where there will be none."""
+        if self._is_cancelled:
+            self._move(END, health=Health.of(_cancelled(self.id, error)))
+            return
+        failed_count = self._status.failed_load_count + 1
+        delay_ns = self._retry.delay_ns(error, failed_count)
+        if delay_ns is None:
+            self._move(END, health=Health.of(error), failed_load_count=failed_count)
+            return
+        health = Health(error.code, _retry_message(error, failed_count, self._retry, delay_ns))
+        self._change(replace(self._status, health=health, failed_load_count=failed_count))
+        self._retry_at_ns = self._clock.now_ns() + delay_ns
+
+    def cancel(self) -> None:
+        """The version is omitted before it was AVAILABLE.
+
+        To END at once where nothing runs for it; else the load under way is told to stop, and
+        `load_failed` or `loaded` follows.
+        """
+        is_idle = self._status.state is START or self._retry_at_ns is not None
+        if is_idle:
+            self._move(END, health=Health.of(_cancelled(self.id)))
+        self._is_cancelled = True
+        self._retry_at_ns = None
+
+    def begin_unload(self) -> None:
+        """AVAILABLE to UNLOADING. Before the version is retired from the serving map."""
+        self._move(UNLOADING)
+        self._is_leaving = True
+
+    def unloaded(self, error: MillpondError | None = None) -> None:
+        """UNLOADING to END; `error` where something went wrong and memory may not be freed."""
+        self._move(END, health=Health.of(error) if error else HEALTHY)
+        self._servable = None
+
+    def _move(self, state: ServableState, **changes: Any) -> None:
+        """The one place where a state changes. IllegalMove, with nothing changed."""
+        old = self._status.state
+        if state not in TRANSITIONS[old]:
+            raise IllegalMove(f"{self.id}: {old.name} to {state.name} is not in TRANSITIONS")
+        wall_ns = self._clock.wall_ns()
+        changes = {"state": state, "stage": None, "state_changed_wall_ns": wall_ns, **changes}
+        self._change(replace(self._status, **changes))
+
+    def _change(self, status: ServableStatus) -> None:
+        self._status = status
+        self._record(status)
+
+
+def _cancelled(servable_id: ServableId, error: MillpondError | None = None) -> Cancelled:
+    if error is None or isinstance(error, Cancelled):
+        return Cancelled(f"{servable_id}: no longer aspired before it was loaded")
+    return Cancelled(f"{servable_id}: no longer aspired; its load had failed: {error.message}")
+
+
+def _retry_message(
+    error: MillpondError, failed_count: int, retry: RetryPolicy, delay_ns: int
+) -> str:
+    return (
+        f"load {failed_count} of {retry.retry_count_max + 1} failed, "
+        f"next in {delay_ns / NS_PER_SECOND:g} s: {error.message}"
+    )

@@ -1,0 +1,52 @@
+"""Log lines on standard error: for people on a terminal, one JSON object a line for machines.
+
+An event is a short name and its values: `log.info("listening", port=8500)`. In JSON these are the
+keys `event`, `level`, `timestamp` (UTC, ISO 8601) and the values; lines of TensorFlow's own, which
+are no JSON, may stand between them.
+"""
+
+import logging
+import sys
+from typing import TextIO
+
+import structlog
+from structlog.typing import Processor
+
+
+def configure_logs(log_format: str, stream: TextIO | None = None) -> None:
+    """Sets up structlog for the process. `log_format`: `human`, `json`, or `auto`.
+
+    `auto` is human where the stream (default: standard error) is a terminal and JSON elsewhere:
+    what is not a terminal is a file or a collector, and both want lines that parse.
+    """
+    stream = stream or sys.stderr
+    is_human = log_format == "human" or (log_format == "auto" and stream.isatty())
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=not is_human),
+            *(_human(stream) if is_human else _json()),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        # Writes a line with one call, so that lines of several threads do not run into each other.
+        logger_factory=structlog.WriteLoggerFactory(file=stream),
+        cache_logger_on_first_use=True,
+    )
+
+
+def _human(stream: TextIO) -> list[Processor]:
+    return [
+        structlog.dev.ConsoleRenderer(
+            colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
+    ]
+
+
+def _json() -> list[Processor]:
+    return [
+        structlog.processors.dict_tracebacks,
+        # A value that JSON does not have (a path, an id) is written as its text, never refused:
+        # a log line must not raise.
+        structlog.processors.JSONRenderer(default=str),
+    ]

@@ -1,0 +1,89 @@
+"""The messages of TensorFlow Serving and TensorFlow, without TensorFlow.
+
+The pb2 modules of `tensorflow-serving-api` import `tensorflow.core...pb2`, and Python runs
+`tensorflow/__init__.py` (5 s, 600 MB) before it gives out a submodule. So the imports below run
+under a shell: an empty package called `tensorflow` whose path is the real one's. Afterwards the
+shell and every `tensorflow.*` entry that came with it leave `sys.modules`, so that a later
+`import tensorflow` runs as if nothing had been there; protobuf hands both the same message
+classes, because it keeps one class for a message of its descriptor pool.
+
+Where TensorFlow is imported already, its own modules are used and nothing is removed.
+"""
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+
+def _is_tensorflow(module_name: str) -> bool:
+    return module_name == "tensorflow" or module_name.startswith("tensorflow.")
+
+
+@contextmanager
+def _tensorflow_shell() -> Iterator[None]:
+    """Lets `tensorflow.*` submodules be imported without `tensorflow/__init__.py`.
+
+    Not for threads: one that imports TensorFlow at this very moment would get the shell. Import
+    this module before starting any.
+    """
+    if "tensorflow" in sys.modules:
+        yield
+        return
+    spec = importlib.util.find_spec("tensorflow")
+    if spec is None or spec.submodule_search_locations is None:
+        raise ImportError("tensorflow is not installed; pip install 'tensorflow>=2.21,<2.22'")
+    shell = ModuleType("tensorflow")
+    shell.__path__ = list(spec.submodule_search_locations)
+    sys.modules["tensorflow"] = shell
+    try:
+        yield
+    finally:
+        for name in [name for name in sys.modules if _is_tensorflow(name)]:
+            del sys.modules[name]
+
+
+with _tensorflow_shell():
+    from tensorflow.core.framework import tensor_pb2, tensor_shape_pb2, types_pb2
+    from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+    from tensorflow_serving.apis import (
+        # classification, inference and regression are not used yet. They are here because the
+        # stubs import them, and whatever is imported after this block would take TensorFlow along.
+        classification_pb2,
+        get_model_metadata_pb2,
+        get_model_status_pb2,
+        inference_pb2,
+        model_management_pb2,
+        model_pb2,
+        model_service_pb2,
+        predict_pb2,
+        prediction_log_pb2,
+        prediction_service_pb2,
+        regression_pb2,
+    )
+    from tensorflow_serving.config import (
+        file_system_storage_path_source_pb2,
+        model_server_config_pb2,
+    )
+
+__all__ = [
+    "classification_pb2",
+    "file_system_storage_path_source_pb2",
+    "get_model_metadata_pb2",
+    "get_model_status_pb2",
+    "inference_pb2",
+    "meta_graph_pb2",
+    "model_management_pb2",
+    "model_pb2",
+    "model_server_config_pb2",
+    "model_service_pb2",
+    "predict_pb2",
+    "prediction_log_pb2",
+    "prediction_service_pb2",
+    "regression_pb2",
+    "saved_model_pb2",
+    "tensor_pb2",
+    "tensor_shape_pb2",
+    "types_pb2",
+]

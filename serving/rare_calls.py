@@ -1,0 +1,98 @@
+"""Rare calls: the gRPC methods that Python answers, from bytes to bytes."""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import structlog
+
+from serving.errors import InternalError, MillpondError, Unimplemented
+
+Handler = Callable[[bytes], bytes]
+"""Serialized request to serialized response; raises MillpondError."""
+
+TAKE_TIMEOUT_SECONDS = 1.0
+"""How long a thread waits for a call before it looks whether it should end. `shutdown` of the gRPC
+server wakes it at once, so this only bounds a stop without one."""
+
+_log = structlog.get_logger(__name__)
+
+
+class RareCall(Protocol):
+    """`_native.RareCall`: answered once, from any thread."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def request(self) -> bytes: ...
+    def reply(self, response: bytes) -> None: ...
+    def fail(self, code: int, message: str) -> None: ...
+
+
+TakeRareCall = Callable[[float], RareCall | None]
+"""`GrpcServer.take_rare_call`: the next call, None at the timeout (seconds) or after shutdown."""
+
+
+class RareCallThreads:
+    """Threads `rare-call-N` that take calls and answer them by `handlers` (full method name).
+
+    Two, so that one call that waits does not keep a status from being told. Stop them after the
+    gRPC server: until then they answer the calls that are still running.
+    """
+
+    def __init__(
+        self, take: TakeRareCall, handlers: Mapping[str, Handler], *, thread_count: int = 2
+    ) -> None:
+        self._take = take
+        self._handlers = handlers
+        self._is_stopping = False
+        self._threads = [
+            threading.Thread(target=self._run, name=f"rare-call-{index}", daemon=True)
+            for index in range(thread_count)
+        ]
+
+    def start(self) -> None:
+        """Starts answering."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout_seconds: float = 2 * TAKE_TIMEOUT_SECONDS) -> bool:
+        """Ends the threads; False where a handler still runs after `timeout_seconds`."""
+        self._is_stopping = True
+        started = [thread for thread in self._threads if thread.ident is not None]
+        for thread in started:
+            thread.join(timeout_seconds)
+        return not any(thread.is_alive() for thread in started)
+
+    def _run(self) -> None:
+        while not self._is_stopping:
+            call = self._take(TAKE_TIMEOUT_SECONDS)
+            if call is not None:
+                self._answer_guarded(call)
+
+    def _answer_guarded(self, call: RareCall) -> None:
+        try:
+            answer(call, self._handlers)
+        except Exception:  # noqa: BLE001 (the call is broken; the next one is innocent)
+            _log.exception("rare_call_lost", method=call.method)
+
+
+def answer(call: RareCall, handlers: Mapping[str, Handler]) -> None:
+    """Answers one call. An error that is no MillpondError is ours: INTERNAL, and logged."""
+    try:
+        response = _handler(call.method, handlers)(call.request)
+    except MillpondError as error:
+        call.fail(int(error.code), error.message)
+    except Exception as error:  # noqa: BLE001 (the caller must get an answer)
+        _log.exception("rare_call_failed", method=call.method)
+        bug = InternalError(f"{type(error).__name__} in {call.method}; see the server's log")
+        call.fail(int(bug.code), bug.message)
+    else:
+        call.reply(response)
+
+
+def _handler(method: str, handlers: Mapping[str, Handler]) -> Handler:
+    handler = handlers.get(method)
+    if handler is None:
+        raise Unimplemented(f"unknown method {method}")
+    return handler

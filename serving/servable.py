@@ -1,0 +1,184 @@
+"""The words of the control plane: servable ids, states, and the values that describe them.
+
+Values only: nothing here has a thread, a lock or a clock.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from serving.errors import MillpondError, StatusCode
+
+
+@dataclass(frozen=True, order=True)
+class ServableId:
+    """One version of one servable stream."""
+
+    name: str
+    version: int
+
+    def __str__(self) -> str:
+        return f"{self.name}/{self.version}"
+
+
+class ServableState(IntEnum):
+    """The states of a version, with the numbers of `ModelVersionStatus.State` on the wire."""
+
+    START = 10
+    LOADING = 20
+    AVAILABLE = 30
+    UNLOADING = 40
+    END = 50
+
+
+START = ServableState.START
+LOADING = ServableState.LOADING
+AVAILABLE = ServableState.AVAILABLE
+UNLOADING = ServableState.UNLOADING
+END = ServableState.END
+
+# Every legal move. The harness, the diagram and the tests all come from this table.
+TRANSITIONS: Mapping[ServableState, frozenset[ServableState]] = MappingProxyType(
+    {
+        START: frozenset({LOADING, END}),
+        LOADING: frozenset({AVAILABLE, END}),
+        AVAILABLE: frozenset({UNLOADING}),
+        UNLOADING: frozenset({END}),
+        END: frozenset(),
+    }
+)
+
+
+def state_diagram() -> str:
+    """TRANSITIONS as a Mermaid state diagram, for ARCHITECTURE.md."""
+    moves = [
+        f"    {old.name} --> {new.name}" for old in TRANSITIONS for new in sorted(TRANSITIONS[old])
+    ]
+    return "\n".join(["stateDiagram-v2", "    [*] --> START", *moves, "    END --> [*]"])
+
+
+class LoadStage(Enum):
+    """What a load does while its version is LOADING, in order."""
+
+    CHECK = "check"
+    READ_GRAPH = "read_graph"
+    CREATE_SESSION = "create_session"
+    RESTORE = "restore"
+    INIT = "init"
+    MAKE_CALLABLES = "make_callables"
+    WARM_UP = "warm_up"
+
+
+class UnloadStage(Enum):
+    """What an unload does while its version is UNLOADING, in order."""
+
+    QUIESCE = "quiesce"
+    DESTROY = "destroy"
+
+
+Stage = LoadStage | UnloadStage
+
+
+@dataclass(frozen=True)
+class Health:
+    """Why a version is as it is: OK, or the error that its last load or unload met."""
+
+    code: StatusCode = StatusCode.OK
+    message: str = ""
+
+    @classmethod
+    def of(cls, error: MillpondError) -> "Health":
+        """The health of a version that met `error`."""
+        return cls(error.code, error.message)
+
+
+HEALTHY = Health()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AspiredVersion:
+    """One version that should be loaded and ready, and where its files are.
+
+    `found_at_ns` (monotonic) tells two drops of one version number apart: a version whose load
+    failed is tried again once it is found anew.
+    """
+
+    version: int
+    directory: str
+    found_at_ns: int = 0
+
+
+@dataclass(frozen=True)
+class ServableSnapshot:
+    """What an aspired-version policy knows of one version."""
+
+    id: ServableId
+    state: ServableState
+    is_aspired: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServableStatus:
+    """One version as status, health checks and logs see it. A value: it never changes."""
+
+    id: ServableId
+    state: ServableState
+    health: Health = HEALTHY
+    stage: Stage | None = None
+    stage_seconds: Mapping[Stage, float] = field(default_factory=dict)
+    failed_load_count: int = 0
+    # Unix time of the last change of `state`.
+    state_changed_wall_ns: int = 0
+
+
+class ServableStatistics(Protocol):
+    """What one version has served since it was loaded (`_native.ServableStatistics`)."""
+
+    @property
+    def request_count(self) -> int: ...
+    @property
+    def failed_count(self) -> int: ...
+    @property
+    def latency_ns_p50(self) -> int: ...
+    @property
+    def latency_ns_p99(self) -> int: ...
+    @property
+    def latency_ns_p999(self) -> int: ...
+
+
+class Servable(Protocol):
+    """One loaded version, whatever runs it (`_native.Servable` is the one for SavedModels)."""
+
+    @property
+    def handle_count(self) -> int:
+        """Requests that hold it at the moment."""
+        ...
+
+    def predict(self, request: bytes) -> bytes:
+        """Answers a serialized PredictRequest; needs no publishing."""
+        ...
+
+    def statistics(self) -> ServableStatistics: ...
+
+    def quiesce(self, timeout_seconds: float) -> bool:
+        """Waits until no request holds it; False where the timeout came first. Retire it before."""
+        ...
+
+    def destroy(self) -> None:
+        """Frees everything on the calling thread. Quiesce it before."""
+        ...
+
+
+class ServingMap(Protocol):
+    """What requests see now (`_native.ServingMap`)."""
+
+    # Any: a map takes the servables of its own data plane, not every class that looks like one.
+    def publish(self, servable: Any) -> None:
+        """Requests see the version from now on."""
+        ...
+
+    def retire(self, name: str, version: int) -> None:
+        """No request sees the version any more once this returns; running ones still hold it."""
+        ...

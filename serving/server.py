@@ -1,0 +1,356 @@
+"""The server: everything is built here, once, and started and stopped in one place.
+
+Read it top to bottom: what a server is made of, how it starts, how it stops.
+"""
+
+import os
+import queue
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Protocol
+
+import structlog
+
+from serving.admin_service import LIST_MODELS, AdminService
+from serving.aspired_version_policy import AvailabilityPreserving
+from serving.clock import Clock, SystemClock
+from serving.config import PLATFORM, ModelConfig, ServerConfig
+from serving.errors import InvalidConfig
+from serving.executor import ThreadExecutor
+from serving.harness import RetryPolicy
+from serving.health import HealthReporter
+from serving.loader import (
+    Loader,
+    MakeLoader,
+    SavedModelLoader,
+    SavedModelPlane,
+    statuses_as_errors,
+)
+from serving.manager import AspiredVersionsManager
+from serving.model_service import GET_MODEL_STATUS, ModelService
+from serving.rare_calls import RareCall, RareCallThreads
+from serving.servable import AVAILABLE, END, ServableId, ServableStatus, ServingMap
+from serving.source import FileSystemSource
+from serving.state_monitor import StateMonitor, Statuses
+from warmup.replay import warm_up
+
+UNLOAD_TIMEOUT_SECONDS = 10.0
+"""How long a stop waits, after the requests, for loads to end and versions to be freed: a load ends
+at its next stage, and what is left after this the process's end frees just as well."""
+
+SOURCE_TIMEOUT_SECONDS = 0.1
+"""How long a stop waits for each source: a poll takes milliseconds, or hangs on a dead disk."""
+
+_log = structlog.get_logger(__name__)
+
+
+class GrpcServer(Protocol):
+    """`_native.GrpcServer`."""
+
+    @property
+    def port(self) -> int: ...
+    def start(self) -> None: ...
+    def take_rare_call(self, timeout_seconds: float) -> RareCall | None: ...
+    def set_health(self, service: str, is_serving: bool) -> None: ...
+    def shutdown(self, drain_seconds: float) -> bool: ...
+
+
+class DataPlane(SavedModelPlane, Protocol):
+    """What a server needs of `serving._native`; tests bring one of their own."""
+
+    @property
+    def ServingMap(self) -> Callable[[], ServingMap]: ...  # noqa: N802 (the module's name for it)
+    @property
+    def GrpcServer(self) -> Callable[..., GrpcServer]: ...  # noqa: N802
+    def initialize(self, *, intra_op_thread_count: int, inter_op_thread_count: int) -> None: ...
+
+
+class Server:
+    """One model server. Started once and stopped once; `run` does both and minds the signals.
+
+    The port opens at once, before any model is there, so that probes and status find the server:
+    health says NOT_SERVING until every model has a version AVAILABLE. `on_listening` gets the port
+    when it is open, `on_ready` when every model has a version that is AVAILABLE or has failed.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        *,
+        native: DataPlane | None = None,
+        clock: Clock | None = None,
+        on_listening: Callable[[int], None] = lambda port: None,
+        on_ready: Callable[[int], None] = lambda port: None,
+    ) -> None:
+        """Raises InvalidConfig. Nothing listens, polls or loads yet."""
+        plane = native or _native_module()
+        clock = clock or SystemClock()
+        self._config = config
+        self._plane = plane
+        self._model_names = [model.name for model in config.models]
+        self._on_listening = on_listening
+        self._on_ready = on_ready
+        self._is_ready = False
+        self._stop_requests: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+        with statuses_as_errors(plane.StatusError):
+            plane.initialize(
+                intra_op_thread_count=config.tensorflow_intra_op_parallelism,
+                inter_op_thread_count=config.tensorflow_inter_op_parallelism,
+            )
+        serving_map = plane.ServingMap()
+        self._monitor = StateMonitor(clock)
+        self._manager = _manager(config, plane, serving_map, self._monitor, clock)
+        self._sources = [
+            _source(config, model, plane, self._manager, clock) for model in config.models
+        ]
+        handlers = _rare_handlers(config, self._monitor)
+        self._grpc = _grpc_server(config, plane, serving_map, list(handlers))
+        self._rare_calls = RareCallThreads(self._grpc.take_rare_call, handlers)
+        self._health = HealthReporter(
+            self._model_names, self._monitor.statuses, self._grpc.set_health
+        )
+        self._monitor.add_listener(self._on_state_change)
+
+    @property
+    def port(self) -> int:
+        """The TCP port that it listens on."""
+        return self._grpc.port
+
+    @property
+    def monitor(self) -> StateMonitor:
+        """The state of every version; wait on it for one."""
+        return self._monitor
+
+    def run(self) -> int:
+        """Serves until SIGTERM or SIGINT and returns the exit status. On the main thread.
+
+        A second signal ends the process at once. Raises what `start` raises.
+        """
+        with StopSignals(self.request_stop) as signals:
+            self.start()
+            _log.info("stopping", reason=self.wait())
+            # On a thread of its own: a signal is handled by the main thread, between two steps of
+            # the interpreter, and must not wait there for the requests that are being finished.
+            stopped: queue.SimpleQueue[bool] = queue.SimpleQueue()
+            stop = threading.Thread(target=lambda: stopped.put(self.stop()), name="stop")
+            stop.start()
+            if not stopped.get():
+                # What still runs is in the data plane, whose libraries are about to be unloaded.
+                signals.exit_now(0)
+        return 0
+
+    def start(self) -> None:
+        """Opens the port, then begins to look for versions. Unavailable where it cannot be bound."""
+        self._health.update()
+        with statuses_as_errors(self._plane.StatusError):
+            self._grpc.start()
+        _log.info("listening", host=self._config.host, port=self.port)
+        self._on_listening(self.port)
+        self._rare_calls.start()
+        self._manager.start()
+        for source in self._sources:
+            source.start()
+
+    def request_stop(self, reason: str) -> None:
+        """Lets `wait` return. Any thread, and signal handlers: it takes no lock."""
+        self._stop_requests.put(reason)
+
+    def wait(self) -> str:
+        """Waits until somebody requests a stop, and returns the reason."""
+        return self._stop_requests.get()
+
+    def stop(self) -> bool:
+        """Lets the running requests finish, unloads everything, ends all threads.
+
+        Takes up to `drain_seconds` for the requests, which are then cut short, and after that up
+        to UNLOAD_TIMEOUT_SECONDS. False where something still runs.
+        """
+        self._health.drain()
+        for source in self._sources:
+            source.stop()
+        if not self._grpc.shutdown(self._config.drain_seconds):
+            _log.warning("requests_cut_short", drain_seconds=self._config.drain_seconds)
+        is_over = [self._rare_calls.stop(), self._manager.stop(UNLOAD_TIMEOUT_SECONDS)]
+        is_over += [source.join(SOURCE_TIMEOUT_SECONDS) for source in self._sources]
+        _log.info("stopped", is_complete=all(is_over))
+        return all(is_over)
+
+    def _on_state_change(self, status: ServableStatus) -> None:
+        del status  # Both look at all models.
+        self._health.update()
+        if not self._is_ready and is_ready(self._model_names, self._monitor.statuses()):
+            self._is_ready = True
+            _log.info("ready", port=self.port, models=self._model_names)
+            self._on_ready(self.port)
+
+
+def is_ready(models: Sequence[str], statuses: Statuses) -> bool:
+    """Whether every model has a version that is AVAILABLE, or that was tried and has failed. Pure."""
+    return all(
+        any(status.state in (AVAILABLE, END) for status in statuses.get(name, ()))
+        for name in models
+    )
+
+
+class StopSignals:
+    """SIGTERM and SIGINT while in `with`: the first requests a stop, the second ends the process.
+
+    `exit_now` is `os._exit`: it runs no handlers, so it works whatever hangs.
+    """
+
+    def __init__(
+        self, request_stop: Callable[[str], None], exit_now: Callable[[int], Any] = os._exit
+    ) -> None:
+        self.exit_now = exit_now
+        self._request_stop = request_stop
+        self._has_requested = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "StopSignals":
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self.receive)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def receive(self, number: int, frame: FrameType | None = None) -> None:
+        """The handler. Runs between any two steps of the main thread: no lock, hence no logger."""
+        name = signal.Signals(number).name
+        if not self._has_requested:
+            self._has_requested = True
+            self._request_stop(name)
+            return
+        os.write(2, f"millpond: second signal ({name}): exiting at once\n".encode())
+        self.exit_now(128 + number)
+
+
+# --- What a server is made of ---------------------------------------------------------------------
+
+
+def _native_module() -> DataPlane:
+    # Here, because it maps TensorFlow (0.4 s), and tests have a data plane of their own.
+    from serving import _native
+
+    return _native
+
+
+def _manager(
+    config: ServerConfig,
+    plane: DataPlane,
+    serving_map: ServingMap,
+    monitor: StateMonitor,
+    clock: Clock,
+) -> AspiredVersionsManager:
+    return AspiredVersionsManager(
+        make_loader=_make_loader(config, plane, clock),
+        serving_map=serving_map,
+        policy=AvailabilityPreserving(),
+        retry=RetryPolicy(
+            retry_count_max=config.max_num_load_retries,
+            interval_ns=config.load_retry_interval_micros * 1_000,
+        ),
+        loaders=_executor("loader", config.num_load_threads),
+        unloaders=_executor("unloader", config.num_unload_threads),
+        monitor=monitor,
+        clock=clock,
+    )
+
+
+def _make_loader(config: ServerConfig, plane: DataPlane, clock: Clock) -> MakeLoader:
+    """The loaders by platform, and which model has which. InvalidConfig for an unknown platform."""
+    replay = partial(warm_up, iterations=config.num_request_iterations_for_warmup, clock=clock)
+    by_platform: Mapping[str, MakeLoader] = {
+        PLATFORM: partial(
+            SavedModelLoader,
+            tags=config.saved_model_tags,
+            plane=plane,
+            warm_up=replay if config.enable_model_warmup else _no_warm_up,
+            clock=clock,
+        )
+    }
+    by_model: dict[str, MakeLoader] = {}
+    for model in config.models:
+        if model.platform not in by_platform:
+            raise InvalidConfig(
+                f"model {model.name!r}: model_platform {model.platform!r} is unknown; "
+                f"known: {', '.join(by_platform)}"
+            )
+        by_model[model.name] = by_platform[model.platform]
+
+    def make_loader(servable_id: ServableId, directory: str) -> Loader:
+        return by_model[servable_id.name](servable_id, directory)
+
+    return make_loader
+
+
+def _no_warm_up(directory: Path, predict: Callable[[bytes], bytes]) -> None:
+    """--enable_model_warmup=false."""
+
+
+def _executor(name: str, thread_count: int) -> ThreadExecutor:
+    if thread_count < 1:
+        # In TensorFlow Serving 0 means the manager's own thread, which then cannot manage.
+        _log.info("thread_count_raised", executor=name, asked=thread_count, used=1)
+    return ThreadExecutor(name, max(1, thread_count))
+
+
+def _source(
+    config: ServerConfig,
+    model: ModelConfig,
+    plane: DataPlane,
+    manager: AspiredVersionsManager,
+    clock: Clock,
+) -> FileSystemSource:
+    def check(directory: str) -> None:
+        with statuses_as_errors(plane.StatusError):
+            plane.check_saved_model(directory)
+
+    return FileSystemSource(
+        model.name,
+        model.base_path,
+        model.version_selection,
+        set_aspired=manager.set_aspired,
+        check=check,
+        period_seconds=config.file_system_poll_wait_seconds,
+        clock=clock,
+    )
+
+
+def _rare_handlers(
+    config: ServerConfig, monitor: StateMonitor
+) -> dict[str, Callable[[bytes], bytes]]:
+    base_paths = {model.name: model.base_path for model in config.models}
+    return {
+        GET_MODEL_STATUS: ModelService(monitor, base_paths).get_model_status,
+        LIST_MODELS: AdminService(list(base_paths), monitor.statuses).list_models,
+    }
+
+
+def _grpc_server(
+    config: ServerConfig, plane: DataPlane, serving_map: ServingMap, rare_methods: Sequence[str]
+) -> GrpcServer:
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    addresses = [f"{host}:{config.port}"]
+    if config.grpc_socket_path:
+        addresses.append(f"unix:{config.grpc_socket_path}")
+    with statuses_as_errors(plane.StatusError):
+        return plane.GrpcServer(
+            serving_map,
+            addresses=addresses,
+            completion_queue_count=config.completion_queue_count,
+            max_message_bytes=config.max_message_bytes,
+            channel_arguments=config.grpc_channel_arguments,
+            rare_methods=rare_methods,
+        )

@@ -1,0 +1,90 @@
+"""StateMonitor: what state every version is in, for whoever asks or waits."""
+
+import threading
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import structlog
+
+from serving.clock import NS_PER_SECOND, Clock
+from serving.servable import END, ServableId, ServableStatus
+
+ENDED_COUNT_MAX = 32
+"""Versions in END kept of each model, the latest to end: people look for yesterday's failure, and a
+model that gets a version every minute must not grow the status without limit."""
+
+# Versions in ascending order, by model.
+Statuses = Mapping[str, tuple[ServableStatus, ...]]
+Listener = Callable[[ServableStatus], None]
+_log = structlog.get_logger(__name__)
+
+
+class StateMonitor:
+    """The last status of every version. Any thread may ask or wait; one thread records.
+
+    Listeners run on the recording thread (the manager's control thread) in the order of the
+    changes, outside the lock, and must return at once. They hear of states, not of stages.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        # Of each model, in the order of the last changes.
+        self._by_version: dict[str, dict[int, ServableStatus]] = {}
+        self._statuses: dict[str, tuple[ServableStatus, ...]] = {}
+        self._listeners: list[Listener] = []
+
+    def add_listener(self, listener: Listener) -> None:
+        """Calls `listener` with each status whose state is new, from now on."""
+        self._listeners.append(listener)
+
+    def record(self, status: ServableStatus) -> None:
+        """Takes note of one version's status, wakes those who wait and calls the listeners."""
+        with self._changed:
+            versions = self._by_version.setdefault(status.id.name, {})
+            before = versions.pop(status.id.version, None)
+            versions[status.id.version] = status
+            _forget_long_ended(versions)
+            self._statuses[status.id.name] = tuple(versions[key] for key in sorted(versions))
+            self._changed.notify_all()
+        if before is None or before.state is not status.state:
+            self._tell_listeners(status)
+
+    def status(self, servable_id: ServableId) -> ServableStatus | None:
+        """The status of one version; None where it was never seen, or forgotten."""
+        with self._changed:
+            return self._by_version.get(servable_id.name, {}).get(servable_id.version)
+
+    def statuses(self) -> Statuses:
+        """The status of every version of every model seen, as a value."""
+        with self._changed:
+            return MappingProxyType(dict(self._statuses))
+
+    def wait_until(
+        self, predicate: Callable[[Statuses], bool], timeout_seconds: float | None = None
+    ) -> bool:
+        """Waits until `predicate` holds; False where it did not in time. None: no limit."""
+        start_ns = self._clock.now_ns()
+        with self._changed:
+            while not predicate(MappingProxyType(self._statuses)):
+                remaining_seconds = None
+                if timeout_seconds is not None:
+                    waited_seconds = (self._clock.now_ns() - start_ns) / NS_PER_SECOND
+                    remaining_seconds = timeout_seconds - waited_seconds
+                    if remaining_seconds <= 0:
+                        return False
+                self._clock.wait(self._changed, remaining_seconds)
+        return True
+
+    def _tell_listeners(self, status: ServableStatus) -> None:
+        for listener in self._listeners:
+            try:
+                listener(status)
+            except Exception:  # noqa: BLE001 (one listener's bug is not another's)
+                _log.exception("listener_failed", model=status.id.name, version=status.id.version)
+
+
+def _forget_long_ended(versions: dict[int, ServableStatus]) -> None:
+    ended = [version for version, status in versions.items() if status.state is END]
+    for version in ended[:-ENDED_COUNT_MAX]:
+        del versions[version]

@@ -1,0 +1,56 @@
+"""Version selection: which of the versions found should be loaded. Pure functions on values."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from serving.errors import InvalidConfig
+
+
+@dataclass(frozen=True)
+class Selected:
+    """`versions` to aspire, ascending; `missing` were asked for and not found, ascending."""
+
+    versions: tuple[int, ...]
+    missing: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Latest:
+    """The `version_count` numerically highest versions; InvalidConfig below 1."""
+
+    version_count: int = 1
+
+    def __post_init__(self) -> None:
+        if self.version_count < 1:
+            raise InvalidConfig(
+                f"version selection latest: num_versions is {self.version_count}; give 1 or more"
+            )
+
+    def select(self, found: Collection[int]) -> Selected:
+        """See `VersionSelection`."""
+        return Selected(tuple(sorted(set(found))[-self.version_count :]))
+
+
+@dataclass(frozen=True)
+class All:
+    """Every version."""
+
+    def select(self, found: Collection[int]) -> Selected:
+        """See `VersionSelection`."""
+        return Selected(tuple(sorted(set(found))))
+
+
+@dataclass(frozen=True)
+class Specific:
+    """These versions and no others; none at all unloads every version, as in TensorFlow Serving."""
+
+    versions: frozenset[int]
+
+    def select(self, found: Collection[int]) -> Selected:
+        """See `VersionSelection`."""
+        present = self.versions.intersection(found)
+        return Selected(tuple(sorted(present)), tuple(sorted(self.versions - present)))
+
+
+# Each has `select(found) -> Selected`: pure, and the same for any order of `found`.
+VersionSelection = Latest | All | Specific

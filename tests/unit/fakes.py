@@ -1,0 +1,360 @@
+"""Fakes: small working stand-ins for time, threads, the disk's loaders and the data plane."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from serving.clock import NS_PER_SECOND
+from serving.errors import Cancelled, MillpondError
+from serving.executor import Task
+from serving.loader import LoadProgress
+from serving.rare_calls import RareCall
+from serving.servable import LoadStage, ServableId
+
+
+class FakeClock:
+    """Stands still until it is advanced; waiting for a time advances it by that time."""
+
+    # An ordinary day, so that file times before and after it can be made.
+    START_WALL_NS = 1_700_000_000 * NS_PER_SECOND
+
+    def __init__(self) -> None:
+        self.ns = 1_000 * NS_PER_SECOND
+        self.waits: list[float] = []
+
+    def now_ns(self) -> int:
+        return self.ns
+
+    def wall_ns(self) -> int:
+        return self.START_WALL_NS + self.ns
+
+    def advance(self, seconds: float) -> None:
+        self.ns += round(seconds * NS_PER_SECOND)
+
+    def wait(self, condition: threading.Condition, timeout_seconds: float | None) -> bool:
+        del condition
+        if timeout_seconds is None:
+            raise AssertionError("waits without limit for what no other thread will do")
+        self.waits.append(timeout_seconds)
+        self.advance(timeout_seconds)
+        return False
+
+
+class ManualExecutor:
+    """Runs tasks when it is told to, on the caller's thread."""
+
+    def __init__(self) -> None:
+        self.tasks: deque[Task] = deque()
+        self.is_started = False
+        self.is_stopped = False
+
+    def start(self) -> None:
+        self.is_started = True
+
+    def submit(self, task: Task) -> None:
+        self.tasks.append(task)
+
+    def stop(self, timeout_seconds: float) -> bool:
+        del timeout_seconds
+        self.is_stopped = True
+        return True
+
+    def run_one(self) -> None:
+        if self.tasks:
+            self.tasks.popleft()()
+
+    def run_all(self) -> None:
+        while self.tasks:
+            self.run_one()
+
+
+@dataclass(frozen=True)
+class FakeStatistics:
+    """Figures that a test can find again in a log line."""
+
+    request_count: int = 7
+    failed_count: int = 2
+    latency_ns_p50: int = 1_000_000
+    latency_ns_p99: int = 2_000_000
+    latency_ns_p999: int = 3_000_000
+
+
+class FakeServable:
+    """A loaded version. `handle_count` is a test's to set; it quiesces when that is 0."""
+
+    def __init__(self, servable_id: ServableId) -> None:
+        self.id = servable_id
+        self.handle_count = 0
+        self.is_published = False
+        self.is_destroyed = False
+        self.predict_error: Exception | None = None
+        self.predicted: list[bytes] = []
+
+    def predict(self, request: bytes) -> bytes:
+        assert not self.is_destroyed
+        self.predicted.append(request)
+        if self.predict_error is not None:
+            raise self.predict_error
+        return b"answer"
+
+    def statistics(self) -> FakeStatistics:
+        assert not self.is_destroyed
+        return FakeStatistics()
+
+    def quiesce(self, timeout_seconds: float) -> bool:
+        del timeout_seconds
+        assert not self.is_published, f"{self.id} is quiesced while it is published"
+        return self.handle_count == 0
+
+    def destroy(self) -> None:
+        assert not self.is_published, f"{self.id} is destroyed while it is published"
+        assert self.handle_count == 0, f"{self.id} is destroyed while requests hold it"
+        assert not self.is_destroyed, f"{self.id} is destroyed twice"
+        self.is_destroyed = True
+
+
+class FakeServingMap:
+    """Published servables by id, and every publish and retire in order."""
+
+    def __init__(self) -> None:
+        self.published: dict[ServableId, FakeServable] = {}
+        self.log: list[str] = []
+
+    def publish(self, servable: FakeServable) -> None:
+        assert servable.id not in self.published
+        assert not servable.is_destroyed
+        servable.is_published = True
+        self.published[servable.id] = servable
+        self.log.append(f"publish {servable.id}")
+
+    def retire(self, name: str, version: int) -> None:
+        self.published.pop(ServableId(name, version)).is_published = False
+        self.log.append(f"retire {name}/{version}")
+
+    def versions(self, name: str) -> list[int]:
+        return sorted(key.version for key in self.published if key.name == name)
+
+
+@dataclass
+class FakeLoaders:
+    """Makes loaders that succeed, or fail with what `failures` has for the id, one a load."""
+
+    failures: dict[ServableId, list[Exception]] = field(default_factory=dict)
+    servables: list[FakeServable] = field(default_factory=list)
+    loads: list[ServableId] = field(default_factory=list)
+    # Called in the middle of each load, such as to cancel it.
+    during: Callable[[], None] = lambda: None
+
+    def make(self, servable_id: ServableId, directory: str) -> "FakeLoader":
+        del directory
+        return FakeLoader(servable_id, self)
+
+
+class FakeLoader:
+    """Two stages and a servable."""
+
+    def __init__(self, servable_id: ServableId, loaders: FakeLoaders) -> None:
+        self._id = servable_id
+        self._loaders = loaders
+
+    def load(self, progress: LoadProgress) -> FakeServable:
+        for stage in (LoadStage.RESTORE, LoadStage.WARM_UP):
+            if progress.is_cancelled:
+                raise Cancelled(f"{self._id}: stopped before {stage.value}")
+            progress.stage_began(stage)
+            progress.stage_ended(stage, 0.5)
+        self._loaders.loads.append(self._id)
+        self._loaders.during()
+        failures = self._loaders.failures.get(self._id, [])
+        if failures:
+            raise failures.pop(0)
+        servable = FakeServable(self._id)
+        self._loaders.servables.append(servable)
+        return servable
+
+
+class StatusError(Exception):
+    """As `_native.StatusError`: args are a code and a message."""
+
+
+class FakeRareCall:
+    """One call and the answer that it got."""
+
+    def __init__(self, method: str, request: bytes = b"") -> None:
+        self.method = method
+        self.request = request
+        self.answers: list[bytes | tuple[int, str]] = []
+        self.is_answered = threading.Event()
+
+    def reply(self, response: bytes) -> None:
+        self.answers.append(response)
+        self.is_answered.set()
+
+    def fail(self, code: int, message: str) -> None:
+        self.answers.append((code, message))
+        self.is_answered.set()
+
+
+class FakeGrpcServer:
+    """Listens on nothing; records what it is told. `start_error` is raised by `start`."""
+
+    def __init__(self, start_error: Exception | None = None) -> None:
+        self.port = 0
+        self.health: dict[str, bool] = {}
+        self.log: list[str] = []
+        self.options: dict[str, object] = {}
+        self.finishes_in_time = True
+        self._start_error = start_error
+        self._calls: deque[RareCall] = deque()
+        self._changed = threading.Condition()
+        self._is_shut_down = False
+
+    def start(self) -> None:
+        if self._start_error is not None:
+            raise self._start_error
+        self.port = 12345
+        self.log.append("start")
+
+    def call(self, call: RareCall) -> None:
+        with self._changed:
+            self._calls.append(call)
+            self._changed.notify_all()
+
+    def take_rare_call(self, timeout_seconds: float) -> RareCall | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._calls or self._is_shut_down, timeout_seconds)
+            return self._calls.popleft() if self._calls else None
+
+    def set_health(self, service: str, is_serving: bool) -> None:
+        self.health[service] = is_serving
+
+    def shutdown(self, drain_seconds: float) -> bool:
+        self.log.append(f"shutdown {drain_seconds:g}")
+        with self._changed:
+            self._is_shut_down = True
+            self._changed.notify_all()
+        return self.finishes_in_time
+
+
+class FakePlane:
+    """As the module `serving._native`. Directories with a file `saved_model.pb` are complete.
+
+    `failures` raises the given error from the step of that name of every load.
+    """
+
+    # The names of the module's classes. "type: ignore" would hide mistakes; properties do not fit.
+    StatusError: type[Exception] = StatusError
+
+    def __init__(self) -> None:
+        self.serving_map = FakeServingMap()
+        self.grpc = FakeGrpcServer()
+        self.failures: dict[str, Exception] = {}
+        self.steps: list[str] = []
+        self.servables: list[FakeServable] = []
+        self.after_step: Callable[[str], None] = lambda step: None
+        self.initialized: dict[str, int] = {}
+
+    def initialize(self, *, intra_op_thread_count: int, inter_op_thread_count: int) -> None:
+        self.initialized = {"intra": intra_op_thread_count, "inter": inter_op_thread_count}
+
+    def check_saved_model(self, directory: str) -> None:
+        self.take_step("check_saved_model")
+        if not Path(directory, "saved_model.pb").exists():
+            raise StatusError(9, f"{directory}: saved_model.pb is missing")
+
+    def SavedModelLoad(  # noqa: N802 (as the module has it)
+        self, name: str, version: int, directory: str, tags: Sequence[str]
+    ) -> "FakeSavedModelLoad":
+        del directory
+        self.steps.append(f"load tags={','.join(tags)}")
+        return FakeSavedModelLoad(self, ServableId(name, version))
+
+    def ServingMap(self) -> FakeServingMap:  # noqa: N802
+        return self.serving_map
+
+    def GrpcServer(  # noqa: N802
+        self,
+        serving_map: FakeServingMap,
+        *,
+        addresses: Sequence[str],
+        completion_queue_count: int,
+        max_message_bytes: int,
+        channel_arguments: Mapping[str, int | str],
+        rare_methods: Sequence[str],
+    ) -> FakeGrpcServer:
+        del serving_map
+        self.grpc.options = {
+            "addresses": list(addresses),
+            "completion_queue_count": completion_queue_count,
+            "max_message_bytes": max_message_bytes,
+            "channel_arguments": dict(channel_arguments),
+            "rare_methods": list(rare_methods),
+        }
+        return self.grpc
+
+    def take_step(self, step: str) -> None:
+        self.steps.append(step)
+        if step in self.failures:
+            raise self.failures[step]
+        self.after_step(step)
+
+
+class FakeSavedModelLoad:
+    """As `_native.SavedModelLoad`."""
+
+    def __init__(self, plane: FakePlane, servable_id: ServableId) -> None:
+        self._plane = plane
+        self._id = servable_id
+
+    def read_graph(self) -> None:
+        self._plane.take_step("read_graph")
+
+    def create_session(self) -> None:
+        self._plane.take_step("create_session")
+
+    def restore(self) -> None:
+        self._plane.take_step("restore")
+
+    def run_init(self) -> None:
+        self._plane.take_step("run_init")
+
+    def make_callables(self) -> None:
+        self._plane.take_step("make_callables")
+
+    def finish(self) -> FakeServable:
+        self._plane.take_step("finish")
+        servable = FakeServable(self._id)
+        self._plane.servables.append(servable)
+        return servable
+
+
+class FakeProgress:
+    """What a load said, as lines; `cancel_before` cancels it."""
+
+    def __init__(self, cancel_after: LoadStage | None = None) -> None:
+        self.lines: list[str] = []
+        self.is_cancelled = False
+        self._cancel_after = cancel_after
+
+    def stage_began(self, stage: LoadStage) -> None:
+        self.lines.append(f"{stage.value} began")
+
+    def stage_ended(self, stage: LoadStage, seconds: float) -> None:
+        self.lines.append(f"{stage.value} {seconds:g}")
+        self.is_cancelled = stage is self._cancel_after
+
+
+def transient(message: str = "disk is away") -> MillpondError:
+    """An error that may go away by itself."""
+    from serving.errors import Unavailable
+
+    return Unavailable(message)
+
+
+def permanent(message: str = "bad checksum") -> MillpondError:
+    """An error that the same files will give again."""
+    from serving.errors import DataLoss
+
+    return DataLoss(message)

@@ -1,0 +1,195 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.aspired_version_policy import Action, AvailabilityPreserving, Load, Unload
+from serving.servable import (
+    AVAILABLE,
+    END,
+    LOADING,
+    START,
+    UNLOADING,
+    ServableId,
+    ServableSnapshot,
+    ServableState,
+)
+
+
+def row(version: int, state: ServableState, *, aspired: bool) -> ServableSnapshot:
+    return ServableSnapshot(ServableId("m", version), state, aspired)
+
+
+def load(version: int) -> Load:
+    return Load(ServableId("m", version))
+
+
+def unload(version: int) -> Unload:
+    return Unload(ServableId("m", version))
+
+
+ROWS: list[tuple[str, list[ServableSnapshot], Action | None]] = [
+    ("nothing is there", [], None),
+    (
+        "the highest new aspired version is loaded",
+        [
+            row(1, UNLOADING, aspired=False),
+            row(2, END, aspired=False),
+            row(3, AVAILABLE, aspired=True),
+            row(4, START, aspired=True),
+            row(5, START, aspired=True),
+        ],
+        load(5),
+    ),
+    (
+        "unloading goes before loading where it is safe",
+        [
+            row(1, UNLOADING, aspired=False),
+            row(2, END, aspired=False),
+            row(3, AVAILABLE, aspired=False),
+            row(4, AVAILABLE, aspired=True),
+            row(5, START, aspired=True),
+        ],
+        unload(3),
+    ),
+    (
+        "the last version is unloaded where nothing is aspired",
+        [
+            row(1, END, aspired=False),
+            row(2, AVAILABLE, aspired=False),
+            row(3, END, aspired=False),
+        ],
+        unload(2),
+    ),
+    (
+        "nothing to unload and nothing new",
+        [
+            row(1, AVAILABLE, aspired=True),
+            row(2, END, aspired=True),
+            row(3, LOADING, aspired=True),
+            row(4, UNLOADING, aspired=False),
+            row(5, END, aspired=False),
+        ],
+        None,
+    ),
+    (
+        "a lone old version is kept while its successor loads",
+        [row(1, AVAILABLE, aspired=False), row(2, LOADING, aspired=True)],
+        None,
+    ),
+    (
+        "a lone old version is kept while its successor is in error",
+        [row(1, AVAILABLE, aspired=False), row(2, END, aspired=True)],
+        None,
+    ),
+    (
+        "a lone old version is kept while its successor waits to be loaded",
+        [row(1, AVAILABLE, aspired=False), row(2, START, aspired=True)],
+        load(2),
+    ),
+    (
+        "an old version goes once an aspired one is ready, though another loads",
+        [
+            row(1, AVAILABLE, aspired=False),
+            row(2, LOADING, aspired=True),
+            row(3, AVAILABLE, aspired=True),
+        ],
+        unload(1),
+    ),
+    (
+        "an old version goes once an aspired one is ready, though another is in error",
+        [
+            row(1, AVAILABLE, aspired=False),
+            row(2, END, aspired=True),
+            row(3, AVAILABLE, aspired=True),
+        ],
+        unload(1),
+    ),
+    (
+        "of two old versions the lower goes at once; one is cover enough",
+        [
+            row(2, AVAILABLE, aspired=False),
+            row(1, AVAILABLE, aspired=False),
+            row(3, END, aspired=True),
+            row(4, LOADING, aspired=True),
+        ],
+        unload(1),
+    ),
+    (
+        "a newer version that is not aspired is cover for an older one that is",
+        [row(1, LOADING, aspired=True), row(2, AVAILABLE, aspired=False)],
+        None,
+    ),
+    (
+        "a version aspired again while it unloads is no reason to unload its cover",
+        [row(1, AVAILABLE, aspired=False), row(2, UNLOADING, aspired=True)],
+        None,
+    ),
+    (
+        "versions above nine are compared as numbers",
+        [row(9, START, aspired=True), row(10, START, aspired=True)],
+        load(10),
+    ),
+    (
+        "a new version that is not aspired is not loaded",
+        [row(1, START, aspired=False)],
+        None,
+    ),
+]
+
+
+@pytest.mark.parametrize(("rows", "expected"), [pytest.param(*r[1:], id=r[0]) for r in ROWS])
+def test_policy_action(rows: list[ServableSnapshot], expected: Action | None) -> None:
+    assert AvailabilityPreserving().next_action(rows) == expected
+
+
+SNAPSHOTS = st.lists(
+    st.builds(row, st.integers(0, 12), st.sampled_from(ServableState), aspired=st.booleans()),
+    max_size=8,
+    unique_by=lambda snapshot: snapshot.id,
+)
+
+
+def ready(rows: list[ServableSnapshot], *, aspired: bool) -> list[ServableId]:
+    return [r.id for r in rows if r.state is AVAILABLE and r.is_aspired == aspired]
+
+
+@given(SNAPSHOTS)
+def test_policy_unloads_only_the_lowest_ready_version_not_aspired(
+    rows: list[ServableSnapshot],
+) -> None:
+    action = AvailabilityPreserving().next_action(rows)
+    if isinstance(action, Unload):
+        assert action.id == min(ready(rows, aspired=False))
+
+
+@given(SNAPSHOTS)
+def test_policy_never_unloads_the_last_ready_version_while_any_is_aspired(
+    rows: list[ServableSnapshot],
+) -> None:
+    action = AvailabilityPreserving().next_action(rows)
+    if isinstance(action, Unload) and any(r.is_aspired for r in rows):
+        assert len(ready(rows, aspired=False)) + len(ready(rows, aspired=True)) > 1
+
+
+@given(SNAPSHOTS)
+def test_policy_loads_only_the_highest_new_aspired_version(rows: list[ServableSnapshot]) -> None:
+    action = AvailabilityPreserving().next_action(rows)
+    if isinstance(action, Load):
+        assert action.id == max(r.id for r in rows if r.state is START and r.is_aspired)
+
+
+@given(SNAPSHOTS)
+def test_policy_leaves_at_most_one_version_as_cover_when_content(
+    rows: list[ServableSnapshot],
+) -> None:
+    if AvailabilityPreserving().next_action(rows) is not None:
+        return
+    cover = ready(rows, aspired=False)
+    assert len(cover) <= 1
+    assert not (cover and ready(rows, aspired=True))
+
+
+@given(SNAPSHOTS)
+def test_policy_ignores_the_order_of_the_rows(rows: list[ServableSnapshot]) -> None:
+    action = AvailabilityPreserving().next_action(rows)
+    assert AvailabilityPreserving().next_action(list(reversed(rows))) == action

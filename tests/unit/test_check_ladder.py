@@ -1,0 +1,66 @@
+"""The ladder check of `make lint` finds what it is there to find."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import check_ladder
+import pytest
+
+
+def write(native: Path, name: str, text: str) -> None:
+    path = native / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "include"),
+    [
+        ("base/status.h", '"metrics/latency_histogram.h"'),
+        ("base/status.h", '"native/rpc/codec.h"'),
+        ("memory/arena.cc", '"tf/arena_device.h"'),
+        ("memory/arena.cc", '"../base/status.h"'),
+        ("servable/handle.h", "<jemalloc/jemalloc.h>"),
+        ("memory/arena.cc", '"tensorflow/core/framework/allocator.h"'),
+        ("rpc/codec.cc", '"absl/strings/str_cat.h"'),
+        ("tf/session.cc", "<grpcpp/grpcpp.h>"),
+        ("rpc/server.cc", "<nanobind/nanobind.h>"),
+        ("strategy/thing.cc", "<vector>"),
+    ],
+)
+def test_check_ladder_bad_include_fails(tmp_path: Path, name: str, include: str) -> None:
+    write(tmp_path, name, f"// A comment.\n#  include {include}\n")
+
+    assert len(check_ladder.check_ladder(tmp_path)) == 1
+    assert check_ladder.main([str(tmp_path)]) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "include"),
+    [
+        ("base/status.cc", '"base/status.h"'),
+        ("python/module.cpp", '"base/status.h"'),
+        ("memory/arena.cc", "<jemalloc/jemalloc.h>"),
+        ("tf/session.cc", '"tensorflow/core/public/session.h"'),
+        ("rpc/server.cc", "<grpcpp/grpcpp.h>"),
+        ("python/module.cpp", "<nanobind/nanobind.h>"),
+        ("bench/callable.cc", '"tensorflow/core/public/session.h"'),
+    ],
+)
+def test_check_ladder_good_include_passes(tmp_path: Path, name: str, include: str) -> None:
+    write(tmp_path, name, f"#include {include}\n")
+
+    assert check_ladder.check_ladder(tmp_path) == []
+
+
+def test_check_ladder_violation_names_file_and_line(tmp_path: Path) -> None:
+    write(tmp_path, "base/clock.h", "#pragma once\n\n#include <grpcpp/grpcpp.h>\n")
+
+    (violation,) = check_ladder.check_ladder(tmp_path)
+
+    assert str(violation).startswith(f"{tmp_path / 'base/clock.h'}:3: base includes ")
+
+
+def test_check_ladder_missing_directory_fails(tmp_path: Path) -> None:
+    assert check_ladder.main([str(tmp_path / "absent")]) == 2

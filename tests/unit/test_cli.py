@@ -1,0 +1,65 @@
+import subprocess
+import sys
+
+import pytest
+
+from serving.cli import COMMANDS, main
+
+
+def test_cli_help_lists_every_command(capsys: pytest.CaptureFixture[str]):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert [command for command in COMMANDS if command not in out] == []
+
+
+def test_cli_without_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]):
+    assert main([]) == 2
+
+
+def test_cli_unknown_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]):
+    assert main(["sevre"]) == 2
+    assert "'sevre' is no command" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_cli_command_help_exits_zero(command: str, capsys: pytest.CaptureFixture[str]):
+    assert main([command, "--help"]) == 0
+    assert "usage" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--enable_batching"], "--enable_batching is refused"),
+        (["--modl_name=m"], "did you mean --model_name"),
+        ([], "give one of --model_base_path"),
+        (["--model_config_file=/nowhere"], "/nowhere: cannot be read"),
+    ],
+)
+def test_cli_serve_wrong_usage_exits_two_with_message(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["serve", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("millpond serve: ")
+    assert message in err
+
+
+@pytest.mark.parametrize("arguments", [["serve", "--version"], ["--version"]])
+def test_cli_version_prints_versions(arguments: list[str], capsys: pytest.CaptureFixture[str]):
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.startswith("millpond ")
+
+
+def test_cli_serve_help_imports_nothing_heavy():
+    code = (
+        "import sys\n"
+        "from serving.cli import main\n"
+        "main(['serve', '--help'])\n"
+        "heavy = {'tensorflow', 'numpy', 'grpc', 'google.protobuf', 'structlog', 'rich'}\n"
+        "sys.exit(str(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert result.returncode == 0, result.stderr

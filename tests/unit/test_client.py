@@ -1,0 +1,231 @@
+"""The client, and the commands that are made of it, against a gRPC server of stock parts."""
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from serving.admin_service import LIST_MODELS, AdminService
+from serving.cli import main
+from serving.client import Client, Signature, TensorSpec, VersionStatus
+from serving.commands.status import print_statuses
+from serving.errors import NotFound, StatusCode, Unavailable
+from serving.protos import (
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    predict_pb2,
+    types_pb2,
+)
+from serving.servable import AVAILABLE, END, Health, ServableId, ServableState, ServableStatus
+from serving.tensor_proto import from_tensor_proto, to_tensor_proto
+
+STATUSES = (
+    ServableStatus(
+        id=ServableId("m", 9), state=END, health=Health(StatusCode.DATA_LOSS, "[broken]\nfile")
+    ),
+    ServableStatus(id=ServableId("m", 10), state=AVAILABLE),
+)
+
+
+class FakeModelServer:
+    """Model `m`: versions 9 (END) and 10; `serving_default` doubles `x` float32[?,2] into `y`."""
+
+    def answer(self, method: str, request: bytes, context: grpc.ServicerContext) -> bytes:
+        name = method.rpartition("/")[2]
+        handlers: dict[str, Callable[[bytes, grpc.ServicerContext], Any]] = {
+            "Predict": self._predict,
+            "GetModelMetadata": self._metadata,
+            "GetModelStatus": self._status,
+        }
+        if method == LIST_MODELS:
+            return AdminService(["m", "empty"], lambda: {"m": STATUSES}).list_models(request)
+        message: bytes = handlers[name](request, context).SerializeToString()
+        return message
+
+    def _predict(self, request: bytes, context: grpc.ServicerContext) -> Any:
+        message = predict_pb2.PredictRequest.FromString(request)
+        self._check_name(message.model_spec.name, context)
+        response = predict_pb2.PredictResponse()
+        response.model_spec.version.value = message.model_spec.version.value or 10
+        doubled = 2 * from_tensor_proto(message.inputs["x"])
+        response.outputs["y"].CopyFrom(to_tensor_proto(doubled))
+        return response
+
+    def _metadata(self, request: bytes, context: grpc.ServicerContext) -> Any:
+        message = get_model_metadata_pb2.GetModelMetadataRequest.FromString(request)
+        self._check_name(message.model_spec.name, context)
+        signatures = get_model_metadata_pb2.SignatureDefMap()
+        signature = signatures.signature_def["serving_default"]
+        for infos, name in ((signature.inputs, "x"), (signature.outputs, "y")):
+            infos[name].dtype = types_pb2.DT_FLOAT
+            infos[name].tensor_shape.dim.add(size=-1)
+            infos[name].tensor_shape.dim.add(size=2)
+        response = get_model_metadata_pb2.GetModelMetadataResponse()
+        response.metadata["signature_def"].Pack(signatures)
+        return response
+
+    def _status(self, request: bytes, context: grpc.ServicerContext) -> Any:
+        message = get_model_status_pb2.GetModelStatusRequest.FromString(request)
+        self._check_name(message.model_spec.name, context)
+        response = get_model_status_pb2.GetModelStatusResponse()
+        for status in reversed(STATUSES):  # TensorFlow Serving sends the newest first
+            version = response.model_version_status.add(
+                version=status.id.version, state=int(status.state)
+            )
+            version.status.error_code = int(status.health.code)
+            version.status.error_message = status.health.message
+        return response
+
+    def _check_name(self, name: str, context: grpc.ServicerContext) -> None:
+        if name != "m":
+            context.abort(grpc.StatusCode.NOT_FOUND, f"Servable not found for request: {name}")
+
+
+class _AnyMethod(grpc.GenericRpcHandler):
+    def service(self, call_details: grpc.HandlerCallDetails) -> Any:
+        method = call_details.method
+        return grpc.unary_unary_rpc_method_handler(
+            lambda request, context: FakeModelServer().answer(method, request, context)
+        )
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[str]:
+    server = grpc.server(ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers((_AnyMethod(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(None)
+
+
+@pytest.fixture
+def client(target: str) -> Iterator[Client]:
+    with Client(target) as client:
+        yield client
+
+
+@pytest.fixture
+def dead_target(tmp_path: Path) -> str:
+    return f"unix:{tmp_path}/nobody.sock"
+
+
+def test_client_predict_gives_arrays_and_the_version_that_answered(client: Client):
+    prediction = client.predict("m", {"x": np.ones((1, 2), np.float32)})
+    assert prediction.version == 10
+    assert prediction.outputs["y"].tolist() == [[2, 2]]
+
+
+def test_client_predict_asks_for_the_version_given(client: Client):
+    assert client.predict("m", {"x": np.ones((1, 2), np.float32)}, version=9).version == 9
+
+
+def test_client_model_status_is_ascending_by_version(client: Client):
+    assert client.model_status("m") == (
+        VersionStatus(
+            version=9, state=ServableState.END, error_code=15, error_message="[broken]\nfile"
+        ),
+        VersionStatus(version=10, state=ServableState.AVAILABLE),
+    )
+
+
+def test_client_signatures_give_dtypes_and_open_dimensions(client: Client):
+    spec = TensorSpec(types_pb2.DT_FLOAT, (None, 2))
+    assert client.signatures("m") == {"serving_default": Signature({"x": spec}, {"y": spec})}
+
+
+def test_client_list_models_has_models_without_versions_too(client: Client):
+    assert client.list_models() == {"empty": (), "m": client.model_status("m")}
+
+
+def test_client_unknown_model_raises_not_found_with_the_servers_message(client: Client):
+    with pytest.raises(NotFound, match="Servable not found for request: n"):
+        client.model_status("n")
+
+
+def test_client_without_server_raises_unavailable_with_the_target(dead_target: str):
+    with Client(dead_target) as client, pytest.raises(Unavailable, match=dead_target):
+        client.model_status("m")
+
+
+@pytest.mark.parametrize(
+    ("model", "lines"),
+    [
+        (["m"], ["m\t9\tEND\t[broken] file", "m\t10\tAVAILABLE\t"]),
+        ([], ["empty\t-\tno version\t", "m\t9\tEND\t[broken] file", "m\t10\tAVAILABLE\t"]),
+    ],
+    ids=["one_model", "all_models"],
+)
+def test_status_command_prints_one_line_a_version(
+    model: list[str], lines: list[str], target: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["status", *model, f"--target={target}"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["model\tversion\tstate\terror", *lines]
+
+
+def test_status_command_on_a_terminal_draws_a_table():
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    print_statuses(
+        {"m": [VersionStatus(version=7, state=AVAILABLE, error_message="[x]")]}, terminal
+    )
+    assert "─" in terminal.getvalue()
+    assert "[x]" in terminal.getvalue()
+
+
+def test_status_command_unknown_model_exits_one(target: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["status", "n", "--target", target]) == 1
+    assert "not found" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["status"], ["status", "m"], ["predict", "m"]])
+def test_command_without_server_exits_one(
+    command: list[str], dead_target: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main([*command, f"--target={dead_target}"]) == 1
+    assert f"no server answers at {dead_target}" in capsys.readouterr().err
+
+
+def test_predict_command_with_json_prints_outputs(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = tmp_path / "request.json"
+    path.write_text(json.dumps({"instances": [[1, 2], [3, 4]]}))
+    assert main(["predict", "m", "--target", target, f"--input_json={path}"]) == 0
+    first, second, *values = capsys.readouterr().out.splitlines()
+    assert first.startswith("model m, version 10, ")
+    assert second == "y: float32[2, 2]"
+    assert "".join(values) == "[[2. 4.] [6. 8.]]"
+
+
+def test_predict_command_random_data_has_the_rows_asked_for(
+    target: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["predict", "m", "--target", target, "--rows=3", "--version=9"]) == 0
+    out = capsys.readouterr().out
+    assert "version 9" in out
+    assert "y: float32[3, 2]" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["m", "--signature_name=s"], "has no signature 's'; it has ['serving_default']"),
+        (["m", "--input_json=/nowhere"], "/nowhere: cannot be read as JSON"),
+        (["n"], "Servable not found"),
+    ],
+)
+def test_predict_command_bad_request_exits_one_with_message(
+    arguments: list[str], message: str, target: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["predict", *arguments, "--target", target]) == 1
+    assert message in capsys.readouterr().err

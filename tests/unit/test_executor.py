@@ -1,0 +1,65 @@
+import queue
+import threading
+from functools import partial
+
+from structlog.testing import capture_logs
+
+from serving.executor import ThreadExecutor
+
+
+def break_down() -> None:
+    raise ValueError("bug")
+
+
+def test_thread_executor_runs_tasks_in_order_on_named_threads() -> None:
+    results: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
+
+    def put(number: int) -> None:
+        results.put((number, threading.current_thread().name))
+
+    executor = ThreadExecutor("loader", 1)
+    executor.start()
+    for number in range(3):
+        executor.submit(partial(put, number))
+    assert executor.stop(timeout_seconds=10)
+    assert [results.get() for _ in range(3)] == [(n, "loader-0") for n in range(3)]
+
+
+def test_thread_executor_calls_on_thread_start_on_each_thread() -> None:
+    names: queue.SimpleQueue[str] = queue.SimpleQueue()
+    executor = ThreadExecutor(
+        "loader", 2, on_thread_start=lambda: names.put(threading.current_thread().name)
+    )
+    executor.start()
+    assert executor.stop(timeout_seconds=10)
+    assert {names.get(), names.get()} == {"loader-0", "loader-1"}
+
+
+def test_thread_executor_survives_a_task_that_raises() -> None:
+    done = threading.Event()
+    executor = ThreadExecutor("loader", 1)
+    with capture_logs() as logs:
+        executor.submit(break_down)
+        executor.submit(done.set)
+        executor.start()
+        assert executor.stop(timeout_seconds=10)
+    assert done.is_set()
+    assert [log["event"] for log in logs] == ["task_failed"]
+
+
+def test_thread_executor_stop_says_when_a_task_still_runs() -> None:
+    release = threading.Event()
+    executor = ThreadExecutor("loader", 1)
+    executor.start()
+
+    def wait() -> None:
+        release.wait(10)
+
+    executor.submit(wait)
+    assert not executor.stop(timeout_seconds=0)
+    release.set()
+    assert executor.stop(timeout_seconds=10)
+
+
+def test_thread_executor_never_started_stops() -> None:
+    assert ThreadExecutor("loader", 2).stop(timeout_seconds=10)

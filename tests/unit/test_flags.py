@@ -1,0 +1,118 @@
+import pytest
+
+from serving.errors import InvalidConfig
+from serving.flags import FLAGS, Flag, RefusedFlag, help_text, parse_flags
+
+REFUSED = [flag.name for flag in FLAGS.values() if isinstance(flag, RefusedFlag)]
+TAKEN = [flag.name for flag in FLAGS.values() if isinstance(flag, Flag)]
+
+# As `tensorflow_model_server --help` has them.
+_HELP = """
+    port grpc_socket_path rest_api_port rest_api_num_threads rest_api_timeout_in_ms
+    rest_api_enable_cors_support enable_batching batching_parameters_file
+    enable_per_model_batching_parameters allow_version_labels_for_unavailable_models
+    model_config_file model_config_file_poll_wait_seconds model_name model_base_path
+    num_load_threads num_unload_threads max_num_load_retries load_retry_interval_micros
+    file_system_poll_wait_seconds flush_filesystem_caches tensorflow_session_parallelism
+    tensorflow_intra_op_parallelism tensorflow_inter_op_parallelism
+    tensorflow_session_config_file use_alts_credentials ssl_config_file platform_config_file
+    per_process_gpu_memory_fraction saved_model_tags grpc_channel_arguments grpc_max_threads
+    enable_model_warmup num_request_iterations_for_warmup version monitoring_config_file
+    remove_unused_fields_from_bundle_metagraph prefer_tflite_model num_tflite_pools
+    num_tflite_interpreters_per_pool enable_signature_method_name_check
+    xla_cpu_compilation_enabled xla_gpu_compilation_enabled enable_profiler
+    thread_pool_factory_config_file mixed_precision skip_initialize_tpu
+    enable_grpc_healthcheck_service enable_serialization_as_tensor_content
+"""
+TENSORFLOW_SERVING_FLAGS = _HELP.split()
+
+
+def test_flags_table_has_every_flag_of_tensorflow_serving():
+    assert len(TENSORFLOW_SERVING_FLAGS) == 48
+    assert set(TENSORFLOW_SERVING_FLAGS) <= set(FLAGS)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("form", ["--{}=1", "--{}"])
+def test_parse_flags_refused_flag_is_refused_by_name_with_reason(name: str, form: str):
+    with pytest.raises(InvalidConfig, match=f"--{name} is refused: .{{10,}}"):
+        parse_flags([form.format(name)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "value"),
+    [
+        (["--port=0"], "port", 0),
+        (["--port", "9000"], "port", 9000),
+        (["--port=1", "--port=2"], "port", 2),
+        (["--enable_model_warmup"], "enable_model_warmup", True),
+        (["--enable_model_warmup=false"], "enable_model_warmup", False),
+        (["--enable_model_warmup=TRUE"], "enable_model_warmup", True),
+        (["--enable_model_warmup=0"], "enable_model_warmup", False),
+        (["--enable_grpc_healthcheck_service"], "enable_grpc_healthcheck_service", True),
+        (["--version"], "version", True),
+        (["--model_name=a=b"], "model_name", "a=b"),
+        (["--model_base_path=/m"], "model_base_path", "/m"),
+        (["--file_system_poll_wait_seconds=0.25"], "file_system_poll_wait_seconds", 0.25),
+        (["--file_system_poll_wait_seconds", "-1"], "file_system_poll_wait_seconds", -1),
+        (["--load_retry_interval_micros=-1"], "load_retry_interval_micros", -1),
+        (["--saved_model_tags=serve,gpu"], "saved_model_tags", ("serve", "gpu")),
+        (
+            ["--grpc_channel_arguments=grpc.a=1,grpc.b=x=y,grpc.c="],
+            "grpc_channel_arguments",
+            {"grpc.a": 1, "grpc.b": "x=y", "grpc.c": ""},
+        ),
+        (["--grpc_channel_arguments="], "grpc_channel_arguments", {}),
+        (["--allocator=glibc"], "allocator", "glibc"),
+        (["--log_format=json"], "log_format", "json"),
+    ],
+)
+def test_parse_flags_spelling_gives_value(arguments: list[str], name: str, value: object):
+    assert parse_flags(arguments)[name] == value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--port=65536"], "--port=65536: must be between 0 and 65535"),
+        (["--port=x"], "--port=x: must be a whole number"),
+        (["--port"], "--port needs a value"),
+        (["--port", "--host=a"], "--port needs a value"),
+        (["--port="], "--port=: must be a whole number"),
+        (["--enable_model_warmup=yes"], "must be true or false"),
+        (["--enable_grpc_healthcheck_service=false"], "cannot be switched off"),
+        (["--grpc_channel_arguments=a=1,b"], "'b' is no name=value"),
+        (["--grpc_channel_arguments==1"], "'=1' is no name=value"),
+        (["--saved_model_tags=serve,"], "none empty"),
+        (["--saved_model_tags="], "none empty"),
+        (["--model_base_path=gs://bucket/m"], "must be a local path"),
+        (["--model_base_path="], "must not be empty"),
+        (["--drain_seconds=-1"], "must not be negative"),
+        (["--drain_seconds=inf"], "finite"),
+        (["--file_system_poll_wait_seconds=nan"], "finite"),
+        (["--num_load_threads=-1"], "must be between 0"),
+        (["--allocator=tcmalloc"], "must be one of jemalloc, glibc"),
+        (["--modelname=m"], "did you mean --model_name"),
+        (["--model=m"], "--model is no flag"),
+        (["--zzzzzz"], "see millpond serve --help"),
+        (["model"], "'model' is no flag"),
+        (["--"], "'--' is no flag"),
+    ],
+)
+def test_parse_flags_bad_argument_is_refused_with_remedy(arguments: list[str], message: str):
+    with pytest.raises(InvalidConfig, match=message):
+        parse_flags(arguments)
+
+
+def test_parse_flags_relative_base_path_becomes_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert parse_flags(["--model_base_path=models"])["model_base_path"] == f"{tmp_path}/models"
+
+
+def test_parse_flags_without_arguments_gives_a_value_for_every_taken_flag():
+    assert set(parse_flags([])) == set(TAKEN)
+
+
+def test_help_text_names_every_flag():
+    text = help_text()
+    assert [name for name in FLAGS if f"--{name}" not in text] == []

@@ -1,0 +1,358 @@
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.clock import NS_PER_SECOND
+from serving.found_versions import (
+    RECHECK_NS,
+    SETTLE_NS,
+    VERSION_MAX,
+    Candidate,
+    Child,
+    Fingerprint,
+    Instant,
+    Listing,
+    Memory,
+    Note,
+    checked,
+    decide,
+    needs_check,
+    next_poll_seconds,
+    observe,
+    settles_in_ns,
+    unfound,
+    unreadable,
+    version_directories,
+)
+from serving.servable import AspiredVersion
+from serving.version_selection import All, Latest, Specific, VersionSelection
+
+WALL_NS = 1_700_000_000 * NS_PER_SECOND
+NOW = Instant(now_ns=1_000 * NS_PER_SECOND, wall_ns=WALL_NS)
+OLD = Fingerprint((("", 0, WALL_NS - SETTLE_NS),))
+FRESH = Fingerprint((("", 0, WALL_NS - 1), ("saved_model.pb", 10, WALL_NS - 2)))
+FUTURE = Fingerprint((("", 0, WALL_NS + 3_600 * NS_PER_SECOND),))
+
+
+def later(seconds: float, start: Instant = NOW) -> Instant:
+    passed_ns = round(seconds * NS_PER_SECOND)
+    return Instant(start.now_ns + passed_ns, start.wall_ns + passed_ns)
+
+
+def directories(*names: str) -> Listing:
+    return Listing(tuple(Child(name, is_directory=True) for name in names))
+
+
+def events(notes: frozenset[Note]) -> list[str]:
+    return sorted(note.event for note in notes)
+
+
+# --- Names ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["1", "0", "001", "20261121", str(VERSION_MAX)])
+def test_version_directories_takes_decimal_names(name: str) -> None:
+    assert version_directories(directories(name)) == ({int(name): name}, frozenset())
+
+
+@pytest.mark.parametrize(
+    "name", ["", "v1", "1.denied", "-1", "+1", " 1", "1_0", "0x1", "1.0", "tmp", "١", "²"]
+)
+def test_version_directories_ignores_other_names_in_silence(name: str) -> None:
+    assert version_directories(directories(name)) == ({}, frozenset())
+
+
+def test_version_directories_numeric_file_is_ignored_with_a_note() -> None:
+    listing = Listing((Child("1", is_directory=True), Child("2", is_directory=False)))
+    found, notes = version_directories(listing)
+    assert found == {1: "1"}
+    assert events(notes) == ["numeric_file_ignored"]
+
+
+def test_version_directories_above_int64_is_ignored_with_a_note() -> None:
+    found, notes = version_directories(directories(str(VERSION_MAX + 1)))
+    assert found == {}
+    assert events(notes) == ["version_above_int64_ignored"]
+
+
+@pytest.mark.parametrize("names", [("001", "1"), ("1", "001"), ("01", "1", "001")])
+def test_version_directories_duplicate_takes_the_canonical_spelling(names: tuple[str, ...]) -> None:
+    found, notes = version_directories(directories(*names))
+    assert found == {1: "1"}
+    assert set(events(notes)) == {"duplicate_version_ignored"}
+
+
+def test_version_directories_duplicate_keeps_the_spelling_that_is_found() -> None:
+    assert version_directories(directories("001", "1"), {1: "001"})[0] == {1: "001"}
+
+
+def test_version_directories_found_spelling_that_is_gone_gives_way() -> None:
+    assert version_directories(directories("1"), {1: "001"})[0] == {1: "1"}
+
+
+def test_version_directories_file_beside_directory_of_the_same_number_takes_directory() -> None:
+    listing = Listing((Child("1", is_directory=False), Child("001", is_directory=True)))
+    assert version_directories(listing)[0] == {1: "001"}
+
+
+# --- Settling -------------------------------------------------------------------------------------
+
+
+def test_candidate_that_is_old_has_settled_at_first_sight() -> None:
+    assert settles_in_ns(observe(None, "/m/1", OLD, NOW), NOW) == 0
+
+
+def test_candidate_that_is_fresh_settles_when_it_is_old_enough() -> None:
+    assert settles_in_ns(observe(None, "/m/1", FRESH, NOW), NOW) == SETTLE_NS - 1
+
+
+def test_candidate_from_the_future_settles_by_being_watched() -> None:
+    candidate = observe(None, "/m/1", FUTURE, NOW)
+    assert settles_in_ns(candidate, NOW) == SETTLE_NS
+    assert settles_in_ns(candidate, later(1)) == 0
+
+
+def test_candidate_that_changes_starts_over() -> None:
+    before = checked(observe(None, "/m/1", FUTURE, NOW), "no index", NOW)
+    grown = Fingerprint((*FUTURE.entries, ("variables", 4096, WALL_NS)))
+    after = observe(before, "/m/1", grown, later(1))
+    assert (after.unchanged_since_ns, after.reason) == (later(1).now_ns, "")
+
+
+def test_candidate_that_does_not_change_is_remembered() -> None:
+    before = checked(observe(None, "/m/1", FRESH, NOW), "no index", NOW)
+    assert observe(before, "/m/1", FRESH, later(5)) is before
+
+
+def test_needs_check_waits_until_settled() -> None:
+    candidate = observe(None, "/m/1", FRESH, NOW)
+    assert not needs_check(candidate, NOW)
+    assert needs_check(candidate, later(1))
+
+
+def test_needs_check_again_only_after_a_while() -> None:
+    candidate = checked(observe(None, "/m/1", OLD, NOW), "no index", NOW)
+    assert not needs_check(candidate, later(1))
+    assert needs_check(candidate, later(RECHECK_NS / NS_PER_SECOND))
+
+
+# --- When to look again ---------------------------------------------------------------------------
+
+
+def memory_with(*fingerprints: Fingerprint) -> Memory:
+    candidates = {
+        version: observe(None, f"/m/{version}", fingerprint, NOW)
+        for version, fingerprint in enumerate(fingerprints)
+    }
+    return Memory(candidates=candidates)
+
+
+@pytest.mark.parametrize(
+    ("memory", "period_seconds", "expected"),
+    [
+        (Memory(), 60, 60),
+        (Memory(), 0.25, 0.25),
+        (Memory(), 0, None),
+        (memory_with(FUTURE), 60, 1),
+        (memory_with(FUTURE), 0.25, 0.25),
+        (memory_with(FUTURE), 0, 1),
+        (memory_with(OLD), 60, 60),
+        (memory_with(OLD), 0, None),
+        (memory_with(OLD, FUTURE), 60, 1),
+    ],
+)
+def test_next_poll_comes_when_something_may_have_settled(
+    memory: Memory, period_seconds: float, expected: float | None
+) -> None:
+    assert next_poll_seconds(memory, period_seconds, NOW) == expected
+
+
+# --- Deciding -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Disk:
+    """A base path of which a test says what is in it; every directory on it has settled."""
+
+    selection: VersionSelection = Latest(1)
+    memory: Memory = field(default_factory=Memory)
+    now: Instant = NOW
+
+    def poll(self, *versions: int, incomplete: Mapping[int, str] | None = None) -> list[int]:
+        """One poll that sees `versions`; returns the aspired ones."""
+        self.now = later(RECHECK_NS / NS_PER_SECOND, self.now)
+        on_disk = {version: f"/m/{version}" for version in versions}
+        candidates = {
+            version: checked(
+                observe(self.memory.candidates.get(version), directory, OLD, self.now),
+                (incomplete or {}).get(version, ""),
+                self.now,
+            )
+            for version, directory in unfound(self.memory, on_disk).items()
+        }
+        self.memory = decide(self.memory, on_disk, candidates, self.selection, self.now)
+        return [version.version for version in self.memory.aspired or ()]
+
+
+def test_decide_nothing_found_aspires_nothing_at_all() -> None:
+    disk = Disk()
+    disk.poll()
+    assert disk.memory.aspired is None
+    assert events(disk.memory.notes) == ["no_version_in_base_path"]
+
+
+def test_decide_complete_version_is_aspired() -> None:
+    assert Disk().poll(1) == [1]
+
+
+def test_decide_version_not_yet_checked_is_not_found() -> None:
+    candidate = observe(None, "/m/1", FRESH, NOW)
+    memory = decide(Memory(), {1: "/m/1"}, {1: candidate}, Latest(1), NOW)
+    assert (memory.found, memory.aspired) == ({}, None)
+    assert events(memory.notes) == ["version_settling"]
+
+
+def test_decide_incomplete_version_leaves_the_older_one_aspired() -> None:
+    disk = Disk()
+    disk.poll(1)
+    assert disk.poll(1, 2, incomplete={2: "no index"}) == [1]
+    assert events(disk.memory.notes) == ["version_incomplete"]
+
+
+def test_decide_incomplete_version_that_is_completed_is_aspired() -> None:
+    disk = Disk()
+    disk.poll(1, 2, incomplete={2: "no index"})
+    assert disk.poll(1, 2) == [2]
+
+
+def test_decide_removed_version_falls_back_to_the_one_before() -> None:
+    disk = Disk()
+    disk.poll(1, 2)
+    assert disk.poll(1) == [1]
+
+
+def test_decide_emptied_base_path_keeps_what_was_aspired() -> None:
+    disk = Disk(All())
+    disk.poll(1, 2)
+    assert disk.poll() == [1, 2]
+    assert events(disk.memory.notes) == ["last_version_gone_from_disk"]
+
+
+def test_decide_last_directory_gone_keeps_it_until_another_is_complete() -> None:
+    disk = Disk()
+    disk.poll(1)
+    assert disk.poll(2, incomplete={2: "no index"}) == [1]
+    assert disk.poll(2) == [2]
+
+
+def test_decide_missing_version_that_comes_back_is_found_anew() -> None:
+    disk = Disk()
+    disk.poll(1)
+    before = disk.memory.found[1]
+    disk.poll()
+    assert disk.poll(1, incomplete={1: "half copied"}) == [1]
+    assert disk.memory.found[1] == before
+    assert disk.poll(1) == [1]
+    assert disk.memory.found[1].found_at_ns > before.found_at_ns
+
+
+def test_decide_version_in_another_directory_is_found_anew() -> None:
+    memory = Memory(found={1: AspiredVersion(version=1, directory="/m/001")})
+    assert unfound(memory, {1: "/m/1"}) == {1: "/m/1"}
+
+
+def test_decide_specific_version_not_on_disk_is_reported() -> None:
+    disk = Disk(Specific(frozenset({1, 7})))
+    assert disk.poll(1, 2) == [1]
+    assert disk.memory.notes == {Note.of("specific_version_not_found", versions=(7,))}
+
+
+def test_decide_only_specific_version_gone_keeps_it_aspired() -> None:
+    disk = Disk(Specific(frozenset({2})))
+    disk.poll(1, 2)
+    assert disk.poll(1) == [2]
+
+
+def test_decide_selection_of_nothing_unloads_everything() -> None:
+    disk = Disk(All())
+    disk.poll(1, 2)
+    disk.selection = Specific(frozenset())
+    assert disk.poll(1, 2) == []
+    assert disk.memory.aspired == ()
+
+
+def test_unreadable_base_path_changes_nothing_but_the_notes() -> None:
+    disk = Disk()
+    disk.poll(1, 2, incomplete={2: "no index"})
+    after = unreadable(disk.memory, "permission denied")
+    assert replace(after, notes=disk.memory.notes) == disk.memory
+    assert events(after.notes) == ["base_path_unreadable", "version_incomplete"]
+
+
+def test_unreadable_base_path_for_another_reason_replaces_the_note() -> None:
+    after = unreadable(unreadable(Memory(), "gone"), "permission denied")
+    assert after.notes == {Note.of("base_path_unreadable", reason="permission denied")}
+
+
+# --- Any sequence of polls ------------------------------------------------------------------------
+
+POLLS = st.lists(st.tuples(st.frozensets(st.integers(1, 4)), st.frozensets(st.integers(1, 4))))
+
+
+@given(POLLS, st.sampled_from([Latest(1), Latest(2), All(), Specific(frozenset({1, 3}))]))
+def test_decide_never_aspires_nothing_once_it_aspired_something(
+    polls: list[tuple[frozenset[int], frozenset[int]]], selection: VersionSelection
+) -> None:
+    disk = Disk(selection)
+    aspired: list[int] = []
+    for on_disk, incomplete in polls:
+        before, aspired = aspired, disk.poll(*on_disk, incomplete=dict.fromkeys(incomplete, "x"))
+        assert aspired or not before
+
+
+@given(POLLS)
+def test_decide_aspires_all_that_is_found_and_on_disk(
+    polls: list[tuple[frozenset[int], frozenset[int]]],
+) -> None:
+    disk = Disk(All())
+    for on_disk, incomplete in polls:
+        kept = on_disk.intersection(disk.memory.found) - disk.memory.missing
+        aspired = set(disk.poll(*on_disk, incomplete=dict.fromkeys(incomplete, "x")))
+        expected = kept | (on_disk - incomplete)
+        assert aspired == expected or (not expected and not aspired & on_disk - incomplete)
+
+
+@given(POLLS)
+def test_decide_does_not_aspire_what_was_never_complete(
+    polls: list[tuple[frozenset[int], frozenset[int]]],
+) -> None:
+    disk = Disk(All())
+    complete: set[int] = set()
+    for on_disk, incomplete in polls:
+        complete |= on_disk - incomplete
+        assert set(disk.poll(*on_disk, incomplete=dict.fromkeys(incomplete, "x"))) <= complete
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 2))))
+def test_candidate_is_never_checked_before_it_was_still_for_the_settle_time(
+    looks: list[tuple[int, float]],
+) -> None:
+    now, changed_at, candidate, content = NOW, NOW, None, None
+    for size, seconds in looks:
+        now = later(seconds, now)
+        if size != content:
+            changed_at, content = now, size
+        seen = Fingerprint((("f", size, FUTURE.mtime_ns_newest),))
+        candidate = observe(candidate, "/m/1", seen, now)
+        if needs_check(candidate, now):
+            assert now.now_ns - changed_at.now_ns >= SETTLE_NS
+
+
+def test_candidate_complete_only_after_a_check() -> None:
+    candidate = Candidate(directory="/m/1", fingerprint=OLD, unchanged_since_ns=0)
+    assert not candidate.is_complete
+    assert checked(candidate, "", NOW).is_complete
+    assert not checked(candidate, "no index", NOW).is_complete

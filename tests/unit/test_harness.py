@@ -1,0 +1,253 @@
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.clock import NS_PER_SECOND
+from serving.errors import InternalError, MillpondError, StatusCode
+from serving.harness import IllegalMove, LoaderHarness, RetryPolicy
+from serving.servable import (
+    AVAILABLE,
+    END,
+    HEALTHY,
+    LOADING,
+    START,
+    TRANSITIONS,
+    UNLOADING,
+    AspiredVersion,
+    LoadStage,
+    ServableId,
+    ServableState,
+    ServableStatus,
+    UnloadStage,
+)
+from tests.unit.fakes import FakeClock, FakeServable, permanent, transient
+
+ID = ServableId("m", 7)
+RETRY = RetryPolicy(retry_count_max=2, interval_ns=60 * NS_PER_SECOND)
+
+
+class Life:
+    """A harness and every status that it recorded."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.recorded: list[ServableStatus] = []
+        self.harness = LoaderHarness(
+            ID,
+            AspiredVersion(version=7, directory="/m/7"),
+            retry=RETRY,
+            clock=self.clock,
+            record=self.recorded.append,
+        )
+
+    @property
+    def states(self) -> list[ServableState]:
+        return [status.state for status in self.recorded]
+
+    def go_to(self, state: ServableState) -> None:
+        for enter in {
+            START: [],
+            LOADING: [self.harness.begin_load],
+            AVAILABLE: [self.harness.begin_load, self.load],
+            UNLOADING: [self.harness.begin_load, self.load, self.harness.begin_unload],
+            END: [self.harness.cancel],
+        }[state]:
+            enter()
+
+    def load(self) -> None:
+        self.harness.loaded(FakeServable(ID))
+
+    def moves(self) -> dict[ServableState, Callable[[], None]]:
+        """For each state, the call that moves there."""
+        return {
+            LOADING: self.harness.begin_load,
+            AVAILABLE: self.load,
+            UNLOADING: self.harness.begin_unload,
+            END: self.harness.unloaded,
+        }
+
+
+def test_harness_begins_in_start_and_records_it() -> None:
+    life = Life()
+    assert life.states == [START]
+    assert life.harness.status.health == HEALTHY
+
+
+def test_harness_whole_life_is_recorded_in_order() -> None:
+    life = Life()
+    life.go_to(UNLOADING)
+    life.harness.unloaded()
+    assert life.states == [START, LOADING, AVAILABLE, UNLOADING, END]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(old, new) for old in ServableState for new in [LOADING, AVAILABLE, UNLOADING, END]],
+)
+def test_harness_move_is_legal_exactly_where_the_table_says(
+    old: ServableState, new: ServableState
+) -> None:
+    life = Life()
+    life.go_to(old)
+    before, recorded = life.harness.status, list(life.recorded)
+    if new in TRANSITIONS[old]:
+        life.moves()[new]()
+        assert life.harness.status.state is new
+        return
+    with pytest.raises(IllegalMove, match=f"{old.name} to {new.name}"):
+        life.moves()[new]()
+    assert life.harness.status is before
+    assert life.recorded == recorded
+
+
+def test_harness_state_change_has_its_wall_time() -> None:
+    life = Life()
+    life.clock.advance(5)
+    life.harness.begin_load()
+    assert life.harness.status.state_changed_wall_ns == life.clock.wall_ns()
+
+
+def test_harness_stages_are_kept_with_their_seconds() -> None:
+    life = Life()
+    life.go_to(LOADING)
+    life.harness.stage_began(LoadStage.RESTORE)
+    assert life.recorded[-1].stage is LoadStage.RESTORE
+    life.harness.stage_ended(LoadStage.RESTORE, 1.5)
+    life.load()
+    life.harness.begin_unload()
+    life.harness.stage_ended(UnloadStage.QUIESCE, 0.25)
+    assert life.harness.status.stage is None
+    assert life.harness.status.stage_seconds == {LoadStage.RESTORE: 1.5, UnloadStage.QUIESCE: 0.25}
+
+
+def test_harness_permanent_failure_ends_at_once() -> None:
+    life = Life()
+    life.go_to(LOADING)
+    life.harness.load_failed(permanent("bad checksum"))
+    status = life.harness.status
+    assert (status.state, status.health.code) == (END, StatusCode.DATA_LOSS)
+    assert status.health.message == "bad checksum"
+    assert status.failed_load_count == 1
+    assert life.harness.retry_at_ns is None
+
+
+def test_harness_transient_failure_waits_for_a_retry() -> None:
+    life = Life()
+    life.go_to(LOADING)
+    life.harness.load_failed(transient("disk is away"))
+    assert life.harness.status.state is LOADING
+    assert life.harness.retry_at_ns == life.clock.now_ns() + RETRY.interval_ns
+    assert life.harness.status.health.message == ("load 1 of 3 failed, next in 60 s: disk is away")
+
+
+def test_harness_last_transient_failure_ends() -> None:
+    life = Life()
+    life.go_to(LOADING)
+    for _ in range(RETRY.retry_count_max):
+        life.harness.load_failed(transient())
+        life.harness.begin_retry()
+    life.harness.load_failed(transient("still away"))
+    assert life.harness.status.state is END
+    assert life.harness.status.health.message == "still away"
+
+
+def test_harness_success_after_a_failure_is_healthy() -> None:
+    life = Life()
+    life.go_to(LOADING)
+    life.harness.load_failed(transient())
+    life.harness.begin_retry()
+    life.load()
+    assert life.harness.status.health == HEALTHY
+    assert life.harness.status.failed_load_count == 1
+
+
+def test_harness_cancelled_before_its_load_ends() -> None:
+    life = Life()
+    life.harness.cancel()
+    assert life.harness.status.state is END
+    assert life.harness.status.health.code is StatusCode.CANCELLED
+    assert life.harness.is_discarded
+
+
+def test_harness_cancelled_between_retries_ends() -> None:
+    life = Life()
+    life.go_to(LOADING)
+    life.harness.load_failed(transient())
+    life.harness.cancel()
+    assert life.harness.status.state is END
+    assert life.harness.retry_at_ns is None
+
+
+def test_harness_cancelled_while_it_loads_waits_for_the_load() -> None:
+    life = Life()
+    life.go_to(LOADING)
+    life.harness.cancel()
+    assert (life.harness.status.state, life.harness.is_cancelled) == (LOADING, True)
+    life.harness.load_failed(transient("disk is away"))
+    assert life.harness.status.state is END
+    assert life.harness.status.health.code is StatusCode.CANCELLED
+    assert "disk is away" in life.harness.status.health.message
+
+
+def test_harness_cancelled_too_late_is_available() -> None:
+    life = Life()
+    life.go_to(LOADING)
+    life.harness.cancel()
+    life.load()
+    assert life.harness.status.state is AVAILABLE
+    assert not life.harness.is_discarded
+
+
+def test_harness_unload_error_is_the_health_at_the_end() -> None:
+    life = Life()
+    life.go_to(UNLOADING)
+    life.harness.unloaded(InternalError("destroy failed"))
+    assert life.harness.status.health.code is StatusCode.INTERNAL
+
+
+def test_harness_without_servable_refuses_to_give_one() -> None:
+    with pytest.raises(InternalError, match="m/7 is START and has no servable"):
+        _ = Life().harness.servable
+
+
+@pytest.mark.parametrize(
+    ("error", "failed_count", "interval_ns", "expected"),
+    [
+        (transient(), 1, 5, 5),
+        (transient(), 2, 5, 5),
+        (transient(), 3, 5, None),
+        (transient(), 1, -1, 0),
+        (permanent(), 1, 5, None),
+    ],
+)
+def test_retry_policy_delay(
+    error: MillpondError, failed_count: int, interval_ns: int, expected: int | None
+) -> None:
+    policy = RetryPolicy(retry_count_max=2, interval_ns=interval_ns)
+    assert policy.delay_ns(error, failed_count) == expected
+
+
+@given(st.lists(st.sampled_from(["load", "retry", "loaded", "fail", "cancel", "unload", "end"])))
+def test_harness_any_calls_leave_only_legal_moves(calls: list[str]) -> None:
+    life = Life()
+    harness = life.harness
+    actions: dict[str, Callable[[], None]] = {
+        "load": harness.begin_load,
+        "retry": harness.begin_retry,
+        "loaded": life.load,
+        "fail": lambda: harness.load_failed(transient()),
+        "cancel": harness.cancel,
+        "unload": harness.begin_unload,
+        "end": harness.unloaded,
+    }
+    for call in calls:
+        before = harness.status
+        try:
+            actions[call]()
+        except IllegalMove:
+            assert harness.status is before
+    for old, new in pairwise(life.states):
+        assert old is new or new in TRANSITIONS[old]

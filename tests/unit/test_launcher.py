@@ -1,0 +1,154 @@
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from serving.errors import InvalidConfig
+from serving.launcher import (
+    DEFAULT_MALLOC_CONF,
+    JEMALLOC_FILE_NAME,
+    ensure_allocator,
+    find_jemalloc,
+    stop_at_eof,
+)
+
+JEMALLOC = "/lib/libjemalloc.so.2"
+
+
+class Executed(Exception):
+    """What a fake exec raises, because the real one does not return either."""
+
+    def __init__(self, path: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.path, self.arguments, self.environment = path, arguments, environment
+
+
+def fake_execute(path: str, arguments: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    raise Executed(path, arguments, environment)
+
+
+def launch(
+    allocator: str, environment: dict[str, str], *, is_loaded: bool = False
+) -> Executed | None:
+    """Runs the launcher in `environment`, which it may change; returns the exec, if any."""
+    try:
+        ensure_allocator(
+            allocator,
+            environment=environment,
+            command=["python", "-m", "serving", "serve"],
+            is_loaded=lambda: is_loaded,
+            find=lambda: JEMALLOC,
+            execute=fake_execute,
+        )
+    except Executed as executed:
+        return executed
+    return None
+
+
+def test_launcher_first_life_executes_itself_with_jemalloc_preloaded():
+    executed = launch("jemalloc", {"HOME": "/h"})
+    assert executed is not None
+    assert executed.path == sys.executable
+    assert executed.arguments == [sys.executable, "-m", "serving", "serve"]
+    assert executed.environment["LD_PRELOAD"] == JEMALLOC
+    assert executed.environment["MALLOC_CONF"] == DEFAULT_MALLOC_CONF
+    assert executed.environment["HOME"] == "/h"
+
+
+@pytest.mark.parametrize("entries", ["/a.so /b.so", "/a.so:/b.so"])
+def test_launcher_keeps_what_the_user_preloads(entries: str):
+    executed = launch("jemalloc", {"LD_PRELOAD": entries})
+    assert executed is not None
+    assert executed.environment["LD_PRELOAD"] == f"{JEMALLOC}:/a.so:/b.so"
+
+
+def test_launcher_leaves_malloc_conf_of_the_user():
+    executed = launch("jemalloc", {"MALLOC_CONF": "narenas:1"})
+    assert executed is not None
+    assert executed.environment["MALLOC_CONF"] == "narenas:1"
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{}, {"LD_PRELOAD": "/a.so:/b.so"}, {"MALLOC_CONF": "narenas:1"}],
+)
+def test_launcher_second_life_has_the_environment_of_the_first(environment: dict[str, str]):
+    executed = launch("jemalloc", dict(environment))
+    assert executed is not None
+    second_environment = dict(executed.environment)
+    assert launch("jemalloc", second_environment, is_loaded=True) is None
+    assert second_environment == environment
+
+
+def test_launcher_second_life_without_jemalloc_is_refused_and_not_executed_again():
+    executed = launch("jemalloc", {})
+    assert executed is not None
+    with pytest.raises(InvalidConfig, match="did not load"):
+        launch("jemalloc", dict(executed.environment))
+
+
+def test_launcher_jemalloc_preloaded_by_the_user_executes_nothing():
+    environment = {"LD_PRELOAD": JEMALLOC}
+    assert launch("jemalloc", environment, is_loaded=True) is None
+    assert environment == {"LD_PRELOAD": JEMALLOC}
+
+
+def test_launcher_glibc_executes_nothing():
+    assert launch("glibc", {}) is None
+
+
+def test_launcher_glibc_under_preloaded_jemalloc_is_refused():
+    with pytest.raises(InvalidConfig, match="take it out of LD_PRELOAD"):
+        launch("glibc", {"LD_PRELOAD": JEMALLOC}, is_loaded=True)
+
+
+def test_find_jemalloc_takes_the_first_directory_that_has_it(tmp_path: Path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / JEMALLOC_FILE_NAME).touch()
+    found = find_jemalloc([str(tmp_path / "a"), str(tmp_path / "b")])
+    assert found == str(tmp_path / "b" / JEMALLOC_FILE_NAME)
+
+
+def test_find_jemalloc_not_installed_names_the_package(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("serving.launcher._in_loader_cache", lambda: None)
+    with pytest.raises(InvalidConfig, match="apt-get install libjemalloc2"):
+        find_jemalloc([])
+
+
+def test_stop_at_eof_stops_when_the_pipe_closes_and_not_before():
+    reading, writing = os.pipe()
+    stopped = threading.Event()
+    thread = stop_at_eof(reading, stopped.set)
+    os.write(writing, b"typed by mistake\n")
+    assert not stopped.is_set()
+    os.close(writing)
+    thread.join(10)
+    os.close(reading)
+    assert stopped.is_set()
+
+
+def test_launcher_real_process_runs_on_jemalloc_and_hides_it_from_children():
+    try:
+        find_jemalloc()
+    except InvalidConfig as error:
+        pytest.skip(error.message)
+    code = (
+        "import os\n"
+        "from serving.launcher import ensure_allocator, is_jemalloc_loaded\n"
+        "ensure_allocator('jemalloc')\n"
+        "print(is_jemalloc_loaded(), 'LD_PRELOAD' in os.environ, 'MALLOC_CONF' in os.environ)"
+    )
+    environment = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "MALLOC_CONF")}
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=environment,
+    )
+    assert (result.returncode, result.stdout.strip()) == (0, "True False False"), result.stderr

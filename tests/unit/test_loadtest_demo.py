@@ -1,0 +1,106 @@
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from loadtest.demo import DemoModel, Report, checked_answer, prepare_model, print_report
+from loadtest.swaps import Swap
+from loadtest.traffic import Answer, Outcome
+from serving.protos import predict_pb2
+from serving.tensor_proto import to_tensor_proto
+
+EXPECTED = {1: np.array([[0.25], [0.5]]), 2: np.array([[0.75], [0.5]])}
+RIGHT, WRONG, FAILED = Answer(1, True), Answer(1, False), None
+
+
+def response_of(version: int, ctr: object, versions: list[int]) -> predict_pb2.PredictResponse:
+    response = predict_pb2.PredictResponse()
+    response.model_spec.version.value = version
+    response.outputs["ctr"].CopyFrom(to_tensor_proto(np.array(ctr, np.float32)))
+    response.outputs["version"].CopyFrom(to_tensor_proto(np.array(versions, np.int64)))
+    return response
+
+
+def outcomes(*answers: Answer | None) -> list[Outcome]:
+    return [Outcome(0, 1_000_000, answer, "" if answer else "refused") for answer in answers]
+
+
+@pytest.mark.parametrize(
+    ("response", "is_right"),
+    [
+        (response_of(1, [[0.25], [0.5]], [1, 1]), True),
+        (response_of(2, [[0.75], [0.5]], [2, 2]), True),
+        (response_of(2, [[0.25], [0.5]], [2, 2]), False),
+        (response_of(1, [[0.25], [0.5]], [1, 2]), False),
+        (response_of(1, [[0.2501], [0.5]], [1, 1]), False),
+        (response_of(1, [[0.25]], [1]), False),
+        (response_of(1, [[float("nan")], [0.5]], [1, 1]), False),
+        (response_of(3, [[0.25], [0.5]], [3, 3]), False),
+    ],
+    ids=[
+        *("right", "right_of_2", "answer_of_1_named_2", "mixed_versions", "slightly_off"),
+        *("row_missing", "nan", "unknown_version"),
+    ],
+)
+def test_checked_answer_is_right_only_for_the_version_that_it_names(
+    response: predict_pb2.PredictResponse, is_right: bool
+):
+    answer = checked_answer(response, EXPECTED)
+    assert answer == Answer(response.model_spec.version.value, is_right)
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_clean"),
+    [([RIGHT], True), ([RIGHT, FAILED], False), ([RIGHT, WRONG], False), ([], False)],
+    ids=["right", "failed", "wrong", "nothing_sent"],
+)
+def test_report_is_clean_only_where_every_request_was_answered_right(
+    answers: list[Answer | None], is_clean: bool
+):
+    assert Report(outcomes(*answers), []).is_clean == is_clean
+
+
+def test_print_report_shows_counts_stages_and_why_requests_failed():
+    text = io.StringIO()
+    report = Report(
+        outcomes(*[RIGHT] * 20, WRONG, FAILED), [Swap("load", 2, {"restore": 0.5, "load": 1.5})]
+    )
+    print_report(report, Console(file=text, width=100))
+    assert [
+        wanted
+        for wanted in ("22", "p50 ms", "1.00", "4978 requests missing", "load 2", "1500.0")
+        if wanted not in text.getvalue()
+    ] == []
+    assert "failed: refused" in text.getvalue()
+
+
+def exported(path: Path) -> None:
+    path.mkdir(parents=True)
+
+
+def test_demo_model_drop_and_remove_move_a_version_by_rename(tmp_path: Path):
+    model = DemoModel.below(tmp_path, 10)
+    exported(model.base_path / "1")
+    exported(model.staged / "2")
+    model.drop(2)
+    assert sorted(path.name for path in model.base_path.iterdir()) == ["1", "2"]
+    model.remove(2)
+    assert [path.name for path in model.base_path.iterdir()] == ["1"]
+    assert [path.name for path in model.staged.iterdir()] == ["2"]
+
+
+def test_prepare_model_after_an_interrupted_demo_takes_version_2_back(tmp_path: Path):
+    model = DemoModel.below(tmp_path, 10)
+    for version in (1, 2):
+        exported(model.base_path / str(version))
+    said: list[str] = []
+    assert prepare_model(tmp_path, 10, said.append) == model
+    assert [path.name for path in model.base_path.iterdir()] == ["1"]
+    assert (model.staged / "2").exists()
+    assert said == ["version 1 was exported before", "version 2 was exported before"]
+
+
+def test_demo_models_of_different_sizes_are_apart(tmp_path: Path):
+    assert DemoModel.below(tmp_path, 10).base_path != DemoModel.below(tmp_path, 11).base_path

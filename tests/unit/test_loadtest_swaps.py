@@ -1,0 +1,39 @@
+from loadtest.swaps import Swap, is_unloaded, swaps_in
+
+# As serving.manager and serving.unload log them.
+EVENTS = [
+    {"event": "listening", "port": 1},
+    {"event": "load_began", "model": "m", "version": 2},
+    {
+        "event": "version_available",
+        "model": "m",
+        "version": 2,
+        "restore_seconds": 0.5,
+        "warm_up_seconds": 0.25,
+        "load_seconds": 0.75,
+    },
+    {
+        "event": "version_unloaded",
+        "model": "m",
+        "version": 1,
+        "request_count": 7,
+        "latency_seconds_p50": 0.001,
+        "destroy_seconds": 0.125,
+    },
+]
+
+
+def test_swaps_in_log_have_their_stages_in_order():
+    assert swaps_in(EVENTS) == [
+        Swap("load", 2, {"restore": 0.5, "warm_up": 0.25, "total": 0.75}),
+        Swap("unload", 1, {"destroy": 0.125}),
+    ]
+
+
+def test_swaps_in_log_without_swaps_are_none():
+    assert swaps_in(EVENTS[:2]) == []
+
+
+def test_is_unloaded_is_true_for_the_version_that_is_gone():
+    assert [is_unloaded(event, 1) for event in EVENTS] == [False, False, False, True]
+    assert not is_unloaded(EVENTS[3], 2)

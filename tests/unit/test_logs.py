@@ -1,0 +1,57 @@
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from serving.logs import configure_logs
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def structlog_as_before() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+def test_logs_json_is_one_object_a_line():
+    stream = io.StringIO()
+    configure_logs("json", stream)
+    structlog.get_logger().info("listening", port=8500, path=Path("/m"))
+    structlog.get_logger().warning("second")
+    first, second = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert (first["event"], first["port"], first["path"]) == ("listening", 8500, "/m")
+    assert (first["level"], second["level"]) == ("info", "warning")
+    assert first["timestamp"].endswith("Z")
+
+
+def test_logs_json_exception_stays_on_one_line():
+    stream = io.StringIO()
+    configure_logs("json", stream)
+    try:
+        raise ValueError("bad\nvalue")
+    except ValueError:
+        structlog.get_logger().exception("failed")
+    (line,) = stream.getvalue().splitlines()
+    assert "ValueError" in json.dumps(json.loads(line)["exception"])
+
+
+@pytest.mark.parametrize(("stream", "is_json"), [(io.StringIO(), True), (Terminal(), False)])
+def test_logs_auto_is_json_except_on_a_terminal(stream: io.StringIO, is_json: bool):
+    configure_logs("auto", stream)
+    structlog.get_logger().info("ready", port=1)
+    assert stream.getvalue().startswith("{") == is_json
+
+
+def test_logs_human_names_event_and_values():
+    stream = io.StringIO()
+    configure_logs("human", stream)
+    structlog.get_logger().info("ready", port=8500)
+    assert "ready" in stream.getvalue()
+    assert "port=8500" in stream.getvalue()

@@ -1,0 +1,677 @@
+import threading
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from structlog.testing import capture_logs
+
+from serving.aspired_version_policy import Action, AvailabilityPreserving
+from serving.clock import NS_PER_SECOND, SystemClock
+from serving.errors import StatusCode
+from serving.executor import ThreadExecutor
+from serving.harness import RetryPolicy
+from serving.loader import Loader
+from serving.manager import AspiredVersionsManager
+from serving.servable import (
+    AVAILABLE,
+    END,
+    LOADING,
+    START,
+    TRANSITIONS,
+    UNLOADING,
+    AspiredVersion,
+    LoadStage,
+    ServableId,
+    ServableSnapshot,
+    ServableState,
+    ServableStatus,
+    UnloadStage,
+)
+from serving.state_monitor import StateMonitor
+from tests.unit.fakes import (
+    FakeClock,
+    FakeLoaders,
+    FakeServable,
+    FakeServingMap,
+    ManualExecutor,
+    permanent,
+    transient,
+)
+
+RETRY_SECONDS = 60
+
+
+def aspired(*versions: int, found_at_ns: int = 0) -> list[AspiredVersion]:
+    return [
+        AspiredVersion(version=version, directory=f"/m/{version}", found_at_ns=found_at_ns)
+        for version in versions
+    ]
+
+
+class World:
+    """A manager without threads: what runs, runs when a test says so."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.serving_map = FakeServingMap()
+        self.loading = FakeLoaders()
+        self.loaders = ManualExecutor()
+        self.unloaders = ManualExecutor()
+        self.monitor = StateMonitor(self.clock)
+        self.history: dict[ServableId, list[ServableState]] = {}
+        self.monitor.add_listener(self._remember)
+        self.manager = AspiredVersionsManager(
+            make_loader=self.loading.make,
+            serving_map=self.serving_map,
+            policy=AvailabilityPreserving(),
+            retry=RetryPolicy(retry_count_max=2, interval_ns=RETRY_SECONDS * NS_PER_SECOND),
+            loaders=self.loaders,
+            unloaders=self.unloaders,
+            monitor=self.monitor,
+            clock=self.clock,
+        )
+
+    def _remember(self, status: ServableStatus) -> None:
+        self.history.setdefault(status.id, []).append(status.state)
+
+    def aspire(self, *versions: int, name: str = "m", found_at_ns: int = 0) -> None:
+        self.manager.set_aspired(name, aspired(*versions, found_at_ns=found_at_ns))
+        self.manager.tick()
+
+    def run_loads(self) -> None:
+        self.loaders.run_all()
+        self.manager.tick()
+
+    def run_unloads(self) -> None:
+        """One turn for every unload under way."""
+        for _ in range(len(self.unloaders.tasks)):
+            self.unloaders.run_one()
+        self.manager.tick()
+
+    def settle(self, *versions: int, name: str = "m") -> None:
+        """Aspires and runs everything until nothing is left to do now."""
+        self.aspire(*versions, name=name)
+        while self.loaders.tasks or self.unloaders.tasks:
+            self.run_loads()
+            self.run_unloads()
+
+    def states(self, name: str = "m") -> dict[int, ServableState]:
+        return {item.id.version: item.state for item in self.monitor.statuses().get(name, ())}
+
+    def status(self, version: int) -> ServableStatus:
+        status = self.monitor.status(ServableId("m", version))
+        assert status is not None
+        return status
+
+    def servable(self, version: int) -> FakeServable:
+        """The one made last of this version."""
+        return [item for item in self.loading.servables if item.id.version == version][-1]
+
+    def fail(self, version: int, *errors: Exception) -> None:
+        self.loading.failures[ServableId("m", version)] = list(errors)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+# --- Loading --------------------------------------------------------------------------------------
+
+
+def test_manager_loads_what_is_aspired(world: World) -> None:
+    world.aspire(1)
+    assert world.states() == {1: LOADING}
+    world.run_loads()
+    assert world.states() == {1: AVAILABLE}
+    assert world.serving_map.versions("m") == [1]
+
+
+def test_manager_publishes_before_the_version_is_available(world: World) -> None:
+    seen = []
+    world.monitor.add_listener(
+        lambda status: seen.append((status.state, world.serving_map.versions("m")))
+    )
+    world.settle(1)
+    assert seen == [(START, []), (LOADING, []), (AVAILABLE, [1])]
+
+
+def test_manager_retires_after_the_version_is_unloading(world: World) -> None:
+    world.settle(1)
+    seen = []
+    world.monitor.add_listener(
+        lambda status: seen.append((status.state, world.serving_map.versions("m")))
+    )
+    world.settle()
+    assert seen == [(UNLOADING, [1]), (END, [])]
+
+
+def test_manager_records_the_stages_of_a_whole_life(world: World) -> None:
+    world.settle(1)
+    world.settle()
+    assert list(world.status(1).stage_seconds) == [
+        LoadStage.RESTORE,
+        LoadStage.WARM_UP,
+        UnloadStage.QUIESCE,
+        UnloadStage.DESTROY,
+    ]
+
+
+def test_manager_shows_the_stage_of_a_load_under_way(world: World) -> None:
+    stages = []
+
+    def look() -> None:
+        world.manager.tick()
+        stages.append(world.status(1).stage_seconds)
+
+    world.loading.during = look
+    world.settle(1)
+    assert stages == [{LoadStage.RESTORE: 0.5, LoadStage.WARM_UP: 0.5}]
+
+
+def test_manager_loads_the_highest_version_first(world: World) -> None:
+    world.settle(1, 3, 2)
+    assert [servable_id.version for servable_id in world.loading.loads] == [3, 2, 1]
+
+
+def test_manager_logs_the_seconds_of_each_stage(world: World) -> None:
+    with capture_logs() as logs:
+        world.settle(1)
+    (log,) = [log for log in logs if log["event"] == "version_available"]
+    assert (log["restore_seconds"], log["warm_up_seconds"], log["load_seconds"]) == (0.5, 0.5, 1)
+
+
+# --- Swapping -------------------------------------------------------------------------------------
+
+
+def test_manager_keeps_the_old_version_until_the_new_one_is_available(world: World) -> None:
+    world.settle(1)
+    world.aspire(2)
+    assert world.states() == {1: AVAILABLE, 2: LOADING}
+    world.run_loads()
+    assert world.states() == {1: UNLOADING, 2: AVAILABLE}
+    world.run_unloads()
+    assert world.states() == {1: END, 2: AVAILABLE}
+    assert world.serving_map.log == ["publish m/1", "publish m/2", "retire m/1"]
+
+
+def test_manager_failing_load_leaves_the_old_version_serving(world: World) -> None:
+    world.settle(1)
+    world.fail(2, permanent("bad checksum"))
+    world.settle(2)
+    assert world.states() == {1: AVAILABLE, 2: END}
+    assert world.status(2).health.message == "bad checksum"
+
+
+def test_manager_tries_the_version_after_one_that_failed(world: World) -> None:
+    world.settle(1)
+    world.fail(2, permanent())
+    world.settle(2)
+    world.settle(3)
+    assert world.states() == {1: END, 2: END, 3: AVAILABLE}
+
+
+def test_manager_failed_version_removed_goes_back_without_a_cold_load(world: World) -> None:
+    world.settle(1)
+    world.fail(2, permanent())
+    world.settle(2)
+    world.settle(1)
+    assert world.states() == {1: AVAILABLE, 2: END}
+    assert world.loading.loads.count(ServableId("m", 1)) == 1
+
+
+def test_manager_empty_list_unloads_everything(world: World) -> None:
+    world.settle(1, 2)
+    world.settle()
+    assert world.states() == {1: END, 2: END}
+    assert all(servable.is_destroyed for servable in world.loading.servables)
+
+
+def test_manager_one_list_does_not_touch_another_model(world: World) -> None:
+    world.settle(1, name="a")
+    world.settle(5, name="b")
+    world.settle(name="a")
+    assert (world.states("a"), world.states("b")) == ({1: END}, {5: AVAILABLE})
+
+
+def test_manager_waits_for_the_last_request_before_it_destroys(world: World) -> None:
+    world.settle(1)
+    world.servable(1).handle_count = 1
+    world.aspire(2)
+    world.run_loads()
+    world.run_unloads()
+    assert (world.states()[1], world.servable(1).is_destroyed) == (UNLOADING, False)
+    world.servable(1).handle_count = 0
+    world.run_unloads()
+    assert (world.states()[1], world.servable(1).is_destroyed) == (END, True)
+
+
+def test_manager_request_held_on_one_model_does_not_delay_another_unload(world: World) -> None:
+    world.settle(1, name="a")
+    world.settle(1, name="b")
+    world.loading.servables[0].handle_count = 1
+    world.aspire(name="a")
+    world.aspire(name="b")
+    world.run_unloads()
+    assert (world.states("a"), world.states("b")) == ({1: UNLOADING}, {1: END})
+
+
+def test_manager_load_under_way_on_one_model_does_not_delay_decisions_on_another(
+    world: World,
+) -> None:
+    world.settle(1, name="b")
+    world.aspire(1, name="a")
+    world.aspire(name="b")
+    assert (world.states("a"), world.states("b")) == ({1: LOADING}, {1: UNLOADING})
+
+
+# --- Failing and retrying -------------------------------------------------------------------------
+
+
+def test_manager_retries_a_transient_failure_when_it_is_due(world: World) -> None:
+    world.fail(1, transient("disk is away"))
+    world.settle(1)
+    assert world.states() == {1: LOADING}
+    assert "disk is away" in world.status(1).health.message
+    assert world.manager.next_retry_seconds() == RETRY_SECONDS
+    world.clock.advance(RETRY_SECONDS)
+    world.manager.tick()
+    world.run_loads()
+    assert world.states() == {1: AVAILABLE}
+    assert world.manager.next_retry_seconds() is None
+
+
+def test_manager_does_not_retry_before_it_is_due(world: World) -> None:
+    world.fail(1, transient())
+    world.settle(1)
+    world.clock.advance(RETRY_SECONDS - 1)
+    world.manager.tick()
+    assert not world.loaders.tasks
+    assert world.manager.next_retry_seconds() == 1
+
+
+def test_manager_gives_up_after_the_last_retry(world: World) -> None:
+    world.fail(1, *[transient()] * 3)
+    world.settle(1)
+    for _ in range(2):
+        world.clock.advance(RETRY_SECONDS)
+        world.manager.tick()
+        world.run_loads()
+    assert world.states() == {1: END}
+    assert world.status(1).failed_load_count == 3
+
+
+def test_manager_does_not_retry_a_permanent_failure(world: World) -> None:
+    world.fail(1, permanent())
+    world.settle(1)
+    world.clock.advance(10 * RETRY_SECONDS)
+    world.settle(1)
+    assert world.loading.loads == [ServableId("m", 1)]
+
+
+def test_manager_waits_for_a_retry_without_holding_a_loader(world: World) -> None:
+    world.fail(1, transient())
+    world.settle(1)
+    world.settle(1, name="other")
+    assert world.states("other") == {1: AVAILABLE}
+
+
+def test_manager_failed_version_dropped_again_is_tried_again(world: World) -> None:
+    world.fail(1, permanent())
+    world.settle(1)
+    world.settle()
+    world.settle(1)
+    assert world.states() == {1: AVAILABLE}
+
+
+def test_manager_failed_version_omitted_and_back_before_the_tick_is_tried_again(
+    world: World,
+) -> None:
+    world.fail(1, permanent())
+    world.settle(1)
+    world.manager.set_aspired("m", [])
+    world.settle(1)
+    assert world.states() == {1: AVAILABLE}
+
+
+def test_manager_failed_version_found_anew_is_tried_again(world: World) -> None:
+    world.fail(1, permanent())
+    world.settle(1)
+    world.aspire(1, found_at_ns=9)
+    world.run_loads()
+    assert world.states() == {1: AVAILABLE}
+
+
+def test_manager_live_version_found_anew_is_told_and_not_reloaded(world: World) -> None:
+    world.settle(1)
+    with capture_logs() as logs:
+        world.aspire(1, found_at_ns=9)
+        world.aspire(1, 2, found_at_ns=9)
+    assert [log["event"] for log in logs].count("live_version_found_anew") == 1
+    assert world.states() == {1: AVAILABLE, 2: LOADING}
+
+
+def test_manager_loader_that_cannot_be_made_is_a_failed_load(world: World) -> None:
+    def make_loader(servable_id: ServableId, directory: str) -> Loader:
+        raise KeyError(directory)
+
+    world.manager._make_loader = make_loader
+    with capture_logs() as logs:
+        world.settle(1)
+    assert world.status(1).health.code is StatusCode.INTERNAL
+    assert "load_raised" in [log["event"] for log in logs]
+
+
+def test_manager_publish_that_fails_frees_the_servable(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(servable: FakeServable) -> None:
+        raise permanent("published already")
+
+    monkeypatch.setattr(world.serving_map, "publish", refuse)
+    world.settle(1)
+    assert world.states() == {1: END}
+    assert world.servable(1).is_destroyed
+
+
+def test_manager_unload_that_fails_ends_with_the_error(world: World) -> None:
+    world.settle(1)
+    world.serving_map.published.clear()  # so that retire raises
+    with capture_logs() as logs:
+        world.settle()
+    assert world.states() == {1: END}
+    assert world.status(1).health.code is StatusCode.INTERNAL
+    assert "unload_raised" in [log["event"] for log in logs]
+
+
+# --- Omitting in the middle -----------------------------------------------------------------------
+
+
+def test_manager_version_omitted_before_its_load_ends_unloaded(world: World) -> None:
+    world.aspire(1)
+    world.aspire()
+    assert world.states() == {1: LOADING}
+    world.run_loads()
+    assert world.states() == {1: END}
+    assert world.status(1).health.code is StatusCode.CANCELLED
+    assert world.loading.servables == []
+
+
+def test_manager_load_that_finishes_after_cancel_is_undone(world: World) -> None:
+    world.loading.during = world.aspire
+    world.settle(1)
+    assert world.states() == {1: END}
+    assert world.status(1).health.code is StatusCode.CANCELLED
+    assert [servable.is_destroyed for servable in world.loading.servables] == [True]
+    assert world.serving_map.log == []
+
+
+def test_manager_cancel_that_comes_after_publishing_unloads(world: World) -> None:
+    world.aspire(1)
+    world.manager.set_aspired("m", [])
+    world.loaders.run_all()
+    world.settle()
+    assert world.states() == {1: END}
+    assert world.history[ServableId("m", 1)] == [START, LOADING, AVAILABLE, UNLOADING, END]
+
+
+def test_manager_omitting_ends_the_retries(world: World) -> None:
+    world.fail(1, transient())
+    world.settle(1)
+    world.aspire()
+    assert world.states() == {1: END}
+    assert world.status(1).health.code is StatusCode.CANCELLED
+    assert world.manager.next_retry_seconds() is None
+
+
+def test_manager_version_aspired_again_while_it_is_cancelled_is_loaded_anew(world: World) -> None:
+    world.aspire(1)
+    world.aspire()
+    world.aspire(1)
+    assert world.states() == {1: LOADING}
+    world.run_loads()
+    world.run_loads()
+    assert world.states() == {1: AVAILABLE}
+    assert world.history[ServableId("m", 1)] == [START, LOADING, END, START, LOADING, AVAILABLE]
+
+
+def test_manager_version_aspired_again_while_it_unloads_is_loaded_anew(world: World) -> None:
+    world.settle(1)
+    world.servable(1).handle_count = 1
+    world.aspire()
+    world.run_unloads()
+    world.aspire(1)
+    assert world.states() == {1: UNLOADING}
+    world.servable(1).handle_count = 0
+    world.run_unloads()
+    assert world.states() == {1: LOADING}
+    world.run_loads()
+    assert world.states() == {1: AVAILABLE}
+
+
+def test_manager_rollback_while_the_old_version_is_cover_is_instant(world: World) -> None:
+    world.settle(1)
+    world.aspire(2)
+    world.aspire(1)
+    world.settle(1)
+    assert world.states() == {1: AVAILABLE, 2: END}
+    assert world.loading.loads == [ServableId("m", 1)]
+
+
+def test_manager_newer_version_during_a_load_goes_first(world: World) -> None:
+    world.settle(1)
+    world.aspire(2)
+    world.settle(3)
+    assert world.states() == {1: END, 2: END, 3: AVAILABLE}
+    assert ServableId("m", 2) not in world.loading.loads
+
+
+# --- Bugs, threads, stopping ----------------------------------------------------------------------
+
+
+def test_manager_policy_that_raises_for_one_model_does_not_stop_another(world: World) -> None:
+    class Broken:
+        def next_action(self, snapshots: Sequence[ServableSnapshot]) -> Action | None:
+            if snapshots[0].id.name == "bad":
+                raise ValueError("bug")
+            return AvailabilityPreserving().next_action(snapshots)
+
+    world.manager._policy = Broken()
+    with capture_logs() as logs:
+        world.aspire(1, name="bad")
+        world.settle(1, name="good")
+    assert world.states("good") == {1: AVAILABLE}
+    assert "control_failed" in [log["event"] for log in logs]
+
+
+def test_manager_stop_ignores_later_lists(world: World) -> None:
+    world.settle(1)
+    assert world.manager.stop(timeout_seconds=0)
+    world.manager.tick()
+    world.settle(2)
+    assert world.states() == {1: END}
+    assert world.loaders.is_stopped
+    assert world.unloaders.is_stopped
+
+
+def threaded_world() -> World:
+    world = World()
+    world.clock = SystemClock()  # type: ignore[assignment]
+    world.monitor = StateMonitor(world.clock)
+    world.manager = AspiredVersionsManager(
+        make_loader=world.loading.make,
+        serving_map=world.serving_map,
+        policy=AvailabilityPreserving(),
+        retry=RetryPolicy(retry_count_max=5, interval_ns=1),
+        loaders=ThreadExecutor("loader", 2),
+        unloaders=ThreadExecutor("unloader", 1),
+        monitor=world.monitor,
+        clock=world.clock,
+    )
+    return world
+
+
+def wait_for(world: World, states: dict[int, ServableState]) -> bool:
+    return world.monitor.wait_until(
+        lambda statuses: {item.id.version: item.state for item in statuses.get("m", ())} == states,
+        timeout_seconds=30,
+    )
+
+
+def test_manager_with_threads_swaps_retries_and_stops() -> None:
+    world = threaded_world()
+    world.fail(2, transient(), transient())
+    world.manager.start()
+    world.manager.set_aspired("m", aspired(1))
+    assert wait_for(world, {1: AVAILABLE})
+    world.manager.set_aspired("m", aspired(2))
+    assert wait_for(world, {1: END, 2: AVAILABLE})
+    assert world.manager.stop(timeout_seconds=30)
+    assert world.states() == {1: END, 2: END}
+    names = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in names if name.startswith(("control", "loader-", "unloader-"))]
+
+
+def test_manager_stop_during_a_load_undoes_it(world: World) -> None:
+    def stop() -> None:
+        world.manager.stop(timeout_seconds=0)
+        world.manager.tick()
+
+    world.loading.during = stop
+    world.settle(1)
+    assert world.states() == {1: END}
+    assert world.status(1).health.code is StatusCode.CANCELLED
+    assert world.servable(1).is_destroyed
+
+
+# --- Any sequence of events -----------------------------------------------------------------------
+
+VERSIONS = st.integers(1, 4)
+
+
+class ManagerMachine(RuleBasedStateMachine):
+    """Drops, removals, failures, held requests and time, in any order and at any moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.aspired: set[int] = set()
+        self.available_before = 0
+
+    @rule(versions=st.sets(VERSIONS, min_size=1))
+    def aspire(self, versions: set[int]) -> None:
+        self.aspired = versions
+        self.world.manager.set_aspired("m", aspired(*versions))
+
+    @rule(version=VERSIONS)
+    def drop(self, version: int) -> None:
+        self.aspire(self.aspired | {version})
+
+    @rule(version=VERSIONS, at_ns=st.integers(1, 3))
+    def drop_anew(self, version: int, at_ns: int) -> None:
+        self.aspired = self.aspired | {version}
+        anew = aspired(version, found_at_ns=at_ns)
+        self.world.manager.set_aspired("m", [*aspired(*self.aspired - {version}), *anew])
+
+    @precondition(lambda self: self.aspired)
+    @rule()
+    def empty(self) -> None:
+        self.aspired = set()
+        self.world.aspire()
+        self.available_before = 0
+
+    @rule(version=VERSIONS, failures=st.lists(st.sampled_from([transient, permanent]), max_size=4))
+    def fail(self, version: int, failures: list[type]) -> None:
+        self.world.fail(version, *[make() for make in failures])
+
+    @rule()
+    def tick(self) -> None:
+        self.world.manager.tick()
+
+    @rule()
+    def load(self) -> None:
+        self.world.loaders.run_one()
+
+    @rule()
+    def unload(self) -> None:
+        self.world.unloaders.run_one()
+
+    @rule(version=VERSIONS)
+    def request_begins(self, version: int) -> None:
+        servable = self.world.serving_map.published.get(ServableId("m", version))
+        if servable is not None:
+            servable.handle_count += 1
+
+    @rule()
+    def requests_end(self) -> None:
+        for servable in self.world.loading.servables:
+            servable.handle_count = 0
+
+    @rule(seconds=st.sampled_from([1, RETRY_SECONDS]))
+    def time_passes(self, seconds: int) -> None:
+        self.world.clock.advance(seconds)
+
+    @invariant()
+    def every_move_is_in_the_table(self) -> None:
+        for states in self.world.history.values():
+            assert states[0] is START
+            for old, new in pairwise(states):
+                assert new in TRANSITIONS[old] or (old, new) == (END, START)
+
+    @invariant()
+    def a_version_serves_while_one_could(self) -> None:
+        available = [state for state in self.world.states().values() if state is AVAILABLE]
+        if self.aspired and self.available_before:
+            assert available
+        self.available_before = len(available)
+
+    @invariant()
+    def available_versions_are_published(self) -> None:
+        published = set(self.world.serving_map.versions("m"))
+        states = self.world.states()
+        assert {version for version in states if states[version] is AVAILABLE} <= published
+        assert not {version for version in published if states[version] in (START, END)}
+
+    @invariant()
+    def ended_versions_are_freed(self) -> None:
+        for servable in self.world.loading.servables:
+            if not servable.is_destroyed:
+                assert self.world.status(servable.id.version).state in (
+                    LOADING,
+                    AVAILABLE,
+                    UNLOADING,
+                )
+
+    def teardown(self) -> None:
+        """Everything ends: what is aspired is AVAILABLE or failed, then nothing is left."""
+        self.requests_end()
+        self.run_until_idle()
+        for version in self.aspired:
+            status = self.world.status(version)
+            assert status.state is AVAILABLE or status.failed_load_count > 0
+        assert self.world.manager.next_retry_seconds() is None
+        self.world.aspire()
+        self.run_until_idle()
+        assert set(self.world.states().values()) <= {END}
+        assert not self.world.serving_map.published
+        assert all(servable.is_destroyed for servable in self.world.loading.servables)
+        assert not self.world.manager._streams
+
+    def run_until_idle(self) -> None:
+        self.world.manager.tick()
+        while (
+            self.world.loaders.tasks
+            or self.world.unloaders.tasks
+            or self.world.manager.next_retry_seconds() is not None
+        ):
+            self.world.clock.advance(RETRY_SECONDS)
+            self.world.manager.tick()
+            self.world.run_loads()
+            self.world.run_unloads()
+
+
+TestManagerMachine = ManagerMachine.TestCase
+TestManagerMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -1,0 +1,108 @@
+import pytest
+
+from serving.errors import InvalidArgument, NotFound, StatusCode
+from serving.model_service import ModelService
+from serving.protos import get_model_status_pb2
+from serving.servable import (
+    AVAILABLE,
+    END,
+    LOADING,
+    Health,
+    ServableId,
+    ServableState,
+    ServableStatus,
+)
+from serving.state_monitor import StateMonitor
+from tests.unit.fakes import FakeClock
+
+
+def service_with(*statuses: ServableStatus) -> ModelService:
+    monitor = StateMonitor(FakeClock())
+    for status in statuses:
+        monitor.record(status)
+    return ModelService(monitor, {"m": "/models/m", "empty": "/models/empty"})
+
+
+def status(version: int, state: ServableState, health: Health | None = None) -> ServableStatus:
+    return ServableStatus(id=ServableId("m", version), state=state, health=health or Health())
+
+
+def request(name: str = "m", *, version: int | None = None, label: str | None = None) -> bytes:
+    message = get_model_status_pb2.GetModelStatusRequest()
+    message.model_spec.name = name
+    if version is not None:
+        message.model_spec.version.value = version
+    if label is not None:
+        message.model_spec.version_label = label
+    serialized: bytes = message.SerializeToString()
+    return serialized
+
+
+def answer(service: ModelService, serialized: bytes) -> list[tuple[int, int, int, str]]:
+    response = get_model_status_pb2.GetModelStatusResponse.FromString(
+        service.get_model_status(serialized)
+    )
+    return [
+        (entry.version, entry.state, entry.status.error_code, entry.status.error_message)
+        for entry in response.model_version_status
+    ]
+
+
+def test_get_model_status_lists_versions_from_high_to_low() -> None:
+    service = service_with(status(1, END), status(3, LOADING), status(2, AVAILABLE))
+    assert answer(service, request()) == [(3, 20, 0, ""), (2, 30, 0, ""), (1, 50, 0, "")]
+
+
+def test_get_model_status_tells_why_a_version_ended() -> None:
+    service = service_with(status(1, END, Health(StatusCode.DATA_LOSS, "bad checksum")))
+    assert answer(service, request()) == [(1, 50, 15, "bad checksum")]
+
+
+def test_get_model_status_of_one_version() -> None:
+    service = service_with(status(1, END), status(2, AVAILABLE))
+    assert answer(service, request(version=1)) == [(1, 50, 0, "")]
+
+
+def test_get_model_status_of_version_zero() -> None:
+    service = service_with(status(0, AVAILABLE), status(2, AVAILABLE))
+    assert answer(service, request(version=0)) == [(0, 30, 0, "")]
+
+
+def test_get_model_status_of_unknown_version_names_the_known() -> None:
+    service = service_with(status(1, END), status(2, AVAILABLE))
+    with pytest.raises(
+        NotFound,
+        match=r"^Could not find version 9 of model m; known: 1 \(END\), 2 \(AVAILABLE\)$",
+    ):
+        service.get_model_status(request(version=9))
+
+
+def test_get_model_status_of_unknown_model_names_the_configured() -> None:
+    with pytest.raises(NotFound, match="of model x: it is not configured; configured: empty, m"):
+        service_with().get_model_status(request("x"))
+
+
+def test_get_model_status_of_model_without_versions_says_where_they_are_expected() -> None:
+    with pytest.raises(NotFound, match="none was found in '/models/empty' yet"):
+        service_with().get_model_status(request("empty"))
+
+
+def test_get_model_status_without_model_spec_is_invalid() -> None:
+    with pytest.raises(InvalidArgument, match="Missing ModelSpec"):
+        service_with().get_model_status(b"")
+
+
+def test_get_model_status_without_name_is_invalid() -> None:
+    with pytest.raises(InvalidArgument, match="no name specified"):
+        service_with().get_model_status(request(""))
+
+
+def test_get_model_status_by_label_is_invalid() -> None:
+    with pytest.raises(InvalidArgument, match=r"^Unrecognized servable version label: stable$"):
+        service_with(status(1, AVAILABLE)).get_model_status(request(label="stable"))
+
+
+@pytest.mark.parametrize("junk", [b"\xff", b"\x0a\xff\xff\xff", b"not a message"])
+def test_get_model_status_of_junk_is_invalid(junk: bytes) -> None:
+    with pytest.raises(InvalidArgument, match="no GetModelStatusRequest"):
+        service_with().get_model_status(junk)

@@ -1,0 +1,50 @@
+"""Each test runs in a process of its own: what is imported, and in which order, is the subject."""
+
+import subprocess
+import sys
+
+
+def run_python(code: str) -> str:
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+def test_protos_import_leaves_no_tensorflow_behind():
+    loaded = run_python(
+        "import sys, serving.protos\n"
+        "print([m for m in sys.modules if m == 'tensorflow' or m.startswith('tensorflow.')])"
+    )
+    assert loaded == "[]"
+
+
+def test_protos_import_takes_no_grpc():
+    assert run_python("import sys, serving.protos; print('grpc' in sys.modules)") == "False"
+
+
+def test_protos_text_and_bytes_survive_a_round_trip():
+    code = (
+        "from serving.protos import predict_pb2, types_pb2\n"
+        "request = predict_pb2.PredictRequest()\n"
+        "request.model_spec.name = 'm'\n"
+        "request.inputs['x'].dtype = types_pb2.DT_FLOAT\n"
+        "again = predict_pb2.PredictRequest.FromString(request.SerializeToString())\n"
+        "print(again == request, again.model_spec.name)"
+    )
+    assert run_python(code) == "True m"
+
+
+def test_stubs_import_takes_no_tensorflow():
+    loaded = run_python("import sys, serving.stubs; print('tensorflow' in sys.modules)")
+    assert loaded == "False"
+
+
+def test_stock_stub_imported_after_protos_takes_no_tensorflow():
+    code = (
+        "import sys, serving.protos\n"
+        "from tensorflow_serving.apis import prediction_service_pb2_grpc\n"
+        "print('tensorflow' in sys.modules)"
+    )
+    assert run_python(code) == "False"

@@ -1,0 +1,22 @@
+"""The lists of pyproject.toml that must agree, agree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tomli
+
+PYPROJECT = tomli.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+
+
+def test_pyproject_build_group_repeats_build_requires() -> None:
+    assert PYPROJECT["dependency-groups"]["build"] == PYPROJECT["build-system"]["requires"]
+
+
+def test_pyproject_module_is_built_with_the_tensorflow_it_runs_with() -> None:
+    def tensorflow(requirements: list[str]) -> list[str]:
+        return [r for r in requirements if r.startswith("tensorflow>")]
+
+    built_with = tensorflow(PYPROJECT["build-system"]["requires"])
+    assert len(built_with) == 1
+    assert tensorflow(PYPROJECT["project"]["dependencies"]) == built_with

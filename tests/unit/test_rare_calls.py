@@ -1,0 +1,81 @@
+from structlog.testing import capture_logs
+
+from serving.errors import NotFound
+from serving.rare_calls import RareCallThreads, answer
+from tests.unit.fakes import FakeGrpcServer, FakeRareCall
+
+
+def reverse(request: bytes) -> bytes:
+    return request[::-1]
+
+
+def refuse(request: bytes) -> bytes:
+    raise NotFound("no such model")
+
+
+def break_down(request: bytes) -> bytes:
+    raise KeyError("secret")
+
+
+HANDLERS = {"/s/Reverse": reverse, "/s/Refuse": refuse, "/s/Break": break_down}
+
+
+def test_answer_replies_what_the_handler_returns() -> None:
+    call = FakeRareCall("/s/Reverse", b"abc")
+    answer(call, HANDLERS)
+    assert call.answers == [b"cba"]
+
+
+def test_answer_fails_with_code_and_message_of_the_error() -> None:
+    call = FakeRareCall("/s/Refuse")
+    answer(call, HANDLERS)
+    assert call.answers == [(5, "no such model")]
+
+
+def test_answer_of_a_bug_is_internal_and_logged_and_tells_no_secret() -> None:
+    call = FakeRareCall("/s/Break")
+    with capture_logs() as logs:
+        answer(call, HANDLERS)
+    assert call.answers == [(13, "KeyError in /s/Break; see the server's log")]
+    assert [log["event"] for log in logs] == ["rare_call_failed"]
+
+
+def test_answer_of_unknown_method_is_unimplemented() -> None:
+    call = FakeRareCall("/s/Unknown")
+    answer(call, HANDLERS)
+    assert call.answers == [(12, "unknown method /s/Unknown")]
+
+
+def test_rare_call_threads_answer_until_they_are_stopped() -> None:
+    grpc = FakeGrpcServer()
+    threads = RareCallThreads(grpc.take_rare_call, HANDLERS)
+    calls = [FakeRareCall("/s/Reverse", b"ab"), FakeRareCall("/s/Refuse")]
+    for call in calls:
+        grpc.call(call)
+    threads.start()
+    assert all(call.is_answered.wait(10) for call in calls)
+    grpc.shutdown(0)
+    assert threads.stop(timeout_seconds=10)
+    assert [call.answers for call in calls] == [[b"ba"], [(5, "no such model")]]
+
+
+def test_rare_call_threads_survive_a_call_that_cannot_be_answered() -> None:
+    class Lost(FakeRareCall):
+        def reply(self, response: bytes) -> None:
+            raise RuntimeError("answered already")
+
+    grpc = FakeGrpcServer()
+    threads = RareCallThreads(grpc.take_rare_call, HANDLERS, thread_count=1)
+    sound = FakeRareCall("/s/Reverse", b"ab")
+    grpc.call(Lost("/s/Reverse"))
+    grpc.call(sound)
+    with capture_logs() as logs:
+        threads.start()
+        assert sound.is_answered.wait(10)
+        grpc.shutdown(0)
+        assert threads.stop(timeout_seconds=10)
+    assert [log["event"] for log in logs] == ["rare_call_lost"]
+
+
+def test_rare_call_threads_never_started_stop() -> None:
+    assert RareCallThreads(FakeGrpcServer().take_rare_call, HANDLERS).stop()

@@ -1,0 +1,286 @@
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from serving.admin_service import LIST_MODELS
+from serving.config import ModelConfig, ServerConfig
+from serving.errors import InvalidConfig, StatusCode, Unavailable
+from serving.model_service import GET_MODEL_STATUS
+from serving.protos import get_model_status_pb2
+from serving.servable import AVAILABLE, END, ServableId, ServableState, ServableStatus
+from serving.server import Server, StopSignals, is_ready
+from serving.state_monitor import Statuses
+from tests.unit.fakes import FakeGrpcServer, FakePlane, FakeRareCall, StatusError
+
+
+def drop(base_path: Path, version: int) -> None:
+    """A version that has settled long ago, so that no test waits for it to."""
+    directory = base_path / str(version)
+    directory.mkdir(parents=True)
+    (directory / "saved_model.pb").write_bytes(b"graph")
+    for path in (directory / "saved_model.pb", directory):
+        os.utime(path, (0, 0))
+
+
+def config_for(*base_paths: Path, **settings: object) -> ServerConfig:
+    models = tuple(ModelConfig(name=path.name, base_path=str(path)) for path in base_paths)
+    return ServerConfig(models=models, **settings)  # type: ignore[arg-type]
+
+
+def has_state(model: str, state: ServableState) -> Callable[[Statuses], bool]:
+    return lambda statuses: any(status.state is state for status in statuses.get(model, ()))
+
+
+@pytest.fixture
+def plane() -> FakePlane:
+    return FakePlane()
+
+
+# --- Start to stop --------------------------------------------------------------------------------
+
+
+def test_server_serves_what_is_in_the_base_path_and_stops(tmp_path: Path, plane: FakePlane) -> None:
+    drop(tmp_path / "m", 7)
+    server = Server(config_for(tmp_path / "m", drain_seconds=3.0), native=plane)
+    with capture_logs() as logs:
+        server.start()
+        assert server.monitor.wait_until(has_state("m", AVAILABLE), timeout_seconds=30)
+        assert plane.serving_map.versions("m") == [7]
+        assert server.stop()
+    assert plane.grpc.log == ["start", "shutdown 3"]
+    assert plane.serving_map.versions("m") == []
+    assert all(servable.is_destroyed for servable in plane.servables)
+    events = [log["event"] for log in logs]
+    assert events.index("listening") < events.index("version_available") < events.index("stopped")
+
+
+def test_server_leaves_no_thread_behind(tmp_path: Path, plane: FakePlane) -> None:
+    before = set(threading.enumerate())
+    drop(tmp_path / "m", 7)
+    server = Server(config_for(tmp_path / "m"), native=plane)
+    server.start()
+    assert server.stop()
+    assert set(threading.enumerate()) <= before
+
+
+def test_server_tells_when_it_listens_and_when_it_is_ready(
+    tmp_path: Path, plane: FakePlane
+) -> None:
+    drop(tmp_path / "a", 1)
+    told: list[str] = []
+    ready = threading.Event()
+
+    def on_ready(port: int) -> None:
+        told.append(f"ready {port}")
+        ready.set()
+
+    server = Server(
+        config_for(tmp_path / "a", tmp_path / "b", file_system_poll_wait_seconds=0.01),
+        native=plane,
+        on_listening=lambda port: told.append(f"listening {port}"),
+        on_ready=on_ready,
+    )
+    server.start()
+    assert server.monitor.wait_until(has_state("a", AVAILABLE), timeout_seconds=30)
+    assert told == ["listening 12345"]
+    drop(tmp_path / "b", 1)
+    assert ready.wait(30)
+    server.stop()
+    assert told == ["listening 12345", "ready 12345"]
+
+
+def test_server_health_follows_its_models_and_ends_with_draining(
+    tmp_path: Path, plane: FakePlane
+) -> None:
+    drop(tmp_path / "m", 7)
+    server = Server(config_for(tmp_path / "m"), native=plane)
+    serving = threading.Event()
+    real_set_health = plane.grpc.set_health
+
+    def set_health(service: str, is_serving: bool) -> None:
+        real_set_health(service, is_serving)
+        if all(plane.grpc.health.values()):
+            serving.set()
+
+    server._health._set_health = set_health
+    server.start()
+    assert serving.wait(30)
+    assert set(plane.grpc.health) == {
+        "",
+        "m",
+        "tensorflow.serving.PredictionService",
+        "tensorflow.serving.ModelService",
+    }
+    server.stop()
+    assert not any(plane.grpc.health.values())
+
+
+def test_server_bad_base_path_of_one_model_does_not_touch_another(
+    tmp_path: Path, plane: FakePlane
+) -> None:
+    drop(tmp_path / "good", 1)
+    (tmp_path / "bad").write_text("no directory")
+    server = Server(config_for(tmp_path / "bad", tmp_path / "good"), native=plane)
+    server.start()
+    assert server.monitor.wait_until(has_state("good", AVAILABLE), timeout_seconds=30)
+    assert server.stop()
+
+
+def test_server_answers_rare_calls(tmp_path: Path, plane: FakePlane) -> None:
+    drop(tmp_path / "m", 7)
+    server = Server(config_for(tmp_path / "m"), native=plane)
+    server.start()
+    server.monitor.wait_until(has_state("m", AVAILABLE), timeout_seconds=30)
+    request = get_model_status_pb2.GetModelStatusRequest()
+    request.model_spec.name = "m"
+    call = FakeRareCall(GET_MODEL_STATUS, request.SerializeToString())
+    plane.grpc.call(call)
+    assert call.is_answered.wait(30)
+    server.stop()
+    assert plane.grpc.options["rare_methods"] == [GET_MODEL_STATUS, LIST_MODELS]
+    (answer,) = call.answers
+    assert isinstance(answer, bytes)
+    (status,) = get_model_status_pb2.GetModelStatusResponse.FromString(answer).model_version_status
+    assert (status.version, status.state) == (7, AVAILABLE)
+
+
+def test_server_failing_load_is_ready_and_not_serving(tmp_path: Path, plane: FakePlane) -> None:
+    drop(tmp_path / "m", 7)
+    plane.failures["restore"] = StatusError(15, "bad checksum")
+    ready = threading.Event()
+    server = Server(config_for(tmp_path / "m"), native=plane, on_ready=lambda port: ready.set())
+    server.start()
+    assert ready.wait(30)
+    server.stop()
+    status = server.monitor.status(ServableId("m", 7))
+    assert status is not None
+    assert (status.health.code, status.health.message) == (StatusCode.DATA_LOSS, "bad checksum")
+    assert plane.grpc.health["m"] is False
+
+
+# --- Configuration --------------------------------------------------------------------------------
+
+
+def test_server_passes_its_settings_to_the_data_plane(tmp_path: Path, plane: FakePlane) -> None:
+    config = config_for(
+        tmp_path / "m",
+        host="::1",
+        port=8500,
+        grpc_socket_path="/run/millpond.sock",
+        grpc_channel_arguments={"grpc.max_concurrent_streams": 5},
+        completion_queue_count=3,
+        max_message_bytes=1000,
+        tensorflow_intra_op_parallelism=4,
+        tensorflow_inter_op_parallelism=5,
+    )
+    Server(config, native=plane)
+    assert plane.initialized == {"intra": 4, "inter": 5}
+    assert plane.grpc.options == {
+        "addresses": ["[::1]:8500", "unix:/run/millpond.sock"],
+        "completion_queue_count": 3,
+        "max_message_bytes": 1000,
+        "channel_arguments": {"grpc.max_concurrent_streams": 5},
+        "rare_methods": [GET_MODEL_STATUS, LIST_MODELS],
+    }
+
+
+def test_server_unknown_platform_is_refused_before_anything_starts(
+    tmp_path: Path, plane: FakePlane
+) -> None:
+    model = ModelConfig(name="m", base_path=str(tmp_path), platform="caffe")
+    with pytest.raises(InvalidConfig, match="model 'm': model_platform 'caffe' is unknown"):
+        Server(ServerConfig(models=(model,)), native=plane)
+
+
+def test_server_port_in_use_is_told_and_starts_nothing(tmp_path: Path, plane: FakePlane) -> None:
+    plane.grpc = FakeGrpcServer(start_error=StatusError(14, "port 8500 is in use"))
+    server = Server(config_for(tmp_path / "m"), native=plane)
+    before = set(threading.enumerate())
+    with pytest.raises(Unavailable, match="port 8500 is in use"):
+        server.start()
+    assert set(threading.enumerate()) <= before
+
+
+def test_server_zero_load_threads_means_one(tmp_path: Path, plane: FakePlane) -> None:
+    drop(tmp_path / "m", 7)
+    with capture_logs() as logs:
+        server = Server(config_for(tmp_path / "m", num_load_threads=0), native=plane)
+    assert [log["executor"] for log in logs if log["event"] == "thread_count_raised"] == ["loader"]
+    server.start()
+    assert server.monitor.wait_until(has_state("m", AVAILABLE), timeout_seconds=30)
+    server.stop()
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected"),
+    [
+        ({}, False),
+        ({"a": AVAILABLE}, False),
+        ({"a": AVAILABLE, "b": ServableState.LOADING}, False),
+        ({"a": AVAILABLE, "b": END}, True),
+        ({"a": AVAILABLE, "b": AVAILABLE}, True),
+    ],
+)
+def test_is_ready_when_every_model_was_tried(
+    statuses: dict[str, ServableState], expected: bool
+) -> None:
+    values = {
+        name: (ServableStatus(id=ServableId(name, 1), state=state),)
+        for name, state in statuses.items()
+    }
+    assert is_ready(["a", "b"], values) is expected
+
+
+# --- Signals --------------------------------------------------------------------------------------
+
+
+def test_server_runs_until_a_stop_is_requested(tmp_path: Path, plane: FakePlane) -> None:
+    drop(tmp_path / "m", 7)
+    server = Server(config_for(tmp_path / "m"), native=plane)
+    server.request_stop("test")
+    assert server.run() == 0
+    assert plane.grpc.log[-1].startswith("shutdown")
+
+
+def test_server_run_stops_on_sigterm_and_puts_the_handlers_back(
+    tmp_path: Path, plane: FakePlane
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    server = Server(
+        config_for(tmp_path / "m"),
+        native=plane,
+        on_listening=lambda port: signal.raise_signal(signal.SIGTERM),
+    )
+    assert server.run() == 0
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+class Signals:
+    """StopSignals and what it did."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+        self.exits: list[int] = []
+        self.signals = StopSignals(self.reasons.append, self.exits.append)
+
+
+def test_stop_signals_first_requests_a_stop() -> None:
+    fixture = Signals()
+    fixture.signals.receive(signal.SIGTERM)
+    assert (fixture.reasons, fixture.exits) == (["SIGTERM"], [])
+
+
+@pytest.mark.parametrize(("second", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_stop_signals_second_exits_at_once_with_a_line(
+    second: signal.Signals, status: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fixture = Signals()
+    fixture.signals.receive(signal.SIGTERM)
+    fixture.signals.receive(second)
+    assert (fixture.reasons, fixture.exits) == (["SIGTERM"], [status])
+    assert f"second signal ({second.name})" in capfd.readouterr().err

@@ -1,0 +1,321 @@
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from serving.clock import SystemClock
+from serving.errors import FailedPrecondition
+from serving.servable import AspiredVersion
+from serving.source import FileSystemSource, fingerprint, list_children
+from serving.version_selection import All, Latest, VersionSelection
+from tests.unit.fakes import FakeClock
+
+
+class Aspirations:
+    """Every aspired list that a source has set."""
+
+    def __init__(self) -> None:
+        self.lists: list[list[int]] = []
+        self.directories: dict[int, str] = {}
+
+    def set_aspired(self, name: str, versions: Sequence[AspiredVersion]) -> None:
+        assert name == "m"
+        self.lists.append([version.version for version in versions])
+        self.directories.update({version.version: version.directory for version in versions})
+
+
+def check(directory: str) -> None:
+    if not Path(directory, "saved_model.pb").exists():
+        raise FailedPrecondition("saved_model.pb is missing")
+
+
+def make_source(
+    base_path: Path,
+    aspirations: Aspirations,
+    clock: FakeClock,
+    selection: VersionSelection | None = None,
+    period_seconds: float = 60,
+) -> FileSystemSource:
+    return FileSystemSource(
+        "m",
+        str(base_path),
+        selection or All(),
+        set_aspired=aspirations.set_aspired,
+        check=check,
+        period_seconds=period_seconds,
+        clock=clock,
+    )
+
+
+def drop(base_path: Path, name: str, clock: FakeClock, *, age_seconds: float = 60) -> Path:
+    """A version directory whose newest change is `age_seconds` ago; complete."""
+    directory = base_path / name
+    directory.mkdir(parents=True)
+    (directory / "saved_model.pb").write_bytes(b"graph")
+    set_age(directory, clock, age_seconds)
+    return directory
+
+
+def set_age(directory: Path, clock: FakeClock, age_seconds: float) -> None:
+    at_ns = clock.wall_ns() - round(age_seconds * 1e9)
+    for path in [*directory.rglob("*"), directory]:
+        os.utime(path, ns=(at_ns, at_ns))
+
+
+def remove(directory: Path) -> None:
+    for path in directory.iterdir():
+        path.unlink()
+    directory.rmdir()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def aspirations() -> Aspirations:
+    return Aspirations()
+
+
+def test_source_old_complete_version_is_aspired_at_the_first_poll(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    drop(tmp_path, "7", clock)
+    assert make_source(tmp_path, aspirations, clock).poll() == 60
+    assert aspirations.lists == [[7]]
+    assert aspirations.directories == {7: str(tmp_path / "7")}
+
+
+def test_source_fresh_version_is_aspired_once_it_has_settled(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    drop(tmp_path, "7", clock, age_seconds=0.25)
+    source = make_source(tmp_path, aspirations, clock)
+    assert source.poll() == 0.75
+    clock.advance(0.75)
+    source.poll()
+    assert aspirations.lists == [[7]]
+
+
+def test_source_version_still_being_copied_is_not_aspired(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    source = make_source(tmp_path, aspirations, clock)
+    directory = drop(tmp_path, "7", clock, age_seconds=-3600)
+    for size in range(1, 5):
+        (directory / "shard").write_bytes(b"x" * size)
+        set_age(directory, clock, -3600)
+        source.poll()
+        clock.advance(1)
+    assert aspirations.lists == []
+    source.poll()
+    assert aspirations.lists == [[7]]
+
+
+def test_source_half_copied_version_waits_for_the_rest(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    (tmp_path / "7").mkdir()
+    set_age(tmp_path / "7", clock, 60)
+    source = make_source(tmp_path, aspirations, clock)
+    with capture_logs() as logs:
+        source.poll()
+        source.poll()
+    assert [log["reason"] for log in logs if log["event"] == "version_incomplete"] == [
+        "saved_model.pb is missing"
+    ]
+    (tmp_path / "7" / "saved_model.pb").write_bytes(b"graph")
+    set_age(tmp_path / "7", clock, 30)
+    source.poll()
+    assert aspirations.lists == [[7]]
+
+
+def test_source_same_versions_are_set_once(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    drop(tmp_path, "7", clock)
+    source = make_source(tmp_path, aspirations, clock)
+    source.poll()
+    source.poll()
+    assert aspirations.lists == [[7]]
+
+
+def test_source_removed_version_is_omitted(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    drop(tmp_path, "1", clock)
+    newer = drop(tmp_path, "2", clock)
+    source = make_source(tmp_path, aspirations, clock, Latest(1))
+    source.poll()
+    remove(newer)
+    source.poll()
+    assert aspirations.lists == [[2], [1]]
+
+
+def test_source_renamed_version_is_withdrawn(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    drop(tmp_path, "1", clock)
+    drop(tmp_path, "2", clock).rename(tmp_path / "2.denied")
+    make_source(tmp_path, aspirations, clock).poll()
+    assert aspirations.lists == [[1]]
+
+
+def test_source_emptied_base_path_keeps_the_version_and_says_so_once(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    directory = drop(tmp_path, "1", clock)
+    source = make_source(tmp_path, aspirations, clock)
+    source.poll()
+    remove(directory)
+    with capture_logs() as logs:
+        source.poll()
+        source.poll()
+    assert aspirations.lists == [[1]]
+    assert [log["event"] for log in logs] == ["last_version_gone_from_disk"]
+
+
+def test_source_vanished_base_path_keeps_the_version_and_says_so_once(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    base_path = tmp_path / "models"
+    drop(base_path, "1", clock)
+    source = make_source(base_path, aspirations, clock)
+    source.poll()
+    base_path.rename(tmp_path / "elsewhere")
+    with capture_logs() as logs:
+        source.poll()
+        source.poll()
+        (tmp_path / "elsewhere").rename(base_path)
+        source.poll()
+    assert aspirations.lists == [[1]]
+    assert [log["event"] for log in logs] == ["base_path_unreadable", "warning_over"]
+    assert str(base_path) in logs[0]["reason"]
+
+
+def test_source_base_path_that_appears_later_is_found(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    source = make_source(tmp_path / "models", aspirations, clock)
+    source.poll()
+    drop(tmp_path / "models", "1", clock)
+    source.poll()
+    assert aspirations.lists == [[1]]
+
+
+def test_source_numeric_file_and_duplicate_are_told_once(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    drop(tmp_path, "1", clock)
+    drop(tmp_path, "001", clock)
+    (tmp_path / "2").write_text("not a directory")
+    source = make_source(tmp_path, aspirations, clock)
+    with capture_logs() as logs:
+        source.poll()
+        source.poll()
+    warnings = sorted(log["event"] for log in logs if log["log_level"] == "warning")
+    assert warnings == ["duplicate_version_ignored", "numeric_file_ignored"]
+    assert aspirations.directories == {1: str(tmp_path / "1")}
+
+
+def test_source_version_behind_a_symbolic_link_is_found(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    directory = drop(tmp_path / "store", "abc", clock)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "1").symlink_to(directory)
+    make_source(tmp_path / "models", aspirations, clock).poll()
+    assert aspirations.lists == [[1]]
+
+
+def test_source_polls_once_with_period_zero(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    drop(tmp_path, "1", clock)
+    assert make_source(tmp_path, aspirations, clock, period_seconds=0).poll() is None
+
+
+def test_source_thread_polls_once_and_ends_with_period_zero(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    drop(tmp_path, "1", clock, age_seconds=0)
+    source = make_source(tmp_path, aspirations, clock, period_seconds=0)
+    source.start()
+    source._thread.join(10)
+    assert aspirations.lists == [[1]]
+    assert clock.waits == [1.0]
+
+
+def test_source_thread_never_polls_with_negative_period(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    drop(tmp_path, "1", clock)
+    source = make_source(tmp_path, aspirations, clock, period_seconds=-1)
+    source.start()
+    source.stop()
+    assert source.join(timeout_seconds=10)
+    assert aspirations.lists == []
+
+
+def test_source_thread_that_waits_stops_at_once(tmp_path: Path, aspirations: Aspirations) -> None:
+    source = FileSystemSource(
+        "m",
+        str(tmp_path),
+        All(),
+        set_aspired=aspirations.set_aspired,
+        check=check,
+        period_seconds=3600,
+        clock=SystemClock(),
+    )
+    source.start()
+    source.stop()
+    assert source.join(timeout_seconds=10)
+
+
+def test_source_poll_that_raises_is_tried_again(
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, aspirations: Aspirations
+) -> None:
+    source = make_source(tmp_path, aspirations, clock)
+    answers: list[float | Exception | None] = [ValueError("bug"), None]
+
+    def poll() -> float | None:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(source, "poll", poll)
+    with capture_logs() as logs:
+        source._run()
+    assert [log["event"] for log in logs] == ["poll_failed"]
+    assert clock.waits == [60]
+
+
+def test_list_children_of_a_file_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("")
+    assert "Not a directory" in list_children(str(path)).error
+
+
+def test_fingerprint_holds_every_file_and_directory(tmp_path: Path) -> None:
+    (tmp_path / "variables").mkdir()
+    (tmp_path / "variables" / "variables.index").write_bytes(b"12345")
+    (tmp_path / "saved_model.pb").write_bytes(b"123")
+    sizes = {path: size for path, size, _ in fingerprint(str(tmp_path)).entries}
+    assert set(sizes) == {"", "variables", "variables/variables.index", "saved_model.pb"}
+    assert (sizes["saved_model.pb"], sizes["variables/variables.index"]) == (3, 5)
+
+
+def test_fingerprint_tolerates_links_to_nothing_and_in_circles(tmp_path: Path) -> None:
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "circle").symlink_to(tmp_path)
+    paths = [path for path, _, _ in fingerprint(str(tmp_path)).entries]
+    assert paths == ["", "circle", "dangling"]
+
+
+def test_fingerprint_of_what_is_gone_raises(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        fingerprint(str(tmp_path / "7"))

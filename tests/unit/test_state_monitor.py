@@ -1,0 +1,101 @@
+import threading
+
+from structlog.testing import capture_logs
+
+from serving.clock import SystemClock
+from serving.servable import (
+    AVAILABLE,
+    END,
+    LOADING,
+    START,
+    LoadStage,
+    ServableId,
+    ServableState,
+    ServableStatus,
+)
+from serving.state_monitor import ENDED_COUNT_MAX, StateMonitor, Statuses
+from tests.unit.fakes import FakeClock
+
+
+def status(version: int, state: ServableState = AVAILABLE, name: str = "m") -> ServableStatus:
+    return ServableStatus(id=ServableId(name, version), state=state)
+
+
+def is_available(statuses: Statuses) -> bool:
+    return any(item.state is AVAILABLE for item in statuses.get("m", ()))
+
+
+def test_monitor_knows_the_last_status_of_each_version() -> None:
+    monitor = StateMonitor(FakeClock())
+    for item in (status(2, LOADING), status(1), status(2), status(1, name="n")):
+        monitor.record(item)
+    assert monitor.status(ServableId("m", 2)) == status(2)
+    assert monitor.statuses() == {"m": (status(1), status(2)), "n": (status(1, name="n"),)}
+
+
+def test_monitor_unknown_version_is_none() -> None:
+    assert StateMonitor(FakeClock()).status(ServableId("m", 1)) is None
+
+
+def test_monitor_snapshot_does_not_change_afterwards() -> None:
+    monitor = StateMonitor(FakeClock())
+    monitor.record(status(1, LOADING))
+    before = monitor.statuses()
+    monitor.record(status(1))
+    assert before == {"m": (status(1, LOADING),)}
+
+
+def test_monitor_tells_listeners_of_states_in_order_and_not_of_stages() -> None:
+    monitor = StateMonitor(FakeClock())
+    heard: list[ServableState] = []
+    monitor.add_listener(lambda item: heard.append(item.state))
+    monitor.record(status(1, START))
+    monitor.record(status(1, LOADING))
+    monitor.record(ServableStatus(id=ServableId("m", 1), state=LOADING, stage=LoadStage.INIT))
+    monitor.record(status(1))
+    assert heard == [START, LOADING, AVAILABLE]
+
+
+def test_monitor_listener_that_raises_does_not_keep_the_next_from_hearing() -> None:
+    monitor = StateMonitor(FakeClock())
+    heard: list[ServableStatus] = []
+
+    def break_down(item: ServableStatus) -> None:
+        raise ValueError("bug")
+
+    monitor.add_listener(break_down)
+    monitor.add_listener(heard.append)
+    with capture_logs() as logs:
+        monitor.record(status(1))
+    assert heard == [status(1)]
+    assert [log["event"] for log in logs] == ["listener_failed"]
+
+
+def test_monitor_forgets_the_versions_that_ended_first() -> None:
+    monitor = StateMonitor(FakeClock())
+    monitor.record(status(0))
+    for version in range(ENDED_COUNT_MAX + 5, 0, -1):
+        monitor.record(status(version, END))
+    kept = [item.id.version for item in monitor.statuses()["m"]]
+    assert kept == list(range(ENDED_COUNT_MAX + 1))
+
+
+def test_monitor_wait_for_what_is_there_returns_at_once() -> None:
+    monitor = StateMonitor(FakeClock())
+    monitor.record(status(1))
+    assert monitor.wait_until(is_available, timeout_seconds=0)
+
+
+def test_monitor_wait_for_what_does_not_come_ends_at_the_timeout() -> None:
+    clock = FakeClock()
+    monitor = StateMonitor(clock)
+    assert not monitor.wait_until(is_available, timeout_seconds=5)
+    assert sum(clock.waits) == 5
+
+
+def test_monitor_wait_is_woken_by_a_record() -> None:
+    monitor = StateMonitor(SystemClock())
+    recorder = threading.Thread(target=lambda: monitor.record(status(1)))
+    recorder.start()
+    assert monitor.wait_until(is_available, timeout_seconds=10)
+    recorder.join()

@@ -1,0 +1,69 @@
+import pytest
+from structlog.testing import capture_logs
+
+from serving.servable import ServableId, UnloadStage
+from serving.unload import QUIESCE_WARNING_SECONDS, Unload
+from tests.unit.fakes import FakeClock, FakeServable, FakeServingMap
+
+ID = ServableId("m", 7)
+
+
+class WayOut:
+    """A published servable and its unload."""
+
+    def __init__(self, handle_count: int = 0) -> None:
+        self.clock = FakeClock()
+        self.serving_map = FakeServingMap()
+        self.servable = FakeServable(ID)
+        self.servable.handle_count = handle_count
+        self.serving_map.publish(self.servable)
+        self.stages: dict[UnloadStage, float] = {}
+        self.unload = Unload(
+            ID,
+            self.servable,
+            serving_map=self.serving_map,
+            clock=self.clock,
+            stage_ended=self.stages.__setitem__,
+        )
+
+
+def test_unload_without_handles_takes_one_turn() -> None:
+    way_out = WayOut()
+    assert way_out.unload.take_turn()
+    assert way_out.servable.is_destroyed
+    assert way_out.serving_map.log == ["publish m/7", "retire m/7"]
+    assert list(way_out.stages) == [UnloadStage.QUIESCE, UnloadStage.DESTROY]
+
+
+def test_unload_held_by_a_request_is_retired_and_not_destroyed() -> None:
+    way_out = WayOut(handle_count=1)
+    assert not way_out.unload.take_turn()
+    assert not way_out.servable.is_published
+    assert not way_out.servable.is_destroyed
+
+
+def test_unload_is_destroyed_in_the_turn_after_the_last_handle() -> None:
+    way_out = WayOut(handle_count=1)
+    way_out.unload.take_turn()
+    way_out.clock.advance(2)
+    way_out.servable.handle_count = 0
+    assert way_out.unload.take_turn()
+    assert way_out.stages[UnloadStage.QUIESCE] == 2
+
+
+def test_unload_held_for_long_is_told_once() -> None:
+    way_out = WayOut(handle_count=3)
+    with capture_logs() as logs:
+        for _ in range(3):
+            way_out.unload.take_turn()
+            way_out.clock.advance(QUIESCE_WARNING_SECONDS)
+    assert [(log["event"], log["handle_count"]) for log in logs] == [("quiesce_slow", 3)]
+
+
+def test_unload_logs_what_the_version_has_served() -> None:
+    with capture_logs() as logs:
+        WayOut().unload.take_turn()
+    (log,) = logs
+    assert log["event"] == "version_unloaded"
+    assert (log["request_count"], log["failed_count"]) == (7, 2)
+    assert log["latency_seconds_p999"] == pytest.approx(0.003)

@@ -1,0 +1,74 @@
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.errors import DataLoss
+from warmup.records import read_records, write_records
+
+# As tf.io.TFRecordWriter writes [b"a", b""]: the reference for the framing and both checksums.
+REFERENCE_HEX = "01000000000000000175de4161786ee428000000000000000029039807d8ea82a2"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "records"
+
+
+def damaged(path: Path, offset: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 1
+    path.write_bytes(content)
+
+
+def test_write_records_frames_as_tensorflow_does(path: Path):
+    write_records(path, [b"a", b""])
+    assert path.read_bytes().hex() == REFERENCE_HEX
+
+
+@given(st.lists(st.binary(max_size=50), max_size=5))
+def test_records_round_trip(tmp_path_factory: pytest.TempPathFactory, records: list[bytes]):
+    path = tmp_path_factory.getbasetemp() / "records"
+    write_records(path, records)
+    assert list(read_records(path)) == records
+
+
+def test_read_records_of_empty_file_yields_none(path: Path):
+    path.touch()
+    assert list(read_records(path)) == []
+
+
+@pytest.mark.parametrize(
+    ("offset", "message"),
+    [
+        (0, "checksum of the record length at byte 0"),
+        (8, "checksum of the record length at byte 0"),
+        (12, "checksum of the record at byte 0"),
+        (15, "checksum of the record at byte 0"),
+        (19, "checksum of the record length at byte 19"),
+        (31, "checksum of the record at byte 19"),
+    ],
+)
+def test_read_records_damaged_byte_raises_data_loss_with_offset(
+    path: Path, offset: int, message: str
+):
+    write_records(path, [b"abc", b"def"])
+    damaged(path, offset)
+    with pytest.raises(DataLoss, match=f"{re.escape(str(path))}.*{message}"):
+        list(read_records(path))
+
+
+@pytest.mark.parametrize("size", range(1, 19))
+def test_read_records_file_cut_short_raises_data_loss(path: Path, size: int):
+    write_records(path, [b"abc"])
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(DataLoss, match=r"at byte 0 .*cut short"):
+        list(read_records(path))
+
+
+def test_read_records_yields_what_stands_before_the_damage(path: Path):
+    write_records(path, [b"abc", b"def"])
+    damaged(path, 31)
+    assert next(read_records(path)) == b"abc"

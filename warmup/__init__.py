@@ -1,0 +1,1 @@
+"""Warm-up data: requests that a version answers before anyone else may ask it."""

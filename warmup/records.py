@@ -1,0 +1,75 @@
+"""TFRecord files: the framing of `assets.extra/tf_serving_warmup_requests`.
+
+A record is its length (uint64, little endian), the masked crc32c of those eight bytes, the data,
+and the masked crc32c of the data. Both checksums are checked on reading.
+"""
+
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import google_crc32c
+
+from serving.errors import DataLoss
+
+_HEADER = struct.Struct("<QI")
+_FOOTER = struct.Struct("<I")
+# TFRecord stores checksums rotated and shifted by this, because the crc of data that holds its own
+# crc is weak.
+_MASK_DELTA = 0xA282EAD8
+
+
+def read_records(path: Path) -> Iterator[bytes]:
+    """Yields the data of each record in order, one in memory at a time.
+
+    Raises DataLoss, naming file and byte offset, for a record cut short or a checksum that differs,
+    when the iteration gets there; OSError where the file cannot be read.
+    """
+    with path.open("rb") as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        while (offset := file.tell()) < size_bytes:
+            yield _read_record(file, offset, size_bytes, path)
+
+
+def write_records(path: Path, records: Iterable[bytes]) -> None:
+    """Writes a TFRecord file, replacing what is there. Raises OSError."""
+    with path.open("wb") as file:
+        for record in records:
+            length = struct.pack("<Q", len(record))
+            file.write(length)
+            file.write(_FOOTER.pack(_masked_crc32c(length)))
+            file.write(record)
+            file.write(_FOOTER.pack(_masked_crc32c(record)))
+
+
+def _read_record(file: BinaryIO, offset: int, size_bytes: int, path: Path) -> bytes:
+    """Reads the record that starts at `offset`, which is where `file` stands."""
+    header = file.read(_HEADER.size)
+    if len(header) < _HEADER.size:
+        raise DataLoss(f"{path}: record header at byte {offset} is cut short; copy the file again")
+    length_bytes, length_crc32c = _HEADER.unpack(header)
+    if _masked_crc32c(header[:8]) != length_crc32c:
+        raise DataLoss(
+            f"{path}: checksum of the record length at byte {offset} differs; "
+            "the file is damaged or no TFRecord file"
+        )
+    # Before reading, so that a damaged length allocates nothing.
+    if offset + _HEADER.size + length_bytes + _FOOTER.size > size_bytes:
+        raise DataLoss(
+            f"{path}: record at byte {offset} of {length_bytes} bytes is cut short at the file's "
+            f"end, byte {size_bytes}; copy the file again"
+        )
+    record = file.read(length_bytes)
+    (record_crc32c,) = _FOOTER.unpack(file.read(_FOOTER.size))
+    if _masked_crc32c(record) != record_crc32c:
+        raise DataLoss(
+            f"{path}: checksum of the record at byte {offset} differs; copy the file again"
+        )
+    return record
+
+
+def _masked_crc32c(data: bytes) -> int:
+    crc32c: int = google_crc32c.value(data)
+    return ((crc32c >> 15 | crc32c << 17) + _MASK_DELTA) & 0xFFFFFFFF

@@ -1,0 +1,123 @@
+"""Replays the warm-up records of a version before it becomes available.
+
+TensorFlow runs the first request of each shape slowly (it optimises the graph, makes executors and
+touches memory for the first time). A version whose records look like its clients' requests has
+that behind it when it is published.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from serving.clock import NS_PER_SECOND, Clock
+from serving.errors import DataLoss, InvalidConfig, MillpondError, Unimplemented
+from serving.protos import prediction_log_pb2
+from warmup.records import read_records
+
+WARM_UP_FILE = Path("assets.extra", "tf_serving_warmup_requests")
+"""Where a version keeps its records, below its own directory."""
+
+# TensorFlow Serving's limit. Records should stand for the traffic; a file with more is a log of it,
+# and would keep the version from serving for minutes.
+RECORD_COUNT_MAX = 1_000
+
+Predict = Callable[[bytes], bytes]
+"""Serialized PredictRequest to serialized PredictResponse, as `Servable.predict` has it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmUpResult:
+    """What a replay did. `slowest_record` counts from 1; 0 where there was no record."""
+
+    record_count: int
+    request_count: int
+    seconds: float
+    slowest_seconds: float
+    slowest_record: int
+
+
+def warm_up(directory: Path, predict: Predict, *, iterations: int, clock: Clock) -> WarmUpResult:
+    """Sends each record of the version in `directory` through `predict`, `iterations` times in a row.
+
+    On the calling thread. Nothing is run unless the whole file is sound, so that a bad record
+    near its end costs no minutes. A version without the file is warm with 0 records; `iterations`
+    below 1 means 1, as in TensorFlow Serving.
+
+    Raises DataLoss (damaged file, with the byte offset), InvalidConfig (more than 1,000 records),
+    Unimplemented (a kind of record whose RPC is not there yet), OSError (unreadable), and what
+    `predict` raises, a MillpondError with the record's number before its message.
+    """
+    path = directory / WARM_UP_FILE
+    started_ns = clock.now_ns()
+    record_count = _checked_count(path)
+    durations_ns = [
+        _replay(number, request, path, predict, iterations=max(iterations, 1), clock=clock)
+        for number, request in _predict_requests(path, record_count)
+    ]
+    slowest_ns = max(durations_ns, default=0)
+    return WarmUpResult(
+        record_count=record_count,
+        request_count=record_count * max(iterations, 1),
+        seconds=(clock.now_ns() - started_ns) / NS_PER_SECOND,
+        slowest_seconds=slowest_ns / NS_PER_SECOND,
+        slowest_record=durations_ns.index(slowest_ns) + 1 if durations_ns else 0,
+    )
+
+
+def _checked_count(path: Path) -> int:
+    """Reads the whole file once, keeping one record at a time, and counts; 0 where there is none."""
+    if not path.exists():
+        return 0
+    record_count = 0
+    for number, record in enumerate(read_records(path), start=1):
+        if number > RECORD_COUNT_MAX:
+            raise InvalidConfig(
+                f"{path}: more than {RECORD_COUNT_MAX} records; keep those that stand for the traffic"
+            )
+        _check_kind(_parse(number, record, path), number, path)
+        record_count = number
+    return record_count
+
+
+def _predict_requests(path: Path, record_count: int) -> Iterator[tuple[int, bytes]]:
+    """Yields (number, serialized PredictRequest) of a file that `_checked_count` has passed."""
+    if record_count == 0:
+        return
+    for number, record in enumerate(read_records(path), start=1):
+        log = _parse(number, record, path)
+        yield number, log.predict_log.request.SerializeToString()
+
+
+def _replay(
+    number: int, request: bytes, path: Path, predict: Predict, *, iterations: int, clock: Clock
+) -> int:
+    """Runs one record and returns the nanoseconds of its slowest iteration."""
+    slowest_ns = 0
+    for _ in range(iterations):
+        started_ns = clock.now_ns()
+        try:
+            predict(request)
+        except MillpondError as error:
+            raise type(error)(f"{path}: record {number}: {error}", code=error.code) from error
+        slowest_ns = max(slowest_ns, clock.now_ns() - started_ns)
+    return slowest_ns
+
+
+def _parse(number: int, record: bytes, path: Path) -> prediction_log_pb2.PredictionLog:
+    try:
+        return prediction_log_pb2.PredictionLog.FromString(record)
+    except DecodeError as error:
+        raise DataLoss(f"{path}: record {number} is no PredictionLog: {error}") from error
+
+
+def _check_kind(log: prediction_log_pb2.PredictionLog, number: int, path: Path) -> None:
+    kind = log.WhichOneof("log_type")
+    if kind is None:
+        raise InvalidConfig(f"{path}: record {number} is empty; write a predict_log")
+    if kind != "predict_log":
+        raise Unimplemented(
+            f"{path}: record {number} is a {kind}, and Millpond replays predict_log only; "
+            "take it out of the file"
+        )
