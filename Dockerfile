@@ -1,0 +1,33 @@
+# Two stages over one base: the first compiles, the second has what runs and nothing that compiles.
+# What the stages run are scripts, so that they can be tried without docker: `make check-docker` reads this file.
+ARG BASE=debian:bookworm-slim
+
+FROM ${BASE} AS build
+WORKDIR /src
+COPY scripts/install_packages.sh scripts/
+COPY scripts/docker/build.sh scripts/docker/
+COPY pyproject.toml CMakeLists.txt README.md LICENSE ./
+COPY cmake cmake/
+COPY native native/
+COPY serving serving/
+COPY warmup warmup/
+COPY loadtest loadtest/
+RUN scripts/docker/build.sh /opt/millpond
+
+FROM ${BASE}
+WORKDIR /
+COPY scripts/install_packages.sh scripts/docker/prepare_runtime.sh /tmp/setup/
+RUN /tmp/setup/prepare_runtime.sh
+COPY --from=build /opt/millpond /opt/millpond
+COPY scripts/docker/entrypoint.sh scripts/docker/healthcheck.py /opt/millpond/share/
+
+# As in TensorFlow Serving's image: models/NAME/VERSION below the base path, the port that its clients expect.
+ENV PATH=/opt/millpond/bin:/usr/local/bin:/usr/bin:/bin
+ENV MODEL_BASE_PATH=/models
+ENV MODEL_NAME=model
+ENV MILLPOND_PORT=8500
+VOLUME /models
+EXPOSE 8500
+USER millpond
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD /opt/millpond/share/healthcheck.py
+ENTRYPOINT ["/opt/millpond/share/entrypoint.sh"]

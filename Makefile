@@ -1,0 +1,156 @@
+# Millpond. `make help` lists the targets; `make demo` and `make test` set up whatever is missing.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BUILD  ?= build
+# Two: each compilation against TensorFlow's headers takes 1 to 2 GB.
+JOBS   ?= 2
+
+BIN    := $(VENV)/bin
+MODELS := $(BUILD)/models
+
+# What the module is built from; a change in any of them builds again what depends on it.
+NATIVE_SOURCES := CMakeLists.txt $(shell find cmake native -type f)
+NATIVE_TESTS   := $(shell find tests/native -type f 2>/dev/null)
+CXX_SOURCES    := $(shell find native tests/native -name '*.h' -o -name '*.cc' -o -name '*.cpp' 2>/dev/null)
+# clang-tidy runs below TensorFlow, whose headers it would take minutes to read.
+TIDY_SOURCES   := $(shell find native/base native/metrics native/memory -name '*.cc' 2>/dev/null)
+PYTHON_SOURCES := serving warmup loadtest tests scripts
+
+# $(call configure,FOLDER,OPTIONS): prints what CMake says only where it fails.
+define configure
+mkdir -p $(BUILD)/$(1) && { cmake -S . -B $(BUILD)/$(1) $(2) >$(BUILD)/$(1)/configure.log 2>&1 \
+  || { cat $(BUILD)/$(1)/configure.log; exit 1; }; }
+endef
+
+# The rungs below TensorFlow and their tests: what a sanitizer build has.
+WITHOUT_TENSORFLOW := -G Ninja -DMILLPOND_BUILD_MODULE=OFF -DMILLPOND_BUILD_TESTS=ON
+
+# ThreadSanitizer's shadow memory collides with the addresses that newer kernels hand out at random.
+UNRANDOMIZED := $(shell setarch -R true 2>/dev/null && echo setarch -R)
+CTEST := $(UNRANDOMIZED) ctest --output-on-failure --no-tests=error --timeout 300
+
+# TensorFlow's greeting at every import is no news.
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# --- What a person runs ---------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: setup ## Serve the CTR model, swap a version in and out under load, and print what happened
+	$(BIN)/python -m loadtest.demo --directory $(BUILD)/demo $(ARGS)
+
+.PHONY: serve
+serve: setup ## Serve ARGS, for example ARGS="--model_name=ctr --model_base_path=/models/ctr"
+	$(BIN)/millpond serve $(ARGS)
+
+.PHONY: test
+test: unit native sanitize integration ## Run all tests
+
+.PHONY: lint
+lint: lint-python lint-native ## Check style, types, the ladder of native/ and, by clang-tidy, the rungs below TensorFlow
+
+.PHONY: bench
+bench: setup packages-bench ## Measure the figures of the README: start, requests per second, swaps under load
+	$(BIN)/python -m loadtest.bench --directory $(BUILD)/demo $(ARGS)
+
+.PHONY: bench-native
+bench-native: setup ## Measure the parts of native/ that requests run through, over jemalloc
+	@$(call configure,editable,-DMILLPOND_BUILD_BENCH=ON)
+	cmake --build $(BUILD)/editable -j $(JOBS)
+	for bench in $(BUILD)/editable/native/bench/*_bench; do LD_PRELOAD=libjemalloc.so.2 $$bench || exit 1; done
+
+# --- Setting up -----------------------------------------------------------------------------------------------
+
+.PHONY: setup
+setup: $(VENV)/.installed ## Install packages, the virtual environment and the native module
+
+.PHONY: packages-%
+packages-%:
+	@scripts/install_packages.sh $*
+
+# Everything but the project itself: a change of the code installs nothing.
+$(VENV)/.dependencies: pyproject.toml | packages-build
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade 'pip>=25.1,<27'
+	$(BIN)/pip install --quiet --group dev
+	@touch $@
+
+# Editable: the Python files stay here, the module lands in the virtual environment.
+$(VENV)/.installed: $(VENV)/.dependencies $(NATIVE_SOURCES) LICENSE | packages-build packages-test
+	@echo "Building the native module; the first time takes minutes"
+	$(BIN)/pip install --quiet --no-build-isolation -C build-dir=$(BUILD)/editable --editable .
+	@touch $@
+
+# --- Tests ----------------------------------------------------------------------------------------------------
+
+.PHONY: unit
+unit: setup ## Run the unit tests (no TensorFlow, seconds)
+	$(BIN)/pytest tests/unit
+
+.PHONY: native
+native: setup ## Build and run the native tests
+	@$(call configure,editable,-DMILLPOND_BUILD_TESTS=ON)
+	cmake --build $(BUILD)/editable -j $(JOBS)
+	$(CTEST) --test-dir $(BUILD)/editable
+
+.PHONY: sanitize
+sanitize: sanitize-address sanitize-thread ## Run the native tests below TensorFlow under both sanitizers
+
+.PHONY: sanitize-address sanitize-thread
+sanitize-address sanitize-thread: sanitize-%: packages-build packages-test
+	@$(call configure,$*,$(WITHOUT_TENSORFLOW) -DMILLPOND_SANITIZE=$* -DCMAKE_BUILD_TYPE=RelWithDebInfo)
+	cmake --build $(BUILD)/$* -j $(JOBS)
+	$(CTEST) --test-dir $(BUILD)/$*
+
+.PHONY: integration
+integration: setup $(MODELS)/.fetched ## Run the integration tests (real server, stock clients, real models)
+	$(BIN)/pytest tests/integration
+
+$(MODELS)/.fetched: scripts/fetch_models.py | $(VENV)/.dependencies
+	$(BIN)/python scripts/fetch_models.py $(MODELS)
+	@touch $@
+
+# --- Lint -----------------------------------------------------------------------------------------------------
+
+.PHONY: lint-python
+lint-python: setup
+	$(BIN)/ruff check $(PYTHON_SOURCES)
+	$(BIN)/ruff format --check $(PYTHON_SOURCES)
+	$(BIN)/mypy --strict
+	$(BIN)/python scripts/check_stub.py
+
+.PHONY: lint-native
+lint-native: packages-build packages-test packages-lint
+	$(PYTHON) scripts/check_ladder.py
+	clang-format-14 --dry-run -Werror $(CXX_SOURCES)
+	@$(call configure,tidy,$(WITHOUT_TENSORFLOW) -DMILLPOND_SANITIZE=address)
+	printf '%s\n' $(TIDY_SOURCES) | xargs -P $(JOBS) -n 1 clang-tidy-14 --quiet -p $(BUILD)/tidy
+
+.PHONY: format
+format: $(VENV)/.dependencies packages-lint ## Rewrite all sources in the project's format
+	$(BIN)/ruff check --fix-only --quiet $(PYTHON_SOURCES)
+	$(BIN)/ruff format $(PYTHON_SOURCES)
+	clang-format-14 -i $(CXX_SOURCES)
+
+# --- The image, and clean machines ----------------------------------------------------------------------------
+
+.PHONY: check-docker
+check-docker: $(MODELS)/.fetched ## Run the Dockerfile's steps without docker, in a fresh Debian below build/ (root only)
+	$(PYTHON) scripts/try_dockerfile.py --work $(BUILD)/docker --model $(MODELS)/basic_pitch
+
+.PHONY: check-clean
+check-clean: ## Run `make test` and `make demo` on a fresh Debian below build/, twice each (root only)
+	$(PYTHON) scripts/try_clean_machine.py --work $(BUILD)/clean
+
+.PHONY: clean
+clean: ## Remove what was built (the virtual environment stays)
+	rm -rf $(BUILD) .mypy_cache .pytest_cache .ruff_cache $(VENV)/.installed

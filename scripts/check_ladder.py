@@ -1,0 +1,115 @@
+"""Checks the ladder of native/: each rung includes only itself and the rungs below it.
+
+Each foreign world (jemalloc, TensorFlow, gRPC, the binder) is included by one rung only.
+
+Usage: check_ladder.py [NATIVE_DIRECTORY]
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+# From the lowest to the highest.
+RUNGS = ("base", "metrics", "memory", "tf", "servable", "rpc", "python")
+
+# Beside the ladder: programs that may include every rung.
+BESIDE = frozenset({"bench"})
+
+# The start of an included path, and the rungs where it may stand.
+FOREIGN_WORLDS = {
+    "jemalloc/": {"memory"},
+    "tensorflow/": {"tf"},
+    "tsl/": {"tf"},
+    "xla/": {"tf"},
+    "absl/": {"tf"},
+    "Eigen/": {"tf"},
+    "unsupported/Eigen/": {"tf"},
+    "google/protobuf/": {"tf"},
+    "tensorflow_serving/": {"tf"},
+    "grpc/": {"rpc"},
+    "grpcpp/": {"rpc"},
+    "nanobind/": {"python"},
+    "Python.h": {"python"},
+}
+
+SOURCE_SUFFIXES = frozenset({".h", ".hpp", ".cc", ".cpp"})
+INCLUDE = re.compile(r"""^\s*#\s*include\s*[<"]([^>"]+)[>"]""")
+
+
+class Violation(NamedTuple):
+    path: Path
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.message}"
+
+
+def rung_of_include(included: str) -> str | None:
+    """The rung that `tf/device.h` or `native/tf/device.h` names; None for anything else."""
+    first, _, rest = included.removeprefix("native/").partition("/")
+    return first if rest and first in RUNGS else None
+
+
+def problem_with(rung: str, included: str) -> str | None:
+    """What is wrong with a file of `rung` including `included`, or None."""
+    if ".." in Path(included).parts:
+        return f"'{included}' climbs out of its folder: name it from native/"
+    other = rung_of_include(included)
+    if other is not None:
+        if RUNGS.index(other) > RUNGS.index(rung):
+            return f"{rung} includes '{included}', but {other} stands above it"
+        return None
+    for prefix, allowed in FOREIGN_WORLDS.items():
+        if included.startswith(prefix) and rung not in allowed:
+            return f"{rung} includes '{included}', which only {' and '.join(sorted(allowed))} may"
+    return None
+
+
+def includes_of(source: Path) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(source.read_text(encoding="utf-8").splitlines(), start=1):
+        match = INCLUDE.match(line)
+        if match:
+            yield number, match[1]
+
+
+def check_file(source: Path, rung: str) -> Iterator[Violation]:
+    for line, included in includes_of(source):
+        message = problem_with(rung, included)
+        if message is not None:
+            yield Violation(source, line, message)
+
+
+def check_ladder(native: Path) -> list[Violation]:
+    """Every violation below `native`, in the order of the paths."""
+    violations: list[Violation] = []
+    for source in sorted(native.rglob("*")):
+        if source.suffix not in SOURCE_SUFFIXES:
+            continue
+        rung = source.relative_to(native).parts[0]
+        if rung in BESIDE:
+            continue
+        if rung not in RUNGS:
+            violations.append(Violation(source, 1, f"'{rung}' is no rung of {' < '.join(RUNGS)}"))
+            continue
+        violations.extend(check_file(source, rung))
+    return violations
+
+
+def main(arguments: list[str]) -> int:
+    native = Path(arguments[0]) if arguments else Path(__file__).parent.parent / "native"
+    if not native.is_dir():
+        print(f"check_ladder.py: {native} is no directory", file=sys.stderr)
+        return 2
+    violations = check_ladder(native)
+    for violation in violations:
+        print(violation, file=sys.stderr)
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

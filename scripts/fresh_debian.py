@@ -1,0 +1,83 @@
+"""Fresh Debian folders made by debootstrap, and commands run in them as on a machine of their own.
+
+Only root can: it takes chroot and namespaces. What this machine's way to its registries needs (resolver, pip's
+settings, certificates, proxies) is passed on; nothing else of this machine can be seen from inside.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+SUITE = "bookworm"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PASSED_ON = re.compile(r"PIP_(INDEX_URL|DEFAULT_TIMEOUT)|(https?|no|all)_proxy", re.IGNORECASE)
+MACHINE_FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf")
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+# Not where Debian keeps its own: installing ca-certificates would write over them.
+CERTIFICATES_INSIDE = "/etc/machine-certificates.crt"
+
+
+def require_root() -> None:
+    if os.geteuid() != 0:
+        raise SystemExit("only root may change roots: run this as root")
+    if shutil.which("debootstrap") is None:
+        subprocess.run(["apt-get", "update", "-qq"], check=False)
+        subprocess.run(["apt-get", "install", "-qq", "-y", "debootstrap"], check=True)
+
+
+def bootstrap(root: Path, packages: Sequence[str] = ()) -> None:
+    """Makes `root` a minimal Debian with `packages`, unless it is there."""
+    if root.is_dir():
+        return
+    unfinished = root.with_name(root.name + ".unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.parent.mkdir(parents=True, exist_ok=True)
+    command = ["debootstrap", "--variant=minbase"]
+    if packages:
+        command.append(f"--include={','.join(packages)}")
+    print(f"making a fresh Debian ({SUITE}) in {root}", flush=True)
+    subprocess.run([*command, SUITE, str(unfinished)], check=True, stdout=subprocess.DEVNULL)
+    for name in MACHINE_FILES:
+        if Path(name).is_file():
+            shutil.copy(name, inside(unfinished, name))
+    if CERTIFICATES.is_file():
+        shutil.copy(CERTIFICATES, inside(unfinished, CERTIFICATES_INSIDE))
+    unfinished.rename(root)
+
+
+def copy(origin: Path, root: Path) -> None:
+    """Makes `root` a copy of a folder that `bootstrap` made."""
+    shutil.rmtree(root, ignore_errors=True)
+    subprocess.run(["cp", "-a", "--reflink=auto", str(origin), str(root)], check=True)
+
+
+def inside(root: Path, path: str) -> Path:
+    """Where `path` of a fresh Debian is on this machine."""
+    return root / path.lstrip("/")
+
+
+def settings() -> dict[str, str]:
+    """The environment variables that the way to the registries takes."""
+    passed_on = {name: value for name, value in os.environ.items() if PASSED_ON.fullmatch(name)}
+    return passed_on | {"PIP_CERT": CERTIFICATES_INSIDE}
+
+
+def command_in(root: Path, folder: str, words: Sequence[str], user: str = "root") -> list[str]:
+    """The command that runs `words` in `folder` of `root`, which ends with this process at the latest."""
+    command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    command += ["--root", str(root), "--wd", folder]
+    if user != "root":
+        command += ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+    return [*command, *words]
+
+
+def run_in(root: Path, folder: str, words: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Runs `words` in `folder` of `root` and returns their exit status."""
+    return subprocess.run(
+        command_in(root, folder, words), env=environment, stdin=subprocess.DEVNULL, check=False
+    ).returncode

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Installs the Debian packages of the groups named on the command line, where any is missing.
+#
+#   scripts/install_packages.sh build test lint bench runtime
+#
+# Asks the network for nothing where all are there, so it can run at the start of every make target.
+set -euo pipefail
+
+packages_of() {
+  case "$1" in
+    build) echo "python3-venv python3-dev g++ cmake ninja-build ccache libgrpc++-dev libjemalloc-dev libre2-dev
+                 libssl-dev zlib1g-dev libc-ares-dev" ;;
+    # libjemalloc2 is preloaded by the server under test.
+    test) echo "libgtest-dev libgmock-dev libjemalloc2" ;;
+    lint) echo "clang-format-14 clang-tidy-14" ;;
+    bench) echo "nghttp2-client libjemalloc2" ;;
+    # What the built module links against, and nothing that compiles.
+    runtime) echo "python3 libgrpc++1.51 libjemalloc2 libre2-9 libssl3 zlib1g libc-ares2 libstdc++6" ;;
+    *) echo "install_packages.sh: unknown group '$1'; one of: build test lint bench runtime" >&2; return 1 ;;
+  esac
+}
+
+is_installed() {
+  [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+missing=()
+for group in "$@"; do
+  for package in $(packages_of "$group"); do
+    is_installed "$package" || missing+=("$package")
+  done
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+if ! command -v apt-get >/dev/null; then
+  echo "This is no Debian machine: install what these packages hold, then try again: ${missing[*]}" >&2
+  exit 1
+fi
+if [ "$(id -u)" -ne 0 ]; then
+  echo "Packages are missing and only root may install them. Run once, as root:" >&2
+  echo "  apt-get update && apt-get install --no-install-recommends ${missing[*]}" >&2
+  exit 1
+fi
+
+export DEBIAN_FRONTEND=noninteractive
+echo "Installing Debian packages: ${missing[*]}"
+# A broken third-party source must not stop us: whether the packages can be had is what the next line finds out.
+apt-get update -qq || echo "apt-get update failed; going on with the lists that are there" >&2
+apt-get install -qq -y --no-install-recommends -o Dpkg::Use-Pty=0 "${missing[@]}" >/dev/null
