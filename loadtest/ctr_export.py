@@ -16,9 +16,9 @@ from loadtest.ctr_model import (
     request_inputs,
     table_weights,
 )
+from loadtest.ctr_request import predict_request
 from serving.errors import FailedPrecondition
 from serving.protos import prediction_log_pb2
-from serving.tensor_proto import to_tensor_proto
 from warmup.records import write_records
 from warmup.replay import WARM_UP_FILE
 
@@ -85,8 +85,7 @@ def _save(module: Any, path: Path, version: int, table_rows: int) -> None:
         # One op takes the columns apart; a slice for each would be 26, and cost more than the rest.
         columns = tf.unstack(ids, num=TABLE_COUNT, axis=1)
         embeddings = [
-            tf.gather(table, column)
-            for table, column in zip(module.tables, columns, strict=True)
+            tf.gather(table, column) for table, column in zip(module.tables, columns, strict=True)
         ]
         logits = _layers(module.layers, tf.concat([*embeddings, dense], axis=1))
         # A value a row, because a server that batches requests splits every output by rows.
@@ -114,11 +113,8 @@ def _write_warm_up(path: Path, model_name: str, table_rows: int) -> None:
     records = []
     for rows in _WARM_UP_ROWS:
         log = prediction_log_pb2.PredictionLog()
-        request = log.predict_log.request
-        request.model_spec.name = model_name
-        request.model_spec.signature_name = "serving_default"
-        for name, array in request_inputs(rows, rows, table_rows).items():
-            request.inputs[name].CopyFrom(to_tensor_proto(array))
+        request = predict_request(model_name, request_inputs(rows, rows, table_rows))
+        log.predict_log.request.CopyFrom(request)
         records.append(log.SerializeToString())
     (path / WARM_UP_FILE).parent.mkdir()
     write_records(path / WARM_UP_FILE, records)

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.ctr_model import DEFAULT_TABLE_ROWS, reference_answers, request_inputs
+from loadtest.ctr_request import predict_request
 from loadtest.latency import TooFewRequests, percentile_ms
 from loadtest.swaps import Swap, is_unloaded, swaps_in
 from loadtest.traffic import Answer, Outcome, Send, Traffic
@@ -30,7 +31,7 @@ from serving.errors import InvalidConfig, MillpondError
 from serving.model_server import ModelServer
 from serving.protos import predict_pb2
 from serving.stubs import PredictionServiceStub
-from serving.tensor_proto import from_tensor_proto, to_tensor_proto
+from serving.tensor_proto import from_tensor_proto
 
 MODEL_NAME = "ctr"
 
@@ -97,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = _parser().parse_args(arguments)
     console = Console()
     try:
-        with _directory(parsed.directory) as directory:
+        with demo_directory(parsed.directory) as directory:
             model = prepare_model(directory, parsed.rows, console.print)
             report = swap_under_load(model, parsed, console.print)
     except MillpondError as error:
@@ -153,7 +154,7 @@ def swap_under_load(
 def checked_sender(stub: Any, request_rows: int, table_rows: int) -> Send:
     """A `Send` that puts the stock stub's requests in turn and checks version and `ctr` of each answer."""
     inputs = [request_inputs(seed, request_rows, table_rows) for seed in _REQUEST_SEEDS]
-    requests = [_request(arrays) for arrays in inputs]
+    requests = [predict_request(MODEL_NAME, arrays) for arrays in inputs]
     expected = reference_answers((1, 2), inputs, table_rows)
 
     def send(number: int) -> Answer:
@@ -211,14 +212,6 @@ def _swap_to_2_and_back(
     traffic.wait_for_count(_REQUEST_COUNT_MIN, timeout_seconds)
 
 
-def _request(inputs: Mapping[str, np.ndarray[Any, Any]]) -> predict_pb2.PredictRequest:
-    request = predict_pb2.PredictRequest()
-    request.model_spec.name = MODEL_NAME
-    for name, array in inputs.items():
-        request.inputs[name].CopyFrom(to_tensor_proto(array))
-    return request
-
-
 def _requests_table(report: Report) -> Table:
     answered = collections.Counter(o.answer.version for o in report.outcomes if o.answer)
     latencies_ns = [outcome.latency_ns for outcome in report.outcomes]
@@ -266,7 +259,7 @@ def _export(place: Path, version: int, table_rows: int) -> None:
 
 
 @contextmanager
-def _directory(given: Path | None) -> Iterator[Path]:
+def demo_directory(given: Path | None) -> Iterator[Path]:
     """The directory given, or a temporary one that goes away."""
     if given is not None:
         yield given.absolute()

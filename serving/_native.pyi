@@ -106,7 +106,9 @@ class SavedModelLoad:
 
     def __init__(self, name: str, version: int, directory: str, tags: Sequence[str]) -> None: ...
     def read_graph(self) -> None:
-        """Reads the meta graph with exactly these tags. NOT_FOUND where there is none, DATA_LOSS where it does not parse."""
+        """Reads the meta graph with exactly these tags. NOT_FOUND where there is none, DATA_LOSS where
+        it does not parse.
+        """
 
     def create_session(self) -> None: ...
     def restore(self) -> None:
@@ -138,7 +140,10 @@ class ServingMap:
 
 @final
 class RareCall:
-    """A call of a method that Python answers. Answer it once, from any thread; dropping it unanswered answers INTERNAL."""
+    """A call of a method that Python answers. Answer it once, from any thread.
+
+    Dropping it unanswered answers INTERNAL.
+    """
 
     @property
     def method(self) -> str:
@@ -173,7 +178,7 @@ class GrpcServer:
         """The TCP port bound; 0 where none of the addresses is TCP."""
 
     def take_rare_call(self, timeout_seconds: float) -> RareCall | None:
-        """The next rare call; None at the timeout, or at once after `shutdown`."""
+        """The next rare call, on any thread; None at the timeout, or at once after `shutdown`."""
 
     def set_health(self, service: str, is_serving: bool) -> None:
         """Sets the grpc.health.v1 status of a service name ("" is the whole server) and tells its watchers."""
@@ -182,6 +187,8 @@ class GrpcServer:
         """Forgets a service name: Check answers NOT_FOUND, watchers SERVICE_UNKNOWN."""
 
     def shutdown(self, drain_seconds: float) -> bool:
-        """Takes no new call, lets the running ones finish, cancels what is left after `drain_seconds`, stops all threads.
+        """Takes no new call, lets the running ones finish, cancels what is left after `drain_seconds`,
+        stops all threads.
+
         True where every call finished by itself. A second call does nothing and returns the same.
         """

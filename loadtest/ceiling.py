@@ -1,0 +1,63 @@
+"""What the model alone allows: requests per second of a loaded version without a network.
+
+    python -m loadtest.ceiling VERSION_DIRECTORY --rows 100 --requests 5000
+
+As many threads as cores call the data plane with the bytes of a request, decode and encode included.
+A server on the same cores stays below it. Prints requests per second and nothing else.
+"""
+
+import argparse
+import os
+import sys
+import threading
+from pathlib import Path
+
+from loadtest.ctr_model import request_inputs
+from loadtest.ctr_request import predict_request
+from serving.clock import NS_PER_SECOND, SystemClock
+
+_LOAD_STEPS = ("read_graph", "create_session", "restore", "run_init", "make_callables")
+# Runs before the clock starts, so that nothing is measured cold.
+_WARM_UP_COUNT = 50
+
+
+def main() -> int:
+    """Runs the measurement; in a process of its own, as TensorFlow's pools are the process's."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("directory", type=Path, help="a version, like /models/ctr/1")
+    parser.add_argument("--rows", type=int, default=1, help="rows of the request")
+    parser.add_argument("--requests", type=int, default=5_000, help="requests of each thread")
+    parsed = parser.parse_args()
+    print(ceiling_per_second(parsed.directory, parsed.rows, parsed.requests))
+    return 0
+
+
+def ceiling_per_second(directory: Path, rows: int, request_count: int) -> float:
+    """Requests per second of the version in `directory`, on as many threads as there are cores."""
+    from serving import _native
+
+    _native.initialize(intra_op_thread_count=0, inter_op_thread_count=0)
+    load = _native.SavedModelLoad("ctr", int(directory.name), str(directory), ["serve"])
+    for step in _LOAD_STEPS:
+        getattr(load, step)()
+    servable = load.finish()
+    request = predict_request("ctr", request_inputs(0, rows)).SerializeToString()
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            servable.predict(request)
+
+    run(_WARM_UP_COUNT)
+    thread_count = os.cpu_count() or 1
+    threads = [threading.Thread(target=run, args=(request_count,)) for _ in range(thread_count)]
+    clock = SystemClock()
+    started_ns = clock.now_ns()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return thread_count * request_count * NS_PER_SECOND / (clock.now_ns() - started_ns)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,20 @@
+"""The CTR model's inputs as the message that clients send."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from serving.protos import predict_pb2
+from serving.tensor_proto import to_tensor_proto
+
+
+def predict_request(
+    model_name: str, inputs: Mapping[str, np.ndarray[Any, Any]]
+) -> predict_pb2.PredictRequest:
+    """A PredictRequest for the latest version of `model_name`, default signature."""
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = model_name
+    for name, array in inputs.items():
+        request.inputs[name].CopyFrom(to_tensor_proto(array))
+    return request

@@ -1,0 +1,84 @@
+"""Requests per second by h2load, which sends one raw gRPC frame over and over (Debian's nghttp2-client)."""
+
+import re
+import shutil
+import statistics
+import struct
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadtest.latency import percentile_ms
+from serving.errors import FailedPrecondition, Unavailable
+
+PREDICT = "/tensorflow.serving.PredictionService/Predict"
+
+# 16 in flight, as the prototype of design.md's seam 7 was measured.
+_CONNECTION_COUNT = 4
+_STREAM_COUNT = 4
+_NS_PER_US = 1_000
+_TIMEOUT_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """What h2load saw. Latencies are from sending to the last byte, in closed loop."""
+
+    requests_per_second: float
+    p50_ms: float
+    p99_ms: float
+
+
+def median_throughput(runs: list[Throughput]) -> Throughput:
+    """The median of each figure by itself."""
+    return Throughput(
+        statistics.median(run.requests_per_second for run in runs),
+        statistics.median(run.p50_ms for run in runs),
+        statistics.median(run.p99_ms for run in runs),
+    )
+
+
+def framed(message: bytes) -> bytes:
+    """A gRPC message as it lies in HTTP/2 DATA: flag 0 (not compressed), length, message."""
+    return struct.pack(">BI", 0, len(message)) + message
+
+
+def drive(target: str, message: bytes, request_count: int) -> Throughput:
+    """Sends `message` to Predict of `target` (HOST:PORT) `request_count` times, 16 in flight.
+
+    h2load looks at the HTTP status only: whether gRPC's own was OK is in the version's failed_count.
+    Raises FailedPrecondition where h2load is not installed, Unavailable where requests fail.
+    """
+    if shutil.which("h2load") is None:
+        raise FailedPrecondition("h2load is not installed: apt-get install nghttp2-client")
+    with tempfile.TemporaryDirectory(prefix="millpond-h2load-") as name:
+        body, log = Path(name, "body"), Path(name, "log")
+        body.write_bytes(framed(message))
+        command = [
+            "h2load",
+            f"--requests={request_count}",
+            f"--clients={_CONNECTION_COUNT}",
+            f"--max-concurrent-streams={_STREAM_COUNT}",
+            "--header=te: trailers",
+            "--header=content-type: application/grpc",
+            f"--data={body}",
+            f"--log-file={log}",
+            f"http://{target}{PREDICT}",
+        ]
+        result = subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS
+        )
+        return parse(result.stdout, log.read_text() if log.exists() else "")
+
+
+def parse(report: str, log: str) -> Throughput:
+    """From h2load's report and its log: a line a request with start, status and duration in µs."""
+    rate = re.search(r"finished in .*?, ([\d.]+) req/s", report)
+    failed = re.search(r"(\d+) succeeded, (\d+) failed, (\d+) errored, (\d+) timeout", report)
+    if rate is None or failed is None or any(int(count) for count in failed.groups()[1:]):
+        raise Unavailable(f"h2load's requests failed; it says:\n{report}")
+    latencies_ns = [int(line.split("\t")[2]) * _NS_PER_US for line in log.splitlines()]
+    return Throughput(
+        float(rate[1]), percentile_ms(latencies_ns, 500), percentile_ms(latencies_ns, 990)
+    )
