@@ -62,11 +62,11 @@ Status DecodeInputs(const PredictRequest& request, const tf::Signature& signatur
   for (const auto& input : request.inputs) {
     const int index = tf::FindTensorSpec(signature.inputs, input.name);
     if (index < 0) return InputsDiffer(request, signature);
-    const Status decoded = tf::DecodeTensor(input.tensor, index, inputs);
+    const Status decoded = tf::DecodeTensor(input.tensor, signature.inputs[index], index, inputs);
     if (!decoded.ok()) {
-      return {decoded.code(), "input '" + input.name + "': " + decoded.message()};
+      return {decoded.code(), "input '" + input.name + "': " + decoded.message() +
+                                  "; signature '" + signature.name + "'"};
     }
-    MILLPOND_RETURN_IF_ERROR(inputs->CheckFits(index, signature.inputs[index], signature));
   }
   return {};
 }

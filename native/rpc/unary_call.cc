@@ -26,7 +26,10 @@ int64_t DeadlineNs(gpr_timespec deadline, int64_t now_ns) {
 grpc::Status ToGrpc(const base::Status& status) {
   std::string message = status.message();
   if (message.size() > base::kMaxErrorMessageBytes) {
-    message.resize(base::kMaxErrorMessageBytes);
+    size_t end = base::kMaxErrorMessageBytes;
+    // Not within a character: clients read the message as UTF-8.
+    while (end > 0 && (static_cast<unsigned char>(message[end]) & 0xC0U) == 0x80U) --end;
+    message.resize(end);
     message += kTruncated;
   }
   return {static_cast<grpc::StatusCode>(status.code()), std::move(message)};

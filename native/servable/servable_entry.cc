@@ -44,7 +44,12 @@ base::Status ServableEntry::MarkPublished() {
   if (phase == Phase::kRetired || phase == Phase::kDestroyed) {
     return base::FailedPrecondition(Describe(id_) + " is unloading; load it again to publish it");
   }
-  if (phase == Phase::kQuiesced) pins_.fetch_sub(kRetired, std::memory_order_acq_rel);
+  if (phase == Phase::kQuiesced) {
+    pins_.fetch_sub(kRetired, std::memory_order_acq_rel);
+    // A handle of the owner's, dropped since, has posted too: the next Quiesce must not take that.
+    while (sem_trywait(&last_handle_gone_) == 0) {
+    }
+  }
   phase_.store(Phase::kPublished, std::memory_order_release);
   return {};
 }

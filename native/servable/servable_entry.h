@@ -63,7 +63,7 @@ class ServableEntry {
   metrics::RequestRecorder requests_;
   alignas(64) std::atomic<int64_t> pins_{0};
   std::atomic<Phase> phase_{Phase::kMade};
-  // Posted once a retirement, by the last handle. A semaphore, because posting takes no lock: the
+  // Posted by the last handle of a retirement. A semaphore, because posting takes no lock: the
   // waiter runs at idle priority and must not hold anything that a request thread wants.
   sem_t last_handle_gone_{};
 };

@@ -130,10 +130,14 @@ Status SavedModel::ReadGraph() {
   if (!IsRuntimeInitialized()) {
     return base::FailedPrecondition("no runtime: call InitializeRuntime before the first load");
   }
-  MILLPOND_RETURN_IF_TF_ERROR(tensorflow::ReadMetaGraphDefFromSavedModel(
-                                  state_->directory, state_->tags, &state_->meta_graph),
-                              "reading the graph of " + state_->directory);
+  absl::Status read = tensorflow::ReadMetaGraphDefFromSavedModel(
+      state_->directory, state_->tags, &state_->meta_graph);
+  // What a file cut short within a field comes back as.
+  if (absl::IsOutOfRange(read)) read = absl::DataLossError("saved_model.pb ends within a field");
+  MILLPOND_RETURN_IF_TF_ERROR(read, "reading the graph of " + state_->directory);
   for (const auto& [name, definition] : state_->meta_graph.signature_def()) {
+    // The init op is written down as a signature too, which no client may run.
+    if (name == tensorflow::kSavedModelInitOpSignatureKey) continue;
     state_->signatures.emplace(name, MakeSignature(name, definition));
   }
   state_->signature_def_map = EncodeSignatureDefMap(state_->meta_graph);
@@ -188,8 +192,6 @@ Status SavedModel::RunInit() {
 Status SavedModel::MakeCallables() {
   MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kInitialized, "MakeCallables"));
   for (const auto& [name, signature] : state_->signatures) {
-    // The init op is a signature too, which no client may run.
-    if (name == tensorflow::kSavedModelInitOpSignatureKey) continue;
     state_->callables.emplace(std::piecewise_construct, std::forward_as_tuple(name),
                               std::forward_as_tuple(state_->session.get(), signature));
   }

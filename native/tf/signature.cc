@@ -47,6 +47,15 @@ int FindTensorSpec(const std::vector<TensorSpec>& specs, std::string_view name) 
   return static_cast<int>(found - specs.begin());
 }
 
+bool TensorFits(int dtype, const std::vector<int64_t>& dims, const TensorSpec& spec) {
+  if (dtype != spec.dtype) return false;
+  if (!spec.is_rank_known) return true;
+  return std::equal(dims.begin(), dims.end(), spec.dims.begin(), spec.dims.end(),
+                    [](int64_t size, int64_t wanted) {
+                      return wanted == TensorSpec::kUnknownSize || wanted == size;
+                    });
+}
+
 std::string DtypeName(int dtype) {
   if (!tensorflow::DataType_IsValid(dtype)) return "dtype " + std::to_string(dtype);
   const auto type = static_cast<tensorflow::DataType>(dtype);

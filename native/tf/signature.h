@@ -42,6 +42,9 @@ Signature MakeSignature(const std::string& name, const tensorflow::SignatureDef&
 // The index of `name` in sorted `specs`, or -1.
 int FindTensorSpec(const std::vector<TensorSpec>& specs, std::string_view name);
 
+// Whether a tensor of this dtype and shape is one that `spec` takes.
+bool TensorFits(int dtype, const std::vector<int64_t>& dims, const TensorSpec& spec);
+
 // Like "float32[?,3]", as Python's error messages write it; "float32[...]" where the rank is open.
 std::string DescribeTensor(int dtype, bool is_rank_known, const std::vector<int64_t>& dims);
 std::string DescribeTensor(const TensorSpec& spec);

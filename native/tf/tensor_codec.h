@@ -5,6 +5,7 @@
 #include "native/base/status.h"
 #include "native/base/wire_reader.h"
 #include "native/base/wire_writer.h"
+#include "native/tf/signature.h"
 #include "native/tf/tensor_list.h"
 
 namespace millpond::tf {
@@ -22,8 +23,10 @@ enum class TensorEncoding { kTypedFields, kTensorContent };
 //
 // INVALID_ARGUMENT, without an allocation of the size asked for: bytes that do not parse, a dtype
 // that does not exist, a shape that is unknown, negative or overflows, content or values that
-// contradict the shape. RESOURCE_EXHAUSTED: more than base::kMaxTensorBytes once expanded.
-base::Status DecodeTensor(base::WireReader proto, size_t index, TensorList* tensors);
+// contradict the shape, a dtype or shape that `spec` does not take. RESOURCE_EXHAUSTED: more than
+// base::kMaxTensorBytes once expanded.
+base::Status DecodeTensor(base::WireReader proto, const TensorSpec& spec, size_t index,
+                          TensorList* tensors);
 
 // Bytes that EncodeTensor writes: a tensorflow.TensorProto without tag and length.
 size_t EncodedTensorBytes(const TensorList& tensors, size_t index, TensorEncoding encoding);

@@ -7,9 +7,11 @@
 #include "native/tf/tensor_codec.h"
 #include "native/tf/typed_field.h"
 #include "tensorflow/core/framework/allocator.h"
+#include "tensorflow/core/framework/resource_handle.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor.pb.h"
 #include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/framework/variant.h"
 #include "tensorflow/core/platform/coding.h"
 
 namespace millpond::tf {
@@ -123,9 +125,23 @@ base::StatusOr<int64_t> ElementCount(const ScannedTensor& scanned) {
   return count;
 }
 
+// What an element takes in a tensor's buffer. TensorFlow's DataTypeSize says 0 where that is an
+// object: 20 bytes on the wire could then ask for 2^31 empty strings, of 24 bytes each.
+int64_t ElementBytes(DataType dtype) {
+  switch (dtype) {
+    case tensorflow::DT_STRING:
+      return sizeof(tensorflow::tstring);
+    case tensorflow::DT_VARIANT:
+      return sizeof(tensorflow::Variant);
+    case tensorflow::DT_RESOURCE:
+      return sizeof(tensorflow::ResourceHandle);
+    default:
+      return std::max(1, tensorflow::DataTypeSize(dtype));
+  }
+}
+
 Status CheckBytes(const ScannedTensor& scanned, int64_t element_count) {
-  const auto dtype = static_cast<DataType>(scanned.dtype);
-  const int64_t element_bytes = std::max(1, tensorflow::DataTypeSize(dtype));
+  const int64_t element_bytes = ElementBytes(static_cast<DataType>(scanned.dtype));
   if (element_count <= base::kMaxTensorBytes / element_bytes) return {};
   return {base::Code::kResourceExhausted,
           Describe(scanned) + " takes more than " + std::to_string(base::kMaxTensorBytes) +
@@ -137,14 +153,30 @@ Status ContentContradiction(const ScannedTensor& scanned, size_t got_bytes, int6
                                Describe(scanned) + " takes " + std::to_string(want_bytes));
 }
 
+Status NoStringList(const ScannedTensor& scanned) {
+  return base::InvalidArgument("tensor_content is not the encoding of " + Describe(scanned) +
+                               ": varint lengths, then the strings");
+}
+
+// Refuses a length that contradicts the shape before the shape's memory is asked for.
+Status CheckContentBytes(const ScannedTensor& scanned, int64_t element_count) {
+  const auto got_bytes = static_cast<int64_t>(scanned.content.remaining_bytes());
+  if (scanned.dtype == tensorflow::DT_STRING) {
+    // Each string takes a byte at the least: that of its length.
+    return got_bytes < element_count ? NoStringList(scanned) : Status();
+  }
+  const int64_t want_bytes = element_count * ElementBytes(static_cast<DataType>(scanned.dtype));
+  return got_bytes == want_bytes ? Status()
+                                 : ContentContradiction(scanned, got_bytes, want_bytes);
+}
+
 Status DecodeStringContent(const ScannedTensor& scanned, Tensor* tensor) {
   std::string content;
   WireReader reader = scanned.content;
   reader.AppendRest(&content);
   auto strings = tensor->flat<tensorflow::tstring>();
   if (tensorflow::port::DecodeStringList(content, strings.data(), strings.size())) return {};
-  return base::InvalidArgument("tensor_content is not the encoding of " + Describe(scanned) +
-                               ": varint lengths, then the strings");
+  return NoStringList(scanned);
 }
 
 // Bytes of one element that may differ from 0 and 1 must not reach a kernel as a bool.
@@ -204,7 +236,12 @@ class ValueSink {
 template <typename T>
 bool ReadFixedValues(WireReader* proto, WireTag tag, ValueSink<T>* sink) {
   constexpr WireType kSingle = sizeof(T) == 4 ? WireType::kFixed32 : WireType::kFixed64;
-  if (tag.type == kSingle) return sink->PutAll(proto, 1);
+  if (tag.type == kSingle) {
+    T value{};
+    if (!proto->Copy(&value, sizeof value)) return false;
+    sink->Put(value);
+    return true;
+  }
   if (tag.type != WireType::kLengthDelimited) return proto->SkipField(tag);
   WireReader packed;
   if (!proto->ReadDelimited(&packed) || packed.remaining_bytes() % sizeof(T) != 0) return false;
@@ -373,7 +410,7 @@ Status Allocate(const ScannedTensor& scanned, Tensor* tensor) {
 
 }  // namespace
 
-Status DecodeTensor(WireReader proto, size_t index, TensorList* tensors) {
+Status DecodeTensor(WireReader proto, const TensorSpec& spec, size_t index, TensorList* tensors) {
   ScannedTensor scanned;
   if (!Scan(proto, &scanned)) return base::InvalidArgument("its bytes are no TensorProto");
   if (scanned.dtype <= 0 || !tensorflow::DataType_IsValid(scanned.dtype) ||
@@ -383,20 +420,15 @@ Status DecodeTensor(WireReader proto, size_t index, TensorList* tensors) {
   }
   const base::StatusOr<int64_t> count = ElementCount(scanned);
   if (!count.ok()) return count.status();
+  if (!TensorFits(scanned.dtype, scanned.dims, spec)) {
+    return base::InvalidArgument("expected " + DescribeTensor(spec) + ", got " + Describe(scanned));
+  }
   MILLPOND_RETURN_IF_ERROR(CheckBytes(scanned, count.value()));
   Tensor& tensor = tensors->tensors()[index];
   const TypedField typed = FieldOf(static_cast<DataType>(scanned.dtype));
   if (typed.layout == Layout::kOther) return DecodeWithTensorFlow(scanned, &tensor);
-  // A length that contradicts the shape is refused before the shape's memory is asked for.
   const bool has_content = !scanned.content.AtEnd();
-  if (has_content && typed.layout != Layout::kBytesPerElement) {
-    const int64_t want_bytes =
-        count.value() * tensorflow::DataTypeSize(static_cast<DataType>(scanned.dtype));
-    const size_t got_bytes = scanned.content.remaining_bytes();
-    if (static_cast<int64_t>(got_bytes) != want_bytes) {
-      return ContentContradiction(scanned, got_bytes, want_bytes);
-    }
-  }
+  if (has_content) MILLPOND_RETURN_IF_ERROR(CheckContentBytes(scanned, count.value()));
   MILLPOND_RETURN_IF_ERROR(Allocate(scanned, &tensor));
   return has_content ? DecodeContent(scanned, &tensor) : DecodeTypedField(scanned, typed, &tensor);
 }

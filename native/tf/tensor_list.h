@@ -1,13 +1,8 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
-
-#include "native/base/status.h"
-#include "native/tf/signature.h"
 
 namespace tensorflow {
 class Tensor;
@@ -28,9 +23,6 @@ class TensorList {
   size_t size() const;
   // `size` empty tensors; frees what was held.
   void Reset(size_t size);
-
-  // INVALID_ARGUMENT, saying `what` ("input"), where the tensor at `index` does not fit `spec`.
-  base::Status CheckFits(size_t index, const TensorSpec& spec, const Signature& signature) const;
 
   std::vector<tensorflow::Tensor>& tensors() { return *tensors_; }
   const std::vector<tensorflow::Tensor>& tensors() const { return *tensors_; }
