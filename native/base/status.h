@@ -63,8 +63,8 @@ inline Status Internal(std::string message) { return {Code::kInternal, std::move
 template <typename T>
 class [[nodiscard]] StatusOr {
  public:
-  StatusOr(T value) : value_(std::move(value)) {}             // NOLINT(google-explicit-constructor)
-  StatusOr(Status status) : status_(std::move(status)) {}     // NOLINT(google-explicit-constructor)
+  StatusOr(T value) : value_(std::move(value)) {}          // NOLINT(google-explicit-constructor)
+  StatusOr(Status status) : status_(std::move(status)) {}  // NOLINT(google-explicit-constructor)
 
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
@@ -79,8 +79,8 @@ class [[nodiscard]] StatusOr {
 }  // namespace millpond::base
 
 // Returns from the enclosing function where `expression` is a Status that is not OK.
-#define MILLPOND_RETURN_IF_ERROR(expression)                  \
-  do {                                                        \
-    ::millpond::base::Status status_of_step = (expression);   \
-    if (!status_of_step.ok()) return status_of_step;          \
+#define MILLPOND_RETURN_IF_ERROR(expression)                \
+  do {                                                      \
+    ::millpond::base::Status status_of_step = (expression); \
+    if (!status_of_step.ok()) return status_of_step;        \
   } while (false)

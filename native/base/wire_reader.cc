@@ -133,9 +133,7 @@ bool WireReader::ReadBytes(std::string* value) {
   return Copy(value->data(), size);
 }
 
-bool WireReader::ReadString(std::string* value) {
-  return ReadBytes(value) && IsValidUtf8(*value);
-}
+bool WireReader::ReadString(std::string* value) { return ReadBytes(value) && IsValidUtf8(*value); }
 
 void WireReader::AppendRest(std::string* to) {
   while (remaining_bytes_ > 0) {

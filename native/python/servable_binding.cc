@@ -131,8 +131,8 @@ void RegisterLoadedServable(nb::module_& module) {
       .def(
           "quiesce",
           [](const PyServable& self, double timeout_seconds) {
-            return ValueOrThrow(WithoutGil(
-                [&] { return self.entry()->Quiesce(SecondsToNs(timeout_seconds)); }));
+            return ValueOrThrow(
+                WithoutGil([&] { return self.entry()->Quiesce(SecondsToNs(timeout_seconds)); }));
           },
           nb::arg("timeout_seconds"))
       .def("destroy", [](const PyServable& self) {

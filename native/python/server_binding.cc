@@ -65,8 +65,7 @@ void RegisterServer(nb::module_& module) {
       .def("__init__", &MakeServer, nb::keep_alive<1, 2>(), nb::arg("serving_map"), nb::kw_only(),
            nb::arg("addresses"), nb::arg("completion_queue_count"), nb::arg("max_message_bytes"),
            nb::arg("channel_arguments"), nb::arg("rare_methods"))
-      .def("start",
-           [](Server& self) { ThrowIfError(WithoutGil([&] { return self.Start(); })); })
+      .def("start", [](Server& self) { ThrowIfError(WithoutGil([&] { return self.Start(); })); })
       .def_prop_ro("port", &Server::port)
       .def(
           "take_rare_call",

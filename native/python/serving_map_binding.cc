@@ -25,8 +25,7 @@ void RegisterServingMap(nb::module_& module) {
           },
           nb::arg("name"), nb::arg("version"))
       .def(
-          "versions",
-          [](ServingMap& self, const std::string& name) { return self.Versions(name); },
+          "versions", [](ServingMap& self, const std::string& name) { return self.Versions(name); },
           nb::arg("name"));
 }
 

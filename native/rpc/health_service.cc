@@ -21,10 +21,10 @@ constexpr uint32_t kResponseStatus = 1;
 base::Status DecodeService(WireReader proto, std::string* service) {
   WireTag tag;
   while (!proto.AtEnd()) {
-    const bool parses = proto.ReadTag(&tag) && (tag.field == kRequestService &&
-                                                        tag.type == WireType::kLengthDelimited
-                                                    ? proto.ReadString(service)
-                                                    : proto.SkipField(tag));
+    const bool parses = proto.ReadTag(&tag) &&
+                        (tag.field == kRequestService && tag.type == WireType::kLengthDelimited
+                             ? proto.ReadString(service)
+                             : proto.SkipField(tag));
     if (!parses) {
       return base::InvalidArgument(std::string("the message's bytes are no ") + kCheckedService);
     }
@@ -120,7 +120,9 @@ class HealthWatch {
       Advance();
     });
   }
-  void OnFinished(bool) { Step([] {}); }
+  void OnFinished(bool) {
+    Step([] {});
+  }
   void OnDone(bool) {
     Step([&] { is_over_ = true; });
   }

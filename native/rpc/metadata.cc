@@ -54,8 +54,9 @@ base::Status Decode(WireReader proto, MetadataRequest* request) {
 
 base::Status CheckFields(const std::vector<std::string>& fields) {
   if (fields.empty()) {
-    return base::InvalidArgument("GetModelMetadataRequest names no metadata_field; ask for "
-                                 "\"signature_def\"");
+    return base::InvalidArgument(
+        "GetModelMetadataRequest names no metadata_field; ask for "
+        "\"signature_def\"");
   }
   for (const std::string& field : fields) {
     if (field != kSignatureDef) {

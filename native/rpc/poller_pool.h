@@ -23,11 +23,11 @@ class CallSource {
 // The threads that serve: one for each completion queue, which runs its requests inline, start to
 // end.
 //
-// A request that runs long (a big model, a 30 s batch) would hold up all else that its queue brings,
-// health checks and cancellations too. So a watchdog looks every kStallNs, and a queue whose threads
-// have all been busy with one event for as long gets another, and the next call is waited for in
-// the place of the one that was held up, which leaves when it is back. In the steady state there is
-// one thread a queue, and nothing is handed over.
+// A request that runs long (a big model, a 30 s batch) would hold up all else that its queue
+// brings, health checks and cancellations too. So a watchdog looks every kStallNs, and a queue
+// whose threads have all been busy with one event for as long gets another, and the next call is
+// waited for in the place of the one that was held up, which leaves when it is back. In the steady
+// state there is one thread a queue, and nothing is handed over.
 class PollerPool {
  public:
   // Above the longest request of a model that is served with a tail in mind; below what a client
@@ -74,9 +74,9 @@ class PollerPool {
   // True where another thread serves the queue of `self`, which may then leave.
   bool Leave(Poller* self);
   void Watch();
-  void RelieveStalledQueues();  // needs mutex_
+  void RelieveStalledQueues();       // needs mutex_
   void Relieve(size_t queue_index);  // needs mutex_
-  void ReapPollers();           // needs mutex_
+  void ReapPollers();                // needs mutex_
 
   static thread_local Poller* self_;
 

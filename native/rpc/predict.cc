@@ -20,9 +20,9 @@ base::StatusOr<const tf::Signature*> FindSignature(const servable::Servable& ser
   const tf::SignatureMap& signatures = servable.signatures();
   const auto found = signatures.find(name);
   if (found != signatures.end()) return &found->second;
-  std::string message =
-      "Serving signature key \"" + std::string(name) + "\" not found; signatures of " +
-      servable.id().name + " version " + std::to_string(servable.id().version) + ":";
+  std::string message = "Serving signature key \"" + std::string(name) +
+                        "\" not found; signatures of " + servable.id().name + " version " +
+                        std::to_string(servable.id().version) + ":";
   for (const auto& [other, signature] : signatures) message += " " + other;
   return base::FailedPrecondition(std::move(message));
 }
@@ -64,8 +64,8 @@ Status DecodeInputs(const PredictRequest& request, const tf::Signature& signatur
     if (index < 0) return InputsDiffer(request, signature);
     const Status decoded = tf::DecodeTensor(input.tensor, signature.inputs[index], index, inputs);
     if (!decoded.ok()) {
-      return {decoded.code(), "input '" + input.name + "': " + decoded.message() +
-                                  "; signature '" + signature.name + "'"};
+      return {decoded.code(), "input '" + input.name + "': " + decoded.message() + "; signature '" +
+                                  signature.name + "'"};
     }
   }
   return {};

@@ -41,7 +41,8 @@ class RareCall {
 // takes them with Take: no thread that serves ever enters Python.
 class RareCallQueue {
  public:
-  // Above what a crowd of `millpond status` needs; below what would hide a control plane that hangs.
+  // Above what a crowd of `millpond status` needs; below what would hide a control plane that
+  // hangs.
   static constexpr size_t kMaxWaiting = 256;
 
   // RESOURCE_EXHAUSTED to the client where too many wait, UNAVAILABLE once closed.

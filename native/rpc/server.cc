@@ -134,8 +134,7 @@ base::Status Server::Start() {
   }
   state_->AddMethods();
   MILLPOND_RETURN_IF_ERROR(state_->Listen());
-  state_->pollers =
-      std::make_unique<PollerPool>(state_->queues, kMaxPollersPerCore * CoreCount());
+  state_->pollers = std::make_unique<PollerPool>(state_->queues, kMaxPollersPerCore * CoreCount());
   state_->WaitForCalls();
   state_->pollers->Start();
   return {};
@@ -168,8 +167,7 @@ bool Server::Shutdown(int64_t drain_ns) {
     const int64_t begin_ns = base::MonotonicNs();
     state_->is_stopping = true;
     // Returns once every call has ended, be it that it is cancelled first.
-    state_->server->Shutdown(std::chrono::system_clock::now() +
-                             std::chrono::nanoseconds(drain_ns));
+    state_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::nanoseconds(drain_ns));
     state_->has_drained = base::MonotonicNs() - begin_ns <= drain_ns;
     // A thread that is on its way out of its last call may still wait for the next one.
     state_->pollers->WaitUntilIdle();

@@ -26,8 +26,8 @@ class Callable {
   base::Status Run(const TensorList& inputs, TensorList* outputs) const;
 
  private:
-  // Where an output comes from: a fetched tensor, or, where a signature hands an input through, that
-  // input (a session refuses to fetch what is fed).
+  // Where an output comes from: a fetched tensor, or, where a signature hands an input through,
+  // that input (a session refuses to fetch what is fed).
   struct OutputSource {
     bool is_input = false;
     size_t index = 0;

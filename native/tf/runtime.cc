@@ -88,9 +88,9 @@ base::Status InitializeRuntime(const RuntimeOptions& options,
         std::to_string(runtime.options.inter_op_thread_count) + "; start another process");
   }
   QuietTensorFlow();
-  tsl::AllocatorFactoryRegistry::singleton()->Register(
-      __FILE__, __LINE__, kAllocatorName, kAllocatorPriority,
-      new RequestAllocatorFactory(request_memory));
+  tsl::AllocatorFactoryRegistry::singleton()->Register(__FILE__, __LINE__, kAllocatorName,
+                                                       kAllocatorPriority,
+                                                       new RequestAllocatorFactory(request_memory));
   // Never freed: sessions and their tensors may outlive any owner of ours.
   auto* const allocator = new MemoryAllocator(kAllocatorName, request_memory);
   tensorflow::DeviceFactory::Register("CPU", std::make_unique<ServableDeviceFactory>(allocator),

@@ -130,8 +130,8 @@ Status SavedModel::ReadGraph() {
   if (!IsRuntimeInitialized()) {
     return base::FailedPrecondition("no runtime: call InitializeRuntime before the first load");
   }
-  absl::Status read = tensorflow::ReadMetaGraphDefFromSavedModel(
-      state_->directory, state_->tags, &state_->meta_graph);
+  absl::Status read = tensorflow::ReadMetaGraphDefFromSavedModel(state_->directory, state_->tags,
+                                                                 &state_->meta_graph);
   // What a file cut short within a field comes back as.
   if (absl::IsOutOfRange(read)) read = absl::DataLossError("saved_model.pb ends within a field");
   MILLPOND_RETURN_IF_TF_ERROR(read, "reading the graph of " + state_->directory);
@@ -141,27 +141,24 @@ Status SavedModel::ReadGraph() {
     state_->signatures.emplace(name, MakeSignature(name, definition));
   }
   state_->signature_def_map = EncodeSignatureDefMap(state_->meta_graph);
-  MILLPOND_RETURN_IF_ERROR(
-      AssetFeeds(state_->meta_graph, state_->directory, &state_->asset_feeds));
+  MILLPOND_RETURN_IF_ERROR(AssetFeeds(state_->meta_graph, state_->directory, &state_->asset_feeds));
   state_->step = Step::kGraph;
   return {};
 }
 
 Status SavedModel::CreateSession() {
   MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kGraph, "CreateSession"));
-  MILLPOND_RETURN_IF_TF_ERROR(
-      tensorflow::LoadMetagraphIntoSession(MakeSessionOptions(), state_->meta_graph,
-                                           &state_->session),
-      "creating the session of " + state_->directory);
+  MILLPOND_RETURN_IF_TF_ERROR(tensorflow::LoadMetagraphIntoSession(
+                                  MakeSessionOptions(), state_->meta_graph, &state_->session),
+                              "creating the session of " + state_->directory);
   state_->step = Step::kSession;
   return {};
 }
 
 Status SavedModel::Restore() {
   MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kSession, "Restore"));
-  const std::string prefix =
-      JoinPath(state_->directory, tensorflow::kSavedModelVariablesDirectory,
-               tensorflow::kSavedModelVariablesFilename);
+  const std::string prefix = JoinPath(state_->directory, tensorflow::kSavedModelVariablesDirectory,
+                                      tensorflow::kSavedModelVariablesFilename);
   const auto& saver = state_->meta_graph.saver_def();
   const bool has_checkpoint =
       tensorflow::Env::Default()->FileExists(tensorflow::MetaFilename(prefix)).ok();

@@ -119,11 +119,12 @@ Status CheckSavedModel(const std::string& directory) {
   tensorflow::SavedModel saved_model;
   const absl::Status read = tensorflow::ReadSavedModel(directory, &saved_model);
   if (absl::IsNotFound(read)) {
-    return base::FailedPrecondition(directory + " has neither saved_model.pb nor saved_model.pbtxt");
+    return base::FailedPrecondition(directory +
+                                    " has neither saved_model.pb nor saved_model.pbtxt");
   }
   if (!read.ok()) {
-    return base::DataLoss(directory + ": saved_model.pb does not parse: " +
-                          std::string(read.message()));
+    return base::DataLoss(directory +
+                          ": saved_model.pb does not parse: " + std::string(read.message()));
   }
   if (saved_model.meta_graphs().empty()) {
     return base::DataLoss(directory + ": saved_model.pb holds no graph (is it cut short?)");

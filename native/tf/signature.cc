@@ -40,9 +40,9 @@ Signature MakeSignature(const std::string& name, const tensorflow::SignatureDef&
 }
 
 int FindTensorSpec(const std::vector<TensorSpec>& specs, std::string_view name) {
-  const auto found =
-      std::lower_bound(specs.begin(), specs.end(), name,
-                       [](const TensorSpec& spec, std::string_view key) { return spec.name < key; });
+  const auto found = std::lower_bound(
+      specs.begin(), specs.end(), name,
+      [](const TensorSpec& spec, std::string_view key) { return spec.name < key; });
   if (found == specs.end() || found->name != name) return -1;
   return static_cast<int>(found - specs.begin());
 }

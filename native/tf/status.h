@@ -9,7 +9,8 @@ namespace millpond::tf {
 
 // TensorFlow's status as ours; the codes are the same numbers. `while_doing` goes before the
 // message, like "restoring variables of /models/m/7".
-inline base::Status FromTensorFlow(const absl::Status& status, const std::string& while_doing = "") {
+inline base::Status FromTensorFlow(const absl::Status& status,
+                                   const std::string& while_doing = "") {
   if (status.ok()) return {};
   std::string message(status.message());
   if (!while_doing.empty()) message = while_doing + ": " + message;
@@ -19,10 +20,10 @@ inline base::Status FromTensorFlow(const absl::Status& status, const std::string
 }  // namespace millpond::tf
 
 // Returns from the enclosing function where an absl::Status is not OK.
-#define MILLPOND_RETURN_IF_TF_ERROR(expression, while_doing)                      \
-  do {                                                                            \
-    const absl::Status tf_status_of_step = (expression);                          \
-    if (!tf_status_of_step.ok()) {                                                \
-      return ::millpond::tf::FromTensorFlow(tf_status_of_step, while_doing);      \
-    }                                                                             \
+#define MILLPOND_RETURN_IF_TF_ERROR(expression, while_doing)                 \
+  do {                                                                       \
+    const absl::Status tf_status_of_step = (expression);                     \
+    if (!tf_status_of_step.ok()) {                                           \
+      return ::millpond::tf::FromTensorFlow(tf_status_of_step, while_doing); \
+    }                                                                        \
   } while (false)

@@ -143,9 +143,9 @@ int64_t ElementBytes(DataType dtype) {
 Status CheckBytes(const ScannedTensor& scanned, int64_t element_count) {
   const int64_t element_bytes = ElementBytes(static_cast<DataType>(scanned.dtype));
   if (element_count <= base::kMaxTensorBytes / element_bytes) return {};
-  return {base::Code::kResourceExhausted,
-          Describe(scanned) + " takes more than " + std::to_string(base::kMaxTensorBytes) +
-              " bytes; send it in smaller batches"};
+  return {base::Code::kResourceExhausted, Describe(scanned) + " takes more than " +
+                                              std::to_string(base::kMaxTensorBytes) +
+                                              " bytes; send it in smaller batches"};
 }
 
 Status ContentContradiction(const ScannedTensor& scanned, size_t got_bytes, int64_t want_bytes) {
@@ -166,8 +166,7 @@ Status CheckContentBytes(const ScannedTensor& scanned, int64_t element_count) {
     return got_bytes < element_count ? NoStringList(scanned) : Status();
   }
   const int64_t want_bytes = element_count * ElementBytes(static_cast<DataType>(scanned.dtype));
-  return got_bytes == want_bytes ? Status()
-                                 : ContentContradiction(scanned, got_bytes, want_bytes);
+  return got_bytes == want_bytes ? Status() : ContentContradiction(scanned, got_bytes, want_bytes);
 }
 
 Status DecodeStringContent(const ScannedTensor& scanned, Tensor* tensor) {
@@ -324,7 +323,8 @@ Status DecodeFixedField(const ScannedTensor& scanned, uint32_t number, int per_e
         return parses;
       });
   if (!status.ok()) return status;
-  if (count % 2 != 0) return base::InvalidArgument("holds an odd number of parts of complex values");
+  if (count % 2 != 0)
+    return base::InvalidArgument("holds an odd number of parts of complex values");
   auto* pairs = static_cast<std::complex<T>*>(tensor->data());
   const std::complex<T> last = count > 0 ? pairs[count / 2 - 1] : std::complex<T>();
   std::fill(pairs + count / 2, pairs + tensor->NumElements(), last);
@@ -365,8 +365,8 @@ Status DecodeVarintFieldByWidth(const ScannedTensor& scanned, uint32_t number, T
 }
 
 Status DecodeTypedField(const ScannedTensor& scanned, TypedField typed, Tensor* tensor) {
-  const bool is_complex = tensor->dtype() == tensorflow::DT_COMPLEX64 ||
-                          tensor->dtype() == tensorflow::DT_COMPLEX128;
+  const bool is_complex =
+      tensor->dtype() == tensorflow::DT_COMPLEX64 || tensor->dtype() == tensorflow::DT_COMPLEX128;
   switch (typed.layout) {
     case Layout::kFixed32:
       return DecodeFixedField<float>(scanned, typed.number, is_complex ? 2 : 1, tensor);
