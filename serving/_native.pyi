@@ -1,6 +1,7 @@
 """The seam between the control plane (Python decides) and the data plane (C++ serves).
 
-Everything that crosses is named here; `stubtest` checks this file against the built module.
+Everything that crosses is named here; `scripts/check_stub.py` checks this file against the built
+module.
 Every call that can take longer than a microsecond releases the GIL. Failures of the data plane
 raise `StatusError(code, message)` with the number of the gRPC status code.
 """
@@ -34,7 +35,7 @@ def check_saved_model(directory: str) -> None:
 
 @final
 class RequestMemoryStatistics:
-    """Bytes that requests and everything else but a version's parameters hold in TensorFlow's allocator."""
+    """Bytes that TensorFlow's allocator holds: requests' tensors, and the versions' parameters."""
 
     @property
     def in_use_bytes(self) -> int: ...
@@ -118,7 +119,11 @@ class SavedModelLoad:
         """Runs the model's init op (tables, assets)."""
 
     def make_callables(self) -> None:
-        """Makes one callable for each signature, run inline by the request threads."""
+        """Makes one callable for each signature, run inline by the request threads.
+
+        Fails where serving_default, or every signature, cannot be run; of another one its requests
+        say why.
+        """
 
     def finish(self) -> Servable: ...
 
@@ -187,8 +192,9 @@ class GrpcServer:
         """Forgets a service name: Check answers NOT_FOUND, watchers SERVICE_UNKNOWN."""
 
     def shutdown(self, drain_seconds: float) -> bool:
-        """Takes no new call, lets the running ones finish, cancels what is left after `drain_seconds`,
-        stops all threads.
+        """Takes no new call and lets those that have arrived finish, cancels what is left after
+        `drain_seconds`, stops all threads.
 
-        True where every call finished by itself. A second call does nothing and returns the same.
+        True where nothing was cut short. Where a kernel still runs two seconds after that, its
+        threads go on: end the process. A second call does nothing and returns the same.
         """

@@ -18,4 +18,9 @@ int64_t ReadNs(clockid_t id) {
 int64_t MonotonicNs() { return ReadNs(CLOCK_MONOTONIC); }
 int64_t CoarseMonotonicNs() { return ReadNs(CLOCK_MONOTONIC_COARSE); }
 
+void SleepNs(int64_t duration_ns) {
+  const timespec duration{duration_ns / kNsPerSecond, duration_ns % kNsPerSecond};
+  nanosleep(&duration, nullptr);
+}
+
 }  // namespace millpond::base

@@ -11,4 +11,7 @@ int64_t MonotonicNs();
 // run between the kernels of a graph.
 int64_t CoarseMonotonicNs();
 
+// Waits; the only sleep there is, for ends that nobody can be told of.
+void SleepNs(int64_t duration_ns);
+
 }  // namespace millpond::base

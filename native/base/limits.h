@@ -14,6 +14,10 @@ inline constexpr int kMaxMessageDepth = 100;
 // largest message that gRPC carries.
 inline constexpr int64_t kMaxTensorBytes = INT32_MAX;
 
+// Inputs, and names in an output_filter, of one request: an entry is 2 bytes on the wire and 80 in
+// memory. Far above any signature.
+inline constexpr size_t kMaxNamesPerRequest = 10'000;
+
 // TensorFlow's TensorShape holds at most this many dimensions.
 inline constexpr int kMaxTensorRank = 254;
 

@@ -2,6 +2,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -34,7 +35,11 @@ auto WithoutGil(Function&& function) {
   return std::forward<Function>(function)();
 }
 
-inline int64_t SecondsToNs(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
+// At most 30 years, so that a sum with any clock's now does not overflow.
+inline int64_t SecondsToNs(double seconds) {
+  constexpr double kMaxSeconds = 1e9;
+  return static_cast<int64_t>(std::clamp(seconds, 0.0, kMaxSeconds) * 1e9);
+}
 
 // Python's hold on a loaded version.
 class PyServable {

@@ -51,13 +51,14 @@ grpc::ByteBuffer StatusMessage(HealthStatus status) {
 // differs from the last one written, one write at a time. All of it under the service's mutex_.
 class HealthWatch {
  public:
-  HealthWatch(HealthWatchMethod* method, grpc::ServerCompletionQueue* queue)
-      : method_(method), queue_(queue) {}
+  HealthWatch(HealthWatchMethod* method, CallQueue* queue) : method_(method), queue_(queue) {
+    queue_->AddCall();
+  }
 
   void Wait() {
     context_.AsyncNotifyWhenDone(&done_tag_);
     method_->service_->RequestServerStreaming(method_->index_, &context_, &request_, &writer_,
-                                              queue_, &received_tag_);
+                                              queue_->get(), &received_tag_);
   }
 
   const std::string& service() const { return service_; }
@@ -87,16 +88,16 @@ class HealthWatch {
   }
 
   void OnReceived(bool ok) {
-    if (!ok) {
-      delete this;
-      return;
-    }
-    PollerPool::HandleThenWait(method_, queue_, [this] { Begin(); });
+    if (!ok) return Delete();
+    PollerPool::HandleThenWait(method_, queue_, [this] {
+      const std::lock_guard<std::mutex> lock(health().mutex_);
+      Begin();
+    });
+    Step([] {});
   }
 
+  // Needs mutex_.
   void Begin() {
-    const std::lock_guard<std::mutex> lock(health().mutex_);
-    hold_count_ += 1;  // the done tag's, which comes for sure now
     health().watches_.insert(this);
     const base::Status decoded = ReadService();
     if (decoded.ok()) return Advance();
@@ -137,11 +138,17 @@ class HealthWatch {
       is_last = --hold_count_ == 0;
       if (is_last) health().watches_.erase(this);
     }
-    if (is_last) delete this;
+    if (is_last) Delete();
+  }
+
+  void Delete() {
+    CallQueue* const queue = queue_;
+    delete this;
+    queue->RemoveCall();
   }
 
   HealthWatchMethod* const method_;
-  grpc::ServerCompletionQueue* const queue_;
+  CallQueue* const queue_;
   grpc::ServerContext context_;
   grpc::ByteBuffer request_;
   grpc::ServerAsyncWriter<grpc::ByteBuffer> writer_{&context_};
@@ -149,7 +156,8 @@ class HealthWatch {
   std::optional<HealthStatus> written_;
   bool is_operating_ = false;  // a write or the end is on its way
   bool is_over_ = false;       // nothing more is written
-  int hold_count_ = 0;         // tags in flight
+  // Tags in flight and the poller that received the call; the done tag may come before that one.
+  int hold_count_ = 2;
   MemberTag<HealthWatch> received_tag_{this, &HealthWatch::OnReceived};
   MemberTag<HealthWatch> written_tag_{this, &HealthWatch::OnWritten};
   MemberTag<HealthWatch> finished_tag_{this, &HealthWatch::OnFinished};
@@ -200,14 +208,14 @@ void HealthService::Handle(UnaryCall* call) {
 }
 
 HealthWatchMethod::HealthWatchMethod(RawService* service, HealthService* health,
-                                     const std::atomic<bool>* is_stopping)
+                                     const ServerPhase* phase)
     : service_(service),
       health_(health),
-      is_stopping_(is_stopping),
+      phase_(phase),
       index_(service->AddServerStreamingMethod("/grpc.health.v1.Health/Watch")) {}
 
-void HealthWatchMethod::WaitForCall(grpc::ServerCompletionQueue* queue) {
-  if (!is_stopping_->load()) (new HealthWatch(this, queue))->Wait();
+void HealthWatchMethod::WaitForCall(CallQueue* queue) {
+  if (!phase_->is_stopping.load()) (new HealthWatch(this, queue))->Wait();
 }
 
 }  // namespace millpond::rpc

@@ -53,16 +53,15 @@ class HealthService final : public UnaryHandler {
 // The method Watch: where its calls come from. Outlives them.
 class HealthWatchMethod final : public CallSource {
  public:
-  HealthWatchMethod(RawService* service, HealthService* health,
-                    const std::atomic<bool>* is_stopping);
-  void WaitForCall(grpc::ServerCompletionQueue* queue) override;
+  HealthWatchMethod(RawService* service, HealthService* health, const ServerPhase* phase);
+  void WaitForCall(CallQueue* queue) override;
 
  private:
   friend class HealthWatch;
 
   RawService* const service_;
   HealthService* const health_;
-  const std::atomic<bool>* const is_stopping_;
+  const ServerPhase* const phase_;
   const int index_;
 };
 

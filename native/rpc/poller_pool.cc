@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
+#include <system_error>
 
 #include "native/base/clock.h"
 #include "native/rpc/completion_tag.h"
@@ -25,16 +26,16 @@ void PollerPool::Start() {
 }
 
 void PollerPool::AddPoller(size_t queue_index) {
-  pollers_.push_back(std::make_unique<Poller>());
-  Poller* const poller = pollers_.back().get();
+  auto poller = std::make_unique<Poller>();
   poller->queue_index = queue_index;
-  poller->thread = std::thread([this, poller] { Poll(poller); });
+  poller->thread = std::thread([this, self = poller.get()] { Poll(self); });
   const std::string name = "cq-" + std::to_string(queue_index);
   pthread_setname_np(poller->thread.native_handle(), name.c_str());
+  pollers_.push_back(std::move(poller));
 }
 
 void PollerPool::Poll(Poller* self) {
-  grpc::ServerCompletionQueue& queue = *queues_[self->queue_index];
+  grpc::ServerCompletionQueue& queue = *queues_[self->queue_index]->get();
   self_ = self;
   void* tag = nullptr;
   bool ok = false;
@@ -49,11 +50,17 @@ void PollerPool::Poll(Poller* self) {
 
 bool PollerPool::Leave(Poller* self) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const bool is_relieved = std::any_of(pollers_.begin(), pollers_.end(), [&](const auto& other) {
-    return other.get() != self && other->queue_index == self->queue_index && !other->has_left;
+  if (IsServed(self->queue_index, self)) self->has_left = true;
+  return self->has_left;
+}
+
+bool PollerPool::IsServed(size_t queue_index, const Poller* except) const {
+  const int64_t now_ns = base::MonotonicNs();
+  return std::any_of(pollers_.begin(), pollers_.end(), [&](const auto& poller) {
+    const int64_t busy_since_ns = poller->busy_since_ns;
+    return poller.get() != except && poller->queue_index == queue_index && !poller->has_left &&
+           (busy_since_ns == 0 || now_ns - busy_since_ns < kStallNs);
   });
-  if (is_relieved) self->has_left = true;
-  return is_relieved;
 }
 
 void PollerPool::Watch() {
@@ -66,24 +73,23 @@ void PollerPool::Watch() {
 }
 
 void PollerPool::RelieveStalledQueues() {
-  const int64_t now_ns = base::MonotonicNs();
   for (size_t i = 0; i < queues_.size(); ++i) {
-    const bool is_served = std::any_of(pollers_.begin(), pollers_.end(), [&](const auto& poller) {
-      const int64_t busy_since_ns = poller->busy_since_ns;
-      return poller->queue_index == i && !poller->has_left &&
-             (busy_since_ns == 0 || now_ns - busy_since_ns < kStallNs);
-    });
-    if (!is_served && pollers_.size() < max_poller_count_) Relieve(i);
+    if (!IsServed(i, nullptr) && pollers_.size() < max_poller_count_) Relieve(i);
   }
 }
 
 void PollerPool::Relieve(size_t queue_index) {
+  try {
+    AddPoller(queue_index);
+  } catch (const std::system_error&) {
+    // No thread to be had: the queue is as it was, and the next tick tries again.
+    return;
+  }
   for (const auto& poller : pollers_) {
     if (poller->queue_index != queue_index) continue;
     CallSource* const source = poller->owed_wait.exchange(nullptr);
     if (source != nullptr) source->WaitForCall(queues_[queue_index].get());
   }
-  AddPoller(queue_index);
 }
 
 void PollerPool::ReapPollers() {
@@ -93,21 +99,17 @@ void PollerPool::ReapPollers() {
   pollers_.erase(gone, pollers_.end());
 }
 
-void PollerPool::WaitUntilIdle() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& poller : pollers_) {
-    // Only a thread that is on its way out of a call is waited for: calls have all been answered.
-    while (poller->busy_since_ns != 0 && !poller->has_left) std::this_thread::yield();
-  }
-}
-
-void PollerPool::Join() {
+void PollerPool::StopWatching() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     is_stopping_ = true;
   }
   is_stopping_changed_.notify_all();
   if (watchdog_.joinable()) watchdog_.join();
+}
+
+void PollerPool::Join() {
+  StopWatching();
   for (const auto& poller : pollers_) {
     if (poller->thread.joinable()) poller->thread.join();
   }

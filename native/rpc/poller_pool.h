@@ -1,7 +1,5 @@
 #pragma once
 
-#include <grpcpp/grpcpp.h>
-
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -10,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "native/rpc/call_queue.h"
+
 namespace millpond::rpc {
 
 // Where calls of one kind come from.
@@ -17,7 +17,7 @@ class CallSource {
  public:
   virtual ~CallSource() = default;
   // Lets gRPC bring the next call to `queue`; nothing while the server stops.
-  virtual void WaitForCall(grpc::ServerCompletionQueue* queue) = 0;
+  virtual void WaitForCall(CallQueue* queue) = 0;
 };
 
 // The threads that serve: one for each completion queue, which runs its requests inline, start to
@@ -34,7 +34,7 @@ class PollerPool {
   // notices of a health check.
   static constexpr int64_t kStallNs = 10'000'000;
 
-  using Queues = std::vector<std::unique_ptr<grpc::ServerCompletionQueue>>;
+  using Queues = std::vector<std::unique_ptr<CallQueue>>;
 
   // Borrows `queues`. At most `max_poller_count` threads at a time.
   PollerPool(const Queues& queues, size_t max_poller_count);
@@ -46,8 +46,7 @@ class PollerPool {
   // the other way round: a queue whose thread is in a run takes no call that another could answer;
   // calls wait in gRPC, in the order of their arrival, for whichever thread is free first.
   template <typename Handle>
-  static void HandleThenWait(CallSource* source, grpc::ServerCompletionQueue* queue,
-                             Handle&& handle) {
+  static void HandleThenWait(CallSource* source, CallQueue* queue, Handle&& handle) {
     std::atomic<CallSource*>& owed_wait = self_->owed_wait;
     owed_wait.store(source);
     handle();
@@ -55,8 +54,8 @@ class PollerPool {
     if (owed_wait.exchange(nullptr) != nullptr) source->WaitForCall(queue);
   }
 
-  // Waits until no thread is handling an event.
-  void WaitUntilIdle();
+  // No queue is given another thread any more.
+  void StopWatching();
   // Returns once all threads have ended; the queues have been shut down before.
   void Join();
 
@@ -73,6 +72,8 @@ class PollerPool {
   void Poll(Poller* self);
   // True where another thread serves the queue of `self`, which may then leave.
   bool Leave(Poller* self);
+  // Whether `queue_index` has a thread, other than `except`, that is not held up. Needs mutex_.
+  bool IsServed(size_t queue_index, const Poller* except) const;
   void Watch();
   void RelieveStalledQueues();       // needs mutex_
   void Relieve(size_t queue_index);  // needs mutex_

@@ -1,7 +1,9 @@
 #include "native/rpc/predict.h"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace millpond::rpc {
 namespace {
@@ -27,55 +29,73 @@ base::StatusOr<const tf::Signature*> FindSignature(const servable::Servable& ser
   return base::FailedPrecondition(std::move(message));
 }
 
-// Adds `name` to a list like "{a, b}".
-void AppendName(std::string_view name, std::string* list) {
-  if (!list->empty()) *list += ", ";
-  *list += name;
+// Names that an error message lists before it says how many there are more.
+constexpr size_t kMaxListedNames = 20;
+
+// Like "{a, b}".
+std::string ListNames(const std::vector<std::string_view>& names) {
+  std::string list = "{";
+  for (size_t i = 0; i < std::min(names.size(), kMaxListedNames); ++i) {
+    if (i > 0) list += ", ";
+    list += names[i];
+  }
+  if (names.size() > kMaxListedNames) {
+    list += ", and " + std::to_string(names.size() - kMaxListedNames) + " more";
+  }
+  return list + "}";
 }
 
-bool IsSent(const PredictRequest& request, std::string_view name) {
-  for (const auto& input : request.inputs) {
-    if (input.name == name) return true;
-  }
-  return false;
-}
+// What a request sends for each input of a signature; null where it sends nothing.
+using SentInputs = std::vector<const PredictRequest::Input*>;
 
-Status InputsDiffer(const PredictRequest& request, const tf::Signature& signature) {
-  std::string extra;
-  std::string missing;
-  for (const auto& input : request.inputs) {
-    if (tf::FindTensorSpec(signature.inputs, input.name) < 0) AppendName(input.name, &extra);
-  }
-  for (const auto& spec : signature.inputs) {
-    if (!IsSent(request, spec.name)) AppendName(spec.name, &missing);
+Status InputsDiffer(const tf::Signature& signature, const SentInputs& sent,
+                    const std::vector<std::string_view>& extra) {
+  std::vector<std::string_view> missing;
+  for (size_t i = 0; i < sent.size(); ++i) {
+    if (sent[i] == nullptr) missing.push_back(signature.inputs[i].name);
   }
   return base::InvalidArgument("inputs do not match signature '" + signature.name +
-                               "'. Sent extra: {" + extra + "}. Missing but required: {" + missing +
-                               "}.");
+                               "'. Sent extra: " + ListNames(extra) +
+                               ". Missing but required: " + ListNames(missing) + ".");
+}
+
+Status MatchInputs(const PredictRequest& request, const tf::Signature& signature,
+                   SentInputs* sent) {
+  sent->assign(signature.inputs.size(), nullptr);
+  std::vector<std::string_view> extra;
+  for (const auto& input : request.inputs) {
+    const int index = tf::FindTensorSpec(signature.inputs, input.name);
+    if (index < 0) {
+      extra.push_back(input.name);
+    } else {
+      (*sent)[index] = &input;
+    }
+  }
+  const bool is_complete = std::find(sent->begin(), sent->end(), nullptr) == sent->end();
+  return extra.empty() && is_complete ? Status() : InputsDiffer(signature, *sent, extra);
 }
 
 // Decodes each input to its place in the signature's order.
 Status DecodeInputs(const PredictRequest& request, const tf::Signature& signature,
                     tf::TensorList* inputs) {
-  if (request.inputs.size() != signature.inputs.size()) return InputsDiffer(request, signature);
+  SentInputs sent;
+  MILLPOND_RETURN_IF_ERROR(MatchInputs(request, signature, &sent));
   inputs->Reset(signature.inputs.size());
-  for (const auto& input : request.inputs) {
-    const int index = tf::FindTensorSpec(signature.inputs, input.name);
-    if (index < 0) return InputsDiffer(request, signature);
-    const Status decoded = tf::DecodeTensor(input.tensor, signature.inputs[index], index, inputs);
+  for (size_t i = 0; i < sent.size(); ++i) {
+    const Status decoded = tf::DecodeTensor(sent[i]->tensor, signature.inputs[i], i, inputs);
     if (!decoded.ok()) {
-      return {decoded.code(), "input '" + input.name + "': " + decoded.message() + "; signature '" +
-                                  signature.name + "'"};
+      return {decoded.code(), "input '" + sent[i]->name + "': " + decoded.message() +
+                                  "; signature '" + signature.name + "'"};
     }
   }
   return {};
 }
 
 Status BadFilter(const std::string& name, const char* what, const tf::Signature& signature) {
-  std::string outputs;
-  for (const auto& spec : signature.outputs) AppendName(spec.name, &outputs);
+  std::vector<std::string_view> outputs;
+  for (const auto& spec : signature.outputs) outputs.push_back(spec.name);
   return base::InvalidArgument("output_filter '" + name + "' " + what + " signature '" +
-                               signature.name + "', which has {" + outputs + "}");
+                               signature.name + "', which has " + ListNames(outputs));
 }
 
 // The outputs that the client asked for: all where it names none.

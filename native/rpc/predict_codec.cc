@@ -1,7 +1,6 @@
 #include "native/rpc/predict_codec.h"
 
-#include <algorithm>
-#include <utility>
+#include "native/base/limits.h"
 
 namespace millpond::rpc {
 namespace {
@@ -38,16 +37,6 @@ bool ReadInput(WireReader entry, PredictRequest::Input* input) {
   return true;
 }
 
-void PutInput(PredictRequest::Input input, std::vector<PredictRequest::Input>* inputs) {
-  const auto same = std::find_if(inputs->begin(), inputs->end(),
-                                 [&](const auto& other) { return other.name == input.name; });
-  if (same == inputs->end()) {
-    inputs->push_back(std::move(input));
-  } else {
-    *same = std::move(input);
-  }
-}
-
 bool ReadField(WireTag tag, WireReader* proto, PredictRequest* request) {
   WireReader body;
   if (tag.type != WireType::kLengthDelimited) return proto->SkipField(tag);
@@ -56,15 +45,17 @@ bool ReadField(WireTag tag, WireReader* proto, PredictRequest* request) {
     return proto->ReadDelimited(&body) && ReadModelSpec(body, &*request->model_spec);
   }
   if (tag.field == kRequestInputs) {
-    PredictRequest::Input input;
-    if (!proto->ReadDelimited(&body) || !ReadInput(body, &input)) return false;
-    PutInput(std::move(input), &request->inputs);
-    return true;
+    return proto->ReadDelimited(&body) && ReadInput(body, &request->inputs.emplace_back());
   }
   if (tag.field == kRequestOutputFilter) {
     return proto->ReadString(&request->output_filter.emplace_back());
   }
   return proto->SkipField(tag);
+}
+
+bool HasTooManyNames(const PredictRequest& request) {
+  return request.inputs.size() > base::kMaxNamesPerRequest ||
+         request.output_filter.size() > base::kMaxNamesPerRequest;
 }
 
 }  // namespace
@@ -73,6 +64,11 @@ base::Status DecodePredictRequest(WireReader proto, PredictRequest* request) {
   const size_t message_bytes = proto.remaining_bytes();
   WireTag tag;
   while (!proto.AtEnd()) {
+    if (HasTooManyNames(*request)) {
+      return base::InvalidArgument("the request names more than " +
+                                   std::to_string(base::kMaxNamesPerRequest) +
+                                   " inputs or outputs; no signature has as many");
+    }
     if (proto.ReadTag(&tag) && ReadField(tag, &proto, request)) continue;
     return base::InvalidArgument("the message's " + std::to_string(message_bytes) +
                                  " bytes are no tensorflow.serving.PredictRequest");

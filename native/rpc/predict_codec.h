@@ -22,11 +22,12 @@ struct PredictRequest {
   };
 
   std::optional<ModelSpec> model_spec;
-  std::vector<Input> inputs;  // no name twice; the last one sent counts
+  std::vector<Input> inputs;  // as sent; of one name the last one counts
   std::vector<std::string> output_filter;
 };
 
-// INVALID_ARGUMENT where the bytes are no PredictRequest. Borrows them.
+// INVALID_ARGUMENT where the bytes are no PredictRequest, or name more inputs or outputs than
+// base::kMaxNamesPerRequest. Borrows them.
 base::Status DecodePredictRequest(base::WireReader proto, PredictRequest* request);
 
 // A PredictResponse to be: what its bytes are made of.

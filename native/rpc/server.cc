@@ -23,6 +23,15 @@ namespace {
 // Serving's default.
 constexpr size_t kMaxPollersPerCore = 4;
 
+// Calls that wait in gRPC for a thread are lost when its server shuts down. So a drain first asks
+// for this many: those that wait are brought, the rest ends with the server. Above what piles up
+// while a tail is worth talking of; some µs and 2 KiB each.
+constexpr int kAdoptedPredictCount = 4096;
+constexpr int kAdoptedRareCount = 64;
+
+// Between two looks at whether all calls have ended: the end of a drain is not urgent.
+constexpr int64_t kEndPollNs = 1'000'000;
+
 size_t CoreCount() { return std::max(1U, std::thread::hardware_concurrency()); }
 
 class RareHandler final : public UnaryHandler {
@@ -64,10 +73,14 @@ struct Server::State {
   void AddMethods();
   base::Status Listen();
   void WaitForCalls();
+  void AdoptWaitingCalls();
+  bool WaitForLastCall(int64_t timeout_ns);
+  void End(int64_t timeout_ns);
 
   const ServerOptions options;
-  std::atomic<bool> is_stopping{false};
+  ServerPhase phase;
   std::optional<bool> has_drained;  // set by the first Shutdown
+  bool has_ended = false;
   metrics::RequestRecorder unmatched;
 
   PredictHandler predict;
@@ -85,13 +98,13 @@ struct Server::State {
 
 void Server::State::AddMethods() {
   const auto add = [&](const std::string& path, UnaryHandler* handler) {
-    sources.push_back(std::make_unique<UnaryMethod>(path, &service, handler, &is_stopping));
+    sources.push_back(std::make_unique<UnaryMethod>(path, &service, handler, &phase));
   };
   add("/tensorflow.serving.PredictionService/Predict", &predict);
   add("/tensorflow.serving.PredictionService/GetModelMetadata", &metadata);
   add("/grpc.health.v1.Health/Check", &health);
   for (const std::string& path : options.rare_methods) add(path, &rare);
-  sources.push_back(std::make_unique<HealthWatchMethod>(&service, &health, &is_stopping));
+  sources.push_back(std::make_unique<HealthWatchMethod>(&service, &health, &phase));
 }
 
 base::Status Server::State::Listen() {
@@ -104,13 +117,15 @@ base::Status Server::State::Listen() {
   builder.RegisterService(&service);
   const size_t queue_count =
       options.completion_queue_count > 0 ? options.completion_queue_count : CoreCount();
-  for (size_t i = 0; i < queue_count; ++i) queues.push_back(builder.AddCompletionQueue());
+  for (size_t i = 0; i < queue_count; ++i) {
+    queues.push_back(std::make_unique<CallQueue>(builder.AddCompletionQueue()));
+  }
   server = builder.BuildAndStart();
   if (server != nullptr) return {};
   // gRPC does not say which address it was.
   std::string addresses;
   for (const std::string& address : options.addresses) addresses += " " + address;
-  for (const auto& queue : queues) ShutDownUnused(queue.get());
+  for (const auto& queue : queues) ShutDownUnused(queue->get());
   queues.clear();
   return {base::Code::kUnavailable,
           "cannot listen on" + addresses +
@@ -123,10 +138,43 @@ void Server::State::WaitForCalls() {
   }
 }
 
+void Server::State::AdoptWaitingCalls() {
+  for (const auto& source : sources) {
+    // Predict is added first.
+    const int count = source == sources.front() ? kAdoptedPredictCount : kAdoptedRareCount;
+    for (int i = 0; i < count; ++i) source->WaitForCall(queues[i % queues.size()].get());
+  }
+}
+
+// False where `timeout_ns` passed first.
+bool Server::State::WaitForLastCall(int64_t timeout_ns) {
+  const int64_t deadline_ns = base::MonotonicNs() + timeout_ns;
+  const auto is_used = [](const auto& queue) { return queue->call_count() > 0; };
+  while (std::any_of(queues.begin(), queues.end(), is_used)) {
+    if (base::MonotonicNs() >= deadline_ns) return false;
+    base::SleepNs(kEndPollNs);
+  }
+  return true;
+}
+
+// Ends the threads once no call is left; leaves them be where one still is after `timeout_ns`.
+void Server::State::End(int64_t timeout_ns) {
+  // The watchdog may have begun a last wait for a call, which counts by now.
+  pollers->StopWatching();
+  has_ended = WaitForLastCall(timeout_ns);
+  if (!has_ended) return;
+  for (const auto& queue : queues) queue->get()->Shutdown();
+  pollers->Join();
+}
+
 Server::Server(servable::ServingMap* map, ServerOptions options)
     : state_(std::make_unique<State>(map, std::move(options))) {}
 
-Server::~Server() { Shutdown(0); }
+Server::~Server() {
+  Shutdown(0);
+  // Threads that are not over use it until the process ends.
+  if (!state_->has_ended) (void)state_.release();
+}
 
 base::Status Server::Start() {
   if (state_->server != nullptr || state_->has_drained || !state_->sources.empty()) {
@@ -163,18 +211,20 @@ bool Server::Shutdown(int64_t drain_ns) {
   if (state_->has_drained) return *state_->has_drained;
   state_->has_drained = true;
   state_->health.Close();
-  if (state_->server != nullptr) {
-    const int64_t begin_ns = base::MonotonicNs();
-    state_->is_stopping = true;
-    // Returns once every call has ended, be it that it is cancelled first.
-    state_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::nanoseconds(drain_ns));
-    state_->has_drained = base::MonotonicNs() - begin_ns <= drain_ns;
-    // A thread that is on its way out of its last call may still wait for the next one.
-    state_->pollers->WaitUntilIdle();
-    for (const auto& queue : state_->queues) queue->Shutdown();
-    state_->pollers->Join();
+  if (state_->server == nullptr) {
+    state_->has_ended = true;
+    return true;
   }
+  const int64_t deadline_ns = base::MonotonicNs() + drain_ns;
+  if (drain_ns > 0) state_->AdoptWaitingCalls();
+  state_->phase.is_stopping = true;
+  // Cancels at the deadline what is left then, and does not wait for answers that are being made.
+  state_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::nanoseconds(drain_ns));
+  const int64_t left_ns = deadline_ns - base::MonotonicNs();
+  state_->has_drained = left_ns > 0 && state_->WaitForLastCall(left_ns);
+  state_->phase.is_cut_short = !*state_->has_drained;
   state_->rare.queue().Close();
+  state_->End(kCutShortNs);
   return *state_->has_drained;
 }
 

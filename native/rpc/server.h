@@ -20,14 +20,14 @@ struct ServerOptions {
   int completion_queue_count = 0;  // 0: one a core
   int64_t max_message_bytes = INT32_MAX;
   std::map<std::string, std::variant<int, std::string>> channel_arguments;
-  // Full names of methods that Take brings to the control plane.
+  // Full names of methods that TakeRareCall brings to the control plane.
   std::vector<std::string> rare_methods;
 };
 
 // The gRPC server: completion queues, their threads and the methods.
 //
-// Thread: the control plane's, one at a time; Take from any, at once. Lifetime: the serving map
-// outlives it.
+// Thread: the control plane's, one at a time; TakeRareCall from any, at once. Lifetime: the serving
+// map outlives it.
 class Server {
  public:
   Server(servable::ServingMap* map, ServerOptions options);
@@ -48,11 +48,19 @@ class Server {
   // Requests that reached no version: no such model, bytes that do not parse.
   metrics::RequestSnapshot UnmatchedRequests() const;
 
-  // Takes no new call, lets the running ones finish, cancels after `drain_ns` what is left, ends
-  // all threads. True where every call finished by itself. A second call returns the same.
+  // Takes no new call and lets those that have arrived finish, waiting ones too; cancels after
+  // `drain_ns` what is left, and ends all threads. True where nothing was cut short. A second call
+  // returns the same.
+  //
+  // A kernel is not interrupted. Where one still runs kCutShortNs after the cancellation, its
+  // threads go on, and the serving map must outlive them: end the process.
   bool Shutdown(int64_t drain_ns);
 
  private:
+  // From the cancellation to giving up on a request: above any kernel of a model that is served
+  // with a tail in mind.
+  static constexpr int64_t kCutShortNs = 2'000'000'000;
+
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -14,12 +14,17 @@ namespace {
 constexpr int64_t kNsPerSecond = 1'000'000'000;
 constexpr char kTruncated[] = "...TRUNCATED";
 
+// Deadlines further away than this (30 years) are none: their nanoseconds would overflow.
+constexpr int64_t kMaxDeadlineSeconds = 1'000'000'000;
+
 // The client's deadline on base::MonotonicNs's clock.
 int64_t DeadlineNs(gpr_timespec deadline, int64_t now_ns) {
   if (gpr_time_cmp(deadline, gpr_inf_future(deadline.clock_type)) == 0) {
     return tf::RunContext::kNoDeadline;
   }
   const gpr_timespec left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));
+  if (left.tv_sec > kMaxDeadlineSeconds) return tf::RunContext::kNoDeadline;
+  if (left.tv_sec < 0) return now_ns;
   return now_ns + left.tv_sec * kNsPerSecond + left.tv_nsec;
 }
 
@@ -38,30 +43,34 @@ grpc::Status ToGrpc(const base::Status& status) {
 }  // namespace
 
 UnaryMethod::UnaryMethod(std::string path, RawService* service, UnaryHandler* handler,
-                         const std::atomic<bool>* is_stopping)
+                         const ServerPhase* phase)
     : path_(std::move(path)),
       service_(service),
       handler_(handler),
-      is_stopping_(is_stopping),
+      phase_(phase),
       index_(service->AddUnaryMethod(path_)) {}
 
-void UnaryMethod::WaitForCall(grpc::ServerCompletionQueue* queue) {
-  if (!is_stopping_->load()) (new UnaryCall(this, queue))->Wait();
+void UnaryMethod::WaitForCall(CallQueue* queue) {
+  if (!phase_->is_stopping.load()) (new UnaryCall(this, queue))->Wait();
+}
+
+UnaryCall::UnaryCall(UnaryMethod* method, CallQueue* queue) : method_(method), queue_(queue) {
+  queue_->AddCall();
 }
 
 void UnaryCall::Wait() {
   context_.AsyncNotifyWhenDone(&done_tag_);
-  method_->service_->RequestUnary(method_->index_, &context_, &request_, &responder_, queue_,
+  method_->service_->RequestUnary(method_->index_, &context_, &request_, &responder_, queue_->get(),
                                   &received_tag_);
 }
 
 void UnaryCall::OnReceived(bool ok) {
-  // The server is stopping. The done tag comes only for a call that was received.
-  if (!ok) return Release();
-  hold_count_.fetch_add(1);
+  // The server is stopping, and no other tag comes.
+  if (!ok) return Delete();
   ReadRequest();
-  UnaryMethod* const method = method_;  // `this` may be gone once it is handled
-  PollerPool::HandleThenWait(method, queue_, [&] { method->handler_->Handle(this); });
+  PollerPool::HandleThenWait(method_, queue_, [this] { method_->handler_->Handle(this); });
+  // Held until the next wait has begun: while the call counts, its queue is not shut down.
+  Release();
 }
 
 void UnaryCall::ReadRequest() {
@@ -83,7 +92,13 @@ void UnaryCall::OnDone(bool) {
 void UnaryCall::OnAnswered(bool) { Release(); }
 
 void UnaryCall::Release() {
-  if (hold_count_.fetch_sub(1) == 1) delete this;
+  if (hold_count_.fetch_sub(1) == 1) Delete();
+}
+
+void UnaryCall::Delete() {
+  CallQueue* const queue = queue_;
+  delete this;
+  queue->RemoveCall();
 }
 
 std::string UnaryCall::CopyRequest() const {
@@ -93,6 +108,9 @@ std::string UnaryCall::CopyRequest() const {
 }
 
 base::Status UnaryCall::CheckIsWanted() const {
+  if (method_->phase_->is_cut_short.load(std::memory_order_relaxed)) {
+    return {base::Code::kUnavailable, "the server stopped before the request ran; ask another"};
+  }
   if (is_cancelled_.load(std::memory_order_relaxed)) {
     return {base::Code::kCancelled, "the client cancelled the request before it ran"};
   }

@@ -31,12 +31,11 @@ class UnaryHandler {
 // A method of the server: where its calls come from and who answers them. Outlives its calls.
 class UnaryMethod final : public CallSource {
  public:
-  // Adds itself to `service`, before the server is built. `is_stopping` is set when the server
-  // stops: no call is waited for any more.
+  // Adds itself to `service`, before the server is built. No call is waited for once `phase` stops.
   UnaryMethod(std::string path, RawService* service, UnaryHandler* handler,
-              const std::atomic<bool>* is_stopping);
+              const ServerPhase* phase);
 
-  void WaitForCall(grpc::ServerCompletionQueue* queue) override;
+  void WaitForCall(CallQueue* queue) override;
   const std::string& path() const { return path_; }
 
  private:
@@ -45,7 +44,7 @@ class UnaryMethod final : public CallSource {
   const std::string path_;
   RawService* const service_;
   UnaryHandler* const handler_;
-  const std::atomic<bool>* const is_stopping_;
+  const ServerPhase* const phase_;
   const int index_;
 };
 
@@ -73,8 +72,7 @@ class UnaryCall {
  private:
   friend class UnaryMethod;
 
-  UnaryCall(UnaryMethod* method, grpc::ServerCompletionQueue* queue)
-      : method_(method), queue_(queue) {}
+  UnaryCall(UnaryMethod* method, CallQueue* queue);
   ~UnaryCall() = default;
 
   void Wait();
@@ -84,9 +82,10 @@ class UnaryCall {
   void OnAnswered(bool ok);  // the reply is out, or could not go out
   void ReadRequest();
   void Release();
+  void Delete();
 
   UnaryMethod* const method_;
-  grpc::ServerCompletionQueue* const queue_;
+  CallQueue* const queue_;
   grpc::ServerContext context_;
   grpc::ByteBuffer request_;
   grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> responder_{&context_};
@@ -98,8 +97,9 @@ class UnaryCall {
   MemberTag<UnaryCall> received_tag_{this, &UnaryCall::OnReceived};
   MemberTag<UnaryCall> done_tag_{this, &UnaryCall::OnDone};
   MemberTag<UnaryCall> answered_tag_{this, &UnaryCall::OnAnswered};
-  // Tags in flight and the handler's hold; the last one frees the call.
-  std::atomic<int> hold_count_{1};
+  // The poller that received the call, its answer and its done tag; the last one frees it. The done
+  // tag may come on another thread before the first has done anything.
+  std::atomic<int> hold_count_{3};
 };
 
 }  // namespace millpond::rpc

@@ -23,6 +23,9 @@ class Callable {
   Callable(const Callable&) = delete;
   Callable& operator=(const Callable&) = delete;
 
+  // OK, or why it could not be made.
+  const base::Status& made() const { return made_; }
+
   base::Status Run(const TensorList& inputs, TensorList* outputs) const;
 
  private:

@@ -5,7 +5,7 @@
 
 namespace millpond::tf {
 
-// What can end a run before its graph is through. Lives on the stack of the thread that runs it.
+// What can end a run before its graph is through. Outlives the run.
 //
 // A run is inline: each kernel of the graph is computed on the calling thread, and RunOptions'
 // timeout_in_ms does not reach it (Session looks at it only once the executor has returned). So

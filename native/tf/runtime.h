@@ -17,7 +17,7 @@ struct RuntimeOptions {
 };
 
 // Puts our allocator and our CPU device in the place of TensorFlow's, for the whole process:
-// everything that is not a version's parameter is allocated from `request_memory`, which is never
+// all tensors, parameters too, are allocated from `request_memory`, which is never
 // freed. Call once, before TensorFlow allocates anything; a second call with the same options does
 // nothing, with others it is FAILED_PRECONDITION.
 base::Status InitializeRuntime(const RuntimeOptions& options,

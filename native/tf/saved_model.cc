@@ -102,6 +102,17 @@ struct SavedModel::State {
                                     ": called out of order; each step of a load is called once");
   }
 
+  // A version that cannot answer the request which names no signature, or none at all, must not
+  // take the place of one that can.
+  Status CheckCallables() const {
+    const auto standard = callables.find(kDefaultSignatureName);
+    if (standard != callables.end()) return standard->second.made();
+    for (const auto& [name, callable] : callables) {
+      if (callable.made().ok()) return {};
+    }
+    return callables.empty() ? Status() : callables.begin()->second.made();
+  }
+
   // Runs `target` on this thread, which keeps it off the pools that requests use.
   Status RunTarget(const std::string& target, const NamedTensors& feeds, const char* doing) {
     tensorflow::RunOptions options;
@@ -192,6 +203,7 @@ Status SavedModel::MakeCallables() {
     state_->callables.emplace(std::piecewise_construct, std::forward_as_tuple(name),
                               std::forward_as_tuple(state_->session.get(), signature));
   }
+  MILLPOND_RETURN_IF_ERROR(state_->CheckCallables());
   state_->meta_graph.Clear();
   state_->asset_feeds.clear();
   state_->step = Step::kReady;

@@ -32,7 +32,8 @@ class SavedModel {
   base::Status Restore();
   // Runs the init op: tables, assets.
   base::Status RunInit();
-  // One callable a signature. A signature that cannot be run does not fail the load; Run says why.
+  // One callable a signature. Fails where serving_default, or every signature, cannot be run; of
+  // another one Run says why.
   base::Status MakeCallables();
 
   bool IsReady() const;

@@ -123,8 +123,8 @@ Status CheckSavedModel(const std::string& directory) {
                                     " has neither saved_model.pb nor saved_model.pbtxt");
   }
   if (!read.ok()) {
-    return base::DataLoss(directory +
-                          ": saved_model.pb does not parse: " + std::string(read.message()));
+    return base::DataLoss(
+        directory + ": saved_model.pb (or .pbtxt) does not parse: " + std::string(read.message()));
   }
   if (saved_model.meta_graphs().empty()) {
     return base::DataLoss(directory + ": saved_model.pb holds no graph (is it cut short?)");

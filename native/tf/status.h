@@ -7,14 +7,15 @@
 
 namespace millpond::tf {
 
-// TensorFlow's status as ours; the codes are the same numbers. `while_doing` goes before the
+// TensorFlow's status as ours; the codes are the same numbers, and one that is none of
+// them is UNKNOWN. `while_doing` goes before the
 // message, like "restoring variables of /models/m/7".
 inline base::Status FromTensorFlow(const absl::Status& status,
                                    const std::string& while_doing = "") {
   if (status.ok()) return {};
   std::string message(status.message());
   if (!while_doing.empty()) message = while_doing + ": " + message;
-  return {static_cast<base::Code>(status.raw_code()), std::move(message)};
+  return {static_cast<base::Code>(status.code()), std::move(message)};
 }
 
 }  // namespace millpond::tf

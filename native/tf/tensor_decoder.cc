@@ -28,7 +28,8 @@ using tensorflow::Tensor;
 // tensor's size is allocated before dtype, shape and content agree.
 struct ScannedTensor {
   int dtype = 0;
-  std::vector<int64_t> dims;
+  std::vector<int64_t> dims;  // at most one more than TensorFlow takes
+  size_t dim_count = 0;
   bool is_rank_known = true;
   WireReader content;
   WireReader whole;
@@ -61,7 +62,9 @@ bool ScanShape(WireReader shape, ScannedTensor* scanned) {
       WireReader dim;
       int64_t size = 0;
       if (!shape.ReadDelimited(&dim) || !ScanDim(dim, &size)) return false;
-      scanned->dims.push_back(size);
+      // One too many is enough to refuse it: two bytes on the wire must not become eight each.
+      ++scanned->dim_count;
+      if (scanned->dims.size() <= base::kMaxTensorRank) scanned->dims.push_back(size);
     } else if (tag.field == field::kShapeUnknownRank && tag.type == WireType::kVarint) {
       uint64_t value = 0;
       if (!shape.ReadVarint(&value)) return false;
@@ -105,8 +108,8 @@ base::StatusOr<int64_t> ElementCount(const ScannedTensor& scanned) {
   if (!scanned.is_rank_known) {
     return base::InvalidArgument("tensor_shape has unknown_rank; send the sizes of all dimensions");
   }
-  if (scanned.dims.size() > base::kMaxTensorRank) {
-    return base::InvalidArgument("tensor_shape has " + std::to_string(scanned.dims.size()) +
+  if (scanned.dim_count > base::kMaxTensorRank) {
+    return base::InvalidArgument("tensor_shape has " + std::to_string(scanned.dim_count) +
                                  " dimensions; TensorFlow takes at most " +
                                  std::to_string(base::kMaxTensorRank));
   }

@@ -1,0 +1,115 @@
+"""Servers and models for the integration tests.
+
+A server from here has three manners: it takes a free port, it listens when the test gets it, and it
+is stopped afterwards, cleanly or the test fails; a failing test shows the end of its log. Models
+are exported once a session, so that TensorFlow's import (3 to 5 s) is paid once.
+"""
+
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = str(Path(__file__).parents[2])
+
+if REPOSITORY not in sys.path:
+    sys.path.insert(0, REPOSITORY)
+
+from serving import ModelServer  # noqa: E402  (found through the path above)
+from tests.integration import exports  # noqa: E402
+from tests.integration.exports import ScaleModel  # noqa: E402
+
+StartServer = Callable[..., ModelServer]
+"""Starts a server with these arguments of `ModelServer`; it is stopped at the end of the scope."""
+
+_LOG_LINE_COUNT = 60
+_started: list[ModelServer] = []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    del item, call
+    report = yield
+    if report.failed:
+        for server in _started:
+            lines = server.log_path.read_text(errors="replace").splitlines()[-_LOG_LINE_COUNT:]
+            report.sections.append((f"log {server.log_path}", "\n".join(lines)))
+    return report
+
+
+@contextmanager
+def _servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
+    with ExitStack() as stack:
+
+        def start(**arguments: object) -> ModelServer:
+            log_path = tmp_path_factory.mktemp("server") / "server.log"
+            # Quick looks at the disk: a swap should take as long as it takes and not a poll more.
+            settings: dict[str, object] = {"file_system_poll_wait_seconds": 0.05}
+            server = ModelServer(log_path=log_path, **{**settings, **arguments})  # type: ignore[arg-type]
+            server.start()
+            _started.append(server)
+            stack.callback(_started.remove, server)
+            stack.callback(server.stop)
+            return server
+
+        yield start
+
+
+@pytest.fixture
+def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
+    with _servers(tmp_path_factory) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def start_module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
+    with _servers(tmp_path_factory) as start:
+        yield start
+
+
+@pytest.fixture(scope="session")
+def export_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("exports")
+
+
+@pytest.fixture(scope="session")
+def echo_export(export_path: Path) -> Path:
+    return exports.export_echo(export_path / "echo")
+
+
+@pytest.fixture(scope="session")
+def slow_export(export_path: Path) -> Path:
+    return exports.export_slow(export_path / "slow")
+
+
+@pytest.fixture(scope="session")
+def scale_model(export_path: Path) -> ScaleModel:
+    return ScaleModel(export_path / "scale")
+
+
+@pytest.fixture
+def base_path(tmp_path: Path) -> Path:
+    """An empty base path."""
+    path = tmp_path / "base"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture(scope="session")
+def write_config() -> Callable[[Path, Mapping[str, Path]], Path]:
+    return _write_config
+
+
+def _write_config(directory: Path, base_paths: Mapping[str, Path]) -> Path:
+    """A --model_config_file with these models."""
+    models = (
+        f'config {{ name: "{name}" base_path: "{path}" model_platform: "tensorflow" }}'
+        for name, path in base_paths.items()
+    )
+    path = directory / "models.config"
+    path.write_text("model_config_list { " + " ".join(models) + " }")
+    return path

@@ -1,0 +1,34 @@
+"""What a server's log says, and waiting for it."""
+
+import itertools
+from pathlib import Path
+
+from serving import ModelServer
+from serving.server_log import LogEvent
+
+_WAIT_SECONDS = 20
+_marks = itertools.count(9_000_000)
+
+
+def wait_for_log(server: ModelServer, event: str, **values: object) -> LogEvent:
+    """Waits for an event with these values, past ones included."""
+    return server.wait_for_event(lambda logged: _is(logged, event, values), _WAIT_SECONDS)
+
+
+def logged(server: ModelServer, event: str, **values: object) -> list[LogEvent]:
+    """The events with these values until now."""
+    return [logged for logged in server.events() if _is(logged, event, values)]
+
+
+def wait_for_a_poll(server: ModelServer, base_path: Path, model: str = "scale") -> None:
+    """Returns when the source has looked at `base_path` after this was called."""
+    mark = base_path / str(next(_marks))
+    mark.touch()
+    wait_for_log(server, "numeric_file_ignored", name=mark.name, model=model)
+    mark.unlink()
+
+
+def _is(logged: LogEvent, event: str, values: dict[str, object]) -> bool:
+    return logged["event"] == event and all(
+        logged.get(key) == value for key, value in values.items()
+    )

@@ -1,0 +1,48 @@
+"""What the kernel says about a server process."""
+
+import os
+from pathlib import Path
+
+
+def _status_mib(process_id: int, field: str) -> float:
+    for line in Path(f"/proc/{process_id}/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError(f"no {field} in the status of process {process_id}")
+
+
+def resident_mib(process_id: int) -> float:
+    """Memory that the process holds now."""
+    return _status_mib(process_id, "VmRSS")
+
+
+def anonymous_mib(process_id: int) -> float:
+    """The same without mapped files: what it has allocated and touched."""
+    return _status_mib(process_id, "RssAnon")
+
+
+def address_space_mib_peak(process_id: int) -> float:
+    """The most address space the process ever had: sees allocations that were never touched."""
+    return _status_mib(process_id, "VmPeak")
+
+
+def cpu_seconds(process_id: int) -> float:
+    """Processor time of all threads, ended ones included."""
+    # After the name in parentheses, which may hold spaces: fields 14 and 15 are utime and stime.
+    fields = Path(f"/proc/{process_id}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def mapped_files(process_id: int) -> set[str]:
+    """The names of the files that are mapped, libraries above all."""
+    lines = Path(f"/proc/{process_id}/maps").read_text().splitlines()
+    return {Path(line.split(maxsplit=5)[5]).name for line in lines if line.count("/")}
+
+
+def is_alive(process_id: int) -> bool:
+    """Whether the process runs; a zombie does not."""
+    try:
+        stat = Path(f"/proc/{process_id}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rsplit(")", 1)[1].split()[0] != "Z"

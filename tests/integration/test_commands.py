@@ -1,0 +1,118 @@
+"""ModelServer, `millpond status` and `millpond predict` on a real server with the CTR model."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from loadtest.ctr_export import export_ctr_model
+from loadtest.ctr_model import reference_answer, request_inputs
+from serving import ModelServer
+from serving.client import Client
+from serving.errors import InvalidArgument, NotFound, Unavailable
+from serving.servable import AVAILABLE
+
+TABLE_ROWS = 100
+
+
+@pytest.fixture(scope="module")
+def base_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base_path = tmp_path_factory.mktemp("ctr")
+    export_ctr_model(base_path, 3, table_rows=TABLE_ROWS)
+    return base_path
+
+
+@pytest.fixture(scope="module")
+def server(base_path: Path) -> Iterator[ModelServer]:
+    with ModelServer(model_name="ctr", base_path=base_path) as server:
+        server.wait_until_available("ctr", 3)
+        yield server
+
+
+def millpond(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "serving", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_client_predict_on_a_real_server_is_the_reference_answer(server: ModelServer):
+    inputs = request_inputs(1, 20, TABLE_ROWS)
+    with Client(server.target) as client:
+        prediction = client.predict("ctr", inputs)
+    assert prediction.version == 3
+    expected = reference_answer(3, inputs, TABLE_ROWS)
+    np.testing.assert_allclose(prediction.outputs["ctr"], expected, atol=1e-5)
+
+
+def test_client_errors_of_a_real_server_have_their_class(server: ModelServer):
+    with Client(server.target) as client:
+        with pytest.raises(NotFound):
+            client.predict("nobody", {})
+        with pytest.raises(InvalidArgument):
+            client.predict("ctr", {"dense": np.zeros((1, 13), np.float32)})
+
+
+def test_client_list_models_of_a_real_server(server: ModelServer):
+    with Client(server.target) as client:
+        ((name, (status,)),) = client.list_models().items()
+    assert (name, status.version, status.state) == ("ctr", 3, AVAILABLE)
+
+
+@pytest.mark.parametrize("model", [[], ["ctr"]])
+def test_status_command_on_a_real_server(server: ModelServer, model: list[str]):
+    result = millpond("status", *model, "--target", server.target)
+    assert result.stdout.splitlines()[1:] == ["ctr\t3\tAVAILABLE\t"], result.stderr
+
+
+def test_predict_command_on_a_real_server(server: ModelServer, tmp_path: Path):
+    path = tmp_path / "request.json"
+    inputs = request_inputs(1, 2, TABLE_ROWS)
+    path.write_text(json.dumps({"inputs": {name: a.tolist() for name, a in inputs.items()}}))
+    for arguments in ([f"--input_json={path}"], ["--rows=2"]):
+        result = millpond("predict", "ctr", "--target", server.target, *arguments)
+        assert result.returncode == 0, result.stderr
+        assert "model ctr, version 3" in result.stdout
+        assert "ctr: float32[2, 1]" in result.stdout
+
+
+@pytest.mark.parametrize("allocator", ["jemalloc", "glibc"])
+def test_model_server_serves_on_either_allocator(base_path: Path, allocator: str):
+    with ModelServer(model_name="ctr", base_path=base_path, allocator=allocator) as server:
+        server.wait_until_available("ctr", timeout_seconds=60)
+        maps = Path(f"/proc/{server.process_id}/maps").read_text()
+    assert ("libjemalloc" in maps) == (allocator == "jemalloc")
+
+
+def test_model_server_refused_flag_raises_with_the_reason(base_path: Path, tmp_path: Path):
+    log_path = tmp_path / "server.log"
+    server = ModelServer(base_path=base_path, log_path=log_path, rest_api_port=8501)
+    with pytest.raises(Unavailable, match="--rest_api_port is refused"):
+        server.start()
+
+
+def test_server_process_imports_no_tensorflow_and_no_grpcio(base_path: Path):
+    code = (
+        "import sys, threading\n"
+        "from serving.flags import parse_flags\n"
+        "from serving.config import server_config\n"
+        "from serving.server import Server\n"
+        f"flags = parse_flags(['--model_base_path={base_path}', '--port=0'])\n"
+        "server = Server(server_config(flags))\n"
+        "server.start()\n"
+        "available = lambda statuses: any(s.state == 30 for v in statuses.values() for s in v)\n"
+        "assert server.monitor.wait_until(available, 60)\n"
+        "print(sorted({'tensorflow', 'grpc'} & set(sys.modules)))\n"
+        "server.stop()"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=90
+    )
+    assert "[]" in result.stdout.splitlines(), result.stdout + result.stderr

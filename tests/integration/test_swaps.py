@@ -1,0 +1,305 @@
+"""Swaps under load from stock stubs: nothing lost, nothing wrong, nothing left behind.
+
+MILLPOND_SWAPS sets how many (40; 100 for the long form).
+"""
+
+import os
+import shutil
+import statistics
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from loadtest.swaps import swaps_in
+from serving import ModelServer
+from serving.client import Client
+from serving.errors import StatusCode
+from serving.servable import AVAILABLE, END
+from tests.integration.clients import (
+    Caller,
+    array,
+    caller_to,
+    is_right,
+    predict_request,
+    wait_for_states,
+    wait_until,
+)
+from tests.integration.conftest import StartServer
+from tests.integration.exports import ScaleModel, let_settle, write_warm_up
+from tests.integration.logs import wait_for_a_poll, wait_for_log
+from tests.integration.processes import anonymous_mib
+
+SWAP_COUNT = int(os.environ.get("MILLPOND_SWAPS", "40"))
+CLIENT_COUNT = 3
+X = np.array([1.0], np.float32)
+
+# 4 MB: a version that is not given back shows in the process's memory after a few swaps.
+OFFSET_COUNT = 1_000_000
+VERSION_MIB = OFFSET_COUNT * 4 / 2**20
+
+
+class Clients:
+    """Stock stubs that send one request after the other, each checked against its version."""
+
+    def __init__(self, target: str) -> None:
+        self.answer_counts: Counter[int] = Counter()
+        self.failures: list[str] = []
+        self._target = target
+        self._is_stopping = False
+        self._threads = [
+            threading.Thread(target=self._run, args=(number,), name=f"client-{number}")
+            for number in range(CLIENT_COUNT)
+        ]
+
+    @contextmanager
+    def running(self) -> Iterator["Clients"]:
+        for thread in self._threads:
+            thread.start()
+        try:
+            yield self
+        finally:
+            self._is_stopping = True
+            for thread in self._threads:
+                thread.join()
+
+    def wait_for_answers_of(self, version: int, count: int = 1) -> None:
+        wanted = self.answer_counts[version] + count
+        wait_until(
+            lambda: self.answer_counts[version] >= wanted or self.failures,
+            f"{count} more answers of version {version}",
+        )
+        assert not self.failures, self.failures[:3]
+
+    def _run(self, number: int) -> None:
+        x = np.array([number, 1.0, -7.5], np.float32)
+        with caller_to(self._target) as caller:
+            while not self._is_stopping:
+                self._send(caller, x)
+
+    def _send(self, caller: Caller, x: Any) -> None:
+        try:
+            response = caller.predict(predict_request("scale", {"x": x}))
+        except grpc.RpcError as error:
+            self.failures.append(str(error))
+            return
+        version = response.model_spec.version.value
+        told = array(response.outputs["version"])
+        if told == version and is_right(
+            array(response.outputs["y"]), ScaleModel.answer(version, x)
+        ):
+            self.answer_counts[version] += 1
+        else:
+            self.failures.append(f"wrong answer for version {version}: {response}")
+
+
+@pytest.fixture
+def server(start_server: StartServer, scale_model: ScaleModel, base_path: Path) -> ModelServer:
+    scale_model.write(base_path, 1, offset_count=OFFSET_COUNT)
+    server = start_server(
+        model_name="scale",
+        base_path=base_path,
+        max_num_load_retries=1,
+        load_retry_interval_micros=-1,
+    )
+    server.wait_until_available("scale", 1)
+    return server
+
+
+@pytest.fixture
+def client(server: ModelServer) -> Iterator[Client]:
+    with Client(server.target) as client:
+        yield client
+
+
+@pytest.mark.timeout(120 + 2 * SWAP_COUNT)
+def test_many_swaps_under_load_lose_no_request_and_no_memory(
+    server: ModelServer, client: Client, scale_model: ScaleModel, base_path: Path
+):
+    resident_mib = []
+    with Clients(server.target).running() as clients:
+        clients.wait_for_answers_of(1)
+        for version in range(2, SWAP_COUNT + 2):
+            scale_model.write(base_path, version, offset_count=OFFSET_COUNT)
+            clients.wait_for_answers_of(version, 20)
+            wait_for_states(client, "scale", {version: AVAILABLE, version - 1: END})
+            shutil.rmtree(base_path / str(version - 1))
+            resident_mib.append(anonymous_mib(server.process_id))
+    assert clients.failures == []
+    assert set(clients.answer_counts) == set(range(1, SWAP_COUNT + 2))
+    # Allocators spread out in the first dozen. Had versions been kept, each swap would add one.
+    quarter = SWAP_COUNT // 4
+    early = statistics.median(resident_mib[quarter : 2 * quarter])
+    late = statistics.median(resident_mib[-quarter:])
+    assert late - early < 2 * VERSION_MIB, resident_mib
+
+
+def test_swap_logs_the_seconds_of_every_stage(
+    server: ModelServer, client: Client, scale_model: ScaleModel, base_path: Path
+):
+    scale_model.write(base_path, 2)
+    wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
+    wait_for_log(server, "version_unloaded")
+    swaps = {(swap.title, swap.version): swap.stage_seconds for swap in swaps_in(server.events())}
+    stages = ["check", "read_graph", "create_session", "restore", "init", "make_callables"]
+    assert list(swaps["load", 2]) == [*stages, "warm_up", "total"]
+    assert swaps["load", 2]["total"] == pytest.approx(
+        sum(swaps["load", 2][stage] for stage in [*stages, "warm_up"]), abs=0.001
+    )
+    assert {"quiesce", "destroy"} <= set(swaps["unload", 1])
+
+
+def test_swap_counts_what_the_old_version_answered(
+    server: ModelServer, client: Client, scale_model: ScaleModel, base_path: Path
+):
+    for _ in range(3):
+        client.predict("scale", {"x": X})
+    scale_model.write(base_path, 2)
+    unloaded = wait_for_log(server, "version_unloaded")
+    assert (unloaded["version"], unloaded["request_count"], unloaded["failed_count"]) == (1, 3, 0)
+
+
+def _flip_a_bit_of_the_large_shard(directory: Path) -> None:
+    shard = directory / "variables" / "variables.data-00001-of-00002"
+    damaged = bytearray(shard.read_bytes())
+    damaged[len(damaged) // 2] ^= 4
+    shard.write_bytes(damaged)
+
+
+def _warm_up_with_a_record_that_fails(directory: Path) -> None:
+    good: dict[str, Any] = {"x": np.ones(3, np.float32)}
+    write_warm_up(directory, "scale", [good, {"x": np.ones(3, np.float64)}])
+
+
+def _damage_the_warm_up_file(directory: Path) -> None:
+    write_warm_up(directory, "scale", [{"x": np.ones(3, np.float32)}])
+    path = directory / "assets.extra" / "tf_serving_warmup_requests"
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(damaged)
+
+
+BROKEN = {
+    "flipped_bit": (_flip_a_bit_of_the_large_shard, StatusCode.DATA_LOSS, "hecksum"),
+    "warm_up_record_fails": (
+        _warm_up_with_a_record_that_fails,
+        StatusCode.INVALID_ARGUMENT,
+        "record 2",
+    ),
+    "warm_up_file_damaged": (_damage_the_warm_up_file, StatusCode.DATA_LOSS, "checksum"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_load_that_fails_leaves_the_old_version_serving_and_the_next_is_tried(
+    server: ModelServer, client: Client, scale_model: ScaleModel, base_path: Path, case: str
+):
+    spoil, code, word = BROKEN[case]
+    with Clients(server.target).running() as clients:
+        scale_model.write(base_path, 2, offset_count=OFFSET_COUNT, prepare=spoil)
+        wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
+        (status,) = client.model_status("scale", 2)
+        assert (status.error_code, word in status.error_message) == (code, True), status
+        failed = wait_for_log(server, "load_failed")
+        assert (failed["version"], failed["code"], failed["level"]) == (2, code.name, "error")
+        clients.wait_for_answers_of(1, 50)
+        scale_model.write(base_path, 3)
+        clients.wait_for_answers_of(3)
+        wait_for_states(client, "scale", {1: END, 3: AVAILABLE})
+    assert clients.failures == []
+    assert set(clients.answer_counts) == {1, 3}
+
+
+def test_version_whose_load_failed_is_tried_again_when_dropped_again(
+    server: ModelServer, client: Client, scale_model: ScaleModel, base_path: Path
+):
+    scale_model.write(base_path, 2, prepare=_flip_a_bit_of_the_large_shard)
+    wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
+    shutil.rmtree(base_path / "2")
+    # A removal counts once a poll has seen it.
+    wait_for_a_poll(server, base_path)
+    scale_model.write(base_path, 2)
+    wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
+    assert client.predict("scale", {"x": X}).version == 2
+
+
+def test_version_whose_load_failed_is_tried_again_when_replaced_at_once(
+    server: ModelServer, client: Client, scale_model: ScaleModel, base_path: Path, tmp_path: Path
+):
+    # What `rm -r 2; mv fixed 2` does between two polls, and `ln -sfn` always does.
+    damaged = scale_model.write(
+        tmp_path, 2, offset_count=OFFSET_COUNT, prepare=_flip_a_bit_of_the_large_shard
+    )
+    (base_path / "2").symlink_to(damaged)
+    wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
+    (tmp_path / "fixed").mkdir()
+    (tmp_path / "link").symlink_to(scale_model.write(tmp_path / "fixed", 2))
+    (tmp_path / "link").replace(base_path / "2")
+    wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
+
+
+def test_version_whose_load_failed_is_tried_again_when_mended_in_place(
+    server: ModelServer, client: Client, scale_model: ScaleModel, base_path: Path, tmp_path: Path
+):
+    scale_model.write(
+        base_path, 2, offset_count=OFFSET_COUNT, prepare=_flip_a_bit_of_the_large_shard
+    )
+    wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
+    sound = scale_model.write(tmp_path, 2, offset_count=OFFSET_COUNT)
+    # Same sizes, same times: as `rsync -a` leaves them.
+    shutil.copytree(sound, base_path / "2", dirs_exist_ok=True)
+    wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
+    assert client.predict("scale", {"x": X}).version == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "least_seconds", "most_seconds"),
+    [
+        ({}, 0.4, 0.8),
+        ({"num_request_iterations_for_warmup": 3}, 1.2, 5),
+        ({"enable_model_warmup": False}, 0, 0.2),
+    ],
+    ids=["by_default", "iterations", "off"],
+)
+def test_version_warms_up_before_it_is_available(
+    start_server: StartServer,
+    slow_export: Path,
+    base_path: Path,
+    flags: dict[str, object],
+    least_seconds: float,
+    most_seconds: float,
+):
+    version = shutil.copytree(slow_export, base_path / "1")
+    write_warm_up(version, "recorded under another name", [{"seconds": np.float64(0.2)}] * 2)
+    let_settle(version)
+    server = start_server(model_name="slow", base_path=base_path, **flags)
+    server.wait_until_available("slow", 1)
+    available = wait_for_log(server, "version_available")
+    assert least_seconds <= available["warm_up_seconds"] < most_seconds
+
+
+def test_swap_while_an_old_request_runs_does_not_wait_for_it(
+    start_server: StartServer, slow_export: Path, base_path: Path
+):
+    shutil.copytree(slow_export, base_path / "1")
+    let_settle(base_path / "1")
+    server = start_server(model_name="slow", base_path=base_path)
+    server.wait_until_available("slow", 1)
+    quick = predict_request("slow", {"x": np.int32(1)}, signature_name="quick")
+    with caller_to(server.target) as caller, Client(server.target) as client:
+        running = caller.start_predict(predict_request("slow", {"seconds": np.float64(3)}))
+        shutil.copytree(slow_export, base_path.parent / "second")
+        let_settle(base_path.parent / "second").rename(base_path / "2")
+        wait_until(
+            lambda: caller.predict(quick).model_spec.version.value == 2, "an answer of version 2"
+        )
+        assert not running.done()
+        # The old version stays for as long as its last request needs it, and no longer.
+        assert running.result().model_spec.version.value == 1
+        wait_for_states(client, "slow", {1: END, 2: AVAILABLE})
