@@ -28,6 +28,7 @@ from loadtest.ctr_model import DEFAULT_TABLE_ROWS, request_inputs
 from loadtest.ctr_request import predict_request
 from loadtest.demo import MODEL_NAME, DemoModel, checked_sender, demo_directory, prepare_model
 from loadtest.latency import TooFewRequests, percentile_ms
+from loadtest.swaps import check_all_succeeded
 from loadtest.traffic import Traffic
 from serving.clock import SystemClock, seconds_since
 from serving.errors import MillpondError, Unavailable
@@ -38,6 +39,8 @@ from serving.stubs import PredictionServiceStub
 # Rows of a request and how many of them one run sends: some seconds each.
 _REQUEST_COUNTS = {1: 60_000, 100: 20_000}
 _CEILING_REQUEST_COUNTS = {1: 20_000, 100: 5_000}
+# Before a run, so that nothing is cold.
+_COLD_REQUEST_COUNT = 1_000
 _SWAP_TIMEOUT_SECONDS = 120
 _SWAP_RATE_PER_SECOND = 200
 _START_TIMEOUT_SECONDS = 60
@@ -117,10 +120,11 @@ def throughput_figure(model: DemoModel, rows: int, repeats: int) -> ThroughputFi
     for _ in range(repeats):
         with _server(model) as server:
             server.wait_until_available(MODEL_NAME)
-            h2load.drive(server.target, message, 1_000)  # nothing is cold any more
+            h2load.drive(server.target, message, _COLD_REQUEST_COUNT)
             runs.append(h2load.drive(server.target, message, _REQUEST_COUNTS[rows]))
             server.stop()
-            _check_all_succeeded(server)
+            # h2load does not read gRPC's status; the version's own count does.
+            check_all_succeeded(server.events(), _COLD_REQUEST_COUNT + _REQUEST_COUNTS[rows])
         ceilings.append(_ceiling(model, rows))
     return ThroughputFigure(rows, h2load.median_throughput(runs), statistics.median(ceilings))
 
@@ -166,13 +170,6 @@ def _server(model: DemoModel) -> ModelServer:
     return ModelServer(
         model_name=MODEL_NAME, base_path=model.base_path, file_system_poll_wait_seconds=0.1
     )
-
-
-def _check_all_succeeded(server: ModelServer) -> None:
-    """h2load does not read gRPC's status; the version's own count does. Raises Unavailable."""
-    for event in server.events():
-        if event["event"] == "version_unloaded" and event["failed_count"]:
-            raise Unavailable(f"{event['failed_count']} requests failed in the server: {event}")
 
 
 def _ceiling(model: DemoModel, rows: int) -> float:

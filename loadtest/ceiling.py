@@ -3,7 +3,9 @@
     python -m loadtest.ceiling VERSION_DIRECTORY --rows 100 --requests 5000
 
 As many threads as cores call the data plane with the bytes of a request, decode and encode included.
-A server on the same cores stays below it. Prints requests per second and nothing else.
+A server on the same cores stays below it. Each call takes the interpreter's lock twice, on the way
+in and for the answer, and the threads queue for it: at one row, where that is not small beside the
+model, the figure is a lower bound of the ceiling. Prints requests per second and nothing else.
 """
 
 import argparse

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from serving.errors import Unavailable
+
 # Events of the manager's log and what happened to the version.
 _TITLES = {"version_available": "load", "version_unloaded": "unload"}
 _SUFFIX = "_seconds"
@@ -30,6 +32,20 @@ def swaps_in(events: Iterable[Mapping[str, Any]]) -> list[Swap]:
 def is_unloaded(event: Mapping[str, Any], version: int) -> bool:
     """Whether the event says that `version` is gone."""
     return (event["event"], event.get("version")) == ("version_unloaded", version)
+
+
+def check_all_succeeded(events: Iterable[Mapping[str, Any]], request_count: int) -> None:
+    """Raises Unavailable unless one version is gone, and says that it answered all requests well.
+
+    What its warm-up file replayed is not among the `request_count` it logs: that came over no RPC.
+    """
+    unloads = [event for event in events if event["event"] == "version_unloaded"]
+    counts = [(event["request_count"], event["failed_count"]) for event in unloads]
+    if counts != [(request_count, 0)]:
+        raise Unavailable(
+            f"{request_count} requests were sent, but the server's log says (answered, failed) "
+            f"{counts} of the versions it unloaded"
+        )
 
 
 def _stage_seconds(event: Mapping[str, Any]) -> dict[str, float]:

@@ -108,7 +108,7 @@ class FailedPrecondition(OperatorError):
 
 
 class DataLoss(OperatorError):
-    """A file is corrupt: copy it again or export it again."""
+    """A file is corrupt: copy it again, into the same version, or export it under a new one."""
 
     code = StatusCode.DATA_LOSS
 

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from serving.config import ServerConfig
-from serving.errors import InvalidConfig
+from serving.errors import TRANSIENT_CODES, InvalidConfig
+
+WAIT_SECONDS_MAX = 1_000_000_000
+"""Thirty years: for ever, and still a time that threads can wait and int64 can hold in nanoseconds."""
+
+DRAIN_SECONDS_MAX = 86_400
+"""A day: no orchestrator waits as long to kill."""
 
 Reader = Callable[[str], Any]
 """Turns a flag's text into its value; raises ValueError that says what would be right."""
@@ -127,22 +133,31 @@ def integer(minimum: int, maximum: int = 2**63 - 1) -> Reader:
     return read
 
 
-def seconds(text: str) -> float:
+def seconds(maximum: int) -> Reader:
     """A finite number of seconds; negative ones have a meaning for some flags."""
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError("must be a number of seconds") from None
-    if not abs(value) < float("inf"):
-        raise ValueError("must be a finite number of seconds")
-    return value
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError("must be a number of seconds") from None
+        if not abs(value) < float("inf"):
+            raise ValueError("must be a finite number of seconds")
+        if value > maximum:
+            raise ValueError(f"must be at most {maximum} seconds")
+        return value
+
+    return read
 
 
-def seconds_not_negative(text: str) -> float:
-    value = seconds(text)
-    if value < 0:
-        raise ValueError("must not be negative")
-    return value
+def seconds_not_negative(maximum: int) -> Reader:
+    def read(text: str) -> float:
+        value: float = seconds(maximum)(text)
+        if value < 0:
+            raise ValueError("must not be negative")
+        return value
+
+    return read
 
 
 def choice(*names: str) -> Reader:
@@ -178,7 +193,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def channel_arguments(text: str) -> Mapping[str, int | str]:
-    """`k=v,k=v`; a value that reads as a whole number is one."""
+    """`k=v,k=v`; a value that reads as a whole number is one, and gRPC's are int32."""
     arguments: dict[str, int | str] = {}
     for item in text.split(",") if text else []:
         key, separator, value = item.partition("=")
@@ -188,6 +203,9 @@ def channel_arguments(text: str) -> Mapping[str, int | str]:
             arguments[key] = int(value)
         except ValueError:
             arguments[key] = value
+            continue
+        if not -(2**31) <= int(value) < 2**31:
+            raise ValueError(f"{item!r} must be between {-(2**31)} and {2**31 - 1}")
     return arguments
 
 
@@ -196,6 +214,8 @@ def always_on(text: str) -> bool:
         raise ValueError("cannot be switched off: Millpond always answers grpc.health.v1")
     return True
 
+
+_TRANSIENT = ", ".join(code.name for code in sorted(TRANSIENT_CODES))
 
 _NOT_YET = "Millpond does not have it yet"
 _REST = "Millpond does not serve REST yet; it serves gRPC on --port"
@@ -256,17 +276,18 @@ _TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
         "max_num_load_retries",
         integer(0),
         ServerConfig.max_num_load_retries,
-        "retries of a load that failed",
+        f"retries of a load that failed with a transient error ({_TRANSIENT}); any other ends the "
+        "load at once, which is tried again when the version's files change",
     ),
     Flag(
         "load_retry_interval_micros",
-        integer(-1),
+        integer(-1, WAIT_SECONDS_MAX * 1_000_000),
         ServerConfig.load_retry_interval_micros,
-        "wait between two retries in microseconds; -1: none",
+        "wait before a retry of a load that failed with a transient error, in microseconds; -1: none",
     ),
     Flag(
         "file_system_poll_wait_seconds",
-        seconds,
+        seconds(WAIT_SECONDS_MAX),
         ServerConfig.file_system_poll_wait_seconds,
         "seconds between two looks at the base paths; 0: look once; negative: never",
     ),
@@ -372,7 +393,7 @@ _MILLPOND_FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "drain_seconds",
-        seconds_not_negative,
+        seconds_not_negative(DRAIN_SECONDS_MAX),
         ServerConfig.drain_seconds,
         "seconds that running requests have to finish after SIGTERM",
     ),

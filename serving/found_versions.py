@@ -4,11 +4,12 @@ A poll looks at the disk (`source.py`) and hands what it saw, with what was know
 `decide`, which says what is known now: what is found, what is aspired, and what to tell people.
 
 A version is *found* when its directory has settled and is complete, and stays found while the
-directory exists.
+directory exists. One whose load failed for good is *found anew*, and thereby loaded again, once
+its files have changed, settled and are complete: so it can be mended in place.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -62,14 +63,19 @@ class Listing:
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Relative path, size in bytes and mtime_ns of everything below a directory, and of itself."""
+    """Relative path, size in bytes, mtime_ns and ctime_ns of everything below a directory, and of
+    itself.
 
-    entries: tuple[tuple[str, int, int], ...]
+    ctime, because a copy that keeps the times (`cp -p`, `rsync -a`) can put other bytes under the
+    same size and mtime.
+    """
+
+    entries: tuple[tuple[str, int, int, int], ...]
 
     @property
     def mtime_ns_newest(self) -> int:
         """The latest change of a file or directory, on the clock of the file system."""
-        return max((mtime_ns for _, _, mtime_ns in self.entries), default=0)
+        return max((mtime_ns for _, _, mtime_ns, _ in self.entries), default=0)
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,8 @@ class Note:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A version directory that is not found yet: it settles, or it is incomplete.
+    """A version directory that is not found yet, or changes after a failed load: it settles, or it
+    is incomplete.
 
     `unchanged_since_ns` is monotonic; `reason` says what the last check missed.
     """
@@ -107,9 +114,14 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """What a source knows between two polls. `missing`: found, kept, but gone from the disk."""
+    """What a source knows between two polls.
+
+    `fingerprints`: of each found version, as it was when it was found. `missing`: found, kept, but
+    gone from the disk.
+    """
 
     found: Mapping[int, AspiredVersion] = field(default_factory=dict)
+    fingerprints: Mapping[int, Fingerprint] = field(default_factory=dict)
     missing: frozenset[int] = frozenset()
     candidates: Mapping[int, Candidate] = field(default_factory=dict)
     # None until the first version is aspired: nothing can be omitted before.
@@ -157,6 +169,24 @@ def unfound(memory: Memory, directories: Mapping[int, str]) -> dict[int, str]:
     }
 
 
+def to_observe(
+    memory: Memory, directories: Mapping[int, str], failed: Collection[int]
+) -> dict[int, str]:
+    """Those of `directories` whose files are to be looked at: not found, or aspired and `failed`.
+
+    Not those that load or serve: a look walks a whole directory, and nothing would come of it.
+    """
+    aspired = {item.version for item in memory.aspired or ()}
+    wanted = unfound(memory, directories).keys() | (aspired & set(failed))
+    return {version: directories[version] for version in directories if version in wanted}
+
+
+def is_as_found(memory: Memory, version: int, directory: str, fingerprint: Fingerprint) -> bool:
+    """Whether the version is found and holds what it held then: nothing in it was mended."""
+    is_found = not unfound(memory, {version: directory})
+    return is_found and memory.fingerprints.get(version) == fingerprint
+
+
 def observe(
     previous: Candidate | None, directory: str, fingerprint: Fingerprint, now: Instant
 ) -> Candidate:
@@ -199,13 +229,16 @@ def decide(
 ) -> Memory:
     """What is known after a poll that could read the base path.
 
-    `directories`: the path of each version on disk; `candidates`: those that are not found, as far
-    as they could be read, observed and checked. A version that is gone is omitted, which unloads
-    it. But where that would leave nothing, because the base path came back empty or the versions
-    that the selection names are not there, everything stays as it was: an emptied disk must not
-    stop a server that serves.
+    `directories`: the path of each version on disk; `candidates`: those that are not found, or have
+    changed after a failed load, as far as they could be read, observed and checked. A version that
+    is gone is omitted, which unloads it. But where that would leave nothing, because the base path
+    came back empty or the versions that the selection names are not there, everything stays as it
+    was: an emptied disk must not stop a server that serves.
     """
-    found = _found(memory, directories, candidates)
+    complete = {version: item for version, item in candidates.items() if item.is_complete}
+    found = _found(memory, directories, complete)
+    fresh_fingerprints = {version: item.fingerprint for version, item in complete.items()}
+    fingerprints = {**memory.fingerprints, **fresh_fingerprints}
     notes = _candidate_notes(candidates, now)
     missing: frozenset[int] = frozenset()
     if memory.found and not found:
@@ -222,8 +255,9 @@ def decide(
         notes.add(Note.of("no_version_in_base_path", "info"))
     return Memory(
         found=found,
+        fingerprints={version: seen for version, seen in fingerprints.items() if version in found},
         missing=missing,
-        candidates={version: item for version, item in candidates.items() if not item.is_complete},
+        candidates={key: item for key, item in candidates.items() if key not in complete},
         aspired=aspired,
         notes=frozenset(notes),
     )
@@ -238,12 +272,12 @@ def unreadable(memory: Memory, reason: str) -> Memory:
 
 
 def _found(
-    memory: Memory, directories: Mapping[int, str], candidates: Mapping[int, Candidate]
+    memory: Memory, directories: Mapping[int, str], complete: Mapping[int, Candidate]
 ) -> dict[int, AspiredVersion]:
     fresh = unfound(memory, directories)
     found = {version: memory.found[version] for version in directories if version not in fresh}
-    for version, candidate in candidates.items():
-        if candidate.checked_at_ns is not None and candidate.is_complete:
+    for version, candidate in complete.items():
+        if candidate.checked_at_ns is not None:
             found[version] = AspiredVersion(
                 version=version,
                 directory=candidate.directory,

@@ -12,8 +12,11 @@ from serving.clock import Clock, seconds_since
 from serving.errors import Cancelled, NotFound, from_status
 from serving.servable import LoadStage, Servable, ServableId
 
-WarmUp = Callable[[Path, Callable[[bytes], bytes]], object]
-"""Replays the warm-up records of a version directory through a servable's `predict`."""
+WarmUp = Callable[[Path, Callable[[bytes], bytes], Callable[[], bool]], object]
+"""Replays the warm-up records of a version directory through a servable's `predict`.
+
+The last asks, before each request, whether to stop; then it raises Cancelled.
+"""
 
 _log = structlog.get_logger(__name__)
 
@@ -82,8 +85,9 @@ def statuses_as_errors(status_error: type[Exception]) -> Iterator[None]:
 class SavedModelLoader:
     """Loads one SavedModel step by step, each step a timed stage, and warms it up.
 
-    The load stops before the next stage once the version is not wanted any more or its directory
-    is gone. `directory` is the version's, `tags` those of its meta graph.
+    The load stops before the next stage, or the next warm-up request, once the version is not
+    wanted any more, and before the next stage once its directory is gone. `directory` is the
+    version's, `tags` those of its meta graph.
     """
 
     def __init__(
@@ -108,7 +112,9 @@ class SavedModelLoader:
         with statuses_as_errors(self._plane.StatusError):
             servable = self._load(progress)
             try:
-                self._run_stage(progress, LoadStage.WARM_UP, partial(self._replay, servable))
+                self._run_stage(
+                    progress, LoadStage.WARM_UP, partial(self._replay, servable, progress)
+                )
             except BaseException:
                 servable.destroy()
                 raise
@@ -152,8 +158,10 @@ class SavedModelLoader:
                 "drop the version again"
             ) from cause
 
-    def _replay(self, servable: Servable) -> None:
-        result = self._warm_up(self._directory, partial(self._predict, servable))
+    def _replay(self, servable: Servable, progress: LoadProgress) -> None:
+        result = self._warm_up(
+            self._directory, partial(self._predict, servable), lambda: progress.is_cancelled
+        )
         _log.debug("warmed_up", model=self._id.name, version=self._id.version, result=result)
 
     def _predict(self, servable: Servable, request: bytes) -> bytes:

@@ -102,7 +102,7 @@ class AspiredVersion:
     """One version that should be loaded and ready, and where its files are.
 
     `found_at_ns` (monotonic) tells two drops of one version number apart: a version whose load
-    failed is tried again once it is found anew.
+    failed is tried again once it is found anew, dropped again or mended in place.
     """
 
     version: int

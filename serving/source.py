@@ -5,7 +5,7 @@ Here is what touches the disk; what follows from it is decided in `found_version
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,10 +23,11 @@ from serving.found_versions import (
     Note,
     checked,
     decide,
+    is_as_found,
     needs_check,
     next_poll_seconds,
     observe,
-    unfound,
+    to_observe,
     unreadable,
     version_directories,
 )
@@ -34,6 +35,7 @@ from serving.servable import AspiredVersion
 from serving.version_selection import VersionSelection
 
 SetAspired = Callable[[str, Sequence[AspiredVersion]], None]
+FailedVersions = Callable[[str], Collection[int]]
 _log = structlog.get_logger(__name__)
 
 
@@ -52,9 +54,9 @@ def fingerprint(directory: str) -> Fingerprint:
     return Fingerprint(tuple(sorted(_entries(directory, ""))))
 
 
-def _entries(root: str, relative: str) -> Iterable[tuple[str, int, int]]:
+def _entries(root: str, relative: str) -> Iterable[tuple[str, int, int, int]]:
     status = Path(root, relative).stat()
-    yield relative, status.st_size, status.st_mtime_ns
+    yield relative, status.st_size, status.st_mtime_ns, status.st_ctime_ns
     with os.scandir(Path(root, relative)) as entries:
         for entry in entries:
             path = os.path.join(relative, entry.name)
@@ -65,14 +67,14 @@ def _entries(root: str, relative: str) -> Iterable[tuple[str, int, int]]:
                 yield _entry(entry, path)
 
 
-def _entry(entry: os.DirEntry[str], path: str) -> tuple[str, int, int]:
+def _entry(entry: os.DirEntry[str], path: str) -> tuple[str, int, int, int]:
     try:
         status = entry.stat()
     except FileNotFoundError:
         # A link to nothing, or deleted just now. It may be part of a version that loads all the
         # same; the check decides. Should it come, the fingerprint changes.
-        return path, -1, 0
-    return path, status.st_size, status.st_mtime_ns
+        return path, -1, 0, 0
+    return path, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 class FileSystemSource:
@@ -81,7 +83,9 @@ class FileSystemSource:
     One source a model: a base path that hangs, fails or lies cannot hold up another's. The thread
     `source-NAME` sleeps between polls and is a daemon, because a dead network disk can hold it for
     ever. `period_seconds` 0 polls once, negative never. `check` raises where a directory is no
-    complete version. `set_aspired` is called only when the list changes.
+    complete version. `set_aspired` is called only when the list changes. `failed_versions` says
+    which versions of a model have ended with an error: their files alone are watched for a change
+    once they are found, and one that changes is aspired again under a new `found_at_ns`.
     """
 
     def __init__(
@@ -92,6 +96,7 @@ class FileSystemSource:
         *,
         set_aspired: SetAspired,
         check: Callable[[str], None],
+        failed_versions: FailedVersions,
         period_seconds: float,
         clock: Clock,
     ) -> None:
@@ -100,6 +105,7 @@ class FileSystemSource:
         self._selection = selection
         self._set_aspired = set_aspired
         self._check = check
+        self._failed_versions = failed_versions
         self._period_seconds = period_seconds
         self._clock = clock
         self._memory = Memory()
@@ -167,11 +173,14 @@ class FileSystemSource:
         self, memory: Memory, directories: Mapping[int, str], now: Instant
     ) -> tuple[dict[int, Candidate], frozenset[Note]]:
         candidates, notes = {}, set()
-        for version, directory in unfound(memory, directories).items():
+        failed = self._failed_versions(self._name)
+        for version, directory in to_observe(memory, directories, failed).items():
             try:
                 seen = fingerprint(directory)
             except OSError as error:
                 notes.add(Note.of("version_unreadable", version=version, reason=str(error)))
+                continue
+            if is_as_found(memory, version, directory, seen):
                 continue
             candidate = observe(memory.candidates.get(version), directory, seen, now)
             if needs_check(candidate, now):

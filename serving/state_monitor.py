@@ -7,7 +7,7 @@ from types import MappingProxyType
 import structlog
 
 from serving.clock import NS_PER_SECOND, Clock
-from serving.servable import END, ServableId, ServableStatus
+from serving.servable import END, HEALTHY, ServableId, ServableStatus
 
 ENDED_COUNT_MAX = 32
 """Versions in END kept of each model, the latest to end: people look for yesterday's failure, and a
@@ -59,6 +59,12 @@ class StateMonitor:
         """The status of every version of every model seen, as a value."""
         with self._changed:
             return MappingProxyType(dict(self._statuses))
+
+    def failed_versions(self, name: str) -> frozenset[int]:
+        """The versions of a model whose last life has ended with an error."""
+        with self._changed:
+            ended = [item for item in self._statuses.get(name, ()) if item.state is END]
+        return frozenset(item.id.version for item in ended if item.health != HEALTHY)
 
     def wait_until(
         self, predicate: Callable[[Statuses], bool], timeout_seconds: float | None = None

@@ -53,7 +53,7 @@ def _read_record(file: BinaryIO, offset: int, size_bytes: int, path: Path) -> by
     if _masked_crc32c(header[:8]) != length_crc32c:
         raise DataLoss(
             f"{path}: checksum of the record length at byte {offset} differs; "
-            "the file is damaged or no TFRecord file"
+            "the file is damaged or no TFRecord file; copy or write it again"
         )
     # Before reading, so that a damaged length allocates nothing.
     if offset + _HEADER.size + length_bytes + _FOOTER.size > size_bytes:

@@ -7,12 +7,13 @@ that behind it when it is published.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
 from serving.clock import NS_PER_SECOND, Clock
-from serving.errors import DataLoss, InvalidConfig, MillpondError, Unimplemented
+from serving.errors import Cancelled, DataLoss, InvalidConfig, MillpondError, Unimplemented
 from serving.protos import prediction_log_pb2
 from warmup.records import read_records
 
@@ -26,6 +27,9 @@ RECORD_COUNT_MAX = 1_000
 Predict = Callable[[bytes], bytes]
 """Serialized PredictRequest to serialized PredictResponse, as `Servable.predict` has it."""
 
+IsCancelled = Callable[[], bool]
+"""Whether the version is no longer wanted: records can take minutes, and a loader waits for them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class WarmUpResult:
@@ -38,7 +42,14 @@ class WarmUpResult:
     slowest_record: int
 
 
-def warm_up(directory: Path, predict: Predict, *, iterations: int, clock: Clock) -> WarmUpResult:
+def warm_up(
+    directory: Path,
+    predict: Predict,
+    is_cancelled: IsCancelled = lambda: False,
+    *,
+    iterations: int,
+    clock: Clock,
+) -> WarmUpResult:
     """Sends each record of the version in `directory` through `predict`, `iterations` times in a row.
 
     On the calling thread. Nothing is run unless the whole file is sound, so that a bad record
@@ -46,14 +57,16 @@ def warm_up(directory: Path, predict: Predict, *, iterations: int, clock: Clock)
     below 1 means 1, as in TensorFlow Serving.
 
     Raises DataLoss (damaged file, with the byte offset), InvalidConfig (more than 1,000 records),
-    Unimplemented (a kind of record whose RPC is not there yet), OSError (unreadable), and what
-    `predict` raises, a MillpondError with the record's number before its message.
+    Unimplemented (a kind of record whose RPC is not there yet), OSError (unreadable), Cancelled
+    (before the next request once `is_cancelled`), and what `predict` raises, a MillpondError with
+    the record's number before its message.
     """
     path = directory / WARM_UP_FILE
     started_ns = clock.now_ns()
     record_count = _checked_count(path)
+    replay = partial(_replay, iterations=max(iterations, 1), clock=clock)
     durations_ns = [
-        _replay(number, request, path, predict, iterations=max(iterations, 1), clock=clock)
+        replay(number, request, path, _stoppable(predict, is_cancelled))
         for number, request in _predict_requests(path, record_count)
     ]
     slowest_ns = max(durations_ns, default=0)
@@ -88,6 +101,15 @@ def _predict_requests(path: Path, record_count: int) -> Iterator[tuple[int, byte
     for number, record in enumerate(read_records(path), start=1):
         log = _parse(number, record, path)
         yield number, log.predict_log.request.SerializeToString()
+
+
+def _stoppable(predict: Predict, is_cancelled: IsCancelled) -> Predict:
+    def predict_if_wanted(request: bytes) -> bytes:
+        if is_cancelled():
+            raise Cancelled("not run; the version is no longer aspired")
+        return predict(request)
+
+    return predict_if_wanted
 
 
 def _replay(

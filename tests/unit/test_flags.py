@@ -1,6 +1,6 @@
 import pytest
 
-from serving.errors import InvalidConfig
+from serving.errors import TRANSIENT_CODES, InvalidConfig
 from serving.flags import FLAGS, Flag, RefusedFlag, help_text, parse_flags
 
 REFUSED = [flag.name for flag in FLAGS.values() if isinstance(flag, RefusedFlag)]
@@ -56,6 +56,14 @@ def test_parse_flags_refused_flag_is_refused_by_name_with_reason(name: str, form
         (["--file_system_poll_wait_seconds=0.25"], "file_system_poll_wait_seconds", 0.25),
         (["--file_system_poll_wait_seconds", "-1"], "file_system_poll_wait_seconds", -1),
         (["--load_retry_interval_micros=-1"], "load_retry_interval_micros", -1),
+        (["--file_system_poll_wait_seconds=1e9"], "file_system_poll_wait_seconds", 1e9),
+        (["--drain_seconds=86400"], "drain_seconds", 86400),
+        (["--load_retry_interval_micros=1000000000000000"], "load_retry_interval_micros", 10**15),
+        (
+            ["--grpc_channel_arguments=grpc.a=2147483647,grpc.b=-2147483648"],
+            "grpc_channel_arguments",
+            {"grpc.a": 2**31 - 1, "grpc.b": -(2**31)},
+        ),
         (["--saved_model_tags=serve,gpu"], "saved_model_tags", ("serve", "gpu")),
         (
             ["--grpc_channel_arguments=grpc.a=1,grpc.b=x=y,grpc.c="],
@@ -90,6 +98,20 @@ def test_parse_flags_spelling_gives_value(arguments: list[str], name: str, value
         (["--drain_seconds=-1"], "must not be negative"),
         (["--drain_seconds=inf"], "finite"),
         (["--file_system_poll_wait_seconds=nan"], "finite"),
+        (["--drain_seconds=86401"], "--drain_seconds=86401: must be at most 86400 seconds"),
+        (
+            ["--file_system_poll_wait_seconds=1e10"],
+            "--file_system_poll_wait_seconds=1e10: must be at most 1000000000 seconds",
+        ),
+        (
+            ["--load_retry_interval_micros=1000000000000001"],
+            "--load_retry_interval_micros=1000000000000001: must be between -1 and 1000000000000000",
+        ),
+        (
+            ["--grpc_channel_arguments=a=1,b=2147483648"],
+            "--grpc_channel_arguments=.*: 'b=2147483648' must be between -2147483648 and 2147483647",
+        ),
+        (["--grpc_channel_arguments=b=-2147483649"], "'b=-2147483649' must be between"),
         (["--num_load_threads=-1"], "must be between 0"),
         (["--allocator=tcmalloc"], "must be one of jemalloc, glibc"),
         (["--modelname=m"], "did you mean --model_name"),
@@ -116,3 +138,7 @@ def test_parse_flags_without_arguments_gives_a_value_for_every_taken_flag():
 def test_help_text_names_every_flag():
     text = help_text()
     assert [name for name in FLAGS if f"--{name}" not in text] == []
+
+
+def test_help_text_names_the_errors_that_are_retried():
+    assert [code for code in TRANSIENT_CODES if code.name not in help_text()] == []

@@ -1,4 +1,4 @@
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -19,10 +19,12 @@ from serving.found_versions import (
     Note,
     checked,
     decide,
+    is_as_found,
     needs_check,
     next_poll_seconds,
     observe,
     settles_in_ns,
+    to_observe,
     unfound,
     unreadable,
     version_directories,
@@ -32,9 +34,9 @@ from serving.version_selection import All, Latest, Specific, VersionSelection
 
 WALL_NS = 1_700_000_000 * NS_PER_SECOND
 NOW = Instant(now_ns=1_000 * NS_PER_SECOND, wall_ns=WALL_NS)
-OLD = Fingerprint((("", 0, WALL_NS - SETTLE_NS),))
-FRESH = Fingerprint((("", 0, WALL_NS - 1), ("saved_model.pb", 10, WALL_NS - 2)))
-FUTURE = Fingerprint((("", 0, WALL_NS + 3_600 * NS_PER_SECOND),))
+OLD = Fingerprint((("", 0, WALL_NS - SETTLE_NS, 0),))
+FRESH = Fingerprint((("", 0, WALL_NS - 1, 0), ("saved_model.pb", 10, WALL_NS - 2, 0)))
+FUTURE = Fingerprint((("", 0, WALL_NS + 3_600 * NS_PER_SECOND, 0),))
 
 
 def later(seconds: float, start: Instant = NOW) -> Instant:
@@ -117,7 +119,7 @@ def test_candidate_from_the_future_settles_by_being_watched() -> None:
 
 def test_candidate_that_changes_starts_over() -> None:
     before = checked(observe(None, "/m/1", FUTURE, NOW), "no index", NOW)
-    grown = Fingerprint((*FUTURE.entries, ("variables", 4096, WALL_NS)))
+    grown = Fingerprint((*FUTURE.entries, ("variables", 4096, WALL_NS, 0)))
     after = observe(before, "/m/1", grown, later(1))
     assert (after.unchanged_since_ns, after.reason) == (later(1).now_ns, "")
 
@@ -180,18 +182,33 @@ class Disk:
     selection: VersionSelection = Latest(1)
     memory: Memory = field(default_factory=Memory)
     now: Instant = NOW
+    # What the files of each version are; all that are not in there have never changed.
+    contents: dict[int, Fingerprint] = field(default_factory=dict)
 
-    def poll(self, *versions: int, incomplete: Mapping[int, str] | None = None) -> list[int]:
+    def change(self, version: int) -> None:
+        """Other bytes in the files of `version`, by a copy that keeps size and mtime."""
+        (*head, ctime_ns) = self.contents.get(version, OLD).entries[0]
+        self.contents[version] = Fingerprint(((*head, ctime_ns + 1),))  # type: ignore[arg-type]
+
+    def poll(
+        self,
+        *versions: int,
+        incomplete: Mapping[int, str] | None = None,
+        failed: Collection[int] = (),
+    ) -> list[int]:
         """One poll that sees `versions`; returns the aspired ones."""
         self.now = later(RECHECK_NS / NS_PER_SECOND, self.now)
         on_disk = {version: f"/m/{version}" for version in versions}
         candidates = {
             version: checked(
-                observe(self.memory.candidates.get(version), directory, OLD, self.now),
+                observe(self.memory.candidates.get(version), directory, seen, self.now),
                 (incomplete or {}).get(version, ""),
                 self.now,
             )
-            for version, directory in unfound(self.memory, on_disk).items()
+            for version, directory in to_observe(self.memory, on_disk, failed).items()
+            if not is_as_found(
+                self.memory, version, directory, seen := self.contents.get(version, OLD)
+            )
         }
         self.memory = decide(self.memory, on_disk, candidates, self.selection, self.now)
         return [version.version for version in self.memory.aspired or ()]
@@ -262,6 +279,86 @@ def test_decide_missing_version_that_comes_back_is_found_anew() -> None:
 def test_decide_version_in_another_directory_is_found_anew() -> None:
     memory = Memory(found={1: AspiredVersion(version=1, directory="/m/001")})
     assert unfound(memory, {1: "/m/1"}) == {1: "/m/1"}
+
+
+# --- Mending in place -----------------------------------------------------------------------------
+
+
+def test_decide_failed_version_whose_files_changed_is_found_anew() -> None:
+    disk = Disk()
+    disk.poll(1)
+    before = disk.memory.found[1]
+    disk.change(1)
+    assert disk.poll(1, failed={1}) == [1]
+    after = disk.memory.found[1]
+    assert replace(after, found_at_ns=before.found_at_ns) == before
+    assert after.found_at_ns > before.found_at_ns
+    disk.poll(1, failed={1})
+    assert disk.memory.found[1] == after
+
+
+def test_decide_failed_version_that_is_incomplete_stays_as_it_was_found() -> None:
+    disk = Disk()
+    disk.poll(1)
+    before = disk.memory.found
+    disk.change(1)
+    assert disk.poll(1, failed={1}, incomplete={1: "no index"}) == [1]
+    assert disk.memory.found == before
+    assert events(disk.memory.notes) == ["version_incomplete"]
+    disk.poll(1, failed={1})
+    assert disk.memory.found != before
+
+
+def test_decide_failed_version_put_back_as_it_was_is_not_found_anew() -> None:
+    disk = Disk()
+    disk.poll(1)
+    before = disk.memory
+    disk.change(1)
+    disk.poll(1, failed={1}, incomplete={1: "no index"})
+    disk.contents.clear()
+    disk.poll(1, failed={1})
+    assert disk.memory == before
+
+
+def test_decide_version_changed_while_it_loaded_is_found_anew_once_it_failed() -> None:
+    disk = Disk()
+    disk.poll(1)
+    before = disk.memory.found
+    disk.change(1)
+    disk.poll(1)
+    assert disk.memory.found == before
+    disk.poll(1, failed={1})
+    assert disk.memory.found != before
+
+
+@pytest.mark.parametrize(
+    ("failed", "expected"), [(set(), {3}), ({1}, {3}), ({2}, {2, 3}), ({2, 7}, {2, 3})]
+)
+def test_to_observe_looks_at_what_is_not_found_and_at_aspired_versions_that_failed(
+    failed: set[int], expected: set[int]
+) -> None:
+    disk = Disk(Latest(1))
+    disk.poll(1, 2)
+    on_disk = {version: f"/m/{version}" for version in (1, 2, 3)}
+    assert set(to_observe(disk.memory, on_disk, failed)) == expected
+
+
+def test_is_as_found_in_another_directory_is_not() -> None:
+    disk = Disk()
+    disk.poll(1)
+    assert is_as_found(disk.memory, 1, "/m/1", OLD)
+    assert not is_as_found(disk.memory, 1, "/m/001", OLD)
+    assert not is_as_found(disk.memory, 1, "/m/1", FRESH)
+
+
+def test_decide_forgets_the_fingerprint_of_a_version_that_is_gone() -> None:
+    disk = Disk()
+    disk.poll(1, 2)
+    disk.poll(1)
+    assert set(disk.memory.fingerprints) == {1}
+
+
+# --- Selections -----------------------------------------------------------------------------------
 
 
 def test_decide_specific_version_not_on_disk_is_reported() -> None:
@@ -345,10 +442,35 @@ def test_candidate_is_never_checked_before_it_was_still_for_the_settle_time(
         now = later(seconds, now)
         if size != content:
             changed_at, content = now, size
-        seen = Fingerprint((("f", size, FUTURE.mtime_ns_newest),))
+        seen = Fingerprint((("f", size, FUTURE.mtime_ns_newest, 0),))
         candidate = observe(candidate, "/m/1", seen, now)
         if needs_check(candidate, now):
             assert now.now_ns - changed_at.now_ns >= SETTLE_NS
+
+
+CHANGES = st.lists(
+    st.tuples(
+        *[st.frozensets(st.integers(1, 4))] * 4  # on disk, incomplete, failed, changed before it
+    )
+)
+
+
+@given(CHANGES, st.sampled_from([Latest(1), All()]))
+def test_decide_finds_anew_only_what_failed_and_changed_and_is_complete(
+    polls: list[tuple[frozenset[int], ...]], selection: VersionSelection
+) -> None:
+    disk = Disk(selection)
+    for on_disk, incomplete, failed, changed in polls:
+        for version in changed:
+            disk.change(version)
+        before = disk.memory
+        disk.poll(*on_disk, incomplete=dict.fromkeys(incomplete, "x"), failed=failed)
+        aspired = {item.version for item in before.aspired or ()}
+        for version in on_disk & set(before.found) - before.missing:
+            is_changed = disk.contents.get(version, OLD) != before.fingerprints[version]
+            is_anew = disk.memory.found[version] != before.found[version]
+            assert is_anew == (is_changed and version in (failed & aspired) - incomplete)
+        assert set(disk.memory.fingerprints) == set(disk.memory.found)
 
 
 def test_candidate_complete_only_after_a_check() -> None:

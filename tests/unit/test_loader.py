@@ -4,20 +4,23 @@ from pathlib import Path
 import pytest
 
 from serving.errors import Cancelled, DataLoss, InvalidArgument, MillpondError, NotFound
-from serving.loader import SavedModelLoader
+from serving.loader import SavedModelLoader, WarmUp
 from serving.servable import LoadStage, ServableId
 from tests.unit.fakes import FakeClock, FakePlane, FakeProgress, StatusError
 
+Predict = Callable[[bytes], bytes]
+IsCancelled = Callable[[], bool]
 
-def no_warm_up(directory: Path, predict: Callable[[bytes], bytes]) -> None:
-    del directory, predict
+
+def no_warm_up(directory: Path, predict: Predict, is_cancelled: IsCancelled) -> None:
+    del directory, predict, is_cancelled
 
 
 def make_loader(
     directory: Path,
     plane: FakePlane,
     clock: FakeClock | None = None,
-    warm_up: Callable[[Path, Callable[[bytes], bytes]], object] = no_warm_up,
+    warm_up: WarmUp = no_warm_up,
 ) -> SavedModelLoader:
     return SavedModelLoader(
         ServableId("m", 7),
@@ -73,7 +76,7 @@ def test_loader_warms_up_what_is_not_yet_published(version: Path) -> None:
     plane = FakePlane()
     answers = []
 
-    def warm_up(directory: Path, predict: Callable[[bytes], bytes]) -> None:
+    def warm_up(directory: Path, predict: Predict, is_cancelled: IsCancelled) -> None:
         assert directory == version
         answers.append(predict(b"record"))
 
@@ -97,7 +100,7 @@ def test_loader_failing_step_raises_its_status(version: Path, step: str) -> None
 def test_loader_failing_warm_up_frees_the_servable(version: Path) -> None:
     plane = FakePlane()
 
-    def warm_up(directory: Path, predict: Callable[[bytes], bytes]) -> None:
+    def warm_up(directory: Path, predict: Predict, is_cancelled: IsCancelled) -> None:
         raise DataLoss("record 3")
 
     with pytest.raises(DataLoss, match="record 3"):
@@ -108,7 +111,7 @@ def test_loader_failing_warm_up_frees_the_servable(version: Path) -> None:
 def test_loader_failing_record_has_the_code_of_its_status(version: Path) -> None:
     plane = FakePlane()
 
-    def warm_up(directory: Path, predict: Callable[[bytes], bytes]) -> None:
+    def warm_up(directory: Path, predict: Predict, is_cancelled: IsCancelled) -> None:
         plane.servables[0].predict_error = StatusError(3, "input 'x' is missing")
         predict(b"record")
 
@@ -123,6 +126,22 @@ def test_loader_cancelled_stops_before_the_next_stage(version: Path, stage: Load
         make_loader(version, plane).load(progress)
     assert progress.lines[-1].startswith(stage.value)
     assert all(servable.is_destroyed for servable in plane.servables)
+
+
+def test_loader_cancelled_during_warm_up_is_known_there_and_frees_the_servable(
+    version: Path,
+) -> None:
+    plane, progress = FakePlane(), FakeProgress()
+
+    def warm_up(directory: Path, predict: Predict, is_cancelled: IsCancelled) -> None:
+        assert not is_cancelled()
+        progress.is_cancelled = True
+        assert is_cancelled()
+        raise Cancelled("record 2")
+
+    with pytest.raises(Cancelled, match="record 2"):
+        make_loader(version, plane, warm_up=warm_up).load(progress)
+    assert [servable.is_destroyed for servable in plane.servables] == [True]
 
 
 @pytest.mark.parametrize("step", ["check_saved_model", "read_graph", "restore", "make_callables"])

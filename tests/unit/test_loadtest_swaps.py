@@ -1,4 +1,7 @@
-from loadtest.swaps import Swap, is_unloaded, swaps_in
+import pytest
+
+from loadtest.swaps import Swap, check_all_succeeded, is_unloaded, swaps_in
+from serving.errors import Unavailable
 
 # As serving.manager and serving.unload log them.
 EVENTS = [
@@ -17,6 +20,7 @@ EVENTS = [
         "model": "m",
         "version": 1,
         "request_count": 7,
+        "failed_count": 0,
         "latency_seconds_p50": 0.001,
         "destroy_seconds": 0.125,
     },
@@ -37,3 +41,23 @@ def test_swaps_in_log_without_swaps_are_none():
 def test_is_unloaded_is_true_for_the_version_that_is_gone():
     assert [is_unloaded(event, 1) for event in EVENTS] == [False, False, False, True]
     assert not is_unloaded(EVENTS[3], 2)
+
+
+def test_check_all_succeeded_is_content_where_every_request_was_answered():
+    check_all_succeeded(EVENTS, 7)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        EVENTS[:3],
+        [EVENTS[3] | {"request_count": 6}],
+        [EVENTS[3] | {"request_count": 8}],
+        [EVENTS[3] | {"failed_count": 1}],
+        [EVENTS[3], EVENTS[3]],
+    ],
+    ids=["not_unloaded", "one_lost", "one_too_many", "one_failed", "unloaded_twice"],
+)
+def test_check_all_succeeded_otherwise_raises(events: list[dict[str, object]]):
+    with pytest.raises(Unavailable, match="7 requests were sent"):
+        check_all_succeeded(events, 7)

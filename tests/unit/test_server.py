@@ -2,6 +2,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -163,6 +164,19 @@ def test_server_failing_load_is_ready_and_not_serving(tmp_path: Path, plane: Fak
     assert plane.grpc.health["m"] is False
 
 
+def test_server_version_mended_in_place_is_loaded_again(tmp_path: Path, plane: FakePlane) -> None:
+    drop(tmp_path / "m", 7)
+    plane.failures["restore"] = StatusError(15, "bad checksum")
+    server = Server(config_for(tmp_path / "m", file_system_poll_wait_seconds=0.01), native=plane)
+    server.start()
+    assert server.monitor.wait_until(has_state("m", END), timeout_seconds=30)
+    del plane.failures["restore"]
+    (tmp_path / "m" / "7" / "saved_model.pb").write_bytes(b"mended graph")
+    os.utime(tmp_path / "m" / "7" / "saved_model.pb", (0, 0))
+    assert server.monitor.wait_until(has_state("m", AVAILABLE), timeout_seconds=30)
+    assert server.stop()
+
+
 # --- Configuration --------------------------------------------------------------------------------
 
 
@@ -258,6 +272,24 @@ def test_server_run_stops_on_sigterm_and_puts_the_handlers_back(
     )
     assert server.run() == 0
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_server_run_ends_the_process_where_the_stop_raises(
+    tmp_path: Path, plane: FakePlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shutdown(drain_seconds: float) -> bool:
+        raise StatusError(13, "queue")
+
+    exits: list[int] = []
+    monkeypatch.setattr("serving.server.StopSignals", partial(StopSignals, exit_now=exits.append))
+    server = Server(config_for(tmp_path / "m"), native=plane)
+    server.request_stop("test")
+    with monkeypatch.context() as broken, capture_logs() as logs:
+        broken.setattr(plane.grpc, "shutdown", shutdown)
+        server.run()
+    assert exits == [0]
+    assert [log["event"] for log in logs if log["log_level"] == "error"] == ["stop_failed"]
+    assert server.stop()
 
 
 class Signals:

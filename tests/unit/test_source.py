@@ -7,6 +7,7 @@ from structlog.testing import capture_logs
 
 from serving.clock import SystemClock
 from serving.errors import FailedPrecondition
+from serving.found_versions import Fingerprint
 from serving.servable import AspiredVersion
 from serving.source import FileSystemSource, fingerprint, list_children
 from serving.version_selection import All, Latest, VersionSelection
@@ -19,11 +20,17 @@ class Aspirations:
     def __init__(self) -> None:
         self.lists: list[list[int]] = []
         self.directories: dict[int, str] = {}
+        # What the manager would say of them; a test's to set.
+        self.failed: set[int] = set()
 
     def set_aspired(self, name: str, versions: Sequence[AspiredVersion]) -> None:
         assert name == "m"
         self.lists.append([version.version for version in versions])
         self.directories.update({version.version: version.directory for version in versions})
+
+    def failed_versions(self, name: str) -> set[int]:
+        assert name == "m"
+        return self.failed
 
 
 def check(directory: str) -> None:
@@ -44,6 +51,7 @@ def make_source(
         selection or All(),
         set_aspired=aspirations.set_aspired,
         check=check,
+        failed_versions=aspirations.failed_versions,
         period_seconds=period_seconds,
         clock=clock,
     )
@@ -62,6 +70,15 @@ def set_age(directory: Path, clock: FakeClock, age_seconds: float) -> None:
     at_ns = clock.wall_ns() - round(age_seconds * 1e9)
     for path in [*directory.rglob("*"), directory]:
         os.utime(path, ns=(at_ns, at_ns))
+
+
+def copy_again(path: Path, content: bytes) -> None:
+    """As `cp -p`: with the modification time that it had."""
+    before = path.stat()
+    # Again, because the kernel's clock for ctime ticks a few hundred times a second only.
+    while path.stat().st_ctime_ns == before.st_ctime_ns:
+        path.write_bytes(content)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def remove(directory: Path) -> None:
@@ -162,6 +179,62 @@ def test_source_renamed_version_is_withdrawn(
     drop(tmp_path, "2", clock).rename(tmp_path / "2.denied")
     make_source(tmp_path, aspirations, clock).poll()
     assert aspirations.lists == [[1]]
+
+
+@pytest.mark.parametrize("content", [b"mended graph", b"GRAPH"], ids=["other_size", "same_size"])
+def test_source_failed_version_mended_in_place_is_aspired_anew_once(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations, content: bytes
+) -> None:
+    directory = drop(tmp_path, "7", clock)
+    source = make_source(tmp_path, aspirations, clock)
+    source.poll()
+    aspirations.failed = {7}
+    clock.advance(60)
+    source.poll()
+    assert aspirations.lists == [[7]]
+    copy_again(directory / "saved_model.pb", content)
+    source.poll()
+    source.poll()
+    assert aspirations.lists == [[7], [7]]
+
+
+def test_source_failed_version_being_mended_waits_until_it_has_settled_and_is_complete(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    directory = drop(tmp_path, "7", clock)
+    source = make_source(tmp_path, aspirations, clock)
+    source.poll()
+    aspirations.failed = {7}
+    (directory / "saved_model.pb").unlink()
+    set_age(directory, clock, 30)
+    source.poll()
+    (directory / "saved_model.pb").write_bytes(b"graph")
+    set_age(directory, clock, 0)
+    assert source.poll() == 1
+    assert aspirations.lists == [[7]]
+    clock.advance(1)
+    source.poll()
+    assert aspirations.lists == [[7], [7]]
+
+
+def test_source_version_that_did_not_fail_is_looked_at_until_it_is_found(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drop(tmp_path, "7", clock)
+    looks: list[str] = []
+
+    def look(directory: str) -> Fingerprint:
+        looks.append(Path(directory).name)
+        return fingerprint(directory)
+
+    monkeypatch.setattr("serving.source.fingerprint", look)
+    source = make_source(tmp_path, aspirations, clock)
+    for _ in range(3):
+        source.poll()
+    assert looks == ["7"]
+    aspirations.failed = {7}
+    source.poll()
+    assert looks == ["7", "7"]
 
 
 def test_source_emptied_base_path_keeps_the_version_and_says_so_once(
@@ -267,6 +340,7 @@ def test_source_thread_that_waits_stops_at_once(tmp_path: Path, aspirations: Asp
         All(),
         set_aspired=aspirations.set_aspired,
         check=check,
+        failed_versions=aspirations.failed_versions,
         period_seconds=3600,
         clock=SystemClock(),
     )
@@ -304,7 +378,7 @@ def test_fingerprint_holds_every_file_and_directory(tmp_path: Path) -> None:
     (tmp_path / "variables").mkdir()
     (tmp_path / "variables" / "variables.index").write_bytes(b"12345")
     (tmp_path / "saved_model.pb").write_bytes(b"123")
-    sizes = {path: size for path, size, _ in fingerprint(str(tmp_path)).entries}
+    sizes = {path: size for path, size, *_ in fingerprint(str(tmp_path)).entries}
     assert set(sizes) == {"", "variables", "variables/variables.index", "saved_model.pb"}
     assert (sizes["saved_model.pb"], sizes["variables/variables.index"]) == (3, 5)
 
@@ -312,7 +386,7 @@ def test_fingerprint_holds_every_file_and_directory(tmp_path: Path) -> None:
 def test_fingerprint_tolerates_links_to_nothing_and_in_circles(tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     (tmp_path / "circle").symlink_to(tmp_path)
-    paths = [path for path, _, _ in fingerprint(str(tmp_path)).entries]
+    paths = [path for path, *_ in fingerprint(str(tmp_path)).entries]
     assert paths == ["", "circle", "dangling"]
 
 

@@ -3,11 +3,13 @@ import threading
 from structlog.testing import capture_logs
 
 from serving.clock import SystemClock
+from serving.errors import DataLoss
 from serving.servable import (
     AVAILABLE,
     END,
     LOADING,
     START,
+    Health,
     LoadStage,
     ServableId,
     ServableState,
@@ -78,6 +80,19 @@ def test_monitor_forgets_the_versions_that_ended_first() -> None:
         monitor.record(status(version, END))
     kept = [item.id.version for item in monitor.statuses()["m"]]
     assert kept == list(range(ENDED_COUNT_MAX + 1))
+
+
+def test_monitor_failed_versions_are_those_that_ended_with_an_error() -> None:
+    monitor = StateMonitor(FakeClock())
+    health = Health.of(DataLoss("bad checksum"))
+    monitor.record(status(1, END))
+    monitor.record(ServableStatus(id=ServableId("m", 2), state=END, health=health))
+    monitor.record(ServableStatus(id=ServableId("m", 3), state=LOADING, health=health))
+    monitor.record(ServableStatus(id=ServableId("n", 4), state=END, health=health))
+    assert monitor.failed_versions("m") == {2}
+    monitor.record(status(2, LOADING))
+    assert monitor.failed_versions("m") == set()
+    assert monitor.failed_versions("unknown") == set()
 
 
 def test_monitor_wait_for_what_is_there_returns_at_once() -> None:

@@ -4,7 +4,14 @@ from pathlib import Path
 import pytest
 
 from serving.clock import NS_PER_SECOND
-from serving.errors import DataLoss, InvalidArgument, InvalidConfig, StatusCode, Unimplemented
+from serving.errors import (
+    Cancelled,
+    DataLoss,
+    InvalidArgument,
+    InvalidConfig,
+    StatusCode,
+    Unimplemented,
+)
 from serving.protos import predict_pb2, prediction_log_pb2
 from warmup.records import write_records
 from warmup.replay import RECORD_COUNT_MAX, WARM_UP_FILE, WarmUpResult, warm_up
@@ -157,3 +164,20 @@ def test_warm_up_failing_record_raises_its_error_with_its_number(tmp_path: Path)
     with pytest.raises(InvalidArgument, match="record 2: input 'x' is missing") as caught:
         warm_up(directory, fail_second, iterations=1, clock=SetClock())
     assert caught.value.code == StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(("iterations", "stop_after", "record"), [(1, 0, 1), (1, 2, 3), (2, 3, 2)])
+def test_warm_up_that_is_cancelled_stops_before_the_next_request(
+    tmp_path: Path, iterations: int, stop_after: int, record: int
+):
+    servable = FakeServable(SetClock())
+    directory = version_with(tmp_path, [predict_record(name) for name in "abc"])
+    with pytest.raises(Cancelled, match=f"record {record}: not run"):
+        warm_up(
+            directory,
+            servable.predict,
+            lambda: len(servable.requested_models) == stop_after,
+            iterations=iterations,
+            clock=SetClock(),
+        )
+    assert len(servable.requested_models) == stop_after
