@@ -72,7 +72,9 @@ void RegisterServer(nb::module_& module) {
           [](Server& self, double timeout_seconds) {
             return WithoutGil([&] { return self.TakeRareCall(SecondsToNs(timeout_seconds)); });
           },
-          nb::arg("timeout_seconds"))
+          nb::arg("timeout_seconds"),
+          // The binder does not know that a unique_ptr may be null.
+          nb::sig("def take_rare_call(self, timeout_seconds: float) -> RareCall | None"))
       .def(
           "set_health",
           [](Server& self, const std::string& service, bool is_serving) {

@@ -19,6 +19,11 @@ PollerPool::PollerPool(const Queues& queues, size_t max_poller_count)
 
 PollerPool::~PollerPool() { Join(); }
 
+bool PollerPool::Poller::IsHeldUp(int64_t now_ns) const {
+  const int64_t since_ns = busy_since_ns;
+  return since_ns != 0 && now_ns - since_ns >= kStallNs;
+}
+
 void PollerPool::Start() {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (size_t i = 0; i < queues_.size(); ++i) AddPoller(i);
@@ -57,9 +62,8 @@ bool PollerPool::Leave(Poller* self) {
 bool PollerPool::IsServed(size_t queue_index, const Poller* except) const {
   const int64_t now_ns = base::MonotonicNs();
   return std::any_of(pollers_.begin(), pollers_.end(), [&](const auto& poller) {
-    const int64_t busy_since_ns = poller->busy_since_ns;
     return poller.get() != except && poller->queue_index == queue_index && !poller->has_left &&
-           (busy_since_ns == 0 || now_ns - busy_since_ns < kStallNs);
+           !poller->IsHeldUp(now_ns);
   });
 }
 
@@ -73,20 +77,25 @@ void PollerPool::Watch() {
 }
 
 void PollerPool::RelieveStalledQueues() {
+  const size_t max_thread_count = max_poller_count_ + queues_.size();
   for (size_t i = 0; i < queues_.size(); ++i) {
-    if (!IsServed(i, nullptr) && pollers_.size() < max_poller_count_) Relieve(i);
+    if (!IsServed(i, nullptr) && pollers_.size() < max_thread_count) TryAddPoller(i);
+    if (IsServed(i, nullptr) && pollers_.size() <= max_poller_count_) TakeOverWaits(i);
   }
 }
 
-void PollerPool::Relieve(size_t queue_index) {
+void PollerPool::TryAddPoller(size_t queue_index) {
   try {
     AddPoller(queue_index);
   } catch (const std::system_error&) {
     // No thread to be had: the queue is as it was, and the next tick tries again.
-    return;
   }
+}
+
+void PollerPool::TakeOverWaits(size_t queue_index) {
+  const int64_t now_ns = base::MonotonicNs();
   for (const auto& poller : pollers_) {
-    if (poller->queue_index != queue_index) continue;
+    if (poller->queue_index != queue_index || !poller->IsHeldUp(now_ns)) continue;
     CallSource* const source = poller->owed_wait.exchange(nullptr);
     if (source != nullptr) source->WaitForCall(queues_[queue_index].get());
   }

@@ -28,6 +28,10 @@ class CallSource {
 // whose threads have all been busy with one event for as long gets another, and the next call is
 // waited for in the place of the one that was held up, which leaves when it is back. In the steady
 // state there is one thread a queue, and nothing is handed over.
+//
+// Where as many threads as may run requests are all held up, a queue still gets one more, but no
+// further call of the methods that hold them up: it is for cancellations, which end those runs, and
+// for health checks.
 class PollerPool {
  public:
   // Above the longest request of a model that is served with a tail in mind; below what a client
@@ -36,7 +40,7 @@ class PollerPool {
 
   using Queues = std::vector<std::unique_ptr<CallQueue>>;
 
-  // Borrows `queues`. At most `max_poller_count` threads at a time.
+  // Borrows `queues`. At most `max_poller_count` threads run requests at a time.
   PollerPool(const Queues& queues, size_t max_poller_count);
   ~PollerPool();
 
@@ -61,6 +65,9 @@ class PollerPool {
 
  private:
   struct Poller {
+    // By one event, for kStallNs and longer.
+    bool IsHeldUp(int64_t now_ns) const;
+
     std::thread thread;
     size_t queue_index = 0;
     std::atomic<int64_t> busy_since_ns{0};  // 0: waits for an event
@@ -75,9 +82,10 @@ class PollerPool {
   // Whether `queue_index` has a thread, other than `except`, that is not held up. Needs mutex_.
   bool IsServed(size_t queue_index, const Poller* except) const;
   void Watch();
-  void RelieveStalledQueues();       // needs mutex_
-  void Relieve(size_t queue_index);  // needs mutex_
-  void ReapPollers();                // needs mutex_
+  void RelieveStalledQueues();             // needs mutex_
+  void TryAddPoller(size_t queue_index);   // needs mutex_
+  void TakeOverWaits(size_t queue_index);  // needs mutex_
+  void ReapPollers();                      // needs mutex_
 
   static thread_local Poller* self_;
 

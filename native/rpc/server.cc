@@ -159,8 +159,10 @@ bool Server::State::WaitForLastCall(int64_t timeout_ns) {
 
 // Ends the threads once no call is left; leaves them be where one still is after `timeout_ns`.
 void Server::State::End(int64_t timeout_ns) {
-  // The watchdog may have begun a last wait for a call, which counts by now.
+  // With the watchdog still there: a run learns of its cancellation from another thread.
+  if (!WaitForLastCall(timeout_ns)) return;
   pollers->StopWatching();
+  // It may have begun a last wait for a call, which counts by now.
   has_ended = WaitForLastCall(timeout_ns);
   if (!has_ended) return;
   for (const auto& queue : queues) queue->get()->Shutdown();
