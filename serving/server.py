@@ -205,7 +205,7 @@ class StopSignals:
 
     They are received on a thread of its own, from the pipe that the interpreter's C handler writes
     to. A handler in Python runs on the main thread alone, between two of its steps: a signal that
-    comes just as that thread begins to wait for a lock would wait with it, for ever (seen in 4 of
+    comes just as that thread begins to wait for a lock would wait with it, for ever (seen in 3 of
     75 stops right after a start). Enter it on the main thread.
 
     `exit_now` is `os._exit`: it runs no handlers, so it works whatever hangs.
