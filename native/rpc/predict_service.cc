@@ -19,9 +19,10 @@ Status LookUp(const PredictRequest& request, servable::ServingMap* map,
   return {};
 }
 
-// The request's story, but for the recording: `handle` is set as soon as a version is pinned, and
-// pins it until the reply's bytes, which may alias its parameters, are laid out.
-Status Serve(UnaryCall* call, servable::ServingMap* map, servable::ServableHandle* handle) {
+// The request's story up to the reply's bytes. `handle` is set as soon as a version is pinned, and
+// pins it until the bytes, whose tensors may alias its parameters, are laid out.
+Status Serve(UnaryCall* call, servable::ServingMap* map, servable::ServableHandle* handle,
+             grpc::ByteBuffer* message) {
   PredictRequest request;
   MILLPOND_RETURN_IF_ERROR(DecodePredictRequest(call->request(), &request));
   MILLPOND_RETURN_IF_ERROR(LookUp(request, map, handle));
@@ -29,19 +30,29 @@ Status Serve(UnaryCall* call, servable::ServingMap* map, servable::ServableHandl
   PredictReply reply;
   MILLPOND_RETURN_IF_ERROR(Predict(**handle, request, call->run_context(), &reply));
   const PredictReplyEncoder encoder(reply);
-  call->Reply(encoder.encoded_bytes(), [&](char* to) { encoder.Write(to); });
+  *message = UnaryCall::MakeMessage(encoder.encoded_bytes(), [&](char* to) { encoder.Write(to); });
   return {};
 }
 
 }  // namespace
 
 void PredictHandler::Handle(UnaryCall* call) {
-  const int64_t received_ns = call->received_ns();
+  grpc::ByteBuffer message;
+  const Status status = ServeAndRecord(call, &message);
+  if (status.ok()) {
+    call->Reply(message);
+  } else {
+    call->Fail(status);
+  }
+}
+
+// Recorded, and the version let go, before the answer is sent: who has it finds it counted.
+Status PredictHandler::ServeAndRecord(UnaryCall* call, grpc::ByteBuffer* message) {
   servable::ServableHandle handle;
-  const Status status = Serve(call, map_, &handle);
+  Status status = Serve(call, map_, &handle, message);
   metrics::RequestRecorder& requests = handle ? handle.requests() : *unmatched_;
-  requests.Record(status.code(), base::MonotonicNs() - received_ns);
-  if (!status.ok()) call->Fail(status);
+  requests.Record(status.code(), base::MonotonicNs() - call->received_ns());
+  return status;
 }
 
 void MetadataHandler::Handle(UnaryCall* call) {

@@ -18,6 +18,8 @@ class PredictHandler final : public UnaryHandler {
   void Handle(UnaryCall* call) override;
 
  private:
+  base::Status ServeAndRecord(UnaryCall* call, grpc::ByteBuffer* message);
+
   servable::ServingMap* const map_;
   metrics::RequestRecorder* const unmatched_;
 };

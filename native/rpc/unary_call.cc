@@ -120,15 +120,19 @@ base::Status UnaryCall::CheckIsWanted() const {
   return {};
 }
 
-void UnaryCall::Reply(size_t size, const std::function<void(char*)>& write) {
+grpc::ByteBuffer UnaryCall::MakeMessage(size_t size, const std::function<void(char*)>& write) {
   grpc_slice slice = grpc_slice_malloc(size);
   write(reinterpret_cast<char*>(GRPC_SLICE_START_PTR(slice)));
   const grpc::Slice message(slice, grpc::Slice::STEAL_REF);
-  responder_.Finish(grpc::ByteBuffer(&message, 1), grpc::Status::OK, &answered_tag_);
+  return {&message, 1};
+}
+
+void UnaryCall::Reply(const grpc::ByteBuffer& message) {
+  responder_.Finish(message, grpc::Status::OK, &answered_tag_);
 }
 
 void UnaryCall::Reply(std::string_view bytes) {
-  Reply(bytes.size(), [&](char* to) { std::memcpy(to, bytes.data(), bytes.size()); });
+  Reply(MakeMessage(bytes.size(), [&](char* to) { std::memcpy(to, bytes.data(), bytes.size()); }));
 }
 
 void UnaryCall::Fail(const base::Status& status) {

@@ -64,8 +64,10 @@ class UnaryCall {
   // OK while an answer is still wanted: nothing need be computed for a client that is gone.
   base::Status CheckIsWanted() const;
 
-  // `write` lays out exactly `size` bytes in the buffer that goes to the network.
-  void Reply(size_t size, const std::function<void(char*)>& write);
+  // A message of `size` bytes, which `write` lays out in the buffer that goes to the network.
+  static grpc::ByteBuffer MakeMessage(size_t size, const std::function<void(char*)>& write);
+
+  void Reply(const grpc::ByteBuffer& message);
   void Reply(std::string_view bytes);
   void Fail(const base::Status& status);
 

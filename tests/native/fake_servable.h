@@ -1,0 +1,59 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "native/servable/servable.h"
+#include "native/servable/servable_entry.h"
+
+namespace millpond::servable {
+
+// What became of a FakeServable; outlives it.
+struct FakeServableFate {
+  std::atomic<bool> is_alive{true};
+  std::thread::id destroyed_by;
+};
+
+// A servable without TensorFlow: it has an id, and it dies so that it is seen.
+class FakeServable final : public Servable {
+ public:
+  FakeServable(ServableId id, FakeServableFate* fate) : id_(std::move(id)), fate_(fate) {}
+  ~FakeServable() override {
+    alive_mark_ = 0;
+    if (fate_ == nullptr) return;
+    fate_->destroyed_by = std::this_thread::get_id();
+    fate_->is_alive = false;
+  }
+
+  const ServableId& id() const override { return id_; }
+  const tf::SignatureMap& signatures() const override { return signatures_; }
+  const std::string& signature_def_map() const override { return signature_def_map_; }
+  base::Status Run(const tf::Signature&, const tf::RunContext&, const tf::TensorList&,
+                   tf::TensorList*) const override {
+    return {};
+  }
+
+  // A plain read, so that a sanitizer sees one of a servable that is being or has been destroyed.
+  bool IsWhole() const { return alive_mark_ == kAlive; }
+
+ private:
+  static constexpr int64_t kAlive = 0x616c697665;
+
+  const ServableId id_;
+  FakeServableFate* const fate_;
+  const tf::SignatureMap signatures_;
+  const std::string signature_def_map_;
+  int64_t alive_mark_ = kAlive;
+};
+
+inline std::shared_ptr<ServableEntry> MakeFakeEntry(const std::string& name, int64_t version,
+                                                    FakeServableFate* fate = nullptr) {
+  return std::make_shared<ServableEntry>(
+      std::make_unique<FakeServable>(ServableId{name, version}, fate));
+}
+
+}  // namespace millpond::servable

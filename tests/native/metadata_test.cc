@@ -1,0 +1,69 @@
+#include "native/rpc/metadata.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "native/servable/serving_map.h"
+#include "tests/native/predict_messages.h"
+#include "tests/native/scripted_servable.h"
+#include "tests/native/wire_message.h"
+
+namespace millpond::rpc {
+namespace {
+
+using base::Code;
+using testing::ModelSpecMessage;
+using testing::SegmentedBytes;
+using testing::WireMessage;
+
+class MetadataTest : public ::testing::Test {
+ protected:
+  MetadataTest() { EXPECT_TRUE(map_.Publish(model_.entry).ok()); }
+
+  base::StatusOr<std::string> Get(const WireMessage& request) {
+    const SegmentedBytes segmented(request.bytes(), {request.bytes().size() / 2});
+    return GetModelMetadata(segmented.reader(), &map_);
+  }
+  void ExpectRefused(const WireMessage& request, Code code, const std::string& in_message) {
+    const auto reply = Get(request);
+    EXPECT_EQ(reply.status().code(), code);
+    EXPECT_NE(reply.status().message().find(in_message), std::string::npos)
+        << reply.status().message();
+  }
+
+  testing::Scripted model_{"m", 7};
+  servable::ServingMap map_;
+};
+
+TEST_F(MetadataTest, AnswersTheSignaturesAndTheVersionThatTheyAreOf) {
+  const auto reply = Get(WireMessage().Message(1, ModelSpecMessage("m")).Bytes(2, "signature_def"));
+  ASSERT_TRUE(reply.ok()) << reply.status().message();
+  const WireMessage any = WireMessage()
+                              .Bytes(1, "type.googleapis.com/tensorflow.serving.SignatureDefMap")
+                              .Bytes(2, model_.servable->signature_def_map());
+  EXPECT_EQ(reply.value(), WireMessage()
+                               .Message(1, ModelSpecMessage("m", 7))
+                               .Message(2, WireMessage().Bytes(1, "signature_def").Message(2, any))
+                               .bytes());
+  EXPECT_EQ(model_.entry->handle_count(), 0);
+}
+
+TEST_F(MetadataTest, WantsTheFieldSignatureDefAndNoOther) {
+  const WireMessage spec = ModelSpecMessage("m");
+  ExpectRefused(WireMessage().Message(1, spec), Code::kInvalidArgument, "names no metadata_field");
+  ExpectRefused(WireMessage().Message(1, spec).Bytes(2, "signature_def").Bytes(2, "weights"),
+                Code::kInvalidArgument, "'weights'");
+}
+
+TEST_F(MetadataTest, RefusesAMissingSpecAnUnknownModelAndOtherBytes) {
+  ExpectRefused(WireMessage().Bytes(2, "signature_def"), Code::kInvalidArgument, "ModelSpec");
+  ExpectRefused(WireMessage().Message(1, ModelSpecMessage("q")).Bytes(2, "signature_def"),
+                Code::kNotFound, "q");
+  ExpectRefused(WireMessage().Message(1, ModelSpecMessage("m", 8)).Bytes(2, "signature_def"),
+                Code::kNotFound, "Specific(m, 8)");
+  ExpectRefused(WireMessage().Raw("\xff"), Code::kInvalidArgument, "GetModelMetadataRequest");
+}
+
+}  // namespace
+}  // namespace millpond::rpc

@@ -1,0 +1,243 @@
+#include "native/rpc/predict.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensorflow/core/framework/tensor.h"
+#include "tests/native/predict_messages.h"
+#include "tests/native/tensors.h"
+#include "tests/native/wire_message.h"
+
+namespace millpond::rpc {
+namespace {
+
+using base::Code;
+using base::Status;
+using testing::InputMessage;
+using testing::IsSame;
+using testing::ModelSpecMessage;
+using testing::ParseTensor;
+using testing::PredictMessage;
+using testing::PredictResponse;
+using testing::SegmentedBytes;
+using testing::TensorBytes;
+using testing::Vector;
+using testing::WireMessage;
+
+// x: float32[?] -> x_back, y (twice x), where `script` lets it.
+class DoublingServable final : public servable::Servable {
+ public:
+  using Script = std::function<Status(const tf::RunContext&)>;
+
+  explicit DoublingServable(Script script = {}) : script_(std::move(script)) {
+    tf::TensorSpec spec = testing::AnyShapeOf(tensorflow::DT_FLOAT);
+    spec.is_rank_known = true;
+    spec.dims = {tf::TensorSpec::kUnknownSize};
+    tf::Signature signature{"serving_default", "", {spec}, {spec, spec}};
+    signature.inputs[0].name = "x";
+    signature.outputs[0].name = "x_back";
+    signature.outputs[1].name = "y";
+    signatures_[signature.name] = signature;
+  }
+
+  const servable::ServableId& id() const override { return id_; }
+  const tf::SignatureMap& signatures() const override { return signatures_; }
+  const std::string& signature_def_map() const override { return id_.name; }
+
+  Status Run(const tf::Signature&, const tf::RunContext& run, const tf::TensorList& inputs,
+             tf::TensorList* outputs) const override {
+    run_count_ += 1;
+    if (script_) MILLPOND_RETURN_IF_ERROR(script_(run));
+    const tensorflow::Tensor& x = inputs.tensors()[0];
+    tensorflow::Tensor y(tensorflow::DT_FLOAT, x.shape());
+    for (int64_t i = 0; i < x.NumElements(); ++i) y.flat<float>()(i) = 2 * x.flat<float>()(i);
+    outputs->Reset(2);
+    outputs->tensors() = {x, y};
+    return {};
+  }
+
+  int run_count() const { return run_count_; }
+
+ private:
+  const servable::ServableId id_{"m", 7};
+  const Script script_;
+  tf::SignatureMap signatures_;
+  mutable std::atomic<int> run_count_{0};
+};
+
+class PredictTest : public ::testing::Test {
+ protected:
+  Status Predict(const std::string& bytes, PredictResponse* response,
+                 const tf::RunContext& run = {}) const {
+    const SegmentedBytes segmented(bytes, {bytes.size() / 3});
+    PredictRequest request;
+    MILLPOND_RETURN_IF_ERROR(DecodePredictRequest(segmented.reader(), &request));
+    PredictReply reply;
+    MILLPOND_RETURN_IF_ERROR(rpc::Predict(servable_, request, run, &reply));
+    const PredictReplyEncoder encoder(reply);
+    std::string encoded(encoder.encoded_bytes(), '\0');
+    encoder.Write(encoded.data());
+    *response = testing::ParsePredictResponse(encoded);
+    return response->parses ? Status() : base::Internal("the reply does not parse");
+  }
+
+  void ExpectRefused(const std::string& bytes, Code code, const std::string& message) const {
+    PredictResponse response;
+    const int before_count = servable_.run_count();
+    const Status refused = Predict(bytes, &response);
+    EXPECT_EQ(refused.code(), code);
+    EXPECT_EQ(refused.message(), message);
+    EXPECT_EQ(servable_.run_count(), before_count);
+  }
+
+  const DoublingServable servable_;
+  const std::string x_ = TensorBytes(Vector<float>({1, 2.5}));
+};
+
+TEST_F(PredictTest, AnswersAllOutputsAndTheEffectiveVersionAndSignature) {
+  PredictResponse response;
+  ASSERT_TRUE(Predict(PredictMessage(ModelSpecMessage("m"), {{"x", x_}}), &response).ok());
+  EXPECT_EQ(response.model_name, "m");
+  EXPECT_EQ(response.version, 7);
+  EXPECT_EQ(response.signature_name, "serving_default");
+  ASSERT_EQ(response.outputs.size(), 2);
+  EXPECT_TRUE(IsSame(ParseTensor(response.outputs.at("x_back")), Vector<float>({1, 2.5})));
+  EXPECT_TRUE(IsSame(ParseTensor(response.outputs.at("y")), Vector<float>({2, 5})));
+}
+
+TEST_F(PredictTest, AnswersOnlyTheOutputsOfTheFilter) {
+  PredictResponse response;
+  ASSERT_TRUE(Predict(PredictMessage(ModelSpecMessage("m"), {{"x", x_}}, {"y"}), &response).ok());
+  EXPECT_EQ(response.outputs.size(), 1);
+  EXPECT_EQ(response.outputs.count("y"), 1);
+}
+
+TEST_F(PredictTest, AFilterThatNamesNothingOrOneOutputTwiceIsRefused) {
+  ExpectRefused(
+      PredictMessage(ModelSpecMessage("m"), {{"x", x_}}, {"y", "q"}), Code::kInvalidArgument,
+      "output_filter 'q' is no output of signature 'serving_default', which has {x_back, y}");
+  ExpectRefused(
+      PredictMessage(ModelSpecMessage("m"), {{"x", x_}}, {"y", "y"}), Code::kInvalidArgument,
+      "output_filter 'y' is named twice for signature 'serving_default', which has {x_back, y}");
+}
+
+TEST_F(PredictTest, AnUnknownSignatureIsRefusedWithThoseThatThereAre) {
+  ExpectRefused(PredictMessage(ModelSpecMessage("m", {}, "classify"), {{"x", x_}}),
+                Code::kFailedPrecondition,
+                "Serving signature key \"classify\" not found; signatures of m version 7: "
+                "serving_default");
+}
+
+TEST_F(PredictTest, MissingExtraAndMisnamedInputsAreNamed) {
+  constexpr char kDiffer[] = "inputs do not match signature 'serving_default'. ";
+  ExpectRefused(PredictMessage(ModelSpecMessage("m"), {}), Code::kInvalidArgument,
+                std::string(kDiffer) + "Sent extra: {}. Missing but required: {x}.");
+  ExpectRefused(PredictMessage(ModelSpecMessage("m"), {{"x", x_}, {"a", x_}, {"b", x_}}),
+                Code::kInvalidArgument,
+                std::string(kDiffer) + "Sent extra: {a, b}. Missing but required: {}.");
+  ExpectRefused(PredictMessage(ModelSpecMessage("m"), {{"X", x_}}), Code::kInvalidArgument,
+                std::string(kDiffer) + "Sent extra: {X}. Missing but required: {x}.");
+}
+
+TEST_F(PredictTest, OfAnInputSentTwiceTheLastCounts) {
+  const std::string bytes = WireMessage()
+                                .Message(1, ModelSpecMessage("m"))
+                                .Message(2, InputMessage("x", TensorBytes(Vector<float>({8, 9}))))
+                                .Message(2, InputMessage("x", x_))
+                                .bytes();
+  PredictResponse response;
+  ASSERT_TRUE(Predict(bytes, &response).ok());
+  EXPECT_TRUE(IsSame(ParseTensor(response.outputs.at("y")), Vector<float>({2, 5})));
+}
+
+TEST_F(PredictTest, OfManyExtraInputsTheFirstAreNamedAndTheRestAreCounted) {
+  WireMessage request;
+  request.Message(1, ModelSpecMessage("m"));
+  std::string listed;
+  for (int i = 0; i < 5'000; ++i) {
+    request.Message(2, InputMessage("e" + std::to_string(i), x_));
+    if (i < 20) listed += "e" + std::to_string(i) + ", ";
+  }
+  ExpectRefused(request.bytes(), Code::kInvalidArgument,
+                "inputs do not match signature 'serving_default'. Sent extra: {" + listed +
+                    "and 4980 more}. Missing but required: {x}.");
+}
+
+TEST_F(PredictTest, AnInputOfAnotherDtypeOrShapeIsRefusedWithBoth) {
+  ExpectRefused(PredictMessage(ModelSpecMessage("m"), {{"x", TensorBytes(Vector<double>({1}))}}),
+                Code::kInvalidArgument,
+                "input 'x': expected float32[?], got float64[1]; signature 'serving_default'");
+  ExpectRefused(
+      PredictMessage(ModelSpecMessage("m"), {{"x", TensorBytes(testing::Scalar<float>(1))}}),
+      Code::kInvalidArgument,
+      "input 'x': expected float32[?], got float32[]; signature 'serving_default'");
+}
+
+TEST_F(PredictTest, ATensorThatDoesNotParseIsRefusedByTheNameOfItsInput) {
+  const std::string bytes =
+      WireMessage().Message(1, ModelSpecMessage("m")).Message(2, InputMessage("x", "\xff")).bytes();
+  ExpectRefused(bytes, Code::kInvalidArgument,
+                "input 'x': its bytes are no TensorProto; signature 'serving_default'");
+}
+
+TEST_F(PredictTest, AnInputWithoutAValueIsRefused) {
+  const std::string bytes = WireMessage()
+                                .Message(1, ModelSpecMessage("m"))
+                                .Message(2, WireMessage().Bytes(1, "x"))
+                                .bytes();
+  PredictResponse response;
+  EXPECT_EQ(Predict(bytes, &response).code(), Code::kInvalidArgument);
+}
+
+TEST_F(PredictTest, WhatTheRunSaysIsTheStatusAndItSeesTheContext) {
+  int64_t seen_deadline_ns = 0;
+  const DoublingServable failing([&](const tf::RunContext& run) {
+    seen_deadline_ns = run.deadline_ns;
+    return Status{Code::kOutOfRange, "indices[0] = 9 is not in [0, 3)"};
+  });
+  const std::string bytes = PredictMessage(ModelSpecMessage("m"), {{"x", x_}});
+  const SegmentedBytes segmented(bytes);
+  PredictRequest request;
+  ASSERT_TRUE(DecodePredictRequest(segmented.reader(), &request).ok());
+  tf::RunContext run;
+  run.deadline_ns = 123;
+  PredictReply reply;
+  const Status failed = rpc::Predict(failing, request, run, &reply);
+  EXPECT_EQ(failed.code(), Code::kOutOfRange);
+  EXPECT_EQ(failed.message(), "indices[0] = 9 is not in [0, 3)");
+  EXPECT_EQ(seen_deadline_ns, 123);
+}
+
+// What is answered at all, is answered right.
+TEST_F(PredictTest, MutatedRequestsAreRefusedOrAnswered) {
+  std::mt19937_64 rng(2'026);
+  const std::string original =
+      PredictMessage(ModelSpecMessage("m", 7, "serving_default"), {{"x", x_}}, {"y"});
+  int answered_count = 0;
+  for (int mutation = 0; mutation < 20'000; ++mutation) {
+    PredictResponse response;
+    const Status status = Predict(testing::Mutate(original, rng), &response);
+    if (!status.ok()) {
+      ASSERT_TRUE(status.code() == Code::kInvalidArgument ||
+                  status.code() == Code::kFailedPrecondition ||
+                  status.code() == Code::kResourceExhausted)
+          << base::CodeName(status.code()) << " " << status.message();
+      ASSERT_FALSE(status.message().empty());
+      continue;
+    }
+    ++answered_count;
+    ASSERT_EQ(response.version, 7);
+  }
+  EXPECT_GT(answered_count, 500);
+}
+
+}  // namespace
+}  // namespace millpond::rpc

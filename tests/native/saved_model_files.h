@@ -1,0 +1,99 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/protobuf/saved_model.pb.h"
+
+namespace millpond::testing {
+
+// A directory of its own for one test, removed with it.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory();
+  ~TemporaryDirectory();
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+
+  std::string path() const { return path_.string(); }
+  std::string File(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::string ReadFile(const std::string& path);
+void WriteFile(const std::string& path, const std::string& bytes);
+void CutFile(const std::string& path, size_t bytes);
+
+// Writes SavedModels as exporters do, without their 5 s of importing TensorFlow's Python: a graph
+// is put together node by node and tagged "serve".
+class SavedModelFiles {
+ public:
+  SavedModelFiles();
+
+  tensorflow::SavedModel& proto() { return proto_; }
+  tensorflow::MetaGraphDef& meta_graph() { return *proto_.mutable_meta_graphs(0); }
+
+  using SetAttributes = std::function<void(tensorflow::NodeDef*)>;
+  void AddNode(const std::string& name, const std::string& op,
+               const std::vector<std::string>& inputs, const SetAttributes& set_attributes = {});
+  void AddPlaceholder(const std::string& name, tensorflow::DataType dtype,
+                      const std::vector<int64_t>& dims);
+  void AddConst(const std::string& name, const tensorflow::Tensor& value,
+                const std::vector<std::string>& inputs = {});
+
+  struct Named {
+    std::string name;         // for clients
+    std::string tensor_name;  // in the graph
+    tensorflow::DataType dtype;
+  };
+  void AddSignature(const std::string& name, const std::vector<Named>& inputs,
+                    const std::vector<Named>& outputs);
+
+  // A variable of float32, its initial value in the checkpoint, and the ops that restore it.
+  void AddVariable(const std::string& name, const tensorflow::Tensor& value);
+
+  // The init op, as TensorFlow 2 writes it down.
+  void SetInitOp(const std::string& node);
+  // `node`, a constant, holds the path of the asset.
+  void AddAsset(const std::string& node, const std::string& filename, const std::string& bytes);
+
+  void Write(const std::string& directory) const;
+
+ private:
+  struct Variable {
+    std::string name;
+    tensorflow::Tensor value;
+  };
+  struct Asset {
+    std::string filename;
+    std::string bytes;
+  };
+
+  void WriteVariables(const std::string& directory) const;
+
+  tensorflow::SavedModel proto_;
+  std::vector<Variable> variables_;
+  std::vector<Asset> assets_;
+};
+
+// y = x + x: no variables. Signature serving_default (x -> y), and "names": an output twice under
+// two names and the input handed through (x -> y, y_again, x_back).
+SavedModelFiles DoublingModel();
+
+// y = x * v, where v is a variable of `value`. Signature serving_default (x -> y).
+SavedModelFiles VariableModel(const tensorflow::Tensor& value);
+
+// A hash table that the init op fills from the asset words.txt: word -> its line. Signature
+// serving_default (word -> line).
+SavedModelFiles TableModel();
+
+// Counts from x upwards while below `limit`: without an end where that is beyond 2^24, as float32
+// stands still there. Signature serving_default (x, limit -> y).
+SavedModelFiles CountingModel();
+
+}  // namespace millpond::testing

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "native/servable/servable.h"
+#include "native/servable/servable_entry.h"
+#include "tests/native/opaque_tensors.h"
+
+namespace millpond::testing {
+
+// Holds runs up until it is opened, and says how many have come.
+class Gate {
+ public:
+  void Open() {
+    const std::lock_guard lock(mutex_);
+    is_open_ = true;
+    changed_.notify_all();
+  }
+  // In a run: waits until the gate is open or the run is to end, and says why it went on.
+  base::Status Pass(const tf::RunContext& run) {
+    std::unique_lock lock(mutex_);
+    arrived_count_ += 1;
+    changed_.notify_all();
+    // Woken now and then, as a graph looks between two kernels whether it may go on.
+    while (!changed_.wait_for(lock, std::chrono::milliseconds(1), [this] { return is_open_; })) {
+      if (run.is_cancelled != nullptr && *run.is_cancelled) {
+        return {base::Code::kCancelled, "the run saw that it was cancelled"};
+      }
+    }
+    return {};
+  }
+  void WaitForArrivals(int count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return arrived_count_ >= count; });
+  }
+  int arrived_count() {
+    const std::lock_guard lock(mutex_);
+    return arrived_count_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_open_ = false;
+  int arrived_count_ = 0;
+};
+
+// A servable of one signature, x -> x_back, y (x reversed), whose runs a test may watch, hold up or
+// fail. Its tensors are opaque_tensors.h's.
+class ScriptedServable final : public servable::Servable {
+ public:
+  using Script = std::function<base::Status(const tf::RunContext&)>;
+
+  ScriptedServable(servable::ServableId id, Script script)
+      : id_(std::move(id)), script_(std::move(script)) {
+    tf::Signature signature{"serving_default", "", {{}}, {{}, {}}};
+    signature.inputs[0].name = "x";
+    signature.outputs[0].name = "x_back";
+    signature.outputs[1].name = "y";
+    signatures_[signature.name] = signature;
+  }
+
+  const servable::ServableId& id() const override { return id_; }
+  const tf::SignatureMap& signatures() const override { return signatures_; }
+  const std::string& signature_def_map() const override { return signature_def_map_; }
+
+  base::Status Run(const tf::Signature&, const tf::RunContext& run, const tf::TensorList& inputs,
+                   tf::TensorList* outputs) const override {
+    run_count_ += 1;
+    if (script_) MILLPOND_RETURN_IF_ERROR(script_(run));
+    const std::string& x = inputs.tensors()[0].bytes;
+    outputs->Reset(2);
+    outputs->tensors()[0].bytes = x;
+    outputs->tensors()[1].bytes = Reversed(x);
+    return {};
+  }
+
+  int run_count() const { return run_count_; }
+
+ private:
+  const servable::ServableId id_;
+  const Script script_;
+  tf::SignatureMap signatures_;
+  const std::string signature_def_map_ = "the signatures";
+  mutable std::atomic<int> run_count_{0};
+};
+
+// An entry of a ScriptedServable, which stays with the entry.
+struct Scripted {
+  Scripted(const std::string& name, int64_t version, ScriptedServable::Script script = {}) {
+    auto owned =
+        std::make_unique<ScriptedServable>(servable::ServableId{name, version}, std::move(script));
+    servable = owned.get();
+    entry = std::make_shared<servable::ServableEntry>(std::move(owned));
+  }
+
+  const ScriptedServable* servable;
+  std::shared_ptr<servable::ServableEntry> entry;
+};
+
+}  // namespace millpond::testing

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "native/rpc/server.h"
+#include "native/servable/serving_map.h"
+#include "tests/native/predict_messages.h"
+#include "tests/native/raw_client.h"
+#include "tests/native/scripted_servable.h"
+
+namespace millpond::testing {
+
+inline constexpr char kPredictPath[] = "/tensorflow.serving.PredictionService/Predict";
+inline constexpr char kMetadataPath[] = "/tensorflow.serving.PredictionService/GetModelMetadata";
+inline constexpr char kCheckPath[] = "/grpc.health.v1.Health/Check";
+inline constexpr char kWatchPath[] = "/grpc.health.v1.Health/Watch";
+inline constexpr char kRarePath[] = "/tensorflow.serving.ModelService/GetModelStatus";
+
+inline constexpr char kTensor[] = "the bytes of a tensor";
+
+// Above what any machine takes to get there; a test that needs it has failed.
+inline constexpr int64_t kForeverNs = 60'000'000'000;
+
+// A server on a free port, with a client of it. "m" is a model that answers at once; "held" is one
+// whose runs wait for the gate.
+class ServedModels : public ::testing::Test {
+ protected:
+  ServedModels()
+      : quick_("m", 7),
+        held_("held", 1, [this](const tf::RunContext& run) { return gate_.Pass(run); }) {
+    EXPECT_TRUE(map_.Publish(quick_.entry).ok());
+    EXPECT_TRUE(map_.Publish(held_.entry).ok());
+    options_.addresses = {"127.0.0.1:0"};
+    options_.completion_queue_count = 2;
+    options_.rare_methods = {kRarePath};
+  }
+  ~ServedModels() override {
+    gate_.Open();
+    if (server_ != nullptr) server_->Shutdown(0);
+  }
+
+  void Start() {
+    server_ = std::make_unique<rpc::Server>(&map_, options_);
+    const base::Status started = server_->Start();
+    ASSERT_TRUE(started.ok()) << started.message();
+    client_.emplace(server_->port());
+  }
+
+  static std::string Request(const std::string& name, std::optional<int64_t> version = {}) {
+    return PredictMessage(ModelSpecMessage(name, version), {{"x", kTensor}});
+  }
+
+  RawClient::Reply Predict(const std::string& name) {
+    return client_->Call(kPredictPath, Request(name));
+  }
+
+  // As many runs of "held" at once as asked for; returns once all of them run.
+  std::vector<std::future<RawClient::Reply>> BeginHeld(int count) {
+    const int before_count = gate_.arrived_count();
+    std::vector<std::future<RawClient::Reply>> replies;
+    for (int i = 0; i < count; ++i)
+      replies.push_back(client_->Begin(kPredictPath, Request("held")));
+    gate_.WaitForArrivals(before_count + count);
+    return replies;
+  }
+
+  static void WaitUntilUnpinned(const servable::ServableEntry& entry) {
+    while (entry.handle_count() > 0) std::this_thread::yield();
+  }
+
+  Gate gate_;
+  Scripted quick_;
+  Scripted held_;
+  servable::ServingMap map_;
+  rpc::ServerOptions options_;
+  std::unique_ptr<rpc::Server> server_;
+  std::optional<RawClient> client_;
+};
+
+}  // namespace millpond::testing

@@ -1,0 +1,544 @@
+#include "native/rpc/server.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "native/base/clock.h"
+#include "tests/native/served_models.h"
+#include "tests/native/threads.h"
+
+namespace millpond::rpc {
+namespace {
+
+using base::Code;
+using testing::kCheckPath;
+using testing::kForeverNs;
+using testing::kMetadataPath;
+using testing::kPredictPath;
+using testing::kTensor;
+using testing::ModelSpecMessage;
+using testing::PredictMessage;
+using testing::PredictResponse;
+using testing::RawClient;
+using testing::Reversed;
+using testing::Scripted;
+using testing::WireMessage;
+
+using ServerTest = testing::ServedModels;
+
+// Threads that may run requests at a time (server.cc).
+int MaxRunCount() {
+  return 4 * static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+}
+
+int64_t CountOf(const metrics::RequestSnapshot& requests, Code code) {
+  return requests.count_by_code[static_cast<size_t>(code)];
+}
+
+TEST_F(ServerTest, PredictAnswersAndIsRecordedByTheVersionThatAnswered) {
+  Start();
+  const RawClient::Reply reply = Predict("m");
+  ASSERT_TRUE(reply.status.ok()) << reply.status.error_message();
+  const PredictResponse response = testing::ParsePredictResponse(reply.bytes);
+  ASSERT_TRUE(response.parses);
+  EXPECT_EQ(response.version, 7);
+  EXPECT_EQ(response.outputs.at("x_back"), kTensor);
+  EXPECT_EQ(response.outputs.at("y"), Reversed(kTensor));
+  WaitUntilUnpinned(*quick_.entry);
+  EXPECT_EQ(CountOf(quick_.entry->requests().Snapshot(), Code::kOk), 1);
+  EXPECT_EQ(server_->UnmatchedRequests().latency.count(), 0);
+}
+
+TEST_F(ServerTest, ALargeTensorComesAndGoesWhole) {
+  Start();
+  std::string x;
+  for (int i = 0; i < 1'000'000; ++i) x += std::to_string(i);
+  const RawClient::Reply reply =
+      client_->Call(kPredictPath, PredictMessage(ModelSpecMessage("m"), {{"x", x}}));
+  ASSERT_TRUE(reply.status.ok()) << reply.status.error_message();
+  const PredictResponse response = testing::ParsePredictResponse(reply.bytes);
+  ASSERT_TRUE(response.parses);
+  EXPECT_TRUE(response.outputs.at("x_back") == x);
+  EXPECT_TRUE(response.outputs.at("y") == Reversed(x));
+}
+
+TEST_F(ServerTest, ConcurrentClientsEachGetTheirOwnAnswer) {
+  Start();
+  testing::RunTogether(4, [&](int thread) {
+    for (int call = 0; call < 100; ++call) {
+      const std::string x = std::to_string(thread * 1'000 + call);
+      const RawClient::Reply reply =
+          client_->Call(kPredictPath, PredictMessage(ModelSpecMessage("m"), {{"x", x}}, {"y"}));
+      const PredictResponse response = testing::ParsePredictResponse(reply.bytes);
+      ASSERT_TRUE(reply.status.ok() && response.parses);
+      ASSERT_EQ(response.outputs.at("y"), Reversed(x));
+    }
+  });
+  WaitUntilUnpinned(*quick_.entry);
+  EXPECT_EQ(CountOf(quick_.entry->requests().Snapshot(), Code::kOk), 400);
+}
+
+TEST_F(ServerTest, BadRequestsGetTheirCodeAndCountWhereTheyBelong) {
+  Start();
+  const auto expect = [&](const std::string& request, grpc::StatusCode code) {
+    EXPECT_EQ(client_->Call(kPredictPath, request).code(), code);
+  };
+  expect("\xff", grpc::StatusCode::INVALID_ARGUMENT);
+  expect("", grpc::StatusCode::INVALID_ARGUMENT);
+  expect(Request(""), grpc::StatusCode::INVALID_ARGUMENT);
+  expect(Request("nobody"), grpc::StatusCode::NOT_FOUND);
+  expect(Request("m", 8), grpc::StatusCode::NOT_FOUND);
+  // Recorded before it is answered.
+  const metrics::RequestSnapshot unmatched = server_->UnmatchedRequests();
+  EXPECT_EQ(CountOf(unmatched, Code::kInvalidArgument), 3);
+  EXPECT_EQ(CountOf(unmatched, Code::kNotFound), 2);
+  expect(PredictMessage(ModelSpecMessage("m"), {}), grpc::StatusCode::INVALID_ARGUMENT);
+  expect(PredictMessage(ModelSpecMessage("m", {}, "q"), {}), grpc::StatusCode::FAILED_PRECONDITION);
+  WaitUntilUnpinned(*quick_.entry);
+  EXPECT_EQ(quick_.entry->requests().Snapshot().latency.count(), 2);
+  EXPECT_EQ(quick_.servable->run_count(), 0);
+}
+
+TEST_F(ServerTest, MetadataIsAnswered) {
+  Start();
+  const std::string request =
+      WireMessage().Message(1, ModelSpecMessage("m")).Bytes(2, "signature_def").bytes();
+  const RawClient::Reply reply = client_->Call(kMetadataPath, request);
+  ASSERT_TRUE(reply.status.ok()) << reply.status.error_message();
+  EXPECT_NE(reply.bytes.find("the signatures"), std::string::npos);
+  EXPECT_EQ(client_->Call(kMetadataPath, "\xff").code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(ServerTest, AnUnknownMethodIsUnimplemented) {
+  Start();
+  for (const char* path : {"/tensorflow.serving.PredictionService/Classify", "/nothing/Predict"}) {
+    EXPECT_EQ(client_->Call(path, "").code(), grpc::StatusCode::UNIMPLEMENTED);
+  }
+}
+
+TEST_F(ServerTest, AMessageOverTheLimitIsRefusedEitherWay) {
+  options_.max_message_bytes = 1'000;
+  Start();
+  const auto call = [&](size_t tensor_bytes) {
+    const std::string x(tensor_bytes, 'x');
+    return client_->Call(kPredictPath, PredictMessage(ModelSpecMessage("m"), {{"x", x}}));
+  };
+  EXPECT_EQ(call(1'000).code(), grpc::StatusCode::RESOURCE_EXHAUSTED);  // the request
+  EXPECT_EQ(quick_.servable->run_count(), 0);
+  EXPECT_EQ(call(600).code(), grpc::StatusCode::RESOURCE_EXHAUSTED);  // the reply, of two tensors
+  EXPECT_TRUE(call(300).status.ok());
+}
+
+TEST_F(ServerTest, ALongErrorMessageIsCutAtTheEndOfACharacter) {
+  Scripted failing("failing", 1, [](const tf::RunContext&) {
+    std::string message = "x";
+    for (int i = 0; i < 5'000; ++i) message += "é";
+    return base::Internal(message);
+  });
+  ASSERT_TRUE(map_.Publish(failing.entry).ok());
+  Start();
+  const RawClient::Reply reply = Predict("failing");
+  EXPECT_EQ(reply.code(), grpc::StatusCode::INTERNAL);
+  EXPECT_LT(reply.status.error_message().size(), 1'100);
+  EXPECT_TRUE(base::IsValidUtf8(reply.status.error_message()));
+  EXPECT_NE(reply.status.error_message().find("TRUNCATED"), std::string::npos);
+}
+
+TEST_F(ServerTest, MutatedRequestsNeitherCrashItNorLeakAHandle) {
+  Start();
+  std::mt19937_64 rng(2'000);
+  const std::string original =
+      PredictMessage(ModelSpecMessage("m", 7, "serving_default"), {{"x", kTensor}}, {"y"});
+  for (int mutation = 0; mutation < 2'000; ++mutation) {
+    (void)client_->Call(kPredictPath, testing::Mutate(original, rng));
+  }
+  EXPECT_TRUE(Predict("m").status.ok());
+  WaitUntilUnpinned(*quick_.entry);
+  const int64_t recorded_count = quick_.entry->requests().Snapshot().latency.count() +
+                                 server_->UnmatchedRequests().latency.count();
+  EXPECT_EQ(recorded_count, 2'001);
+}
+
+// --- deadlines and cancellation ---
+
+// The deadline that a run sees where the client says `left`.
+class DeadlineTest : public ServerTest {
+ protected:
+  void SetUp() override {
+    watched_ = std::make_unique<Scripted>("watched", 1, [this](const tf::RunContext& run) {
+      seen_ns_ = run.deadline_ns;
+      return base::Status();
+    });
+    ASSERT_TRUE(map_.Publish(watched_->entry).ok());
+    Start();
+  }
+  RawClient::Reply Call(gpr_timespec deadline) {
+    grpc::ClientContext context;
+    context.set_deadline(deadline);
+    return client_->Call(kPredictPath, Request("watched"), &context);
+  }
+
+  std::atomic<int64_t> seen_ns_{0};
+  std::unique_ptr<Scripted> watched_;
+};
+
+gpr_timespec InSeconds(int64_t seconds) {
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_seconds(seconds, GPR_TIMESPAN));
+}
+
+TEST_F(DeadlineTest, ARunSeesTheClientsDeadline) {
+  const int64_t before_ns = base::MonotonicNs();
+  ASSERT_TRUE(Call(InSeconds(100)).status.ok());
+  EXPECT_GT(seen_ns_, before_ns + 90'000'000'000);
+  EXPECT_LT(seen_ns_, base::MonotonicNs() + 101'000'000'000);
+}
+
+TEST_F(DeadlineTest, WithoutADeadlineThereIsNone) {
+  ASSERT_TRUE(Predict("watched").status.ok());
+  EXPECT_EQ(seen_ns_, tf::RunContext::kNoDeadline);
+}
+
+// Clients send no more than some years, whatever they were told.
+TEST_F(DeadlineTest, ADeadlineInManyThousandYearsIsNotOneThatHasPassed) {
+  for (const int64_t years : {2, 200, 300, 1'000, 10'000}) {
+    const RawClient::Reply reply = Call(InSeconds(years * 365 * 24 * 3'600));
+    EXPECT_TRUE(reply.status.ok()) << years << ": " << reply.status.error_message();
+    EXPECT_GT(seen_ns_, base::MonotonicNs() + int64_t{365 * 24 * 3'600} * 1'000'000'000) << years;
+  }
+}
+
+TEST_F(ServerTest, AnExpiredRequestIsNotRun) {
+  Start();
+  auto held = BeginHeld(MaxRunCount());
+  // No thread takes these before their deadlines. The server's clock for a deadline starts when the
+  // request arrives: once the later one has passed, the earlier one has on both sides.
+  grpc::ClientContext earlier;
+  grpc::ClientContext later;
+  earlier.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(20));
+  later.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(220));
+  auto expired = client_->Begin(kPredictPath, Request("m"), &earlier);
+  EXPECT_EQ(client_->Call(kPredictPath, Request("nobody"), &later).code(),
+            grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(expired.get().code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  gate_.Open();
+  for (auto& reply : held) EXPECT_TRUE(reply.get().status.ok());
+  EXPECT_TRUE(server_->Shutdown(kForeverNs));
+  EXPECT_EQ(quick_.servable->run_count(), 0);
+}
+
+TEST_F(ServerTest, AClientsCancellationReachesALongRunAndFreesWhatItHeld) {
+  Start();
+  grpc::ClientContext context;
+  auto reply = client_->Begin(kPredictPath, Request("held"), &context);
+  gate_.WaitForArrivals(1);
+  EXPECT_EQ(held_.entry->handle_count(), 1);
+  context.TryCancel();
+  EXPECT_EQ(reply.get().code(), grpc::StatusCode::CANCELLED);
+  WaitUntilUnpinned(*held_.entry);
+  EXPECT_EQ(CountOf(held_.entry->requests().Snapshot(), Code::kCancelled), 1);
+}
+
+TEST_F(ServerTest, ADisconnectedClientsRunIsCancelled) {
+  Start();
+  auto client = std::make_unique<RawClient>(server_->port());
+  grpc::ClientContext context;
+  auto reply = client->Begin(kPredictPath, Request("held"), &context);
+  gate_.WaitForArrivals(1);
+  context.TryCancel();
+  reply.wait();
+  client.reset();
+  WaitUntilUnpinned(*held_.entry);
+}
+
+TEST_F(ServerTest, ManyCancelledRunsLeaveNothingBehind) {
+  Start();
+  testing::RunTogether(4, [&](int) {
+    for (int call = 0; call < 50; ++call) {
+      grpc::ClientContext context;
+      auto reply = client_->Begin(kPredictPath, Request("held"), &context);
+      std::this_thread::yield();
+      context.TryCancel();
+      EXPECT_EQ(reply.get().code(), grpc::StatusCode::CANCELLED);
+    }
+  });
+  WaitUntilUnpinned(*held_.entry);
+  EXPECT_TRUE(Predict("m").status.ok());
+}
+
+// --- long runs ---
+
+TEST_F(ServerTest, LongRunsOnEveryQueueHoldUpNeitherHealthChecksNorOtherRequests) {
+  Start();
+  server_->SetHealth("", true);
+  auto held = BeginHeld(options_.completion_queue_count);
+  for (int call = 0; call < 10; ++call) {
+    EXPECT_TRUE(Predict("m").status.ok());
+    EXPECT_TRUE(client_->Call(kCheckPath, "").status.ok());
+  }
+  auto more = BeginHeld(2);
+  EXPECT_TRUE(Predict("m").status.ok());
+  gate_.Open();
+  for (auto& reply : held) EXPECT_TRUE(reply.get().status.ok());
+  for (auto& reply : more) EXPECT_TRUE(reply.get().status.ok());
+}
+
+TEST_F(ServerTest, WithAllItsRunsTakenHealthIsStillTold) {
+  Start();
+  server_->SetHealth("", true);
+  auto held = BeginHeld(MaxRunCount());
+  EXPECT_TRUE(client_->Call(kCheckPath, "").status.ok());
+  gate_.Open();
+  for (auto& reply : held) EXPECT_TRUE(reply.get().status.ok());
+}
+
+TEST_F(ServerTest, WithAllItsRunsTakenACancellationStillReachesThem) {
+  Start();
+  std::vector<grpc::ClientContext> contexts(MaxRunCount());
+  std::vector<std::future<RawClient::Reply>> replies;
+  for (auto& context : contexts) {
+    replies.push_back(client_->Begin(kPredictPath, Request("held"), &context));
+  }
+  gate_.WaitForArrivals(MaxRunCount());
+  for (auto& context : contexts) context.TryCancel();
+  WaitUntilUnpinned(*held_.entry);
+  EXPECT_TRUE(Predict("m").status.ok());
+}
+
+TEST_F(ServerTest, RequestsBeyondAllRunsWaitAndAreAnswered) {
+  Start();
+  auto held = BeginHeld(MaxRunCount());
+  std::vector<std::future<RawClient::Reply>> waiting;
+  for (int i = 0; i < 8; ++i) waiting.push_back(client_->Begin(kPredictPath, Request("m")));
+  gate_.Open();
+  for (auto& reply : held) EXPECT_TRUE(reply.get().status.ok());
+  for (auto& reply : waiting) EXPECT_TRUE(reply.get().status.ok());
+}
+
+TEST_F(ServerTest, AfterALongRunEachQueueServesAgain) {
+  Start();
+  for (int round = 0; round < 3; ++round) {
+    testing::Gate gate;
+    Scripted slow("slow", round, [&](const tf::RunContext& run) { return gate.Pass(run); });
+    ASSERT_TRUE(map_.Publish(slow.entry).ok());
+    std::vector<std::future<RawClient::Reply>> replies;
+    for (int i = 0; i < 4; ++i) replies.push_back(client_->Begin(kPredictPath, Request("slow")));
+    gate.WaitForArrivals(4);
+    gate.Open();
+    for (auto& reply : replies) EXPECT_TRUE(reply.get().status.ok());
+    for (int call = 0; call < 50; ++call) ASSERT_TRUE(Predict("m").status.ok());
+    ASSERT_TRUE(map_.Retire("slow", round).ok());
+    ASSERT_TRUE(slow.entry->Quiesce(kForeverNs).value());
+  }
+}
+
+// --- a swap under load ---
+
+TEST_F(ServerTest, NoRequestFailsWhileVersionsAreSwapped) {
+  Start();
+  std::atomic<bool> is_over{false};
+  std::thread swapper([&] {
+    auto serving = std::make_unique<Scripted>("swapped", 0);
+    ASSERT_TRUE(map_.Publish(serving->entry).ok());
+    for (int64_t version = 1; !is_over; ++version) {
+      auto next = std::make_unique<Scripted>("swapped", version);
+      ASSERT_TRUE(map_.Publish(next->entry).ok());
+      ASSERT_TRUE(map_.Retire("swapped", version - 1).ok());
+      ASSERT_TRUE(serving->entry->Quiesce(kForeverNs).value());
+      ASSERT_TRUE(serving->entry->Destroy().ok());
+      serving = std::move(next);
+    }
+    ASSERT_TRUE(map_.Retire("swapped", serving->entry->id().version).ok());
+    ASSERT_TRUE(serving->entry->Quiesce(kForeverNs).value());
+  });
+  while (map_.Versions("swapped").empty()) std::this_thread::yield();
+  testing::RunTogether(2, [&](int) {
+    for (int call = 0; call < 300; ++call) {
+      const RawClient::Reply reply = Predict("swapped");
+      ASSERT_TRUE(reply.status.ok()) << reply.status.error_message();
+    }
+  });
+  is_over = true;
+  swapper.join();
+}
+
+// --- start and shutdown ---
+
+TEST_F(ServerTest, ASecondServerOnItsPortIsUnavailable) {
+  Start();
+  ServerOptions options;
+  options.addresses = {"127.0.0.1:" + std::to_string(server_->port())};
+  Server second(&map_, options);
+  const base::Status refused = second.Start();
+  EXPECT_EQ(refused.code(), Code::kUnavailable);
+  EXPECT_NE(refused.message().find(options.addresses[0]), std::string::npos) << refused.message();
+  EXPECT_TRUE(Predict("m").status.ok());
+}
+
+TEST_F(ServerTest, IsStartedOnceOnly) {
+  Start();
+  EXPECT_EQ(server_->Start().code(), Code::kFailedPrecondition);
+  EXPECT_TRUE(Predict("m").status.ok());
+  server_->Shutdown(0);
+  EXPECT_EQ(server_->Start().code(), Code::kFailedPrecondition);
+}
+
+TEST_F(ServerTest, ListensOnAUnixSocketToo) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("millpond-" + std::to_string(getpid()) + ".sock"))
+          .string();
+  options_.addresses = {"unix:" + path, "127.0.0.1:0"};
+  Start();
+  EXPECT_GT(server_->port(), 0);
+  const RawClient client("unix:" + path);
+  EXPECT_TRUE(client.Call(kPredictPath, Request("m")).status.ok());
+  EXPECT_TRUE(Predict("m").status.ok());
+}
+
+TEST_F(ServerTest, WithoutACallShutdownDrainsAtOnceAndAgain) {
+  Start();
+  EXPECT_TRUE(Predict("m").status.ok());
+  EXPECT_TRUE(server_->Shutdown(kForeverNs));
+  EXPECT_TRUE(server_->Shutdown(0));
+  EXPECT_EQ(Predict("m").code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST(Server, NeverStartedItShutsDown) {
+  servable::ServingMap map;
+  Server server(&map, {});
+  EXPECT_EQ(server.port(), 0);
+  server.Shutdown(0);
+}
+
+TEST_F(ServerTest, ShutdownLetsRunningCallsFinish) {
+  Start();
+  auto held = BeginHeld(3);
+  auto drained = std::async(std::launch::async, [&] { return server_->Shutdown(kForeverNs); });
+  // The port is closed once the drain has begun.
+  while (RawClient(server_->port()).Call(kCheckPath, "").code() != grpc::StatusCode::UNAVAILABLE) {
+  }
+  gate_.Open();
+  for (auto& reply : held) EXPECT_TRUE(reply.get().status.ok());
+  EXPECT_TRUE(drained.get());
+}
+
+TEST_F(ServerTest, ShutdownCancelsWhatRunsBeyondTheDrain) {
+  Start();
+  auto held = BeginHeld(3);
+  EXPECT_FALSE(server_->Shutdown(20'000'000));
+  for (auto& reply : held) EXPECT_FALSE(reply.get().status.ok());
+  EXPECT_EQ(held_.entry->handle_count(), 0);
+  EXPECT_EQ(CountOf(held_.entry->requests().Snapshot(), Code::kCancelled), 3);
+  EXPECT_FALSE(server_->Shutdown(kForeverNs));
+}
+
+// No thread relieves the queues yet.
+TEST_F(ServerTest, ShutdownCancelsRunsThatHaveJustBegun) {
+  Start();
+  auto held = BeginHeld(options_.completion_queue_count);
+  EXPECT_FALSE(server_->Shutdown(0));
+  for (auto& reply : held) EXPECT_FALSE(reply.get().status.ok());
+  EXPECT_EQ(held_.entry->handle_count(), 0);
+}
+
+TEST_F(ServerTest, ShutdownCancelsARunOnEveryThread) {
+  Start();
+  auto held = BeginHeld(MaxRunCount());
+  EXPECT_FALSE(server_->Shutdown(20'000'000));
+  for (auto& reply : held) EXPECT_FALSE(reply.get().status.ok());
+  EXPECT_EQ(held_.entry->handle_count(), 0);
+}
+
+// More calls than threads: some have come and are still in gRPC's queues when it shuts down.
+TEST_F(ServerTest, ShutdownWithMoreCallsThanItRunsEndsThemAll) {
+  Start();
+  auto held = BeginHeld(MaxRunCount());
+  for (int i = 0; i < 20; ++i) {
+    held.push_back(client_->Begin(i % 2 == 0 ? kPredictPath : kMetadataPath, Request("m")));
+  }
+  EXPECT_FALSE(server_->Shutdown(20'000'000));
+  for (auto& reply : held) (void)reply.get();
+  EXPECT_EQ(held_.entry->handle_count(), 0);
+  EXPECT_EQ(quick_.entry->handle_count(), 0);
+}
+
+// A kernel is not interrupted: its thread is waited for.
+TEST_F(ServerTest, ShutdownWaitsForARunThatIsLateToHeedItsCancellation) {
+  testing::Gate begun;
+  testing::Gate cancelled;
+  Scripted deaf("deaf", 1, [&](const tf::RunContext& run) {
+    begun.Open();
+    (void)begun.Pass({});
+    while (!run.is_cancelled->load()) std::this_thread::yield();
+    return cancelled.Pass({});
+  });
+  ASSERT_TRUE(map_.Publish(deaf.entry).ok());
+  Start();
+  auto reply = client_->Begin(kPredictPath, Request("deaf"));
+  begun.WaitForArrivals(1);
+  auto drained = std::async(std::launch::async, [&] { return server_->Shutdown(1'000'000); });
+  cancelled.WaitForArrivals(1);
+  EXPECT_EQ(deaf.entry->handle_count(), 1);
+  cancelled.Open();
+  EXPECT_FALSE(drained.get());
+  EXPECT_FALSE(reply.get().status.ok());
+  EXPECT_EQ(deaf.entry->handle_count(), 0);
+}
+
+// What reaches gRPC after the drain began is refused there, one way or another; what the server
+// ran, its client heard of.
+TEST_F(ServerTest, ShutdownUnderLoadLosesNoReplyOfARun) {
+  Start();
+  std::atomic<int> answered_count{0};
+  std::thread stopper([&] {
+    while (answered_count < 100) std::this_thread::yield();
+    EXPECT_TRUE(server_->Shutdown(kForeverNs));
+  });
+  testing::RunTogether(3, [&](int) {
+    while (true) {
+      const RawClient::Reply reply = Predict("m");
+      if (!reply.status.ok()) {
+        EXPECT_TRUE(reply.code() == grpc::StatusCode::UNAVAILABLE ||
+                    reply.code() == grpc::StatusCode::CANCELLED)
+            << reply.code() << " " << reply.status.error_message();
+        return;
+      }
+      answered_count += 1;
+    }
+  });
+  stopper.join();
+  EXPECT_EQ(quick_.servable->run_count(), answered_count);
+}
+
+// Calls that have arrived wait in gRPC, as all threads are taken; the drain is for them too.
+TEST_F(ServerTest, ShutdownAnswersTheCallsThatWaitInGrpc) {
+  Start();
+  auto held = BeginHeld(MaxRunCount());
+  std::vector<std::future<RawClient::Reply>> waiting;
+  for (int i = 0; i < 20; ++i) waiting.push_back(client_->Begin(kPredictPath, Request("m")));
+  // In order on the one connection: when this has come, the others have.
+  server_->SetHealth("", true);
+  EXPECT_TRUE(client_->Call(kCheckPath, "").status.ok());
+  auto drained = std::async(std::launch::async, [&] { return server_->Shutdown(kForeverNs); });
+  while (RawClient(server_->port()).Call(kCheckPath, "").code() != grpc::StatusCode::UNAVAILABLE) {
+  }
+  gate_.Open();
+  for (auto& reply : held) EXPECT_TRUE(reply.get().status.ok());
+  for (auto& reply : waiting) EXPECT_TRUE(reply.get().status.ok());
+  EXPECT_TRUE(drained.get());
+}
+
+TEST(GrpcVersion, IsTheOneThatDebianShips) { EXPECT_EQ(GrpcVersion().substr(0, 2), "1."); }
+
+}  // namespace
+}  // namespace millpond::rpc

@@ -1,0 +1,233 @@
+#include "native/servable/serving_map.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/native/fake_servable.h"
+#include "tests/native/threads.h"
+
+namespace millpond::servable {
+namespace {
+
+using base::Code;
+
+constexpr int64_t kForeverNs = 60'000'000'000;
+
+int64_t LookedUpVersion(ServingMap& map, const std::string& name,
+                        std::optional<int64_t> version = {}) {
+  const auto handle = map.LookUp(name, version);
+  return handle.ok() ? handle.value()->id().version : -1;
+}
+
+// Retires, quiesces and destroys it, as an unloader does.
+void Unload(ServingMap& map, ServableEntry& entry) {
+  ASSERT_TRUE(map.Retire(entry.id().name, entry.id().version).ok());
+  const auto quiesced = entry.Quiesce(kForeverNs);
+  ASSERT_TRUE(quiesced.ok() && quiesced.value());
+  ASSERT_TRUE(entry.Destroy().ok());
+}
+
+TEST(ServingMap, LooksUpTheHighestVersionInWhateverOrderTheyWerePublished) {
+  ServingMap map;
+  for (const int64_t version : {2, 10, 9, -1}) {
+    ASSERT_TRUE(map.Publish(MakeFakeEntry("m", version)).ok());
+  }
+  EXPECT_EQ(LookedUpVersion(map, "m"), 10);
+  EXPECT_EQ(LookedUpVersion(map, "m", 2), 2);
+  EXPECT_EQ(LookedUpVersion(map, "m", -1), -1);
+  EXPECT_EQ(map.Versions("m"), (std::vector<int64_t>{-1, 2, 9, 10}));
+}
+
+TEST(ServingMap, WithoutTheHighestVersionTheNextOneIsTheLatest) {
+  ServingMap map;
+  const auto second = MakeFakeEntry("m", 2);
+  ASSERT_TRUE(map.Publish(MakeFakeEntry("m", 1)).ok());
+  ASSERT_TRUE(map.Publish(second).ok());
+  Unload(map, *second);
+  EXPECT_EQ(LookedUpVersion(map, "m"), 1);
+}
+
+TEST(ServingMap, NotFoundNamesTheModelsOrVersionsThatThereAre) {
+  ServingMap map;
+  ASSERT_TRUE(map.Publish(MakeFakeEntry("ctr", 3)).ok());
+  ASSERT_TRUE(map.Publish(MakeFakeEntry("ctr", 4)).ok());
+  const auto no_model = map.LookUp("crt", {});
+  EXPECT_EQ(no_model.status().code(), Code::kNotFound);
+  EXPECT_EQ(no_model.status().message(),
+            "Servable not found for request: Latest(crt); available models: ctr");
+  const auto no_version = map.LookUp("ctr", 5);
+  EXPECT_EQ(no_version.status().code(), Code::kNotFound);
+  EXPECT_EQ(no_version.status().message(),
+            "Servable not found for request: Specific(ctr, 5); available versions: 3 4");
+}
+
+TEST(ServingMap, ANameWhoseLastVersionIsRetiredIsNotFound) {
+  ServingMap map;
+  const auto entry = MakeFakeEntry("m", 1);
+  ASSERT_TRUE(map.Publish(entry).ok());
+  Unload(map, *entry);
+  EXPECT_EQ(map.LookUp("m", {}).status().code(), Code::kNotFound);
+  EXPECT_EQ(map.LookUp("m", 1).status().code(), Code::kNotFound);
+  EXPECT_TRUE(map.Versions("m").empty());
+}
+
+TEST(ServingMap, ASecondEntryOfAPublishedVersionIsRefusedAndChangesNothing) {
+  ServingMap map;
+  const auto first = MakeFakeEntry("m", 1);
+  const auto second = MakeFakeEntry("m", 1);
+  ASSERT_TRUE(map.Publish(first).ok());
+  EXPECT_EQ(map.Publish(second).code(), Code::kAlreadyExists);
+  EXPECT_EQ(map.Publish(first).code(), Code::kAlreadyExists);
+  EXPECT_FALSE(second->is_published());
+  EXPECT_EQ(&*map.LookUp("m", 1).value(), &first->servable());
+}
+
+TEST(ServingMap, AnEntryThatRetiresOrIsDestroyedIsNotPublished) {
+  ServingMap map;
+  const auto entry = MakeFakeEntry("m", 1);
+  ASSERT_TRUE(map.Publish(entry).ok());
+  ASSERT_TRUE(map.Retire("m", 1).ok());
+  EXPECT_EQ(map.Publish(entry).code(), Code::kFailedPrecondition);
+  ASSERT_TRUE(entry->Quiesce(0).ok());
+  ASSERT_TRUE(entry->Destroy().ok());
+  EXPECT_EQ(map.Publish(entry).code(), Code::kFailedPrecondition);
+  EXPECT_TRUE(map.Versions("m").empty());
+}
+
+TEST(ServingMap, RetiringWhatIsNotPublishedIsNotFound) {
+  ServingMap map;
+  EXPECT_EQ(map.Retire("m", 1).code(), Code::kNotFound);
+  ASSERT_TRUE(map.Publish(MakeFakeEntry("m", 1)).ok());
+  EXPECT_EQ(map.Retire("m", 2).code(), Code::kNotFound);
+  EXPECT_EQ(LookedUpVersion(map, "m"), 1);
+}
+
+TEST(ServingMap, AQuiescedVersionIsPublishedAgainForARollback) {
+  ServingMap map;
+  const auto entry = MakeFakeEntry("m", 1);
+  ASSERT_TRUE(map.Publish(entry).ok());
+  ASSERT_TRUE(map.Retire("m", 1).ok());
+  ASSERT_TRUE(entry->Quiesce(0).value());
+  ASSERT_TRUE(map.Publish(entry).ok());
+  EXPECT_EQ(LookedUpVersion(map, "m"), 1);
+  Unload(map, *entry);
+}
+
+TEST(ServingMap, AHandleKeepsItsVersionAliveAfterItIsRetired) {
+  FakeServableFate fate;
+  ServingMap map;
+  const auto entry = MakeFakeEntry("m", 1, &fate);
+  ASSERT_TRUE(map.Publish(entry).ok());
+  {
+    const auto handle = map.LookUp("m", 1);
+    ASSERT_TRUE(map.Retire("m", 1).ok());
+    EXPECT_FALSE(entry->Quiesce(0).value());
+    EXPECT_EQ(entry->Destroy().code(), Code::kFailedPrecondition);
+    EXPECT_TRUE(static_cast<const FakeServable&>(*handle.value()).IsWhole());
+  }
+  EXPECT_TRUE(entry->Quiesce(0).value());
+  EXPECT_TRUE(fate.is_alive);
+}
+
+TEST(ServingMap, AHandleOnOneVersionDelaysNoOtherOne) {
+  ServingMap map;
+  const auto slow = MakeFakeEntry("slow", 1);
+  ASSERT_TRUE(map.Publish(slow).ok());
+  const auto handle = map.LookUp("slow", {});
+  const auto other = MakeFakeEntry("other", 1);
+  const auto next = MakeFakeEntry("slow", 2);
+  ASSERT_TRUE(map.Publish(other).ok());
+  ASSERT_TRUE(map.Publish(next).ok());
+  Unload(map, *other);
+  Unload(map, *next);
+  EXPECT_EQ(slow->handle_count(), 1);
+  EXPECT_EQ(LookedUpVersion(map, "slow"), 1);
+}
+
+// Readers look versions up while they are swapped. None sees a version that is gone or destroyed,
+// and none destroys one.
+TEST(ServingMap, SwapsUnderReadersNeverShowThemADestroyedServableNorLetThemDestroyOne) {
+  constexpr int kSwapCount = 2'000;
+  std::vector<FakeServableFate> fates(kSwapCount);
+  ServingMap map;
+  std::atomic<bool> is_over{false};
+  std::thread::id writer_id;
+  const auto read_on = [&] {
+    int64_t last_version = 0;
+    while (!is_over) {
+      const auto handle = map.LookUp("m", {});
+      ASSERT_TRUE(handle.ok()) << handle.status().message();
+      const int64_t version = handle.value()->id().version;
+      ASSERT_GE(version, last_version);
+      last_version = version;
+      ASSERT_TRUE(static_cast<const FakeServable&>(*handle.value()).IsWhole());
+      std::this_thread::yield();  // Fewer cores than readers: not to be preempted in a look-up.
+    }
+  };
+  std::shared_ptr<ServableEntry> serving = MakeFakeEntry("m", 0, &fates[0]);
+  ASSERT_TRUE(map.Publish(serving).ok());
+  testing::RunTogether(4, [&](int thread) {
+    if (thread != 0) return read_on();
+    writer_id = std::this_thread::get_id();
+    for (int version = 1; version < kSwapCount; ++version) {
+      auto next = MakeFakeEntry("m", version, &fates[version]);
+      ASSERT_TRUE(map.Publish(next).ok());
+      Unload(map, *serving);
+      EXPECT_FALSE(fates[version - 1].is_alive);
+      serving = std::move(next);
+    }
+    is_over = true;
+  });
+  for (int version = 0; version + 1 < kSwapCount; ++version) {
+    ASSERT_EQ(fates[version].destroyed_by, writer_id) << version;
+  }
+}
+
+// The look-up of a version that is being retired either pins it before Retire returns, or fails.
+TEST(ServingMap, OnceRetireReturnsNoLookUpPinsTheVersion) {
+  ServingMap map;
+  std::atomic<int> retired_version{0};
+  std::atomic<bool> is_over{false};
+  testing::RunTogether(4, [&](int thread) {
+    for (int version = 1; thread == 0 && version <= 2'000; ++version) {
+      const auto entry = MakeFakeEntry("m", version);
+      ASSERT_TRUE(map.Publish(entry).ok());
+      ASSERT_TRUE(map.Retire("m", version).ok());
+      retired_version = version;
+      ASSERT_TRUE(entry->Quiesce(kForeverNs).value());
+      ASSERT_EQ(entry->handle_count(), 0);
+      ASSERT_TRUE(entry->Destroy().ok());
+    }
+    if (thread == 0) is_over = true;
+    while (!is_over) {
+      const int retired_before = retired_version;
+      const auto handle = map.LookUp("m", {});
+      if (handle.ok()) {
+        ASSERT_GT(handle.value()->id().version, retired_before);
+      }
+      std::this_thread::yield();
+    }
+  });
+}
+
+TEST(ServingMap, TwoWritersAtOnceLoseNothing) {
+  ServingMap map;
+  testing::RunTogether(2, [&](int thread) {
+    const std::string name = "m" + std::to_string(thread);
+    for (int version = 0; version < 200; ++version) {
+      ASSERT_TRUE(map.Publish(MakeFakeEntry(name, version)).ok());
+    }
+  });
+  EXPECT_EQ(map.Versions("m0").size(), 200);
+  EXPECT_EQ(map.Versions("m1").size(), 200);
+}
+
+}  // namespace
+}  // namespace millpond::servable

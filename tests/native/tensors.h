@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstring>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "native/tf/signature.h"
+#include "native/tf/tensor_codec.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor.pb.h"
+#include "tests/native/wire_message.h"
+
+namespace millpond::testing {
+
+// Takes every shape of `dtype`.
+inline tf::TensorSpec AnyShapeOf(int dtype) {
+  tf::TensorSpec spec;
+  spec.dtype = dtype;
+  return spec;
+}
+
+// Decodes `bytes`, cut in two in the middle, to (*list)[0].
+inline base::Status Decode(const std::string& bytes, int dtype, tf::TensorList* list) {
+  const SegmentedBytes segmented(bytes, {bytes.size() / 2});
+  list->Reset(1);
+  return tf::DecodeTensor(segmented.reader(), AnyShapeOf(dtype), 0, list);
+}
+inline base::Status Decode(const tensorflow::TensorProto& proto, tf::TensorList* list) {
+  return Decode(proto.SerializeAsString(), proto.dtype(), list);
+}
+
+inline std::string Encode(const tf::TensorList& list, size_t index, tf::TensorEncoding encoding) {
+  std::string bytes(tf::EncodedTensorBytes(list, index, encoding), '\0');
+  base::WireWriter writer(bytes.data());
+  tf::EncodeTensor(list, index, encoding, &writer);
+  return writer.position() == bytes.data() + bytes.size() ? bytes : "<not the size it said>";
+}
+
+inline std::string Encode(const tensorflow::Tensor& tensor, tf::TensorEncoding encoding) {
+  tf::TensorList list;
+  list.Reset(1);
+  list.tensors()[0] = tensor;
+  return Encode(list, 0, encoding);
+}
+
+// As a client sends it, and reads it from a reply; not initialized where it does not parse.
+inline std::string TensorBytes(const tensorflow::Tensor& tensor) {
+  return Encode(tensor, tf::TensorEncoding::kTypedFields);
+}
+inline tensorflow::Tensor ParseTensor(const std::string& bytes) {
+  tensorflow::TensorProto proto;
+  tensorflow::Tensor tensor(tensorflow::DT_INVALID);
+  if (!proto.ParseFromString(bytes) || !tensor.FromProto(proto)) return {};
+  return tensor;
+}
+
+template <typename T>
+tensorflow::Tensor Vector(std::initializer_list<T> values) {
+  tensorflow::Tensor tensor(tensorflow::DataTypeToEnum<T>::value,
+                            {static_cast<int64_t>(values.size())});
+  std::copy(values.begin(), values.end(), tensor.flat<T>().data());
+  return tensor;
+}
+
+template <typename T>
+tensorflow::Tensor Scalar(const T& value) {
+  tensorflow::Tensor tensor(tensorflow::DataTypeToEnum<T>::value, {});
+  tensor.scalar<T>()() = value;
+  return tensor;
+}
+
+template <typename T>
+std::vector<T> Values(const tensorflow::Tensor& tensor) {
+  const auto flat = tensor.flat<T>();
+  return {flat.data(), flat.data() + flat.size()};
+}
+
+// Of the same dtype, shape and bytes; a NaN equals the same NaN.
+inline bool IsSame(const tensorflow::Tensor& a, const tensorflow::Tensor& b) {
+  if (a.dtype() != b.dtype() || a.shape() != b.shape()) return false;
+  if (a.dtype() == tensorflow::DT_STRING) {
+    return Values<tensorflow::tstring>(a) == Values<tensorflow::tstring>(b);
+  }
+  if (tensorflow::DataTypeCanUseMemcpy(a.dtype())) return a.tensor_data() == b.tensor_data();
+  tensorflow::TensorProto proto_a;
+  tensorflow::TensorProto proto_b;
+  a.AsProtoField(&proto_a);
+  b.AsProtoField(&proto_b);
+  return proto_a.SerializeAsString() == proto_b.SerializeAsString();
+}
+
+}  // namespace millpond::testing
