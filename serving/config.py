@@ -119,7 +119,10 @@ def read_model_config_file(path: Path) -> tuple[ModelConfig, ...]:
 def _models(flags: Mapping[str, Any]) -> tuple[ModelConfig, ...]:
     base_path, config_file = flags["model_base_path"], flags["model_config_file"]
     if bool(base_path) == bool(config_file):
-        raise InvalidConfig("give one of --model_base_path and --model_config_file, not both")
+        raise InvalidConfig(
+            "give one of --model_base_path=DIR and --model_config_file=FILE; "
+            "see millpond serve --help"
+        )
     if config_file:
         if flags["model_name"]:
             raise InvalidConfig("--model_name belongs to --model_base_path; the file has the names")

@@ -67,7 +67,10 @@ def help_text() -> str:
     for flag in taken:
         lines.append(f"  --{flag.name}" + (f"={flag.metavar}" if flag.metavar else ""))
         lines.append(f"        {flag.help}{_default_text(flag)}")
-    lines += ["", "Flags of TensorFlow Serving that are refused by name, each with its reason:"]
+    lines += [
+        "",
+        "Flags of TensorFlow Serving that are refused by name, with the reason when you use one:",
+    ]
     lines += [f"  --{name}" for name in refused]
     return "\n".join(lines)
 

@@ -1,5 +1,6 @@
 """`millpond serve`: from flags to a running server."""
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -23,6 +24,8 @@ def run(arguments: Sequence[str]) -> int:
     launcher.ensure_allocator(flags["allocator"])
     if flags["stop_at_stdin_eof"]:
         launcher.stop_at_eof(sys.stdin.fileno())
+    # What gRPC writes of a port that is taken, we say in one line.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # Only now: this is the process that stays.
     from serving.logs import configure_logs
     from serving.server import Server
