@@ -120,8 +120,7 @@ def _models(flags: Mapping[str, Any]) -> tuple[ModelConfig, ...]:
     base_path, config_file = flags["model_base_path"], flags["model_config_file"]
     if bool(base_path) == bool(config_file):
         raise InvalidConfig(
-            "give one of --model_base_path=DIR and --model_config_file=FILE; "
-            "see millpond serve --help"
+            "give one of --model_base_path and --model_config_file; see millpond serve --help"
         )
     if config_file:
         if flags["model_name"]:
