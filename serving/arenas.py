@@ -85,7 +85,6 @@ class Arenas:
         self._available_bytes = available_bytes
         self._lock = threading.Lock()
         self._promised_bytes: dict[ServableId, int] = {}
-        self._parameter_bytes: dict[ServableId, int] = {}
         self._held_bytes: dict[ServableId, int] = {}
 
     def take(self, servable_id: ServableId, load: ArenaLoad) -> None:
@@ -100,14 +99,12 @@ class Arenas:
             fresh_bytes = max(0, plan.parameter_bytes - resident_bytes)
             self._check_available(servable_id, plan, fresh_bytes)
             self._promised_bytes[servable_id] = fresh_bytes
-            self._parameter_bytes[servable_id] = plan.parameter_bytes
             self._held_bytes[servable_id] = plan.parameter_bytes
 
     def failed(self, servable_id: ServableId) -> None:
         """The load has ended and its arena is given back, if it had one."""
         with self._lock:
             self._promised_bytes.pop(servable_id, None)
-            self._parameter_bytes.pop(servable_id, None)
             self._held_bytes.pop(servable_id, None)
 
     def loaded(self, servable_id: ServableId, servable: Any, serving_count: int) -> None:
@@ -118,7 +115,7 @@ class Arenas:
         """
         with self._lock:
             self._promised_bytes.pop(servable_id, None)
-            parameter_bytes = self._parameter_bytes.pop(servable_id, 0)
+            parameter_bytes = self._held_bytes.get(servable_id, 0)
             has_room = parameter_bytes <= self._free_bytes()
         if has_room or self._pool.has_spare(servable_id.name):
             self._pool.expect(servable_id.name, servable, serving_count)

@@ -72,7 +72,12 @@ class ServerConfig:
     @property
     def has_arenas(self) -> bool:
         """Whether versions lie in arenas of their own."""
-        return self.arena and self.tensorflow_runtime != STOCK_RUNTIME
+        return self.arena and not self.is_stock
+
+    @property
+    def is_stock(self) -> bool:
+        """Whether TensorFlow runs as it comes."""
+        return self.tensorflow_runtime == STOCK_RUNTIME
 
 
 def server_config(flags: Mapping[str, Any]) -> ServerConfig:
@@ -88,7 +93,7 @@ def server_config(flags: Mapping[str, Any]) -> ServerConfig:
             "--tensorflow_session_parallelism stands for --tensorflow_intra_op_parallelism and "
             "--tensorflow_inter_op_parallelism; give it or both of them"
         )
-    _check_allocator(flags)
+    _check_arena_flags(flags)
     return ServerConfig(
         models=_models(flags),
         host=flags["host"],
@@ -123,18 +128,19 @@ def server_config(flags: Mapping[str, Any]) -> ServerConfig:
     )
 
 
-def _check_allocator(flags: Mapping[str, Any]) -> None:
-    needs_jemalloc = flags["arena"] and flags["tensorflow_runtime"] != STOCK_RUNTIME
-    if needs_jemalloc and flags["allocator"] != "jemalloc":
+def _check_arena_flags(flags: Mapping[str, Any]) -> None:
+    is_stock = flags["tensorflow_runtime"] == STOCK_RUNTIME
+    has_arenas = flags["arena"] and not is_stock
+    if has_arenas and flags["allocator"] != "jemalloc":
         raise InvalidConfig(
             f"--allocator={flags['allocator']}: the arenas of versions are jemalloc's; "
             "say --allocator=jemalloc or --arena=false"
         )
-    if flags["arena_seal"] and not (flags["arena"] and needs_jemalloc):
+    if flags["arena_seal"] and not has_arenas:
         raise InvalidConfig(
             "--arena_seal seals arenas, and there are none; leave out --arena=false"
         )
-    if flags["tensorflow_load_pool"] and flags["tensorflow_runtime"] != STOCK_RUNTIME:
+    if flags["tensorflow_load_pool"] and not is_stock:
         raise InvalidConfig(
             "--tensorflow_load_pool belongs to --tensorflow_runtime=stock; Millpond's own runtime "
             "loads on the loader's thread"

@@ -8,7 +8,7 @@ thread the priority that requests have, until its task ends.
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Protocol
 import structlog
 
 from serving.clock import NS_PER_SECOND, Clock
+from serving.watch import Watch
 
 PERIOD_SECONDS = 0.2
 """How often the watch looks while tasks run; it sleeps otherwise."""
@@ -78,42 +79,36 @@ class LoadPatience:
         self._patience_ns = round(seconds * NS_PER_SECOND)
         self._lower = lower
         self._scheduler = scheduler or LinuxScheduler()
-        self._clock = clock
-        self._changed = threading.Condition()
-        self._watched: dict[int, _Watched] = {}
-        self._is_stopping = False
-        self._thread = threading.Thread(target=self._run, name="load-patience", daemon=True)
+        self._watch: Watch[int, _Watched] = Watch(
+            "load-patience", self._look, period_seconds=PERIOD_SECONDS, clock=clock
+        )
 
     def start(self) -> None:
         """Starts the watch."""
-        self._thread.start()
+        self._watch.start()
 
     def stop(self) -> None:
         """Ends the watch; what is raised stays so until its task ends."""
-        with self._changed:
-            self._is_stopping = True
-            self._changed.notify_all()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._watch.stop()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Around a task, on the thread that runs it."""
         thread_id = threading.get_native_id()
-        with self._changed:
-            self._watched[thread_id] = _Watched(self._scheduler.waited_ns(thread_id))
-            self._changed.notify_all()
+        watched = _Watched(self._scheduler.waited_ns(thread_id))
         try:
-            yield
+            with self._watch.watching(thread_id, watched):
+                yield
         finally:
-            with self._changed:
-                was_raised = self._watched.pop(thread_id).is_raised
-            if was_raised:
+            if watched.is_raised:
                 self._lower()
 
     def look(self) -> None:
-        """Raises whoever has waited too long. Called by the watch, under its lock."""
-        for thread_id, watched in self._watched.items():
+        """Raises whoever has waited too long."""
+        self._watch.look_now()
+
+    def _look(self, threads: Mapping[int, _Watched]) -> None:
+        for thread_id, watched in threads.items():
             if watched.is_raised or watched.is_given_up:
                 continue
             waited_ns = self._scheduler.waited_ns(thread_id) - watched.waited_ns_before
@@ -134,12 +129,3 @@ class LoadPatience:
             return
         watched.is_raised = True
         _log.info("load_hurried", waited_seconds=round(waited_ns / NS_PER_SECOND, 2))
-
-    def _run(self) -> None:
-        with self._changed:
-            while not self._is_stopping:
-                if not self._watched:
-                    self._changed.wait()
-                    continue
-                self.look()
-                self._clock.wait(self._changed, PERIOD_SECONDS)

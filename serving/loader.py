@@ -274,8 +274,10 @@ class SavedModelLoader:
     def _warm(self, servable: Servable, progress: LoadProgress) -> None:
         run = partial(self._run_stage, progress)
         run(LoadStage.WARM_UP, partial(self._replay_records, servable, progress))
-        if self._settings.reservoir is not None:
-            run(LoadStage.SELF_WARM_UP, partial(self._replay_requests, servable, progress))
+        reservoir = self._settings.reservoir
+        if reservoir is not None:
+            replay = partial(self._replay_requests, servable, reservoir, progress)
+            run(LoadStage.SELF_WARM_UP, replay)
 
     def _replay_records(self, servable: Servable, progress: LoadProgress) -> None:
         result = self._settings.warm_up(
@@ -285,9 +287,9 @@ class SavedModelLoader:
         )
         _log.debug("warmed_up", model=self._id.name, version=self._id.version, result=result)
 
-    def _replay_requests(self, servable: Servable, progress: LoadProgress) -> None:
-        if self._settings.reservoir is None:
-            return
+    def _replay_requests(
+        self, servable: Servable, reservoir: RequestReservoir, progress: LoadProgress
+    ) -> None:
         if servable.may_write_variables:
             # What a client asked for once must not happen twice.
             _log.info(
@@ -298,7 +300,7 @@ class SavedModelLoader:
             )
             return
         result = self._settings.self_warm_up(
-            self._settings.reservoir.requests(),
+            reservoir.requests(),
             prepare=partial(self._answer, servable.prepare),
             predict=partial(self._answer, servable.predict),
             is_cancelled=lambda: progress.cancellation.is_cancelled,

@@ -5,8 +5,7 @@ the requests of the last moments are slower than they were before the load: addi
 multiplicative decrease, as congestion control does it (Jacobson 1988).
 """
 
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,6 +13,7 @@ from typing import Protocol
 import structlog
 
 from serving.clock import Clock
+from serving.watch import Watch
 
 UNLIMITED = 0
 """As the data plane has it."""
@@ -109,12 +109,10 @@ class GuardedPace:
     def __init__(self, settings: GuardSettings, *, window: LatencyWindow, clock: Clock) -> None:
         self._settings = settings
         self._window = window
-        self._clock = clock
-        self._changed = threading.Condition()
-        self._guarded: dict[PacedLoad, _Guarded] = {}
-        self._is_stopping = False
-        self._thread = threading.Thread(target=self._run, name="swap-guard", daemon=True)
-        self._thread.start()
+        self._watch: Watch[PacedLoad, _Guarded] = Watch(
+            "swap-guard", self._look, period_seconds=GUARD_PERIOD_SECONDS, clock=clock
+        )
+        self._watch.start()
 
     @contextmanager
     def applied_to(self, load: PacedLoad) -> Iterator[None]:
@@ -124,33 +122,16 @@ class GuardedPace:
             bytes_per_second=self._settings.bytes_per_second_max or _FASTEST_BYTES_PER_SECOND,
         )
         load.set_restore_bytes_per_second(guarded.bytes_per_second)
-        with self._changed:
-            self._guarded[load] = guarded
-            self._changed.notify_all()
-        try:
+        with self._watch.watching(load, guarded):
             yield
-        finally:
-            with self._changed:
-                del self._guarded[load]
 
     def stop(self) -> None:
         """See `RestorePace`."""
-        with self._changed:
-            self._is_stopping = True
-            self._changed.notify_all()
-        self._thread.join()
+        self._watch.stop()
 
-    def _run(self) -> None:
-        with self._changed:
-            while not self._is_stopping:
-                if not self._guarded:
-                    self._changed.wait()
-                    continue
-                self._look(self._window.p99_ns_of_last_second())
-                self._clock.wait(self._changed, GUARD_PERIOD_SECONDS)
-
-    def _look(self, p99_ns: int) -> None:
-        for load, guarded in self._guarded.items():
+    def _look(self, loads: Mapping[PacedLoad, "_Guarded"]) -> None:
+        p99_ns = self._window.p99_ns_of_last_second()
+        for load, guarded in loads.items():
             chosen = next_bytes_per_second(
                 guarded.bytes_per_second,
                 p99_ns=p99_ns,

@@ -3,15 +3,11 @@
 Read it top to bottom: what a server is made of, how it starts, how it stops.
 """
 
-import os
 import queue
-import signal
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 import structlog
@@ -19,8 +15,8 @@ import structlog
 from serving.admin_service import LIST_MODELS, AdminService
 from serving.arenas import Arenas, MemoryLimits, SlabPool
 from serving.aspired_version_policy import AvailabilityPreserving
-from serving.clock import Clock, SystemClock, seconds_since
-from serving.config import PLATFORM, STOCK_RUNTIME, ModelConfig, ServerConfig
+from serving.clock import Clock, SystemClock
+from serving.config import PLATFORM, ModelConfig, ServerConfig
 from serving.errors import InvalidConfig
 from serving.executor import ThreadExecutor
 from serving.harness import RetryPolicy
@@ -49,6 +45,7 @@ from serving.restore_pace import (
 from serving.servable import AVAILABLE, END, ServableId, ServableStatus, ServingMap
 from serving.source import FileSystemSource
 from serving.state_monitor import StateMonitor, Statuses
+from serving.stop_signals import StopSignals
 from serving.version_selection import Latest, Specific
 from warmup.replay import warm_up
 from warmup.self_warm_up import self_warm_up
@@ -59,10 +56,6 @@ at its next stage, and what is left after this the process's end frees just as w
 
 SOURCE_TIMEOUT_SECONDS = 0.1
 """How long a stop waits for each source: a poll takes milliseconds, or hangs on a dead disk."""
-
-ECHO_SECONDS = 0.5
-"""Within it a second signal is the first one's echo: `timeout` and some supervisors send theirs to
-the process and to its group, and a drain must not end by that."""
 
 RESERVOIR_BYTES_MAX = 16 * 2**20
 """Of one model's recent requests: enough for 64 of 256 KiB, and little beside a model."""
@@ -142,18 +135,24 @@ class Server:
             plane.initialize(
                 intra_op_thread_count=config.tensorflow_intra_op_parallelism,
                 inter_op_thread_count=config.tensorflow_inter_op_parallelism,
-                is_stock=config.tensorflow_runtime == STOCK_RUNTIME,
+                is_stock=config.is_stock,
                 has_load_pool=config.tensorflow_load_pool,
             )
         serving_map = plane.ServingMap()
         self._monitor = StateMonitor(clock)
         self._slab_pool = _slab_pool(config, plane)
         self._pace = _pace(config, plane, serving_map, clock)
-        self._patience = _patience(config, plane, clock)
+        enter_background = _background(config, plane)
+        self._patience = _patience(config, enter_background, clock)
         arenas = _arenas(config, self._slab_pool)
         make_loader = _make_loader(config, plane, arenas, self._pace, clock)
+        executor = partial(
+            _executor,
+            enter_background=enter_background,
+            around_task=self._patience.watched if self._patience else nullcontext,
+        )
         self._manager = _manager(
-            config, plane, serving_map, make_loader, arenas, self._patience, self._monitor, clock
+            config, executor, serving_map, make_loader, arenas, self._monitor, clock
         )
         self._sources = [
             _source(config, model, plane, self._manager, self._monitor, clock)
@@ -257,73 +256,6 @@ def is_ready(models: Sequence[str], statuses: Statuses) -> bool:
     )
 
 
-class StopSignals:
-    """SIGTERM and SIGINT while in `with`: the first requests a stop, the second ends the process.
-
-    A second that follows at once is an echo and does nothing. They are received on a thread of its
-    own, from the pipe that the interpreter's C handler writes to. A handler in Python runs on the
-    main thread alone, between two of its steps: a signal that comes just as that thread begins to
-    wait for a lock would wait with it, for ever (seen in 3 of 75 stops right after a start). Enter
-    it on the main thread.
-
-    `exit_now` is `os._exit`: it runs no handlers, so it works whatever hangs.
-    """
-
-    def __init__(
-        self,
-        request_stop: Callable[[str], None],
-        exit_now: Callable[[int], Any] = os._exit,
-        clock: Clock | None = None,
-    ) -> None:
-        self.exit_now = exit_now
-        self._clock = clock or SystemClock()
-        self._request_stop = request_stop
-        self._requested_at_ns: int | None = None
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> "StopSignals":
-        self._read_end, self._write_end = os.pipe()
-        os.set_blocking(self._write_end, False)
-        self._wakeup_before = signal.set_wakeup_fd(self._write_end)
-        self._thread = threading.Thread(target=self._run, name="signals", daemon=True)
-        self._thread.start()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            # Any handler will do, for without one the C handler is not called.
-            self._before[number] = signal.signal(number, lambda number, frame: None)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(self._wakeup_before)
-        os.close(self._write_end)
-        self._thread.join()
-        os.close(self._read_end)
-
-    def receive(self, number: int) -> None:
-        """What a signal does. On the thread `signals`."""
-        name = signal.Signals(number).name
-        if self._requested_at_ns is None:
-            self._requested_at_ns = self._clock.now_ns()
-            self._request_stop(name)
-            return
-        if seconds_since(self._clock, self._requested_at_ns) < ECHO_SECONDS:
-            return
-        os.write(2, f"millpond: second signal ({name}): exiting at once\n".encode())
-        self.exit_now(128 + number)
-
-    def _run(self) -> None:
-        while numbers := os.read(self._read_end, 64):
-            for number in numbers:
-                if number in self._before:
-                    self.receive(number)
-
-
 # --- What a server is made of ---------------------------------------------------------------------
 
 
@@ -336,19 +268,13 @@ def _native_module() -> DataPlane:
 
 def _manager(
     config: ServerConfig,
-    plane: DataPlane,
+    executor: Callable[[str, int], ThreadExecutor],
     serving_map: ServingMap,
     make_loader: MakeLoader,
     arenas: Arenas | None,
-    patience: LoadPatience | None,
     monitor: StateMonitor,
     clock: Clock,
 ) -> AspiredVersionsManager:
-    executor = partial(
-        _executor,
-        enter_background=_background(config, plane),
-        around_task=patience.watched if patience else nullcontext,
-    )
     return AspiredVersionsManager(
         make_loader=make_loader,
         serving_map=serving_map,
@@ -485,17 +411,19 @@ def _executor(
     )
 
 
-def _patience(config: ServerConfig, plane: DataPlane, clock: Clock) -> LoadPatience | None:
+def _patience(
+    config: ServerConfig, enter_background: Callable[[], None], clock: Clock
+) -> LoadPatience | None:
     """None where background threads cannot starve, or may."""
-    is_lowered = config.load_priority != "normal" and config.tensorflow_runtime != STOCK_RUNTIME
+    is_lowered = config.load_priority != "normal" and not config.is_stock
     if not is_lowered or config.load_patience_seconds == 0:
         return None
-    return LoadPatience(config.load_patience_seconds, lower=_background(config, plane), clock=clock)
+    return LoadPatience(config.load_patience_seconds, lower=enter_background, clock=clock)
 
 
 def _background(config: ServerConfig, plane: DataPlane) -> Callable[[], None]:
     """What a thread that loads or unloads does first."""
-    if config.tensorflow_runtime == STOCK_RUNTIME:
+    if config.is_stock:
         return lambda: None
 
     def enter() -> None:

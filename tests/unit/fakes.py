@@ -43,6 +43,22 @@ class FakeClock:
         return False
 
 
+class SetClock:
+    """Begins at 0 and stands still until a test moves it; nobody may wait for it."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def now_ns(self) -> int:
+        return self.ns
+
+    def wall_ns(self) -> int:
+        return self.ns
+
+    def wait(self, condition: threading.Condition, timeout_seconds: float | None) -> bool:
+        raise AssertionError("warm-up waits for nothing")
+
+
 class ManualExecutor:
     """Runs tasks when it is told to, on the caller's thread."""
 

@@ -15,8 +15,9 @@ from serving.errors import InvalidConfig, StatusCode, Unavailable
 from serving.model_service import GET_MODEL_STATUS
 from serving.protos import get_model_status_pb2
 from serving.servable import AVAILABLE, END, ServableId, ServableState, ServableStatus
-from serving.server import ECHO_SECONDS, Server, StopSignals, is_ready
+from serving.server import Server, is_ready
 from serving.state_monitor import Statuses
+from serving.stop_signals import ECHO_SECONDS, StopSignals
 from tests.unit.fakes import FakeClock, FakeGrpcServer, FakePlane, FakeRareCall, StatusError
 
 

@@ -1,4 +1,3 @@
-import threading
 from pathlib import Path
 
 import pytest
@@ -13,24 +12,9 @@ from serving.errors import (
     Unimplemented,
 )
 from serving.protos import predict_pb2, prediction_log_pb2
+from tests.unit.fakes import SetClock
 from warmup.records import write_records
 from warmup.replay import RECORD_COUNT_MAX, WARM_UP_FILE, WarmUpResult, warm_up
-
-
-class SetClock:
-    """A clock that stands still until a test moves it."""
-
-    def __init__(self) -> None:
-        self.ns = 0
-
-    def now_ns(self) -> int:
-        return self.ns
-
-    def wall_ns(self) -> int:
-        return self.ns
-
-    def wait(self, condition: threading.Condition, timeout_seconds: float | None) -> bool:
-        raise AssertionError("warm-up waits for nothing")
 
 
 class FakeServable:

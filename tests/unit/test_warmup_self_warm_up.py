@@ -1,4 +1,3 @@
-import threading
 from collections.abc import Sequence
 
 import pytest
@@ -8,23 +7,8 @@ from hypothesis import strategies as st
 from serving.clock import NS_PER_SECOND
 from serving.errors import Cancelled, InvalidArgument, ResourceExhausted
 from serving.protos import predict_pb2
+from tests.unit.fakes import SetClock
 from warmup.self_warm_up import SelfWarmUpResult, self_warm_up
-
-
-class SetClock:
-    """A clock that stands still until a test moves it."""
-
-    def __init__(self) -> None:
-        self.ns = 0
-
-    def now_ns(self) -> int:
-        return self.ns
-
-    def wall_ns(self) -> int:
-        return self.ns
-
-    def wait(self, condition: threading.Condition, timeout_seconds: float | None) -> bool:
-        raise AssertionError("self-warm-up waits for nothing")
 
 
 def request_of(name: str, output_filter: Sequence[str] = (), signature_name: str = "") -> bytes:
