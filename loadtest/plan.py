@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from serving.errors import DataLoss
 
-_PLAN_MAGIC, _OUTCOME_MAGIC = b"MPPLAN01", b"MPOUTC01"
-_PLAN_HEADER = struct.Struct("=8s6q")
+_PLAN_MAGIC, _OUTCOME_MAGIC = b"MPPLAN02", b"MPOUTC01"
+_PLAN_HEADER = struct.Struct("=8s7q")
 _OUTCOME_HEADER = struct.Struct("=8s5q")
 _REPLY_HEADER = struct.Struct("=iiq")
 NOT_KEPT = -1
@@ -37,6 +37,8 @@ class Plan:
     realtime_priority: int = 10
     # Some hundred versions of the CTR model at 100 rows.
     kept_reply_bytes_max: int = 64 << 20
+    # 0: open loop. Else a request that is due waits while so many are unanswered.
+    in_flight_max: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ def write_plan(plan: Plan, path: Path) -> None:
         plan.deadline_ns,
         plan.realtime_priority,
         plan.kept_reply_bytes_max,
+        plan.in_flight_max,
     )
     sizes = np.array([len(payload) for payload in plan.payloads], np.int64)
     arrays = (plan.offsets_ns.astype(np.int64), plan.payload_of.astype(np.int32), sizes)

@@ -48,6 +48,10 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "no-self-warmup": Preset(
             {"self_warmup_requests": 0}, "Millpond, but only the warm-up file is replayed"
         ),
+        "not-pinned": Preset(
+            {"pin_request_threads": "never"},
+            "Millpond, but the kernel chooses the request threads' cores during a load",
+        ),
         "paced": Preset(
             {"restore_bytes_per_second": 250_000_000},
             "Millpond, whose restores read at most 250 MB/s: for machines that are nearly full",

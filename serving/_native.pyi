@@ -383,6 +383,11 @@ class GrpcServer:
     def remove_health(self, service: str) -> None:
         """Forgets a service name: Check answers NOT_FOUND, watchers SERVICE_UNKNOWN."""
 
+    def pin_request_threads(self, is_pinned: bool) -> bool:
+        """Each request thread on a core of its own, or again on any. False, and nothing changed, where there
+        is not one for each core that the process may use, or before `start`.
+        """
+
     def shutdown(self, drain_seconds: float) -> bool:
         """Takes no new call and lets those that have arrived finish, cancels what is left after
         `drain_seconds`, stops all threads.

@@ -62,6 +62,7 @@ class ServerConfig:
     model_memory_limit_bytes: int = 0  # 0: what the machine or the control group has
     load_priority: str = "idle"
     load_patience_seconds: float = 2.0  # 0: for ever
+    pin_request_threads: str = "loads"
     restore_bytes_per_second: int = 0  # 0: as fast as it can
     swap_p99_guard: float = 0.0  # 0: off
     self_warmup_requests: int = 64  # 0: off
@@ -120,6 +121,7 @@ def server_config(flags: Mapping[str, Any]) -> ServerConfig:
         model_memory_limit_bytes=flags["model_memory_limit_bytes"],
         load_priority=flags["load_priority"],
         load_patience_seconds=flags["load_patience_seconds"],
+        pin_request_threads=flags["pin_request_threads"],
         restore_bytes_per_second=flags["restore_bytes_per_second"],
         swap_p99_guard=flags["swap_p99_guard"],
         self_warmup_requests=flags["self_warmup_requests"],

@@ -454,6 +454,14 @@ _MILLPOND_FLAGS: tuple[Flag, ...] = (
         "gets the usual priority; 0: for ever",
     ),
     Flag(
+        "pin_request_threads",
+        choice("loads", "always", "never"),
+        ServerConfig.pin_request_threads,
+        "to a core each: while versions load and unload on machines of up to 8 cores, always, or "
+        "never",
+        "loads|always|never",
+    ),
+    Flag(
         "restore_bytes_per_second",
         integer(0),
         ServerConfig.restore_bytes_per_second,

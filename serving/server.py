@@ -4,8 +4,8 @@ Read it top to bottom: what a server is made of, how it starts, how it stops.
 """
 
 import queue
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,6 +35,7 @@ from serving.manager import AspiredVersionsManager
 from serving.memory_fit import available_bytes
 from serving.model_service import GET_MODEL_STATUS, ModelService
 from serving.rare_calls import RareCall, RareCallThreads
+from serving.request_cores import RequestCores, pin_always
 from serving.restore_pace import (
     FixedPace,
     GuardedPace,
@@ -74,6 +75,7 @@ class GrpcServer(Protocol):
     def start(self) -> None: ...
     def take_rare_call(self, timeout_seconds: float) -> RareCall | None: ...
     def set_health(self, service: str, is_serving: bool) -> None: ...
+    def pin_request_threads(self, is_pinned: bool) -> bool: ...
     def shutdown(self, drain_seconds: float) -> bool: ...
 
 
@@ -147,9 +149,7 @@ class Server:
         arenas = _arenas(config, self._slab_pool)
         make_loader = _make_loader(config, plane, arenas, self._pace, clock)
         executor = partial(
-            _executor,
-            enter_background=enter_background,
-            around_task=self._patience.watched if self._patience else nullcontext,
+            _executor, enter_background=enter_background, around_task=self._around_background
         )
         self._manager = _manager(
             config, executor, serving_map, make_loader, arenas, self._monitor, clock
@@ -160,6 +160,7 @@ class Server:
         ]
         handlers = _rare_handlers(config, self._monitor)
         self._grpc = _grpc_server(config, plane, serving_map, list(handlers))
+        self._cores = _request_cores(config, self._grpc)
         self._rare_calls = RareCallThreads(self._grpc.take_rare_call, handlers)
         self._health = HealthReporter(
             self._model_names, self._monitor.statuses, self._grpc.set_health
@@ -203,6 +204,8 @@ class Server:
             self._grpc.start()
         _log.info("listening", host=self._config.host, port=self.port)
         self._on_listening(self.port)
+        if self._config.pin_request_threads == "always":
+            pin_always(self._grpc.pin_request_threads)
         self._rare_calls.start()
         if self._patience is not None:
             self._patience.start()
@@ -238,6 +241,15 @@ class Server:
             self._slab_pool.stop()
         _log.info("stopped", is_complete=all(is_over))
         return all(is_over)
+
+    @contextmanager
+    def _around_background(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            if self._cores is not None:
+                stack.enter_context(self._cores.pinned())
+            if self._patience is not None:
+                stack.enter_context(self._patience.watched())
+            yield
 
     def _on_state_change(self, status: ServableStatus) -> None:
         del status  # Both look at all models.
@@ -419,6 +431,12 @@ def _patience(
     if not is_lowered or config.load_patience_seconds == 0:
         return None
     return LoadPatience(config.load_patience_seconds, lower=enter_background, clock=clock)
+
+
+def _request_cores(config: ServerConfig, grpc_server: GrpcServer) -> RequestCores | None:
+    if config.pin_request_threads != "loads":
+        return None
+    return RequestCores(grpc_server.pin_request_threads)
 
 
 def _background(config: ServerConfig, plane: DataPlane) -> Callable[[], None]:

@@ -79,7 +79,7 @@ Outcome IssueLoop::Run(int64_t start_ns) {
   int64_t request = 0;
   const auto request_count = static_cast<int64_t>(plan_.offsets_ns.size());
   for (; request < request_count; ++request) {
-    if (!SleepUntil(start_ns + plan_.offsets_ns[request])) break;
+    if (!SleepUntil(start_ns + plan_.offsets_ns[request]) || !WaitForRoom()) break;
     Issue(request, &outcome);
   }
   outcome.issued_count = request;
@@ -98,6 +98,25 @@ bool IssueLoop::SleepUntil(int64_t instant_ns) const {
     base::SleepNs(std::min(left_ns, kStopDelayNs));
   }
   return false;
+}
+
+// Counts one more request as under way; false once the loop is to stop.
+bool IssueLoop::WaitForRoom() {
+  if (plan_.in_flight_max == 0) return true;
+  std::unique_lock<std::mutex> lock(in_flight_mutex_);
+  while (in_flight_count_ >= plan_.in_flight_max) {
+    if (is_stopping_) return false;
+    has_room_.wait_for(lock, std::chrono::nanoseconds(kStopDelayNs));
+  }
+  ++in_flight_count_;
+  return true;
+}
+
+void IssueLoop::MakeRoom() {
+  if (plan_.in_flight_max == 0) return;
+  const std::lock_guard<std::mutex> lock(in_flight_mutex_);
+  --in_flight_count_;
+  has_room_.notify_one();
 }
 
 void IssueLoop::Issue(int64_t request, Outcome* outcome) {
@@ -130,6 +149,7 @@ void IssueLoop::TakeReplies(Outcome* outcome) {
         call->status.ok() && has_bytes
             ? std::string_view(reinterpret_cast<const char*>(slice.begin()), slice.size())
             : std::string_view(message);
+    MakeRoom();
     outcome->completed_ns[request] = completed_ns;
     outcome->codes[request] = code;
     outcome->reply_of[request] = outcome->replies.Find(plan_.payload_of[request], code, bytes);

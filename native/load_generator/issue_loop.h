@@ -5,8 +5,10 @@
 #include <grpcpp/support/slice.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -16,8 +18,9 @@
 
 namespace millpond::load_generator {
 
-// Sends the requests of a plan at their times, whether or not earlier ones were answered (open
-// loop), and notes when each was issued and completed.
+// Sends the requests of a plan at their times and notes when each was issued and completed: whether
+// or not earlier ones were answered (open loop), or, where the plan limits them, with so many under
+// way at most (closed loop).
 //
 // Two threads: the caller of Run issues and sleeps in between, and one of its own waits in gRPC
 // for replies. Neither spins, because the server under load has the same cores. Both have the
@@ -43,6 +46,8 @@ class IssueLoop {
   struct Call;
 
   bool SleepUntil(int64_t instant_ns) const;
+  bool WaitForRoom();
+  void MakeRoom();
   void Issue(int64_t request, Outcome* outcome);
   void TakeReplies(Outcome* outcome);
 
@@ -51,6 +56,9 @@ class IssueLoop {
   std::vector<grpc::Slice> payloads_;
   std::vector<std::shared_ptr<grpc::Channel>> channels_;
   grpc::CompletionQueue queue_;
+  std::mutex in_flight_mutex_;
+  std::condition_variable has_room_;
+  int64_t in_flight_count_ = 0;  // guarded by in_flight_mutex_; counted in closed loop only
   std::atomic<bool> is_stopping_ = false;
 };
 

@@ -9,7 +9,7 @@
 namespace millpond::load_generator {
 namespace {
 
-constexpr char kMagic[8] = {'M', 'P', 'P', 'L', 'A', 'N', '0', '1'};
+constexpr char kMagic[8] = {'M', 'P', 'P', 'L', 'A', 'N', '0', '2'};
 
 // As loadtest/plan.py packs it: all numbers of this machine's byte order. The offsets follow, then
 // the payload numbers, then the payloads' sizes, then the payloads.
@@ -21,6 +21,7 @@ struct Header {
   int64_t deadline_ns;
   int64_t realtime_priority;
   int64_t kept_reply_bytes_max;
+  int64_t in_flight_max;
 };
 
 // Takes values off the front of a file's bytes; remembers whether they were there.
@@ -66,6 +67,7 @@ bool IsSound(const Header& header, const Plan& plan) {
     return payload >= 0 && static_cast<size_t>(payload) < plan.payloads.size();
   };
   return header.channel_count > 0 && header.deadline_ns > 0 && header.kept_reply_bytes_max >= 0 &&
+         header.in_flight_max >= 0 &&
          std::is_sorted(plan.offsets_ns.begin(), plan.offsets_ns.end()) &&
          std::all_of(plan.payload_of.begin(), plan.payload_of.end(), is_payload);
 }
@@ -93,6 +95,7 @@ base::StatusOr<Plan> ReadPlan(const std::string& path) {
   plan.deadline_ns = header.deadline_ns;
   plan.realtime_priority = header.realtime_priority;
   plan.kept_reply_bytes_max = header.kept_reply_bytes_max;
+  plan.in_flight_max = header.in_flight_max;
   if (!cursor.HasAllAndNoMore() || !IsSound(header, plan)) {
     return base::DataLoss("plan '" + path + "' is damaged or cut short");
   }

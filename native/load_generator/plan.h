@@ -25,6 +25,8 @@ struct Plan {
   int64_t realtime_priority = 0;
   // Replies that differ are kept up to this many bytes in all.
   int64_t kept_reply_bytes_max = 0;
+  // A request that is due waits while so many are unanswered (closed loop); 0: never (open loop).
+  int64_t in_flight_max = 0;
 };
 
 // DATA_LOSS for a file that is cut short or says what cannot be, NOT_FOUND for one that is not

@@ -88,6 +88,12 @@ void RegisterServer(nb::module_& module) {
           },
           nb::arg("service"))
       .def(
+          "pin_request_threads",
+          [](Server& self, bool is_pinned) {
+            return WithoutGil([&] { return self.PinRequestThreads(is_pinned); });
+          },
+          nb::arg("is_pinned"))
+      .def(
           "shutdown",
           [](Server& self, double drain_seconds) {
             return WithoutGil([&] { return self.Shutdown(SecondsToNs(drain_seconds)); });

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "native/base/clock.h"
+#include "native/base/thread_cores.h"
 #include "native/rpc/completion_tag.h"
 
 namespace millpond::rpc {
@@ -26,13 +27,27 @@ bool PollerPool::Poller::IsHeldUp(int64_t now_ns) const {
 
 void PollerPool::Start() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (size_t i = 0; i < queues_.size(); ++i) AddPoller(i);
+  cores_ = base::AllowedCores();
+  for (size_t i = 0; i < queues_.size(); ++i) AddPoller(i, false);
   watchdog_ = std::thread([this] { Watch(); });
 }
 
-void PollerPool::AddPoller(size_t queue_index) {
+bool PollerPool::PinToCores(bool is_pinned) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (cores_.size() != queues_.size()) return false;
+  for (const auto& poller : pollers_) {
+    if (poller->is_relief || poller->has_left) continue;
+    const std::vector<int> own = {cores_[poller->queue_index]};
+    // A core that has gone offline since: the thread stays where it may run.
+    (void)base::RestrictToCores(poller->thread.native_handle(), is_pinned ? own : cores_);
+  }
+  return true;
+}
+
+void PollerPool::AddPoller(size_t queue_index, bool is_relief) {
   auto poller = std::make_unique<Poller>();
   poller->queue_index = queue_index;
+  poller->is_relief = is_relief;
   poller->thread = std::thread([this, self = poller.get()] { Poll(self); });
   const std::string name = "cq-" + std::to_string(queue_index);
   pthread_setname_np(poller->thread.native_handle(), name.c_str());
@@ -86,7 +101,7 @@ void PollerPool::RelieveStalledQueues() {
 
 void PollerPool::TryAddPoller(size_t queue_index) {
   try {
-    AddPoller(queue_index);
+    AddPoller(queue_index, true);
   } catch (const std::system_error&) {
     // No thread to be had: the queue is as it was, and the next tick tries again.
   }
@@ -119,10 +134,14 @@ void PollerPool::StopWatching() {
 
 void PollerPool::Join() {
   StopWatching();
-  for (const auto& poller : pollers_) {
+  std::vector<std::unique_ptr<Poller>> pollers;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    pollers.swap(pollers_);
+  }
+  for (const auto& poller : pollers) {
     if (poller->thread.joinable()) poller->thread.join();
   }
-  pollers_.clear();
 }
 
 }  // namespace millpond::rpc

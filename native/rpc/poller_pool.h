@@ -46,6 +46,11 @@ class PollerPool {
 
   void Start();
 
+  // Each queue's thread on a core of its own, or again on any. False, and nothing changed, where
+  // there is not one queue for each core that the process may use. A thread that relieves another
+  // is never pinned: the one that it relieves is on that core.
+  bool PinToCores(bool is_pinned);
+
   // On a poller's thread: runs `handle`, then waits for the next call of `source` on `queue`. Not
   // the other way round: a queue whose thread is in a run takes no call that another could answer;
   // calls wait in gRPC, in the order of their arrival, for whichever thread is free first.
@@ -70,12 +75,13 @@ class PollerPool {
 
     std::thread thread;
     size_t queue_index = 0;
+    bool is_relief = false;
     std::atomic<int64_t> busy_since_ns{0};  // 0: waits for an event
     std::atomic<CallSource*> owed_wait{nullptr};
     std::atomic<bool> has_left{false};
   };
 
-  void AddPoller(size_t queue_index);  // needs mutex_
+  void AddPoller(size_t queue_index, bool is_relief);  // needs mutex_
   void Poll(Poller* self);
   // True where another thread serves the queue of `self`, which may then leave.
   bool Leave(Poller* self);
@@ -91,6 +97,7 @@ class PollerPool {
 
   const Queues& queues_;
   const size_t max_poller_count_;
+  std::vector<int> cores_;  // set by Start
   std::mutex mutex_;  // no thread takes it while it serves, unless it was held up
   std::condition_variable is_stopping_changed_;
   bool is_stopping_ = false;

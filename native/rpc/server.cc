@@ -207,6 +207,10 @@ void Server::SetHealth(const std::string& service, bool is_serving) {
 
 void Server::RemoveHealth(const std::string& service) { state_->health.Remove(service); }
 
+bool Server::PinRequestThreads(bool is_pinned) {
+  return state_->pollers != nullptr && state_->pollers->PinToCores(is_pinned);
+}
+
 metrics::RequestSnapshot Server::UnmatchedRequests() const { return state_->unmatched.Snapshot(); }
 
 bool Server::Shutdown(int64_t drain_ns) {

@@ -45,6 +45,9 @@ class Server {
   void SetHealth(const std::string& service, bool is_serving);
   void RemoveHealth(const std::string& service);
 
+  // See PollerPool::PinToCores; false before Start too. Any thread, until Shutdown.
+  bool PinRequestThreads(bool is_pinned);
+
   // Requests that reached no version: no such model, bytes that do not parse.
   metrics::RequestSnapshot UnmatchedRequests() const;
 

@@ -1,6 +1,8 @@
-"""Who runs at which priority: loads, unloads and the keeping of slabs at idle, requests never."""
+"""Who runs at which priority: loads, unloads and the keeping of slabs at idle, requests never. And on
+which cores."""
 
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,8 +11,8 @@ import pytest
 
 from serving import ModelServer
 from serving.client import Client
-from serving.servable import AVAILABLE, END
-from tests.integration.clients import wait_for_states
+from serving.servable import AVAILABLE, END, LOADING
+from tests.integration.clients import wait_for_states, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
 
@@ -123,3 +125,54 @@ def test_stock_runtime_has_no_idle_thread(
         start_server, scale_model, base_path, tensorflow_runtime="stock", allocator="glibc"
     )
     assert set(policies(server).values()) == {os.SCHED_OTHER}
+
+
+# --- On which cores the request threads run -------------------------------------------------------
+
+CORES = os.sched_getaffinity(0)
+
+
+def request_cores(server: ModelServer) -> list[set[int]]:
+    """Of each request thread, the cores that it may run on."""
+    names = thread_names(server)
+    return [os.sched_getaffinity(thread) for thread, name in names.items() if name[:3] == "cq-"]
+
+
+def are_pinned(server: ModelServer) -> bool:
+    """Whether each core has one request thread and no other may run on it."""
+    cores = request_cores(server)
+    return all(len(own) == 1 for own in cores) and set().union(*cores) == CORES
+
+
+def are_free(server: ModelServer) -> bool:
+    return request_cores(server) == [CORES] * len(CORES)
+
+
+@pytest.mark.skipif(not 2 <= len(CORES) <= 8, reason="pins on machines of 2 to 8 cores")
+def test_request_threads_have_a_core_each_while_a_version_loads(
+    start_server: StartServer, scale_model: ScaleModel, base_path: Path
+):
+    scale_model.write(base_path, 1)
+    server = start_server(model_name="scale", base_path=base_path, restore_bytes_per_second=400_000)
+    server.wait_until_available("scale", 1)
+    wait_until(lambda: are_free(server), "free threads after the first load")
+    # 4 MB: ten seconds.
+    scale_model.write(base_path, 2, offset_count=1_000_000)
+    wait_until(lambda: are_pinned(server), "pinned threads during a load")
+    with Client(server.target) as client:
+        wait_for_states(client, "scale", {1: AVAILABLE, 2: LOADING})
+    shutil.rmtree(base_path / "2")
+    wait_until(lambda: are_free(server), "free threads after a load")
+
+
+@pytest.mark.parametrize("pin_request_threads", ["always", "never"])
+def test_request_threads_stay_as_they_are_told(
+    start_server: StartServer, scale_model: ScaleModel, base_path: Path, pin_request_threads: str
+):
+    server = start_and_swap(
+        start_server, scale_model, base_path, pin_request_threads=pin_request_threads
+    )
+    if pin_request_threads == "always":
+        assert are_pinned(server)
+    else:
+        assert are_free(server)

@@ -69,6 +69,20 @@ TEST_F(IssueLoopTest, EveryRequestIsIssuedWhenDueOrLaterAndAnswered) {
   EXPECT_EQ(outcome.replies.replies().size(), 2);
 }
 
+TEST_F(IssueLoopTest, ClosedLoopHasNoMoreUnderWayThanItsPlanAllows) {
+  Plan plan = MakePlan(200);
+  std::fill(plan.offsets_ns.begin(), plan.offsets_ns.end(), 0);
+  plan.in_flight_max = 3;
+  IssueLoop loop(plan, target_);
+  ASSERT_TRUE(loop.Connect(10 * kSecondNs).ok());
+  const Outcome outcome = loop.Run(base::MonotonicNs());
+  EXPECT_EQ(outcome.issued_count, 200);
+  std::vector<int64_t> completed_ns(outcome.completed_ns.begin(), outcome.completed_ns.end());
+  std::sort(completed_ns.begin(), completed_ns.end());
+  // The n-th request is issued once all but two of those before it are answered.
+  for (int i = 3; i < 200; ++i) EXPECT_GE(outcome.issued_ns[i], completed_ns[i - 3]) << i;
+}
+
 TEST_F(IssueLoopTest, RunStoppedBeforehandIssuesNothing) {
   const Plan plan = MakePlan(3);
   IssueLoop loop(plan, target_);
@@ -138,8 +152,8 @@ void Append(std::string* bytes, T value) {
 }
 
 std::string PlanBytes(int32_t second_payload = 0, int64_t second_offset_ns = 7) {
-  std::string bytes = "MPPLAN01";
-  for (const int64_t value : {2, 1, 3, 4, 5, 6}) Append<int64_t>(&bytes, value);
+  std::string bytes = "MPPLAN02";
+  for (const int64_t value : {2, 1, 3, 4, 5, 6, 7}) Append<int64_t>(&bytes, value);
   Append<int64_t>(&bytes, 1);
   Append<int64_t>(&bytes, second_offset_ns);
   Append<int32_t>(&bytes, 0);
@@ -166,6 +180,7 @@ TEST(ReadPlan, SoundFileHasAllItsValues) {
   EXPECT_EQ(plan.value().deadline_ns, 4);
   EXPECT_EQ(plan.value().realtime_priority, 5);
   EXPECT_EQ(plan.value().kept_reply_bytes_max, 6);
+  EXPECT_EQ(plan.value().in_flight_max, 7);
 }
 
 TEST(ReadPlan, FileCutShortAnywhereIsRefused) {

@@ -245,6 +245,7 @@ class FakeGrpcServer:
         self.port = 0
         self.health: dict[str, bool] = {}
         self.log: list[str] = []
+        self.pins: list[bool] = []
         self.options: dict[str, object] = {}
         self.finishes_in_time = True
         self._start_error = start_error
@@ -270,6 +271,10 @@ class FakeGrpcServer:
 
     def set_health(self, service: str, is_serving: bool) -> None:
         self.health[service] = is_serving
+
+    def pin_request_threads(self, is_pinned: bool) -> bool:
+        self.pins.append(is_pinned)
+        return True
 
     def shutdown(self, drain_seconds: float) -> bool:
         self.log.append(f"shutdown {drain_seconds:g}")

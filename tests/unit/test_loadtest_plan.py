@@ -15,6 +15,7 @@ PLAN = Plan(
     deadline_ns=4,
     realtime_priority=5,
     kept_reply_bytes_max=6,
+    in_flight_max=7,
 )
 
 
@@ -29,7 +30,7 @@ def outcome_bytes(magic: bytes = b"MPOUTC01") -> bytes:
 def test_write_plan_lays_out_header_arrays_sizes_and_payloads(tmp_path: Path):
     write_plan(PLAN, tmp_path / "plan")
     assert (tmp_path / "plan").read_bytes() == (
-        struct.pack("=8s6q", b"MPPLAN01", 3, 2, 3, 4, 5, 6)
+        struct.pack("=8s7q", b"MPPLAN02", 3, 2, 3, 4, 5, 6, 7)
         + struct.pack("=3q3i2q", 0, 10, 20, 0, 1, 0, 3, 4)
         + b"onetwo!"
     )

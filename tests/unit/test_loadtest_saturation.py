@@ -2,12 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from loadtest import h2load
+from loadtest import saturation
 from loadtest.ctr_load import CtrLoad
 from loadtest.demo import DemoModel
-from loadtest.h2load import Throughput
-from loadtest.saturation import at_share_of_saturation, saturation_rate
+from loadtest.saturation import at_share_of_saturation, rate_of, saturation_rate
+from serving.errors import Unavailable
 from tests.unit.fakes import FakeClock
+from tests.unit.loadtest_outcomes import outcome_of
 from tests.unit.test_loadtest_report import SETUP
 
 
@@ -16,15 +17,25 @@ def test_saturation_rate_is_that_of_a_run_of_seconds_and_not_of_its_probe(
 ):
     request_counts: list[int] = []
 
-    def drive(target: str, message: bytes, request_count: int) -> Throughput:
-        assert (target, message) == ("here:1", load.payloads[0])
+    def closed_loop_rate(target: str, of: CtrLoad, request_count: int) -> float:
+        assert (target, of) == ("here:1", load)
         request_counts.append(request_count)
-        return Throughput(4_000 + len(request_counts), 1, 1)
+        return 4_000 + len(request_counts)
 
     load = CtrLoad("ctr", rows=1, table_rows=10, seed=1)
-    monkeypatch.setattr(h2load, "drive", drive)
+    monkeypatch.setattr(saturation, "closed_loop_rate", closed_loop_rate)
     assert saturation_rate("here:1", load) == 4_002
     assert request_counts == [2_000, 12_003]
+
+
+def test_rate_counts_from_the_first_issued_to_the_last_answered():
+    # All due at 0, as in closed loop; issued at 1 and 2 ms, the first answered last.
+    assert rate_of(outcome_of([(0, 1, 5), (0, 2, 3)])) == 500
+
+
+def test_rate_of_a_run_with_failures_is_refused():
+    with pytest.raises(Unavailable, match="1 of 2 requests failed"):
+        rate_of(outcome_of([(0, 1, 5), (0, 2, 3)], codes=[0, 14]))
 
 
 def test_setup_without_a_share_stays_as_it_is_and_starts_no_server():

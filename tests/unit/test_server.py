@@ -318,6 +318,15 @@ def test_server_that_may_not_lower_its_threads_priority_says_so_and_loads(
     assert "load_priority_refused" in [log["event"] for log in logs]
 
 
+def test_server_pins_its_request_threads_from_the_start_where_it_is_told_to(
+    tmp_path: Path, plane: FakePlane
+) -> None:
+    server = Server(config_for(tmp_path / "m", pin_request_threads="always"), native=plane)
+    server.start()
+    server.stop()
+    assert plane.grpc.pins == [True]
+
+
 # --- Signals --------------------------------------------------------------------------------------
 
 

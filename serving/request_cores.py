@@ -1,0 +1,80 @@
+"""Request threads on cores of their own while background threads fill the others.
+
+Why: a background thread at idle priority leaves its core to any request thread that wakes there.
+But the kernel has to wake it there. Where the cores of a last-level cache are busy together, and
+they are while a load fills what requests leave, it no longer looks for the best one
+(`SIS_UTIL` in kernel/sched/fair.c) and wakes two request threads on one core, beside another that
+runs nothing but the load, for 20 ms and more until its load balancer comes. Seen with `perf sched`;
+README, "Figures", has what pinning does to the tail.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import structlog
+
+PINNED_CORES_MAX = 8
+"""A load adds one busy core to so many: on larger machines the kernel goes on looking. And there a
+neighbour's thread on a request thread's core does more harm than the kernel's choice."""
+
+_log = structlog.get_logger(__name__)
+
+
+class RequestCores:
+    """Pins the request threads while tasks run. Any thread.
+
+    `pin` is `GrpcServer.pin_request_threads`, `is_idle` tells of the calling thread's priority.
+    """
+
+    def __init__(
+        self,
+        pin: Callable[[bool], bool],
+        is_idle: Callable[[], bool] | None = None,
+        core_count: int | None = None,
+    ) -> None:
+        self._pin = pin
+        self._is_idle = is_idle or _is_idle
+        self._is_small = (core_count or _core_count()) <= PINNED_CORES_MAX
+        self._changing = threading.Lock()
+        self._task_count = 0
+
+    @contextmanager
+    def pinned(self) -> Iterator[None]:
+        """Around a task, on its thread; does nothing where that has another priority than idle.
+
+        Beside a load of the usual priority a request thread is better off where it is free to move.
+        """
+        if not self._is_small or not self._is_idle():
+            yield
+            return
+        self._add(1)
+        try:
+            yield
+        finally:
+            self._add(-1)
+
+    def _add(self, count: int) -> None:
+        with self._changing:
+            before, self._task_count = self._task_count, self._task_count + count
+            if (before == 0) != (self._task_count == 0):
+                self._pin(self._task_count > 0)
+
+
+def pin_always(pin: Callable[[bool], bool]) -> None:
+    """For as long as the server runs; logs why where that cannot be."""
+    if not pin(True):
+        _log.warning(
+            "request_threads_not_pinned",
+            core_count=_core_count(),
+            remedy="leave out --grpc_completion_queue_count, so that there is a thread for each core",
+        )
+
+
+def _is_idle() -> bool:
+    return os.sched_getscheduler(0) == os.SCHED_IDLE
+
+
+def _core_count() -> int:
+    return len(os.sched_getaffinity(0))

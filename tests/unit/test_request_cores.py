@@ -1,0 +1,45 @@
+import pytest
+
+from serving.request_cores import PINNED_CORES_MAX, RequestCores, pin_always
+from tests.unit.fakes import FakeGrpcServer
+
+
+def test_pinned_from_the_first_task_to_the_end_of_the_last():
+    server = FakeGrpcServer()
+    cores = RequestCores(server.pin_request_threads, lambda: True, core_count=2)
+    with cores.pinned():
+        assert server.pins == [True]
+        with cores.pinned():
+            pass
+        assert server.pins == [True]
+    assert server.pins == [True, False]
+
+
+def test_a_task_that_raises_is_over_too():
+    server = FakeGrpcServer()
+    cores = RequestCores(server.pin_request_threads, lambda: True, core_count=2)
+    with pytest.raises(KeyError), cores.pinned():
+        raise KeyError
+    assert server.pins == [True, False]
+
+
+def test_large_machines_are_left_to_the_kernel():
+    server = FakeGrpcServer()
+    cores = RequestCores(server.pin_request_threads, lambda: True, PINNED_CORES_MAX + 1)
+    with cores.pinned():
+        assert server.pins == []
+
+
+def test_tasks_of_another_priority_pin_nothing():
+    server = FakeGrpcServer()
+    # The test's own thread is not idle.
+    cores = RequestCores(server.pin_request_threads, core_count=2)
+    with cores.pinned():
+        assert server.pins == []
+
+
+def test_pin_always_says_where_that_cannot_be(capsys: pytest.CaptureFixture[str]):
+    pin_always(lambda is_pinned: True)
+    assert "request_threads_not_pinned" not in capsys.readouterr().out
+    pin_always(lambda is_pinned: False)
+    assert "request_threads_not_pinned" in capsys.readouterr().out
