@@ -16,6 +16,7 @@ from serving.servable import (
     TRANSITIONS,
     UNLOADING,
     AspiredVersion,
+    GateVerdict,
     Health,
     Servable,
     ServableId,
@@ -129,6 +130,11 @@ class LoaderHarness:
         """`stage` took `seconds`; a retry's figures replace those of the attempt before."""
         stage_seconds = {**self._status.stage_seconds, stage: seconds}
         self._change(replace(self._status, stage=None, stage_seconds=stage_seconds))
+
+    def gate_ended(self, verdict: GateVerdict) -> None:
+        """What a gate found; a retry's verdict replaces that of the attempt before."""
+        others = tuple(item for item in self._status.verdicts if item.gate != verdict.gate)
+        self._change(replace(self._status, verdicts=(*others, verdict)))
 
     def loaded(self, servable: Servable) -> None:
         """LOADING to AVAILABLE. `servable` is published already, so a late `cancel` is forgotten:

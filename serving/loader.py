@@ -14,7 +14,7 @@ from serving.cancellation import Cancellation
 from serving.clock import Clock, seconds_since
 from serving.errors import Cancelled, NotFound, from_status
 from serving.restore_pace import RestorePace
-from serving.servable import ArenaRemains, LoadStage, Servable, ServableId
+from serving.servable import ArenaRemains, GateVerdict, LoadStage, Servable, ServableId
 from warmup.self_warm_up import SelfWarmUpResult
 
 WarmUp = Callable[[Path, Callable[[bytes], bytes], Callable[[], bool]], object]
@@ -57,6 +57,7 @@ class LoadProgress(Protocol):
 
     def stage_began(self, stage: LoadStage) -> None: ...
     def stage_ended(self, stage: LoadStage, seconds: float) -> None: ...
+    def gate_ended(self, verdict: GateVerdict) -> None: ...
 
 
 class Loader(Protocol):

@@ -33,6 +33,7 @@ from serving.servable import (
     LOADING,
     START,
     AspiredVersion,
+    GateVerdict,
     LoadStage,
     Servable,
     ServableId,
@@ -124,6 +125,9 @@ class _Progress:
 
     def stage_ended(self, stage: LoadStage, seconds: float) -> None:
         self._inbox.post(partial(self._harness.stage_ended, stage, seconds))
+
+    def gate_ended(self, verdict: GateVerdict) -> None:
+        self._inbox.post(partial(self._harness.gate_ended, verdict))
 
 
 class AspiredVersionsManager:

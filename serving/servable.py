@@ -71,6 +71,7 @@ class LoadStage(Enum):
     MAKE_CALLABLES = "make_callables"
     WARM_UP = "warm_up"
     SELF_WARM_UP = "self_warm_up"
+    GATES = "gates"
 
 
 class UnloadStage(Enum):
@@ -122,6 +123,18 @@ class ServableSnapshot:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GateVerdict:
+    """What one gate found of one version. `figures` are its measurements, by name with unit."""
+
+    gate: str
+    # `GateMode.value`: an enforced gate that is not passed ends the version.
+    mode: str
+    is_passed: bool
+    reason: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServableStatus:
     """One version as status, health checks and logs see it. A value: it never changes."""
 
@@ -131,6 +144,7 @@ class ServableStatus:
     stage: Stage | None = None
     stage_seconds: Mapping[Stage, float] = field(default_factory=dict)
     failed_load_count: int = 0
+    verdicts: tuple[GateVerdict, ...] = ()
     # Unix time of the last change of `state`.
     state_changed_wall_ns: int = 0
 
@@ -205,8 +219,40 @@ class Servable(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class Routing:
+    """How requests for one model that name no version number find one.
+
+    `default_version` None, or not published: the highest published version. A label whose version
+    is not published finds nothing. `canary_weight` is the share of the requests without version and
+    label that the canary gets, by the value of the metadata key `canary_header` where a request
+    has it, else at random; a canary that is not published gets none.
+    """
+
+    default_version: int | None = None
+    labels: Mapping[str, int] = field(default_factory=dict)
+    canary_version: int | None = None
+    canary_weight: float = 0.0
+    canary_header: str = ""
+
+
 class ServingMap(Protocol):
     """What requests see now (`_native.ServingMap`)."""
+
+    def set_routing(
+        self,
+        name: str,
+        *,
+        default_version: int | None,
+        labels: Mapping[str, int],
+        canary_version: int | None,
+        canary_weight: float,
+        canary_header: str,
+    ) -> None:
+        """See `Routing`. All of it at once: a request sees the routing before or this one. Kept for a
+        name of which no version is published (yet); the default routing forgets it.
+        """
+        ...
 
     # Any: a map takes the servables of its own data plane, not every class that looks like one.
     def publish(self, servable: Any) -> None:

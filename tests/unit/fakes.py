@@ -12,7 +12,7 @@ from serving.errors import Cancelled, MillpondError
 from serving.executor import Task
 from serving.loader import LoadProgress
 from serving.rare_calls import RareCall
-from serving.servable import LoadStage, ServableId
+from serving.servable import GateVerdict, LoadStage, Routing, ServableId
 
 
 class FakeClock:
@@ -161,6 +161,7 @@ class FakeServingMap:
 
     def __init__(self) -> None:
         self.published: dict[ServableId, FakeServable] = {}
+        self.routings: dict[str, Routing] = {}
         self.log: list[str] = []
 
     def publish(self, servable: FakeServable) -> None:
@@ -173,6 +174,25 @@ class FakeServingMap:
     def retire(self, name: str, version: int) -> None:
         self.published.pop(ServableId(name, version)).is_published = False
         self.log.append(f"retire {name}/{version}")
+
+    def set_routing(
+        self,
+        name: str,
+        *,
+        default_version: int | None,
+        labels: Mapping[str, int],
+        canary_version: int | None,
+        canary_weight: float,
+        canary_header: str,
+    ) -> None:
+        self.routings[name] = Routing(
+            default_version=default_version,
+            labels=dict(labels),
+            canary_version=canary_version,
+            canary_weight=canary_weight,
+            canary_header=canary_header,
+        )
+        self.log.append(f"route {name}")
 
     def versions(self, name: str) -> list[int]:
         return sorted(key.version for key in self.published if key.name == name)
@@ -505,11 +525,15 @@ class FakeProgress:
 
     def __init__(self, cancel_after: LoadStage | None = None) -> None:
         self.lines: list[str] = []
+        self.verdicts: list[GateVerdict] = []
         self.cancellation = Cancellation()
         self._cancel_after = cancel_after
 
     def stage_began(self, stage: LoadStage) -> None:
         self.lines.append(f"{stage.value} began")
+
+    def gate_ended(self, verdict: GateVerdict) -> None:
+        self.verdicts.append(verdict)
 
     def stage_ended(self, stage: LoadStage, seconds: float) -> None:
         self.lines.append(f"{stage.value} {seconds:g}")
