@@ -4,6 +4,7 @@ A record is its length (uint64, little endian), the masked crc32c of those eight
 and the masked crc32c of the data. Both checksums are checked on reading.
 """
 
+import io
 import os
 import struct
 from collections.abc import Iterable, Iterator
@@ -28,23 +29,51 @@ def read_records(path: Path) -> Iterator[bytes]:
     when the iteration gets there; OSError where the file cannot be read.
     """
     with path.open("rb") as file:
-        size_bytes = os.fstat(file.fileno()).st_size
-        while (offset := file.tell()) < size_bytes:
-            yield _read_record(file, offset, size_bytes, path)
+        yield from _records(file, os.fstat(file.fileno()).st_size, path)
 
 
 def write_records(path: Path, records: Iterable[bytes]) -> None:
-    """Writes a TFRecord file, replacing what is there. Raises OSError."""
-    with path.open("wb") as file:
-        for record in records:
-            length = struct.pack("<Q", len(record))
-            file.write(length)
-            file.write(_FOOTER.pack(_masked_crc32c(length)))
-            file.write(record)
-            file.write(_FOOTER.pack(_masked_crc32c(record)))
+    """Writes a TFRecord file, replacing what is there. Raises OSError.
+
+    It is written beside its place and renamed once it is on the disk: a server that looks meanwhile,
+    or a machine that fails, finds the old file or the new one.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with beside.open("wb") as file:
+            for record in records:
+                file.write(encode_record(record))
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
-def _read_record(file: BinaryIO, offset: int, size_bytes: int, path: Path) -> bytes:
+def encode_record(record: bytes) -> bytes:
+    """One record as it stands in a file; a file is its records in a row."""
+    length = struct.pack("<Q", len(record))
+    return b"".join(
+        (
+            length,
+            _FOOTER.pack(_masked_crc32c(length)),
+            record,
+            _FOOTER.pack(_masked_crc32c(record)),
+        )
+    )
+
+
+def decode_records(data: bytes, source: object) -> Iterator[bytes]:
+    """As `read_records`, of a file's bytes; `source` says in messages where they come from."""
+    return _records(io.BytesIO(data), len(data), source)
+
+
+def _records(file: BinaryIO, size_bytes: int, path: object) -> Iterator[bytes]:
+    while (offset := file.tell()) < size_bytes:
+        yield _read_record(file, offset, size_bytes, path)
+
+
+def _read_record(file: BinaryIO, offset: int, size_bytes: int, path: object) -> bytes:
     """Reads the record that starts at `offset`, which is where `file` stands."""
     header = file.read(_HEADER.size)
     if len(header) < _HEADER.size:

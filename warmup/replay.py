@@ -10,19 +10,21 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from google.protobuf.message import DecodeError
-
 from serving.clock import NS_PER_SECOND, Clock
-from serving.errors import Cancelled, DataLoss, InvalidConfig, MillpondError, Unimplemented
+from serving.errors import Cancelled, InvalidConfig, MillpondError, Unimplemented
 from serving.protos import prediction_log_pb2
+from warmup.prediction_log import PREDICT, RECORD_COUNT_MAX, WARM_UP_FILE, parse_log
 from warmup.records import read_records
 
-WARM_UP_FILE = Path("assets.extra", "tf_serving_warmup_requests")
-"""Where a version keeps its records, below its own directory."""
-
-# TensorFlow Serving's limit. Records should stand for the traffic; a file with more is a log of it,
-# and would keep the version from serving for minutes.
-RECORD_COUNT_MAX = 1_000
+# Those who replay, and their tests, have the file's name and limit from here.
+__all__ = [
+    "RECORD_COUNT_MAX",
+    "WARM_UP_FILE",
+    "IsCancelled",
+    "Predict",
+    "WarmUpResult",
+    "warm_up",
+]
 
 Predict = Callable[[bytes], bytes]
 """Serialized PredictRequest to serialized PredictResponse, as `Servable.predict` has it."""
@@ -89,7 +91,7 @@ def _checked_count(path: Path) -> int:
             raise InvalidConfig(
                 f"{path}: more than {RECORD_COUNT_MAX} records; keep those that stand for the traffic"
             )
-        _check_kind(_parse(number, record, path), number, path)
+        _check_kind(parse_log(number, record, path), number, path)
         record_count = number
     return record_count
 
@@ -99,7 +101,7 @@ def _predict_requests(path: Path, record_count: int) -> Iterator[tuple[int, byte
     if record_count == 0:
         return
     for number, record in enumerate(read_records(path), start=1):
-        log = _parse(number, record, path)
+        log = parse_log(number, record, path)
         yield number, log.predict_log.request.SerializeToString()
 
 
@@ -127,19 +129,12 @@ def _replay(
     return slowest_ns
 
 
-def _parse(number: int, record: bytes, path: Path) -> prediction_log_pb2.PredictionLog:
-    try:
-        return prediction_log_pb2.PredictionLog.FromString(record)
-    except DecodeError as error:
-        raise DataLoss(f"{path}: record {number} is no PredictionLog: {error}") from error
-
-
 def _check_kind(log: prediction_log_pb2.PredictionLog, number: int, path: Path) -> None:
     kind = log.WhichOneof("log_type")
     if kind is None:
         raise InvalidConfig(f"{path}: record {number} is empty; write a predict_log")
-    if kind != "predict_log":
+    if kind != PREDICT:
         raise Unimplemented(
-            f"{path}: record {number} is a {kind}, and Millpond replays predict_log only; "
-            "take it out of the file"
+            f"{path}: record {number} is a {kind}, and Millpond replays {PREDICT} only; "
+            "take it out of the file, or write its request as a Predict"
         )

@@ -1,4 +1,5 @@
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -6,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import DataLoss
-from warmup.records import read_records, write_records
+from warmup.records import decode_records, encode_record, read_records, write_records
 
 # As tf.io.TFRecordWriter writes [b"a", b""]: the reference for the framing and both checksums.
 REFERENCE_HEX = "01000000000000000175de4161786ee428000000000000000029039807d8ea82a2"
@@ -72,3 +73,26 @@ def test_read_records_yields_what_stands_before_the_damage(path: Path):
     write_records(path, [b"abc", b"def"])
     damaged(path, 31)
     assert next(read_records(path)) == b"abc"
+
+
+@given(st.lists(st.binary(max_size=50), max_size=5))
+def test_decode_records_of_encoded_ones_round_trips(records: list[bytes]):
+    data = b"".join(encode_record(record) for record in records)
+    assert list(decode_records(data, "reply")) == records
+
+
+def test_decode_records_damaged_raises_data_loss_with_its_source():
+    with pytest.raises(DataLoss, match=r"the reply: record at byte 0 .*cut short"):
+        list(decode_records(encode_record(b"abc")[:-1], "the reply"))
+
+
+def test_write_records_that_fails_halfway_leaves_the_old_file_alone(path: Path):
+    def failing() -> Iterator[bytes]:
+        yield b"new"
+        raise OSError("the disk is full")
+
+    write_records(path, [b"old"])
+    with pytest.raises(OSError, match="full"):
+        write_records(path, failing())
+    assert list(read_records(path)) == [b"old"]
+    assert list(path.parent.iterdir()) == [path]
