@@ -332,6 +332,23 @@ class ServingMap:
         NOT_FOUND where it is not published.
         """
 
+    def set_routing(
+        self,
+        name: str,
+        *,
+        default_version: int | None,
+        labels: Mapping[str, int],
+        canary_version: int | None,
+        canary_weight: float,
+        canary_header: str,
+    ) -> None:
+        """How requests without a version number find one (`serving.servable.Routing`); all of it at once.
+
+        Kept while no version of the name is published; the default routing forgets it.
+        INVALID_ARGUMENT, and nothing changed, where the weight is not from 0 to 1 or the header is no
+        key of gRPC metadata (they are in lower case).
+        """
+
     def versions(self, name: str) -> list[int]:
         """Published versions of a name, ascending; empty where there are none."""
 

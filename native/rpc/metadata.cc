@@ -98,7 +98,10 @@ base::StatusOr<std::string> GetModelMetadata(WireReader proto, servable::Serving
   MILLPOND_RETURN_IF_ERROR(Decode(proto, &request));
   MILLPOND_RETURN_IF_ERROR(CheckModelSpec(request.model_spec));
   MILLPOND_RETURN_IF_ERROR(CheckFields(request.fields));
-  const auto handle = map->LookUp(request.model_spec->name, request.model_spec->version);
+  // Of the version that answers by default: what a canary says of itself is asked for by its
+  // number.
+  const auto choice = ToVersionChoice(*request.model_spec, /*metadata=*/nullptr);
+  const auto handle = map->LookUp(request.model_spec->name, choice);
   if (!handle.ok()) return handle.status();
   return Encode(*handle.value());
 }

@@ -82,11 +82,12 @@ base::Status CheckModelSpec(const std::optional<ModelSpec>& spec) {
   if (spec->name.empty()) {
     return base::InvalidArgument("ModelSpec has no name specified; set model_spec.name");
   }
-  if (spec->version_label) {
-    return base::InvalidArgument("Unrecognized servable version label: " + *spec->version_label +
-                                 "; set model_spec.version, or neither for the latest");
-  }
   return {};
+}
+
+servable::VersionChoice ToVersionChoice(const ModelSpec& spec,
+                                        const servable::RequestMetadata* metadata) {
+  return {spec.version, spec.version_label, metadata};
 }
 
 size_t EncodedModelSpecBytes(const ModelSpec& spec) {

@@ -8,6 +8,7 @@
 #include "native/base/status.h"
 #include "native/base/wire_reader.h"
 #include "native/base/wire_writer.h"
+#include "native/servable/routing.h"
 
 namespace millpond::rpc {
 
@@ -24,8 +25,13 @@ struct ModelSpec {
 // the bytes do not parse.
 [[nodiscard]] bool ReadModelSpec(base::WireReader proto, ModelSpec* spec);
 
-// INVALID_ARGUMENT where a request's spec is missing or names no model, or names a label.
+// INVALID_ARGUMENT where a request's spec is missing or names no model.
 base::Status CheckModelSpec(const std::optional<ModelSpec>& spec);
+
+// The version that a request means by `spec`, as the serving map is asked for it; `metadata` is
+// null where no canary answers. Borrows both.
+servable::VersionChoice ToVersionChoice(const ModelSpec& spec,
+                                        const servable::RequestMetadata* metadata);
 
 size_t EncodedModelSpecBytes(const ModelSpec& spec);
 void WriteModelSpec(const ModelSpec& spec, base::WireWriter* writer);

@@ -1,5 +1,8 @@
 #include "native/rpc/predict_service.h"
 
+#include <optional>
+#include <string_view>
+
 #include "native/base/clock.h"
 #include "native/rpc/metadata.h"
 #include "native/rpc/predict.h"
@@ -10,10 +13,23 @@ namespace {
 
 using base::Status;
 
-Status LookUp(const PredictRequest& request, servable::ServingMap* map,
+class CallMetadata final : public servable::RequestMetadata {
+ public:
+  explicit CallMetadata(const UnaryCall& call) : call_(call) {}
+  std::optional<std::string_view> Find(std::string_view key) const override {
+    return call_.FindMetadata(key);
+  }
+
+ private:
+  const UnaryCall& call_;
+};
+
+Status LookUp(const PredictRequest& request, const UnaryCall& call, servable::ServingMap* map,
               servable::ServableHandle* handle) {
   MILLPOND_RETURN_IF_ERROR(CheckModelSpec(request.model_spec));
-  auto found = map->LookUp(request.model_spec->name, request.model_spec->version);
+  const CallMetadata metadata(call);
+  const auto choice = ToVersionChoice(*request.model_spec, &metadata);
+  auto found = map->LookUp(request.model_spec->name, choice);
   if (!found.ok()) return found.status();
   *handle = std::move(found.value());
   return {};
@@ -26,7 +42,7 @@ Status Serve(UnaryCall* call, servable::ServingMap* map, servable::ServableHandl
              servable::RequestKind* kind, grpc::ByteBuffer* message) {
   PredictRequest request;
   MILLPOND_RETURN_IF_ERROR(DecodePredictRequest(call->request(), &request));
-  MILLPOND_RETURN_IF_ERROR(LookUp(request, map, handle));
+  MILLPOND_RETURN_IF_ERROR(LookUp(request, *call, map, handle));
   MILLPOND_RETURN_IF_ERROR(call->CheckIsWanted());
   PredictReply reply;
   MILLPOND_RETURN_IF_ERROR(Predict(**handle, request, call->run_context(), &reply));

@@ -107,6 +107,14 @@ std::string UnaryCall::CopyRequest() const {
   return bytes;
 }
 
+std::optional<std::string_view> UnaryCall::FindMetadata(std::string_view key) const {
+  const auto& metadata = context_.client_metadata();
+  const auto found = metadata.lower_bound({key.data(), key.size()});
+  if (found == metadata.end() || found->first != grpc::string_ref(key.data(), key.size()))
+    return {};
+  return std::string_view(found->second.data(), found->second.size());
+}
+
 base::Status UnaryCall::CheckIsWanted() const {
   if (method_->phase_->is_cut_short.load(std::memory_order_relaxed)) {
     return {base::Code::kUnavailable, "the server stopped before the request ran; ask another"};

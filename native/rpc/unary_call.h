@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -62,6 +63,9 @@ class UnaryCall {
   int64_t received_ns() const { return received_ns_; }
   // The client's deadline, and whether it has cancelled.
   const tf::RunContext& run_context() const { return run_; }
+  // The first value of a key (in lower case) of the client's metadata; lives as long as the call.
+  // The first question sorts all of the metadata into a map, which takes allocations.
+  std::optional<std::string_view> FindMetadata(std::string_view key) const;
   // OK while an answer is still wanted: nothing need be computed for a client that is gone.
   base::Status CheckIsWanted() const;
 

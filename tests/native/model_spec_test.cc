@@ -97,15 +97,12 @@ TEST(ModelSpec, WithoutAVersionNoneIsWritten) {
   EXPECT_EQ(EncodedModelSpecBytes(spec), ModelSpecMessage("n").bytes().size());
 }
 
-TEST(CheckModelSpec, WantsASpecWithANameAndNoLabel) {
+TEST(CheckModelSpec, WantsASpecWithAName) {
   ModelSpec spec;
   EXPECT_EQ(CheckModelSpec({}).code(), Code::kInvalidArgument);
   EXPECT_EQ(CheckModelSpec(spec).code(), Code::kInvalidArgument);
   spec.name = "m";
   EXPECT_TRUE(CheckModelSpec(spec).ok());
-  spec.version_label = "stable";
-  EXPECT_EQ(CheckModelSpec(spec).code(), Code::kInvalidArgument);
-  EXPECT_NE(CheckModelSpec(spec).message().find("stable"), std::string::npos);
 }
 
 }  // namespace

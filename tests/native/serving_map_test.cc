@@ -22,7 +22,7 @@ constexpr int64_t kForeverNs = 60'000'000'000;
 
 int64_t LookedUpVersion(ServingMap& map, const std::string& name,
                         std::optional<int64_t> version = {}) {
-  const auto handle = map.LookUp(name, version);
+  const auto handle = map.LookUp(name, {version});
   return handle.ok() ? handle.value()->id().version : -1;
 }
 
@@ -62,7 +62,7 @@ TEST(ServingMap, NotFoundNamesTheModelsOrVersionsThatThereAre) {
   EXPECT_EQ(no_model.status().code(), Code::kNotFound);
   EXPECT_EQ(no_model.status().message(),
             "Servable not found for request: Latest(crt); available models: ctr");
-  const auto no_version = map.LookUp("ctr", 5);
+  const auto no_version = map.LookUp("ctr", {5});
   EXPECT_EQ(no_version.status().code(), Code::kNotFound);
   EXPECT_EQ(no_version.status().message(),
             "Servable not found for request: Specific(ctr, 5); available versions: 3 4");
@@ -74,7 +74,7 @@ TEST(ServingMap, ANameWhoseLastVersionIsRetiredIsNotFound) {
   ASSERT_TRUE(map.Publish(entry).ok());
   Unload(map, *entry);
   EXPECT_EQ(map.LookUp("m", {}).status().code(), Code::kNotFound);
-  EXPECT_EQ(map.LookUp("m", 1).status().code(), Code::kNotFound);
+  EXPECT_EQ(map.LookUp("m", {1}).status().code(), Code::kNotFound);
   EXPECT_TRUE(map.Versions("m").empty());
 }
 
@@ -86,7 +86,7 @@ TEST(ServingMap, ASecondEntryOfAPublishedVersionIsRefusedAndChangesNothing) {
   EXPECT_EQ(map.Publish(second).code(), Code::kAlreadyExists);
   EXPECT_EQ(map.Publish(first).code(), Code::kAlreadyExists);
   EXPECT_FALSE(second->is_published());
-  EXPECT_EQ(&*map.LookUp("m", 1).value(), &first->servable());
+  EXPECT_EQ(&*map.LookUp("m", {1}).value(), &first->servable());
 }
 
 TEST(ServingMap, AnEntryThatRetiresOrIsDestroyedIsNotPublished) {
@@ -126,7 +126,7 @@ TEST(ServingMap, AHandleKeepsItsVersionAliveAfterItIsRetired) {
   const auto entry = MakeFakeEntry("m", 1, &fate);
   ASSERT_TRUE(map.Publish(entry).ok());
   {
-    const auto handle = map.LookUp("m", 1);
+    const auto handle = map.LookUp("m", {1});
     ASSERT_TRUE(map.Retire("m", 1).ok());
     EXPECT_FALSE(entry->Quiesce(0).value());
     EXPECT_EQ(entry->Destroy().code(), Code::kFailedPrecondition);

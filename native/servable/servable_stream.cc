@@ -1,0 +1,78 @@
+#include "native/servable/servable_stream.h"
+
+#include <utility>
+
+namespace millpond::servable {
+namespace {
+
+ServableEntry* FindVersion(const ServableStream& stream, int64_t version) {
+  const auto found = stream.versions.find(version);
+  return found == stream.versions.end() ? nullptr : found->second.get();
+}
+
+ServableEntry* FindLabel(const ServableStream& stream, std::string_view label) {
+  const auto found = stream.routing.labels.find(label);
+  return found == stream.routing.labels.end() ? nullptr : FindVersion(stream, found->second);
+}
+
+// Without number and label.
+ServableEntry* FindRouted(const ServableStream& stream, const RequestMetadata* metadata) {
+  const Routing& routing = stream.routing;
+  if (metadata != nullptr && routing.HasCanary()) {
+    ServableEntry* const canary = FindVersion(stream, *routing.canary_version);
+    if (canary != nullptr && IsForCanary(routing, *metadata)) return canary;
+  }
+  if (routing.default_version) {
+    ServableEntry* const found = FindVersion(stream, *routing.default_version);
+    if (found != nullptr) return found;
+  }
+  return stream.versions.empty() ? nullptr : stream.versions.rbegin()->second.get();
+}
+
+std::string ListVersions(const ServableStream& stream) {
+  if (stream.versions.empty()) return " none";
+  std::string list;
+  for (const auto& [version, entry] : stream.versions) list += " " + std::to_string(version);
+  return list;
+}
+
+std::string ListLabels(const Routing& routing) {
+  if (routing.labels.empty()) return " none";
+  std::string list;
+  for (const auto& [label, version] : routing.labels) list += " " + label;
+  return list;
+}
+
+base::Status VersionNotFound(std::string_view name, int64_t version, const std::string& reason,
+                             const ServableStream& stream) {
+  return base::NotFound("Servable not found for request: Specific(" + std::string(name) + ", " +
+                        std::to_string(version) + ")" + reason +
+                        "; available versions:" + ListVersions(stream));
+}
+
+}  // namespace
+
+ServableEntry* ServableStream::Find(const VersionChoice& choice) const {
+  if (choice.version) return FindVersion(*this, *choice.version);
+  if (choice.label) return FindLabel(*this, *choice.label);
+  return FindRouted(*this, choice.metadata);
+}
+
+base::Status ServableStream::WhyNotFound(std::string_view name, const VersionChoice& choice) const {
+  if (choice.version) return VersionNotFound(name, *choice.version, "", *this);
+  if (!choice.label) {
+    return base::NotFound("Servable not found for request: Latest(" + std::string(name) +
+                          "); available versions:" + ListVersions(*this));
+  }
+  const std::string label(*choice.label);
+  const auto found = routing.labels.find(label);
+  if (found != routing.labels.end()) {
+    return VersionNotFound(name, found->second, ", to which version label '" + label + "' points",
+                           *this);
+  }
+  return base::InvalidArgument("Unrecognized servable version label: " + label + "; labels of " +
+                               std::string(name) + ":" + ListLabels(routing) +
+                               "; or set model_spec.version, or neither");
+}
+
+}  // namespace millpond::servable

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "native/base/status.h"
+#include "native/servable/routing.h"
+#include "native/servable/servable_entry.h"
+
+namespace millpond::servable {
+
+// The published versions of one name, ascending, and how requests find one of them. A value: what
+// one snapshot of the serving map says of the name.
+struct ServableStream {
+  std::map<int64_t, std::shared_ptr<ServableEntry>> versions;
+  Routing routing;
+
+  bool IsEmpty() const { return versions.empty() && routing.IsDefault(); }
+
+  // The version that `choice` means: by its number, by its label, or else the canary for its share,
+  // the default version, or the highest one. Null where that is not published.
+  ServableEntry* Find(const VersionChoice& choice) const;
+
+  // Why Find found nothing for `choice`. INVALID_ARGUMENT for a label that there is not, naming
+  // those that there are; else NOT_FOUND, naming the versions.
+  base::Status WhyNotFound(std::string_view name, const VersionChoice& choice) const;
+};
+
+// By name. One without versions is kept for its routing.
+using ServableStreams = std::map<std::string, ServableStream, std::less<>>;
+
+}  // namespace millpond::servable
