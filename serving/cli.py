@@ -10,6 +10,7 @@ COMMANDS = {
     "serve": "serve models (flags as TensorFlow Serving spells them)",
     "status": "print the versions of a model, or of all models, and their states",
     "predict": "send one request and print the outputs",
+    "capture": "write a model's recent live requests into a warm-up file",
     "demo-model": "export the CTR model that the demo and the measurements use",
 }
 

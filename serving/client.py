@@ -1,7 +1,7 @@
 """A client of a model server: numpy in, numpy out, errors of Millpond's tree. No TensorFlow import."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +9,13 @@ import grpc
 import numpy.typing as npt
 
 from serving.admin_service import LIST_MODELS
+from serving.capture_service import CAPTURE_WARM_UP
 from serving.errors import MillpondError, Unavailable, from_status
 from serving.protos import get_model_metadata_pb2, get_model_status_pb2, model_pb2, predict_pb2
 from serving.servable import ServableState
 from serving.stubs import ModelServiceStub, PredictionServiceStub
 from serving.tensor_proto import from_tensor_proto, to_tensor_proto
+from warmup.records import decode_records
 
 Array = npt.NDArray[Any]
 
@@ -69,6 +71,7 @@ class Client:
         self._prediction_service = PredictionServiceStub(self._channel)
         self._model_service = ModelServiceStub(self._channel)
         self._list_models: Any = self._channel.unary_unary(LIST_MODELS)
+        self._capture_warm_up: Any = self._channel.unary_unary(CAPTURE_WARM_UP)
 
     def __enter__(self) -> "Client":
         return self
@@ -96,9 +99,26 @@ class Client:
         )
         for input_name, values in inputs.items():
             request.inputs[input_name].CopyFrom(to_tensor_proto(values))
-        response = self._call(self._prediction_service.Predict, request, timeout_seconds)
+        response = self.predict_message(request, timeout_seconds=timeout_seconds)
         outputs = {key: from_tensor_proto(tensor) for key, tensor in response.outputs.items()}
         return Prediction(response.model_spec.version.value, outputs)
+
+    def predict_message(
+        self, request: predict_pb2.PredictRequest, *, timeout_seconds: float = 60
+    ) -> predict_pb2.PredictResponse:
+        """Sends a request as it is, and gives the response as it comes."""
+        return self._call(self._prediction_service.Predict, request, timeout_seconds)
+
+    def capture_warm_up(
+        self, name: str, *, count_max: int, timeout_seconds: float = 60
+    ) -> Iterator[bytes]:
+        """The records, at most `count_max`, of a warm-up file of the model's recent live requests.
+
+        A Millpond RPC. Raises NotFound, and FailedPrecondition where there are none.
+        """
+        request = json.dumps({"model": name, "count_max": count_max}).encode()
+        reply = self._call(self._capture_warm_up, request, timeout_seconds)
+        return decode_records(reply, f"the reply of {self._target}")
 
     def model_status(
         self, name: str, version: int | None = None, *, timeout_seconds: float = 10
@@ -128,8 +148,8 @@ class Client:
         signature_defs = get_model_metadata_pb2.SignatureDefMap()
         response.metadata["signature_def"].Unpack(signature_defs)
         return {
-            key: Signature(_tensor_specs(signature.inputs), _tensor_specs(signature.outputs))
-            for key, signature in signature_defs.signature_def.items()
+            key: signature_of(definition)
+            for key, definition in signature_defs.signature_def.items()
         }
 
     def list_models(self, *, timeout_seconds: float = 10) -> dict[str, tuple[VersionStatus, ...]]:
@@ -165,6 +185,11 @@ class Client:
         return from_status(call.code().value[0], call.details())
 
 
+def signature_of(definition: Any) -> Signature:
+    """The signature that a SignatureDef defines."""
+    return Signature(_tensor_specs(definition.inputs), _tensor_specs(definition.outputs))
+
+
 def _model_spec(name: str, version: int | None, signature_name: str = "") -> model_pb2.ModelSpec:
     spec = model_pb2.ModelSpec(name=name, signature_name=signature_name)
     if version is not None:
@@ -174,10 +199,11 @@ def _model_spec(name: str, version: int | None, signature_name: str = "") -> mod
 
 def _tensor_specs(infos: Mapping[str, Any]) -> dict[str, TensorSpec]:
     """`infos` is a map of TensorInfo."""
-    return {name: TensorSpec(info.dtype, _shape(info.tensor_shape)) for name, info in infos.items()}
+    return {name: TensorSpec(info.dtype, _shape(info)) for name, info in infos.items()}
 
 
-def _shape(shape: Any) -> tuple[int | None, ...] | None:
-    if shape.unknown_rank:
+def _shape(info: Any) -> tuple[int | None, ...] | None:
+    # A TensorInfo that says nothing of a shape takes any.
+    if not info.HasField("tensor_shape") or info.tensor_shape.unknown_rank:
         return None
-    return tuple(dim.size if dim.size >= 0 else None for dim in shape.dim)
+    return tuple(dim.size if dim.size >= 0 else None for dim in info.tensor_shape.dim)

@@ -50,10 +50,15 @@ def read_logs(path: Path) -> Iterator[Log]:
 def write_logs(path: Path, logs: Iterable[Log]) -> None:
     """Writes a warm-up file at once or not at all; a server sees the old one or the new one.
 
+    A version's `assets.extra` is made where it is missing, no other directory.
+
     Raises InvalidConfig for more than 1,000 logs, and for one that is empty or of a kind that no
     server replays; OSError.
     """
-    write_records(path, encode_logs(list(logs), path))
+    records = encode_logs(list(logs), path)
+    if path.parent.name == WARM_UP_FILE.parent.name:
+        path.parent.mkdir(exist_ok=True)
+    write_records(path, records)
 
 
 def encode_logs(logs: Sequence[Log], path: Path) -> list[bytes]:

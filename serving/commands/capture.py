@@ -1,0 +1,95 @@
+"""`millpond capture`: writes a model's recent live requests into a warm-up file."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from serving.client import Client
+from serving.errors import InvalidConfig, from_exception
+from warmup.capture import answered_logs
+from warmup.prediction_log import (
+    RECORD_COUNT_MAX,
+    Log,
+    has_response,
+    parse_log,
+    warm_up_file,
+    write_logs,
+)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Writes the file, says what is in it. Raises MillpondError, and then nothing was written."""
+    parsed = _parser().parse_args(arguments)
+    path = warm_up_file(parsed.output)
+    if path.exists() and not parsed.force:
+        raise InvalidConfig(f"{path} exists; --force overwrites it")
+    with Client(parsed.target) as client:
+        logs = _captured(client, parsed)
+    try:
+        write_logs(path, logs)
+    except OSError as error:
+        raise from_exception(error) from error
+    print_result(path, logs)
+    return 0
+
+
+def print_result(path: Path, logs: Sequence[Log]) -> None:
+    """One line on standard output."""
+    answered_count = sum(map(has_response, logs))
+    print(f"{path}: {len(logs)} records, {answered_count} with a response", file=sys.stdout)
+
+
+def _captured(client: Client, parsed: argparse.Namespace) -> list[Log]:
+    records = client.capture_warm_up(parsed.model, count_max=parsed.count)
+    source = Path(parsed.target)
+    logs = [parse_log(number, record, source) for number, record in enumerate(records, start=1)]
+    if not parsed.with_responses:
+        return logs
+    answer = partial(client.predict_message, timeout_seconds=parsed.timeout_seconds)
+    return answered_logs(logs, answer)
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= RECORD_COUNT_MAX:
+        raise argparse.ArgumentTypeError(f"{value} must be 1 to {RECORD_COUNT_MAX}")
+    return value
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="millpond capture",
+        description="Write MODEL's recent live requests into a warm-up file, which the next version "
+        "replays before it serves. The server keeps a few of each kind (--self_warmup_requests), "
+        "for ten minutes. They hold what clients sent: keep the file as safe as their data.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("--target", default="localhost:8500", help="default %(default)s")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        required=True,
+        help="file to write, or a version's directory: then its warm-up file",
+    )
+    parser.add_argument(
+        "--count",
+        type=_count,
+        default=RECORD_COUNT_MAX,
+        help="records at most, default %(default)s",
+    )
+    parser.add_argument(
+        "--with_responses",
+        "--with-responses",
+        action="store_true",
+        help="send each request once to the version that serves now, and keep its answer beside it "
+        "for the golden gate (not for a model whose requests change it)",
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite a file that is there")
+    parser.add_argument(
+        "--timeout_seconds", type=float, default=60, help="of each request, default %(default)s"
+    )
+    return parser

@@ -1,0 +1,133 @@
+"""`millpond capture` against a gRPC server of stock parts."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from serving.capture_service import CAPTURE_WARM_UP, CaptureService
+from serving.cli import main
+from serving.errors import MillpondError
+from serving.protos import predict_pb2
+from tests.unit.test_capture_service import FixedReservoir, request_for
+from warmup.prediction_log import WARM_UP_FILE, Log, has_response, read_logs
+
+
+class FakeModelServer:
+    """Model `m` answered requests for a and b; version 7 answers every Predict, but not for b."""
+
+    def __init__(self) -> None:
+        reservoir = FixedReservoir([*map(request_for, "ab")])
+        self._captures = CaptureService(lambda: ["m"], lambda name: reservoir)
+
+    def answer(self, method: str, request: bytes, context: grpc.ServicerContext) -> bytes:
+        if method != CAPTURE_WARM_UP:
+            return self._predict(predict_pb2.PredictRequest.FromString(request), context)
+        try:
+            return self._captures.capture_warm_up(request)
+        except MillpondError as error:
+            context.abort(_grpc_code(error), error.message)
+
+    def _predict(self, request: predict_pb2.PredictRequest, context: grpc.ServicerContext) -> bytes:
+        if list(request.output_filter) == ["b"]:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no output b")
+        response = predict_pb2.PredictResponse()
+        response.model_spec.version.value = 7
+        data: bytes = response.SerializeToString()
+        return data
+
+
+def _grpc_code(error: MillpondError) -> grpc.StatusCode:
+    return next(code for code in grpc.StatusCode if code.value[0] == error.code)
+
+
+class _AnyMethod(grpc.GenericRpcHandler):
+    def service(self, call_details: grpc.HandlerCallDetails) -> Any:
+        method = call_details.method
+        return grpc.unary_unary_rpc_method_handler(
+            lambda request, context: FakeModelServer().answer(method, request, context)
+        )
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[str]:
+    server = grpc.server(ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers((_AnyMethod(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(None)
+
+
+def outputs(logs: Iterator[Log]) -> list[str]:
+    return [log.predict_log.request.output_filter[0] for log in logs]
+
+
+def test_capture_command_writes_the_recent_requests(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = tmp_path / "requests"
+    assert main(["capture", "m", "--target", target, "--output", str(path)]) == 0
+    assert outputs(read_logs(path)) == ["a", "b"]
+    assert capsys.readouterr().out == f"{path}: 2 records, 0 with a response\n"
+
+
+def test_capture_command_into_a_version_makes_its_warm_up_file(target: str, tmp_path: Path):
+    assert main(["capture", "m", "--target", target, "--output", str(tmp_path)]) == 0
+    assert outputs(read_logs(tmp_path / WARM_UP_FILE)) == ["a", "b"]
+
+
+def test_capture_command_with_responses_keeps_the_answers(target: str, tmp_path: Path):
+    path = tmp_path / "requests"
+    arguments = ["capture", "m", "--target", target, "--output", str(path)]
+    assert main([*arguments, "--with-responses", "--count=1"]) == 0
+    (log,) = read_logs(path)
+    assert has_response(log)
+    assert log.predict_log.response.model_spec.version.value == 7
+
+
+def test_capture_command_whose_request_is_refused_writes_nothing(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    arguments = ["capture", "m", "--target", target, "--output", str(tmp_path / "requests")]
+    assert main([*arguments, "--with-responses"]) == 1
+    assert "record 2: no output b" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_capture_command_overwrites_only_by_force(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = tmp_path / "requests"
+    path.write_bytes(b"old")
+    arguments = ["capture", "m", "--target", target, "--output", str(path)]
+    assert main(arguments) == 2
+    assert f"{path} exists; --force" in capsys.readouterr().err
+    assert path.read_bytes() == b"old"
+    assert main([*arguments, "--force"]) == 0
+    assert outputs(read_logs(path)) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["n"], "no model 'n'"), (["m", "--output=/nowhere/requests"], "/nowhere")],
+)
+def test_capture_command_that_cannot_exits_one_with_the_reason(
+    arguments: list[str],
+    message: str,
+    target: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    command = ["capture", "--target", target, "--output", str(tmp_path / "requests"), *arguments]
+    assert main(command) == 1
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("count", ["0", "1001"])
+def test_capture_command_count_out_of_range_is_wrong_usage(count: str, tmp_path: Path):
+    assert main(["capture", "m", f"--output={tmp_path / 'requests'}", f"--count={count}"]) == 2

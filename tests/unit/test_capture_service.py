@@ -1,0 +1,79 @@
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from serving.capture_service import CaptureService
+from serving.errors import FailedPrecondition, InvalidArgument, NotFound
+from serving.protos import predict_pb2
+from warmup.prediction_log import Log
+from warmup.records import decode_records
+
+
+class FixedReservoir:
+    """Holds the requests that it is made with."""
+
+    def __init__(self, requests: Sequence[bytes]) -> None:
+        self._requests = requests
+
+    def requests(self) -> Sequence[bytes]:
+        return self._requests
+
+
+def request_for(output: str) -> bytes:
+    data: bytes = predict_pb2.PredictRequest(output_filter=[output]).SerializeToString()
+    return data
+
+
+def service() -> CaptureService:
+    """Model `busy` with requests for a, b and c, `idle` without any, `off` without a reservoir."""
+    reservoirs = {"busy": FixedReservoir([*map(request_for, "abc")]), "idle": FixedReservoir([])}
+    return CaptureService(lambda: ["busy", "idle", "off"], reservoirs.get)
+
+
+def captured(request: object) -> list[str]:
+    reply = service().capture_warm_up(json.dumps(request).encode())
+    logs = [Log.FromString(record) for record in decode_records(reply, "reply")]
+    return [log.predict_log.request.output_filter[0] for log in logs]
+
+
+def test_capture_replies_a_warm_up_file_of_what_the_reservoir_holds():
+    assert captured({"model": "busy"}) == ["a", "b", "c"]
+
+
+def test_capture_replies_no_more_than_was_asked_for():
+    assert captured({"model": "busy", "count_max": 2}) == ["a", "b"]
+
+
+def test_capture_of_an_unknown_model_is_not_found_and_says_which_there_are():
+    with pytest.raises(NotFound, match=r"no model 'other'; there are \['busy', 'idle', 'off'\]"):
+        captured({"model": "other"})
+
+
+@pytest.mark.parametrize(
+    ("model", "remedy"), [("off", "--self_warmup_requests"), ("idle", "send it live traffic")]
+)
+def test_capture_of_nothing_is_a_failed_precondition_with_the_remedy(model: str, remedy: str):
+    with pytest.raises(FailedPrecondition, match=f"{model}.*{remedy}"):
+        captured({"model": model})
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "message"),
+    [
+        (b"", "no JSON"),
+        (b"\xff", "no JSON"),
+        (b"[]", "names no model"),
+        (b'{"model": ""}', "names no model"),
+        (b'{"model": 1}', "names no model"),
+        (b'{"model": "busy", "count_max": 0}', "count_max 0"),
+        (b'{"model": "busy", "count_max": 1001}', "count_max 1001"),
+        (b'{"model": "busy", "count_max": true}', "count_max True"),
+        (b'{"model": "busy", "count_max": "2"}', "count_max '2'"),
+    ],
+)
+def test_capture_request_that_says_nothing_sensible_is_an_invalid_argument(
+    request_bytes: bytes, message: str
+):
+    with pytest.raises(InvalidArgument, match=message):
+        service().capture_warm_up(request_bytes)
