@@ -51,8 +51,9 @@ base::Status CheckRouting(const Routing& routing) {
                                  "; give a share of the requests, from 0 to 1");
   }
   if (!IsMetadataKey(routing.canary_header)) {
-    return base::InvalidArgument("canary_header '" + routing.canary_header +
-                                 "' is no key of gRPC metadata; use a-z, 0-9, '-', '_' and '.'");
+    return base::InvalidArgument(
+        "canary_header '" + routing.canary_header +
+        "' is no key of gRPC metadata, which are in lower case; use a-z, 0-9, '-', '_' and '.'");
   }
   return {};
 }

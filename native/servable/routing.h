@@ -15,14 +15,14 @@ namespace millpond::servable {
 // (`Routing` in serving/servable.py), the serving map follows it.
 struct Routing {
   // None, or not published: the highest published version.
-  std::optional<int64_t> default_version;
-  std::map<std::string, int64_t, std::less<>> labels;
+  std::optional<int64_t> default_version = {};
+  std::map<std::string, int64_t, std::less<>> labels = {};
   // Gets `canary_weight` of the requests without version and label, while it is published.
-  std::optional<int64_t> canary_version;
+  std::optional<int64_t> canary_version = {};
   double canary_weight = 0;  // from 0 to 1
   // The key of the requests' metadata by whose value they keep to one side, on every server of a
   // fleet; "", or a request without it: at random.
-  std::string canary_header;
+  std::string canary_header = {};
 
   // Whether a request finds what it would find without a routing.
   bool IsDefault() const { return !default_version && labels.empty() && !canary_version; }
@@ -45,8 +45,8 @@ class RequestMetadata {
 // What a request says of the version that it wants. Borrows all that it points to.
 struct VersionChoice {
   // At most one of these two; neither: the routing's default, or the canary.
-  std::optional<int64_t> version;
-  std::optional<std::string_view> label;
+  std::optional<int64_t> version = {};
+  std::optional<std::string_view> label = {};
   // Null: the canary does not answer this request.
   const RequestMetadata* metadata = nullptr;
 };

@@ -13,6 +13,7 @@ namespace millpond::rpc {
 namespace {
 
 using base::Code;
+using testing::LabelSpecMessage;
 using testing::ModelSpecMessage;
 using testing::SegmentedBytes;
 using testing::WireMessage;
@@ -63,6 +64,24 @@ TEST_F(MetadataTest, RefusesAMissingSpecAnUnknownModelAndOtherBytes) {
   ExpectRefused(WireMessage().Message(1, ModelSpecMessage("m", 8)).Bytes(2, "signature_def"),
                 Code::kNotFound, "Specific(m, 8)");
   ExpectRefused(WireMessage().Raw("\xff"), Code::kInvalidArgument, "GetModelMetadataRequest");
+}
+
+TEST_F(MetadataTest, GoesByLabelAndDefaultAndLeavesTheCanaryToPredict) {
+  const testing::Scripted canary("m", 8);
+  ASSERT_TRUE(map_.Publish(canary.entry).ok());
+  ASSERT_TRUE(map_.SetRouting("m", {7, {{"next", 8}, {"later", 9}}, 8, 1}).ok());
+  const auto get = [&](const WireMessage& spec) {
+    return Get(WireMessage().Message(1, spec).Bytes(2, "signature_def")).value();
+  };
+  EXPECT_EQ(get(ModelSpecMessage("m")), get(ModelSpecMessage("m", 7)));
+  EXPECT_EQ(get(LabelSpecMessage("m", "next")), get(ModelSpecMessage("m", 8)));
+  EXPECT_NE(get(ModelSpecMessage("m", 7)), get(ModelSpecMessage("m", 8)));
+  const auto refused = [&](const char* label, Code code, const std::string& in_message) {
+    ExpectRefused(WireMessage().Message(1, LabelSpecMessage("m", label)).Bytes(2, "signature_def"),
+                  code, in_message);
+  };
+  refused("stable", Code::kInvalidArgument, "Unrecognized servable version label: stable");
+  refused("later", Code::kNotFound, "'later'");
 }
 
 }  // namespace

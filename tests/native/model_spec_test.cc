@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "tests/native/fake_metadata.h"
 #include "tests/native/predict_messages.h"
 #include "tests/native/wire_message.h"
 
@@ -103,6 +104,18 @@ TEST(CheckModelSpec, WantsASpecWithAName) {
   EXPECT_EQ(CheckModelSpec(spec).code(), Code::kInvalidArgument);
   spec.name = "m";
   EXPECT_TRUE(CheckModelSpec(spec).ok());
+}
+
+TEST(ToVersionChoice, IsTheVersionOrTheLabelOrNeither) {
+  EXPECT_EQ(ToVersionChoice({"m", 7, {}, ""}, nullptr).version, 7);
+  const ModelSpec labelled{"m", {}, "stable", ""};
+  const servable::VersionChoice by_label = ToVersionChoice(labelled, nullptr);
+  EXPECT_FALSE(by_label.version);
+  EXPECT_EQ(by_label.label, "stable");
+  const servable::FakeMetadata metadata;
+  const servable::VersionChoice neither = ToVersionChoice({"m", {}, {}, ""}, &metadata);
+  EXPECT_FALSE(neither.version || neither.label);
+  EXPECT_EQ(neither.metadata, &metadata);
 }
 
 }  // namespace

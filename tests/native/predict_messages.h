@@ -21,6 +21,11 @@ inline WireMessage ModelSpecMessage(const std::string& name, std::optional<int64
   return spec;
 }
 
+// The same with a version_label.
+inline WireMessage LabelSpecMessage(const std::string& name, const std::string& label) {
+  return ModelSpecMessage(name).Bytes(4, label);
+}
+
 inline WireMessage InputMessage(const std::string& name, const std::string& tensor) {
   return WireMessage().Bytes(1, name).Bytes(2, tensor);
 }

@@ -27,6 +27,7 @@ using testing::kForeverNs;
 using testing::kMetadataPath;
 using testing::kPredictPath;
 using testing::kTensor;
+using testing::LabelSpecMessage;
 using testing::ModelSpecMessage;
 using testing::PredictMessage;
 using testing::PredictResponse;
@@ -168,6 +169,75 @@ TEST_F(ServerTest, MutatedRequestsNeitherCrashItNorLeakAHandle) {
   const int64_t recorded_count = quick_.entry->requests().Snapshot().latency.count() +
                                  server_->UnmatchedRequests().latency.count();
   EXPECT_EQ(recorded_count, 2'001);
+}
+
+// --- routing ---
+
+// Versions 7 and 8 of "m".
+class RoutingTest : public ServerTest {
+ protected:
+  RoutingTest() : next_("m", 8) { EXPECT_TRUE(map_.Publish(next_.entry).ok()); }
+
+  void Route(const servable::Routing& routing) { ASSERT_TRUE(map_.SetRouting("m", routing).ok()); }
+
+  // The version in the response; -1 where the request fails.
+  int64_t AnsweringVersion(const WireMessage& spec, const std::string& user = "") {
+    grpc::ClientContext context;
+    if (!user.empty()) context.AddMetadata("user-id", user);
+    const RawClient::Reply reply =
+        client_->Call(kPredictPath, PredictMessage(spec, {{"x", kTensor}}), &context);
+    if (!reply.status.ok()) return -1;
+    return testing::ParsePredictResponse(reply.bytes).version;
+  }
+
+  Scripted next_;
+};
+
+TEST_F(RoutingTest, PredictGoesByLabelAndDefaultAndSaysWhichVersionAnswered) {
+  Route({7, {{"stable", 7}, {"next", 8}}});
+  Start();
+  EXPECT_EQ(AnsweringVersion(ModelSpecMessage("m")), 7);
+  EXPECT_EQ(AnsweringVersion(ModelSpecMessage("m", 8)), 8);
+  EXPECT_EQ(AnsweringVersion(LabelSpecMessage("m", "next")), 8);
+  EXPECT_EQ(AnsweringVersion(LabelSpecMessage("m", "stable")), 7);
+  WaitUntilUnpinned(*next_.entry);
+  EXPECT_EQ(CountOf(next_.entry->requests().Snapshot(), Code::kOk), 2);
+}
+
+TEST_F(RoutingTest, ALabelThatFindsNothingIsRefusedAndCountsAsUnmatched) {
+  Route({7, {{"later", 9}}});
+  Start();
+  const auto call = [&](const char* label) {
+    return client_->Call(kPredictPath, PredictMessage(LabelSpecMessage("m", label), {}));
+  };
+  EXPECT_EQ(call("stable").code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(call("later").code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(server_->UnmatchedRequests().latency.count(), 2);
+}
+
+TEST_F(RoutingTest, TheCanaryIsStickyByTheRequestsMetadata) {
+  Route({7, {}, 8, 0.5, "user-id"});
+  Start();
+  // As routing_test.cc has it of user-0 to user-3.
+  const std::vector<int64_t> expected = {8, 7, 8, 8};
+  for (int round = 0; round < 10; ++round) {
+    for (size_t user = 0; user < expected.size(); ++user) {
+      const std::string name = "user-" + std::to_string(user);
+      ASSERT_EQ(AnsweringVersion(ModelSpecMessage("m"), name), expected[user]) << name;
+    }
+  }
+}
+
+TEST_F(RoutingTest, ARequestWithoutTheCanarysHeaderGoesAtRandom) {
+  Route({7, {}, 8, 0.5, "user-id"});
+  Start();
+  // 100 on one side are no accident.
+  int canary_count = 0;
+  for (int call = 0; call < 100; ++call) {
+    canary_count += AnsweringVersion(ModelSpecMessage("m")) == 8 ? 1 : 0;
+  }
+  EXPECT_GT(canary_count, 0);
+  EXPECT_LT(canary_count, 100);
 }
 
 // --- deadlines and cancellation ---

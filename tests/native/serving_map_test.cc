@@ -7,9 +7,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
+#include "tests/native/fake_metadata.h"
 #include "tests/native/fake_servable.h"
 #include "tests/native/threads.h"
 
@@ -24,6 +26,27 @@ int64_t LookedUpVersion(ServingMap& map, const std::string& name,
                         std::optional<int64_t> version = {}) {
   const auto handle = map.LookUp(name, {version});
   return handle.ok() ? handle.value()->id().version : -1;
+}
+
+// The version that answers a request; -1 where none does.
+int64_t AnsweringVersion(ServingMap& map, const VersionChoice& choice) {
+  const auto handle = map.LookUp("m", choice);
+  return handle.ok() ? handle.value()->id().version : -1;
+}
+
+VersionChoice ByLabel(std::string_view label) { return {{}, label}; }
+
+void PublishVersions(ServingMap& map, int64_t first, int64_t last) {
+  for (int64_t version = first; version <= last; ++version) {
+    ASSERT_TRUE(map.Publish(MakeFakeEntry("m", version)).ok());
+  }
+}
+
+void ExpectRefused(ServingMap& map, const VersionChoice& choice, Code code,
+                   const std::string& message) {
+  const auto handle = map.LookUp("m", choice);
+  EXPECT_EQ(handle.status().code(), code);
+  EXPECT_EQ(handle.status().message(), message);
 }
 
 // Retires, quiesces and destroys it, as an unloader does.
@@ -150,6 +173,212 @@ TEST(ServingMap, AHandleOnOneVersionDelaysNoOtherOne) {
   EXPECT_EQ(slow->handle_count(), 1);
   EXPECT_EQ(LookedUpVersion(map, "slow"), 1);
 }
+
+// --- routing ---
+
+// A Routing is written {default_version, labels, canary_version, canary_weight, canary_header}
+// here, and a VersionChoice {version, label, metadata}.
+
+TEST(ServingMapRouting, TheDefaultVersionAnswersWhereItIsPublished) {
+  ServingMap map;
+  PublishVersions(map, 1, 3);
+  ASSERT_TRUE(map.SetRouting("m", {2}).ok());
+  EXPECT_EQ(AnsweringVersion(map, {}), 2);
+  EXPECT_EQ(AnsweringVersion(map, {3}), 3);
+  ASSERT_TRUE(map.SetRouting("m", {9}).ok());
+  EXPECT_EQ(AnsweringVersion(map, {}), 3);
+}
+
+TEST(ServingMapRouting, ALabelFindsItsVersionAndMoves) {
+  ServingMap map;
+  PublishVersions(map, 1, 3);
+  ASSERT_TRUE(map.SetRouting("m", {{}, {{"stable", 1}, {"next", 2}}}).ok());
+  EXPECT_EQ(AnsweringVersion(map, ByLabel("stable")), 1);
+  EXPECT_EQ(AnsweringVersion(map, ByLabel("next")), 2);
+  ASSERT_TRUE(map.SetRouting("m", {{}, {{"stable", 2}}}).ok());
+  EXPECT_EQ(AnsweringVersion(map, ByLabel("stable")), 2);
+  EXPECT_EQ(AnsweringVersion(map, ByLabel("next")), -1);
+}
+
+TEST(ServingMapRouting, AnUnknownLabelIsRefusedNamingTheKnownOnes) {
+  ServingMap map;
+  PublishVersions(map, 1, 1);
+  ExpectRefused(map, ByLabel("stabel"), Code::kInvalidArgument,
+                "Unrecognized servable version label: stabel; labels of m: none; or set "
+                "model_spec.version, or neither");
+  ASSERT_TRUE(map.SetRouting("m", {{}, {{"stable", 1}, {"next", 2}}}).ok());
+  ExpectRefused(map, ByLabel("stabel"), Code::kInvalidArgument,
+                "Unrecognized servable version label: stabel; labels of m: next stable; or set "
+                "model_spec.version, or neither");
+}
+
+TEST(ServingMapRouting, ALabelWhoseVersionIsNotPublishedIsNotFound) {
+  ServingMap map;
+  PublishVersions(map, 1, 1);
+  ASSERT_TRUE(map.SetRouting("m", {1, {{"next", 2}}}).ok());
+  ExpectRefused(map, ByLabel("next"), Code::kNotFound,
+                "Servable not found for request: Specific(m, 2), to which version label 'next' "
+                "points; available versions: 1");
+}
+
+TEST(ServingMapRouting, IsKeptWhileNoVersionIsPublishedAndAppliesToTheNextOne) {
+  ServingMap map;
+  ASSERT_TRUE(map.SetRouting("m", {1, {{"stable", 1}}}).ok());
+  ExpectRefused(map, {}, Code::kNotFound,
+                "Servable not found for request: Latest(m); available versions: none");
+  ExpectRefused(map, {1}, Code::kNotFound,
+                "Servable not found for request: Specific(m, 1); available versions: none");
+  EXPECT_EQ(map.LookUp("n", {}).status().message(),
+            "Servable not found for request: Latest(n); available models:");
+  EXPECT_TRUE(map.Versions("m").empty());
+  PublishVersions(map, 1, 2);
+  ASSERT_TRUE(map.Retire("m", 1).ok());
+  ASSERT_TRUE(map.Retire("m", 2).ok());
+  PublishVersions(map, 1, 2);
+  EXPECT_EQ(AnsweringVersion(map, {}), 1);
+  EXPECT_EQ(AnsweringVersion(map, ByLabel("stable")), 1);
+}
+
+TEST(ServingMapRouting, TheDefaultRoutingForgetsIt) {
+  ServingMap map;
+  ASSERT_TRUE(map.SetRouting("m", {1, {{"stable", 1}}}).ok());
+  ASSERT_TRUE(map.SetRouting("m", {}).ok());
+  EXPECT_EQ(map.LookUp("m", {}).status().message(),
+            "Servable not found for request: Latest(m); available models:");
+  PublishVersions(map, 1, 2);
+  ASSERT_TRUE(map.SetRouting("m", {1}).ok());
+  ASSERT_TRUE(map.SetRouting("m", {}).ok());
+  EXPECT_EQ(AnsweringVersion(map, {}), 2);
+}
+
+TEST(ServingMapRouting, OfOneNameIsNotThatOfAnother) {
+  ServingMap map;
+  PublishVersions(map, 1, 2);
+  ASSERT_TRUE(map.Publish(MakeFakeEntry("n", 1)).ok());
+  ASSERT_TRUE(map.Publish(MakeFakeEntry("n", 2)).ok());
+  ASSERT_TRUE(map.SetRouting("n", {1}).ok());
+  EXPECT_EQ(LookedUpVersion(map, "m"), 2);
+  EXPECT_EQ(LookedUpVersion(map, "n"), 1);
+}
+
+TEST(ServingMapRouting, AWrongOneIsRefusedAndChangesNothing) {
+  ServingMap map;
+  PublishVersions(map, 1, 2);
+  ASSERT_TRUE(map.SetRouting("m", {1}).ok());
+  EXPECT_EQ(map.SetRouting("m", {2, {}, 2, 1.5}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(map.SetRouting("m", {2, {}, 2, 0.5, "User"}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(AnsweringVersion(map, {}), 1);
+}
+
+TEST(ServingMapRouting, TheCanaryAnswersItsShareOfTheRequestsWithoutVersionAndLabel) {
+  ServingMap map;
+  PublishVersions(map, 1, 3);
+  ASSERT_TRUE(map.SetRouting("m", {1, {{"next", 3}}, 2, 1}).ok());
+  const FakeMetadata metadata;
+  EXPECT_EQ(AnsweringVersion(map, {{}, {}, &metadata}), 2);
+  EXPECT_EQ(AnsweringVersion(map, {1, {}, &metadata}), 1);
+  EXPECT_EQ(AnsweringVersion(map, {{}, "next", &metadata}), 3);
+  EXPECT_EQ(AnsweringVersion(map, {{}, {}, nullptr}), 1);
+  ASSERT_TRUE(map.SetRouting("m", {1, {}, 2, 0}).ok());
+  EXPECT_EQ(AnsweringVersion(map, {{}, {}, &metadata}), 1);
+}
+
+TEST(ServingMapRouting, ACanaryThatIsNotPublishedGetsNothing) {
+  ServingMap map;
+  PublishVersions(map, 1, 2);
+  ASSERT_TRUE(map.SetRouting("m", {1, {}, 3, 1}).ok());
+  const FakeMetadata metadata;
+  EXPECT_EQ(AnsweringVersion(map, {{}, {}, &metadata}), 1);
+  PublishVersions(map, 3, 3);
+  EXPECT_EQ(AnsweringVersion(map, {{}, {}, &metadata}), 3);
+}
+
+TEST(ServingMapRouting, AValueOfTheCanarysHeaderIsAnsweredByOneVersion) {
+  ServingMap map;
+  PublishVersions(map, 1, 2);
+  ASSERT_TRUE(map.SetRouting("m", {1, {}, 2, 0.5, "user-id"}).ok());
+  std::vector<int64_t> answered_count(3);
+  for (int user = 0; user < 100; ++user) {
+    const FakeMetadata metadata("user-id", "user-" + std::to_string(user));
+    const int64_t version = AnsweringVersion(map, {{}, {}, &metadata});
+    answered_count[version] += 1;
+    for (int again = 0; again < 10; ++again) {
+      ASSERT_EQ(AnsweringVersion(map, {{}, {}, &metadata}), version);
+    }
+  }
+  EXPECT_GT(answered_count[1], 0);
+  EXPECT_GT(answered_count[2], 0);
+}
+
+TEST(ServingMapRouting, TheMetadataIsReadOnlyWhereACanaryGoesByIt) {
+  ServingMap map;
+  PublishVersions(map, 1, 2);
+  const FakeMetadata metadata("user-id", "user-1");
+  const auto ask = [&](const Routing& routing, const VersionChoice& choice) {
+    ASSERT_TRUE(map.SetRouting("m", routing).ok());
+    ASSERT_TRUE(map.LookUp("m", choice).ok());
+  };
+  ask({}, {{}, {}, &metadata});
+  ask({1, {}, 3, 1, "user-id"}, {{}, {}, &metadata});           // not published
+  ask({1, {}, 2, 0, "user-id"}, {{}, {}, &metadata});           // no weight
+  ask({1, {}, 2, 1, "user-id"}, {1, {}, &metadata});            // by version
+  ask({1, {{"a", 1}}, 2, 1, "user-id"}, {{}, "a", &metadata});  // by label
+  EXPECT_EQ(metadata.read_count(), 0);
+  ask({1, {}, 2, 1, "user-id"}, {{}, {}, &metadata});
+  EXPECT_EQ(metadata.read_count(), 1);
+}
+
+// Default, label and canary move together: no request sees the new one of one and then the old one
+// of another.
+TEST(ServingMapRouting, AChangeIsSeenAllAtOnce) {
+  constexpr int64_t kVersionCount = 300;
+  ServingMap map;
+  PublishVersions(map, 1, kVersionCount);
+  const auto route_to = [&](int64_t version) {
+    ASSERT_TRUE(map.SetRouting("m", {version, {{"stable", version}}, version, 0.5}).ok());
+  };
+  route_to(1);
+  testing::RunTogether(4, [&](int thread) {
+    for (int64_t version = 2; thread == 0 && version <= kVersionCount; ++version) route_to(version);
+    const FakeMetadata metadata;
+    int64_t last = 0;
+    while (thread != 0 && last < kVersionCount) {
+      for (const VersionChoice& choice :
+           {VersionChoice(), ByLabel("stable"), VersionChoice{{}, {}, &metadata}}) {
+        const int64_t version = AnsweringVersion(map, choice);
+        ASSERT_GE(version, last);
+        last = version;
+      }
+      std::this_thread::yield();  // Fewer cores than readers: not to be preempted in a look-up.
+    }
+  });
+}
+
+// A rollback and the next version under load: the canary comes and goes, and the default version is
+// put back, without a request that finds nothing.
+TEST(ServingMapRouting, NoRequestFailsWhileVersionsAndRoutingChange) {
+  ServingMap map;
+  PublishVersions(map, 1, 2);
+  std::atomic<bool> is_over{false};
+  testing::RunTogether(4, [&](int thread) {
+    for (int64_t canary = 3; thread == 0 && canary < 500; ++canary) {
+      const auto entry = MakeFakeEntry("m", canary);
+      ASSERT_TRUE(map.SetRouting("m", {1 + canary % 2, {}, canary, 0.5, "user-id"}).ok());
+      ASSERT_TRUE(map.Publish(entry).ok());
+      Unload(map, *entry);
+    }
+    if (thread == 0) is_over = true;
+    const FakeMetadata metadata("user-id", std::to_string(thread));
+    while (!is_over) {
+      const auto handle = map.LookUp("m", {{}, {}, &metadata});
+      ASSERT_TRUE(handle.ok()) << handle.status().message();
+      ASSERT_TRUE(static_cast<const FakeServable&>(*handle.value()).IsWhole());
+      std::this_thread::yield();
+    }
+  });
+}
+
+// --- threads ---
 
 // Readers look versions up while they are swapped. None sees a version that is gone or destroyed,
 // and none destroys one.
