@@ -1,0 +1,196 @@
+"""Warm-up files: python -m warmup COMMAND --help.
+
+    synthesize  write requests that fit a version's signatures
+    inspect     print what is in a file
+    check       find what would keep the version from being loaded
+
+`millpond capture` writes a file of live requests. Exit status 1 where a fault was found or what was
+asked for cannot be done; 2 for a command line that says nothing that can be done.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from serving.client import signature_of
+from serving.errors import InvalidConfig, MillpondError
+from warmup.faults import find_faults
+from warmup.inspection import RecordSummary, inspect, totals_of
+from warmup.prediction_log import warm_up_file, write_logs
+from warmup.record_table import print_records
+from warmup.signature_defs import DEFAULT_TAGS, read_signature_defs
+from warmup.synthesis import SynthesisSettings, synthesize
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: its line in the help, its options, and what runs it and returns its exit status."""
+
+    summary: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit status: 0, 1 failed or faulty, 2 wrong usage."""
+    try:
+        parsed = _parser().parse_args(arguments)
+    except SystemExit as exit_by_argparse:  # --help, or wrong usage that it has told already
+        return int(exit_by_argparse.code or 0)
+    try:
+        status: int = parsed.run(parsed)
+    except (MillpondError, OSError) as error:
+        print(f"warmup {parsed.command}: {error}", file=sys.stderr)
+        return 1
+    return status
+
+
+def _synthesize(parsed: argparse.Namespace) -> int:
+    path = parsed.output or warm_up_file(parsed.directory)
+    definitions = read_signature_defs(parsed.directory, parsed.tags)
+    settings = SynthesisSettings(
+        batch_sizes=parsed.batch_sizes,
+        open_size=parsed.dim,
+        int_max=parsed.int_max,
+        count=parsed.count,
+        seed=parsed.seed,
+    )
+    name = parsed.directory.resolve().parent.name
+    synthesis = synthesize(definitions, name, settings, parsed.signature)
+    if path.exists() and not parsed.force:
+        raise InvalidConfig(f"{path} exists; --force overwrites it")
+    write_logs(path, synthesis.logs)
+    for signature_name, obstacle in synthesis.left_out.items():
+        print(f"left out signature {signature_name!r}: {obstacle}", file=sys.stderr)
+    print(f"{path}: {len(synthesis.logs)} records")
+    return 0
+
+
+def _inspect(parsed: argparse.Namespace) -> int:
+    path = warm_up_file(parsed.path)
+    summaries: list[RecordSummary] = []
+    try:
+        # One by one, so that what stands before a damage is shown.
+        for summary in inspect(path):
+            summaries.append(summary)  # noqa: PERF402
+    finally:
+        _print_summaries(path, summaries, is_json=parsed.json)
+    return 0
+
+
+def _print_summaries(path: Path, summaries: Sequence[RecordSummary], *, is_json: bool) -> None:
+    totals = totals_of(summaries)
+    if is_json:
+        rows = [asdict(summary) for summary in summaries]
+        print(json.dumps({"file": str(path), "records": rows, "totals": asdict(totals)}))
+    else:
+        print_records(summaries, totals, sys.stdout)
+
+
+def _check(parsed: argparse.Namespace) -> int:
+    definitions = read_signature_defs(parsed.directory, parsed.tags)
+    signatures = {name: signature_of(definition) for name, definition in definitions.items()}
+    path = warm_up_file(parsed.directory)
+    is_sound = True
+    for fault in find_faults(path, signatures):
+        is_sound = False
+        print(fault)
+    if is_sound:
+        print(f"{path}: sound")
+    return 0 if is_sound else 1
+
+
+# --- The command line -----------------------------------------------------------------------------
+
+
+def _add_synthesize(parser: argparse.ArgumentParser) -> None:
+    _add_version(parser)
+    parser.add_argument(
+        "--signature", action="append", default=[], metavar="NAME", help="all where left out"
+    )
+    parser.add_argument(
+        "--batch-sizes",
+        type=_batch_sizes,
+        default=(1,),
+        metavar="1,8,64",
+        help="sizes of the first dimension where it is open (default 1)",
+    )
+    parser.add_argument("--count", type=_positive, default=1, help="requests of each (default 1)")
+    parser.add_argument(
+        "--dim", type=_positive, default=1, help="size of other open dimensions (default 1)"
+    )
+    parser.add_argument(
+        "--int-max",
+        type=_not_negative,
+        default=1,
+        help="integers are 0 to this; ids that the model does not have would fail (default 1)",
+    )
+    parser.add_argument("--seed", type=_not_negative, default=0, help="of the values (default 0)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="default: the version's own")
+    parser.add_argument("--force", action="store_true", help="overwrite a file that is there")
+
+
+def _add_inspect(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", type=Path, metavar="FILE|DIR", help="a file, or a version")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def _add_version(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", type=Path, metavar="DIR", help="a version's directory")
+    parser.add_argument(
+        "--tags",
+        type=lambda text: tuple(text.split(",")),
+        default=DEFAULT_TAGS,
+        help="of the meta graph, as the server's --saved_model_tags (default serve)",
+    )
+
+
+COMMANDS: Mapping[str, Command] = {
+    "synthesize": Command(
+        "write requests that fit a version's signatures", _add_synthesize, _synthesize
+    ),
+    "inspect": Command("print what is in a file", _add_inspect, _inspect),
+    "check": Command("find what would keep the version from being loaded", _add_version, _check),
+}
+
+
+def _batch_sizes(text: str) -> tuple[int, ...]:
+    return tuple(_positive(part) for part in text.split(","))
+
+
+def _positive(text: str) -> int:
+    return _at_least(1, text)
+
+
+def _not_negative(text: str) -> int:
+    return _at_least(0, text)
+
+
+def _at_least(least: int, text: str) -> int:
+    value = int(text) if text.strip().lstrip("-").isdecimal() else least - 1
+    if value < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least {least}")
+    return value
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m warmup",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        command.add_arguments(
+            subparser := commands.add_parser(name, help=command.summary, allow_abbrev=False)
+        )
+        subparser.set_defaults(run=command.run)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""The signatures of a version, read from its directory, without TensorFlow."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+from google.protobuf.message import DecodeError
+
+from serving.errors import DataLoss, NotFound
+from serving.protos import saved_model_pb2
+
+DEFAULT_TAGS = ("serve",)
+
+# TensorFlow writes the init op down as a signature too, which no client may run.
+_INIT_OP_SIGNATURE = "__saved_model_init_op"
+
+
+def read_signature_defs(directory: Path, tags: Sequence[str] = DEFAULT_TAGS) -> Mapping[str, Any]:
+    """The SignatureDefs by name of the meta graph with exactly these tags, as a server reads them.
+
+    Takes the graph's size in memory for as long as it runs. Raises NotFound (no SavedModel here, no
+    such tags), DataLoss, OSError.
+    """
+    saved_model = _read_saved_model(directory)
+    for meta_graph in saved_model.meta_graphs:
+        if set(meta_graph.meta_info_def.tags) == set(tags):
+            # Copied out of the message, so that the graph is not kept.
+            return {
+                name: type(definition).FromString(definition.SerializeToString())
+                for name, definition in sorted(meta_graph.signature_def.items())
+                if name != _INIT_OP_SIGNATURE
+            }
+    found = [sorted(graph.meta_info_def.tags) for graph in saved_model.meta_graphs]
+    raise NotFound(f"{directory}: no meta graph has the tags {sorted(tags)}; there are {found}")
+
+
+def _read_saved_model(directory: Path) -> saved_model_pb2.SavedModel:
+    binary, text = directory / "saved_model.pb", directory / "saved_model.pbtxt"
+    try:
+        if binary.exists():
+            return saved_model_pb2.SavedModel.FromString(binary.read_bytes())
+        if text.exists():
+            return text_format.Parse(text.read_text(), saved_model_pb2.SavedModel())
+    except (DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
+        raise DataLoss(f"{directory}: its SavedModel does not parse: {error}") from error
+    raise NotFound(_nothing_in(directory))
+
+
+def _nothing_in(directory: Path) -> str:
+    if not directory.is_dir():
+        return f"{directory} is no directory; give that of a version, like /models/ctr/7"
+    versions = sorted(
+        (path for path in directory.iterdir() if path.name.isdigit() and path.is_dir()),
+        key=lambda path: int(path.name),
+    )
+    hint = f"; its versions are {', '.join(map(str, versions))}" if versions else ""
+    return f"{directory} has neither saved_model.pb nor saved_model.pbtxt{hint}"
