@@ -13,6 +13,10 @@ from serving.arenas import Arenas, MemoryPlan, report_remains
 from serving.cancellation import Cancellation
 from serving.clock import Clock, seconds_since
 from serving.errors import Cancelled, NotFound, from_status
+from serving.gate_runs import GateRuns, WarmUpWatch
+from serving.gate_trials import GateSubject
+from serving.gates import refusal
+from serving.model_settings import GateMode, GateSettings
 from serving.restore_pace import RestorePace
 from serving.servable import ArenaRemains, GateVerdict, LoadStage, Servable, ServableId
 from warmup.self_warm_up import SelfWarmUpResult
@@ -118,7 +122,8 @@ class LoadSettings:
     """How SavedModels are loaded: the same for all versions of one model.
 
     `arenas` is None where parameters come from the request memory. `reservoir` is the data plane's
-    and is handed to each version; None where nothing is kept of live requests.
+    and is handed to each version; None where nothing is kept of live requests. `gates` is asked for
+    each load; `incumbent` tells which version serves the name at the moment, None where none does.
     """
 
     tags: Sequence[str]
@@ -129,6 +134,8 @@ class LoadSettings:
     serving_count: int = 1
     is_sealing: bool = False
     reservoir: RequestReservoir | None = None
+    gates: Callable[[], GateSettings] = GateSettings
+    incumbent: Callable[[ServableId], Servable | None] = lambda servable_id: None
     pace: RestorePace
 
 
@@ -181,8 +188,11 @@ class SavedModelLoader:
 
     def _load_and_warm(self, progress: LoadProgress) -> Servable:
         servable = self._load(progress)
+        gates = self._settings.gates()
         try:
-            self._warm(servable, progress)
+            self._warm(servable, gates, progress)
+            pass_gates = partial(self._pass_gates, servable, gates, progress)
+            self._run_stage(progress, LoadStage.GATES, pass_gates)
             if self._settings.is_sealing:
                 self._seal(servable)
         except BaseException:
@@ -272,21 +282,32 @@ class SavedModelLoader:
                 "drop the version again"
             ) from cause
 
-    def _warm(self, servable: Servable, progress: LoadProgress) -> None:
+    def _warm(self, servable: Servable, gates: GateSettings, progress: LoadProgress) -> None:
         run = partial(self._run_stage, progress)
-        run(LoadStage.WARM_UP, partial(self._replay_records, servable, progress))
+        run(LoadStage.WARM_UP, partial(self._replay_records, servable, gates.warm_up, progress))
         reservoir = self._settings.reservoir
         if reservoir is not None:
             replay = partial(self._replay_requests, servable, reservoir, progress)
             run(LoadStage.SELF_WARM_UP, replay)
 
-    def _replay_records(self, servable: Servable, progress: LoadProgress) -> None:
-        result = self._settings.warm_up(
-            self._directory,
+    def _replay_records(self, servable: Servable, mode: GateMode, progress: LoadProgress) -> None:
+        watch = WarmUpWatch(
             partial(self._answer, servable.predict),
-            lambda: progress.cancellation.is_cancelled,
+            is_tolerant=mode is not GateMode.ENFORCE,
+            clock=self._clock,
         )
-        _log.debug("warmed_up", model=self._id.name, version=self._id.version, result=result)
+
+        def warm_up(predict: Callable[[bytes], bytes]) -> None:
+            result = self._settings.warm_up(
+                self._directory, predict, lambda: progress.cancellation.is_cancelled
+            )
+            _log.debug("warmed_up", model=self._id.name, version=self._id.version, result=result)
+
+        try:
+            watch.run(warm_up)
+        finally:
+            if mode is not GateMode.OFF and not progress.cancellation.is_cancelled:
+                self._tell(watch.verdict(mode), progress)
 
     def _replay_requests(
         self, servable: Servable, reservoir: RequestReservoir, progress: LoadProgress
@@ -314,6 +335,44 @@ class SavedModelLoader:
             failed_count=result.failed_count,
             skipped_count=result.skipped_count,
             first_error=result.first_error,
+        )
+
+    def _pass_gates(self, servable: Servable, gates: GateSettings, progress: LoadProgress) -> None:
+        """All of them, so that the verdict is whole. FailedPrecondition where one says no."""
+        subject = GateSubject(
+            directory=self._directory,
+            candidate=servable,
+            incumbent=partial(self._settings.incumbent, self._id),
+            reservoir=self._settings.reservoir,
+            translated=partial(statuses_as_errors, self._plane.StatusError),
+        )
+        runs = GateRuns(
+            subject,
+            gates,
+            is_cancelled=lambda: progress.cancellation.is_cancelled,
+            clock=self._clock,
+        )
+        verdicts = []
+        for verdict in runs.run():
+            self._tell(verdict, progress)
+            verdicts.append(verdict)
+        error = refusal(self._id, verdicts)
+        if error is not None:
+            raise error
+
+    def _tell(self, verdict: GateVerdict, progress: LoadProgress) -> None:
+        progress.gate_ended(verdict)
+        if verdict.is_passed:
+            return
+        log = _log.error if verdict.mode == GateMode.ENFORCE.value else _log.warning
+        log(
+            "gate_not_passed",
+            model=self._id.name,
+            version=self._id.version,
+            gate=verdict.gate,
+            mode=verdict.mode,
+            reason=verdict.reason,
+            **verdict.figures,
         )
 
     def _answer(self, call: Callable[[bytes], Answer], request: bytes) -> Answer:

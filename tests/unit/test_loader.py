@@ -111,6 +111,7 @@ def test_loader_times_every_stage(version: Path) -> None:
         "init 1",
         "make_callables 1",
         "warm_up 0",
+        "gates 0",
     ]
 
 

@@ -1,0 +1,283 @@
+"""Gate runs: what the gates look at, done on the loader's thread. `gates.py` decides what it means.
+
+A version's answers are compared with the golden ones of its own warm-up file, and with those of its
+predecessor, which serves meanwhile (`gate_trials.py`).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from itertools import accumulate, islice
+
+import structlog
+
+from serving.clock import Clock
+from serving.errors import Cancelled, MillpondError, from_exception
+from serving.gate_trials import (
+    GateSubject,
+    GateTrials,
+    PredecessorGone,
+    Predict,
+    Trial,
+    TrialRequest,
+    latencies_of,
+)
+from serving.gates import (
+    Gate,
+    convergence_ratio,
+    drift_faults,
+    drift_figures,
+    golden_faults,
+    golden_figures,
+    golden_tolerance,
+    latency_faults,
+    latency_figures,
+    mode_of,
+    refused,
+    signature_faults,
+    skipped,
+    verdict_of,
+    warm_up_faults,
+)
+from serving.model_settings import GateMode, GateSettings
+from serving.servable import GateVerdict
+from serving.tensor_compare import Comparison, Tolerance, compare_responses
+from warmup.prediction_log import PREDICT, WARM_UP_FILE, Log, has_response, kind_of, read_logs
+
+REQUEST_COUNT_MAX = 64
+"""Of those that both versions are sent: with more a swap takes longer and the verdict is the same."""
+
+REQUEST_BYTES_MAX = 64 * 2**20
+"""Of those, together: they are all in memory until the last round."""
+
+_WRITES = "a request may change a variable"
+
+_log = structlog.get_logger(__name__)
+
+
+class WarmUpWatch:
+    """Stands between a warm-up and a version's `predict`: times the runs, and lets none fail the
+    warm-up where `is_tolerant`. One thread, one warm-up.
+    """
+
+    def __init__(self, predict: Predict, *, is_tolerant: bool, clock: Clock) -> None:
+        self._predict = predict
+        self._is_tolerant = is_tolerant
+        self._clock = clock
+        self._last_request: bytes | None = None
+        self._durations_ns: list[list[int]] = []
+        self._faults: list[str] = []
+
+    def run(self, warm_up: Callable[[Predict], object]) -> None:
+        """Raises Cancelled, and what else `warm_up` raises where it is not tolerant."""
+        try:
+            warm_up(self._timed_predict)
+        except Cancelled:
+            raise
+        except Exception as error:
+            self._faults.append(str(from_exception(error)))
+            if not (self._is_tolerant and isinstance(error, (MillpondError, OSError))):
+                raise
+
+    def verdict(self, mode: GateMode) -> GateVerdict:
+        """What the warm-up gate says of it."""
+        figures: dict[str, float] = {
+            "record_count": len(self._durations_ns),
+            "fault_count": len(self._faults),
+        }
+        ratio = convergence_ratio(self._durations_ns)
+        if ratio is not None:
+            figures["convergence_ratio"] = ratio
+        return verdict_of(Gate.WARM_UP, mode, warm_up_faults(self._faults), figures)
+
+    def _timed_predict(self, request: bytes) -> bytes:
+        if request != self._last_request:  # The iterations of a record come one after the other.
+            self._durations_ns.append([])
+            self._last_request = request
+        started_ns = self._clock.now_ns()
+        try:
+            return self._predict(request)
+        except Cancelled:
+            raise
+        except MillpondError as error:
+            if not self._is_tolerant:
+                raise
+            self._faults.append(f"record {len(self._durations_ns)}: {error}")
+            return b""
+        finally:
+            self._durations_ns[-1].append(self._clock.now_ns() - started_ns)
+
+
+class GateRuns:
+    """The gates of one version after its warm-up. Loader thread; made for one load.
+
+    Each request is run at the thread's priority, and cancellation is looked at before it.
+    """
+
+    def __init__(
+        self,
+        subject: GateSubject,
+        settings: GateSettings,
+        *,
+        is_cancelled: Callable[[], bool],
+        clock: Clock,
+    ) -> None:
+        self._subject = subject
+        self._settings = settings
+        self._trials = GateTrials(subject, settings, is_cancelled=is_cancelled, clock=clock)
+
+    def run(self) -> Iterator[GateVerdict]:
+        """Yields the verdict of each gate that is not off, once it is there.
+
+        Without a predecessor only the golden answers are looked at. Raises Cancelled.
+        """
+        runs: dict[Gate, Callable[[GateMode], GateVerdict]] = {
+            Gate.SIGNATURE: self._signature,
+            Gate.GOLDEN: self._golden,
+            Gate.LATENCY: self._latency,
+            Gate.DRIFT: self._drift,
+            Gate.SHADOW: self._shadow,
+        }
+        for gate, run in runs.items():
+            mode = mode_of(gate, self._settings)
+            is_possible = self._trials.has_predecessor or gate is Gate.GOLDEN
+            if mode is not GateMode.OFF and is_possible:
+                yield self._guarded(gate, mode, run)
+
+    def _guarded(
+        self, gate: Gate, mode: GateMode, run: Callable[[GateMode], GateVerdict]
+    ) -> GateVerdict:
+        try:
+            with self._subject.translated():
+                return run(mode)
+        except Cancelled:
+            raise
+        except PredecessorGone:
+            return skipped(gate, mode, "the predecessor went away meanwhile")
+        except Exception as error:  # noqa: BLE001 (a gate that breaks is not passed, and no more)
+            _log.exception("gate_broken", gate=gate.value)
+            return verdict_of(gate, mode, [f"could not be run: {error!r}"])
+
+    # --- The gates --------------------------------------------------------------------------------
+
+    def _signature(self, mode: GateMode) -> GateVerdict:
+        before = self._trials.read_predecessor(lambda servable: servable.signature_def_map())
+        after = self._subject.candidate.signature_def_map()
+        return verdict_of(Gate.SIGNATURE, mode, signature_faults(before, after))
+
+    def _golden(self, mode: GateMode) -> GateVerdict:
+        if self._subject.candidate.may_write_variables:
+            return skipped(Gate.GOLDEN, mode, _WRITES)
+        tolerance = golden_tolerance(self._settings)
+        # All of them, however many: their replay in the warm-up took as long.
+        comparisons = [
+            self._compare_with_golden(log, tolerance)
+            for log in self._predict_logs()
+            if has_response(log)
+        ]
+        if not comparisons:
+            return skipped(Gate.GOLDEN, mode, "no warm-up record holds a response")
+        figures = golden_figures(comparisons)
+        return verdict_of(Gate.GOLDEN, mode, golden_faults(comparisons), figures)
+
+    def _latency(self, mode: GateMode) -> GateVerdict:
+        if self._may_write_variables():
+            return skipped(Gate.LATENCY, mode, _WRITES)
+        latencies = latencies_of(self._compared)
+        if not latencies:
+            return skipped(Gate.LATENCY, mode, "no request that both versions answer")
+        faults = latency_faults(latencies, self._settings.latency_ratio_max)
+        return verdict_of(Gate.LATENCY, mode, faults, latency_figures(latencies))
+
+    def _drift(self, mode: GateMode) -> GateVerdict:
+        if self._may_write_variables():
+            return skipped(Gate.DRIFT, mode, _WRITES)
+        comparisons = self._drifts(self._compared)
+        if not comparisons:
+            return skipped(Gate.DRIFT, mode, "no request whose right answer is not known")
+        faults = drift_faults(comparisons, self._settings.drift_share_max)
+        return verdict_of(Gate.DRIFT, mode, faults, drift_figures(comparisons))
+
+    def _shadow(self, mode: GateMode) -> GateVerdict:
+        if self._may_write_variables():
+            return skipped(Gate.SHADOW, mode, _WRITES)
+        if self._subject.reservoir is None:
+            return skipped(
+                Gate.SHADOW, mode, "no live requests are kept (--self_warmup_requests=0)"
+            )
+        trials = list(self._trials.shadowed(self._subject.reservoir))
+        if not trials:
+            seconds = self._settings.shadow_seconds
+            return skipped(Gate.SHADOW, mode, f"no request came anew within {seconds:g} s")
+        comparisons, latencies = self._drifts(trials), latencies_of(trials)
+        faults = [
+            *drift_faults(comparisons, self._settings.drift_share_max),
+            *latency_faults(latencies, self._settings.latency_ratio_max),
+        ]
+        figures = {**drift_figures(comparisons), **latency_figures(latencies)}
+        return verdict_of(Gate.SHADOW, mode, faults, figures)
+
+    # --- What they look at ------------------------------------------------------------------------
+
+    def _may_write_variables(self) -> bool:
+        """Then nothing is compared: what a client asked for once must not happen twice."""
+        return self._subject.candidate.may_write_variables or self._trials.read_predecessor(
+            lambda servable: servable.may_write_variables
+        )
+
+    @cached_property
+    def _compared(self) -> list[Trial]:
+        """For the latency and the drift gate together."""
+        return self._trials.compared(self._trial_requests())
+
+    def _trial_requests(self) -> list[TrialRequest]:
+        """The first records of the file; those of the reservoir where there are none."""
+        requests = self._recorded_requests()
+        if not requests and self._subject.reservoir is not None:
+            live = self._subject.reservoir.requests()[:REQUEST_COUNT_MAX]
+            requests = [TrialRequest(request=request) for request in live]
+        return _within_bytes(requests, REQUEST_BYTES_MAX)
+
+    def _recorded_requests(self) -> list[TrialRequest]:
+        try:
+            return [
+                TrialRequest(
+                    request=log.predict_log.request.SerializeToString(),
+                    has_golden=has_response(log),
+                )
+                for log in islice(self._predict_logs(), REQUEST_COUNT_MAX)
+            ]
+        except (MillpondError, OSError):
+            return []  # A damaged file is the warm-up gate's to tell of.
+
+    def _predict_logs(self) -> Iterator[Log]:
+        path = self._subject.directory / WARM_UP_FILE
+        if path.exists():
+            yield from (log for log in read_logs(path) if kind_of(log) == PREDICT)
+
+    def _compare_with_golden(self, log: Log, tolerance: Tolerance) -> Comparison:
+        try:
+            actual, _ = self._trials.ask_candidate(log.predict_log.request.SerializeToString())
+        except Cancelled:
+            raise
+        except MillpondError as error:
+            return refused(error)
+        return compare_responses(log.predict_log.response.SerializeToString(), actual, tolerance)
+
+    def _drifts(self, trials: Sequence[Trial]) -> list[Comparison]:
+        """Where golden answers are looked at, they say what is right, and not the predecessor."""
+        has_golden_gate = self._settings.golden is not GateMode.OFF
+        return [
+            trial.comparison
+            for trial in trials
+            if not (has_golden_gate and trial.trial_request.has_golden)
+        ]
+
+
+def _within_bytes(requests: Sequence[TrialRequest], bytes_max: int) -> list[TrialRequest]:
+    """The first of `requests`, one at least, that are no more than `bytes_max` together."""
+    sizes = accumulate(len(request.request) for request in requests)
+    return [
+        request
+        for index, (request, size) in enumerate(zip(requests, sizes, strict=True))
+        if index == 0 or size <= bytes_max
+    ]

@@ -1,0 +1,230 @@
+"""Gate trials: the same requests, run in turn on a new version and on its predecessor."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from serving.clock import NS_PER_SECOND, Clock
+from serving.errors import Cancelled, FailedPrecondition, MillpondError
+from serving.gates import Latency, drift_tolerance, latency_faults, refused
+from serving.model_settings import GateMode, GateSettings
+from serving.servable import Servable
+from serving.tensor_compare import Comparison, compare_responses
+
+TIME_BUDGET_SECONDS = 2.0
+"""Of a comparison of given requests. Slow models get fewer rounds, then fewer requests: a swap is
+not to wait for a bench."""
+
+# A round more would change little: each request counts with its fastest.
+ROUND_COUNT = 3
+
+# Rounds until a version is called slow. Where live requests keep the machine busy, 3 are sometimes
+# not enough for each request to be answered once undisturbed; a slow version stays slow.
+ROUND_COUNT_MAX = 20
+
+SHADOW_POLL_SECONDS = 0.1
+"""The reservoir takes about 20 requests a second."""
+
+Predict = Callable[[bytes], bytes]
+Answer = TypeVar("Answer")
+
+
+class RequestReservoir(Protocol):
+    """See `loader.RequestReservoir`."""
+
+    def requests(self) -> Sequence[bytes]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateSubject:
+    """A version that is warm and not yet published, and what its gates may look at.
+
+    `incumbent` is asked for each time: while the gates run, the predecessor may be unloaded.
+    `translated` raises the data plane's errors as MillpondErrors.
+    """
+
+    directory: Path
+    candidate: Servable
+    incumbent: Callable[[], Servable | None]
+    reservoir: RequestReservoir | None
+    translated: Callable[[], AbstractContextManager[None]]
+
+
+class PredecessorGone(Exception):
+    """It is unloaded, or will be: nobody is served better by a version that waits to be compared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRequest:
+    """A request for both versions; `has_golden` where the right answer to it is known."""
+
+    request: bytes
+    has_golden: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A request that the predecessor answered, and what the new version made of it.
+
+    `latency` is None where that was an error.
+    """
+
+    trial_request: TrialRequest
+    comparison: Comparison
+    latency: Latency | None
+
+
+def latencies_of(trials: Sequence[Trial]) -> list[Latency]:
+    """Those of the requests that both versions answered."""
+    return [trial.latency for trial in trials if trial.latency is not None]
+
+
+class GateTrials:
+    """Runs requests on a version and on its predecessor, on the calling thread, the loader's.
+
+    What raises may raise Cancelled, before the next request once `is_cancelled`, and
+    PredecessorGone.
+    """
+
+    def __init__(
+        self,
+        subject: GateSubject,
+        settings: GateSettings,
+        *,
+        is_cancelled: Callable[[], bool],
+        clock: Clock,
+    ) -> None:
+        self._subject = subject
+        self._settings = settings
+        self._is_cancelled = is_cancelled
+        self._clock = clock
+        self._incumbent = subject.incumbent()
+
+    @property
+    def has_predecessor(self) -> bool:
+        """Whether there was one when the trials began."""
+        return self._incumbent is not None
+
+    def read_predecessor(self, read: Callable[[Servable], Answer]) -> Answer:
+        """What `read` finds at the predecessor. Raises."""
+        try:
+            with self._subject.translated():
+                return read(self._predecessor())
+        except FailedPrecondition as error:
+            raise PredecessorGone from error
+
+    def ask_candidate(self, request: bytes) -> tuple[bytes, int]:
+        """The new version's answer and the nanoseconds that it took. Raises, MillpondErrors too."""
+        return self._ask(self._subject.candidate.predict, request)
+
+    def compared(self, requests: Sequence[TrialRequest]) -> list[Trial]:
+        """Those of `requests` that the predecessor answers, within TIME_BUDGET_SECONDS. Raises."""
+        end_ns = self._clock.now_ns() + round(TIME_BUDGET_SECONDS * NS_PER_SECOND)
+        trials: list[Trial] = []
+        for request in requests:
+            if trials and self._clock.now_ns() >= end_ns:
+                break
+            trials += self._tried(request)
+        if self._settings.latency is GateMode.OFF:
+            return trials
+        for round_number in range(1, ROUND_COUNT_MAX):
+            is_slow = latency_faults(latencies_of(trials), self._settings.latency_ratio_max)
+            if self._clock.now_ns() >= end_ns or (round_number >= ROUND_COUNT and not is_slow):
+                break
+            trials = [self._again(trial, round_number, end_ns) for trial in trials]
+        return trials
+
+    def shadowed(self, reservoir: RequestReservoir) -> Iterator[Trial]:
+        """Yields live requests that come from now on, for `shadow_seconds` or until there are
+        `shadow_request_count`. Raises.
+        """
+        end_ns = self._clock.now_ns() + round(self._settings.shadow_seconds * NS_PER_SECOND)
+        left_count = self._settings.shadow_request_count
+        seen = set(reservoir.requests())
+        while left_count > 0 and self._clock.now_ns() < end_ns:
+            requests = reservoir.requests()
+            for request in requests:
+                if request in seen or left_count == 0 or self._clock.now_ns() >= end_ns:
+                    continue
+                for trial in self._tried(TrialRequest(request=request)):
+                    left_count -= 1
+                    yield self._settled(trial, end_ns)
+            # One that has left the reservoir and is there again will have come anew.
+            seen = set(requests)
+            self._wait()
+
+    def _wait(self) -> None:
+        self._check_is_wanted()
+        self._predecessor()
+        idle = threading.Condition()
+        with idle:
+            self._clock.wait(idle, SHADOW_POLL_SECONDS)
+
+    # --- One request ------------------------------------------------------------------------------
+
+    def _tried(self, trial_request: TrialRequest) -> list[Trial]:
+        """Empty where the predecessor refuses the request: then there is nothing to compare."""
+        try:
+            expected, predecessor_ns = self._ask_predecessor(trial_request.request)
+        except Cancelled:
+            raise
+        except MillpondError:
+            return []
+        try:
+            actual, candidate_ns = self.ask_candidate(trial_request.request)
+        except Cancelled:
+            raise
+        except MillpondError as error:
+            return [Trial(trial_request=trial_request, comparison=refused(error), latency=None)]
+        comparison = compare_responses(expected, actual, drift_tolerance(self._settings))
+        latency = Latency(predecessor_ns=predecessor_ns, candidate_ns=candidate_ns)
+        return [Trial(trial_request=trial_request, comparison=comparison, latency=latency)]
+
+    def _settled(self, trial: Trial, end_ns: int) -> Trial:
+        for round_number in range(1, ROUND_COUNT):
+            trial = self._again(trial, round_number, end_ns)
+        return trial
+
+    def _again(self, trial: Trial, round_number: int, end_ns: int) -> Trial:
+        """Another round, where there is time for it."""
+        if trial.latency is None or self._clock.now_ns() >= end_ns:
+            return trial
+        try:
+            latency = self._latency(trial.trial_request.request, round_number)
+        except Cancelled:
+            raise
+        except MillpondError:
+            return trial  # What is answered only now and then has been compared once.
+        return replace(trial, latency=trial.latency.or_faster(latency))
+
+    def _latency(self, request: bytes, round_number: int) -> Latency:
+        # In turn, or one of them would always run on the caches that the other has warmed.
+        if round_number % 2:
+            _, candidate_ns = self.ask_candidate(request)
+            _, predecessor_ns = self._ask_predecessor(request)
+        else:
+            _, predecessor_ns = self._ask_predecessor(request)
+            _, candidate_ns = self.ask_candidate(request)
+        return Latency(predecessor_ns=predecessor_ns, candidate_ns=candidate_ns)
+
+    def _ask_predecessor(self, request: bytes) -> tuple[bytes, int]:
+        return self._ask(self._predecessor().predict, request)
+
+    def _ask(self, predict: Predict, request: bytes) -> tuple[bytes, int]:
+        self._check_is_wanted()
+        started_ns = self._clock.now_ns()
+        with self._subject.translated():
+            answer = predict(request)
+        return answer, self._clock.now_ns() - started_ns
+
+    def _predecessor(self) -> Servable:
+        if self._incumbent is None or self._subject.incumbent() is not self._incumbent:
+            raise PredecessorGone
+        return self._incumbent
+
+    def _check_is_wanted(self) -> None:
+        if self._is_cancelled():
+            raise Cancelled("gates stopped; the version is no longer aspired")

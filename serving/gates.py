@@ -1,0 +1,318 @@
+"""Gates: what a version must pass before it is AVAILABLE. From what was seen to a verdict; pure.
+
+`gate_runs.py` does the looking. A fault is one short text of what is wrong; a gate without any is
+passed. The predecessor is the version that serves while the new one waits.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import ceil
+from statistics import median
+from typing import TypeAlias
+
+from serving.clock import NS_PER_SECOND
+from serving.errors import FailedPrecondition, MillpondError
+from serving.model_settings import GateMode, GateSettings
+from serving.protos import get_model_metadata_pb2, meta_graph_pb2, tensor_shape_pb2
+from serving.servable import GateVerdict, ServableId
+from serving.tensor_compare import Comparison, Tolerance
+from serving.tensor_proto import data_type_name
+
+# Between two versions' p99s: a scheduler's tick or a cache miss more or less is no slow model.
+LATENCY_NOISE_SECONDS = 0.0002
+
+# Values this near to 0 are 0 to whoever compares relative differences.
+DRIFT_ABSOLUTE_TOLERANCE = 1e-6
+
+# A reason stands in a log line and in a status: the first few faults of a kind name the rest.
+_FAULT_COUNT_MAX = 3
+
+# Signatures of TensorFlow's own, which no client may ask for.
+_INTERNAL_SIGNATURE_PREFIX = "__saved_model_"
+
+
+class Gate(Enum):
+    """The gates, in the order in which a version meets them. `GateSettings` has a mode for each."""
+
+    WARM_UP = "warm_up"
+    SIGNATURE = "signature"
+    GOLDEN = "golden"
+    LATENCY = "latency"
+    DRIFT = "drift"
+    SHADOW = "shadow"
+
+
+def mode_of(gate: Gate, settings: GateSettings) -> GateMode:
+    """What comes of `gate` not being passed."""
+    mode: GateMode = getattr(settings, gate.value)
+    return mode
+
+
+def verdict_of(
+    gate: Gate,
+    mode: GateMode,
+    faults: Iterable[str],
+    figures: Mapping[str, float] | None = None,
+) -> GateVerdict:
+    """Passed where there are no faults; they are the reason where there are."""
+    found = list(faults)
+    return GateVerdict(
+        gate=gate.value,
+        mode=mode.value,
+        is_passed=not found,
+        reason="; ".join(found),
+        figures=figures or {},
+    )
+
+
+def skipped(gate: Gate, mode: GateMode, why: str) -> GateVerdict:
+    """Passed, because there is nothing to hold against the version."""
+    return GateVerdict(gate=gate.value, mode=mode.value, is_passed=True, reason=f"skipped: {why}")
+
+
+def refusal(servable_id: ServableId, verdicts: Iterable[GateVerdict]) -> FailedPrecondition | None:
+    """Why the version may not serve: the enforced gates that it did not pass. None where it may."""
+    failed = [
+        f"gate {verdict.gate!r}: {verdict.reason}"
+        for verdict in verdicts
+        if verdict.mode == GateMode.ENFORCE.value and not verdict.is_passed
+    ]
+    if not failed:
+        return None
+    return FailedPrecondition(
+        f"{servable_id} did not pass {'; '.join(failed)}; export it again, or set the gate to "
+        f"{GateMode.WARN.value!r}"
+    )
+
+
+# --- Warm-up --------------------------------------------------------------------------------------
+
+
+def warm_up_faults(faults: Sequence[str]) -> list[str]:
+    """One fault of all that the records, and their file, gave rise to."""
+    return [_first_few(faults)] if faults else []
+
+
+def convergence_ratio(durations_ns: Iterable[Sequence[int]]) -> float | None:
+    """How settled a warm-up left the version: each record's last iteration over the median of those
+    before it, and of that the median over the records.
+
+    Around 1: further iterations would gain nothing. Far below: the last was still gaining. None
+    where no record was iterated. It is told and not judged: by default records run once, and the
+    latency gate looks at what a version that is not warm would be slow in.
+    """
+    ratios = [
+        record[-1] / max(median(record[:-1]), 1) for record in durations_ns if len(record) > 1
+    ]
+    return median(ratios) if ratios else None
+
+
+# --- Signature ------------------------------------------------------------------------------------
+
+_Tensors: TypeAlias = Mapping[str, meta_graph_pb2.TensorInfo]
+_Shape: TypeAlias = tensor_shape_pb2.TensorShapeProto
+
+
+def signature_faults(before: bytes, after: bytes) -> list[str]:
+    """What clients of `before` would miss in `after`, both serialized SignatureDefMaps."""
+    was, now = _signatures(before), _signatures(after)
+    faults = []
+    for name in sorted(was):
+        if name not in now:
+            faults.append(f"signature {name!r} is gone")
+            continue
+        differences = [
+            *_input_faults(was[name].inputs, now[name].inputs),
+            *_output_faults(was[name].outputs, now[name].outputs),
+        ]
+        if differences:
+            faults.append(f"signature {name!r}: {', '.join(differences)}")
+    return faults
+
+
+def _signatures(serialized: bytes) -> dict[str, meta_graph_pb2.SignatureDef]:
+    signatures = get_model_metadata_pb2.SignatureDefMap.FromString(serialized).signature_def
+    return {
+        name: signature
+        for name, signature in signatures.items()
+        if not name.startswith(_INTERNAL_SIGNATURE_PREFIX)
+    }
+
+
+def _input_faults(was: _Tensors, now: _Tensors) -> list[str]:
+    gone = [f"input {name!r} is gone" for name in sorted(set(was) - set(now))]
+    added = [f"input {name!r} is new" for name in sorted(set(now) - set(was))]
+    refused = [
+        f"input {name!r} is {_text(now[name])}, was {_text(was[name])}"
+        for name in sorted(set(was) & set(now))
+        if was[name].dtype != now[name].dtype
+        or not _accepts(now[name].tensor_shape, was[name].tensor_shape)
+    ]
+    return gone + added + refused
+
+
+def _output_faults(was: _Tensors, now: _Tensors) -> list[str]:
+    gone = [f"output {name!r} is gone" for name in sorted(set(was) - set(now))]
+    changed = [
+        f"output {name!r} is {_text(now[name])}, was {_text(was[name])}"
+        for name in sorted(set(was) & set(now))
+        if was[name].dtype != now[name].dtype
+        or not _has_same_rank(now[name].tensor_shape, was[name].tensor_shape)
+    ]
+    return gone + changed
+
+
+def _accepts(shape: _Shape, clients: _Shape) -> bool:
+    """Whether an input of `shape` takes every tensor that one of `clients` took."""
+    if shape.unknown_rank:
+        return True
+    if clients.unknown_rank or len(shape.dim) != len(clients.dim):
+        return False
+    return all(
+        mine.size < 0 or mine.size == theirs.size
+        for mine, theirs in zip(shape.dim, clients.dim, strict=True)
+    )
+
+
+def _has_same_rank(one: _Shape, other: _Shape) -> bool:
+    return one.unknown_rank or other.unknown_rank or len(one.dim) == len(other.dim)
+
+
+def _text(tensor: meta_graph_pb2.TensorInfo) -> str:
+    shape = tensor.tensor_shape
+    sizes = ",".join("?" if dim.size < 0 else str(dim.size) for dim in shape.dim)
+    dims = "…" if shape.unknown_rank else sizes
+    return f"{data_type_name(tensor.dtype).removeprefix('DT_').lower()}[{dims}]"
+
+
+# --- Latency --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latency:
+    """How long one request took on both versions: the fastest of its rounds.
+
+    A background thread loses its core and rests in between, which is no property of a version.
+    """
+
+    predecessor_ns: int
+    candidate_ns: int
+
+    def or_faster(self, other: "Latency") -> "Latency":
+        """Of two rounds the faster one, by version."""
+        return Latency(
+            predecessor_ns=min(self.predecessor_ns, other.predecessor_ns),
+            candidate_ns=min(self.candidate_ns, other.candidate_ns),
+        )
+
+
+def latency_figures(latencies: Sequence[Latency]) -> dict[str, float]:
+    """p99 over the requests, which is the slowest of them where they are fewer than 100."""
+    if not latencies:
+        return {"request_count": 0}
+    predecessor = _p99_seconds([latency.predecessor_ns for latency in latencies])
+    candidate = _p99_seconds([latency.candidate_ns for latency in latencies])
+    return {
+        "request_count": len(latencies),
+        "p99_seconds": candidate,
+        "predecessor_p99_seconds": predecessor,
+        # A predecessor below the clock's resolution is as slow as its tick.
+        "p99_ratio": candidate / max(predecessor, 1 / NS_PER_SECOND),
+    }
+
+
+def latency_faults(latencies: Sequence[Latency], ratio_max: float) -> list[str]:
+    """p99 that is more than `ratio_max` times the predecessor's, beyond what is noise."""
+    if not latencies:
+        return []
+    figures = latency_figures(latencies)
+    now, was = figures["p99_seconds"], figures["predecessor_p99_seconds"]
+    if now <= was * ratio_max or now - was <= LATENCY_NOISE_SECONDS:
+        return []
+    return [
+        f"p99 over {len(latencies)} requests is {now * 1e3:.3g} ms, {figures['p99_ratio']:.3g} times "
+        f"the predecessor's {was * 1e3:.3g} ms, and at most {ratio_max:g} times is allowed"
+    ]
+
+
+def _p99_seconds(durations_ns: Sequence[int]) -> float:
+    return sorted(durations_ns)[ceil(0.99 * len(durations_ns)) - 1] / NS_PER_SECOND
+
+
+# --- Answers --------------------------------------------------------------------------------------
+
+
+def golden_tolerance(settings: GateSettings) -> Tolerance:
+    """How near a golden answer has to be met."""
+    return Tolerance(
+        relative=settings.golden_relative_tolerance, absolute=settings.golden_absolute_tolerance
+    )
+
+
+def drift_tolerance(settings: GateSettings) -> Tolerance:
+    """How far a value may be from the predecessor's and still count as the same."""
+    return Tolerance(relative=settings.drift_tolerance, absolute=DRIFT_ABSOLUTE_TOLERANCE)
+
+
+def golden_faults(comparisons: Sequence[Comparison]) -> list[str]:
+    """What differs from the golden answers: all of it is a fault."""
+    wrong = [_golden_fault(comparison) for comparison in comparisons]
+    texts = [text for text in wrong if text]
+    if not texts:
+        return []
+    return [f"{len(texts)} of {len(comparisons)} golden answers differ: {_first_few(texts)}"]
+
+
+def _golden_fault(comparison: Comparison) -> str:
+    added = [f"output {name!r} is new" for name in comparison.added_outputs]
+    changed = [comparison.first_change] if comparison.first_change else []
+    return ", ".join([*comparison.faults, *added, *changed])
+
+
+def golden_figures(comparisons: Sequence[Comparison]) -> dict[str, float]:
+    """How many answers were looked at, and how many differ."""
+    failed_count = sum(bool(_golden_fault(comparison)) for comparison in comparisons)
+    return {"golden_count": len(comparisons), "failed_count": failed_count}
+
+
+def drift_faults(comparisons: Sequence[Comparison], share_max: float) -> list[str]:
+    """What no retraining explains, and values that changed in more than `share_max` of all.
+
+    An output more is none: clients that know nothing of it ask for nothing new.
+    """
+    faulty = [", ".join(comparison.faults) for comparison in comparisons if comparison.faults]
+    found = []
+    if faulty:
+        found.append(f"{len(faulty)} of {len(comparisons)} answers: {_first_few(faulty)}")
+    changed_ratio = drift_figures(comparisons)["changed_ratio"]
+    if changed_ratio > share_max:
+        first = next(c.first_change for c in comparisons if c.first_change)
+        found.append(
+            f"{changed_ratio:.1%} of the values changed, and at most {share_max:.1%} may: {first}"
+        )
+    return found
+
+
+def drift_figures(comparisons: Sequence[Comparison]) -> dict[str, float]:
+    """How much was compared and what share of it changed."""
+    value_count = sum(comparison.value_count for comparison in comparisons)
+    changed_count = sum(comparison.changed_count for comparison in comparisons)
+    return {
+        "answer_count": len(comparisons),
+        "value_count": value_count,
+        "changed_ratio": changed_count / value_count if value_count else 0.0,
+    }
+
+
+def refused(error: MillpondError) -> Comparison:
+    """Of a request that should have an answer and has an error."""
+    return Comparison(faults=(f"refused: {error}",))
+
+
+def _first_few(texts: Sequence[str]) -> str:
+    """The different ones of `texts`, the rest of them as a number."""
+    different = list(dict.fromkeys(texts))
+    shown = " / ".join(different[:_FAULT_COUNT_MAX])
+    more_count = len(different) - _FAULT_COUNT_MAX
+    return f"{shown} / and {more_count} more" if more_count > 0 else shown
