@@ -1,0 +1,84 @@
+"""`python -m warmup` on exported models, and a server that replays what it wrote.
+
+A request of `slow` runs for as long as it says, so the seconds of the stage tell what was replayed.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from serving.client import Client
+from serving.servable import AVAILABLE
+from serving.tensor_proto import from_tensor_proto
+from tests.integration.clients import wait_for_states
+from tests.integration.conftest import StartServer
+from tests.integration.exports import ECHO_DTYPES, drop, let_settle
+from tests.integration.logs import wait_for_log
+from warmup.prediction_log import WARM_UP_FILE, read_logs
+
+
+def warmup(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "warmup", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.fixture
+def slow_version(slow_export: Path, tmp_path: Path) -> Path:
+    """A copy of `slow` that a test may write to."""
+    return shutil.copytree(slow_export, tmp_path / "slow")
+
+
+def test_server_replays_what_synthesize_wrote(
+    slow_version: Path, base_path: Path, start_server: StartServer
+):
+    result = warmup("synthesize", slow_version, "--signature=serving_default", "--count=3")
+    assert result.returncode == 0, result.stderr
+    assert warmup("check", slow_version).stdout.endswith(": sound\n")
+    logs = list(read_logs(slow_version / WARM_UP_FILE))
+    seconds = sum(
+        from_tensor_proto(log.predict_log.request.inputs["seconds"]).item() for log in logs
+    )
+    assert len(logs) == 3
+    drop(let_settle(slow_version), base_path, 1)
+    server = start_server(
+        model_name="slow", base_path=base_path, num_request_iterations_for_warmup=2
+    )
+    available = wait_for_log(server, "version_available", version=1)
+    assert 2 * seconds <= available["warm_up_seconds"] < 2 * seconds + 5
+
+
+def test_version_with_synthesized_records_of_every_dtype_is_served(
+    echo_export: Path, tmp_path: Path, base_path: Path, start_server: StartServer
+):
+    version = shutil.copytree(echo_export, tmp_path / "echo")
+    result = warmup("synthesize", version, "--batch-sizes=1,8", "--int-max=2")
+    assert result.returncode == 0, result.stderr
+    left_out = {line.split("'")[1] for line in result.stderr.splitlines()}
+    assert left_out == {f"echo_{dtype}" for dtype in ECHO_DTYPES if dtype.lstrip("u")[0] == "q"}
+    assert warmup("check", version).returncode == 0
+    drop(let_settle(version), base_path, 1)
+    server = start_server(model_name="echo", base_path=base_path)
+    with Client(server.target) as client:
+        wait_for_states(client, "echo", {1: AVAILABLE})
+
+
+def test_check_tells_what_another_model_would_not_take(
+    echo_export: Path, slow_version: Path, tmp_path: Path
+):
+    output = tmp_path / "requests"
+    assert warmup("synthesize", echo_export, "--signature=pick", "--output", output).returncode == 0
+    (slow_version / WARM_UP_FILE).parent.mkdir(exist_ok=True)
+    shutil.copy(output, slow_version / WARM_UP_FILE)
+    result = warmup("check", slow_version)
+    assert result.returncode == 1
+    assert result.stdout == (
+        "record 1: no signature 'pick'; the version has ['quick', 'serving_default']\n"
+    )
