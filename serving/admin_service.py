@@ -1,51 +1,178 @@
 """Millpond's own rare RPCs, for its command line. Requests and replies are JSON (UTF-8).
 
-TensorFlow Serving has no RPC that lists models: GetModelStatus wants a name.
+TensorFlow Serving has no RPC that lists models (GetModelStatus wants a name), and none that puts an
+earlier version back.
 """
 
 import json
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from serving.servable import ServableStatus
+from serving.errors import InvalidArgument, Unavailable
+from serving.found_versions import Note
+from serving.servable import Servable, ServableId, ServableStatus
+from serving.stream import StreamStatus
+from serving.succession import Rollback
 
 if TYPE_CHECKING:
     from serving.state_monitor import Statuses
 
 LIST_MODELS = "/millpond.v1.Admin/ListModels"
+ROLLBACK = "/millpond.v1.Admin/Rollback"
+PROMOTE = "/millpond.v1.Admin/Promote"
+ALLOW = "/millpond.v1.Admin/Allow"
+
+ANSWER_TIMEOUT_SECONDS = 10.0
+"""The control thread answers within a millisecond; one that does not is stuck, which is to be told."""
+
+Answer = TypeVar("Answer")
+
+
+class VersionControl(Protocol):
+    """What `AspiredVersionsManager` does at a person's word, and says of its streams."""
+
+    def rollback(self, name: str, *, is_cold_allowed: bool) -> Future[Rollback]: ...
+    def promote(self, name: str) -> Future[int]: ...
+    def allow(self, name: str, version: int) -> Future[None]: ...
+    def stream_status(self, name: str) -> StreamStatus | None: ...
+    def servable(self, servable_id: ServableId) -> Servable | None: ...
 
 
 class AdminService:
-    """Answers `LIST_MODELS`. On the thread of the rare calls; keeps nothing between two of them."""
+    """On the threads of the rare calls; keeps nothing between two of them.
 
-    def __init__(self, model_names: Sequence[str], statuses: "Callable[[], Statuses]") -> None:
-        """`model_names` are those configured; `statuses` is `StateMonitor.statuses`."""
+    `model_names` are those configured now, `statuses` is `StateMonitor.statuses`, `notes` what a
+    model's source has to tell of its base path.
+    """
+
+    def __init__(
+        self,
+        model_names: Callable[[], Collection[str]],
+        statuses: "Callable[[], Statuses]",
+        control: VersionControl,
+        notes: Callable[[str], Collection[Note]] = lambda name: (),
+    ) -> None:
         self._model_names = model_names
         self._statuses = statuses
+        self._control = control
+        self._notes = notes
+
+    @property
+    def handlers(self) -> Mapping[str, Callable[[bytes], bytes]]:
+        """By the full name of the method."""
+        return {
+            LIST_MODELS: self.list_models,
+            ROLLBACK: self.rollback,
+            PROMOTE: self.promote,
+            ALLOW: self.allow,
+        }
 
     def list_models(self, request: bytes) -> bytes:
-        """Replies `{"models": [{"name", "versions": [{"version", "state", …}]}]}`, by name and version.
+        """Replies `{"models": [{"name", "versions": [{"version", "state", …}], …}]}`, by name and version.
 
         `request` is empty; what a later client puts in there is not looked at. A model without
         versions is listed too: that it has none is what its operator is looking for.
         """
         del request
         statuses = self._statuses()
-        models = [
-            {"name": name, "versions": [_version(status) for status in statuses.get(name, ())]}
-            for name in sorted({*self._model_names, *statuses})
-        ]
+        names = sorted({*self._model_names(), *statuses})
+        models = [self._model(name, statuses.get(name, ())) for name in names]
         return json.dumps({"models": models}).encode()
 
+    def rollback(self, request: bytes) -> bytes:
+        """`{"model", "is_cold_allowed"}` to `{"rolled_back", "version"}`; see the manager's `rollback`.
 
-def _version(status: ServableStatus) -> dict[str, Any]:
+        Once the reply is sent every request sees `version`, where that is no null.
+        """
+        parsed = _parsed(request)
+        is_cold_allowed = bool(parsed.get("is_cold_allowed", False))
+        name = _model_name(parsed)
+        done = _answer(self._control.rollback(name, is_cold_allowed=is_cold_allowed))
+        return json.dumps(asdict(done)).encode()
+
+    def promote(self, request: bytes) -> bytes:
+        """`{"model"}` to `{"version"}`: the canary answers everything. FailedPrecondition without one."""
+        version = _answer(self._control.promote(_model_name(_parsed(request))))
+        return json.dumps({"version": version}).encode()
+
+    def allow(self, request: bytes) -> bytes:
+        """`{"model", "version"}` to `{}`: takes back what a rollback said of that version."""
+        parsed = _parsed(request)
+        version = parsed.get("version")
+        if not isinstance(version, int):
+            raise InvalidArgument(f"version {version!r} is no version number")
+        _answer(self._control.allow(_model_name(parsed), version))
+        return b"{}"
+
+    def _model(self, name: str, statuses: Sequence[ServableStatus]) -> dict[str, Any]:
+        stream = self._control.stream_status(name)
+        return {
+            "name": name,
+            **(asdict(stream) if stream else {}),
+            "notes": [_note(note) for note in sorted(self._notes(name), key=repr)],
+            "versions": [self._version(status) for status in statuses],
+        }
+
+    def _version(self, status: ServableStatus) -> dict[str, Any]:
+        servable = self._control.servable(status.id)
+        return {
+            "version": status.id.version,
+            "state": status.state.name,
+            "stage": status.stage.value if status.stage else None,
+            "stage_seconds": {
+                stage.value: seconds for stage, seconds in status.stage_seconds.items()
+            },
+            "failed_load_count": status.failed_load_count,
+            "state_changed_wall_ns": status.state_changed_wall_ns,
+            "error_code": int(status.health.code),
+            "error_message": status.health.message,
+            "verdicts": [asdict(verdict) for verdict in status.verdicts],
+            **(_figures(servable) if servable else {}),
+        }
+
+
+def _figures(servable: Servable) -> dict[str, Any]:
+    try:
+        statistics, arena = servable.statistics(), servable.arena_statistics()
+    except Exception:  # noqa: BLE001 (it is being destroyed as we ask)
+        return {}
     return {
-        "version": status.id.version,
-        "state": status.state.name,
-        "stage": status.stage.value if status.stage else None,
-        "stage_seconds": {stage.value: seconds for stage, seconds in status.stage_seconds.items()},
-        "failed_load_count": status.failed_load_count,
-        "state_changed_wall_ns": status.state_changed_wall_ns,
-        "error_code": int(status.health.code),
-        "error_message": status.health.message,
+        "request_count": statistics.request_count,
+        "failed_count": statistics.failed_count,
+        "latency_ns_p999": statistics.latency_ns_p999,
+        "arena_resident_bytes": arena.slab_resident_bytes if arena else None,
     }
+
+
+def _note(note: Note) -> dict[str, Any]:
+    return {"event": note.event, "level": note.level, **{k: str(v) for k, v in note.values}}
+
+
+def _parsed(request: bytes) -> dict[str, Any]:
+    try:
+        parsed = json.loads(request)
+    except ValueError as error:
+        raise InvalidArgument(f"the request is no JSON: {error}") from error
+    if not isinstance(parsed, dict):
+        raise InvalidArgument(f"the request is no JSON object but {type(parsed).__name__}")
+    return parsed
+
+
+def _model_name(parsed: Mapping[str, Any]) -> str:
+    name = parsed.get("model")
+    if not isinstance(name, str) or not name:
+        raise InvalidArgument('the request names no model: give {"model": NAME}')
+    return name
+
+
+def _answer(future: Future[Answer]) -> Answer:
+    try:
+        return future.result(ANSWER_TIMEOUT_SECONDS)
+    except FutureTimeoutError as error:
+        raise Unavailable(
+            f"the control thread did not answer in {ANSWER_TIMEOUT_SECONDS:g} s; the server's log "
+            "may say why"
+        ) from error

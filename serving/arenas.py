@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from serving.errors import ResourceExhausted
+from serving.errors import DoesNotFitBeside, ResourceExhausted
 from serving.servable import ArenaRemains, ServableId
 
 _MB = 1_000_000
@@ -144,7 +144,8 @@ class Arenas:
     def _check_available(self, servable_id: ServableId, plan: MemoryPlan, fresh_bytes: int) -> None:
         free_bytes = self._free_bytes()
         if fresh_bytes > free_bytes:
-            raise ResourceExhausted(
+            fits_alone = fresh_bytes <= free_bytes + self._held_by_others_of(servable_id)
+            raise (DoesNotFitBeside if fits_alone else ResourceExhausted)(
                 f"{servable_id} needs {_mb(plan.parameter_bytes)} of memory, {_mb(fresh_bytes)} of "
                 f"it new, and {_mb(max(0, free_bytes))} are available; give the process more "
                 "memory or serve fewer versions"
@@ -154,11 +155,21 @@ class Arenas:
         limit_bytes = self._limits.limit_bytes
         held_bytes = sum(self._held_bytes.values())
         if limit_bytes and held_bytes + plan.parameter_bytes > limit_bytes:
-            raise ResourceExhausted(
+            left_bytes = held_bytes - self._held_by_others_of(servable_id)
+            fits_alone = left_bytes + plan.parameter_bytes <= limit_bytes
+            raise (DoesNotFitBeside if fits_alone else ResourceExhausted)(
                 f"{servable_id} needs {_mb(plan.parameter_bytes)} of memory, the loaded versions "
                 f"have {_mb(held_bytes)}, and --model_memory_limit_bytes is {_mb(limit_bytes)}; raise "
                 "it or serve fewer versions (a swap needs room for two)"
             )
+
+    def _held_by_others_of(self, servable_id: ServableId) -> int:
+        """Of the model's other versions."""
+        return sum(
+            held_bytes
+            for other, held_bytes in self._held_bytes.items()
+            if other.name == servable_id.name and other != servable_id
+        )
 
     def _report_overflow(self, servable_id: ServableId, servable: Any) -> None:
         if servable.arena_overflow_block_count == 0:

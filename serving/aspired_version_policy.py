@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from serving.servable import AVAILABLE, START, ServableId, ServableSnapshot
+from serving.servable import AVAILABLE, END, START, ServableId, ServableSnapshot
 
 
 @dataclass(frozen=True)
@@ -36,19 +36,53 @@ class AvailabilityPreserving:
     """Keeps a version serving at the price of memory for two; the default.
 
     1. Where no version is aspired, or an aspired one is ready, or more than one that is not aspired
-       is ready: unload the lowest ready version that is not aspired.
+       is ready: unload the lowest ready version that is not aspired, a barred one first.
     2. Else load the highest aspired version in START.
 
     So unloading goes first where it is safe, and at most one old version is kept as cover while its
-    successors load or fail. For `Latest(1)` the peak is two versions in memory.
+    successors load or fail. For `Latest(1)` the peak is two versions in memory. A kept version is
+    neither unloaded nor counted.
     """
 
     def next_action(self, snapshots: Sequence[ServableSnapshot]) -> Action | None:
         """See `AspiredVersionPolicy`."""
         aspired = [row for row in snapshots if row.is_aspired]
-        idle = [row.id for row in snapshots if row.state is AVAILABLE and not row.is_aspired]
+        idle = _idle(snapshots)
         is_aspired_ready = any(row.state is AVAILABLE for row in aspired)
         if idle and (not aspired or is_aspired_ready or len(idle) > 1):
-            return Unload(min(idle))
+            return Unload(idle[0])
         loadable = [row.id for row in aspired if row.state is START]
         return Load(max(loadable)) if loadable else None
+
+
+class ResourcePreserving:
+    """Never has memory for a version that is not aspired beside a load; requests wait for nothing
+    and fail in between.
+
+    1. Where a version that is not aspired is ready: unload the lowest.
+    2. Else, while one is on its way in or out: nothing.
+    3. Else load the highest aspired version in START.
+
+    For `Latest(1)` the peak is one version in memory.
+    """
+
+    def next_action(self, snapshots: Sequence[ServableSnapshot]) -> Action | None:
+        """See `AspiredVersionPolicy`."""
+        idle = _idle(snapshots)
+        if idle:
+            return Unload(idle[0])
+        others = [row for row in snapshots if not row.is_aspired and not row.is_kept]
+        if any(row.state not in (START, END) for row in others):
+            return None
+        loadable = [row.id for row in snapshots if row.is_aspired and row.state is START]
+        return Load(max(loadable)) if loadable else None
+
+
+def _idle(snapshots: Sequence[ServableSnapshot]) -> list[ServableId]:
+    """Ready, and in memory for nobody's sake, in the order in which they should go."""
+    idle = [
+        row
+        for row in snapshots
+        if row.state is AVAILABLE and not row.is_aspired and not row.is_kept
+    ]
+    return [row.id for row in sorted(idle, key=lambda row: (not row.is_barred, row.id))]

@@ -8,12 +8,13 @@ from typing import Any
 import grpc
 import numpy.typing as npt
 
-from serving.admin_service import LIST_MODELS
+from serving.admin_service import ALLOW, LIST_MODELS, PROMOTE, ROLLBACK
 from serving.capture_service import CAPTURE_WARM_UP
 from serving.errors import MillpondError, Unavailable, from_status
 from serving.protos import get_model_metadata_pb2, get_model_status_pb2, model_pb2, predict_pb2
 from serving.servable import ServableState
 from serving.stubs import ModelServiceStub, PredictionServiceStub
+from serving.succession import Rollback
 from serving.tensor_proto import from_tensor_proto, to_tensor_proto
 from warmup.records import decode_records
 
@@ -151,6 +152,35 @@ class Client:
             key: signature_of(definition)
             for key, definition in signature_defs.signature_def.items()
         }
+
+    def describe_models(self, *, timeout_seconds: float = 10) -> dict[str, Any]:
+        """All that the server says of each model, by name: the JSON of Millpond's ListModels."""
+        reply = json.loads(self._call(self._list_models, b"", timeout_seconds))
+        return {model["name"]: model for model in reply["models"]}
+
+    def rollback(
+        self, name: str, *, is_cold_allowed: bool = False, timeout_seconds: float = 10
+    ) -> Rollback:
+        """Puts the version before the one that answers back; the next request is answered by it.
+
+        A Millpond RPC. Raises NotFound, and FailedPrecondition where none is in memory, unless
+        `is_cold_allowed`: then it is loaded from disk while the present one goes on.
+        """
+        request = {"model": name, "is_cold_allowed": is_cold_allowed}
+        return Rollback(**self._admin(ROLLBACK, request, timeout_seconds))
+
+    def promote(self, name: str, *, timeout_seconds: float = 10) -> int:
+        """The model's canary answers everything from now on; its version. FailedPrecondition without."""
+        version: int = self._admin(PROMOTE, {"model": name}, timeout_seconds)["version"]
+        return version
+
+    def allow(self, name: str, version: int, *, timeout_seconds: float = 10) -> None:
+        """Lets a version that was rolled back serve again. FailedPrecondition where it may."""
+        self._admin(ALLOW, {"model": name, "version": version}, timeout_seconds)
+
+    def _admin(self, method: str, request: Mapping[str, Any], timeout_seconds: float) -> Any:
+        call: Any = self._channel.unary_unary(method)
+        return json.loads(self._call(call, json.dumps(request).encode(), timeout_seconds))
 
     def list_models(self, *, timeout_seconds: float = 10) -> dict[str, tuple[VersionStatus, ...]]:
         """Every model and its versions. A Millpond RPC: TensorFlow Serving has none for it."""

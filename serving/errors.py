@@ -125,6 +125,10 @@ class ResourceExhausted(OperatorError):
     code = StatusCode.RESOURCE_EXHAUSTED
 
 
+class DoesNotFitBeside(ResourceExhausted):
+    """A version that would fit if the model's other versions were not there."""
+
+
 class Unavailable(OperatorError):
     """Not now: a disk, a network or a port that may be back later."""
 

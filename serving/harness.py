@@ -33,10 +33,18 @@ class IllegalMove(InternalError):
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """How often and how soon a failed load is tried again."""
+    """How often and how soon a failed load is tried again.
+
+    The first time after `first_interval_ns`, then after twice as long each time, up to
+    `interval_ns`. Each wait is shortened by up to half, drawn from `random` (0 to 1): servers whose
+    disk went away together should not come back to it together.
+    """
 
     retry_count_max: int
     interval_ns: int
+    # None: always `interval_ns`.
+    first_interval_ns: int | None = None
+    random: Callable[[], float] = lambda: 0.0
 
     def delay_ns(self, error: MillpondError, failed_count: int) -> int | None:
         """Nanoseconds to wait after the `failed_count`-th failure in a row; None: give up.
@@ -45,7 +53,12 @@ class RetryPolicy:
         """
         if not error.is_transient or failed_count > self.retry_count_max:
             return None
-        return max(0, self.interval_ns)
+        longest_ns = max(0, self.interval_ns)
+        if self.first_interval_ns is not None:
+            # Bounded before it is shifted: a count of thousands must not make a number of as many bits.
+            doublings = min(failed_count - 1, 62)
+            longest_ns = min(longest_ns, self.first_interval_ns << doublings)
+        return round(longest_ns * (1 - self.random() / 2))
 
 
 class LoaderHarness:
@@ -110,9 +123,16 @@ class LoaderHarness:
             raise InternalError(f"{self.id} is {self._status.state.name} and has no servable")
         return self._servable
 
-    def snapshot(self, *, is_aspired: bool) -> ServableSnapshot:
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is AVAILABLE."""
+        return self._status.state is AVAILABLE
+
+    def snapshot(
+        self, *, is_aspired: bool, is_kept: bool = False, is_barred: bool = False
+    ) -> ServableSnapshot:
         """What a policy needs to know."""
-        return ServableSnapshot(self.id, self._status.state, is_aspired)
+        return ServableSnapshot(self.id, self._status.state, is_aspired, is_kept, is_barred)
 
     def begin_load(self) -> None:
         """START to LOADING."""
@@ -121,6 +141,11 @@ class LoaderHarness:
     def begin_retry(self) -> None:
         """A load that failed is being tried again; stays LOADING."""
         self._retry_at_ns = None
+
+    def retry_now(self) -> None:
+        """What a failed load waits for has happened: its retry is due."""
+        if self._retry_at_ns is not None:
+            self._retry_at_ns = self._clock.now_ns()
 
     def stage_began(self, stage: Stage) -> None:
         """The load or unload is in `stage` now."""

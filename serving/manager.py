@@ -13,20 +13,27 @@ executor are taken.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 
-from serving import errors
-from serving.aspired_version_policy import Action, AspiredVersionPolicy, Load
+from serving import canary, errors
+from serving.aspired_version_policy import (
+    Action,
+    AspiredVersionPolicy,
+    Load,
+    ResourcePreserving,
+)
 from serving.cancellation import Cancellation
 from serving.clock import NS_PER_SECOND, Clock
 from serving.executor import Executor
 from serving.harness import LoaderHarness, RetryPolicy
 from serving.loader import MakeLoader
+from serving.model_settings import ModelSettings, PolicyName
+from serving.router import Canary, Router
 from serving.servable import (
     AVAILABLE,
     END,
@@ -37,12 +44,18 @@ from serving.servable import (
     LoadStage,
     Servable,
     ServableId,
-    ServableSnapshot,
     ServingMap,
     UnloadStage,
 )
 from serving.state_monitor import StateMonitor
+from serving.stream import Stream, StreamStatus
+from serving.succession import BarsChanged, Rollback, Succession
 from serving.unload import Unload
+
+Answer = TypeVar("Answer")
+
+_RESOURCE_PRESERVING = ResourcePreserving()
+_DEFAULT_SETTINGS = ModelSettings()
 
 _log = structlog.get_logger(__name__)
 
@@ -71,20 +84,6 @@ class Inbox:
         with self._arrived:
             if not self._calls:
                 self._clock.wait(self._arrived, timeout_seconds)
-
-
-@dataclass
-class _Stream:
-    """All versions of one name: what is aspired, and the lives under way or ended in failure."""
-
-    aspired: dict[int, AspiredVersion] = field(default_factory=dict)
-    harnesses: dict[int, LoaderHarness] = field(default_factory=dict)
-
-    def snapshots(self) -> list[ServableSnapshot]:
-        return [
-            harness.snapshot(is_aspired=version in self.aspired)
-            for version, harness in self.harnesses.items()
-        ]
 
 
 class VersionMemory(Protocol):
@@ -149,9 +148,16 @@ class AspiredVersionsManager:
         loaders: Executor,
         unloaders: Executor,
         version_memory: VersionMemory | None = None,
+        router: Router | None = None,
+        bars_changed: BarsChanged = lambda name, versions: None,
+        load_jitter_seconds: float = 0.0,
+        random: Callable[[], float] = lambda: 1.0,
         monitor: StateMonitor,
         clock: Clock,
     ) -> None:
+        """`bars_changed` hears which versions of a model a source should leave out. `random` (0 to 1)
+        draws the share of `load_jitter_seconds` that the load of a further version is put off.
+        """
         self._make_loader = make_loader
         self._serving_map = serving_map
         self._policy = policy
@@ -159,10 +165,20 @@ class AspiredVersionsManager:
         self._loaders = loaders
         self._unloaders = unloaders
         self._version_memory = version_memory or NoVersionMemory()
+        self._router = router or Router(serving_map)
+        self._succession = Succession(
+            self._router, bars_changed=bars_changed, apply_wanted=self._apply_wanted
+        )
+        self._load_jitter_ns = round(load_jitter_seconds * NS_PER_SECOND)
+        self._random = random
         self._monitor = monitor
         self._clock = clock
         self._inbox = Inbox(clock)
-        self._streams: dict[str, _Stream] = {}
+        self._streams: dict[str, Stream] = {}
+        # Values that other threads read; each is replaced as a whole.
+        self._settings: dict[str, ModelSettings] = {}
+        self._statuses: dict[str, StreamStatus] = {}
+        self._servables: dict[str, Mapping[int, Servable]] = {}
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
 
@@ -171,6 +187,49 @@ class AspiredVersionsManager:
     def set_aspired(self, name: str, versions: Sequence[AspiredVersion]) -> None:
         """Replaces the aspired versions of one stream. Returns at once."""
         self._inbox.post(partial(self._replace_aspired, name, tuple(versions)))
+
+    def set_settings(self, name: str, settings: ModelSettings) -> None:
+        """Replaces what is said of one stream. Returns at once; a swap under way goes on by it."""
+        self._inbox.post(partial(self._replace_settings, name, settings))
+
+    def incumbent(self, servable_id: ServableId) -> Servable | None:
+        """The version that answers the stream's requests now, where that is another one."""
+        servables = self._servables.get(servable_id.name, {})
+        default = self._router.routing(servable_id.name).default_version
+        version = default if default in servables else max(servables, default=None)
+        return None if version in (None, servable_id.version) else servables.get(version)
+
+    def servable(self, servable_id: ServableId) -> Servable | None:
+        """The version, where it is AVAILABLE. Whoever has it may meet its end at any time."""
+        return self._servables.get(servable_id.name, {}).get(servable_id.version)
+
+    def stream_status(self, name: str) -> StreamStatus | None:
+        """What there is to say of a stream beside its versions; None where it has none."""
+        return self._statuses.get(name)
+
+    def rollback(self, name: str, *, is_cold_allowed: bool = False) -> Future[Rollback]:
+        """Puts the version before the one that answers back in its place, and bars that one.
+
+        Requests see it within one change of the serving map. The future has what was done, or
+        FailedPrecondition where no earlier version is in memory, unless a cold one (loaded from
+        disk while this one goes on) will do; NotFound for a stream that has no version.
+        """
+
+        def roll_back() -> Rollback:
+            stream = self._stream_with_versions(name)
+            return self._succession.roll_back(name, stream, is_cold_allowed=is_cold_allowed)
+
+        return self._ask(roll_back)
+
+    def promote(self, name: str) -> Future[int]:
+        """Ends the canary: it answers everything. The future has its version, or FailedPrecondition."""
+        return self._ask(lambda: self._succession.promote(name))
+
+    def allow(self, name: str, version: int) -> Future[None]:
+        """Takes back what a rollback said of a version; FailedPrecondition where it is not barred."""
+        return self._ask(
+            lambda: self._succession.allow(name, self._stream_with_versions(name), version)
+        )
 
     def start(self) -> None:
         """Starts the control thread, the loaders and the unloaders."""
@@ -203,23 +262,43 @@ class AspiredVersionsManager:
             self._guarded(partial(self._advance, name, stream))
             if not stream.aspired and not stream.harnesses:
                 del self._streams[name]
-                self._guarded(partial(self._version_memory.forget, name))
+                self._statuses.pop(name, None)
+                self._guarded(partial(self._forget, name))
+            else:
+                self._statuses[name] = stream.status(self._router.routing(name))
 
-    def next_retry_seconds(self) -> float | None:
-        """Seconds until `tick` has a load to try again (0: now); None where there is none."""
-        due_ns = [
-            harness.retry_at_ns
-            for stream in self._streams.values()
-            for harness in stream.harnesses.values()
-            if harness.retry_at_ns is not None
-        ]
+    def next_due_seconds(self) -> float | None:
+        """Seconds until `tick` has something to do by itself (0: now); None where there is nothing.
+
+        A load to try again or that was put off, a previous version to let go, a canary to judge.
+        """
+        due_ns = [at for name in self._streams for at in self._due_instants_ns(name)]
         if not due_ns:
             return None
         return max(0, min(due_ns) - self._clock.now_ns()) / NS_PER_SECOND
 
+    def _due_instants_ns(self, name: str) -> Iterator[int]:
+        stream = self._streams[name]
+        for version, harness in stream.harnesses.items():
+            if harness.retry_at_ns is not None:
+                yield harness.retry_at_ns
+            if harness.status.state is START and version in stream.load_at_ns:
+                yield stream.load_at_ns[version]
+        keep_until_ns = stream.keep_until_ns()
+        if keep_until_ns is not None and not self._is_held_by_routing(name, stream):
+            yield keep_until_ns
+        if self._succession.is_judged_by_rule(name, stream):
+            yield self._clock.now_ns() + round(canary.PERIOD_SECONDS * NS_PER_SECOND)
+
+    def _is_held_by_routing(self, name: str, stream: Stream) -> bool:
+        """Whether the previous version stays whatever the time: a due instant would come for ever."""
+        routing = self._router.routing(name)
+        held = {*routing.labels.values(), routing.default_version}
+        return stream.previous in held
+
     def _run(self) -> None:
         while not (self._is_stopping and not self._streams):
-            self._inbox.wait(self.next_retry_seconds())
+            self._inbox.wait(self.next_due_seconds())
             self.tick()
 
     def _guarded(self, call: Callable[[], None]) -> None:
@@ -233,11 +312,37 @@ class AspiredVersionsManager:
             self._replace_aspired(name, ())
         self._is_stopping = True
 
+    def _replace_settings(self, name: str, settings: ModelSettings) -> None:
+        self._settings[name] = settings
+        if name in self._streams:
+            self._streams[name].settings = settings
+
+    def _forget(self, name: str) -> None:
+        self._version_memory.forget(name)
+        self._router.forget(name)
+
+    def _ask(self, question: Callable[[], Answer]) -> Future[Answer]:
+        future: Future[Answer] = Future()
+
+        def answer() -> None:
+            try:
+                future.set_result(question())
+            except Exception as error:  # noqa: BLE001 (whoever asked gets it)
+                future.set_exception(error)
+
+        self._inbox.post(answer)
+        return future
+
     def _replace_aspired(self, name: str, versions: tuple[AspiredVersion, ...]) -> None:
         if self._is_stopping:
             return
-        stream = self._streams.setdefault(name, _Stream())
-        stream.aspired = {version.version: version for version in versions}
+        stream = self._streams.setdefault(name, Stream(settings=self._settings_of(name)))
+        stream.wanted = versions
+        self._apply_wanted(name, stream)
+
+    def _apply_wanted(self, name: str, stream: Stream) -> None:
+        stream.aspired = {version.version: version for version in stream.effective_aspired()}
+        self._succession.end_canary_unless_aspired(name, stream)
         for version, harness in stream.harnesses.items():
             aspired, state = stream.aspired.get(version), harness.status.state
             if aspired is None and state in (START, LOADING):
@@ -252,7 +357,19 @@ class AspiredVersionsManager:
         # Now and not at the next tick: the next list may have back what this one omits.
         self._reconcile(name, stream)
 
-    def _reconcile(self, name: str, stream: _Stream) -> None:
+    def _settings_of(self, name: str) -> ModelSettings:
+        return self._settings.get(name, _DEFAULT_SETTINGS)
+
+    def _stream_with_versions(self, name: str) -> Stream:
+        stream = self._streams.get(name)
+        if stream is None:
+            raise errors.NotFound(
+                f"model {name!r} has no versions; those that have: "
+                f"{', '.join(sorted(self._streams)) or 'none'}"
+            )
+        return stream
+
+    def _reconcile(self, name: str, stream: Stream) -> None:
         """Lets go of lives that are over, and begins one for each aspired version without."""
         for version, harness in list(stream.harnesses.items()):
             aspired = stream.aspired.get(version)
@@ -269,13 +386,41 @@ class AspiredVersionsManager:
                     record=self._monitor.record,
                 )
 
-    def _advance(self, name: str, stream: _Stream) -> None:
+    def _advance(self, name: str, stream: Stream) -> None:
         self._reconcile(name, stream)
+        self._succession.judge_canary(name, stream)
+        stream.note_superseded(self._clock.now_ns())
         self._retry_due_loads(stream)
-        while (action := self._policy.next_action(stream.snapshots())) is not None:
-            self._perform(action, stream.harnesses[action.id.version])
+        while (action := self._next_action(name, stream)) is not None:
+            harness = stream.harnesses[action.id.version]
+            if isinstance(action, Load) and self._is_put_off(stream, harness):
+                break
+            self._perform(action, harness)
 
-    def _retry_due_loads(self, stream: _Stream) -> None:
+    def _next_action(self, name: str, stream: Stream) -> Action | None:
+        policy = _RESOURCE_PRESERVING if stream.is_resource_preserving else self._policy
+        routing = self._router.routing(name)
+        return policy.next_action(stream.snapshots(routing, self._clock.now_ns()))
+
+    def _is_put_off(self, stream: Stream, harness: LoaderHarness) -> bool:
+        """Whether the load waits, so that a fleet does not swap in step; never a model's first."""
+        if self._load_jitter_ns == 0 or not stream.ready_versions:
+            return False
+        now_ns = self._clock.now_ns()
+        version = harness.id.version
+        if version not in stream.load_at_ns:
+            stream.load_at_ns[version] = now_ns + round(self._random() * self._load_jitter_ns)
+            _log.info(
+                "load_put_off",
+                **_fields(harness),
+                seconds=(stream.load_at_ns[version] - now_ns) / NS_PER_SECOND,
+            )
+        if now_ns < stream.load_at_ns[version]:
+            return True
+        del stream.load_at_ns[version]
+        return False
+
+    def _retry_due_loads(self, stream: Stream) -> None:
         now_ns = self._clock.now_ns()
         for harness in stream.harnesses.values():
             if harness.retry_at_ns is not None and harness.retry_at_ns <= now_ns:
@@ -290,6 +435,8 @@ class AspiredVersionsManager:
         else:
             harness.begin_unload()
             _log.info("unload_began", **_fields(harness))
+            self._let_go(harness.id)
+            self._router.retiring(harness.id)
             harness.stage_began(UnloadStage.QUIESCE)
             self._unloaders.submit(partial(self._unload, harness, self._unload_of(harness)))
 
@@ -307,10 +454,23 @@ class AspiredVersionsManager:
 
     def _loaded(self, harness: LoaderHarness, servable: Servable) -> None:
         harness.loaded(servable)
+        name = harness.id.name
+        self._servables[name] = {**self._servables.get(name, {}), harness.id.version: servable}
+        if name in self._streams:
+            self._streams[name].room_reason = ""
         _log.info("version_available", **_fields(harness), **_stage_fields(harness))
+
+    def _let_go(self, servable_id: ServableId) -> None:
+        left = dict(self._servables.get(servable_id.name, {}))
+        left.pop(servable_id.version, None)
+        if left:
+            self._servables[servable_id.name] = left
+        else:
+            self._servables.pop(servable_id.name, None)
 
     def _load_failed(self, harness: LoaderHarness, error: errors.MillpondError) -> None:
         harness.load_failed(error)
+        self._make_room(harness, error)
         health = harness.status.health
         will_retry = harness.retry_at_ns is not None
         report = _log.info if harness.is_cancelled else _log.warning if will_retry else _log.error
@@ -325,6 +485,38 @@ class AspiredVersionsManager:
     def _unloaded(self, harness: LoaderHarness, error: errors.MillpondError | None) -> None:
         harness.unloaded(error)
         self._version_memory.unloaded(harness.id)
+        stream = self._streams.get(harness.id.name)
+        if stream is not None and stream.room_reason:
+            for waiting in stream.harnesses.values():
+                waiting.retry_now()
+
+    # --- Versions that do not fit side by side ----------------------------------------------------
+
+    def _make_room(self, harness: LoaderHarness, error: errors.MillpondError) -> None:
+        """An `auto` policy lets the old version go first where two do not fit, and only there."""
+        stream = self._streams.get(harness.id.name)
+        if stream is None or stream.harnesses.get(harness.id.version) is not harness:
+            return
+        if harness.status.state is END:
+            self._take_back_room(harness, stream)
+            return
+        is_auto = stream.settings.aspired_version_policy is PolicyName.AUTO
+        if is_auto and isinstance(error, errors.DoesNotFitBeside) and not stream.room_reason:
+            stream.room_reason = error.message
+            _log.warning(
+                "resource_preserving_chosen",
+                **_fields(harness),
+                reason=error.message,
+                consequence="the old version goes first, and requests fail until the new one is ready",
+            )
+
+    def _take_back_room(self, harness: LoaderHarness, stream: Stream) -> None:
+        """The version for which the old one had to go has failed for good: the old one comes back."""
+        if not stream.room_reason:
+            return
+        stream.room_reason = ""
+        if not harness.is_cancelled and not stream.ready_versions:
+            self._succession.bar(harness.id.name, stream, frozenset({harness.id.version}))
 
     # --- Loader threads ---------------------------------------------------------------------------
 
@@ -345,13 +537,25 @@ class AspiredVersionsManager:
         try:
             if harness.is_cancelled:
                 raise errors.Cancelled(f"{harness.id}: no longer aspired; its load is undone")
-            # Before it is AVAILABLE: who reads that state may send a request at once.
-            self._serving_map.publish(servable)
+            self._publish(harness.id, servable)
         except BaseException:
             servable.destroy()
             self._version_memory.unloaded(harness.id)
             raise
         return servable
+
+    def _publish(self, servable_id: ServableId, servable: Servable) -> None:
+        """Before the version is AVAILABLE: who reads that state may send a request at once."""
+        name, wanted = servable_id.name, self._settings_of(servable_id.name).canary
+        share = Canary(version=servable_id.version, weight=wanted.weight, header=wanted.header)
+        if wanted.weight > 0:
+            self._router.hold_default(servable_id)
+        try:
+            self._serving_map.publish(servable)
+        except BaseException:
+            self._router.release_default(name)
+            raise
+        self._router.published(servable_id, canary=share if wanted.weight > 0 else None)
 
     # --- Unloader threads -------------------------------------------------------------------------
 

@@ -115,11 +115,17 @@ class AspiredVersion:
 
 @dataclass(frozen=True)
 class ServableSnapshot:
-    """What an aspired-version policy knows of one version."""
+    """What an aspired-version policy knows of one version.
+
+    `is_kept`: not aspired, and yet wanted in memory: by a label, by a canary beside it, or ready
+    for a rollback. `is_barred`: rolled back, so no cover for another.
+    """
 
     id: ServableId
     state: ServableState
     is_aspired: bool
+    is_kept: bool = False
+    is_barred: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +170,15 @@ class ServableStatistics(Protocol):
     def latency_ns_p999(self) -> int: ...
 
 
+class ArenaStatistics(Protocol):
+    """Where the bytes of a version's arena are (`_native.ArenaStatistics`)."""
+
+    @property
+    def slab_resident_bytes(self) -> int:
+        """Of its slab: what has memory behind it."""
+        ...
+
+
 class ArenaRemains(Protocol):
     """What lived in a version's arena once everything of it was freed (`_native.ArenaRemains`)."""
 
@@ -200,6 +215,10 @@ class Servable(Protocol):
         """Whether a request could change what later ones are answered from; True on doubt."""
         ...
 
+    def signature_def_map(self) -> bytes:
+        """A serialized tensorflow.serving.SignatureDefMap: what clients may send and ask for."""
+        ...
+
     def prepare(self, request: bytes) -> None:
         """Makes what answering such a request needs and this version does not have yet."""
         ...
@@ -209,6 +228,10 @@ class Servable(Protocol):
         ...
 
     def statistics(self) -> ServableStatistics: ...
+
+    def arena_statistics(self) -> ArenaStatistics | None:
+        """None where it has no arena."""
+        ...
 
     def quiesce(self, timeout_seconds: float) -> bool:
         """Waits until no request holds it; False where the timeout came first. Retire it before."""

@@ -4,6 +4,7 @@ Read it top to bottom: what a server is made of, how it starts, how it stops.
 """
 
 import queue
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
@@ -12,10 +13,10 @@ from typing import Any, Protocol
 
 import structlog
 
-from serving.admin_service import LIST_MODELS, AdminService
+from serving.admin_service import AdminService
 from serving.arenas import Arenas, MemoryLimits, SlabPool
 from serving.aspired_version_policy import AvailabilityPreserving
-from serving.clock import Clock, SystemClock
+from serving.clock import NS_PER_SECOND, Clock, SystemClock
 from serving.config import PLATFORM, ModelConfig, ServerConfig
 from serving.errors import InvalidConfig
 from serving.executor import ThreadExecutor
@@ -43,10 +44,12 @@ from serving.restore_pace import (
     LatencyWindow,
     RestorePace,
 )
+from serving.router import Router
 from serving.servable import AVAILABLE, END, ServableId, ServableStatus, ServingMap
 from serving.source import FileSystemSource
 from serving.state_monitor import StateMonitor, Statuses
 from serving.stop_signals import StopSignals
+from serving.succession import BarsChanged
 from serving.version_selection import Latest, Specific
 from warmup.replay import warm_up
 from warmup.self_warm_up import self_warm_up
@@ -57,6 +60,10 @@ at its next stage, and what is left after this the process's end frees just as w
 
 SOURCE_TIMEOUT_SECONDS = 0.1
 """How long a stop waits for each source: a poll takes milliseconds, or hangs on a dead disk."""
+
+FIRST_RETRY_NS = NS_PER_SECOND
+"""From a load's first failure to its first retry, if --load_retry_interval_micros allows as much: what
+a disk's hiccup lasts. Later ones wait longer."""
 
 RESERVOIR_BYTES_MAX = 16 * 2**20
 """Of one model's recent requests: enough for 64 of 256 KiB, and little beside a model."""
@@ -151,14 +158,17 @@ class Server:
         executor = partial(
             _executor, enter_background=enter_background, around_task=self._around_background
         )
+        self._router = Router(serving_map)
         self._manager = _manager(
-            config, executor, serving_map, make_loader, arenas, self._monitor, clock
+            *(config, executor, serving_map, make_loader, arenas, self._monitor, clock),
+            router=self._router,
+            bars_changed=self._bar_versions,
         )
         self._sources = [
             _source(config, model, plane, self._manager, self._monitor, clock)
             for model in config.models
         ]
-        handlers = _rare_handlers(config, self._monitor)
+        handlers = _rare_handlers(config, self._monitor, self._manager)
         self._grpc = _grpc_server(config, plane, serving_map, list(handlers))
         self._cores = _request_cores(config, self._grpc)
         self._rare_calls = RareCallThreads(self._grpc.take_rare_call, handlers)
@@ -242,6 +252,9 @@ class Server:
         _log.info("stopped", is_complete=all(is_over))
         return all(is_over)
 
+    def _bar_versions(self, name: str, versions: frozenset[int]) -> None:
+        """A rollback's: the model's source selects without them. On the control thread."""
+
     @contextmanager
     def _around_background(self) -> Iterator[None]:
         with ExitStack() as stack:
@@ -286,6 +299,9 @@ def _manager(
     arenas: Arenas | None,
     monitor: StateMonitor,
     clock: Clock,
+    *,
+    router: Router,
+    bars_changed: BarsChanged,
 ) -> AspiredVersionsManager:
     return AspiredVersionsManager(
         make_loader=make_loader,
@@ -294,10 +310,15 @@ def _manager(
         retry=RetryPolicy(
             retry_count_max=config.max_num_load_retries,
             interval_ns=config.load_retry_interval_micros * 1_000,
+            first_interval_ns=FIRST_RETRY_NS,
+            random=random.random,
         ),
         loaders=executor("loader", config.num_load_threads),
         unloaders=executor("unloader", config.num_unload_threads),
         version_memory=arenas,
+        router=router,
+        bars_changed=bars_changed,
+        random=random.random,
         monitor=monitor,
         clock=clock,
     )
@@ -479,12 +500,12 @@ def _source(
 
 
 def _rare_handlers(
-    config: ServerConfig, monitor: StateMonitor
+    config: ServerConfig, monitor: StateMonitor, manager: AspiredVersionsManager
 ) -> dict[str, Callable[[bytes], bytes]]:
     base_paths = {model.name: model.base_path for model in config.models}
     return {
         GET_MODEL_STATUS: ModelService(monitor, base_paths).get_model_status,
-        LIST_MODELS: AdminService(list(base_paths), monitor.statuses).list_models,
+        **AdminService(lambda: list(base_paths), monitor.statuses, manager).handlers,
     }
 
 

@@ -13,6 +13,10 @@ ENDED_COUNT_MAX = 32
 """Versions in END kept of each model, the latest to end: people look for yesterday's failure, and a
 model that gets a version every minute must not grow the status without limit."""
 
+UNLOADED_SECONDS_MAX = 3_600.0
+"""How long a version that ended in good order is remembered. One that ended with an error stays: its
+files are watched for a change as long as it is known."""
+
 # Versions in ascending order, by model.
 Statuses = Mapping[str, tuple[ServableStatus, ...]]
 Listener = Callable[[ServableStatus], None]
@@ -44,8 +48,8 @@ class StateMonitor:
             versions = self._by_version.setdefault(status.id.name, {})
             before = versions.pop(status.id.version, None)
             versions[status.id.version] = status
-            _forget_long_ended(versions)
-            self._statuses[status.id.name] = tuple(versions[key] for key in sorted(versions))
+            self._forget_ended(versions)
+            self._statuses[status.id.name] = _ascending(versions)
             self._changed.notify_all()
         if before is None or before.state is not status.state:
             self._tell_listeners(status)
@@ -58,6 +62,9 @@ class StateMonitor:
     def statuses(self) -> Statuses:
         """The status of every version of every model seen, as a value."""
         with self._changed:
+            for name, versions in self._by_version.items():
+                if self._forget_ended(versions):
+                    self._statuses[name] = _ascending(versions)
             return MappingProxyType(dict(self._statuses))
 
     def failed_versions(self, name: str) -> frozenset[int]:
@@ -82,6 +89,18 @@ class StateMonitor:
                 self._clock.wait(self._changed, remaining_seconds)
         return True
 
+    def _forget_ended(self, versions: dict[int, ServableStatus]) -> bool:
+        """True where one was."""
+        count_before = len(versions)
+        ended = [status for status in versions.values() if status.state is END]
+        before_wall_ns = self._clock.wall_ns() - round(UNLOADED_SECONDS_MAX * NS_PER_SECOND)
+        for status in ended[:-ENDED_COUNT_MAX]:
+            del versions[status.id.version]
+        for status in ended[-ENDED_COUNT_MAX:]:
+            if status.health == HEALTHY and status.state_changed_wall_ns < before_wall_ns:
+                del versions[status.id.version]
+        return len(versions) < count_before
+
     def _tell_listeners(self, status: ServableStatus) -> None:
         for listener in self._listeners:
             try:
@@ -90,7 +109,5 @@ class StateMonitor:
                 _log.exception("listener_failed", model=status.id.name, version=status.id.version)
 
 
-def _forget_long_ended(versions: dict[int, ServableStatus]) -> None:
-    ended = [version for version, status in versions.items() if status.state is END]
-    for version in ended[:-ENDED_COUNT_MAX]:
-        del versions[version]
+def _ascending(versions: Mapping[int, ServableStatus]) -> tuple[ServableStatus, ...]:
+    return tuple(versions[version] for version in sorted(versions))

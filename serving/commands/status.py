@@ -1,34 +1,46 @@
-"""`millpond status`: which versions a server has, and in which states."""
+"""`millpond status`: which versions a server has, in which states, and why."""
 
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
-from serving.client import Client, VersionStatus
+from serving.client import Client
+from serving.clock import NS_PER_SECOND, Clock, SystemClock
+from serving.errors import NotFound
 
-_COLUMNS = ("model", "version", "state", "error")
+_COLUMNS = ("model", "version", "state", "age", "memory MB", "role", "remark")
+_BYTES_PER_MB = 1e6
 
-Statuses = Mapping[str, Sequence[VersionStatus]]
+Models = Mapping[str, Mapping[str, Any]]
+"""As `Client.describe_models` has them."""
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], clock: Clock | None = None) -> int:
     """Prints a table. Raises MillpondError where the server or the model is not there."""
     parsed = _parser().parse_args(arguments)
     with Client(parsed.target) as client:
-        print_statuses(_statuses(client, parsed.model), sys.stdout)
+        models = client.describe_models()
+    if parsed.model is not None:
+        models = {parsed.model: _model(models, parsed.model)}
+    print_models(models, (clock or SystemClock()).wall_ns(), sys.stdout)
     return 0
 
 
-def _statuses(client: Client, model: str | None) -> Statuses:
-    return client.list_models() if model is None else {model: client.model_status(model)}
+def _model(models: Models, name: str) -> Mapping[str, Any]:
+    if name not in models:
+        raise NotFound(
+            f"model {name!r} is not there; there are {', '.join(sorted(models)) or 'none'}"
+        )
+    return models[name]
 
 
-def print_statuses(statuses: Statuses, stream: TextIO) -> None:
+def print_models(models: Models, now_wall_ns: int, stream: TextIO) -> None:
     """A drawn table on a terminal; elsewhere one line a version, columns separated by tabs."""
-    rows = [row for name in statuses for row in _rows(name, statuses[name])]
+    rows = [row for name in models for row in _rows(name, models[name], now_wall_ns)]
+    remarks = [line for name in models for line in _remarks(name, models[name])]
     if not stream.isatty():
-        for row in (_COLUMNS, *rows):
+        for row in (_COLUMNS, *rows, *((line,) for line in remarks)):
             print("\t".join(row), file=stream)
         return
     from rich.console import Console
@@ -39,16 +51,79 @@ def print_statuses(statuses: Statuses, stream: TextIO) -> None:
     for row in rows:
         # As text: a message with [brackets] is no markup.
         table.add_row(*(Text(cell) for cell in row))
-    Console(file=stream).print(table)
+    console = Console(file=stream)
+    console.print(table)
+    for line in remarks:
+        console.print(Text(line))
 
 
-def _rows(name: str, statuses: Sequence[VersionStatus]) -> list[tuple[str, ...]]:
-    if not statuses:
-        return [(name, "-", "no version", "")]
+def _rows(name: str, model: Mapping[str, Any], now_wall_ns: int) -> list[tuple[str, ...]]:
+    if not model["versions"]:
+        return [(name, "-", "no version", "", "", "", "")]
     return [
-        (name, str(status.version), status.state.name, _one_line(status.error_message))
-        for status in statuses
+        (
+            name,
+            str(version["version"]),
+            version["state"],
+            age_text((now_wall_ns - version["state_changed_wall_ns"]) / NS_PER_SECOND),
+            _memory_text(version),
+            ", ".join(roles(model, version)),
+            _remark(version),
+        )
+        for version in model["versions"]
     ]
+
+
+def age_text(seconds: float) -> str:
+    """Like "42 s", "7 min", "3 h", "2 d": since the state last changed. A clock set back is 0 s."""
+    for unit_seconds, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * unit_seconds:
+            return f"{seconds / unit_seconds:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def roles(model: Mapping[str, Any], version: Mapping[str, Any]) -> list[str]:
+    """What a version is for: which requests find it, or what it waits for."""
+    number = version["version"]
+    is_ready = version["state"] == "AVAILABLE"
+    found = []
+    if is_ready and number == model.get("default_version"):
+        found.append("default")
+    if number == model.get("canary_version"):
+        found.append(f"canary {model['canary_weight']:.0%}")
+    labels = model.get("labels", {})
+    found += [f"label {label}" for label in sorted(labels) if labels[label] == number]
+    if is_ready and number == model.get("previous"):
+        found.append("previous")
+    if number in model.get("barred", ()):
+        found.append("rolled back")
+    return found
+
+
+def _memory_text(version: Mapping[str, Any]) -> str:
+    resident_bytes = version.get("arena_resident_bytes")
+    return "" if resident_bytes is None else f"{resident_bytes / _BYTES_PER_MB:,.1f}"
+
+
+def _remark(version: Mapping[str, Any]) -> str:
+    """Why it is not serving; else what its gates found, or which stage it is in."""
+    if version["error_message"]:
+        return _one_line(version["error_message"])
+    failed = [item for item in version.get("verdicts", ()) if not item["is_passed"]]
+    if failed:
+        return _one_line("; ".join(f"gate {item['gate']}: {item['reason']}" for item in failed))
+    return f"in {version['stage']}" if version.get("stage") else ""
+
+
+def _remarks(name: str, model: Mapping[str, Any]) -> list[str]:
+    """What is to be said of a model as a whole: what its source found, why memory for one."""
+    lines = []
+    if model.get("room_reason"):
+        lines.append(f"{name}: the old version goes first: {model['room_reason']}")
+    for note in model.get("notes", ()):
+        values = ", ".join(f"{k} {v}" for k, v in note.items() if k not in ("event", "level"))
+        lines.append(_one_line(f"{name}: {note['event']}: {values}"))
+    return lines
 
 
 def _one_line(text: str) -> str:
@@ -58,7 +133,7 @@ def _one_line(text: str) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="millpond status",
-        description="Print the versions of MODEL, or of every model, and their states.",
+        description="Print the versions of MODEL, or of every model: states, roles, and what is wrong.",
         allow_abbrev=False,
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help="all models where left out")

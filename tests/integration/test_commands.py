@@ -69,7 +69,10 @@ def test_client_list_models_of_a_real_server(server: ModelServer):
 @pytest.mark.parametrize("model", [[], ["ctr"]])
 def test_status_command_on_a_real_server(server: ModelServer, model: list[str]):
     result = millpond("status", *model, "--target", server.target)
-    assert result.stdout.splitlines()[1:] == ["ctr\t3\tAVAILABLE\t"], result.stderr
+    (row,) = [line.split("\t") for line in result.stdout.splitlines()[1:]]
+    assert (row[:3], row[5:]) == (["ctr", "3", "AVAILABLE"], ["default", ""]), result.stderr
+    assert row[3].endswith((" s", " min"))
+    assert float(row[4]) > 0
 
 
 def test_predict_command_on_a_real_server(server: ModelServer, tmp_path: Path):

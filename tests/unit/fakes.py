@@ -116,12 +116,16 @@ class FakeServable:
         self.is_published = False
         self.is_destroyed = False
         self.predict_error: Exception | None = None
+        # A test's to set: what it answers, and a serialized SignatureDefMap.
+        self.respond: Callable[[bytes], bytes] = lambda request: b"answer"
+        self.signatures = b""
         self.predicted: list[bytes] = []
         self.prepared: list[bytes] = []
         self.remains = FakeRemains()
         self.arena_overflow_block_count = 0
         self.may_write_variables = False
         self.is_sealed = False
+        self.figures = FakeStatistics()
 
     def prepare(self, request: bytes) -> None:
         assert not self.is_destroyed
@@ -137,11 +141,18 @@ class FakeServable:
         self.predicted.append(request)
         if self.predict_error is not None:
             raise self.predict_error
-        return b"answer"
+        return self.respond(request)
+
+    def signature_def_map(self) -> bytes:
+        assert not self.is_destroyed
+        return self.signatures
 
     def statistics(self) -> FakeStatistics:
         assert not self.is_destroyed
-        return FakeStatistics()
+        return self.figures
+
+    def arena_statistics(self) -> None:
+        """It has no arena."""
 
     def quiesce(self, timeout_seconds: float) -> bool:
         del timeout_seconds

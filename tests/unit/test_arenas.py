@@ -2,7 +2,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from serving.arenas import Arenas, MemoryLimits, report_remains
-from serving.errors import ResourceExhausted
+from serving.errors import DoesNotFitBeside, ResourceExhausted
 from serving.servable import ServableId
 from tests.unit.fakes import (
     FakePlane,
@@ -64,6 +64,29 @@ def test_arenas_version_that_is_gone_counts_for_the_limit_no_more(end: str) -> N
         memory.loaded(ID, FakeServable(ID), serving_count=1)
     getattr(memory, end)(ID)
     memory.take(ServableId("m", 8), load_of(1_000 * MB))
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [(ServableId("m", 6), DoesNotFitBeside), (ServableId("n", 1), ResourceExhausted)],
+    ids=["beside its predecessor", "beside another model"],
+)
+def test_arenas_say_whether_a_version_would_fit_without_its_predecessor(
+    other: ServableId, expected: type[Exception]
+) -> None:
+    memory = arenas(FakeSlabPool(), limit=1_000 * MB)
+    memory.take(other, load_of(600 * MB))
+    with pytest.raises(ResourceExhausted) as raised:
+        memory.take(ID, load_of(600 * MB))
+    assert type(raised.value) is expected
+
+
+def test_arenas_version_that_fits_nowhere_does_not_fit_without_its_predecessor_either() -> None:
+    memory = arenas(FakeSlabPool(), limit=1_000 * MB)
+    memory.take(ServableId("m", 6), load_of(600 * MB))
+    with pytest.raises(ResourceExhausted) as raised:
+        memory.take(ID, load_of(1_001 * MB))
+    assert type(raised.value) is ResourceExhausted
 
 
 def test_arenas_forgets_the_spares_of_a_model_without_versions() -> None:

@@ -2,7 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.aspired_version_policy import Action, AvailabilityPreserving, Load, Unload
+from serving.aspired_version_policy import (
+    Action,
+    AvailabilityPreserving,
+    Load,
+    ResourcePreserving,
+    Unload,
+)
 from serving.servable import (
     AVAILABLE,
     END,
@@ -15,8 +21,15 @@ from serving.servable import (
 )
 
 
-def row(version: int, state: ServableState, *, aspired: bool) -> ServableSnapshot:
-    return ServableSnapshot(ServableId("m", version), state, aspired)
+def row(
+    version: int,
+    state: ServableState,
+    *,
+    aspired: bool,
+    kept: bool = False,
+    barred: bool = False,
+) -> ServableSnapshot:
+    return ServableSnapshot(ServableId("m", version), state, aspired, kept, barred)
 
 
 def load(version: int) -> Load:
@@ -134,12 +147,71 @@ ROWS: list[tuple[str, list[ServableSnapshot], Action | None]] = [
         [row(1, START, aspired=False)],
         None,
     ),
+    (
+        "a kept version stays beside one that is aspired and ready",
+        [row(1, AVAILABLE, aspired=False, kept=True), row(2, AVAILABLE, aspired=True)],
+        None,
+    ),
+    (
+        "a kept version is no second cover",
+        [
+            row(1, AVAILABLE, aspired=False, kept=True),
+            row(2, AVAILABLE, aspired=False),
+            row(3, LOADING, aspired=True),
+        ],
+        None,
+    ),
+    (
+        "of two old versions the barred one goes",
+        [
+            row(1, AVAILABLE, aspired=False),
+            row(2, AVAILABLE, aspired=False, barred=True),
+            row(3, LOADING, aspired=True),
+        ],
+        unload(2),
+    ),
+]
+
+RESOURCE_ROWS: list[tuple[str, list[ServableSnapshot], Action | None]] = [
+    ("nothing is there", [], None),
+    (
+        "an old version goes before its successor is loaded",
+        [row(1, AVAILABLE, aspired=False), row(2, START, aspired=True)],
+        unload(1),
+    ),
+    (
+        "nothing is loaded while an old version unloads",
+        [row(1, UNLOADING, aspired=False), row(2, START, aspired=True)],
+        None,
+    ),
+    (
+        "nothing is loaded while one that is not aspired any more still loads",
+        [row(1, LOADING, aspired=False), row(2, START, aspired=True)],
+        None,
+    ),
+    (
+        "the highest new version is loaded once there is room",
+        [row(1, END, aspired=False), row(2, START, aspired=True), row(3, START, aspired=True)],
+        load(3),
+    ),
+    (
+        "a kept version stays, and is no reason to wait",
+        [row(1, AVAILABLE, aspired=False, kept=True), row(2, START, aspired=True)],
+        load(2),
+    ),
 ]
 
 
 @pytest.mark.parametrize(("rows", "expected"), [pytest.param(*r[1:], id=r[0]) for r in ROWS])
 def test_policy_action(rows: list[ServableSnapshot], expected: Action | None) -> None:
     assert AvailabilityPreserving().next_action(rows) == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"), [pytest.param(*r[1:], id=r[0]) for r in RESOURCE_ROWS]
+)
+def test_resource_policy_action(rows: list[ServableSnapshot], expected: Action | None) -> None:
+    assert ResourcePreserving().next_action(rows) == expected
 
 
 SNAPSHOTS = st.lists(
@@ -169,6 +241,16 @@ def test_policy_never_unloads_the_last_ready_version_while_any_is_aspired(
     action = AvailabilityPreserving().next_action(rows)
     if isinstance(action, Unload) and any(r.is_aspired for r in rows):
         assert len(ready(rows, aspired=False)) + len(ready(rows, aspired=True)) > 1
+
+
+@given(SNAPSHOTS)
+def test_resource_policy_loads_only_where_nothing_else_has_memory(
+    rows: list[ServableSnapshot],
+) -> None:
+    action = ResourcePreserving().next_action(rows)
+    if isinstance(action, Load):
+        others = [r for r in rows if not r.is_aspired]
+        assert all(r.state in (START, END) for r in others)
 
 
 @given(SNAPSHOTS)

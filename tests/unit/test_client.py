@@ -3,19 +3,27 @@
 import io
 import json
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import numpy as np
 import pytest
 
-from serving.admin_service import LIST_MODELS, AdminService
+from serving.admin_service import ALLOW, PROMOTE, ROLLBACK, AdminService
 from serving.cli import main
 from serving.client import Client, Signature, TensorSpec, VersionStatus
-from serving.commands.status import print_statuses
-from serving.errors import NotFound, StatusCode, Unavailable
+from serving.commands.status import age_text, print_models, roles
+from serving.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    MillpondError,
+    NotFound,
+    StatusCode,
+    Unavailable,
+)
+from serving.found_versions import Note
 from serving.protos import (
     get_model_metadata_pb2,
     get_model_status_pb2,
@@ -23,13 +31,81 @@ from serving.protos import (
     types_pb2,
 )
 from serving.servable import AVAILABLE, END, Health, ServableId, ServableState, ServableStatus
+from serving.stream import StreamStatus
+from serving.succession import Rollback
 from serving.tensor_proto import from_tensor_proto, to_tensor_proto
+from tests.unit.fakes import FakeServable
+
+Answer = TypeVar("Answer")
+
+# Far in the future, so that the age of each is 0 s.
+FUTURE_NS = 2**62
+OF_MODEL = [
+    "m\t9\tEND\t0 s\t\t\t[broken] file",
+    "m\t10\tAVAILABLE\t0 s\t\tdefault, label stable\t",
+    "m: the old version goes first: too large",
+    "m: version_incomplete: version 11",
+]
 
 STATUSES = (
     ServableStatus(
-        id=ServableId("m", 9), state=END, health=Health(StatusCode.DATA_LOSS, "[broken]\nfile")
+        id=ServableId("m", 9),
+        state=END,
+        health=Health(StatusCode.DATA_LOSS, "[broken]\nfile"),
+        state_changed_wall_ns=FUTURE_NS,
     ),
-    ServableStatus(id=ServableId("m", 10), state=AVAILABLE),
+    ServableStatus(id=ServableId("m", 10), state=AVAILABLE, state_changed_wall_ns=FUTURE_NS),
+)
+
+
+class FakeControl:
+    """Version 10 of `m` answers; 9 can be put back, and nothing else can be done."""
+
+    def rollback(self, name: str, *, is_cold_allowed: bool) -> "Future[Rollback]":
+        return _done(Rollback(10, None if is_cold_allowed else 9))
+
+    def promote(self, name: str) -> "Future[int]":
+        future: Future[int] = Future()
+        future.set_exception(FailedPrecondition(f"model {name!r} has no canary to promote"))
+        return future
+
+    def allow(self, name: str, version: int) -> "Future[None]":
+        return _done(None)
+
+    def stream_status(self, name: str) -> StreamStatus | None:
+        if name != "m":
+            return None
+        return StreamStatus(
+            policy="auto", room_reason="too large", default_version=10, labels={"stable": 10}
+        )
+
+    def servable(self, servable_id: ServableId) -> FakeServable | None:
+        return FakeServable(servable_id) if servable_id.version == 10 else None
+
+
+def _done(value: Answer) -> "Future[Answer]":
+    future: Future[Answer] = Future()
+    future.set_result(value)
+    return future
+
+
+def _answered(
+    handler: Callable[[bytes], bytes], request: bytes, context: grpc.ServicerContext
+) -> bytes:
+    """As a rare call is answered."""
+    try:
+        return handler(request)
+    except MillpondError as error:
+        codes = {code.value[0]: code for code in grpc.StatusCode}
+        context.abort(codes[int(error.code)], error.message)
+        raise AssertionError("abort raises") from None
+
+
+ADMIN = AdminService(
+    lambda: ["m", "empty"],
+    lambda: {"m": STATUSES},
+    FakeControl(),
+    lambda name: [Note.of("version_incomplete", version=11)] if name == "m" else [],
 )
 
 
@@ -43,8 +119,8 @@ class FakeModelServer:
             "GetModelMetadata": self._metadata,
             "GetModelStatus": self._status,
         }
-        if method == LIST_MODELS:
-            return AdminService(["m", "empty"], lambda: {"m": STATUSES}).list_models(request)
+        if method in ADMIN.handlers:
+            return _answered(ADMIN.handlers[method], request, context)
         message: bytes = handlers[name](request, context).SerializeToString()
         return message
 
@@ -157,8 +233,8 @@ def test_client_without_server_raises_unavailable_with_the_target(dead_target: s
 @pytest.mark.parametrize(
     ("model", "lines"),
     [
-        (["m"], ["m\t9\tEND\t[broken] file", "m\t10\tAVAILABLE\t"]),
-        ([], ["empty\t-\tno version\t", "m\t9\tEND\t[broken] file", "m\t10\tAVAILABLE\t"]),
+        (["m"], OF_MODEL),
+        ([], ["empty\t-\tno version\t\t\t\t", *OF_MODEL]),
     ],
     ids=["one_model", "all_models"],
 )
@@ -166,7 +242,75 @@ def test_status_command_prints_one_line_a_version(
     model: list[str], lines: list[str], target: str, capsys: pytest.CaptureFixture[str]
 ):
     assert main(["status", *model, f"--target={target}"]) == 0
-    assert capsys.readouterr().out.splitlines() == ["model\tversion\tstate\terror", *lines]
+    heading = "model\tversion\tstate\tage\tmemory MB\trole\tremark"
+    assert capsys.readouterr().out.splitlines() == [heading, *lines]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-5, "0 s"), (119, "119 s"), (120, "2 min"), (7_200, "2 h"), (86_400 * 3, "3 d")],
+)
+def test_age_is_told_in_two_units_or_more(seconds: float, text: str):
+    assert age_text(seconds) == text
+
+
+def test_roles_say_which_requests_find_a_version():
+    model = {
+        "default_version": 2,
+        "canary_version": 3,
+        "canary_weight": 0.05,
+        "labels": {"stable": 2, "old": 1},
+        "previous": 1,
+        "barred": [4],
+    }
+    found = {
+        number: roles(model, {"version": number, "state": state})
+        for number, state in ((1, "AVAILABLE"), (2, "AVAILABLE"), (3, "AVAILABLE"), (4, "END"))
+    }
+    assert found == {
+        1: ["label old", "previous"],
+        2: ["default", "label stable"],
+        3: ["canary 5%"],
+        4: ["rolled back"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        (["rollback", "m"], "m: version 9 answers, 10 is rolled back"),
+        (["rollback", "m", "--cold"], "m: an earlier version than 10 is being loaded"),
+        (["allow", "m", "10"], "m: version 10 may serve again"),
+    ],
+)
+def test_commands_on_a_model_say_what_they_did(
+    command: list[str], line: str, target: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main([*command, "--target", target]) == 0
+    assert capsys.readouterr().out.strip() == line
+
+
+def test_promote_command_without_a_canary_exits_one_with_the_reason(
+    target: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["promote", "m", "--target", target]) == 1
+    assert "no canary" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("method", "request_bytes", "message"),
+    [
+        (ROLLBACK, b"{", "no JSON"),
+        (ROLLBACK, b"[]", "no JSON object but list"),
+        (PROMOTE, b"{}", "names no model"),
+        (ALLOW, b'{"model": "m", "version": "x"}', "'x' is no version number"),
+    ],
+)
+def test_admin_request_that_says_nothing_is_invalid(
+    method: str, request_bytes: bytes, message: str
+):
+    with pytest.raises(InvalidArgument, match=message):
+        ADMIN.handlers[method](request_bytes)
 
 
 def test_status_command_on_a_terminal_draws_a_table():
@@ -175,16 +319,15 @@ def test_status_command_on_a_terminal_draws_a_table():
             return True
 
     terminal = Terminal()
-    print_statuses(
-        {"m": [VersionStatus(version=7, state=AVAILABLE, error_message="[x]")]}, terminal
-    )
+    models = json.loads(ADMIN.list_models(b""))["models"]
+    print_models({model["name"]: model for model in models}, 0, terminal)
     assert "─" in terminal.getvalue()
-    assert "[x]" in terminal.getvalue()
+    assert "[broken]" in terminal.getvalue()
 
 
 def test_status_command_unknown_model_exits_one(target: str, capsys: pytest.CaptureFixture[str]):
     assert main(["status", "n", "--target", target]) == 1
-    assert "not found" in capsys.readouterr().err
+    assert "'n' is not there; there are empty, m" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["status"], ["status", "m"], ["predict", "m"]])

@@ -230,6 +230,33 @@ def test_retry_policy_delay(
     assert policy.delay_ns(error, failed_count) == expected
 
 
+def test_retry_policy_doubles_its_waits_up_to_the_longest() -> None:
+    policy = RetryPolicy(retry_count_max=99, interval_ns=60, first_interval_ns=10)
+    waits = [policy.delay_ns(transient(), count) for count in (1, 2, 3, 4, 5, 99)]
+    assert waits == [10, 20, 40, 60, 60, 60]
+
+
+@given(st.floats(0, 1), st.integers(1, 40))
+def test_retry_policy_shortens_a_wait_by_at_most_half(drawn: float, failed_count: int) -> None:
+    whole = RetryPolicy(retry_count_max=99, interval_ns=10**12, first_interval_ns=10**9)
+    drawn_policy = RetryPolicy(
+        retry_count_max=99, interval_ns=10**12, first_interval_ns=10**9, random=lambda: drawn
+    )
+    longest_ns = whole.delay_ns(transient(), failed_count) or 0
+    delay_ns = drawn_policy.delay_ns(transient(), failed_count) or 0
+    assert longest_ns / 2 <= delay_ns <= longest_ns
+
+
+def test_retry_now_is_due_at_once_where_one_waits_and_nothing_else() -> None:
+    life = Life()
+    life.harness.begin_load()
+    life.harness.retry_now()
+    assert life.harness.retry_at_ns is None
+    life.harness.load_failed(transient())
+    life.harness.retry_now()
+    assert life.harness.retry_at_ns == life.clock.now_ns()
+
+
 @given(st.lists(st.sampled_from(["load", "retry", "loaded", "fail", "cancel", "unload", "end"])))
 def test_harness_any_calls_leave_only_legal_moves(calls: list[str]) -> None:
     life = Life()

@@ -15,6 +15,7 @@ from serving.executor import ThreadExecutor
 from serving.harness import RetryPolicy
 from serving.loader import Loader
 from serving.manager import AspiredVersionsManager
+from serving.router import Router
 from serving.servable import (
     AVAILABLE,
     END,
@@ -67,9 +68,11 @@ class FakeVersionMemory:
 class World:
     """A manager without threads: what runs, runs when a test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, load_jitter_seconds: float = 0.0) -> None:
         self.clock = FakeClock()
         self.serving_map = FakeServingMap()
+        self.router = Router(self.serving_map)
+        self.bars: dict[str, frozenset[int]] = {}
         self.loading = FakeLoaders()
         self.loaders = ManualExecutor()
         self.unloaders = ManualExecutor()
@@ -85,6 +88,10 @@ class World:
             loaders=self.loaders,
             unloaders=self.unloaders,
             version_memory=self.memory,
+            router=self.router,
+            bars_changed=self.bars.__setitem__,
+            load_jitter_seconds=load_jitter_seconds,
+            random=lambda: 0.5,
             monitor=self.monitor,
             clock=self.clock,
         )
@@ -109,6 +116,10 @@ class World:
     def settle(self, *versions: int, name: str = "m") -> None:
         """Aspires and runs everything until nothing is left to do now."""
         self.aspire(*versions, name=name)
+        self.run_all()
+
+    def run_all(self) -> None:
+        """Runs everything until nothing is left to do now."""
         while self.loaders.tasks or self.unloaders.tasks:
             self.run_loads()
             self.run_unloads()
@@ -291,12 +302,12 @@ def test_manager_retries_a_transient_failure_when_it_is_due(world: World) -> Non
     world.settle(1)
     assert world.states() == {1: LOADING}
     assert "disk is away" in world.status(1).health.message
-    assert world.manager.next_retry_seconds() == RETRY_SECONDS
+    assert world.manager.next_due_seconds() == RETRY_SECONDS
     world.clock.advance(RETRY_SECONDS)
     world.manager.tick()
     world.run_loads()
     assert world.states() == {1: AVAILABLE}
-    assert world.manager.next_retry_seconds() is None
+    assert world.manager.next_due_seconds() is None
 
 
 def test_manager_does_not_retry_before_it_is_due(world: World) -> None:
@@ -305,7 +316,7 @@ def test_manager_does_not_retry_before_it_is_due(world: World) -> None:
     world.clock.advance(RETRY_SECONDS - 1)
     world.manager.tick()
     assert not world.loaders.tasks
-    assert world.manager.next_retry_seconds() == 1
+    assert world.manager.next_due_seconds() == 1
 
 
 def test_manager_gives_up_after_the_last_retry(world: World) -> None:
@@ -439,7 +450,7 @@ def test_manager_omitting_ends_the_retries(world: World) -> None:
     world.aspire()
     assert world.states() == {1: END}
     assert world.status(1).health.code is StatusCode.CANCELLED
-    assert world.manager.next_retry_seconds() is None
+    assert world.manager.next_due_seconds() is None
 
 
 def test_manager_version_aspired_again_while_it_is_cancelled_is_loaded_anew(world: World) -> None:
@@ -667,7 +678,7 @@ class ManagerMachine(RuleBasedStateMachine):
         for version in self.aspired:
             status = self.world.status(version)
             assert status.state is AVAILABLE or status.failed_load_count > 0
-        assert self.world.manager.next_retry_seconds() is None
+        assert self.world.manager.next_due_seconds() is None
         self.world.aspire()
         self.run_until_idle()
         assert set(self.world.states().values()) <= {END}
@@ -680,7 +691,7 @@ class ManagerMachine(RuleBasedStateMachine):
         while (
             self.world.loaders.tasks
             or self.world.unloaders.tasks
-            or self.world.manager.next_retry_seconds() is not None
+            or self.world.manager.next_due_seconds() is not None
         ):
             self.world.clock.advance(RETRY_SECONDS)
             self.world.manager.tick()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from serving.admin_service import LIST_MODELS
+from serving.admin_service import ALLOW, LIST_MODELS, PROMOTE, ROLLBACK
 from serving.config import ModelConfig, ServerConfig
 from serving.errors import InvalidConfig, StatusCode, Unavailable
 from serving.model_service import GET_MODEL_STATUS
@@ -28,6 +28,9 @@ def drop(base_path: Path, version: int) -> None:
     (directory / "saved_model.pb").write_bytes(b"graph")
     for path in (directory / "saved_model.pb", directory):
         os.utime(path, (0, 0))
+
+
+RARE_METHODS = [GET_MODEL_STATUS, LIST_MODELS, ROLLBACK, PROMOTE, ALLOW]
 
 
 def config_for(*base_paths: Path, **settings: object) -> ServerConfig:
@@ -145,7 +148,7 @@ def test_server_answers_rare_calls(tmp_path: Path, plane: FakePlane) -> None:
     plane.grpc.call(call)
     assert call.is_answered.wait(30)
     server.stop()
-    assert plane.grpc.options["rare_methods"] == [GET_MODEL_STATUS, LIST_MODELS]
+    assert plane.grpc.options["rare_methods"] == RARE_METHODS
     (answer,) = call.answers
     assert isinstance(answer, bytes)
     (status,) = get_model_status_pb2.GetModelStatusResponse.FromString(answer).model_version_status
@@ -206,7 +209,7 @@ def test_server_passes_its_settings_to_the_data_plane(tmp_path: Path, plane: Fak
         "completion_queue_count": 3,
         "max_message_bytes": 1000,
         "channel_arguments": {"grpc.max_concurrent_streams": 5},
-        "rare_methods": [GET_MODEL_STATUS, LIST_MODELS],
+        "rare_methods": RARE_METHODS,
     }
 
 

@@ -7,6 +7,7 @@ from serving.errors import DataLoss
 from serving.servable import (
     AVAILABLE,
     END,
+    HEALTHY,
     LOADING,
     START,
     Health,
@@ -15,12 +16,21 @@ from serving.servable import (
     ServableState,
     ServableStatus,
 )
-from serving.state_monitor import ENDED_COUNT_MAX, StateMonitor, Statuses
+from serving.state_monitor import (
+    ENDED_COUNT_MAX,
+    UNLOADED_SECONDS_MAX,
+    StateMonitor,
+    Statuses,
+)
 from tests.unit.fakes import FakeClock
 
 
 def status(version: int, state: ServableState = AVAILABLE, name: str = "m") -> ServableStatus:
-    return ServableStatus(id=ServableId(name, version), state=state)
+    return ServableStatus(
+        id=ServableId(name, version),
+        state=state,
+        state_changed_wall_ns=FakeClock.START_WALL_NS,
+    )
 
 
 def is_available(statuses: Statuses) -> bool:
@@ -80,6 +90,29 @@ def test_monitor_forgets_the_versions_that_ended_first() -> None:
         monitor.record(status(version, END))
     kept = [item.id.version for item in monitor.statuses()["m"]]
     assert kept == list(range(ENDED_COUNT_MAX + 1))
+
+
+def test_monitor_forgets_an_unloaded_version_after_its_time_and_no_failed_one() -> None:
+    clock = FakeClock()
+    monitor = StateMonitor(clock)
+
+    def record(version: int, state: ServableState, health: Health = HEALTHY) -> None:
+        monitor.record(
+            ServableStatus(
+                id=ServableId("m", version),
+                state=state,
+                health=health,
+                state_changed_wall_ns=clock.wall_ns(),
+            )
+        )
+
+    record(1, END)
+    record(2, END, Health.of(DataLoss("bad checksum")))
+    clock.advance(UNLOADED_SECONDS_MAX)
+    record(3, AVAILABLE)
+    assert [item.id.version for item in monitor.statuses()["m"]] == [1, 2, 3]
+    clock.advance(1)
+    assert [item.id.version for item in monitor.statuses()["m"]] == [2, 3]
 
 
 def test_monitor_failed_versions_are_those_that_ended_with_an_error() -> None:

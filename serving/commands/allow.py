@@ -1,0 +1,17 @@
+"""`millpond allow`: takes back what a rollback said of a version."""
+
+from collections.abc import Sequence
+
+from serving.client import Client
+from serving.commands.model_parser import model_parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Raises MillpondError, FailedPrecondition where the version was not rolled back."""
+    parser = model_parser("allow", "Let a version that was rolled back be loaded and serve again.")
+    parser.add_argument("version", metavar="VERSION", type=int)
+    parsed = parser.parse_args(arguments)
+    with Client(parsed.target) as client:
+        client.allow(parsed.model, parsed.version)
+    print(f"{parsed.model}: version {parsed.version} may serve again")
+    return 0

@@ -1,0 +1,28 @@
+"""`millpond rollback`: puts a model's previous version back in its place."""
+
+from collections.abc import Sequence
+
+from serving.client import Client
+from serving.commands.model_parser import model_parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Says which version answers now. Raises MillpondError, and then nothing has changed."""
+    parser = model_parser(
+        "rollback",
+        "Put the version before the one that answers back in its place, at once. The other one is "
+        "not loaded again until `millpond allow`; a newer one that is dropped serves as usual.",
+    )
+    parser.add_argument(
+        "--cold",
+        action="store_true",
+        help="where no earlier version is in memory, load one from disk while this one serves on",
+    )
+    parsed = parser.parse_args(arguments)
+    with Client(parsed.target) as client:
+        done = client.rollback(parsed.model, is_cold_allowed=parsed.cold)
+    if done.version is None:
+        print(f"{parsed.model}: an earlier version than {done.rolled_back} is being loaded")
+    else:
+        print(f"{parsed.model}: version {done.version} answers, {done.rolled_back} is rolled back")
+    return 0

@@ -1,0 +1,186 @@
+"""Router: which version answers a request that names none, or names a label.
+
+What follows from labels, versions and a canary is one pure function, `decide_routing`; the Router
+holds what it is asked for and hands each change to the serving map, as a whole.
+"""
+
+import threading
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from serving.servable import Routing, ServableId, ServingMap
+
+NO_LABELS: Mapping[str, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Canary:
+    """`version` gets `weight` of the requests, by the value of metadata key `header` where given."""
+
+    version: int
+    weight: float
+    header: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demands:
+    """What routing should follow from, for one model. `barred`: rolled back, and not to be default."""
+
+    labels: Mapping[str, int] = field(default_factory=dict)
+    barred: frozenset[int] = frozenset()
+    canary: Canary | None = None
+    # A version that is about to be published must not become the default by being the highest.
+    is_default_held: bool = False
+
+
+def decide_routing(before: Routing, demands: Demands, published: Collection[int]) -> Routing:
+    """The routing that fits `demands` and the `published` versions.
+
+    A label moves once its new version is published, and until then stays where it was as long as
+    that one is. The default is the highest version that is neither barred nor the canary; where
+    nothing else is left, the highest of all: any answer is better than none.
+    """
+    labels = {}
+    for label, version in demands.labels.items():
+        held = before.labels.get(label)
+        if version in published:
+            labels[label] = version
+        elif held in published and held is not None:
+            labels[label] = held
+    return replace(_default_routing(before, demands, published), labels=labels)
+
+
+def _default_routing(before: Routing, demands: Demands, published: Collection[int]) -> Routing:
+    sound = set(published) - demands.barred
+    canary = demands.canary
+    if canary is not None and canary.version in sound and len(sound) > 1:
+        return Routing(
+            default_version=max(sound - {canary.version}),
+            canary_version=canary.version,
+            canary_weight=canary.weight,
+            canary_header=canary.header,
+        )
+    if demands.is_default_held and before.default_version in published:
+        return Routing(default_version=before.default_version)
+    default = max(sound or published, default=None)
+    is_named = demands.is_default_held or default != max(published, default=None)
+    return Routing(default_version=default if is_named else None)
+
+
+def _canary_after(
+    demands: Demands, published: Collection[int], version: int, canary: Canary | None
+) -> Canary | None:
+    """Whose share it is once `version` is published: a newer version ends an older one's canary."""
+    others = set(published) - demands.barred - {version}
+    if not others:
+        return None
+    if version > max(others):
+        return canary
+    return demands.canary
+
+
+@dataclass
+class _Stream:
+    demands: Demands = field(default_factory=Demands)
+    published: frozenset[int] = frozenset()
+    routing: Routing = field(default_factory=Routing)
+
+
+class Router:
+    """Keeps the serving map's routing in step with what is asked for. Any thread."""
+
+    def __init__(self, serving_map: ServingMap) -> None:
+        self._serving_map = serving_map
+        self._lock = threading.Lock()
+        self._streams: dict[str, _Stream] = {}
+
+    def set_labels(self, name: str, labels: Mapping[str, int]) -> None:
+        """Replaces the model's labels; each takes effect once its version is AVAILABLE."""
+        self._change(name, labels=MappingProxyType(dict(labels)))
+
+    def labels(self, name: str) -> Mapping[str, int]:
+        """The labels as requests see them now."""
+        return self.routing(name).labels
+
+    def wanted_labels(self, name: str) -> Mapping[str, int]:
+        """The labels as they were asked for."""
+        with self._lock:
+            stream = self._streams.get(name)
+            return stream.demands.labels if stream else NO_LABELS
+
+    def routing(self, name: str) -> Routing:
+        """What requests see now."""
+        with self._lock:
+            stream = self._streams.get(name)
+            return stream.routing if stream else Routing()
+
+    def set_barred(self, name: str, versions: frozenset[int]) -> None:
+        """These get no request that does not name them, while there is another version."""
+        self._change(name, barred=versions)
+
+    def set_canary(self, name: str, canary: Canary | None) -> None:
+        """Begins a canary, changes its weight, or ends it: then the highest version is the default."""
+        self._change(name, canary=canary, is_default_held=False)
+
+    def hold_default(self, servable_id: ServableId) -> None:
+        """Before the version is published: the default stays where it is, until `published`."""
+        self._change(servable_id.name, is_default_held=True)
+
+    def published(self, servable_id: ServableId, *, canary: Canary | None = None) -> None:
+        """The version is published. With `canary` it gets that share, where it is the highest and
+        another one serves; without, it gets all if it is the highest.
+        """
+        with self._lock:
+            stream = self._streams.setdefault(servable_id.name, _Stream())
+            stream.demands = replace(
+                stream.demands,
+                is_default_held=False,
+                canary=_canary_after(stream.demands, stream.published, servable_id.version, canary),
+            )
+            stream.published |= {servable_id.version}
+            self._update(servable_id.name, stream)
+
+    def release_default(self, name: str) -> None:
+        """After `hold_default`: the version was not published after all."""
+        self._change(name, is_default_held=False)
+
+    def retiring(self, servable_id: ServableId) -> None:
+        """The version is about to be retired; nothing leads to it any more once this returns."""
+        with self._lock:
+            stream = self._streams.get(servable_id.name)
+            if stream is None:
+                return
+            stream.published -= {servable_id.version}
+            self._update(servable_id.name, stream)
+
+    def forget(self, name: str) -> None:
+        """The model is gone, with all that was asked for it but its labels."""
+        with self._lock:
+            stream = self._streams.get(name)
+            if stream is None:
+                return
+            stream.demands = Demands(labels=stream.demands.labels)
+            self._update(name, stream)
+            if not stream.published and not stream.demands.labels:
+                del self._streams[name]
+
+    def _change(self, name: str, **changes: object) -> None:
+        with self._lock:
+            stream = self._streams.setdefault(name, _Stream())
+            stream.demands = replace(stream.demands, **changes)  # type: ignore[arg-type]
+            self._update(name, stream)
+
+    def _update(self, name: str, stream: _Stream) -> None:
+        routing = decide_routing(stream.routing, stream.demands, stream.published)
+        if routing == stream.routing:
+            return
+        stream.routing = routing
+        self._serving_map.set_routing(
+            name,
+            default_version=routing.default_version,
+            labels=routing.labels,
+            canary_version=routing.canary_version,
+            canary_weight=routing.canary_weight,
+            canary_header=routing.canary_header,
+        )

@@ -1,0 +1,146 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.router import Canary, Demands, Router, decide_routing
+from serving.servable import Routing, ServableId
+from tests.unit.fakes import FakeServingMap
+
+NOTHING = Routing()
+SHARE = Canary(version=3, weight=0.1, header="user")
+
+ROWS: list[tuple[str, Routing, Demands, set[int], Routing]] = [
+    ("nothing is published", NOTHING, Demands(), set(), NOTHING),
+    ("the highest version is the default unasked", NOTHING, Demands(), {1, 2}, NOTHING),
+    (
+        "a barred version is not",
+        NOTHING,
+        Demands(barred=frozenset({2})),
+        {1, 2},
+        Routing(default_version=1),
+    ),
+    (
+        "a barred version answers where there is no other",
+        NOTHING,
+        Demands(barred=frozenset({2})),
+        {2},
+        NOTHING,
+    ),
+    (
+        "a canary gets its share and another version the rest",
+        NOTHING,
+        Demands(canary=SHARE),
+        {1, 2, 3},
+        Routing(default_version=2, canary_version=3, canary_weight=0.1, canary_header="user"),
+    ),
+    ("a canary alone gets everything", NOTHING, Demands(canary=SHARE), {3}, NOTHING),
+    ("a canary that is not published gets nothing", NOTHING, Demands(canary=SHARE), {1}, NOTHING),
+    (
+        "a held default is named, so that a higher version does not take its place",
+        NOTHING,
+        Demands(is_default_held=True),
+        {1},
+        Routing(default_version=1),
+    ),
+    (
+        "a label waits for its version where it was",
+        Routing(labels={"stable": 1}),
+        Demands(labels={"stable": 2}),
+        {1},
+        Routing(labels={"stable": 1}),
+    ),
+    (
+        "a label moves",
+        Routing(labels={"stable": 1}),
+        Demands(labels={"stable": 2}),
+        {1, 2},
+        Routing(labels={"stable": 2}),
+    ),
+    (
+        "a label whose versions are both gone leads nowhere",
+        Routing(labels={"stable": 1}),
+        Demands(labels={"stable": 2}),
+        {3},
+        NOTHING,
+    ),
+    ("a label nobody wants goes", Routing(labels={"stable": 1}), Demands(), {1}, NOTHING),
+]
+
+
+@pytest.mark.parametrize(
+    ("before", "demands", "published", "after"), [pytest.param(*r[1:], id=r[0]) for r in ROWS]
+)
+def test_decide_routing(
+    before: Routing, demands: Demands, published: set[int], after: Routing
+) -> None:
+    assert decide_routing(before, demands, published) == after
+
+
+VERSIONS = st.integers(1, 5)
+DEMANDS = st.builds(
+    Demands,
+    labels=st.dictionaries(st.sampled_from("ab"), VERSIONS),
+    barred=st.frozensets(VERSIONS),
+    canary=st.none() | st.builds(Canary, version=VERSIONS, weight=st.just(0.1)),
+    is_default_held=st.booleans(),
+)
+
+
+@given(DEMANDS, st.lists(st.tuples(DEMANDS, st.sets(VERSIONS))))
+def test_whatever_is_asked_for_every_version_named_is_published(
+    first: Demands, steps: list[tuple[Demands, set[int]]]
+) -> None:
+    routing = decide_routing(NOTHING, first, set())
+    for demands, published in steps:
+        routing = decide_routing(routing, demands, published)
+        named = {routing.default_version, routing.canary_version, *routing.labels.values()}
+        assert named - {None} <= published
+        sound = published - demands.barred
+        if sound:
+            assert (routing.default_version or max(published)) in sound
+
+
+def test_router_tells_the_map_of_changes_only() -> None:
+    serving_map = FakeServingMap()
+    router = Router(serving_map)
+    router.set_labels("m", {"stable": 1})
+    assert serving_map.log == []
+    router.published(ServableId("m", 1))
+    router.set_labels("m", {"stable": 1})
+    assert serving_map.log == ["route m"]
+    assert serving_map.routings["m"].labels == {"stable": 1}
+
+
+def test_label_leads_nowhere_once_its_version_retires() -> None:
+    router = Router(FakeServingMap())
+    router.set_labels("m", {"stable": 1})
+    router.published(ServableId("m", 1))
+    router.retiring(ServableId("m", 1))
+    assert router.labels("m") == {}
+    assert router.wanted_labels("m") == {"stable": 1}
+
+
+def test_default_held_for_a_version_that_is_not_published_after_all_is_let_go() -> None:
+    router = Router(FakeServingMap())
+    router.published(ServableId("m", 1))
+    router.hold_default(ServableId("m", 2))
+    assert router.routing("m").default_version == 1
+    router.release_default("m")
+    assert router.routing("m") == NOTHING
+
+
+def test_lower_version_that_is_published_beside_a_canary_leaves_it() -> None:
+    router = Router(FakeServingMap())
+    router.published(ServableId("m", 2))
+    router.published(ServableId("m", 3), canary=SHARE)
+    router.published(ServableId("m", 1))
+    assert router.routing("m").canary_version == 3
+
+
+def test_router_forgets_a_model_but_not_the_labels_that_wait_for_it() -> None:
+    router = Router(FakeServingMap())
+    router.set_labels("m", {"stable": 1})
+    router.set_barred("m", frozenset({1}))
+    router.forget("m")
+    router.published(ServableId("m", 1))
+    assert router.routing("m") == Routing(labels={"stable": 1})

@@ -1,0 +1,523 @@
+"""The manager beyond load and unload: policies, the previous version, rollback, canary, labels."""
+
+from concurrent.futures import Future
+from typing import TypeVar
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from serving.errors import DoesNotFitBeside, FailedPrecondition, NotFound
+from serving.model_settings import CanarySettings, ModelSettings, PolicyName
+from serving.servable import (
+    AVAILABLE,
+    END,
+    LOADING,
+    START,
+    Routing,
+    ServableId,
+    ServableState,
+)
+from tests.unit.fakes import FakeStatistics, permanent, transient
+from tests.unit.test_manager import RETRY_SECONDS, World, aspired
+
+KEEP = ModelSettings(keep_previous_seconds=300)
+CANARY = ModelSettings(canary=CanarySettings(weight=0.1, header="user"))
+JUDGED = ModelSettings(canary=CanarySettings(weight=0.1, request_count=100))
+
+Answer = TypeVar("Answer")
+
+
+def world_with(model_settings: ModelSettings) -> World:
+    world = World()
+    world.manager.set_settings("m", model_settings)
+    return world
+
+
+def answer(world: World, future: "Future[Answer]") -> Answer:
+    world.manager.tick()
+    return future.result(timeout=0)
+
+
+def routing(world: World) -> Routing:
+    return world.serving_map.routings.get("m", Routing())
+
+
+# --- The previous version -------------------------------------------------------------------------
+
+
+def test_previous_version_stays_for_its_time_and_then_goes() -> None:
+    world = world_with(KEEP)
+    world.settle(1)
+    world.settle(2)
+    assert world.states() == {1: AVAILABLE, 2: AVAILABLE}
+    assert world.manager.next_due_seconds() == 300
+    world.clock.advance(300)
+    world.manager.tick()
+    world.run_all()
+    assert world.states() == {1: END, 2: AVAILABLE}
+    assert world.manager.next_due_seconds() is None
+
+
+def test_previous_version_makes_place_for_the_next_one_before_that_loads() -> None:
+    world = world_with(KEEP)
+    world.settle(1)
+    world.settle(2)
+    world.aspire(3)
+    assert world.states() == {1: ServableState.UNLOADING, 2: AVAILABLE, 3: LOADING}
+    world.run_all()
+    assert world.states() == {1: END, 2: AVAILABLE, 3: AVAILABLE}
+
+
+def test_nothing_is_kept_of_a_model_that_is_gone() -> None:
+    world = world_with(KEEP)
+    world.settle(1)
+    world.settle(2)
+    world.settle()
+    assert world.states() == {1: END, 2: END}
+
+
+# --- Rollback -------------------------------------------------------------------------------------
+
+
+def test_rollback_routes_to_the_previous_version_at_once_and_bars_the_other() -> None:
+    world = world_with(KEEP)
+    world.settle(1)
+    world.settle(2)
+    done = answer(world, world.manager.rollback("m"))
+    assert (done.rolled_back, done.version) == (2, 1)
+    assert routing(world).default_version == 1
+    assert world.bars["m"] == frozenset({2})
+    # As the source goes on to say what is on disk, 2 stays out.
+    world.settle(2)
+    assert world.states() == {1: AVAILABLE, 2: AVAILABLE}
+    assert routing(world).default_version == 1
+    world.clock.advance(300)
+    world.manager.tick()
+    world.run_all()
+    assert world.states() == {1: AVAILABLE, 2: END}
+
+
+def test_rolled_back_version_is_not_loaded_again_until_it_is_allowed() -> None:
+    world = world_with(KEEP)
+    world.settle(1)
+    world.settle(2)
+    world.manager.rollback("m")
+    world.clock.advance(300)
+    world.settle(1, 2)
+    world.clock.advance(300)
+    world.settle(1, 2)
+    assert world.states() == {1: AVAILABLE, 2: END}
+    answer(world, world.manager.allow("m", 2))
+    world.run_all()
+    assert world.states() == {1: AVAILABLE, 2: AVAILABLE}
+    assert routing(world).default_version is None
+    assert world.bars["m"] == frozenset()
+
+
+def test_allowed_while_still_in_memory_it_answers_again_without_a_load() -> None:
+    world = world_with(KEEP)
+    world.settle(1)
+    world.settle(2)
+    world.manager.rollback("m")
+    world.settle(2)
+    load_count = len(world.loading.loads)
+    answer(world, world.manager.allow("m", 2))
+    assert routing(world).default_version is None
+    world.run_all()
+    assert len(world.loading.loads) == load_count
+
+
+def test_version_after_a_rollback_serves_as_any_other() -> None:
+    world = world_with(KEEP)
+    world.settle(1)
+    world.settle(2)
+    world.manager.rollback("m")
+    world.settle(3)
+    assert world.states()[3] is AVAILABLE
+    assert routing(world).default_version is None
+    assert world.states()[2] is END
+
+
+def test_rollback_without_a_previous_version_says_how_to_have_one() -> None:
+    world = World()
+    world.settle(1)
+    with pytest.raises(FailedPrecondition, match="keep_previous_seconds"):
+        answer(world, world.manager.rollback("m"))
+    assert world.bars == {}
+
+
+def test_cold_rollback_goes_on_serving_until_the_old_version_is_loaded() -> None:
+    world = World()
+    world.settle(2)
+    done = answer(world, world.manager.rollback("m", is_cold_allowed=True))
+    assert (done.rolled_back, done.version) == (2, None)
+    assert world.states() == {2: AVAILABLE}
+    # The source selects without what is barred.
+    world.aspire(1)
+    assert world.states() == {1: LOADING, 2: AVAILABLE}
+    world.run_all()
+    assert world.states() == {1: AVAILABLE, 2: END}
+
+
+def test_rollback_of_a_model_without_versions_is_not_found() -> None:
+    world = World()
+    with pytest.raises(NotFound, match="those that have: none"):
+        answer(world, world.manager.rollback("m"))
+
+
+def test_allow_of_a_version_that_is_not_barred_says_which_are() -> None:
+    world = World()
+    world.settle(1)
+    with pytest.raises(FailedPrecondition, match="version 1 is not barred; barred: none"):
+        answer(world, world.manager.allow("m", 1))
+
+
+# --- Canary ---------------------------------------------------------------------------------------
+
+
+def test_new_version_begins_as_a_canary_beside_the_old_one() -> None:
+    world = world_with(CANARY)
+    world.settle(1)
+    assert routing(world) == Routing()
+    world.settle(2)
+    assert routing(world) == Routing(
+        default_version=1, canary_version=2, canary_weight=0.1, canary_header="user"
+    )
+    assert world.states() == {1: AVAILABLE, 2: AVAILABLE}
+    # Before it was published: no request was to see it as the highest version.
+    log = world.serving_map.log
+    assert log.index("route m") < log.index("publish m/2")
+
+
+def test_promoted_canary_answers_everything_and_the_old_version_goes() -> None:
+    world = world_with(CANARY)
+    world.settle(1)
+    world.settle(2)
+    assert answer(world, world.manager.promote("m")) == 2
+    world.run_all()
+    assert routing(world) == Routing()
+    assert world.states() == {1: END, 2: AVAILABLE}
+
+
+def test_canary_rolled_back_by_hand_gets_nothing_and_goes() -> None:
+    world = world_with(CANARY)
+    world.settle(1)
+    world.settle(2)
+    assert answer(world, world.manager.rollback("m")).version == 1
+    world.run_all()
+    assert routing(world).canary_version is None
+    assert world.states() == {1: AVAILABLE, 2: END}
+
+
+def test_promote_without_a_canary_is_refused() -> None:
+    world = World()
+    world.settle(1)
+    with pytest.raises(FailedPrecondition, match="no canary"):
+        answer(world, world.manager.promote("m"))
+
+
+def test_canary_that_a_newer_version_replaces_is_never_the_default() -> None:
+    world = world_with(CANARY)
+    world.settle(1)
+    world.settle(2)
+    world.settle(3)
+    assert routing(world).default_version == 1
+    assert routing(world).canary_version == 3
+    assert world.states() == {1: AVAILABLE, 2: END, 3: AVAILABLE}
+
+
+def figures(request_count: int, failed_count: int = 0, p999_ns: int = 1_000_000) -> FakeStatistics:
+    return FakeStatistics(
+        request_count=request_count, failed_count=failed_count, latency_ns_p999=p999_ns
+    )
+
+
+def judged(stable: FakeStatistics, candidate: FakeStatistics) -> World:
+    world = world_with(JUDGED)
+    world.settle(1)
+    world.settle(2)
+    world.servable(1).figures = stable
+    world.servable(2).figures = candidate
+    assert world.manager.next_due_seconds() == 1
+    world.clock.advance(1)
+    world.manager.tick()
+    world.run_all()
+    return world
+
+
+def test_canary_waits_for_its_requests() -> None:
+    world = judged(figures(1_000), figures(99))
+    assert routing(world).canary_version == 2
+
+
+def test_canary_whose_figures_are_good_is_promoted_by_rule() -> None:
+    world = judged(figures(1_000), figures(100))
+    assert world.states() == {1: END, 2: AVAILABLE}
+    verdict = world.status(2).verdicts[-1]
+    assert (verdict.gate, verdict.is_passed) == ("canary", True)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reason"),
+    [(figures(100, p999_ns=3_000_000), "p999"), (figures(100, failed_count=10), "failures")],
+)
+def test_canary_whose_figures_are_bad_is_rolled_back_by_rule(
+    candidate: FakeStatistics, reason: str
+) -> None:
+    world = judged(figures(1_000), candidate)
+    assert world.states() == {1: AVAILABLE, 2: END}
+    verdict = world.status(2).verdicts[-1]
+    assert not verdict.is_passed
+    assert reason in verdict.reason
+
+
+# --- Memory for one -------------------------------------------------------------------------------
+
+
+def test_resource_policy_unloads_before_it_loads() -> None:
+    world = world_with(ModelSettings(aspired_version_policy=PolicyName.RESOURCE))
+    world.settle(1)
+    world.aspire(2)
+    assert world.states() == {1: ServableState.UNLOADING, 2: START}
+    world.run_all()
+    assert world.states() == {1: END, 2: AVAILABLE}
+
+
+AUTO = ModelSettings(aspired_version_policy=PolicyName.AUTO)
+
+
+def test_auto_policy_keeps_the_old_version_where_both_fit() -> None:
+    world = world_with(AUTO)
+    world.settle(1)
+    world.aspire(2)
+    assert world.states() == {1: AVAILABLE, 2: LOADING}
+
+
+def test_auto_policy_lets_the_old_version_go_first_where_both_do_not_fit() -> None:
+    world = world_with(AUTO)
+    world.settle(1)
+    world.fail(2, DoesNotFitBeside("m/2 needs 5 GB beside 5 GB"))
+    world.settle(2)
+    assert world.states() == {1: END, 2: AVAILABLE}
+    status = world.manager.stream_status("m")
+    assert status is not None
+    assert status.room_reason == ""
+
+
+def test_auto_policy_says_why_while_it_makes_room() -> None:
+    world = world_with(AUTO)
+    world.settle(1)
+    world.fail(2, DoesNotFitBeside("m/2 needs 5 GB beside 5 GB"))
+    world.aspire(2)
+    world.run_loads()
+    status = world.manager.stream_status("m")
+    assert status is not None
+    assert "5 GB beside" in status.room_reason
+
+
+def test_old_version_comes_back_where_the_one_it_went_for_fails_for_good() -> None:
+    world = world_with(AUTO)
+    world.settle(1)
+    world.fail(2, DoesNotFitBeside("m/2 needs 5 GB beside 5 GB"), permanent())
+    world.settle(2)
+    assert world.bars["m"] == frozenset({2})
+    # What the source then selects.
+    world.settle(1)
+    assert world.states()[1] is AVAILABLE
+
+
+def test_availability_policy_keeps_the_old_version_where_both_do_not_fit() -> None:
+    world = World()
+    world.settle(1)
+    world.fail(2, DoesNotFitBeside("m/2 needs 5 GB beside 5 GB"))
+    world.settle(2)
+    assert world.states() == {1: AVAILABLE, 2: LOADING}
+
+
+# --- Labels and jitter ----------------------------------------------------------------------------
+
+
+def test_label_moves_when_its_version_is_available_and_keeps_the_old_one_till_then() -> None:
+    world = World()
+    world.settle(1)
+    world.router.set_labels("m", {"stable": 1})
+    world.aspire(2)
+    world.router.set_labels("m", {"stable": 2})
+    assert world.router.labels("m") == {"stable": 1}
+    world.run_all()
+    assert world.router.labels("m") == {"stable": 2}
+    assert world.states() == {1: END, 2: AVAILABLE}
+
+
+def test_labelled_version_is_not_unloaded() -> None:
+    world = World()
+    world.settle(1)
+    world.router.set_labels("m", {"stable": 1})
+    world.settle(2)
+    assert world.states() == {1: AVAILABLE, 2: AVAILABLE}
+    world.settle(3)
+    assert world.states() == {1: AVAILABLE, 2: END, 3: AVAILABLE}
+    world.router.set_labels("m", {})
+    world.settle(3)
+    assert world.states()[1] is END
+
+
+def test_further_version_is_put_off_by_the_jitter_and_the_first_is_not() -> None:
+    world = World(load_jitter_seconds=60)
+    world.settle(1)
+    assert world.states() == {1: AVAILABLE}
+    world.aspire(2)
+    assert world.states() == {1: AVAILABLE, 2: START}
+    assert world.manager.next_due_seconds() == 30
+    world.clock.advance(30)
+    world.manager.tick()
+    world.run_all()
+    assert world.states() == {1: END, 2: AVAILABLE}
+
+
+def test_incumbent_is_the_version_that_answers() -> None:
+    world = world_with(KEEP)
+    world.settle(1)
+    assert world.manager.incumbent(ServableId("m", 1)) is None
+    assert world.manager.incumbent(ServableId("m", 2)) is world.servable(1)
+    world.settle(2)
+    assert world.manager.incumbent(ServableId("m", 3)) is world.servable(2)
+    world.manager.rollback("m")
+    world.manager.tick()
+    assert world.manager.incumbent(ServableId("m", 3)) is world.servable(1)
+
+
+# --- Any sequence of events -----------------------------------------------------------------------
+
+VERSIONS = st.integers(1, 4)
+LABELS = st.dictionaries(st.sampled_from(["stable", "next"]), VERSIONS, max_size=2)
+SETTINGS = st.builds(
+    ModelSettings,
+    aspired_version_policy=st.sampled_from([PolicyName.AVAILABILITY, PolicyName.AUTO]),
+    keep_previous_seconds=st.sampled_from([0.0, 30.0]),
+    canary=st.builds(CanarySettings, weight=st.sampled_from([0.0, 0.1])),
+)
+
+
+class LifeMachine(RuleBasedStateMachine):
+    """Drops, removals, failures, rollbacks, canaries, labels and settings, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.on_disk: set[int] = set()
+        self.labels: dict[str, int] = {}
+        self.served_before = False
+
+    def aspire_latest(self) -> None:
+        """As a source does whose selection is the latest version that is not barred."""
+        barred = self.world.bars.get("m", frozenset())
+        found = sorted(self.on_disk - barred)
+        if found:
+            self.world.manager.set_aspired("m", aspired(found[-1]))
+
+    @rule(version=VERSIONS)
+    def drop(self, version: int) -> None:
+        self.on_disk |= {version}
+        self.aspire_latest()
+
+    @precondition(lambda self: len(self.on_disk) > 1)
+    @rule(version=VERSIONS)
+    def remove(self, version: int) -> None:
+        self.on_disk -= {version}
+        self.aspire_latest()
+
+    @rule(model_settings=SETTINGS)
+    def change_settings(self, model_settings: ModelSettings) -> None:
+        self.world.manager.set_settings("m", model_settings)
+
+    @rule(labels=LABELS)
+    def move_labels(self, labels: dict[str, int]) -> None:
+        self.labels = labels
+        self.world.router.set_labels("m", labels)
+
+    @rule(is_cold_allowed=st.booleans())
+    def roll_back(self, is_cold_allowed: bool) -> None:
+        self.world.manager.rollback("m", is_cold_allowed=is_cold_allowed)
+
+    @rule()
+    def promote(self) -> None:
+        self.world.manager.promote("m")
+
+    @rule(version=VERSIONS)
+    def allow(self, version: int) -> None:
+        self.world.manager.allow("m", version)
+
+    @rule(version=VERSIONS, failures=st.lists(st.sampled_from([transient, permanent]), max_size=2))
+    def fail(self, version: int, failures: list[type]) -> None:
+        self.world.fail(version, *[make() for make in failures])
+
+    @rule()
+    def tick(self) -> None:
+        self.world.manager.tick()
+        self.aspire_latest()
+
+    @rule()
+    def load(self) -> None:
+        self.world.loaders.run_one()
+
+    @rule()
+    def unload(self) -> None:
+        self.world.unloaders.run_one()
+
+    @rule(seconds=st.sampled_from([1, 30, RETRY_SECONDS]))
+    def time_passes(self, seconds: int) -> None:
+        self.world.clock.advance(seconds)
+
+    @invariant()
+    def once_it_serves_it_goes_on_serving(self) -> None:
+        published = self.world.serving_map.versions("m")
+        assert published or not self.served_before
+        self.served_before = self.served_before or bool(published)
+
+    @invariant()
+    def routing_leads_to_published_versions(self) -> None:
+        published = set(self.world.serving_map.versions("m"))
+        seen = routing(self.world)
+        assert set(seen.labels.values()) <= published
+        assert seen.default_version is None or seen.default_version in published
+        if seen.canary_version is not None:
+            assert seen.canary_version in published
+            assert seen.default_version not in (None, seen.canary_version)
+
+    @invariant()
+    def no_label_is_lost_whose_version_serves(self) -> None:
+        published = set(self.world.serving_map.versions("m"))
+        retiring = {
+            version
+            for version, state in self.world.states().items()
+            if state is ServableState.UNLOADING
+        }
+        for label, version in self.labels.items():
+            if version in published - retiring:
+                assert self.world.router.labels("m")[label] == version
+
+    @invariant()
+    def no_more_versions_are_ready_than_somebody_wants(self) -> None:
+        ready = [version for version, state in self.world.states().items() if state is AVAILABLE]
+        # One aspired, one as cover or kept or a canary's partner, one for each label, and one that a
+        # label has just left or a load has just made: what the next tick unloads.
+        assert len(ready) <= 3 + len(self.labels)
+
+    def teardown(self) -> None:
+        """Everything ends, and nothing is left."""
+        self.world.router.set_labels("m", {})
+        self.world.manager.set_aspired("m", ())
+        self.world.manager.tick()
+        while self.world.loaders.tasks or self.world.unloaders.tasks:
+            self.world.run_loads()
+            self.world.run_unloads()
+        assert set(self.world.states().values()) <= {END}
+        assert not self.world.serving_map.published
+        assert all(servable.is_destroyed for servable in self.world.loading.servables)
+
+
+TestLifeMachine = LifeMachine.TestCase
+TestLifeMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
