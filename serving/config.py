@@ -1,16 +1,14 @@
 """What a server is asked to serve, and how: values only, read once from flags and files."""
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from serving.errors import InvalidConfig
-from serving.version_selection import All, Latest, Specific, VersionSelection
-
-if TYPE_CHECKING:
-    from serving.protos import model_server_config_pb2
+from serving.model_settings import ModelSettings
+from serving.version_selection import Latest, Specific, VersionSelection
 
 PLATFORM = "tensorflow"
 """The one platform there is; the loader is chosen by it."""
@@ -21,12 +19,15 @@ STOCK_RUNTIME = "stock"
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """One model: its name, where its versions appear, and which of them are aspired."""
+    """One model: its name, where its versions appear, which of them are aspired, and how."""
 
     name: str
     base_path: str
     platform: str = PLATFORM
     version_selection: VersionSelection = Latest(1)
+    # The version that each label is to name, once that version is AVAILABLE.
+    labels: Mapping[str, int] = field(default_factory=dict)
+    settings: ModelSettings = field(default_factory=ModelSettings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,10 @@ class ServerConfig:
     """One server process. The defaults here are the flags' defaults."""
 
     models: tuple[ModelConfig, ...]
+    # Where `models` and their settings come from, to be read again; "": from no file.
+    model_config_file: str = ""
+    model_settings_file: str = ""
+    model_config_file_poll_wait_seconds: float = 0.0  # 0 or negative: read once
     host: str = "0.0.0.0"
     port: int = 8500  # 0 takes a free one
     grpc_socket_path: str = ""
@@ -42,11 +47,15 @@ class ServerConfig:
     # TensorFlow Serving's own limit: a client whose messages fit there must fit here.
     max_message_bytes: int = 2**31 - 1
     file_system_poll_wait_seconds: float = 1.0  # 0: poll once, negative: never
+    # Whether a base path that is emptied leaves its model's versions loaded.
+    servable_versions_always_present: bool = True
     # Two, so that one model's slow load does not hold up another's; more would fight for the disk.
     num_load_threads: int = 2
     num_unload_threads: int = 1
     max_num_load_retries: int = 5
     load_retry_interval_micros: int = 60_000_000  # negative: no wait
+    # A load begins up to this much later, at random, so that a fleet does not swap in step.
+    load_jitter_seconds: float = 0.0
     enable_model_warmup: bool = True
     num_request_iterations_for_warmup: int = 0  # 0 means 1
     tensorflow_intra_op_parallelism: int = 0  # 0: one thread a core
@@ -81,10 +90,42 @@ class ServerConfig:
         return self.tensorflow_runtime == STOCK_RUNTIME
 
 
+def check_models(models: Sequence[ModelConfig], where: str = "") -> None:
+    """Raises InvalidConfig, whose message begins with `where`, for what cannot be served.
+
+    That is a name that two models have, a base path that is not absolute, and a label of a version
+    that there is not or that the model's version policy never loads.
+    """
+    seen: set[str] = set()
+    for model in models:
+        if model.name in seen:
+            raise InvalidConfig(
+                f"{where}model {model.name!r} is there twice; give each its own name"
+            )
+        seen.add(model.name)
+        _check_model(model, f"{where}model {model.name!r}: ")
+
+
+def _check_model(model: ModelConfig, where: str) -> None:
+    selection = model.version_selection
+    if not os.path.isabs(model.base_path):
+        raise InvalidConfig(
+            f"{where}base_path {model.base_path!r} must be an absolute path of the server's machine"
+        )
+    for label, version in model.labels.items():
+        if version < 0:
+            raise InvalidConfig(f"{where}label {label!r}: {version} is no version; give 0 or more")
+        if isinstance(selection, Specific) and version not in selection.versions:
+            raise InvalidConfig(
+                f"{where}label {label!r} is of version {version}, which model_version_policy "
+                f"({selection}) does not load; add it there or move the label"
+            )
+
+
 def server_config(flags: Mapping[str, Any]) -> ServerConfig:
     """Builds the configuration from the values of `serving.flags.parse_flags`.
 
-    Reads the file of --model_config_file. Raises InvalidConfig.
+    Reads the files of --model_config_file and --model_settings_file. Raises InvalidConfig.
     """
     session_threads = flags["tensorflow_session_parallelism"]
     intra_op_threads = flags["tensorflow_intra_op_parallelism"]
@@ -96,7 +137,10 @@ def server_config(flags: Mapping[str, Any]) -> ServerConfig:
         )
     _check_arena_flags(flags)
     return ServerConfig(
-        models=_models(flags),
+        models=_with_settings(_models(flags), flags["model_settings_file"]),
+        model_config_file=flags["model_config_file"],
+        model_settings_file=flags["model_settings_file"],
+        model_config_file_poll_wait_seconds=flags["model_config_file_poll_wait_seconds"],
         host=flags["host"],
         port=flags["port"],
         grpc_socket_path=flags["grpc_socket_path"],
@@ -104,10 +148,12 @@ def server_config(flags: Mapping[str, Any]) -> ServerConfig:
         completion_queue_count=flags["grpc_completion_queue_count"],
         max_message_bytes=flags["grpc_max_message_bytes"],
         file_system_poll_wait_seconds=flags["file_system_poll_wait_seconds"],
+        servable_versions_always_present=flags["servable_versions_always_present"],
         num_load_threads=flags["num_load_threads"],
         num_unload_threads=flags["num_unload_threads"],
         max_num_load_retries=flags["max_num_load_retries"],
         load_retry_interval_micros=flags["load_retry_interval_micros"],
+        load_jitter_seconds=flags["load_jitter_seconds"],
         enable_model_warmup=flags["enable_model_warmup"],
         num_request_iterations_for_warmup=flags["num_request_iterations_for_warmup"],
         tensorflow_intra_op_parallelism=intra_op_threads or session_threads,
@@ -149,34 +195,6 @@ def _check_arena_flags(flags: Mapping[str, Any]) -> None:
         )
 
 
-def read_model_config_file(path: Path) -> tuple[ModelConfig, ...]:
-    """Reads a text ModelServerConfig.
-
-    Raises InvalidConfig, naming file, field, value and remedy: unreadable, no such text, no model,
-    a name twice, a base path that is not absolute, a platform or field that Millpond does not have.
-    """
-    # Here, because these take 80 ms that a server of one model does not need before it listens.
-    from google.protobuf import text_format
-
-    from serving.protos import model_server_config_pb2
-
-    try:
-        config = text_format.Parse(
-            path.read_text(encoding="utf-8"), model_server_config_pb2.ModelServerConfig()
-        )
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidConfig(f"{path}: cannot be read: {error}") from error
-    except text_format.ParseError as error:
-        raise InvalidConfig(f"{path}: no text protobuf of ModelServerConfig: {error}") from error
-    if config.HasField("custom_model_config"):
-        raise InvalidConfig(f"{path}: custom_model_config is refused; use model_config_list")
-    if not config.model_config_list.config:
-        raise InvalidConfig(f"{path}: no model in it; add model_config_list {{ config {{ ... }} }}")
-    models = tuple(_model(model, path) for model in config.model_config_list.config)
-    _check_names_unique(models, path)
-    return models
-
-
 def _models(flags: Mapping[str, Any]) -> tuple[ModelConfig, ...]:
     base_path, config_file = flags["model_base_path"], flags["model_config_file"]
     if bool(base_path) == bool(config_file):
@@ -186,57 +204,19 @@ def _models(flags: Mapping[str, Any]) -> tuple[ModelConfig, ...]:
     if config_file:
         if flags["model_name"]:
             raise InvalidConfig("--model_name belongs to --model_base_path; the file has the names")
+        # Here, because protobuf takes 80 ms that a server of one model does not need before it
+        # listens.
+        from serving.model_config_file import read_model_config_file
+
         return read_model_config_file(Path(config_file))
     return (ModelConfig(name=flags["model_name"] or "default", base_path=base_path),)
 
 
-def _model(model: "model_server_config_pb2.ModelConfig", path: Path) -> ModelConfig:
-    where = f"{path}: model {model.name!r}"
-    if not model.name:
-        raise InvalidConfig(f"{path}: a model with base_path {model.base_path!r} has no name")
-    for not_there_yet in ("version_labels", "logging_config"):
-        if not_there_yet in {descriptor.name for descriptor, _ in model.ListFields()}:
-            raise InvalidConfig(f"{where}: {not_there_yet} is refused: Millpond has none yet")
-    _check_platform(model, where)
-    if not os.path.isabs(model.base_path):
-        raise InvalidConfig(
-            f"{where}: base_path {model.base_path!r} must be an absolute path of this machine"
-        )
-    return ModelConfig(
-        name=model.name,
-        base_path=model.base_path,
-        version_selection=_version_selection(model.model_version_policy),
-    )
+def _with_settings(models: Sequence[ModelConfig], settings_file: str) -> tuple[ModelConfig, ...]:
+    if not settings_file:
+        return tuple(models)
+    # Here, because TOML takes 10 ms, and most servers have no such file.
+    from serving.model_settings_file import read_model_settings_file
 
-
-def _check_platform(model: "model_server_config_pb2.ModelConfig", where: str) -> None:
-    if model.model_platform not in ("", PLATFORM):
-        raise InvalidConfig(
-            f"{where}: model_platform {model.model_platform!r} is refused; "
-            f"Millpond serves {PLATFORM!r}"
-        )
-    # The field that model_platform replaced in 2016; old files still carry it.
-    model_type = type(model).DESCRIPTOR.fields_by_name["model_type"].enum_type
-    if model_type.values_by_number[model.model_type].name == "OTHER":
-        raise InvalidConfig(f"{where}: model_type OTHER is refused; Millpond serves {PLATFORM!r}")
-
-
-def _version_selection(policy: Any) -> VersionSelection:
-    """`policy` is a FileSystemStoragePathSourceConfig.ServableVersionPolicy; unset means latest."""
-    kind = policy.WhichOneof("policy_choice")
-    if kind == "all":
-        return All()
-    if kind == "specific":
-        return Specific(frozenset(policy.specific.versions))
-    # TensorFlow Serving reads 0, which is what an unset field looks like, as 1.
-    return Latest(policy.latest.num_versions or 1)
-
-
-def _check_names_unique(models: tuple[ModelConfig, ...], path: Path) -> None:
-    seen: set[str] = set()
-    for model in models:
-        if model.name in seen:
-            raise InvalidConfig(
-                f"{path}: model {model.name!r} is there twice; give each its own name"
-            )
-        seen.add(model.name)
+    settings = read_model_settings_file(Path(settings_file), [model.name for model in models])
+    return tuple(replace(model, settings=settings.of(model.name)) for model in models)

@@ -254,18 +254,23 @@ _TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
     RefusedFlag("batching_parameters_file", _BATCHING),
     RefusedFlag("enable_per_model_batching_parameters", _BATCHING),
     RefusedFlag(
-        "allow_version_labels_for_unavailable_models", "Millpond has no version labels yet"
+        "allow_version_labels_for_unavailable_models",
+        "not needed: a label and its version may be new together, and the label names the version "
+        "once it is AVAILABLE",
     ),
     Flag(
         "model_config_file",
         local_path,
         "",
-        "text ModelServerConfig: several models, their base paths and version policies",
+        "text ModelServerConfig: several models, their base paths, version policies and labels",
         "FILE",
     ),
-    RefusedFlag(
+    Flag(
         "model_config_file_poll_wait_seconds",
-        "Millpond reads --model_config_file once, at start; restart it to change the models",
+        seconds(WAIT_SECONDS_MAX),
+        ServerConfig.model_config_file_poll_wait_seconds,
+        "seconds between two looks at --model_config_file and --model_settings_file, whose changes "
+        "are applied as a whole or, where something is wrong, not at all; 0: read once",
     ),
     Flag(
         "model_name",
@@ -398,6 +403,27 @@ _TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
 
 _MILLPOND_FLAGS: tuple[Flag, ...] = (
     Flag("host", not_empty, ServerConfig.host, "address to listen on"),
+    Flag(
+        "model_settings_file",
+        local_path,
+        "",
+        "TOML: policy, gates, canary and retention of each model, [default] and [models.NAME]",
+        "FILE",
+    ),
+    Flag(
+        "servable_versions_always_present",
+        boolean,
+        ServerConfig.servable_versions_always_present,
+        "an emptied base path leaves the versions of its model loaded; false: it unloads them",
+        "",
+    ),
+    Flag(
+        "load_jitter_seconds",
+        seconds_not_negative(WAIT_SECONDS_MAX),
+        ServerConfig.load_jitter_seconds,
+        "the load of a new version begins up to this much later, at random, so that a fleet does "
+        "not swap in step",
+    ),
     Flag(
         "allocator",
         choice("jemalloc", "glibc"),

@@ -5,7 +5,8 @@ A poll looks at the disk (`source.py`) and hands what it saw, with what was know
 
 A version is *found* when its directory has settled and is complete, and stays found while the
 directory exists. One whose load failed for good is *found anew*, and thereby loaded again, once
-its files have changed, settled and are complete: so it can be mended in place.
+its files have changed, settled and are complete: so it can be mended in place. One that serves stays
+what was loaded, whatever becomes of its files; people are told.
 """
 
 import re
@@ -15,7 +16,12 @@ from types import MappingProxyType
 
 from serving.clock import NS_PER_SECOND
 from serving.servable import AspiredVersion
-from serving.version_selection import VersionSelection
+from serving.version_selection import (
+    Latest,
+    Specific,
+    VersionSelection,
+    select_unbarred,
+)
 
 SETTLE_NS = NS_PER_SECOND
 """A directory that has not changed for this long has settled.
@@ -25,10 +31,11 @@ the completeness check. Short, because every version that is copied and not rena
 """
 
 RECHECK_NS = 10 * NS_PER_SECOND
-"""An incomplete version that does not change is checked again after this long.
+"""An incomplete version that does not change is checked again after this long, and the files of one
+that serves are looked at again.
 
 What failed may not have been the files (a network disk), but parsing a graph costs CPU that
-requests would use.
+requests would use, and a look walks a whole directory.
 """
 
 VERSION_MAX = 2**63 - 1
@@ -43,6 +50,19 @@ class Instant:
 
     now_ns: int
     wall_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What people want of the versions found.
+
+    `barred` were rolled back and are not to be loaded again. `keeps_last`: a base path that is
+    emptied leaves what is aspired as it is (--servable_versions_always_present).
+    """
+
+    selection: VersionSelection = Latest(1)
+    barred: frozenset[int] = frozenset()
+    keeps_last: bool = True
 
 
 @dataclass(frozen=True)
@@ -117,11 +137,14 @@ class Memory:
     """What a source knows between two polls.
 
     `fingerprints`: of each found version, as it was when it was found. `missing`: found, kept, but
-    gone from the disk.
+    gone from the disk. `looked_at_ns`: when the files of a version that may serve were last
+    compared with what was found; `overwritten`: those that differed.
     """
 
     found: Mapping[int, AspiredVersion] = field(default_factory=dict)
     fingerprints: Mapping[int, Fingerprint] = field(default_factory=dict)
+    looked_at_ns: Mapping[int, int] = field(default_factory=dict)
+    overwritten: frozenset[int] = frozenset()
     missing: frozenset[int] = frozenset()
     candidates: Mapping[int, Candidate] = field(default_factory=dict)
     # None until the first version is aspired: nothing can be omitted before.
@@ -172,13 +195,44 @@ def unfound(memory: Memory, directories: Mapping[int, str]) -> dict[int, str]:
 def to_observe(
     memory: Memory, directories: Mapping[int, str], failed: Collection[int]
 ) -> dict[int, str]:
-    """Those of `directories` whose files are to be looked at: not found, or aspired and `failed`.
-
-    Not those that load or serve: a look walks a whole directory, and nothing would come of it.
+    """Those of `directories` that may be loaded once they are seen to be complete: not found, or
+    aspired and `failed`. Their files are to be looked at.
     """
     aspired = {item.version for item in memory.aspired or ()}
     wanted = unfound(memory, directories).keys() | (aspired & set(failed))
     return {version: directories[version] for version in directories if version in wanted}
+
+
+def to_compare(
+    memory: Memory, directories: Mapping[int, str], failed: Collection[int], now: Instant
+) -> dict[int, str]:
+    """Those of `directories` that are aspired and did not fail, so that they load or serve, and
+    whose files were not looked at for RECHECK_NS.
+    """
+    aspired = {item.version for item in memory.aspired or ()}
+    live = aspired - set(failed) - unfound(memory, directories).keys()
+    return {
+        version: directory
+        for version, directory in directories.items()
+        if version in live and now.now_ns - _looked_at_ns(memory, version) >= RECHECK_NS
+    }
+
+
+def _looked_at_ns(memory: Memory, version: int) -> int:
+    return memory.looked_at_ns.get(version, memory.found[version].found_at_ns)
+
+
+def compared(memory: Memory, seen: Mapping[int, Fingerprint], now: Instant) -> Memory:
+    """What is known once the files of live versions were `seen`.
+
+    A change of owner or mode counts as one of content: both change the ctime only.
+    """
+    overwritten = set(memory.overwritten)
+    for version, fingerprint in seen.items():
+        is_as_loaded = memory.fingerprints.get(version) == fingerprint
+        (overwritten.discard if is_as_loaded else overwritten.add)(version)
+    looked_at_ns = {**memory.looked_at_ns, **dict.fromkeys(seen, now.now_ns)}
+    return replace(memory, looked_at_ns=looked_at_ns, overwritten=frozenset(overwritten))
 
 
 def is_as_found(memory: Memory, version: int, directory: str, fingerprint: Fingerprint) -> bool:
@@ -224,7 +278,7 @@ def decide(
     memory: Memory,
     directories: Mapping[int, str],
     candidates: Mapping[int, Candidate],
-    selection: VersionSelection,
+    wanted: Wanted,
     now: Instant,
 ) -> Memory:
     """What is known after a poll that could read the base path.
@@ -233,7 +287,7 @@ def decide(
     changed after a failed load, as far as they could be read, observed and checked. A version that
     is gone is omitted, which unloads it. But where that would leave nothing, because the base path
     came back empty or the versions that the selection names are not there, everything stays as it
-    was: an emptied disk must not stop a server that serves.
+    was: an emptied disk must not stop a server that serves (unless `wanted` says that it may).
     """
     complete = {version: item for version, item in candidates.items() if item.is_complete}
     found = _found(memory, directories, complete)
@@ -241,25 +295,60 @@ def decide(
     fingerprints = {**memory.fingerprints, **fresh_fingerprints}
     notes = _candidate_notes(candidates, now)
     missing: frozenset[int] = frozenset()
-    if memory.found and not found:
+    if memory.found and not found and wanted.keeps_last:
         found, missing = dict(memory.found), frozenset(memory.found)
         notes.add(Note.of("last_version_gone_from_disk", kept=tuple(sorted(found))))
-    selected = selection.select(found)
+    if not directories and not memory.found:
+        notes.add(Note.of("no_version_in_base_path", "info"))
+    # What is found anew is not what was compared.
+    known = found.keys() - complete.keys()
+    overwritten = memory.overwritten & known
+    return select_again(
+        Memory(
+            found=found,
+            fingerprints={key: seen for key, seen in fingerprints.items() if key in found},
+            looked_at_ns={key: at for key, at in memory.looked_at_ns.items() if key in known},
+            overwritten=overwritten,
+            missing=missing,
+            candidates={key: item for key, item in candidates.items() if key not in complete},
+            aspired=memory.aspired,
+            notes=frozenset(notes | {_overwritten_note(version) for version in overwritten}),
+        ),
+        wanted,
+    )
+
+
+def select_again(memory: Memory, wanted: Wanted) -> Memory:
+    """What is known once what is found or `wanted` has changed: `aspired` follows from it.
+
+    A list becomes empty where nothing is wanted; not because what is wanted is not there.
+    """
+    selected = select_unbarred(wanted.selection, memory.found, wanted.barred)
+    notes = {note for note in memory.notes if note.event not in _SELECTION_EVENTS}
     if selected.missing:
         notes.add(Note.of("specific_version_not_found", versions=selected.missing))
     aspired: tuple[AspiredVersion, ...] | None
-    aspired = tuple(found[version] for version in selected.versions)
-    if not aspired and (selected.missing or memory.aspired is None):
+    aspired = tuple(memory.found[version] for version in selected.versions)
+    if not aspired and not _may_be_empty(memory, wanted):
         aspired = memory.aspired
-    if not directories and not memory.found:
-        notes.add(Note.of("no_version_in_base_path", "info"))
-    return Memory(
-        found=found,
-        fingerprints={version: seen for version, seen in fingerprints.items() if version in found},
-        missing=missing,
-        candidates={key: item for key, item in candidates.items() if key not in complete},
-        aspired=aspired,
-        notes=frozenset(notes),
+        if wanted.barred.intersection(item.version for item in aspired or ()):
+            notes.add(Note.of("last_version_barred", remedy="drop another version"))
+    return replace(memory, aspired=aspired, notes=frozenset(notes))
+
+
+_SELECTION_EVENTS = ("specific_version_not_found", "last_version_barred")
+
+
+def _may_be_empty(memory: Memory, wanted: Wanted) -> bool:
+    if memory.aspired is None:
+        return False
+    is_all_unwanted = wanted.selection == Specific(frozenset())
+    return is_all_unwanted or (not memory.found and not wanted.keeps_last)
+
+
+def _overwritten_note(version: int) -> Note:
+    return Note.of(
+        "live_version_overwritten", version=version, remedy="drop other files under a new version"
     )
 
 

@@ -6,6 +6,7 @@ Here is what touches the disk; what follows from it is decided in `found_version
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,12 +22,16 @@ from serving.found_versions import (
     Listing,
     Memory,
     Note,
+    Wanted,
     checked,
+    compared,
     decide,
     is_as_found,
     needs_check,
     next_poll_seconds,
     observe,
+    select_again,
+    to_compare,
     to_observe,
     unreadable,
     version_directories,
@@ -82,10 +87,15 @@ class FileSystemSource:
 
     One source a model: a base path that hangs, fails or lies cannot hold up another's. The thread
     `source-NAME` sleeps between polls and is a daemon, because a dead network disk can hold it for
-    ever. `period_seconds` 0 polls once, negative never. `check` raises where a directory is no
-    complete version. `set_aspired` is called only when the list changes. `failed_versions` says
-    which versions of a model have ended with an error: their files alone are watched for a change
-    once they are found, and one that changes is aspired again under a new `found_at_ns`.
+    ever. `period_seconds` 0 polls once, negative never, unless something else is wanted later.
+    `check` raises where a directory is no complete version. `set_aspired` is called, under the
+    source's lock, only when the list changes, and not after `stop`. `failed_versions` says which
+    versions of a model have ended with an error: one of these whose files change is aspired again
+    under a new `found_at_ns`. Versions that serve are compared with what was found every
+    RECHECK_NS, to tell who overwrites one.
+
+    What is wanted may change at any time, from any thread. What follows for the versions that are
+    found follows at once, even while the disk hangs.
     """
 
     def __init__(
@@ -98,28 +108,32 @@ class FileSystemSource:
         check: Callable[[str], None],
         failed_versions: FailedVersions,
         period_seconds: float,
+        keeps_last: bool = True,
         clock: Clock,
     ) -> None:
         self._name = name
         self._base_path = base_path
-        self._selection = selection
         self._set_aspired = set_aspired
         self._check = check
         self._failed_versions = failed_versions
         self._period_seconds = period_seconds
         self._clock = clock
-        self._memory = Memory()
-        self._is_stopping = False
+        # Guards all below and is notified of changes; not held while the disk is looked at.
         self._wake = threading.Condition()
+        self._wanted = Wanted(selection=selection, keeps_last=keeps_last)
+        self._memory = Memory()
+        self._is_poll_due = period_seconds >= 0
+        self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name=f"source-{name}", daemon=True)
+
+    # --- Any thread -------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Starts polling; the first poll is at once."""
-        if self._period_seconds >= 0:
-            self._thread.start()
+        self._thread.start()
 
     def stop(self) -> None:
-        """Ends polling, after the poll under way. Returns at once."""
+        """Ends polling, after the poll under way, which aspires nothing any more. Returns at once."""
         with self._wake:
             self._is_stopping = True
             self._wake.notify_all()
@@ -130,50 +144,115 @@ class FileSystemSource:
             self._thread.join(timeout_seconds)
         return not self._thread.is_alive()
 
+    def set_selection(self, selection: VersionSelection) -> None:
+        """Selects otherwise from the versions found, and looks for new ones at once."""
+        with self._wake:
+            self._select_again(replace(self._wanted, selection=selection))
+            self._poll_soon()
+
+    def set_barred(self, versions: frozenset[int]) -> None:
+        """Leaves `versions` out of what is selected until told otherwise. Looks at no disk."""
+        with self._wake:
+            self._select_again(replace(self._wanted, barred=versions))
+
+    def set_base_path(self, base_path: str) -> None:
+        """Looks elsewhere, at once. What is aspired stays until a version is complete there."""
+        with self._wake:
+            self._base_path = base_path
+            self._poll_soon()
+
+    def notes(self) -> list[Note]:
+        """What there was to tell people after the last poll, in a fixed order."""
+        with self._wake:
+            return sorted(self._memory.notes, key=repr)
+
     def poll(self) -> float | None:
         """Looks once, sets what is aspired, and returns the seconds until the next poll or None.
 
         On one thread at a time: the source's own, or a test's.
         """
         now = Instant(self._clock.now_ns(), self._clock.wall_ns())
-        before, self._memory = self._memory, self._look(self._memory, now)
-        self._tell_changes(before.notes, self._memory.notes)
-        aspired = self._memory.aspired
+        with self._wake:
+            before, base_path = self._memory, self._base_path
+        decide_on = self._look(before, base_path, now)
+        with self._wake:
+            # Where it looked elsewhere than it should by now, the next poll is due already.
+            if base_path == self._base_path:
+                self._remember(decide_on(self._memory, self._wanted))
+            return next_poll_seconds(self._memory, self._period_seconds, now)
+
+    # --- Under the lock ---------------------------------------------------------------------------
+
+    def _select_again(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._remember(select_again(self._memory, wanted))
+
+    def _poll_soon(self) -> None:
+        self._is_poll_due = True
+        self._wake.notify_all()
+
+    def _remember(self, memory: Memory) -> None:
+        if self._is_stopping:
+            return
+        before, self._memory = self._memory, memory
+        self._tell_changes(before.notes, memory.notes)
+        aspired = memory.aspired
         if aspired is not None and aspired != before.aspired:
             _log.info("aspired", model=self._name, versions=[item.version for item in aspired])
             self._set_aspired(self._name, aspired)
-        return next_poll_seconds(self._memory, self._period_seconds, now)
+
+    # --- The thread of the source -----------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._is_stopping:
-            delay_seconds: float | None = self._period_seconds or None
+        delay_seconds: float | None = None
+        while self._wait_for_poll(delay_seconds):
+            delay_seconds = self._period_seconds if self._period_seconds > 0 else None
             try:
                 delay_seconds = self.poll()
             except Exception:  # noqa: BLE001 (a bug; the next poll may fare better)
                 _log.exception("poll_failed", model=self._name, base_path=self._base_path)
-            if delay_seconds is None:
-                return
-            with self._wake:
-                if not self._is_stopping:
-                    self._clock.wait(self._wake, delay_seconds)
 
-    def _look(self, memory: Memory, now: Instant) -> Memory:
-        listing = list_children(self._base_path)
+    def _wait_for_poll(self, delay_seconds: float | None) -> bool:
+        """Waits until a poll is due, after `delay_seconds` at the latest; False: until `stop`."""
+        with self._wake:
+            while not self._is_poll_due and not self._is_stopping:
+                self._clock.wait(self._wake, delay_seconds)
+                if delay_seconds is not None:
+                    break
+            self._is_poll_due = False
+            return not self._is_stopping
+
+    def _look(
+        self, memory: Memory, base_path: str, now: Instant
+    ) -> Callable[[Memory, Wanted], Memory]:
+        """Looks at the disk; returns what makes a new memory of the one at the time and of what is
+        wanted by then. `memory` is the one to know which versions to look at.
+        """
+        listing = list_children(base_path)
         if listing.error:
             # Nothing is known about the versions, so nothing about them changes.
-            return unreadable(memory, listing.error)
+            return lambda memory, wanted: unreadable(memory, listing.error)
         known = {version: Path(item.directory).name for version, item in memory.found.items()}
         names, name_notes = version_directories(listing, known)
-        directories = {version: str(Path(self._base_path, name)) for version, name in names.items()}
-        candidates, read_notes = self._candidates(memory, directories, now)
-        after = decide(memory, directories, candidates, self._selection, now)
-        return replace(after, notes=after.notes | name_notes | read_notes)
+        directories = {version: str(Path(base_path, name)) for version, name in names.items()}
+        failed = self._failed_versions(self._name)
+        candidates, read_notes = self._candidates(memory, directories, failed, now)
+        live = self._fingerprints(to_compare(memory, directories, failed, now))
+
+        def decide_on(memory: Memory, wanted: Wanted) -> Memory:
+            after = decide(compared(memory, live, now), directories, candidates, wanted, now)
+            return replace(after, notes=after.notes | name_notes | read_notes)
+
+        return decide_on
 
     def _candidates(
-        self, memory: Memory, directories: Mapping[int, str], now: Instant
+        self,
+        memory: Memory,
+        directories: Mapping[int, str],
+        failed: Collection[int],
+        now: Instant,
     ) -> tuple[dict[int, Candidate], frozenset[Note]]:
         candidates, notes = {}, set()
-        failed = self._failed_versions(self._name)
         for version, directory in to_observe(memory, directories, failed).items():
             try:
                 seen = fingerprint(directory)
@@ -187,6 +266,14 @@ class FileSystemSource:
                 candidate = checked(candidate, self._reason(directory), now)
             candidates[version] = candidate
         return candidates, frozenset(notes)
+
+    def _fingerprints(self, directories: Mapping[int, str]) -> dict[int, Fingerprint]:
+        """Of those that can be read. One that cannot is not known to be another one."""
+        seen = {}
+        for version, directory in directories.items():
+            with suppress(OSError):
+                seen[version] = fingerprint(directory)
+        return seen
 
     def _reason(self, directory: str) -> str:
         """Why `directory` is not complete, or ""."""

@@ -30,6 +30,9 @@ class Latest:
         """See `VersionSelection`."""
         return Selected(tuple(sorted(set(found))[-self.version_count :]))
 
+    def __str__(self) -> str:
+        return f"latest {self.version_count}"
+
 
 @dataclass(frozen=True)
 class All:
@@ -38,6 +41,9 @@ class All:
     def select(self, found: Collection[int]) -> Selected:
         """See `VersionSelection`."""
         return Selected(tuple(sorted(set(found))))
+
+    def __str__(self) -> str:
+        return "all"
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,22 @@ class Specific:
         present = self.versions.intersection(found)
         return Selected(tuple(sorted(present)), tuple(sorted(self.versions - present)))
 
+    def __str__(self) -> str:
+        return f"specific {', '.join(map(str, sorted(self.versions))) or '(none)'}"
 
-# Each has `select(found) -> Selected`: pure, and the same for any order of `found`.
+
+# Each has `select(found) -> Selected`: pure, and the same for any order of `found`; `str` is for
+# people.
 VersionSelection = Latest | All | Specific
+
+
+def select_unbarred(
+    selection: VersionSelection, found: Collection[int], barred: Collection[int]
+) -> Selected:
+    """What `selection` selects where the versions `barred`, rolled back by somebody, do not exist.
+
+    They are not missing either.
+    """
+    selected = selection.select(set(found) - set(barred))
+    missing = tuple(version for version in selected.missing if version not in barred)
+    return Selected(selected.versions, missing)

@@ -1,108 +1,16 @@
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from serving.config import ModelConfig, read_model_config_file, server_config
+from serving.config import ModelConfig, server_config
 from serving.errors import InvalidConfig
 from serving.flags import parse_flags
-from serving.version_selection import All, Latest, Specific
+from serving.model_settings import ModelSettings
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "models.config"
-
-
-def one_model(fields: str) -> str:
-    return f"model_config_list {{ config {{ {fields} }} }}"
-
-
-def models_in(path: Path, text: str) -> tuple[ModelConfig, ...]:
-    path.write_text(text)
-    return read_model_config_file(path)
-
-
-def test_read_model_config_file_of_two_models_keeps_order_and_policies(path: Path):
-    text = """
-    model_config_list {
-      config {
-        name: "b" base_path: "/models/b" model_platform: "tensorflow"
-        model_version_policy { specific { versions: 7 versions: 3 } }
-      }
-      config { name: "a" base_path: "/models/a" model_version_policy { all {} } }
-    }
-    """
-    assert models_in(path, text) == (
-        ModelConfig(name="b", base_path="/models/b", version_selection=Specific(frozenset({3, 7}))),
-        ModelConfig(name="a", base_path="/models/a", version_selection=All()),
-    )
-
-
-@pytest.mark.parametrize(
-    ("policy", "version_selection"),
-    [
-        ("", Latest(1)),
-        ("model_version_policy {}", Latest(1)),
-        ("model_version_policy { latest {} }", Latest(1)),
-        ("model_version_policy { latest { num_versions: 3 } }", Latest(3)),
-        ("model_version_policy { specific {} }", Specific(frozenset())),
-    ],
-)
-def test_read_model_config_file_policy_gives_version_selection(
-    path: Path, policy: str, version_selection: Any
-):
-    (model,) = models_in(path, one_model(f'name: "m" base_path: "/m" {policy}'))
-    assert model.version_selection == version_selection
-
-
-def test_read_model_config_file_deprecated_model_type_is_taken(path: Path):
-    (model,) = models_in(path, one_model('name: "m" base_path: "/m" model_type: TENSORFLOW'))
-    assert model.platform == "tensorflow"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "no model in it"),
-        ("model_config_list {}", "no model in it"),
-        ("model_config_list {", "no text protobuf of ModelServerConfig"),
-        ("nonsense: 1", "nonsense"),
-        ("custom_model_config {}", "custom_model_config is refused"),
-        (one_model('base_path: "/m"'), "base_path '/m' has no name"),
-        (one_model('name: "m"'), "base_path '' must be an absolute path"),
-        (one_model('name: "m" base_path: "m"'), "base_path 'm' must be an absolute path"),
-        (one_model('name: "m" base_path: "gs://m"'), "'gs://m' must be an absolute path"),
-        (one_model('name: "m" base_path: "/m" model_platform: "jax"'), "'jax' is refused"),
-        (one_model('name: "m" base_path: "/m" model_type: OTHER'), "model_type OTHER is refused"),
-        (
-            one_model('name: "m" base_path: "/m" version_labels { key: "a" value: 1 }'),
-            "version_labels is refused",
-        ),
-        (one_model('name: "m" base_path: "/m" logging_config {}'), "logging_config is refused"),
-        (
-            one_model('name: "m" base_path: "/m" } config { name: "m" base_path: "/n"'),
-            "'m' is there twice",
-        ),
-    ],
-)
-def test_read_model_config_file_bad_text_is_refused_with_file_and_value(
-    path: Path, text: str, message: str
-):
-    with pytest.raises(InvalidConfig, match=message) as caught:
-        models_in(path, text)
-    assert caught.value.message.startswith(str(path))
-
-
-def test_read_model_config_file_missing_file_is_refused(path: Path):
-    with pytest.raises(InvalidConfig, match="cannot be read"):
-        read_model_config_file(path)
-
-
-def test_read_model_config_file_that_is_no_text_is_refused(path: Path):
-    path.write_bytes(b"\xff\xfe")
-    with pytest.raises(InvalidConfig, match="cannot be read"):
-        read_model_config_file(path)
 
 
 def test_server_config_of_base_path_serves_one_model():
@@ -122,7 +30,9 @@ def test_server_config_carries_every_flag():
                 *("--load_retry_interval_micros=7", "--enable_model_warmup=false"),
                 *("--num_request_iterations_for_warmup=8", "--saved_model_tags=x"),
                 *("--tensorflow_intra_op_parallelism=1", "--tensorflow_inter_op_parallelism=2"),
-                "--drain_seconds=0.5",
+                *("--drain_seconds=0.5", "--load_jitter_seconds=1.5"),
+                *("--servable_versions_always_present=false",),
+                "--model_config_file_poll_wait_seconds=9",
             ]
         )
     )
@@ -137,13 +47,31 @@ def test_server_config_carries_every_flag():
     assert config.saved_model_tags == ("x",)
     assert config.tensorflow_intra_op_parallelism == 1
     assert config.tensorflow_inter_op_parallelism == 2
-    assert config.drain_seconds == 0.5
+    assert (config.drain_seconds, config.load_jitter_seconds) == (0.5, 1.5)
+    assert config.model_config_file_poll_wait_seconds == 9
+    assert not config.servable_versions_always_present
 
 
 def test_server_config_of_file_reads_its_models(path: Path):
-    path.write_text(one_model('name: "m" base_path: "/m"'))
+    path.write_text('model_config_list { config { name: "m" base_path: "/m" } }')
     config = server_config(parse_flags([f"--model_config_file={path}"]))
     assert config.models == (ModelConfig(name="m", base_path="/m"),)
+    assert config.model_config_file == str(path)
+
+
+def test_server_config_of_settings_file_gives_each_model_its_own(path: Path):
+    path.write_text("[models.m]\nkeep_previous_seconds = 300")
+    flags = ["--model_base_path=/m", "--model_name=m", f"--model_settings_file={path}"]
+    config = server_config(parse_flags(flags))
+    assert config.models[0].settings == ModelSettings(keep_previous_seconds=300)
+    assert config.model_settings_file == str(path)
+
+
+def test_server_config_settings_of_a_model_that_there_is_not_are_refused(path: Path):
+    path.write_text("[models.n]\nkeep_previous_seconds = 300")
+    flags = parse_flags(["--model_base_path=/m", f"--model_settings_file={path}"])
+    with pytest.raises(InvalidConfig, match=r"models\.n: no model 'n' is configured.*default"):
+        server_config(flags)
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,17 @@ from serving.found_versions import (
     Listing,
     Memory,
     Note,
+    Wanted,
     checked,
+    compared,
     decide,
     is_as_found,
     needs_check,
     next_poll_seconds,
     observe,
+    select_again,
     settles_in_ns,
+    to_compare,
     to_observe,
     unfound,
     unreadable,
@@ -180,10 +184,19 @@ class Disk:
     """A base path of which a test says what is in it; every directory on it has settled."""
 
     selection: VersionSelection = Latest(1)
+    barred: frozenset[int] = frozenset()
+    keeps_last: bool = True
     memory: Memory = field(default_factory=Memory)
     now: Instant = NOW
     # What the files of each version are; all that are not in there have never changed.
     contents: dict[int, Fingerprint] = field(default_factory=dict)
+
+    @property
+    def wanted(self) -> Wanted:
+        return Wanted(selection=self.selection, barred=self.barred, keeps_last=self.keeps_last)
+
+    def aspired(self) -> list[int]:
+        return [version.version for version in self.memory.aspired or ()]
 
     def change(self, version: int) -> None:
         """Other bytes in the files of `version`, by a copy that keeps size and mtime."""
@@ -210,8 +223,11 @@ class Disk:
                 self.memory, version, directory, seen := self.contents.get(version, OLD)
             )
         }
-        self.memory = decide(self.memory, on_disk, candidates, self.selection, self.now)
-        return [version.version for version in self.memory.aspired or ()]
+        live = to_compare(self.memory, on_disk, failed, self.now)
+        seen_now = {version: self.contents.get(version, OLD) for version in live}
+        memory = compared(self.memory, seen_now, self.now)
+        self.memory = decide(memory, on_disk, candidates, self.wanted, self.now)
+        return self.aspired()
 
 
 def test_decide_nothing_found_aspires_nothing_at_all() -> None:
@@ -227,7 +243,7 @@ def test_decide_complete_version_is_aspired() -> None:
 
 def test_decide_version_not_yet_checked_is_not_found() -> None:
     candidate = observe(None, "/m/1", FRESH, NOW)
-    memory = decide(Memory(), {1: "/m/1"}, {1: candidate}, Latest(1), NOW)
+    memory = decide(Memory(), {1: "/m/1"}, {1: candidate}, Wanted(), NOW)
     assert (memory.found, memory.aspired) == ({}, None)
     assert events(memory.notes) == ["version_settling"]
 
@@ -379,6 +395,110 @@ def test_decide_selection_of_nothing_unloads_everything() -> None:
     disk.selection = Specific(frozenset())
     assert disk.poll(1, 2) == []
     assert disk.memory.aspired == ()
+
+
+def test_decide_emptied_base_path_unloads_where_it_may() -> None:
+    disk = Disk(All(), keeps_last=False)
+    disk.poll(1, 2)
+    assert disk.poll() == []
+    assert disk.memory.aspired == ()
+    assert disk.poll(3) == [3]
+
+
+def test_decide_specific_version_gone_stays_even_where_an_emptied_base_path_unloads() -> None:
+    disk = Disk(Specific(frozenset({2})), keeps_last=False)
+    disk.poll(1, 2)
+    assert disk.poll(1) == [2]
+    assert disk.poll() == []
+
+
+def test_decide_base_path_that_was_never_filled_omits_nothing() -> None:
+    disk = Disk(keeps_last=False)
+    disk.poll()
+    assert disk.memory.aspired is None
+
+
+def test_decide_barred_version_gives_way_to_the_one_before() -> None:
+    disk = Disk()
+    disk.poll(1, 2)
+    disk.barred = frozenset({2})
+    assert disk.poll(1, 2) == [1]
+    assert disk.poll(1, 2, 3) == [3]
+
+
+def test_decide_barred_specific_version_is_not_missing() -> None:
+    disk = Disk(Specific(frozenset({1, 2})), barred=frozenset({2}))
+    assert disk.poll(1, 2) == [1]
+    assert disk.memory.notes == frozenset()
+
+
+def test_decide_last_version_that_is_barred_stays_with_a_note() -> None:
+    disk = Disk()
+    disk.poll(2)
+    disk.barred = frozenset({2})
+    assert disk.poll(2) == [2]
+    assert events(disk.memory.notes) == ["last_version_barred"]
+
+
+def test_decide_version_barred_from_the_start_is_not_aspired() -> None:
+    disk = Disk(barred=frozenset({2}))
+    assert disk.poll(2) == []
+
+
+def test_select_again_without_a_poll_is_what_the_next_poll_says() -> None:
+    disk = Disk(All())
+    disk.poll(1, 2, incomplete={2: "no index"})
+    disk.poll(1, 3, 4, incomplete={4: "no index"})
+    disk.selection, disk.barred = Specific(frozenset({1, 3, 7})), frozenset({3})
+    after = select_again(disk.memory, disk.wanted)
+    disk.poll(1, 3, 4, incomplete={4: "no index"})
+    assert replace(after, candidates=disk.memory.candidates) == replace(
+        disk.memory, looked_at_ns=after.looked_at_ns
+    )
+
+
+def test_decide_overwritten_live_version_is_told_and_stays_what_was_found() -> None:
+    disk = Disk()
+    disk.poll(1)
+    before = disk.memory.found
+    disk.change(1)
+    assert disk.poll(1) == [1]
+    assert disk.memory.found == before
+    assert events(disk.memory.notes) == ["live_version_overwritten"]
+
+
+def test_decide_overwritten_live_version_that_is_put_back_is_forgotten() -> None:
+    disk = Disk()
+    disk.poll(1)
+    disk.change(1)
+    disk.poll(1)
+    disk.contents.clear()
+    disk.poll(1)
+    assert (disk.memory.overwritten, disk.memory.notes) == (frozenset(), frozenset())
+
+
+def test_decide_overwritten_version_that_then_failed_is_found_anew() -> None:
+    disk = Disk()
+    disk.poll(1)
+    disk.change(1)
+    disk.poll(1)
+    disk.poll(1, failed={1})
+    assert disk.memory.overwritten == frozenset()
+    assert disk.memory.found[1].found_at_ns == disk.now.now_ns
+
+
+@pytest.mark.parametrize(
+    ("after_seconds", "failed", "expected"),
+    [(9, set(), set()), (10, set(), {2}), (10, {2}, set()), (10, {1}, {2})],
+)
+def test_to_compare_looks_at_what_serves_every_ten_seconds(
+    after_seconds: int, failed: set[int], expected: set[int]
+) -> None:
+    disk = Disk(Latest(1))
+    disk.poll(1, 2)
+    on_disk = {version: f"/m/{version}" for version in (1, 2, 3)}
+    now = later(after_seconds, disk.now)
+    assert set(to_compare(disk.memory, on_disk, failed, now)) == expected
 
 
 def test_unreadable_base_path_changes_nothing_but_the_notes() -> None:

@@ -1,16 +1,17 @@
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from serving.clock import SystemClock
+from serving.clock import NS_PER_SECOND, SystemClock
 from serving.errors import FailedPrecondition
-from serving.found_versions import Fingerprint
+from serving.found_versions import RECHECK_NS, Fingerprint, Listing, Note
 from serving.servable import AspiredVersion
 from serving.source import FileSystemSource, fingerprint, list_children
-from serving.version_selection import All, Latest, VersionSelection
+from serving.version_selection import All, Latest, Specific, VersionSelection
 from tests.unit.fakes import FakeClock
 
 
@@ -44,6 +45,7 @@ def make_source(
     clock: FakeClock,
     selection: VersionSelection | None = None,
     period_seconds: float = 60,
+    keeps_last: bool = True,
 ) -> FileSystemSource:
     return FileSystemSource(
         "m",
@@ -53,6 +55,7 @@ def make_source(
         check=check,
         failed_versions=aspirations.failed_versions,
         period_seconds=period_seconds,
+        keeps_last=keeps_last,
         clock=clock,
     )
 
@@ -217,7 +220,7 @@ def test_source_failed_version_being_mended_waits_until_it_has_settled_and_is_co
     assert aspirations.lists == [[7], [7]]
 
 
-def test_source_version_that_did_not_fail_is_looked_at_until_it_is_found(
+def test_source_version_that_serves_is_looked_at_every_ten_seconds(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drop(tmp_path, "7", clock)
@@ -232,9 +235,29 @@ def test_source_version_that_did_not_fail_is_looked_at_until_it_is_found(
     for _ in range(3):
         source.poll()
     assert looks == ["7"]
-    aspirations.failed = {7}
-    source.poll()
+    clock.advance(RECHECK_NS / NS_PER_SECOND)
+    for _ in range(3):
+        source.poll()
     assert looks == ["7", "7"]
+
+
+def test_source_version_that_failed_is_looked_at_in_every_poll(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drop(tmp_path, "7", clock)
+    source = make_source(tmp_path, aspirations, clock)
+    source.poll()
+    looks: list[str] = []
+
+    def look(directory: str) -> Fingerprint:
+        looks.append(Path(directory).name)
+        return fingerprint(directory)
+
+    monkeypatch.setattr("serving.source.fingerprint", look)
+    aspirations.failed = {7}
+    for _ in range(3):
+        source.poll()
+    assert looks == ["7", "7", "7"]
 
 
 def test_source_emptied_base_path_keeps_the_version_and_says_so_once(
@@ -311,26 +334,188 @@ def test_source_polls_once_with_period_zero(
     assert make_source(tmp_path, aspirations, clock, period_seconds=0).poll() is None
 
 
-def test_source_thread_polls_once_and_ends_with_period_zero(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+class IdleClock(FakeClock):
+    """Calls `when_idle` where a source waits for somebody to want something else."""
+
+    when_idle: Callable[[], None]
+
+    def wait(self, condition: threading.Condition, timeout_seconds: float | None) -> bool:
+        if timeout_seconds is None:
+            self.when_idle()
+            return True
+        return super().wait(condition, timeout_seconds)
+
+
+def test_source_thread_with_period_zero_polls_until_all_has_settled(
+    tmp_path: Path, aspirations: Aspirations
 ) -> None:
+    clock = IdleClock()
     drop(tmp_path, "1", clock, age_seconds=0)
     source = make_source(tmp_path, aspirations, clock, period_seconds=0)
-    source.start()
-    source._thread.join(10)
+    clock.when_idle = source.stop
+    source._run()
     assert aspirations.lists == [[1]]
     assert clock.waits == [1.0]
 
 
 def test_source_thread_never_polls_with_negative_period(
+    tmp_path: Path, aspirations: Aspirations
+) -> None:
+    clock = IdleClock()
+    drop(tmp_path, "1", clock)
+    source = make_source(tmp_path, aspirations, clock, period_seconds=-1)
+    clock.when_idle = source.stop
+    source._run()
+    assert aspirations.lists == []
+
+
+# --- What is wanted changes -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("period_seconds", [0, -1])
+def test_source_that_does_not_poll_looks_again_when_its_selection_changes(
+    tmp_path: Path, aspirations: Aspirations, period_seconds: float
+) -> None:
+    clock = IdleClock()
+    source = make_source(tmp_path, aspirations, clock, Latest(1), period_seconds)
+
+    def drop_two() -> None:
+        drop(tmp_path, "1", clock)
+        drop(tmp_path, "2", clock)
+
+    wishes = [drop_two, lambda: source.set_selection(All()), source.stop]
+    clock.when_idle = lambda: wishes.pop(0)()
+    source._run()
+    assert aspirations.lists == [[1, 2]]
+
+
+def test_source_other_selection_of_what_is_found_is_aspired_at_once(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     drop(tmp_path, "1", clock)
-    source = make_source(tmp_path, aspirations, clock, period_seconds=-1)
-    source.start()
-    source.stop()
-    assert source.join(timeout_seconds=10)
+    drop(tmp_path, "2", clock)
+    source = make_source(tmp_path, aspirations, clock, Latest(1))
+    source.poll()
+    source.set_selection(Specific(frozenset({1})))
+    assert aspirations.lists == [[2], [1]]
+
+
+def test_source_barred_version_gives_way_at_once_and_comes_back(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    drop(tmp_path, "1", clock)
+    drop(tmp_path, "2", clock)
+    source = make_source(tmp_path, aspirations, clock, Latest(1))
+    source.poll()
+    source.set_barred(frozenset({2}))
+    source.poll()
+    source.set_barred(frozenset())
+    assert aspirations.lists == [[2], [1], [2]]
+
+
+def test_source_barred_version_gives_way_while_the_disk_hangs(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drop(tmp_path, "1", clock)
+    drop(tmp_path, "2", clock)
+    source = make_source(tmp_path, aspirations, clock, Latest(1))
+    source.poll()
+
+    def hang(base_path: str) -> Listing:
+        source.set_barred(frozenset({2}))
+        assert aspirations.lists == [[2], [1]]
+        return list_children(base_path)
+
+    monkeypatch.setattr("serving.source.list_children", hang)
+    source.poll()
+    assert aspirations.lists == [[2], [1]]
+
+
+def test_source_other_base_path_is_looked_at_and_the_old_versions_stay_until_then(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    drop(tmp_path / "old", "1", clock)
+    source = make_source(tmp_path / "old", aspirations, clock)
+    source.poll()
+    source.set_base_path(str(tmp_path / "new"))
+    source.poll()
+    assert aspirations.lists == [[1]]
+    drop(tmp_path / "new", "2", clock)
+    source.poll()
+    assert aspirations.lists == [[1], [2]]
+    assert aspirations.directories[2] == str(tmp_path / "new" / "2")
+
+
+def test_source_look_at_a_base_path_that_is_no_longer_wanted_comes_to_nothing(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drop(tmp_path / "old", "1", clock)
+    source = make_source(tmp_path / "old", aspirations, clock)
+
+    def change(base_path: str) -> Listing:
+        source.set_base_path(str(tmp_path / "new"))
+        return list_children(base_path)
+
+    monkeypatch.setattr("serving.source.list_children", change)
+    source.poll()
     assert aspirations.lists == []
+
+
+def test_source_that_is_stopped_aspires_nothing_any_more(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    drop(tmp_path, "1", clock)
+    source = make_source(tmp_path, aspirations, clock)
+    source.stop()
+    source.poll()
+    source.set_selection(Latest(1))
+    assert aspirations.lists == []
+
+
+def test_source_that_may_lose_its_last_version_lets_it_go_with_its_files(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    directory = drop(tmp_path, "1", clock)
+    source = make_source(tmp_path, aspirations, clock, keeps_last=False)
+    source.poll()
+    tmp_path.rename(tmp_path.with_suffix(".away"))
+    source.poll()
+    assert aspirations.lists == [[1]]
+    tmp_path.with_suffix(".away").rename(tmp_path)
+    remove(directory)
+    source.poll()
+    assert aspirations.lists == [[1], []]
+
+
+# --- Who overwrites a version that serves ---------------------------------------------------------
+
+
+def test_source_overwritten_live_version_is_told_once_and_not_aspired_anew(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    directory = drop(tmp_path, "7", clock)
+    source = make_source(tmp_path, aspirations, clock)
+    source.poll()
+    copy_again(directory / "saved_model.pb", b"GRAPH")
+    with capture_logs() as logs:
+        for _ in range(3):
+            clock.advance(RECHECK_NS / NS_PER_SECOND)
+            source.poll()
+    assert [(log["event"], log["version"]) for log in logs] == [("live_version_overwritten", 7)]
+    assert aspirations.lists == [[7]]
+    assert [note.event for note in source.notes()] == ["live_version_overwritten"]
+
+
+def test_source_notes_tell_what_is_missing(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    (tmp_path / "7").mkdir()
+    set_age(tmp_path / "7", clock, 60)
+    source = make_source(tmp_path, aspirations, clock)
+    source.poll()
+    assert source.notes() == [
+        Note.of("version_incomplete", version=7, reason="saved_model.pb is missing")
+    ]
 
 
 def test_source_thread_that_waits_stops_at_once(tmp_path: Path, aspirations: Aspirations) -> None:
@@ -353,13 +538,13 @@ def test_source_poll_that_raises_is_tried_again(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, aspirations: Aspirations
 ) -> None:
     source = make_source(tmp_path, aspirations, clock)
-    answers: list[float | Exception | None] = [ValueError("bug"), None]
+    errors = [ValueError("bug")]
 
     def poll() -> float | None:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        if errors:
+            raise errors.pop()
+        source.stop()
+        return None
 
     monkeypatch.setattr(source, "poll", poll)
     with capture_logs() as logs:

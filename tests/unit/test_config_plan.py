@@ -1,0 +1,111 @@
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.config import ModelConfig
+from serving.config_plan import ConfigPlan, ModelChange, applied, plan_change
+from serving.errors import InvalidConfig
+from serving.model_settings import CanarySettings, GateMode, GateSettings, ModelSettings
+from serving.version_selection import All, Latest, Specific
+
+X = ModelConfig(name="x", base_path="/x")
+Y = ModelConfig(name="y", base_path="/y")
+Z = ModelConfig(name="z", base_path="/z")
+
+
+def test_plan_change_sorts_models_by_what_becomes_of_them() -> None:
+    moved = replace(Y, base_path="/elsewhere")
+    unchanged = ModelConfig(name="u", base_path="/u")
+    assert plan_change([Y, Z, unchanged], [unchanged, X, moved]) == ConfigPlan(
+        added=(X,), removed=(Z,), changed=(ModelChange(Y, moved),), unchanged=(unchanged,)
+    )
+
+
+def test_plan_lines_say_what_changes() -> None:
+    before = replace(Y, labels={"stable": 3, "old": 1})
+    after = replace(
+        Y,
+        base_path="/elsewhere",
+        version_selection=Specific(frozenset({3, 4})),
+        labels={"stable": 4, "next": 4},
+        settings=ModelSettings(gates=GateSettings(signature=GateMode.ENFORCE)),
+    )
+    new = replace(
+        X,
+        labels={"stable": 1},
+        settings=ModelSettings(canary=CanarySettings(weight=0.05)),
+    )
+    assert plan_change([before, Z], [new, after]).lines() == (
+        "+ model x: /x, versions latest 1, labels stable 1, settings canary.weight 0.05",
+        "~ model y: base_path /y -> /elsewhere",
+        "~ model y: versions latest 1 -> specific 3, 4",
+        "~ model y: labels next - -> 4",
+        "~ model y: labels old 1 -> -",
+        "~ model y: labels stable 3 -> 4",
+        "~ model y: settings gates.signature warn -> enforce",
+        "- model z",
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ([X, Y, X], "model 'x' is there twice; give each its own name"),
+        ([replace(X, base_path="models/x")], "base_path 'models/x' must be an absolute path"),
+        ([replace(X, platform="jax")], "model 'x': model_platform 'jax': it is served as"),
+        (
+            [replace(X, labels={"a": 1}, version_selection=Specific(frozenset({2})))],
+            "label 'a' is of version 1, which model_version_policy .specific 2. does not load",
+        ),
+        ([replace(X, labels={"a": -1})], "label 'a': -1 is no version"),
+    ],
+)
+def test_plan_change_that_cannot_be_is_refused(wanted: list[ModelConfig], message: str) -> None:
+    with pytest.raises(InvalidConfig, match=message):
+        plan_change([X], wanted)
+
+
+# --- Any two configurations -----------------------------------------------------------------------
+
+MODELS = st.builds(
+    ModelConfig,
+    name=st.sampled_from("abcd"),
+    base_path=st.sampled_from(["/one", "/two"]),
+    version_selection=st.sampled_from([Latest(1), Latest(2), All(), Specific(frozenset({1, 2}))]),
+    labels=st.dictionaries(st.sampled_from(["stable", "next"]), st.integers(1, 2)),
+    settings=st.builds(ModelSettings, keep_previous_seconds=st.sampled_from([0.0, 60.0])),
+)
+CONFIGS = st.lists(MODELS, unique_by=lambda model: model.name)
+
+
+@given(CONFIGS, CONFIGS)
+def test_applied_plan_gives_the_wanted_models(
+    present: list[ModelConfig], wanted: list[ModelConfig]
+) -> None:
+    after = applied(present, plan_change(present, wanted))
+    assert {model.name: model for model in after} == {model.name: model for model in wanted}
+    assert len(after) == len(wanted)
+
+
+@given(CONFIGS, st.randoms(use_true_random=False))
+def test_plan_change_to_the_same_models_in_any_order_is_empty(
+    models: list[ModelConfig], shuffler: random.Random
+) -> None:
+    shuffled = list(models)
+    shuffler.shuffle(shuffled)
+    plan = plan_change(models, shuffled)
+    assert plan.is_empty
+    assert plan.lines() == ()
+
+
+@given(CONFIGS, CONFIGS)
+def test_plan_that_is_not_empty_has_a_line_for_each_model_that_it_touches(
+    present: list[ModelConfig], wanted: list[ModelConfig]
+) -> None:
+    plan = plan_change(present, wanted)
+    touched = {model.name for model in (*plan.added, *plan.removed)}
+    touched |= {change.after.name for change in plan.changed}
+    assert {line.split()[2].rstrip(":") for line in plan.lines()} == touched

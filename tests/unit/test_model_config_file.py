@@ -1,0 +1,152 @@
+"""The file of --model_config_file."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.config import ModelConfig
+from serving.errors import InvalidConfig
+from serving.model_config_file import decode_model_config, read_model_config_file
+from serving.protos import model_server_config_pb2
+from serving.version_selection import All, Latest, Specific
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "models.config"
+
+
+def one_model(fields: str) -> str:
+    return f"model_config_list {{ config {{ {fields} }} }}"
+
+
+def models_in(path: Path, text: str) -> tuple[ModelConfig, ...]:
+    path.write_text(text)
+    return read_model_config_file(path)
+
+
+def test_read_model_config_file_of_two_models_keeps_order_and_policies(path: Path):
+    text = """
+    model_config_list {
+      config {
+        name: "b" base_path: "/models/b" model_platform: "tensorflow"
+        model_version_policy { specific { versions: 7 versions: 3 } }
+      }
+      config { name: "a" base_path: "/models/a" model_version_policy { all {} } }
+    }
+    """
+    assert models_in(path, text) == (
+        ModelConfig(name="b", base_path="/models/b", version_selection=Specific(frozenset({3, 7}))),
+        ModelConfig(name="a", base_path="/models/a", version_selection=All()),
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "version_selection"),
+    [
+        ("", Latest(1)),
+        ("model_version_policy {}", Latest(1)),
+        ("model_version_policy { latest {} }", Latest(1)),
+        ("model_version_policy { latest { num_versions: 3 } }", Latest(3)),
+        ("model_version_policy { specific {} }", Specific(frozenset())),
+    ],
+)
+def test_read_model_config_file_policy_gives_version_selection(
+    path: Path, policy: str, version_selection: Any
+):
+    (model,) = models_in(path, one_model(f'name: "m" base_path: "/m" {policy}'))
+    assert model.version_selection == version_selection
+
+
+def test_read_model_config_file_deprecated_model_type_is_taken(path: Path):
+    (model,) = models_in(path, one_model('name: "m" base_path: "/m" model_type: TENSORFLOW'))
+    assert model.platform == "tensorflow"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no model in it"),
+        ("model_config_list {}", "no model in it"),
+        ("model_config_list {", "no text protobuf of ModelServerConfig"),
+        ("nonsense: 1", "nonsense"),
+        ("custom_model_config {}", "custom_model_config is refused"),
+        (one_model('base_path: "/m"'), "base_path '/m' has no name"),
+        (one_model('name: "m"'), "base_path '' must be an absolute path"),
+        (one_model('name: "m" base_path: "m"'), "base_path 'm' must be an absolute path"),
+        (one_model('name: "m" base_path: "gs://m"'), "'gs://m' must be an absolute path"),
+        (one_model('name: "m" base_path: "/m" model_platform: "jax"'), "'jax' is refused"),
+        (one_model('name: "m" base_path: "/m" model_type: OTHER'), "model_type OTHER is refused"),
+        (
+            one_model('name: "m" base_path: "/m" version_labels { value: 1 }'),
+            "'m': a label of version 1 has no name",
+        ),
+        (
+            one_model('name: "m" base_path: "/m" version_labels { key: "a" value: -1 }'),
+            "'m': label 'a': -1 is no version; give 0 or more",
+        ),
+        (
+            one_model(
+                'name: "m" base_path: "/m" version_labels: '
+                '[{ key: "a" value: 1 }, { key: "a" value: 2 }]'
+            ),
+            "'m': label 'a' is there twice, for versions 1 and 2",
+        ),
+        (
+            one_model(
+                'name: "m" base_path: "/m" version_labels { key: "a" value: 1 } '
+                "model_version_policy { specific { versions: [2, 3] } }"
+            ),
+            r"label 'a' is of version 1, which model_version_policy \(specific 2, 3\) does not load",
+        ),
+        (one_model('name: "m" base_path: "/m" logging_config {}'), "logging_config is refused"),
+        (
+            one_model('name: "m" base_path: "/m" } config { name: "m" base_path: "/n"'),
+            "'m' is there twice",
+        ),
+    ],
+)
+def test_read_model_config_file_bad_text_is_refused_with_file_and_value(
+    path: Path, text: str, message: str
+):
+    with pytest.raises(InvalidConfig, match=message) as caught:
+        models_in(path, text)
+    assert caught.value.message.startswith(str(path))
+
+
+def test_read_model_config_file_missing_file_is_refused(path: Path):
+    with pytest.raises(InvalidConfig, match="cannot be read"):
+        read_model_config_file(path)
+
+
+def test_read_model_config_file_that_is_no_text_is_refused(path: Path):
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(InvalidConfig, match="cannot be read"):
+        read_model_config_file(path)
+
+
+def test_read_model_config_file_labels_are_versions(path: Path) -> None:
+    labels = 'version_labels { key: "stable" value: 3 } version_labels { key: "next" value: 4 }'
+    (model,) = models_in(path, one_model(f'name: "m" base_path: "/m" {labels}'))
+    assert model.labels == {"stable": 3, "next": 4}
+
+
+def test_decode_model_config_reads_what_a_client_has_serialized() -> None:
+    config = model_server_config_pb2.ModelServerConfig()
+    model = config.model_config_list.config.add(name="m", base_path="/m")
+    model.version_labels["stable"] = 3
+    model.model_version_policy.specific.versions.extend([3, 4])
+    assert decode_model_config(config.SerializeToString(), "request") == (
+        ModelConfig(
+            name="m",
+            base_path="/m",
+            version_selection=Specific(frozenset({3, 4})),
+            labels={"stable": 3},
+        ),
+    )
+
+
+def test_decode_model_config_of_junk_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="request: no ModelServerConfig"):
+        decode_model_config(b"\xff", "request")

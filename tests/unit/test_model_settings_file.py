@@ -1,0 +1,124 @@
+from pathlib import Path
+
+import pytest
+
+from serving.errors import InvalidConfig
+from serving.model_settings import (
+    CanarySettings,
+    GateMode,
+    GateSettings,
+    ModelSettings,
+    PolicyName,
+)
+from serving.model_settings_file import (
+    SettingsByModel,
+    as_table,
+    overridden,
+    parse_model_settings,
+    read_model_settings_file,
+)
+
+MODELS = ("ctr", "rank")
+
+
+def settings_in(text: str) -> SettingsByModel:
+    return parse_model_settings(text, "settings.toml", MODELS)
+
+
+def test_parse_model_settings_of_nothing_gives_the_defaults() -> None:
+    assert settings_in("").of("ctr") == ModelSettings()
+
+
+def test_parse_model_settings_model_overrides_the_default_key_by_key() -> None:
+    settings = settings_in(
+        """
+        [default]
+        keep_previous_seconds = 60
+        [default.gates]
+        signature = "enforce"
+        latency_ratio_max = 2
+        [models.ctr]
+        aspired_version_policy = "auto"
+        [models.ctr.gates]
+        latency_ratio_max = 1.5
+        [models.ctr.canary]
+        weight = 0.05
+        header = "user"
+        request_count = 1000
+        """
+    )
+    assert settings.of("ctr") == ModelSettings(
+        aspired_version_policy=PolicyName.AUTO,
+        keep_previous_seconds=60.0,
+        canary=CanarySettings(weight=0.05, header="user", request_count=1000),
+        gates=GateSettings(signature=GateMode.ENFORCE, latency_ratio_max=1.5),
+    )
+    assert settings.of("rank") == ModelSettings(
+        keep_previous_seconds=60.0,
+        gates=GateSettings(signature=GateMode.ENFORCE, latency_ratio_max=2.0),
+    )
+
+
+def test_parse_model_settings_whole_number_for_seconds_is_a_float() -> None:
+    seconds = settings_in("[default]\nkeep_previous_seconds = 300").default.keep_previous_seconds
+    assert (seconds, type(seconds)) == (300, float)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[default", "settings.toml: no TOML"),
+        ("[defaults]", "settings.toml: 'defaults' is unknown; known: default, models"),
+        ("models = 3", r"models: 3 is no table; write \[models\]"),
+        ("[models.cdr]", "models.cdr: no model 'cdr' is configured; configured: ctr, rank"),
+        ("[models]\nctr = 1", "models.ctr: 1 is no table"),
+        (
+            "[default]\nkeep = 1",
+            "default: 'keep' is unknown; known: aspired_version_policy, keep_previous_seconds",
+        ),
+        ("[default]\ngates = 1", r"default.gates: 1 is no table; write \[default.gates\]"),
+        ("[models.ctr.gates]\nsignatur = 'off'", "models.ctr.gates: 'signatur' is unknown"),
+        (
+            "[models.ctr.gates]\nsignature = 'of'",
+            'models.ctr.gates.signature: \'of\' is not known; give one of "off", "warn", "enforce"',
+        ),
+        ("[default.gates]\nsignature = true", "default.gates.signature: True is not known"),
+        ("[default]\nkeep_previous_seconds = '5'", "keep_previous_seconds: '5' is no number"),
+        ("[default]\nkeep_previous_seconds = true", "keep_previous_seconds: True is no number"),
+        ("[default]\nkeep_previous_seconds = -1", "-1 is out of range; give from 0 to 1000000000"),
+        ("[default]\nkeep_previous_seconds = nan", "nan is out of range"),
+        ("[default.gates]\nlatency_ratio_max = inf", "inf is out of range; give 0 or more"),
+        ("[default.gates]\ndrift_share_max = 1.5", "1.5 is out of range; give from 0 to 1"),
+        ("[default.canary]\nrequest_count = 1.5", "request_count: 1.5 is no whole number"),
+        ("[default.canary]\nheader = 1", "header: 1 is no text"),
+        ("[models.ctr.canary]\nweight = 1", "models.ctr.canary: canary weight 1 is no share"),
+    ],
+)
+def test_parse_model_settings_bad_text_is_refused_with_file_key_and_remedy(
+    text: str, message: str
+) -> None:
+    with pytest.raises(InvalidConfig, match=message) as caught:
+        settings_in(text)
+    assert caught.value.message.startswith("settings.toml: ")
+
+
+def test_read_model_settings_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match=r"nowhere\.toml: cannot be read"):
+        read_model_settings_file(tmp_path / "nowhere.toml", MODELS)
+
+
+def test_read_model_settings_file_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_text("[models.ctr]\nkeep_previous_seconds = 5")
+    settings = read_model_settings_file(path, MODELS)
+    assert settings.of("ctr").keep_previous_seconds == 5
+    assert settings.of("rank") == ModelSettings()
+
+
+def test_as_table_is_what_overridden_makes_the_same_settings_of() -> None:
+    settings = ModelSettings(
+        aspired_version_policy=PolicyName.RESOURCE,
+        canary=CanarySettings(weight=0.5, header="user"),
+        gates=GateSettings(drift=GateMode.OFF, shadow_request_count=7),
+    )
+    assert overridden(ModelSettings(), as_table(settings), "table") == settings
