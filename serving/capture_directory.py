@@ -1,0 +1,97 @@
+"""Writes each model's recent live requests into warm-up files, from time to time (--warmup_capture_directory).
+
+So that what the next version is warmed up with, or a test replays, outlives the server.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import structlog
+
+from serving.clock import Clock
+from serving.loader import RequestReservoir
+from warmup.capture import captured_logs
+from warmup.prediction_log import RECORD_COUNT_MAX, WARM_UP_FILE, encode_logs
+from warmup.records import write_records
+
+PERIOD_SECONDS = 60.0
+"""Between two looks: what a server that is killed loses at the most."""
+
+_log = structlog.get_logger(__name__)
+
+
+class CaptureDirectory:
+    """Keeps `directory/MODEL/tf_serving_warmup_requests` as the reservoirs are, on a thread of its own.
+
+    A file is replaced at once, and only where its requests are others than at the last time; a model
+    that has none any more keeps its file. How many, how large and how old requests are is the
+    reservoirs'. A disk that refuses is logged, and tried again at the next look.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        reservoirs: Callable[[], Mapping[str, RequestReservoir]],
+        *,
+        on_thread_start: Callable[[], None] = lambda: None,
+        clock: Clock,
+    ) -> None:
+        """`reservoirs` are those of the models now; `on_thread_start` lowers the thread's priority."""
+        self._directory = directory
+        self._reservoirs = reservoirs
+        self._on_thread_start = on_thread_start
+        self._clock = clock
+        self._written: dict[str, set[bytes]] = {}
+        self._changed = threading.Condition()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="warm-up-capture", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """Writes once more and ends the thread; False where a disk takes longer than that."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+        if self._thread.ident is None:
+            return True
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def write_now(self) -> None:
+        """Writes what is new, on the calling thread. One thread at a time."""
+        for name, reservoir in sorted(self._reservoirs().items()):
+            try:
+                self._write(name, reservoir)
+            except OSError as error:
+                _log.warning("warm_up_capture_failed", model=name, reason=str(error))
+
+    def _write(self, name: str, reservoir: RequestReservoir) -> None:
+        path = self._directory / name / WARM_UP_FILE.name
+        logs = captured_logs(reservoir.requests(), RECORD_COUNT_MAX)
+        records = encode_logs(logs, path)
+        if not records or set(records) == self._written.get(name):
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_records(path, records)
+        self._written[name] = set(records)
+        _log.info("warm_up_captured", model=name, file=str(path), record_count=len(records))
+
+    def _run(self) -> None:
+        self._on_thread_start()
+        is_over = False
+        while not is_over:
+            with self._changed:
+                if not self._is_stopping:
+                    self._clock.wait(self._changed, PERIOD_SECONDS)
+                is_over = self._is_stopping
+            self._write_guarded()
+
+    def _write_guarded(self) -> None:
+        try:
+            self.write_now()
+        except Exception:  # noqa: BLE001 (a bug; the next look may be spared it)
+            _log.exception("warm_up_capture_failed")

@@ -1,0 +1,113 @@
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from serving.capture_directory import PERIOD_SECONDS, CaptureDirectory
+from serving.clock import SystemClock
+from tests.unit.fakes import FakeClock
+from tests.unit.test_capture_service import FixedReservoir, request_for
+from warmup.prediction_log import WARM_UP_FILE, read_logs
+
+
+def outputs(directory: Path, name: str) -> list[str]:
+    logs = read_logs(directory / name / WARM_UP_FILE.name)
+    return sorted(log.predict_log.request.output_filter[0] for log in logs)
+
+
+def capture_of(directory: Path, reservoirs: dict[str, FixedReservoir]) -> CaptureDirectory:
+    return CaptureDirectory(directory, lambda: reservoirs, clock=FakeClock())
+
+
+def test_each_model_with_requests_has_a_file(tmp_path: Path):
+    directory = tmp_path / "made"
+    reservoirs = {
+        "a": FixedReservoir([request_for("x"), request_for("y")]),
+        "b": FixedReservoir([request_for("z")]),
+        "idle": FixedReservoir([]),
+    }
+    capture_of(directory, reservoirs).write_now()
+    assert (outputs(directory, "a"), outputs(directory, "b")) == (["x", "y"], ["z"])
+    assert sorted(os.listdir(directory)) == ["a", "b"]
+
+
+def test_file_follows_the_reservoir_and_stays_when_that_is_empty(tmp_path: Path):
+    reservoirs = {"m": FixedReservoir([request_for("x")])}
+    capture = capture_of(tmp_path, reservoirs)
+    capture.write_now()
+    reservoirs["m"] = FixedReservoir([request_for("y")])
+    capture.write_now()
+    assert outputs(tmp_path, "m") == ["y"]
+    reservoirs["m"] = FixedReservoir([])
+    capture.write_now()
+    assert outputs(tmp_path, "m") == ["y"]
+
+
+def test_file_is_not_written_again_while_nothing_is_new(tmp_path: Path):
+    reservoirs = {"m": FixedReservoir([request_for("x"), request_for("y")])}
+    capture = capture_of(tmp_path, reservoirs)
+    capture.write_now()
+    (tmp_path / "m" / WARM_UP_FILE.name).unlink()
+    reservoirs["m"] = FixedReservoir([request_for("y"), request_for("x")])
+    capture.write_now()
+    assert list((tmp_path / "m").iterdir()) == []
+
+
+def test_model_whose_file_cannot_be_written_does_not_keep_the_others_from_theirs(tmp_path: Path):
+    (tmp_path / "a").write_bytes(b"no directory")
+    reservoirs = {name: FixedReservoir([request_for("x")]) for name in ("a", "b")}
+    capture = capture_of(tmp_path, reservoirs)
+    capture.write_now()
+    assert outputs(tmp_path, "b") == ["x"]
+    (tmp_path / "a").unlink()
+    capture.write_now()
+    assert outputs(tmp_path, "a") == ["x"]
+
+
+def test_stop_writes_once_more_and_ends_the_thread(tmp_path: Path):
+    priorities: list[str] = []
+    reservoirs = {"m": FixedReservoir([request_for("x")])}
+    capture = CaptureDirectory(
+        tmp_path,
+        lambda: reservoirs,
+        on_thread_start=lambda: priorities.append(threading.current_thread().name),
+        clock=SystemClock(),
+    )
+    capture.start()
+    assert capture.stop(10)
+    assert outputs(tmp_path, "m") == ["x"]
+    assert priorities == ["warm-up-capture"]
+    assert "warm-up-capture" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_stop_without_start_writes_nothing(tmp_path: Path):
+    capture = capture_of(tmp_path, {"m": FixedReservoir([request_for("x")])})
+    assert capture.stop(1)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.timeout(30)
+def test_thread_looks_again_each_period(tmp_path: Path):
+    class PeriodicClock(FakeClock):
+        """Lets the test see each wait, and holds the thread after the second."""
+
+        def wait(self, condition: threading.Condition, timeout_seconds: float | None) -> bool:
+            if len(self.waits) == 2:
+                has_waited.set()
+                return condition.wait(20)
+            return super().wait(condition, timeout_seconds)
+
+    def reservoirs() -> dict[str, FixedReservoir]:
+        looks.append(len(clock.waits))
+        return {}
+
+    has_waited = threading.Event()
+    clock = PeriodicClock()
+    looks: list[int] = []
+    capture = CaptureDirectory(tmp_path, reservoirs, clock=clock)
+    capture.start()
+    assert has_waited.wait(20)
+    assert capture.stop(10)
+    assert clock.waits == [PERIOD_SECONDS, PERIOD_SECONDS]
+    assert looks == [1, 2, 2]
