@@ -34,7 +34,7 @@ _MAXIMA = {
     "drift_share_max": 1.0,
 }
 
-Values = TypeVar("Values", ModelSettings, CanarySettings, GateSettings)
+Values = TypeVar("Values", bound=ModelSettings | CanarySettings | GateSettings)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def overridden(base: Values, table: object, where: str) -> Values:
     """The dataclass value `base` with what `table` says instead; InvalidConfig begins with `where`."""
     keys = _table(table, where)
     _check_keys(keys, [item.name for item in fields(base)], where)
-    changes = {
+    changes: dict[str, Any] = {
         key: _value(getattr(base, key), value, f"{where}.{key}", key) for key, value in keys.items()
     }
     try:
