@@ -9,12 +9,15 @@ from serving.arenas import Arenas, MemoryLimits
 from serving.errors import (
     Cancelled,
     DataLoss,
+    FailedPrecondition,
     InvalidArgument,
     MillpondError,
     NotFound,
     ResourceExhausted,
 )
 from serving.loader import LoadSettings, SavedModelLoader, WarmUp
+from serving.model_settings import GateMode, GateSettings
+from serving.protos import get_model_metadata_pb2
 from serving.restore_pace import FixedPace
 from serving.servable import LoadStage, ServableId
 from tests.unit.fakes import (
@@ -23,6 +26,7 @@ from tests.unit.fakes import (
     FakeProgress,
     FakeRemains,
     FakeReservoir,
+    FakeServable,
     FakeSlabPool,
     StatusError,
 )
@@ -353,3 +357,151 @@ def test_loader_replays_no_live_requests_where_they_could_change_a_variable(vers
         version, plane, self_warm_up=self_warm_up, reservoir=FakeReservoir(kept=[b"live"])
     ).load(FakeProgress())
     assert plane.servables[0].predicted == []
+
+
+# --- Gates ----------------------------------------------------------------------------------------
+
+OFF, WARN, ENFORCE = GateMode.OFF, GateMode.WARN, GateMode.ENFORCE
+
+
+def signatures(*names: str) -> bytes:
+    definitions = get_model_metadata_pb2.SignatureDefMap()
+    for name in names:
+        definitions.signature_def[name].method_name = "predict"
+    serialized: bytes = definitions.SerializeToString()
+    return serialized
+
+
+def incumbent_with(*names: str) -> FakeServable:
+    servable = FakeServable(ServableId("m", 6))
+    servable.signatures = signatures(*names)
+    return servable
+
+
+def load_after(
+    incumbent: FakeServable, directory: Path, plane: FakePlane, progress: FakeProgress, **how: Any
+) -> None:
+    gates = GateSettings(**how)
+    loader = make_loader(
+        directory, plane, gates=lambda: gates, incumbent=lambda servable_id: incumbent
+    )
+    loader.load(progress)
+
+
+def test_loader_enforced_gate_that_is_not_passed_frees_the_version_and_is_permanent(
+    version: Path,
+) -> None:
+    plane, progress = FakePlane(), FakeProgress()
+    incumbent = incumbent_with("a")
+    with capture_logs() as logs, pytest.raises(FailedPrecondition) as raised:
+        load_after(incumbent, version, plane, progress, signature=ENFORCE)
+    assert not raised.value.is_transient
+    assert "gate 'signature': signature 'a' is gone" in raised.value.message
+    assert plane.servables[0].is_destroyed
+    assert not incumbent.is_destroyed
+    (told,) = [log for log in logs if log["event"] == "gate_not_passed"]
+    assert (told["log_level"], told["gate"], told["reason"]) == (
+        "error",
+        "signature",
+        "signature 'a' is gone",
+    )
+
+
+def test_loader_gate_that_warns_tells_and_loads(version: Path) -> None:
+    plane, progress = FakePlane(), FakeProgress()
+    with capture_logs() as logs:
+        load_after(incumbent_with("a"), version, plane, progress, signature=WARN)
+    assert not plane.servables[0].is_destroyed
+    assert [log["log_level"] for log in logs if log["event"] == "gate_not_passed"] == ["warning"]
+    assert [(verdict.gate, verdict.is_passed) for verdict in progress.verdicts] == [
+        ("warm_up", True),
+        ("signature", False),
+        ("golden", True),
+        ("latency", True),
+        ("drift", True),
+    ]
+
+
+def test_loader_runs_all_gates_before_it_raises(version: Path) -> None:
+    progress = FakeProgress()
+    with pytest.raises(FailedPrecondition):
+        load_after(incumbent_with("a"), version, FakePlane(), progress, signature=ENFORCE)
+    assert [verdict.gate for verdict in progress.verdicts][-1] == "drift"
+
+
+def test_loader_first_version_needs_no_predecessor(version: Path) -> None:
+    progress = FakeProgress()
+    make_loader(version, FakePlane()).load(progress)
+    assert [verdict.gate for verdict in progress.verdicts] == ["warm_up", "golden"]
+    assert progress.lines[-1] == "gates 0"
+
+
+def test_loader_asks_for_the_gates_at_each_load(version: Path) -> None:
+    modes = iter([OFF, ENFORCE])
+    incumbent = incumbent_with("a")
+    loader = make_loader(
+        version,
+        FakePlane(),
+        gates=lambda: GateSettings(signature=next(modes)),
+        incumbent=lambda servable_id: incumbent,
+    )
+    loader.load(FakeProgress())
+    with pytest.raises(FailedPrecondition):
+        loader.load(FakeProgress())
+
+
+def two_records(directory: Path, predict: Predict, is_cancelled: IsCancelled) -> None:
+    predict(b"good")
+    predict(b"bad")
+    predict(b"good too")
+
+
+def refuse_bad(plane: FakePlane) -> WarmUp:
+    """A warm-up of two_records, one of which the version refuses."""
+
+    def respond(request: bytes) -> bytes:
+        if request == b"bad":
+            raise StatusError(3, "input 'x' is missing")
+        return b"answer"
+
+    def warm_up(directory: Path, predict: Predict, is_cancelled: IsCancelled) -> None:
+        plane.servables[-1].respond = respond
+        two_records(directory, predict, is_cancelled)
+
+    return warm_up
+
+
+@pytest.mark.parametrize(("mode", "events"), [(OFF, []), (WARN, ["gate_not_passed"])])
+def test_loader_record_that_fails_and_is_not_enforced_lets_the_others_run(
+    version: Path, mode: GateMode, events: list[str]
+) -> None:
+    plane, progress = FakePlane(), FakeProgress()
+    gates = GateSettings(warm_up=mode)
+    with capture_logs() as logs:
+        make_loader(version, plane, warm_up=refuse_bad(plane), gates=lambda: gates).load(progress)
+    assert plane.servables[0].predicted == [b"good", b"bad", b"good too"]
+    assert [log["event"] for log in logs if "gate" in log] == events
+    reasons = [verdict.reason for verdict in progress.verdicts if verdict.gate == "warm_up"]
+    assert reasons == (["record 2: input 'x' is missing"] if mode is WARN else [])
+
+
+def test_loader_record_that_fails_ends_the_load_and_the_verdict_says_why(version: Path) -> None:
+    plane, progress = FakePlane(), FakeProgress()
+    with pytest.raises(InvalidArgument, match="input 'x' is missing"):
+        make_loader(version, plane, warm_up=refuse_bad(plane)).load(progress)
+    assert plane.servables[0].predicted == [b"good", b"bad"]
+    assert [(verdict.gate, verdict.is_passed) for verdict in progress.verdicts] == [
+        ("warm_up", False)
+    ]
+
+
+def test_loader_cancelled_warm_up_has_no_verdict(version: Path) -> None:
+    progress = FakeProgress()
+
+    def warm_up(directory: Path, predict: Predict, is_cancelled: IsCancelled) -> None:
+        progress.cancellation.cancel()
+        raise Cancelled("record 2")
+
+    with pytest.raises(Cancelled):
+        make_loader(version, FakePlane(), warm_up=warm_up).load(progress)
+    assert progress.verdicts == []

@@ -1,0 +1,570 @@
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serving.errors import Cancelled, DataLoss, InvalidArgument
+from serving.gate_runs import REQUEST_COUNT_MAX, GateRuns, WarmUpWatch
+from serving.gate_trials import TIME_BUDGET_SECONDS, GateSubject
+from serving.loader import statuses_as_errors
+from serving.model_settings import GateMode, GateSettings
+from serving.protos import get_model_metadata_pb2, predict_pb2
+from serving.servable import GateVerdict, ServableId
+from serving.tensor_proto import to_tensor_proto
+from tests.unit.fakes import FakeClock, FakeReservoir, FakeServable, StatusError
+from warmup.prediction_log import WARM_UP_FILE, Log, write_logs
+
+OFF, WARN, ENFORCE = GateMode.OFF, GateMode.WARN, GateMode.ENFORCE
+
+ALL_OFF = dict.fromkeys(("signature", "warm_up", "latency", "golden", "drift", "shadow"), OFF)
+
+Respond = Callable[[bytes], bytes]
+
+
+def request(number: float) -> bytes:
+    message = predict_pb2.PredictRequest()
+    message.inputs["x"].CopyFrom(to_tensor_proto(np.float32(number)))
+    serialized: bytes = message.SerializeToString()
+    return serialized
+
+
+def number_of(serialized: bytes) -> float:
+    values = predict_pb2.PredictRequest.FromString(serialized).inputs["x"].tensor_content
+    return float(np.frombuffer(values, np.float32)[0])
+
+
+def response(*values: float) -> bytes:
+    message = predict_pb2.PredictResponse()
+    message.outputs["y"].CopyFrom(to_tensor_proto(np.array(values, np.float32)))
+    serialized: bytes = message.SerializeToString()
+    return serialized
+
+
+def answers(factor: float = 1.0) -> Respond:
+    return lambda serialized: response(number_of(serialized) * factor)
+
+
+def refuses(code: int, message: str) -> Respond:
+    def respond(serialized: bytes) -> bytes:
+        raise StatusError(code, message)
+
+    return respond
+
+
+class Swap:
+    """Version 1 serves, version 2 stands before its gates."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.clock = FakeClock()
+        self.old = FakeServable(ServableId("m", 1))
+        self.candidate = FakeServable(ServableId("m", 2))
+        self.old.respond = self.candidate.respond = answers()
+        self.serves: FakeServable | None = self.old
+        self.reservoir: FakeReservoir | None = FakeReservoir()
+        self.is_cancelled = False
+
+    def keep(self, *numbers: float) -> None:
+        assert self.reservoir is not None
+        self.reservoir.kept = [request(number) for number in numbers]
+
+    def record(self, number: float, golden: bytes | None = None) -> Log:
+        log = Log()
+        log.predict_log.request.ParseFromString(request(number))
+        if golden is not None:
+            log.predict_log.response.ParseFromString(golden)
+        return log
+
+    def write_records(self, *logs: Log) -> None:
+        path = self.directory / WARM_UP_FILE
+        path.parent.mkdir(exist_ok=True)
+        write_logs(path, logs)
+
+    def takes(self, servable: FakeServable, *seconds: float, factor: float = 1.0) -> None:
+        """`servable` answers in these seconds, one after the other and then in the last."""
+        left = list(seconds)
+
+        def respond(serialized: bytes) -> bytes:
+            self.clock.advance(left.pop(0) if len(left) > 1 else left[0])
+            return answers(factor)(serialized)
+
+        servable.respond = respond
+
+    def verdicts(self, **settings: Any) -> dict[str, GateVerdict]:
+        """Of the gates that `settings` name; all others are off."""
+        subject = GateSubject(
+            directory=self.directory,
+            candidate=self.candidate,
+            incumbent=lambda: self.serves,
+            reservoir=self.reservoir,
+            translated=partial(statuses_as_errors, StatusError),
+        )
+        runs = GateRuns(
+            subject,
+            GateSettings(**{**ALL_OFF, **settings}),
+            is_cancelled=lambda: self.is_cancelled,
+            clock=self.clock,
+        )
+        return {verdict.gate: verdict for verdict in runs.run()}
+
+    def verdict(self, gate: str, **settings: Any) -> GateVerdict:
+        return self.verdicts(**{gate: ENFORCE, **settings})[gate]
+
+
+@pytest.fixture
+def swap(tmp_path: Path) -> Swap:
+    return Swap(tmp_path)
+
+
+# --- Which gates run ------------------------------------------------------------------------------
+
+
+def test_gates_that_are_off_run_nothing(swap: Swap):
+    swap.keep(1)
+    assert swap.verdicts() == {}
+    assert swap.candidate.predicted == []
+
+
+def test_gates_have_their_verdicts_in_order(swap: Swap):
+    swap.keep(1)
+    verdicts = swap.verdicts(
+        signature=WARN, golden=ENFORCE, latency=WARN, drift=ENFORCE, shadow=WARN
+    )
+    assert [(verdict.gate, verdict.mode) for verdict in verdicts.values()] == [
+        ("signature", "warn"),
+        ("golden", "enforce"),
+        ("latency", "warn"),
+        ("drift", "enforce"),
+        ("shadow", "warn"),
+    ]
+    assert all(verdict.is_passed for verdict in verdicts.values())
+
+
+def test_gates_without_a_predecessor_are_the_golden_answers(swap: Swap):
+    swap.serves = None
+    swap.keep(1)
+    swap.write_records(swap.record(1, golden=response(1)))
+    verdicts = swap.verdicts(
+        signature=ENFORCE, golden=ENFORCE, latency=ENFORCE, drift=ENFORCE, shadow=ENFORCE
+    )
+    assert list(verdicts) == ["golden"]
+
+
+@pytest.mark.parametrize("writer", ["old", "candidate"])
+def test_gates_send_nothing_to_a_version_that_may_write_variables(swap: Swap, writer: str):
+    getattr(swap, writer).may_write_variables = True
+    swap.keep(1)
+    verdicts = swap.verdicts(latency=ENFORCE, drift=ENFORCE, shadow=ENFORCE)
+    assert len(verdicts) == 3
+    for verdict in verdicts.values():
+        assert (verdict.is_passed, verdict.reason) == (
+            True,
+            "skipped: a request may change a variable",
+        )
+    assert swap.old.predicted == swap.candidate.predicted == []
+
+
+def test_golden_answers_of_a_version_that_may_write_variables_are_not_asked_for(swap: Swap):
+    swap.candidate.may_write_variables = True
+    swap.write_records(swap.record(1, golden=response(2)))
+    assert swap.verdict("golden").is_passed
+    assert swap.candidate.predicted == []
+
+
+# --- Signature ------------------------------------------------------------------------------------
+
+
+def signatures(*names: str) -> bytes:
+    definitions = get_model_metadata_pb2.SignatureDefMap()
+    for name in names:
+        definitions.signature_def[name].method_name = "predict"
+    serialized: bytes = definitions.SerializeToString()
+    return serialized
+
+
+def test_signature_of_the_new_version_is_held_against_the_predecessors(swap: Swap):
+    swap.old.signatures, swap.candidate.signatures = signatures("a", "b"), signatures("b")
+    verdict = swap.verdict("signature")
+    assert (verdict.is_passed, verdict.reason) == (False, "signature 'a' is gone")
+    swap.candidate.signatures = signatures("a", "b", "c")
+    assert swap.verdict("signature").is_passed
+
+
+# --- Golden ---------------------------------------------------------------------------------------
+
+
+def test_golden_answer_that_is_not_met_is_told(swap: Swap):
+    swap.write_records(
+        swap.record(1, golden=response(1)), swap.record(2), swap.record(3, golden=response(4))
+    )
+    verdict = swap.verdict("golden")
+    assert not verdict.is_passed
+    assert verdict.reason == "1 of 2 golden answers differ: output 'y' value 0 is 3, was 4"
+    assert verdict.figures == {"golden_count": 2, "failed_count": 1}
+    assert swap.old.predicted == []
+
+
+def test_golden_answer_within_the_tolerance_is_met(swap: Swap):
+    swap.write_records(swap.record(1, golden=response(1.0005)))
+    assert swap.verdict("golden").is_passed
+    assert not swap.verdict("golden", golden_relative_tolerance=1e-4).is_passed
+
+
+def test_golden_request_that_is_refused_is_not_passed(swap: Swap):
+    swap.write_records(swap.record(1, golden=response(1)))
+    swap.candidate.respond = refuses(3, "no input 'x'")
+    verdict = swap.verdict("golden")
+    assert not verdict.is_passed
+    assert "refused: no input 'x'" in verdict.reason
+
+
+def test_golden_without_any_is_passed_and_says_so(swap: Swap):
+    swap.write_records(swap.record(1))
+    verdict = swap.verdict("golden")
+    assert (verdict.is_passed, verdict.reason) == (
+        True,
+        "skipped: no warm-up record holds a response",
+    )
+
+
+def test_golden_file_that_is_damaged_is_not_passed(swap: Swap):
+    swap.write_records(swap.record(1, golden=response(1)))
+    (swap.directory / WARM_UP_FILE).write_bytes(b"no records")
+    verdict = swap.verdict("golden")
+    assert not verdict.is_passed
+    assert "could not be run" in verdict.reason
+
+
+# --- Drift ----------------------------------------------------------------------------------------
+
+
+def test_drift_is_looked_for_in_answers_to_live_requests(swap: Swap):
+    swap.keep(1, 2, 3)
+    swap.candidate.respond = answers(factor=float("nan"))
+    verdict = swap.verdict("drift")
+    assert not verdict.is_passed
+    assert verdict.reason == "3 of 3 answers: output 'y' is NaN in 1 of 1 values"
+
+
+def test_drift_of_all_values_is_a_retrained_model(swap: Swap):
+    swap.keep(1, 2, 3, 0)
+    swap.candidate.respond = answers(factor=2)
+    verdict = swap.verdict("drift")
+    assert verdict.is_passed
+    assert verdict.figures == {"answer_count": 4, "value_count": 4, "changed_ratio": 0.75}
+    assert not swap.verdict("drift", drift_share_max=0.5).is_passed
+
+
+def test_drift_asks_for_the_records_where_there_are_any(swap: Swap):
+    swap.keep(1)
+    swap.write_records(swap.record(5), swap.record(6))
+    assert swap.verdict("drift").figures["answer_count"] == 2
+    assert {number_of(sent) for sent in swap.old.predicted} == {5, 6}
+
+
+def test_drift_is_not_looked_for_where_the_right_answer_is_known(swap: Swap):
+    swap.write_records(swap.record(1, golden=response(2)), swap.record(2))
+    swap.candidate.respond = answers(factor=2)
+    assert swap.verdict("drift", golden=WARN).figures["answer_count"] == 1
+    assert swap.verdict("drift").figures["answer_count"] == 2
+
+
+def test_drift_takes_live_requests_where_the_file_is_damaged(swap: Swap):
+    swap.keep(1)
+    swap.write_records(swap.record(5))
+    (swap.directory / WARM_UP_FILE).write_bytes(b"no records")
+    assert swap.verdict("drift").is_passed
+    assert {number_of(sent) for sent in swap.candidate.predicted} == {1}
+
+
+def test_drift_of_a_request_that_only_the_new_version_refuses_is_told(swap: Swap):
+    swap.keep(1)
+    swap.candidate.respond = refuses(3, "no input 'x'")
+    verdict = swap.verdict("drift")
+    assert (verdict.is_passed, verdict.reason) == (False, "1 of 1 answers: refused: no input 'x'")
+
+
+def test_drift_leaves_out_what_the_predecessor_refuses_too(swap: Swap):
+    swap.keep(1)
+    swap.old.respond = swap.candidate.respond = refuses(9, "no such signature")
+    verdict = swap.verdict("drift")
+    assert verdict.is_passed
+    assert verdict.reason.startswith("skipped")
+
+
+def test_drift_looks_at_a_bounded_number_of_requests(swap: Swap):
+    swap.keep(*range(REQUEST_COUNT_MAX + 5))
+    assert swap.verdict("drift").figures["answer_count"] == REQUEST_COUNT_MAX
+
+
+def test_drift_of_an_answer_that_cannot_be_read_is_not_passed_and_breaks_nothing(swap: Swap):
+    swap.keep(1)
+    swap.candidate.respond = lambda serialized: b"\xff"
+    verdict = swap.verdict("drift")
+    assert not verdict.is_passed
+    assert "could not be run" in verdict.reason
+
+
+# --- Latency --------------------------------------------------------------------------------------
+
+
+def test_latency_of_a_slow_version_is_not_passed(swap: Swap):
+    swap.keep(1, 2)
+    swap.takes(swap.old, 0.001)
+    swap.takes(swap.candidate, 0.005)
+    verdict = swap.verdict("latency")
+    assert not verdict.is_passed
+    assert verdict.figures["p99_ratio"] == pytest.approx(5)
+    assert verdict.figures["request_count"] == 2
+    assert swap.verdict("latency", latency_ratio_max=6).is_passed
+
+
+def test_latency_of_a_version_that_was_interrupted_is_measured_again(swap: Swap):
+    swap.keep(1)
+    swap.takes(swap.old, 0.001)
+    swap.takes(swap.candidate, *[0.02] * 6, 0.001)
+    verdict = swap.verdict("latency")
+    assert verdict.is_passed
+    assert verdict.figures["p99_ratio"] == pytest.approx(1)
+
+
+def test_latency_is_measured_in_turn(swap: Swap):
+    swap.keep(1)
+    order: list[str] = []
+
+    def told(name: str, serialized: bytes) -> bytes:
+        order.append(name)
+        return answers()(serialized)
+
+    swap.old.respond, swap.candidate.respond = partial(told, "old"), partial(told, "new")
+    assert swap.verdict("latency").is_passed
+    assert order == ["old", "new", "new", "old", "old", "new"]
+
+
+def test_latency_of_slow_models_keeps_to_its_budget(swap: Swap):
+    swap.keep(*range(50))
+    for servable in (swap.old, swap.candidate):
+        swap.takes(servable, 0.3)
+    started_ns = swap.clock.now_ns()
+    verdict = swap.verdict("latency", drift=ENFORCE)
+    seconds = (swap.clock.now_ns() - started_ns) / 1e9
+    assert verdict.figures["request_count"] == 4
+    assert seconds < TIME_BUDGET_SECONDS + 0.6
+
+
+def test_latency_and_drift_share_their_requests(swap: Swap):
+    swap.keep(1)
+    swap.verdicts(latency=WARN, drift=WARN)
+    assert len(swap.old.predicted) == len(swap.candidate.predicted) == 3
+
+
+def test_latency_without_requests_is_passed_and_says_so(swap: Swap):
+    assert swap.verdict("latency").reason == "skipped: no request that both versions answer"
+
+
+# --- Shadow ---------------------------------------------------------------------------------------
+
+
+def arrive(swap: Swap, *batches: list[float]) -> None:
+    """At each poll of the reservoir after the first the next of `batches` is in it."""
+    left = [list[float](), *batches]
+
+    class Arrivals(FakeReservoir):
+        def requests(self) -> list[bytes]:
+            numbers = left.pop(0) if len(left) > 1 else left[0]
+            return [request(number) for number in numbers]
+
+    swap.reservoir = Arrivals()
+
+
+def test_shadow_repeats_each_new_request_once_it_comes(swap: Swap):
+    arrive(swap, [1], [1, 2], [2, 3])
+    verdict = swap.verdict("shadow")
+    assert verdict.is_passed
+    assert verdict.figures["answer_count"] == 3
+    assert {number_of(sent) for sent in swap.candidate.predicted} == {1, 2, 3}
+
+
+def test_shadow_leaves_out_requests_of_before(swap: Swap):
+    swap.keep(1, 2)
+    verdict = swap.verdict("shadow", shadow_seconds=3.0)
+    assert verdict.reason == "skipped: no request came anew within 3 s"
+    assert sum(swap.clock.waits) == pytest.approx(3)
+
+
+def test_shadow_ends_when_it_has_seen_enough(swap: Swap):
+    arrive(swap, [1, 2, 3, 4])
+    assert swap.verdict("shadow", shadow_request_count=3).figures["answer_count"] == 3
+    assert sum(swap.clock.waits) < 1
+
+
+def test_shadow_tells_drift_and_latency(swap: Swap):
+    arrive(swap, [1, 2])
+    swap.takes(swap.old, 0.001)
+    swap.takes(swap.candidate, 0.010, factor=float("nan"))
+    verdict = swap.verdict("shadow")
+    assert not verdict.is_passed
+    assert "NaN" in verdict.reason
+    assert "10 times the predecessor's 1 ms" in verdict.reason
+
+
+def test_shadow_is_cancelled_between_two_polls(swap: Swap):
+    arrive(swap, [])
+    waited = swap.clock.wait
+
+    def cancel(condition: Any, timeout_seconds: float | None) -> bool:
+        swap.is_cancelled = True
+        return waited(condition, timeout_seconds)
+
+    swap.clock.wait = cancel  # type: ignore[method-assign]
+    with pytest.raises(Cancelled):
+        swap.verdict("shadow")
+    assert len(swap.clock.waits) == 1
+
+
+def test_shadow_ends_at_once_when_the_predecessor_goes(swap: Swap):
+    arrive(swap, [])
+    waited = swap.clock.wait
+
+    def go(condition: Any, timeout_seconds: float | None) -> bool:
+        swap.serves = None
+        return waited(condition, timeout_seconds)
+
+    swap.clock.wait = go  # type: ignore[method-assign]
+    verdict = swap.verdict("shadow")
+    assert (verdict.is_passed, verdict.reason) == (
+        True,
+        "skipped: the predecessor went away meanwhile",
+    )
+    assert len(swap.clock.waits) == 1
+
+
+def test_shadow_without_a_reservoir_is_passed_and_says_so(swap: Swap):
+    swap.reservoir = None
+    assert "--self_warmup_requests=0" in swap.verdict("shadow").reason
+
+
+# --- Cancelled, and a predecessor that goes -------------------------------------------------------
+
+
+@pytest.mark.parametrize("gate", ["golden", "latency", "drift"])
+def test_gates_are_cancelled_before_the_next_request(swap: Swap, gate: str):
+    swap.write_records(*[swap.record(number, golden=response(1)) for number in (1, 2)])
+    sent = []
+
+    def cancel(serialized: bytes) -> bytes:
+        sent.append(serialized)
+        swap.is_cancelled = True
+        return response(1)
+
+    swap.old.respond = swap.candidate.respond = cancel
+    with pytest.raises(Cancelled):
+        swap.verdict(gate)
+    assert len(sent) == 1
+
+
+def test_gates_are_passed_once_the_predecessor_goes(swap: Swap):
+    swap.keep(1, 2)
+
+    def go(serialized: bytes) -> bytes:
+        swap.serves = None
+        return response(1)
+
+    swap.candidate.respond = go
+    verdicts = swap.verdicts(latency=ENFORCE, drift=ENFORCE, shadow=ENFORCE)
+    reasons = {verdict.reason for verdict in verdicts.values()}
+    assert reasons == {"skipped: the predecessor went away meanwhile"}
+    assert all(verdict.is_passed for verdict in verdicts.values())
+
+
+def test_signature_of_a_predecessor_that_is_destroyed_is_passed(swap: Swap):
+    def destroyed() -> bytes:
+        raise StatusError(9, "m version 1 is destroyed")
+
+    swap.old.signature_def_map = destroyed  # type: ignore[method-assign]
+    verdict = swap.verdict("signature")
+    assert (verdict.is_passed, verdict.reason) == (
+        True,
+        "skipped: the predecessor went away meanwhile",
+    )
+
+
+# --- The warm-up's watch --------------------------------------------------------------------------
+
+
+def watch(respond: Respond, clock: FakeClock, *, is_tolerant: bool) -> WarmUpWatch:
+    def predict(serialized: bytes) -> bytes:
+        with statuses_as_errors(StatusError):
+            return respond(serialized)
+
+    return WarmUpWatch(predict, is_tolerant=is_tolerant, clock=clock)
+
+
+def replay(numbers: list[float], iterations: int, predict: Callable[[bytes], bytes]) -> None:
+    for number in numbers:
+        for _ in range(iterations):
+            predict(request(number))
+
+
+def test_watch_tells_how_the_latency_of_the_records_has_converged():
+    clock = FakeClock()
+    seconds = iter([0.8, 0.4, 0.2, 0.1] * 2)
+
+    def respond(serialized: bytes) -> bytes:
+        clock.advance(next(seconds))
+        return response(1)
+
+    watched = watch(respond, clock, is_tolerant=False)
+    watched.run(partial(replay, [1, 2], 4))
+    verdict = watched.verdict(ENFORCE)
+    assert (verdict.gate, verdict.mode, verdict.is_passed) == ("warm_up", "enforce", True)
+    assert verdict.figures == {
+        "record_count": 2,
+        "fault_count": 0,
+        "convergence_ratio": pytest.approx(0.25),
+    }
+
+
+def test_watch_that_is_tolerant_goes_on_and_names_the_record():
+    numbers = []
+
+    def respond(serialized: bytes) -> bytes:
+        numbers.append(number_of(serialized))
+        if numbers[-1] == 2:
+            raise StatusError(3, "bad input")
+        return response(1)
+
+    watched = watch(respond, FakeClock(), is_tolerant=True)
+    watched.run(partial(replay, [1, 2, 3], 1))
+    verdict = watched.verdict(WARN)
+    assert numbers == [1, 2, 3]
+    assert (verdict.is_passed, verdict.reason) == (False, "record 2: bad input")
+
+
+def test_watch_that_is_not_tolerant_raises_and_keeps_the_reason():
+    watched = watch(refuses(3, "bad input"), FakeClock(), is_tolerant=False)
+    with pytest.raises(InvalidArgument, match="bad input"):
+        watched.run(partial(replay, [1, 2], 1))
+    verdict = watched.verdict(ENFORCE)
+    assert (verdict.is_passed, verdict.reason) == (False, "bad input")
+
+
+@pytest.mark.parametrize("error", [DataLoss("damaged"), PermissionError("denied")])
+def test_watch_that_is_tolerant_lets_a_bad_file_pass(error: Exception):
+    def warm_up(predict: Callable[[bytes], bytes]) -> None:
+        raise error
+
+    watched = watch(answers(), FakeClock(), is_tolerant=True)
+    watched.run(warm_up)
+    assert watched.verdict(WARN).reason == str(error)
+
+
+def test_watch_that_is_tolerant_lets_a_cancelled_warm_up_be_cancelled():
+    def warm_up(predict: Callable[[bytes], bytes]) -> None:
+        raise Cancelled("not wanted")
+
+    with pytest.raises(Cancelled):
+        watch(answers(), FakeClock(), is_tolerant=True).run(warm_up)

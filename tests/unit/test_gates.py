@@ -1,0 +1,368 @@
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from serving.clock import NS_PER_SECOND
+from serving.errors import InvalidArgument
+from serving.gates import (
+    LATENCY_NOISE_SECONDS,
+    Gate,
+    Latency,
+    convergence_ratio,
+    drift_faults,
+    drift_figures,
+    golden_faults,
+    golden_figures,
+    latency_faults,
+    latency_figures,
+    mode_of,
+    refusal,
+    refused,
+    signature_faults,
+    skipped,
+    verdict_of,
+    warm_up_faults,
+)
+from serving.model_settings import GateMode, GateSettings
+from serving.protos import get_model_metadata_pb2, meta_graph_pb2, types_pb2
+from serving.servable import ServableId
+from serving.tensor_compare import Comparison
+
+FLOAT, INT64 = types_pb2.DT_FLOAT, types_pb2.DT_INT64
+ENFORCE, WARN = GateMode.ENFORCE, GateMode.WARN
+
+Shape = tuple[int, ...] | None
+Tensor = tuple[int, Shape]
+Tensors = Mapping[str, Tensor]
+
+
+# --- Verdicts -------------------------------------------------------------------------------------
+
+
+def test_verdict_without_faults_is_passed():
+    verdict = verdict_of(Gate.DRIFT, WARN, [], {"answer_count": 3})
+    assert (verdict.gate, verdict.mode, verdict.is_passed) == ("drift", "warn", True)
+    assert verdict.figures == {"answer_count": 3}
+
+
+def test_verdict_has_every_fault_as_its_reason():
+    verdict = verdict_of(Gate.SIGNATURE, ENFORCE, ["one", "two"])
+    assert (verdict.is_passed, verdict.reason) == (False, "one; two")
+
+
+def test_skipped_gate_is_passed_and_says_why():
+    verdict = skipped(Gate.LATENCY, WARN, "no requests")
+    assert (verdict.is_passed, verdict.reason) == (True, "skipped: no requests")
+
+
+@pytest.mark.parametrize("gate", list(Gate))
+def test_every_gate_has_a_mode_in_the_settings(gate: Gate):
+    settings = GateSettings(**{gate.value: GateMode.ENFORCE})  # type: ignore[arg-type]
+    assert mode_of(gate, settings) is GateMode.ENFORCE
+
+
+def test_refusal_names_the_enforced_gates_that_are_not_passed_and_is_permanent():
+    error = refusal(
+        ServableId("m", 7),
+        [
+            verdict_of(Gate.SIGNATURE, ENFORCE, ["input 'x' is gone"]),
+            verdict_of(Gate.GOLDEN, ENFORCE, []),
+            verdict_of(Gate.LATENCY, WARN, ["slow"]),
+            verdict_of(Gate.DRIFT, ENFORCE, ["NaN"]),
+        ],
+    )
+    assert error is not None
+    assert not error.is_transient
+    for words in ("m/7", "gate 'signature': input 'x' is gone", "gate 'drift': NaN", "'warn'"):
+        assert words in error.message
+    assert "slow" not in error.message
+
+
+@pytest.mark.parametrize(
+    "verdict", [verdict_of(Gate.DRIFT, WARN, ["NaN"]), verdict_of(Gate.DRIFT, ENFORCE, [])]
+)
+def test_refusal_is_none_without_an_enforced_gate_that_is_not_passed(verdict: Any):
+    assert refusal(ServableId("m", 7), [verdict]) is None
+
+
+# --- Warm-up --------------------------------------------------------------------------------------
+
+
+def test_warm_up_faults_show_the_first_few_and_count_the_others():
+    assert warm_up_faults([]) == []
+    faults = [f"record {number}: bad" for number in range(1, 6)]
+    assert warm_up_faults(faults) == ["record 1: bad / record 2: bad / record 3: bad / and 2 more"]
+
+
+@pytest.mark.parametrize(
+    ("durations_ns", "ratio"),
+    [
+        ([], None),
+        ([[100], [100]], None),
+        ([[100, 100]], 1.0),
+        ([[400, 200, 100, 50]], 0.25),
+        # The median over the records: one that was interrupted says nothing of the version.
+        ([[100, 100], [100, 900], [100, 100]], 1.0),
+        ([[0, 0]], 0.0),
+    ],
+)
+def test_convergence_is_the_last_iteration_over_the_ones_before(
+    durations_ns: list[list[int]], ratio: float | None
+):
+    assert convergence_ratio(durations_ns) == ratio
+
+
+# --- Signature ------------------------------------------------------------------------------------
+
+
+def signature_map(**signatures: tuple[Tensors, Tensors]) -> bytes:
+    """Each of inputs and outputs; a shape has -1 for what is not known, and None for no rank."""
+    definitions = get_model_metadata_pb2.SignatureDefMap()
+    for name, (inputs, outputs) in signatures.items():
+        signature = definitions.signature_def[name]
+        for tensors, into in ((inputs, signature.inputs), (outputs, signature.outputs)):
+            for tensor_name, (dtype, shape) in tensors.items():
+                _fill(into[tensor_name], dtype, shape)
+    serialized: bytes = definitions.SerializeToString()
+    return serialized
+
+
+def _fill(tensor: meta_graph_pb2.TensorInfo, dtype: int, shape: Shape) -> None:
+    tensor.dtype = dtype
+    tensor.tensor_shape.unknown_rank = shape is None
+    for size in shape or ():
+        tensor.tensor_shape.dim.add(size=size)
+
+
+def faults_of_input(was: Tensors, now: Tensors) -> list[str]:
+    return signature_faults(signature_map(s=(was, {})), signature_map(s=(now, {})))
+
+
+def faults_of_output(was: Tensors, now: Tensors) -> list[str]:
+    return signature_faults(signature_map(s=({}, was)), signature_map(s=({}, now)))
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "difference"),
+    [
+        ({"x": (FLOAT, (-1, 3))}, {"x": (FLOAT, (-1, 3))}, ""),
+        ({"x": (FLOAT, (2, 3))}, {"x": (FLOAT, (-1, 3))}, ""),
+        ({"x": (FLOAT, (2, 3))}, {"x": (FLOAT, None)}, ""),
+        ({"x": (FLOAT, None)}, {"x": (FLOAT, None)}, ""),
+        (
+            {"x": (FLOAT, (-1, 3))},
+            {"x": (FLOAT, (2, 3))},
+            "input 'x' is float[2,3], was float[?,3]",
+        ),
+        (
+            {"x": (FLOAT, (-1, 3))},
+            {"x": (FLOAT, (-1, 4))},
+            "input 'x' is float[?,4], was float[?,3]",
+        ),
+        ({"x": (FLOAT, (3,))}, {"x": (FLOAT, (-1, 3))}, "input 'x' is float[?,3], was float[3]"),
+        ({"x": (FLOAT, None)}, {"x": (FLOAT, (3,))}, "input 'x' is float[3], was float[…]"),
+        ({"x": (FLOAT, (3,))}, {"x": (INT64, (3,))}, "input 'x' is int64[3], was float[3]"),
+        ({"x": (FLOAT, (3,))}, {}, "input 'x' is gone"),
+        ({}, {"x": (FLOAT, (3,))}, "input 'x' is new"),
+    ],
+)
+def test_signature_inputs_must_accept_what_clients_send(
+    was: Tensors, now: Tensors, difference: str
+):
+    assert faults_of_input(was, now) == ([f"signature 's': {difference}"] if difference else [])
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "difference"),
+    [
+        ({"y": (FLOAT, (2, 3))}, {"y": (FLOAT, (-1, 4))}, ""),
+        ({"y": (FLOAT, (2, 3))}, {"y": (FLOAT, None)}, ""),
+        ({}, {"y": (FLOAT, (2, 3))}, ""),
+        ({"y": (FLOAT, (3,))}, {"y": (FLOAT, (3, 1))}, "output 'y' is float[3,1], was float[3]"),
+        ({"y": (FLOAT, (3,))}, {"y": (INT64, (3,))}, "output 'y' is int64[3], was float[3]"),
+        ({"y": (FLOAT, (3,))}, {}, "output 'y' is gone"),
+    ],
+)
+def test_signature_outputs_must_be_what_clients_read(was: Tensors, now: Tensors, difference: str):
+    assert faults_of_output(was, now) == ([f"signature 's': {difference}"] if difference else [])
+
+
+def test_signature_faults_list_every_difference():
+    was = signature_map(
+        a=({"x": (FLOAT, ())}, {"y": (FLOAT, ())}), b=({}, {}), c=({"x": (FLOAT, ())}, {})
+    )
+    now = signature_map(a=({"z": (FLOAT, ())}, {}), c=({}, {}))
+    assert signature_faults(was, now) == [
+        "signature 'a': input 'x' is gone, input 'z' is new, output 'y' is gone",
+        "signature 'b' is gone",
+        "signature 'c': input 'x' is gone",
+    ]
+
+
+def test_signature_of_tensorflows_own_is_not_looked_at():
+    was = signature_map(__saved_model_init_op=({}, {"op": (FLOAT, ())}))
+    assert signature_faults(was, signature_map()) == []
+
+
+SHAPES = st.none() | st.lists(st.integers(-1, 3), max_size=3).map(tuple)
+TENSORS = st.dictionaries(
+    st.sampled_from("abc"), st.tuples(st.sampled_from([FLOAT, INT64]), SHAPES), max_size=3
+)
+SIGNATURES = st.dictionaries(st.sampled_from("st"), st.tuples(TENSORS, TENSORS)).map(
+    lambda signatures: signature_map(**signatures)
+)
+
+
+@given(SIGNATURES)
+def test_signature_accepts_the_clients_of_its_own_version(signatures: bytes):
+    assert signature_faults(signatures, signatures) == []
+
+
+@given(SIGNATURES, SIGNATURES)
+def test_signature_more_is_no_fault(one: bytes, other: bytes):
+    both = get_model_metadata_pb2.SignatureDefMap.FromString(other)
+    both.MergeFrom(get_model_metadata_pb2.SignatureDefMap.FromString(one))
+    for name, signature in get_model_metadata_pb2.SignatureDefMap.FromString(
+        one
+    ).signature_def.items():
+        both.signature_def[name].CopyFrom(signature)
+    assert signature_faults(one, both.SerializeToString()) == []
+
+
+@given(TENSORS, TENSORS, TENSORS)
+def test_signature_inputs_that_two_swaps_accept_are_accepted_by_one(
+    first: Tensors, second: Tensors, third: Tensors
+):
+    swaps = faults_of_input(first, second) + faults_of_input(second, third)
+    assert swaps or not faults_of_input(first, third)
+
+
+# --- Latency --------------------------------------------------------------------------------------
+
+
+def latencies(predecessor_ms: list[float], candidate_ms: list[float]) -> list[Latency]:
+    return [
+        Latency(predecessor_ns=round(was * 1e6), candidate_ns=round(now * 1e6))
+        for was, now in zip(predecessor_ms, candidate_ms, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("predecessor_ms", "candidate_ms", "is_passed"),
+    [
+        ([], [], True),
+        ([1], [1], True),
+        ([1, 2], [1, 5.9], True),
+        ([1, 2], [1, 6.1], False),
+        # Requests are not compared one by one: clients see the distribution.
+        ([1, 9], [9, 1], True),
+        # Within the noise, however many times it is.
+        ([0.01], [0.2], True),
+        ([0.01], [0.22], False),
+        ([0], [1], False),
+        # One in 200 is beyond p99.
+        ([1] * 200, [1] * 199 + [100], True),
+        ([1] * 200, [1] * 197 + [100] * 3, False),
+    ],
+)
+def test_latency_is_judged_by_p99(
+    predecessor_ms: list[float], candidate_ms: list[float], is_passed: bool
+):
+    assert (not latency_faults(latencies(predecessor_ms, candidate_ms), 3)) == is_passed
+
+
+def test_latency_fault_says_how_much_slower():
+    (fault,) = latency_faults(latencies([1, 2], [2, 8]), 3)
+    assert fault == (
+        "p99 over 2 requests is 8 ms, 4 times the predecessor's 2 ms, and at most 3 times is allowed"
+    )
+
+
+def test_latency_figures_are_of_the_slowest_where_there_are_few():
+    assert latency_figures(latencies([1, 2], [3, 4])) == {
+        "request_count": 2,
+        "p99_seconds": 0.004,
+        "predecessor_p99_seconds": 0.002,
+        "p99_ratio": 2.0,
+    }
+    assert latency_figures([]) == {"request_count": 0}
+
+
+def test_latency_keeps_the_faster_round_of_each_version():
+    (one,), (other,) = latencies([1], [5]), latencies([2], [4])
+    assert [one.or_faster(other)] == latencies([1], [4])
+
+
+@given(st.lists(st.integers(1, 10 * NS_PER_SECOND), min_size=1), st.floats(1, 10))
+def test_latency_of_a_version_as_fast_as_its_predecessor_is_passed(
+    durations_ns: list[int], ratio_max: float
+):
+    equal = [Latency(predecessor_ns=ns, candidate_ns=ns) for ns in durations_ns]
+    assert latency_faults(equal, ratio_max) == []
+    assert latency_figures(equal)["p99_ratio"] == 1
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**6))
+def test_latency_of_two_versions_is_a_fault_one_way_at_most(one_ns: int, other_ns: int):
+    noise_ns = round(LATENCY_NOISE_SECONDS * NS_PER_SECOND)
+    assume(abs(one_ns - other_ns) != noise_ns)
+    there = latency_faults([Latency(predecessor_ns=one_ns, candidate_ns=other_ns)], 1)
+    back = latency_faults([Latency(predecessor_ns=other_ns, candidate_ns=one_ns)], 1)
+    assert len(there) + len(back) == (1 if abs(one_ns - other_ns) > noise_ns else 0)
+
+
+# --- Answers --------------------------------------------------------------------------------------
+
+SAME = Comparison(value_count=4)
+CHANGED = Comparison(value_count=4, changed_count=3, first_change="output 'y' value 0 is 2, was 1")
+NAN = Comparison(value_count=4, faults=("output 'y' is NaN in 4 of 4 values",))
+WIDER = Comparison(value_count=4, added_outputs=("z",))
+
+
+def test_golden_answers_must_be_met_in_all():
+    assert golden_faults([SAME, CHANGED, NAN, WIDER]) == [
+        "3 of 4 golden answers differ: output 'y' value 0 is 2, was 1 / "
+        "output 'y' is NaN in 4 of 4 values / output 'z' is new"
+    ]
+    assert golden_figures([SAME, CHANGED, NAN, WIDER]) == {"golden_count": 4, "failed_count": 3}
+    assert golden_faults([SAME, SAME]) == []
+
+
+@pytest.mark.parametrize(
+    ("comparisons", "share_max", "faults"),
+    [
+        ([], 0.0, []),
+        ([SAME, WIDER], 0.0, []),
+        ([CHANGED], 1.0, []),
+        ([CHANGED], 0.75, []),
+        (
+            [CHANGED],
+            0.5,
+            ["75.0% of the values changed, and at most 50.0% may: output 'y' value 0 is 2, was 1"],
+        ),
+        ([CHANGED, SAME], 0.5, []),
+        ([SAME, NAN], 1.0, ["1 of 2 answers: output 'y' is NaN in 4 of 4 values"]),
+    ],
+)
+def test_drift_is_what_no_retraining_explains(
+    comparisons: list[Comparison], share_max: float, faults: list[str]
+):
+    assert drift_faults(comparisons, share_max) == faults
+
+
+def test_drift_figures_are_over_all_answers():
+    assert drift_figures([SAME, CHANGED]) == {
+        "answer_count": 2,
+        "value_count": 8,
+        "changed_ratio": 0.375,
+    }
+    assert math.isfinite(drift_figures([])["changed_ratio"])
+
+
+def test_drift_of_a_request_that_is_refused_is_a_fault():
+    (fault,) = drift_faults([refused(InvalidArgument("no input 'x'"))], 1.0)
+    assert fault == "1 of 1 answers: refused: no input 'x'"
