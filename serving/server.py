@@ -16,6 +16,7 @@ import structlog
 from serving.admin_service import AdminService
 from serving.arenas import Arenas, MemoryLimits, SlabPool
 from serving.aspired_version_policy import AvailabilityPreserving
+from serving.capture_service import CAPTURE_WARM_UP, CaptureService
 from serving.clock import NS_PER_SECOND, Clock, SystemClock
 from serving.config import PLATFORM, ModelConfig, ServerConfig
 from serving.errors import InvalidConfig
@@ -37,6 +38,7 @@ from serving.memory_fit import available_bytes
 from serving.model_service import GET_MODEL_STATUS, ModelService
 from serving.rare_calls import RareCall, RareCallThreads
 from serving.request_cores import RequestCores, pin_always
+from serving.reservoirs import Reservoirs
 from serving.restore_pace import (
     FixedPace,
     GuardedPace,
@@ -154,7 +156,8 @@ class Server:
         enter_background = _background(config, plane)
         self._patience = _patience(config, enter_background, clock)
         arenas = _arenas(config, self._slab_pool)
-        make_loader = _make_loader(config, plane, arenas, self._pace, clock)
+        reservoirs = _reservoirs(config, plane)
+        make_loader = _make_loader(config, plane, arenas, reservoirs, self._pace, clock)
         executor = partial(
             _executor, enter_background=enter_background, around_task=self._around_background
         )
@@ -168,7 +171,7 @@ class Server:
             _source(config, model, plane, self._manager, self._monitor, clock)
             for model in config.models
         ]
-        handlers = _rare_handlers(config, self._monitor, self._manager)
+        handlers = _rare_handlers(config, self._monitor, self._manager, reservoirs)
         self._grpc = _grpc_server(config, plane, serving_map, list(handlers))
         self._cores = _request_cores(config, self._grpc)
         self._rare_calls = RareCallThreads(self._grpc.take_rare_call, handlers)
@@ -335,10 +338,17 @@ def _check_platforms(config: ServerConfig) -> None:
 
 
 def _make_loader(
-    config: ServerConfig, plane: DataPlane, arenas: Arenas | None, pace: RestorePace, clock: Clock
+    config: ServerConfig,
+    plane: DataPlane,
+    arenas: Arenas | None,
+    reservoirs: Reservoirs,
+    pace: RestorePace,
+    clock: Clock,
 ) -> MakeLoader:
     """The loaders by model, each made by its platform."""
-    by_platform = {PLATFORM: partial(_saved_model_loader, config, plane, arenas, pace, clock)}
+    by_platform = {
+        PLATFORM: partial(_saved_model_loader, config, plane, arenas, reservoirs, pace, clock)
+    }
     by_model = {model.name: by_platform[model.platform](model) for model in config.models}
 
     def make_loader(servable_id: ServableId, directory: str) -> Loader:
@@ -351,6 +361,7 @@ def _saved_model_loader(
     config: ServerConfig,
     plane: DataPlane,
     arenas: Arenas | None,
+    reservoirs: Reservoirs,
     pace: RestorePace,
     clock: Clock,
     model: ModelConfig,
@@ -364,7 +375,7 @@ def _saved_model_loader(
         arenas=arenas,
         serving_count=_serving_count(model),
         is_sealing=config.arena_seal,
-        reservoir=_reservoir(config, plane),
+        reservoir=reservoirs.of(model.name),
         pace=pace,
     )
     return partial(SavedModelLoader, settings=settings, plane=plane, clock=clock)
@@ -402,13 +413,16 @@ def _slab_pool(config: ServerConfig, plane: DataPlane) -> SlabPool | None:
         )
 
 
-def _reservoir(config: ServerConfig, plane: DataPlane) -> RequestReservoir | None:
+def _reservoirs(config: ServerConfig, plane: DataPlane) -> Reservoirs:
     if config.self_warmup_requests == 0:
-        return None
-    return plane.RequestReservoir(
-        request_count_max=config.self_warmup_requests,
-        bytes_max=RESERVOIR_BYTES_MAX,
-        age_seconds_max=RESERVOIR_AGE_SECONDS_MAX,
+        return Reservoirs(None)
+    return Reservoirs(
+        partial(
+            plane.RequestReservoir,
+            request_count_max=config.self_warmup_requests,
+            bytes_max=RESERVOIR_BYTES_MAX,
+            age_seconds_max=RESERVOIR_AGE_SECONDS_MAX,
+        )
     )
 
 
@@ -500,11 +514,15 @@ def _source(
 
 
 def _rare_handlers(
-    config: ServerConfig, monitor: StateMonitor, manager: AspiredVersionsManager
+    config: ServerConfig,
+    monitor: StateMonitor,
+    manager: AspiredVersionsManager,
+    reservoirs: Reservoirs,
 ) -> dict[str, Callable[[bytes], bytes]]:
     base_paths = {model.name: model.base_path for model in config.models}
     return {
         GET_MODEL_STATUS: ModelService(monitor, base_paths).get_model_status,
+        CAPTURE_WARM_UP: CaptureService(lambda: base_paths, reservoirs.of).capture_warm_up,
         **AdminService(lambda: list(base_paths), monitor.statuses, manager).handlers,
     }
 

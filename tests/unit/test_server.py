@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from serving.admin_service import ALLOW, LIST_MODELS, PROMOTE, ROLLBACK
+from serving.capture_service import CAPTURE_WARM_UP
 from serving.config import ModelConfig, ServerConfig
 from serving.errors import InvalidConfig, StatusCode, Unavailable
 from serving.model_service import GET_MODEL_STATUS
@@ -30,7 +31,7 @@ def drop(base_path: Path, version: int) -> None:
         os.utime(path, (0, 0))
 
 
-RARE_METHODS = [GET_MODEL_STATUS, LIST_MODELS, ROLLBACK, PROMOTE, ALLOW]
+RARE_METHODS = [GET_MODEL_STATUS, CAPTURE_WARM_UP, LIST_MODELS, ROLLBACK, PROMOTE, ALLOW]
 
 
 def config_for(*base_paths: Path, **settings: object) -> ServerConfig:
