@@ -4,6 +4,7 @@
     swap       a server of a preset, its model swapped under load
     ablation   `swap` for every preset in turn: what each step buys
     neighbour  one model under load while another one reloads
+    soak       random changes of versions, config and disk under load: nothing may fail
     null       the generator against a server that does nothing: what it measures of itself
 
 Exit status 1 where a request failed or was answered wrongly, or what was asked for cannot be done; 2
@@ -20,6 +21,7 @@ from loadtest.ablation import ABLATION
 from loadtest.neighbour import NEIGHBOUR
 from loadtest.options import Command
 from loadtest.plain_run import NULL, RUN
+from loadtest.soak import SOAK
 from loadtest.swap_command import SWAP
 from serving.errors import MillpondError
 
@@ -28,6 +30,7 @@ COMMANDS: Mapping[str, Command] = {
     "swap": SWAP,
     "ablation": ABLATION,
     "neighbour": NEIGHBOUR,
+    "soak": SOAK,
     "null": NULL,
 }
 

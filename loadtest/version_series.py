@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from loadtest.demo import DemoModel
@@ -57,6 +57,40 @@ class VersionSeries:
         shutil.copytree(self._exports[content_of(version)], partial, copy_function=os.link)
         self._change_warm_up(partial / WARM_UP_FILE)
         partial.rename(self.base_path / str(version))
+
+    def begin_copy(self, version: int) -> Callable[[], None]:
+        """Puts a version there without its variables; what is returned puts them in. Raises OSError."""
+        source, target = self._exports[content_of(version)], self.base_path / str(version)
+
+        def ignore(directory: str, names: list[str]) -> list[str]:
+            return [name for name in names if directory == str(source) and name == "variables"]
+
+        shutil.copytree(source, target, copy_function=os.link, ignore=ignore)
+
+        def finish() -> None:
+            variables = source / "variables"
+            shutil.copytree(variables, target / "variables", copy_function=os.link)
+
+        return finish
+
+    def drop_damaged(self, version: int) -> None:
+        """As `drop`, but a byte of a shard of its variables is another one. Raises OSError."""
+        partial = self._root / f"{version}.partial"
+        shutil.copytree(self._exports[content_of(version)], partial, copy_function=os.link)
+        (shard,) = (partial / "variables").glob("variables.data-*")
+        data = bytearray(shard.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        # Never written in place: it is the export's own file under another name.
+        shard.unlink()
+        shard.write_bytes(data)
+        partial.rename(self.base_path / str(version))
+
+    def rewrite_graph(self, version: int) -> None:
+        """Replaces the version's graph by a copy: its times are new. Raises OSError."""
+        graph = self.base_path / str(version) / "saved_model.pb"
+        data = graph.read_bytes()
+        graph.unlink()
+        graph.write_bytes(data)
 
     def remove(self, version: int) -> None:
         """Takes a version away from the server and from the disk. Raises OSError."""
