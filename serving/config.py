@@ -75,6 +75,7 @@ class ServerConfig:
     restore_bytes_per_second: int = 0  # 0: as fast as it can
     swap_p99_guard: float = 0.0  # 0: off
     self_warmup_requests: int = 64  # 0: off
+    warmup_capture_directory: str = ""  # "": off
     saved_model_tags: tuple[str, ...] = ("serve",)
     # Above the deadline that clients usually set, below the time that orchestrators wait to kill.
     drain_seconds: float = 20.0
@@ -170,10 +171,21 @@ def server_config(flags: Mapping[str, Any]) -> ServerConfig:
         pin_request_threads=flags["pin_request_threads"],
         restore_bytes_per_second=flags["restore_bytes_per_second"],
         swap_p99_guard=flags["swap_p99_guard"],
-        self_warmup_requests=flags["self_warmup_requests"],
+        self_warmup_requests=_self_warmup_requests(flags),
+        warmup_capture_directory=flags["warmup_capture_directory"],
         saved_model_tags=flags["saved_model_tags"],
         drain_seconds=flags["drain_seconds"],
     )
+
+
+def _self_warmup_requests(flags: Mapping[str, Any]) -> int:
+    count: int = flags["self_warmup_requests"]
+    if count == 0 and flags["warmup_capture_directory"]:
+        raise InvalidConfig(
+            "--self_warmup_requests=0: no requests are kept that --warmup_capture_directory="
+            f"{flags['warmup_capture_directory']} could be given; leave one of them out"
+        )
+    return count
 
 
 def _check_arena_flags(flags: Mapping[str, Any]) -> None:

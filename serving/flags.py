@@ -508,6 +508,14 @@ _MILLPOND_FLAGS: tuple[Flag, ...] = (
         "serves; 0: none",
     ),
     Flag(
+        "warmup_capture_directory",
+        local_path,
+        ServerConfig.warmup_capture_directory,
+        "each minute and at the stop, the recent requests of each model are written to DIR/MODEL/"
+        "tf_serving_warmup_requests, which a next version can have as its warm-up file",
+        "DIR",
+    ),
+    Flag(
         "tensorflow_runtime",
         choice("millpond", "stock"),
         ServerConfig.tensorflow_runtime,

@@ -16,6 +16,7 @@ import structlog
 from serving.admin_service import AdminService
 from serving.arenas import Arenas, MemoryLimits, SlabPool
 from serving.aspired_version_policy import AvailabilityPreserving
+from serving.capture_directory import CaptureDirectory
 from serving.capture_service import CAPTURE_WARM_UP, CaptureService
 from serving.clock import NS_PER_SECOND, Clock, SystemClock
 from serving.config import PLATFORM, ModelConfig, ServerConfig
@@ -62,6 +63,9 @@ at its next stage, and what is left after this the process's end frees just as w
 
 SOURCE_TIMEOUT_SECONDS = 0.1
 """How long a stop waits for each source: a poll takes milliseconds, or hangs on a dead disk."""
+
+CAPTURE_TIMEOUT_SECONDS = 2.0
+"""How long a stop waits for the recent requests to be written: megabytes, or a dead disk."""
 
 FIRST_RETRY_NS = NS_PER_SECOND
 """From a load's first failure to its first retry, if --load_retry_interval_micros allows as much: what
@@ -157,6 +161,7 @@ class Server:
         self._patience = _patience(config, enter_background, clock)
         arenas = _arenas(config, self._slab_pool)
         reservoirs = _reservoirs(config, plane)
+        self._capture = _capture(config, reservoirs, enter_background, clock)
         make_loader = _make_loader(config, plane, arenas, reservoirs, self._pace, clock)
         executor = partial(
             _executor, enter_background=enter_background, around_task=self._around_background
@@ -222,6 +227,8 @@ class Server:
         self._rare_calls.start()
         if self._patience is not None:
             self._patience.start()
+        if self._capture is not None:
+            self._capture.start()
         self._manager.start()
         for source in self._sources:
             source.start()
@@ -247,6 +254,8 @@ class Server:
             _log.warning("requests_cut_short", drain_seconds=self._config.drain_seconds)
         is_over = [self._rare_calls.stop(), self._manager.stop(UNLOAD_TIMEOUT_SECONDS)]
         is_over += [source.join(SOURCE_TIMEOUT_SECONDS) for source in self._sources]
+        if self._capture is not None:
+            is_over.append(self._capture.stop(CAPTURE_TIMEOUT_SECONDS))
         self._pace.stop()
         if self._patience is not None:
             self._patience.stop()
@@ -423,6 +432,23 @@ def _reservoirs(config: ServerConfig, plane: DataPlane) -> Reservoirs:
             bytes_max=RESERVOIR_BYTES_MAX,
             age_seconds_max=RESERVOIR_AGE_SECONDS_MAX,
         )
+    )
+
+
+def _capture(
+    config: ServerConfig,
+    reservoirs: Reservoirs,
+    enter_background: Callable[[], None],
+    clock: Clock,
+) -> CaptureDirectory | None:
+    """None where nothing is to be written."""
+    if not config.warmup_capture_directory:
+        return None
+    return CaptureDirectory(
+        Path(config.warmup_capture_directory),
+        reservoirs.by_name,
+        on_thread_start=enter_background,
+        clock=clock,
     )
 
 

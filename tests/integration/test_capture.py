@@ -94,3 +94,19 @@ def test_capture_where_no_requests_are_kept_exits_one_with_the_remedy(
     result = capture(server, "slow", "--output", tmp_path / "requests")
     assert result.returncode == 1
     assert "--self_warmup_requests above 0" in result.stderr
+
+
+def test_server_writes_recent_requests_at_its_stop(
+    start_server: StartServer, slow_export: Path, base_path: Path, tmp_path: Path
+):
+    drop(slow_export, base_path, 1)
+    directory = tmp_path / "captured"
+    server = start_server(
+        model_name="slow", base_path=base_path, warmup_capture_directory=directory
+    )
+    server.wait_until_available("slow", 1)
+    with caller_to(server.target) as caller:
+        caller.predict(predict_request("slow", {"x": np.int32(4)}, signature_name="quick"))
+    server.stop()
+    (log,) = read_logs(directory / "slow" / WARM_UP_FILE.name)
+    assert array(log.predict_log.request.inputs["x"]) == 4

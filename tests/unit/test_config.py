@@ -33,6 +33,7 @@ def test_server_config_carries_every_flag():
                 *("--drain_seconds=0.5", "--load_jitter_seconds=1.5"),
                 *("--servable_versions_always_present=false",),
                 "--model_config_file_poll_wait_seconds=9",
+                "--warmup_capture_directory=/captured",
             ]
         )
     )
@@ -47,6 +48,7 @@ def test_server_config_carries_every_flag():
     assert config.saved_model_tags == ("x",)
     assert config.tensorflow_intra_op_parallelism == 1
     assert config.tensorflow_inter_op_parallelism == 2
+    assert config.warmup_capture_directory == "/captured"
     assert (config.drain_seconds, config.load_jitter_seconds) == (0.5, 1.5)
     assert config.model_config_file_poll_wait_seconds == 9
     assert not config.servable_versions_always_present
@@ -111,3 +113,9 @@ def test_server_config_three_parallelism_flags_are_refused():
     )
     with pytest.raises(InvalidConfig, match="--tensorflow_session_parallelism"):
         server_config(flags)
+
+
+def test_server_config_capture_directory_without_requests_is_refused():
+    flags = ["--model_base_path=/m", "--self_warmup_requests=0", "--warmup_capture_directory=/c"]
+    with pytest.raises(InvalidConfig, match="no requests are kept"):
+        server_config(parse_flags(flags))
