@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.errors import DataLoss, InvalidConfig
@@ -63,6 +63,7 @@ LOGS = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(logs=st.lists(LOGS, max_size=5))
 def test_logs_of_all_kinds_round_trip(tmp_path_factory: pytest.TempPathFactory, logs: list[Log]):
     path = tmp_path_factory.getbasetemp() / "logs"

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.errors import DataLoss
@@ -29,6 +29,7 @@ def test_write_records_frames_as_tensorflow_does(path: Path):
     assert path.read_bytes().hex() == REFERENCE_HEX
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=50), max_size=5))
 def test_records_round_trip(tmp_path_factory: pytest.TempPathFactory, records: list[bytes]):
     path = tmp_path_factory.getbasetemp() / "records"
@@ -75,6 +76,7 @@ def test_read_records_yields_what_stands_before_the_damage(path: Path):
     assert next(read_records(path)) == b"abc"
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=50), max_size=5))
 def test_decode_records_of_encoded_ones_round_trips(records: list[bytes]):
     data = b"".join(encode_record(record) for record in records)

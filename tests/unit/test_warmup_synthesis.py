@@ -4,6 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from serving.client import signature_of
@@ -47,6 +48,7 @@ def shapes(logs: Sequence[Log], name: str) -> list[tuple[int, ...]]:
     return [arrays(log)[name].shape for log in logs]
 
 
+@hypothesis_settings(deadline=None)
 @given(inputs=st.dictionaries(st.text("st", min_size=1), TENSORS, min_size=1), settings=SETTINGS)
 def test_synthesized_requests_of_any_signatures_fit_them(
     inputs: dict[str, dict[str, Any]], settings: SynthesisSettings
