@@ -59,6 +59,11 @@ class RequestMemoryStatistics:
     def allocation_count(self) -> int: ...
 
 def request_memory_statistics() -> RequestMemoryStatistics: ...
+def mark_request_memory_peak() -> None:
+    """Begins a peak of its own, for `request_memory_peak_rise_bytes`."""
+
+def request_memory_peak_rise_bytes() -> int:
+    """How much more than at the last mark was in use at once since then, by whoever it was."""
 
 @final
 class SlabPoolStatistics:

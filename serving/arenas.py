@@ -86,17 +86,22 @@ class Arenas:
         self._lock = threading.Lock()
         self._promised_bytes: dict[ServableId, int] = {}
         self._held_bytes: dict[ServableId, int] = {}
+        # What the warm-up of a model's last version took beside its parameters, by name.
+        self._warm_up_bytes: dict[str, int] = {}
 
-    def take(self, servable_id: ServableId, load: ArenaLoad) -> None:
+    def take(self, servable_id: ServableId, load: ArenaLoad, graph_bytes: int = 0) -> None:
         """Gives `load` its arena. Raises ResourceExhausted with the figures and the remedy.
 
-        Call `loaded` or `failed` at the end of the load, also where this raises.
+        Beside the parameters the machine must have room for the graph (`graph_bytes`, of its file)
+        and for what the warm-up of the version before took at its peak. Call `loaded` or `failed`
+        at the end of the load, also where this raises.
         """
         plan = load.plan_memory(self._limits.headroom_bytes)
         with self._lock:
             self._check_limit(servable_id, plan)
             resident_bytes = load.take_arena(self._pool, plan.slab_bytes)
             fresh_bytes = max(0, plan.parameter_bytes - resident_bytes)
+            fresh_bytes += graph_bytes + self._warm_up_bytes.get(servable_id.name, 0)
             self._check_available(servable_id, plan, fresh_bytes)
             self._promised_bytes[servable_id] = fresh_bytes
             self._held_bytes[servable_id] = plan.parameter_bytes
@@ -129,6 +134,11 @@ class Arenas:
             )
         self._report_overflow(servable_id, servable)
 
+    def warmed_up(self, servable_id: ServableId, peak_bytes: int) -> None:
+        """The version's warm-up took so much at its peak: so may that of the next one."""
+        with self._lock:
+            self._warm_up_bytes[servable_id.name] = max(0, peak_bytes)
+
     def unloaded(self, servable_id: ServableId) -> None:
         """The version is gone, and its memory free for others."""
         with self._lock:
@@ -136,6 +146,8 @@ class Arenas:
 
     def forget(self, name: str) -> None:
         """The model has no versions any more and none to come."""
+        with self._lock:
+            self._warm_up_bytes.pop(name, None)
         self._pool.forget(name)
 
     def _free_bytes(self) -> int:
@@ -146,9 +158,10 @@ class Arenas:
         if fresh_bytes > free_bytes:
             fits_alone = fresh_bytes <= free_bytes + self._held_by_others_of(servable_id)
             raise (DoesNotFitBeside if fits_alone else ResourceExhausted)(
-                f"{servable_id} needs {_mb(plan.parameter_bytes)} of memory, {_mb(fresh_bytes)} of "
-                f"it new, and {_mb(max(0, free_bytes))} are available; give the process more "
-                "memory or serve fewer versions"
+                f"{servable_id} needs {_mb(plan.parameter_bytes)} of memory, {_mb(fresh_bytes)} "
+                "with its graph and warm-up and less the spare that waits for it, and "
+                f"{_mb(max(0, free_bytes))} are available; give the process more memory or serve "
+                "fewer versions"
             )
 
     def _check_limit(self, servable_id: ServableId, plan: MemoryPlan) -> None:

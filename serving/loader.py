@@ -115,6 +115,8 @@ class SavedModelPlane(Protocol):
         self,
     ) -> Callable[[str, int, str, Sequence[str]], SavedModelLoad]: ...
     def check_saved_model(self, directory: str) -> None: ...
+    def mark_request_memory_peak(self) -> None: ...
+    def request_memory_peak_rise_bytes(self) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +192,11 @@ class SavedModelLoader:
         servable = self._load(progress)
         gates = self._settings.gates()
         try:
+            self._plane.mark_request_memory_peak()
             self._warm(servable, gates, progress)
+            if self._settings.arenas is not None:
+                rise_bytes = self._plane.request_memory_peak_rise_bytes()
+                self._settings.arenas.warmed_up(self._id, rise_bytes)
             pass_gates = partial(self._pass_gates, servable, gates, progress)
             self._run_stage(progress, LoadStage.GATES, pass_gates)
             if self._settings.is_sealing:
@@ -219,11 +225,19 @@ class SavedModelLoader:
         run = partial(self._run_stage, progress)
         run(LoadStage.READ_GRAPH, load.read_graph)
         if self._settings.arenas is not None:
-            run(LoadStage.TAKE_ARENA, partial(self._settings.arenas.take, self._id, load))
+            take = partial(self._settings.arenas.take, self._id, load, self._graph_bytes())
+            run(LoadStage.TAKE_ARENA, take)
         run(LoadStage.CREATE_SESSION, load.create_session)
         run(LoadStage.RESTORE, partial(self._restore, load))
         run(LoadStage.INIT, load.run_init)
         run(LoadStage.MAKE_CALLABLES, partial(self._make_callables, load))
+
+    def _graph_bytes(self) -> int:
+        """Of its file: what the graph takes in memory is more, and near it."""
+        for name in ("saved_model.pb", "saved_model.pbtxt"):
+            with suppress(OSError):
+                return (self._directory / name).stat().st_size
+        return 0
 
     def _make_callables(self, load: SavedModelLoad) -> None:
         load.make_callables()

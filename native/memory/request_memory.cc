@@ -130,6 +130,18 @@ void RequestMemory::Report(Shard& shard, int64_t in_use_bytes) {
   const int64_t rise = in_use_bytes - before;
   const int64_t total = reported_bytes_.fetch_add(rise, std::memory_order_relaxed) + rise;
   RaiseTo(in_use_bytes_peak_, total);
+  RaiseTo(peak_bytes_since_mark_, total);
+}
+
+void RequestMemory::MarkPeak() {
+  const int64_t total = reported_bytes_.load(std::memory_order_relaxed);
+  marked_bytes_.store(total, std::memory_order_relaxed);
+  peak_bytes_since_mark_.store(total, std::memory_order_relaxed);
+}
+
+int64_t RequestMemory::PeakRiseBytes() const {
+  return peak_bytes_since_mark_.load(std::memory_order_relaxed) -
+         marked_bytes_.load(std::memory_order_relaxed);
 }
 
 }  // namespace millpond::memory

@@ -36,6 +36,12 @@ class RequestMemory final : public MemoryResource {
   void Deallocate(void* block) noexcept override;
   MemoryStatistics Statistics() const override;
 
+  // Begins a peak beside the one since the start: how much more than now is in use at once from
+  // here on, as PeakRiseBytes tells it, until the next mark. It is the process's: of two loads that
+  // warm up together each sees both.
+  void MarkPeak();
+  int64_t PeakRiseBytes() const;
+
  private:
   struct alignas(metrics::kCacheLineBytes) Shard {
     std::atomic<int64_t> in_use_bytes{0};  // Below 0 where others' blocks are freed.
@@ -50,6 +56,8 @@ class RequestMemory final : public MemoryResource {
   metrics::Sharded<Shard> shards_;
   alignas(metrics::kCacheLineBytes) std::atomic<int64_t> reported_bytes_{0};
   mutable std::atomic<int64_t> in_use_bytes_peak_{0};
+  std::atomic<int64_t> marked_bytes_{0};
+  std::atomic<int64_t> peak_bytes_since_mark_{0};
 };
 
 }  // namespace millpond::memory

@@ -50,6 +50,8 @@ void RegisterRuntime(nb::module_& module) {
       .def_ro("in_use_bytes_peak", &memory::MemoryStatistics::in_use_bytes_peak)
       .def_ro("allocation_count", &memory::MemoryStatistics::allocation_count);
   module.def("request_memory_statistics", [] { return TheRequestMemory().Statistics(); });
+  module.def("mark_request_memory_peak", [] { TheRequestMemory().MarkPeak(); });
+  module.def("request_memory_peak_rise_bytes", [] { return TheRequestMemory().PeakRiseBytes(); });
 }
 
 }  // namespace millpond::python

@@ -98,7 +98,7 @@ class PollerPool {
   const Queues& queues_;
   const size_t max_poller_count_;
   std::vector<int> cores_;  // set by Start
-  std::mutex mutex_;  // no thread takes it while it serves, unless it was held up
+  std::mutex mutex_;        // no thread takes it while it serves, unless it was held up
   std::condition_variable is_stopping_changed_;
   bool is_stopping_ = false;
   std::vector<std::unique_ptr<Poller>> pollers_;

@@ -45,6 +45,21 @@ TEST(RequestMemory, PeakOfManyThreadsIsWithinTheReportOfEach) {
   EXPECT_LE(statistics.in_use_bytes_peak, kTrueBytes * 102 / 100 + kErrorBytes);
 }
 
+TEST(RequestMemory, PeakSinceAMarkIsOfWhatWasTakenAfterIt) {
+  constexpr size_t kBeforeBytes = 64 << 20;
+  constexpr size_t kAfterBytes = 8 << 20;
+  RequestMemory memory;
+  void* const before = memory.Allocate(kBeforeBytes, 64);
+  memory.MarkPeak();
+  EXPECT_EQ(memory.PeakRiseBytes(), 0);
+  memory.Deallocate(memory.Allocate(kAfterBytes, 64));
+  memory.Deallocate(before);
+  EXPECT_GE(memory.PeakRiseBytes(), static_cast<int64_t>(kAfterBytes));
+  EXPECT_LE(memory.PeakRiseBytes(), static_cast<int64_t>(kAfterBytes * 2));
+  memory.MarkPeak();
+  EXPECT_EQ(memory.PeakRiseBytes(), 0);
+}
+
 TEST(RequestMemory, CountsEveryBlockOfThreadsThatShareAShard) {
   constexpr int kBlockCount = 300'000;
   RequestMemory memory;

@@ -303,6 +303,9 @@ class FakeGrpcServer:
     def set_health(self, service: str, is_serving: bool) -> None:
         self.health[service] = is_serving
 
+    def remove_health(self, service: str) -> None:
+        del self.health[service]
+
     def pin_request_threads(self, is_pinned: bool) -> bool:
         self.pins.append(is_pinned)
         return True
@@ -325,6 +328,7 @@ class FakePlane:
     StatusError: type[Exception] = StatusError
 
     def __init__(self) -> None:
+        self.warm_up_bytes = 0
         self.serving_map = FakeServingMap()
         self.grpc = FakeGrpcServer()
         self.failures: dict[str, Exception] = {}
@@ -340,6 +344,12 @@ class FakePlane:
         self.background_threads: dict[str, str] = {}
         # What the load under way was told about its speed, and the one itself.
         self.loads: list[FakeSavedModelLoad] = []
+
+    def mark_request_memory_peak(self) -> None:
+        """Nothing is taken here."""
+
+    def request_memory_peak_rise_bytes(self) -> int:
+        return self.warm_up_bytes
 
     def build_info(self) -> dict[str, str]:
         return {"allocator": self.allocator}

@@ -40,10 +40,25 @@ def test_arenas_spare_slab_that_is_resident_needs_no_new_memory() -> None:
 
 
 def test_arenas_version_larger_than_what_is_available_is_refused_with_the_figures() -> None:
-    with pytest.raises(ResourceExhausted, match=r"500.0 MB of memory, 400.0 MB of it new, and 300"):
+    with pytest.raises(
+        ResourceExhausted, match=r"500.0 MB of memory, 400.0 MB with .* 300.0 MB are"
+    ):
         arenas(FakeSlabPool(resident_bytes=100 * MB), available=300 * MB).take(
             ID, load_of(500 * MB)
         )
+
+
+def test_arenas_version_needs_room_for_its_graph_and_what_warm_up_took_before() -> None:
+    memory = arenas(FakeSlabPool(), available=600 * MB)
+    memory.take(ID, load_of(400 * MB), graph_bytes=50 * MB)
+    memory.warmed_up(ID, 100 * MB)
+    memory.failed(ID)
+    memory.take(ID, load_of(450 * MB), graph_bytes=50 * MB)
+    memory.failed(ID)
+    with pytest.raises(ResourceExhausted, match="601.0 MB with its graph and warm-up"):
+        memory.take(ID, load_of(451 * MB), graph_bytes=50 * MB)
+    memory.forget("m")
+    memory.take(ID, load_of(451 * MB), graph_bytes=50 * MB)
 
 
 def test_arenas_limit_is_for_all_loaded_versions_together() -> None:
