@@ -1,0 +1,268 @@
+"""Gates: a version that would not serve its predecessor's clients ends, and the predecessor serves on."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serving import ModelServer
+from serving.client import Client
+from serving.errors import StatusCode
+from serving.protos import predict_pb2
+from serving.servable import AVAILABLE, END
+from serving.tensor_proto import to_tensor_proto
+from tests.integration.clients import (
+    Caller,
+    SteadyClients,
+    array,
+    caller_to,
+    is_right,
+    predict_request,
+    wait_for_states,
+    wait_until,
+)
+from tests.integration.conftest import StartServer
+from tests.integration.exports import drop, let_settle
+from tests.integration.logs import logged, wait_for_log
+from warmup.prediction_log import WARM_UP_FILE, Log, write_logs
+
+X = np.array([1.0, 2.5, -3.0], np.float32)
+
+# Far above what the predecessor takes, and what a machine's noise is.
+SLOW_SECONDS = 0.05
+
+
+class GatedModels:
+    """Versions of `y = x * factor`, each exported once."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def export(
+        self, name: str, *, factor: float, input_name: str = "x", seconds: float = 0
+    ) -> Path:
+        """`seconds` is how long it computes at least, whatever the machine's speed."""
+        import tensorflow as tf
+
+        def serving_default(**inputs: Any) -> dict[str, Any]:
+            x = inputs[input_name]
+            end = tf.timestamp() + seconds
+            turns = tf.while_loop(
+                lambda turn: tf.timestamp() < end,
+                lambda turn: (turn + 1,),
+                (tf.constant(0, tf.int64),),
+            )
+            with tf.control_dependencies(turns if seconds else []):
+                return {"y": x * tf.constant(factor, tf.float32)}
+
+        spec = tf.TensorSpec([None], tf.float32, input_name)
+        signature = tf.function(serving_default).get_concrete_function(**{input_name: spec})
+        path = self._directory / name
+        tf.saved_model.save(tf.Module(), str(path), signatures={"serving_default": signature})
+        return let_settle(path)
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    models = GatedModels(tmp_path_factory.mktemp("gated"))
+    return {
+        "doubles": models.export("doubles", factor=2),
+        "triples": models.export("triples", factor=3),
+        "renamed": models.export("renamed", factor=2, input_name="z"),
+        "nan": models.export("nan", factor=float("nan")),
+        "slow": models.export("slow", factor=2, seconds=SLOW_SECONDS),
+    }
+
+
+StartGated = Callable[..., ModelServer]
+
+
+@pytest.fixture
+def start_gated(start_server: StartServer, base_path: Path, tmp_path: Path) -> StartGated:
+    """Starts a server of the model `gated` with these gates, such as `drift="enforce"`."""
+
+    def start(**gates: str | float) -> ModelServer:
+        lines = [
+            f'{name} = "{value}"' if isinstance(value, str) else f"{name} = {value}"
+            for name, value in gates.items()
+        ]
+        path = tmp_path / "settings.toml"
+        path.write_text("\n".join(["[models.gated.gates]", *lines, ""]))
+        return start_server(model_name="gated", base_path=base_path, model_settings_file=str(path))
+
+    return start
+
+
+@contextmanager
+def serving_first(server: ModelServer) -> Iterator[tuple[SteadyClients, Client]]:
+    """Clients of version 1, whose every answer must be right until the end of `with`."""
+    server.wait_until_available("gated", 1)
+    steady = SteadyClients(server.target, predict_request("gated", {"x": X}), _fault, count=1)
+    with steady.running() as clients, Client(server.target) as client:
+        clients.wait_for_answers_of(1, 10)
+        yield clients, client
+    assert clients.failures == []
+
+
+def _fault(response: Any) -> str:
+    """Version 1 doubles, and so do all others that are let through here."""
+    return "" if is_right(array(response.outputs["y"]), X * 2) else f"wrong answer: {response}"
+
+
+def record(x: Any, golden: Any = None, input_name: str = "x") -> Log:
+    log = Log()
+    log.predict_log.request.CopyFrom(predict_request("gated", {input_name: x}))
+    if golden is not None:
+        log.predict_log.response.outputs["y"].CopyFrom(to_tensor_proto(golden))
+    return log
+
+
+def drop_with(export: Path, base_path: Path, version: int, *records: Log) -> None:
+    """Drops a version whose warm-up file has these records."""
+    beside = drop(export, base_path, f"{version}.prepared")
+    path = beside / WARM_UP_FILE
+    path.parent.mkdir(exist_ok=True)
+    write_logs(path, list(records))
+    let_settle(beside).rename(base_path / str(version))
+
+
+def assert_refused(server: ModelServer, client: Client, gate: str, *words: str) -> None:
+    """Version 2 ends because of `gate`, for good, and version 1 is available."""
+    wait_for_states(client, "gated", {1: AVAILABLE, 2: END})
+    (status,) = client.model_status("gated", 2)
+    assert status.error_code == StatusCode.FAILED_PRECONDITION
+    for word in (f"gate '{gate}'", *words):
+        assert word in status.error_message
+    told = wait_for_log(server, "gate_not_passed", gate=gate, version=2)
+    assert (told["level"], told["mode"]) == ("error", "enforce")
+    assert wait_for_log(server, "load_failed", version=2)["will_retry"] is False
+
+
+# --- Enforced -------------------------------------------------------------------------------------
+
+
+def test_version_with_a_renamed_input_ends_and_its_predecessor_serves_on(
+    start_gated: StartGated, exports: dict[str, Path], base_path: Path
+):
+    drop(exports["doubles"], base_path, 1)
+    server = start_gated(signature="enforce")
+    with serving_first(server) as (clients, client):
+        drop(exports["renamed"], base_path, 2)
+        assert_refused(server, client, "signature", "input 'x' is gone", "input 'z' is new")
+        clients.wait_for_answers_of(1, 10)
+        drop(exports["doubles"], base_path, 3)
+        clients.wait_for_answers_of(3, 10)
+
+
+def test_version_that_answers_live_requests_with_nan_ends(
+    start_gated: StartGated, exports: dict[str, Path], base_path: Path
+):
+    drop(exports["doubles"], base_path, 1)
+    server = start_gated(drift="enforce")
+    with serving_first(server) as (clients, client):
+        drop(exports["nan"], base_path, 2)
+        assert_refused(server, client, "drift", "output 'y' is NaN in 3 of 3 values")
+        clients.wait_for_answers_of(1, 10)
+
+
+def test_version_whose_answers_drift_further_than_allowed_ends(
+    start_gated: StartGated, exports: dict[str, Path], base_path: Path
+):
+    drop(exports["doubles"], base_path, 1)
+    server = start_gated(drift="enforce", drift_share_max=0.5)
+    with serving_first(server) as (_, client):
+        drop_with(exports["triples"], base_path, 2, record(X))
+        assert_refused(server, client, "drift", "100.0% of the values changed")
+
+
+def test_version_that_misses_a_golden_answer_ends_and_one_that_meets_it_serves(
+    start_gated: StartGated, exports: dict[str, Path], base_path: Path
+):
+    drop(exports["doubles"], base_path, 1)
+    server = start_gated(golden="enforce")
+    with serving_first(server) as (clients, client):
+        drop_with(exports["triples"], base_path, 2, record(X, golden=X * 2), record(X))
+        assert_refused(server, client, "golden", "1 of 1 golden answers", "is 3, was 2")
+        drop_with(exports["doubles"], base_path, 3, record(X, golden=X * 2))
+        clients.wait_for_answers_of(3, 10)
+
+
+def test_first_version_of_a_model_has_to_meet_its_golden_answers_too(
+    start_gated: StartGated, exports: dict[str, Path], base_path: Path
+):
+    drop_with(exports["triples"], base_path, 1, record(X, golden=X * 2))
+    server = start_gated(golden="enforce")
+    with Client(server.target) as client:
+        wait_for_states(client, "gated", {1: END})
+
+
+def test_version_that_is_slower_than_allowed_ends(
+    start_gated: StartGated, exports: dict[str, Path], base_path: Path
+):
+    drop(exports["doubles"], base_path, 1)
+    server = start_gated(latency="enforce")
+    with serving_first(server) as (clients, client):
+        drop_with(exports["slow"], base_path, 2, record(X))
+        assert_refused(server, client, "latency", "times the predecessor's")
+        clients.wait_for_answers_of(1, 10)
+
+
+def test_version_that_fails_in_the_shadow_of_live_requests_ends(
+    start_gated: StartGated, exports: dict[str, Path], base_path: Path
+):
+    drop(exports["doubles"], base_path, 1)
+    server = start_gated(drift="off", shadow="enforce", shadow_request_count=5, shadow_seconds=20)
+    server.wait_until_available("gated", 1)
+    numbers = itertools.count()
+    # No steady clients: of what is sent over and over the reservoir would keep little else.
+    with Client(server.target) as client, caller_to(server.target) as caller:
+        drop(exports["nan"], base_path, 2)
+        wait_until(
+            lambda: _ask(caller, next(numbers)) and logged(server, "load_failed", version=2),
+            "version 2 to be refused while clients ask for ever new things",
+        )
+        assert_refused(server, client, "shadow", "NaN")
+        told = wait_for_log(server, "gate_not_passed", gate="shadow")
+        assert told["answer_count"] == 5
+
+
+def _ask(caller: Caller, number: int) -> bool:
+    """One request more, unlike all before it, answered by version 1."""
+    x = np.array([number], np.float32)
+    response: predict_pb2.PredictResponse = caller.predict(predict_request("gated", {"x": x}))
+    assert response.model_spec.version.value == 1
+    return is_right(array(response.outputs["y"]), x * 2)
+
+
+# --- Not enforced ---------------------------------------------------------------------------------
+
+
+def test_gates_that_warn_tell_and_let_the_version_serve(
+    start_gated: StartGated, exports: dict[str, Path], base_path: Path
+):
+    drop(exports["doubles"], base_path, 1)
+    server = start_gated()
+    server.wait_until_available("gated", 1)
+    drop_with(exports["renamed"], base_path, 2, record(X, golden=X * 7, input_name="z"))
+    with Client(server.target) as client:
+        wait_for_states(client, "gated", {2: AVAILABLE})
+    told = logged(server, "gate_not_passed", version=2)
+    assert [(event["gate"], event["level"]) for event in told] == [
+        ("signature", "warning"),
+        ("golden", "warning"),
+    ]
+
+
+@pytest.mark.parametrize(("mode", "state"), [("off", AVAILABLE), ("enforce", END)])
+def test_record_that_fails_ends_the_version_where_that_is_enforced(
+    start_gated: StartGated, exports: dict[str, Path], base_path: Path, mode: str, state: Any
+):
+    drop_with(exports["doubles"], base_path, 1, record(X), record(X, input_name="nonsense"))
+    server = start_gated(warm_up=mode)
+    with Client(server.target) as client:
+        wait_for_states(client, "gated", {1: state})
+    assert bool(logged(server, "gate_not_passed", gate="warm_up")) == (mode == "enforce")
