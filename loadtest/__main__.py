@@ -5,6 +5,7 @@
     ablation   `swap` for every preset in turn: what each step buys
     neighbour  one model under load while another one reloads
     soak       random changes of versions, config and disk under load: nothing may fail
+    life       how long a rollback takes, and how soon a dropped version serves
     null       the generator against a server that does nothing: what it measures of itself
 
 Exit status 1 where a request failed or was answered wrongly, or what was asked for cannot be done; 2
@@ -18,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 
 from loadtest.ablation import ABLATION
+from loadtest.life import LIFE
 from loadtest.neighbour import NEIGHBOUR
 from loadtest.options import Command
 from loadtest.plain_run import NULL, RUN
@@ -31,6 +33,7 @@ COMMANDS: Mapping[str, Command] = {
     "ablation": ABLATION,
     "neighbour": NEIGHBOUR,
     "soak": SOAK,
+    "life": LIFE,
     "null": NULL,
 }
 

@@ -1,0 +1,251 @@
+"""Rollback, canaries, labels and memory for one, on a real server with stock clients."""
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from serving import ModelServer
+from serving.client import Client
+from serving.errors import FailedPrecondition
+from serving.servable import AVAILABLE, END
+from tests.integration.clients import (
+    Caller,
+    SteadyClients,
+    array,
+    caller_to,
+    is_right,
+    predict_request,
+    wait_for_states,
+    wait_until,
+)
+from tests.integration.conftest import StartServer
+from tests.integration.exports import ScaleModel
+from tests.integration.logs import logged, wait_for_log
+
+WriteConfig = Callable[[Path, Mapping[str, Path]], Path]
+
+X = np.array([1.0, 2.5, -3.0], np.float32)
+# 4 MB each.
+OFFSET_COUNT = 1_000_000
+
+
+def fault(response: object) -> str:
+    """What is wrong with an answer to X."""
+    version = response.model_spec.version.value  # type: ignore[attr-defined]
+    y = array(response.outputs["y"])  # type: ignore[attr-defined]
+    return "" if is_right(y, ScaleModel.answer(version, X)) else f"wrong for {version}: {y}"
+
+
+def answering_version(caller: Caller, **more: object) -> int:
+    version: int = caller.predict(
+        predict_request("scale", {"x": X}, **more)  # type: ignore[arg-type]
+    ).model_spec.version.value
+    return version
+
+
+@pytest.fixture
+def start_with(
+    start_server: StartServer, scale_model: ScaleModel, base_path: Path, tmp_path: Path
+) -> Callable[..., ModelServer]:
+    """Starts a server of `scale`, version 1 of which is there, with these lines of settings."""
+
+    def start(settings: str, **flags: object) -> ModelServer:
+        scale_model.write(base_path, 1, offset_count=OFFSET_COUNT)
+        path = tmp_path / "settings.toml"
+        path.write_text(f"[models.scale]\n{settings}\n")
+        server = start_server(
+            model_name="scale", base_path=base_path, model_settings_file=path, **flags
+        )
+        server.wait_until_available("scale", 1)
+        return server
+
+    return start
+
+
+@pytest.fixture
+def server_of_two(
+    start_with: Callable[..., ModelServer], scale_model: ScaleModel, base_path: Path
+) -> ModelServer:
+    """Serves version 2 and keeps version 1 for a rollback."""
+    server = start_with("keep_previous_seconds = 600")
+    scale_model.write(base_path, 2, offset_count=OFFSET_COUNT)
+    with Client(server.target) as client:
+        wait_for_states(client, "scale", {1: AVAILABLE, 2: AVAILABLE})
+    return server
+
+
+def test_rollback_under_load_is_seen_by_the_next_request_and_loses_none(
+    server_of_two: ModelServer,
+):
+    request = predict_request("scale", {"x": X})
+    with (
+        SteadyClients(server_of_two.target, request, fault).running() as clients,
+        Client(server_of_two.target) as client,
+        caller_to(server_of_two.target) as caller,
+    ):
+        clients.wait_for_answers_of(2, 100)
+        for _ in range(20):
+            assert client.rollback("scale").version == 1
+            assert answering_version(caller) == 1
+            clients.wait_for_answers_of(1)
+            client.allow("scale", 2)
+            wait_until(lambda: answering_version(caller) == 2, "version 2 again")
+        clients.wait_for_answers_of(2, 100)
+    # Nothing was loaded for it, or unloaded.
+    assert len(logged(server_of_two, "load_began")) == 2
+    assert not logged(server_of_two, "unload_began")
+
+
+def test_rolled_back_version_stays_out_while_its_files_are_there(
+    server_of_two: ModelServer, scale_model: ScaleModel, base_path: Path
+):
+    with Client(server_of_two.target) as client:
+        client.rollback("scale")
+        described = client.describe_models()["scale"]
+        assert (described["default_version"], described["barred"]) == (1, [2])
+        scale_model.write(base_path, 3)
+        wait_for_states(client, "scale", {2: END, 3: AVAILABLE})
+        with pytest.raises(FailedPrecondition, match="version 3 is not barred; barred: 2"):
+            client.allow("scale", 3)
+
+
+def test_version_that_is_removed_gives_way_to_the_one_kept_without_a_load(
+    server_of_two: ModelServer, base_path: Path
+):
+    shutil.rmtree(base_path / "2")
+    with Client(server_of_two.target) as client, caller_to(server_of_two.target) as caller:
+        wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
+        assert answering_version(caller) == 1
+    assert len(logged(server_of_two, "load_began")) == 2
+
+
+def test_rollback_without_a_version_in_memory_is_refused_and_done_cold_when_told(
+    start_with: Callable[..., ModelServer], scale_model: ScaleModel, base_path: Path
+):
+    server = start_with("keep_previous_seconds = 0")
+    scale_model.write(base_path, 2, offset_count=OFFSET_COUNT)
+    with Client(server.target) as client:
+        wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
+        with pytest.raises(FailedPrecondition, match="keep_previous_seconds"):
+            client.rollback("scale")
+        request = predict_request("scale", {"x": X})
+        with SteadyClients(server.target, request, fault).running() as clients:
+            clients.wait_for_answers_of(2, 10)
+            assert client.rollback("scale", is_cold_allowed=True).version is None
+            clients.wait_for_answers_of(1, 10)
+        wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
+
+
+def test_rollback_while_the_previous_version_drains_loads_it_again(
+    start_with: Callable[..., ModelServer], scale_model: ScaleModel, base_path: Path
+):
+    server = start_with("keep_previous_seconds = 0")
+    with Client(server.target) as client:
+        # A swap and a rollback at every moment of it: whichever the state is, one version serves.
+        request = predict_request("scale", {"x": X})
+        with SteadyClients(server.target, request, fault).running() as clients:
+            clients.wait_for_answers_of(1)
+            scale_model.write(base_path, 2, offset_count=OFFSET_COUNT)
+            wait_for_log(server, "unload_began", version=1)
+            client.rollback("scale", is_cold_allowed=True)
+            clients.wait_for_answers_of(1, 10)
+        wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
+
+
+def versions_of_users(caller: Caller, count: int) -> dict[str, int]:
+    """Which version answers each of so many users."""
+    predict: Any = caller.channel.unary_unary(
+        "/tensorflow.serving.PredictionService/Predict",
+        request_serializer=lambda message: message.SerializeToString(),
+        response_deserializer=lambda data: data,
+    )
+    from serving.protos import predict_pb2
+
+    found = {}
+    for number in range(count):
+        user = f"user-{number}"
+        reply = predict(
+            predict_request("scale", {"x": X}), metadata=(("x-user", user),), timeout=30
+        )
+        found[user] = predict_pb2.PredictResponse.FromString(reply).model_spec.version.value
+    return found
+
+
+def test_canary_gets_its_users_and_the_same_ones_each_time(
+    start_with: Callable[..., ModelServer], scale_model: ScaleModel, base_path: Path
+):
+    server = start_with('canary = { weight = 0.3, header = "x-user" }')
+    scale_model.write(base_path, 2, offset_count=OFFSET_COUNT)
+    with Client(server.target) as client, caller_to(server.target) as caller:
+        wait_for_states(client, "scale", {1: AVAILABLE, 2: AVAILABLE})
+        first = versions_of_users(caller, 200)
+        assert versions_of_users(caller, 200) == first
+        # 60 expected, standard deviation 6.5.
+        assert 30 <= Counter(first.values())[2] <= 90
+        assert client.promote("scale") == 2
+        assert set(versions_of_users(caller, 20).values()) == {2}
+        wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
+
+
+def test_canary_is_rolled_back_by_its_figures(
+    start_with: Callable[..., ModelServer], scale_model: ScaleModel, base_path: Path
+):
+    server = start_with("canary = { weight = 0.5, request_count = 50, error_ratio_max = 2.0 }")
+    scale_model.write(base_path, 2, offset_count=OFFSET_COUNT)
+    with Client(server.target) as client, caller_to(server.target) as caller:
+        wait_for_states(client, "scale", {1: AVAILABLE, 2: AVAILABLE})
+        for _ in range(100):
+            answering_version(caller)
+        # Requests that fail count for the version that they name.
+        bad = predict_request("scale", {"x": np.ones((1, 1), np.float32)}, version=2)
+        for _ in range(60):
+            with pytest.raises(grpc.RpcError):
+                caller.predict(bad)
+        wait_for_log(server, "canary_failed", version=2)
+        wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
+        verdicts = client.describe_models()["scale"]["versions"][1]["verdicts"]
+        assert [item["is_passed"] for item in verdicts if item["gate"] == "canary"] == [False]
+
+
+def test_auto_policy_swaps_where_memory_is_for_one_only(
+    start_with: Callable[..., ModelServer], scale_model: ScaleModel, base_path: Path
+):
+    server = start_with(
+        'aspired_version_policy = "auto"', model_memory_limit_bytes=OFFSET_COUNT * 4 * 3 // 2
+    )
+    scale_model.write(base_path, 2, offset_count=OFFSET_COUNT)
+    with Client(server.target) as client, caller_to(server.target) as caller:
+        wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
+        assert answering_version(caller) == 2
+    (chosen,) = logged(server, "resource_preserving_chosen")
+    assert "--model_memory_limit_bytes" in str(chosen["reason"])
+
+
+def test_availability_policy_keeps_the_old_version_where_memory_is_for_one_only(
+    start_with: Callable[..., ModelServer], scale_model: ScaleModel, base_path: Path
+):
+    server = start_with(
+        'aspired_version_policy = "availability"',
+        model_memory_limit_bytes=OFFSET_COUNT * 4 * 3 // 2,
+        max_num_load_retries=0,
+    )
+    scale_model.write(base_path, 2, offset_count=OFFSET_COUNT)
+    with Client(server.target) as client, caller_to(server.target) as caller:
+        wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
+        assert answering_version(caller) == 1
+
+
+def test_status_command_says_who_is_what(server_of_two: ModelServer):
+    from tests.integration.test_commands import millpond
+
+    with Client(server_of_two.target) as client:
+        client.rollback("scale")
+    result = millpond("status", "scale", "--target", server_of_two.target)
+    roles = {line.split("\t")[1]: line.split("\t")[5] for line in result.stdout.splitlines()[1:]}
+    assert roles == {"1": "default", "2": "previous, rolled back"}
