@@ -8,6 +8,7 @@ from typing import Any
 
 from serving.errors import InvalidConfig
 from serving.model_settings import ModelSettings
+from serving.model_settings_file import SettingsByModel, read_model_settings_file
 from serving.version_selection import Latest, Specific, VersionSelection
 
 PLATFORM = "tensorflow"
@@ -35,7 +36,9 @@ class ServerConfig:
     """One server process. The defaults here are the flags' defaults."""
 
     models: tuple[ModelConfig, ...]
-    # Where `models` and their settings come from, to be read again; "": from no file.
+    # Of these models, where they are not the default, and of those that are added later.
+    model_settings: SettingsByModel = field(default_factory=SettingsByModel)
+    # Where the models and their settings come from, to be read again; "": from no file.
     model_config_file: str = ""
     model_settings_file: str = ""
     model_config_file_poll_wait_seconds: float = 0.0  # 0 or negative: read once
@@ -137,8 +140,11 @@ def server_config(flags: Mapping[str, Any]) -> ServerConfig:
             "--tensorflow_inter_op_parallelism; give it or both of them"
         )
     _check_arena_flags(flags)
+    models = _models(flags)
+    settings = _settings(models, flags["model_settings_file"])
     return ServerConfig(
-        models=_with_settings(_models(flags), flags["model_settings_file"]),
+        models=tuple(replace(model, settings=settings.of(model.name)) for model in models),
+        model_settings=settings,
         model_config_file=flags["model_config_file"],
         model_settings_file=flags["model_settings_file"],
         model_config_file_poll_wait_seconds=flags["model_config_file_poll_wait_seconds"],
@@ -224,11 +230,7 @@ def _models(flags: Mapping[str, Any]) -> tuple[ModelConfig, ...]:
     return (ModelConfig(name=flags["model_name"] or "default", base_path=base_path),)
 
 
-def _with_settings(models: Sequence[ModelConfig], settings_file: str) -> tuple[ModelConfig, ...]:
+def _settings(models: Sequence[ModelConfig], settings_file: str) -> SettingsByModel:
     if not settings_file:
-        return tuple(models)
-    # Here, because TOML takes 10 ms, and most servers have no such file.
-    from serving.model_settings_file import read_model_settings_file
-
-    settings = read_model_settings_file(Path(settings_file), [model.name for model in models])
-    return tuple(replace(model, settings=settings.of(model.name)) for model in models)
+        return SettingsByModel()
+    return read_model_settings_file(Path(settings_file), [model.name for model in models])

@@ -36,11 +36,16 @@ class HealthReporter:
     """
 
     def __init__(
-        self, models: Iterable[str], statuses: Callable[[], Statuses], set_health: SetHealth
+        self,
+        models: Iterable[str],
+        statuses: Callable[[], Statuses],
+        set_health: SetHealth,
+        remove_health: Callable[[str], None],
     ) -> None:
         self._models = tuple(models)
         self._statuses = statuses
         self._set_health = set_health
+        self._remove_health = remove_health
         self._pushed: dict[str, bool] = {}
         self._is_draining = False
         # Held while pushing, so that an older view never overwrites a newer one.
@@ -51,6 +56,12 @@ class HealthReporter:
         with self._lock:
             self._push(serving_by_service(self._models, self._statuses()))
 
+    def set_models(self, models: Iterable[str]) -> None:
+        """Reports these from now on; one that is no longer among them is a service unknown."""
+        with self._lock:
+            self._models = tuple(models)
+            self._push(serving_by_service(self._models, self._statuses()))
+
     def drain(self) -> None:
         """Everything is NOT_SERVING from now on: balancers send their requests elsewhere."""
         with self._lock:
@@ -58,6 +69,8 @@ class HealthReporter:
             self._push(self._pushed)
 
     def _push(self, wanted: dict[str, bool]) -> None:
+        for service in self._pushed.keys() - wanted.keys():
+            self._remove_health(service)
         for service, is_serving in wanted.items():
             value = is_serving and not self._is_draining
             if self._pushed.get(service) != value:

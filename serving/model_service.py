@@ -1,6 +1,7 @@
 """ModelService: what clients ask about models. Handlers from bytes to bytes, off the hot path."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -12,17 +13,34 @@ from serving.state_monitor import StateMonitor
 GET_MODEL_STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
 
 
-class ModelService:
-    """Answers from the state monitor; any thread. `base_paths`: those of the configured models."""
+class Models(Protocol):
+    """The part of `ServedModels` that says what is configured."""
 
-    def __init__(self, monitor: StateMonitor, base_paths: Mapping[str, str]) -> None:
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    def base_path(self, name: str) -> str | None: ...
+
+
+class ModelService:
+    """Answers from the state monitor; any thread. `served` are the configured models; `labels` of a
+    model are those that requests see, `Router.labels`.
+    """
+
+    def __init__(
+        self,
+        monitor: StateMonitor,
+        served: Models,
+        labels: Callable[[str], Mapping[str, int]],
+    ) -> None:
         self._monitor = monitor
-        self._base_paths = base_paths
+        self._served = served
+        self._labels = labels
 
     def get_model_status(self, request: bytes) -> bytes:
         """GetModelStatusRequest to GetModelStatusResponse, versions in descending order.
 
-        InvalidArgument: not such bytes, no model_spec, no name, a label (there are none yet).
+        InvalidArgument: not such bytes, no model_spec, no name, an unknown label. A label names the
+        version whose answers a request with it gets; TensorFlow Serving looks at no label here.
         NotFound: no such model or version. A configured model of which no version was seen yet is
         NotFound too, as in TensorFlow Serving, because clients read the first version of an answer
         without asking whether there is one; its message says what is being waited for.
@@ -31,19 +49,31 @@ class ModelService:
         statuses = self._monitor.statuses().get(spec.name, ())
         if not statuses:
             raise NotFound(self._no_versions(spec.name))
-        if spec.HasField("version"):
-            version = spec.version.value
+        version = self._version(spec)
+        if version is not None:
             statuses = tuple(status for status in statuses if status.id.version == version)
             if not statuses:
                 raise NotFound(self._no_such_version(spec.name, version))
         return _response(statuses)
 
+    def _version(self, spec: model_pb2.ModelSpec) -> int | None:
+        if spec.WhichOneof("version_choice") == "version_label":
+            labels = self._labels(spec.name)
+            if spec.version_label not in labels:
+                known = ", ".join(sorted(labels)) or "none"
+                raise InvalidArgument(
+                    f"Unrecognized servable version label: {spec.version_label}; known: {known}"
+                )
+            return labels[spec.version_label]
+        version: int | None = spec.version.value if spec.HasField("version") else None
+        return version
+
     def _no_versions(self, name: str) -> str:
         message = f"Could not find any versions of model {name}"
-        base_path = self._base_paths.get(name)
+        base_path = self._served.base_path(name)
         if base_path is not None:
             return f"{message}: none was found in {base_path!r} yet; the server's log says why"
-        known = ", ".join(sorted(self._base_paths)) or "none"
+        known = ", ".join(sorted(self._served.names)) or "none"
         return f"{message}: it is not configured; configured: {known}"
 
     def _no_such_version(self, name: str, version: int) -> str:
@@ -64,8 +94,6 @@ def _model_spec(request: bytes) -> model_pb2.ModelSpec:
     spec = message.model_spec
     if not spec.name:
         raise InvalidArgument("ModelSpec has no name specified: set model_spec.name")
-    if spec.WhichOneof("version_choice") == "version_label":
-        raise InvalidArgument(f"Unrecognized servable version label: {spec.version_label}")
     return spec
 
 

@@ -1,120 +1,46 @@
-"""The server: everything is built here, once, and started and stopped in one place.
+"""The server: everything is put together here, once, and started and stopped in one place.
 
-Read it top to bottom: what a server is made of, how it starts, how it stops.
+Read it top to bottom: what a server is made of, how it starts, how it stops. How each part is made
+of the flags is in `server_parts.py`.
 """
 
 import queue
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
-from typing import Any, Protocol
 
 import structlog
 
-from serving.admin_service import AdminService
-from serving.arenas import Arenas, MemoryLimits, SlabPool
-from serving.aspired_version_policy import AvailabilityPreserving
-from serving.capture_directory import CaptureDirectory
-from serving.capture_service import CAPTURE_WARM_UP, CaptureService
-from serving.clock import NS_PER_SECOND, Clock, SystemClock
-from serving.config import PLATFORM, ModelConfig, ServerConfig
-from serving.errors import InvalidConfig
-from serving.executor import ThreadExecutor
-from serving.harness import RetryPolicy
+from serving import server_parts as parts
+from serving.clock import Clock, SystemClock
+from serving.config import ServerConfig
+from serving.config_plan import plan_change
+from serving.config_reload import ConfigReloader
+from serving.data_plane import DataPlane, native_module
 from serving.health import HealthReporter
-from serving.load_patience import LoadPatience
-from serving.loader import (
-    Loader,
-    LoadSettings,
-    MakeLoader,
-    RequestReservoir,
-    SavedModelLoader,
-    SavedModelPlane,
-    statuses_as_errors,
-)
-from serving.manager import AspiredVersionsManager
-from serving.memory_fit import available_bytes
-from serving.model_service import GET_MODEL_STATUS, ModelService
-from serving.rare_calls import RareCall, RareCallThreads
-from serving.request_cores import RequestCores, pin_always
-from serving.reservoirs import Reservoirs
-from serving.restore_pace import (
-    FixedPace,
-    GuardedPace,
-    GuardSettings,
-    LatencyWindow,
-    RestorePace,
-)
+from serving.loader import statuses_as_errors
+from serving.model_loaders import ModelLoaders
+from serving.rare_calls import RareCallThreads
+from serving.request_cores import pin_always
 from serving.router import Router
-from serving.servable import AVAILABLE, END, ServableId, ServableStatus, ServingMap
-from serving.source import FileSystemSource
+from serving.servable import AVAILABLE, END, Servable, ServableId, ServableStatus
+from serving.served_models import ServedModels
 from serving.state_monitor import StateMonitor, Statuses
 from serving.stop_signals import StopSignals
-from serving.succession import BarsChanged
-from serving.version_selection import Latest, Specific
-from warmup.replay import warm_up
-from warmup.self_warm_up import self_warm_up
 
 UNLOAD_TIMEOUT_SECONDS = 10.0
 """How long a stop waits, after the requests, for loads to end and versions to be freed: a load ends
 at its next stage, and what is left after this the process's end frees just as well."""
 
 SOURCE_TIMEOUT_SECONDS = 0.1
-"""How long a stop waits for each source: a poll takes milliseconds, or hangs on a dead disk."""
+"""How long a stop waits for each source, and for who reads the config files: a poll takes
+milliseconds, or hangs on a dead disk."""
 
 CAPTURE_TIMEOUT_SECONDS = 2.0
 """How long a stop waits for the recent requests to be written: megabytes, or a dead disk."""
 
-FIRST_RETRY_NS = NS_PER_SECOND
-"""From a load's first failure to its first retry, if --load_retry_interval_micros allows as much: what
-a disk's hiccup lasts. Later ones wait longer."""
-
-RESERVOIR_BYTES_MAX = 16 * 2**20
-"""Of one model's recent requests: enough for 64 of 256 KiB, and little beside a model."""
-
-RESERVOIR_AGE_SECONDS_MAX = 600.0
-"""Older requests say little about what the next minute's clients will send."""
-
 _log = structlog.get_logger(__name__)
-
-
-class GrpcServer(Protocol):
-    """`_native.GrpcServer`."""
-
-    @property
-    def port(self) -> int: ...
-    def start(self) -> None: ...
-    def take_rare_call(self, timeout_seconds: float) -> RareCall | None: ...
-    def set_health(self, service: str, is_serving: bool) -> None: ...
-    def pin_request_threads(self, is_pinned: bool) -> bool: ...
-    def shutdown(self, drain_seconds: float) -> bool: ...
-
-
-class DataPlane(SavedModelPlane, Protocol):
-    """What a server needs of `serving._native`; tests bring one of their own."""
-
-    @property
-    def ServingMap(self) -> Callable[[], ServingMap]: ...  # noqa: N802 (the module's name for it)
-    @property
-    def GrpcServer(self) -> Callable[..., GrpcServer]: ...  # noqa: N802
-    @property
-    def SlabPool(self) -> Callable[..., SlabPool]: ...  # noqa: N802
-    @property
-    def RequestReservoir(self) -> Callable[..., RequestReservoir]: ...  # noqa: N802
-    @property
-    def LatencyWindow(self) -> Callable[[Any], LatencyWindow]: ...  # noqa: N802
-    def build_info(self) -> Mapping[str, str]: ...
-    def initialize(
-        self,
-        *,
-        intra_op_thread_count: int,
-        inter_op_thread_count: int,
-        is_stock: bool,
-        has_load_pool: bool,
-    ) -> None: ...
-    def enter_background_thread(self, priority: str) -> None: ...
 
 
 class Server:
@@ -135,53 +61,70 @@ class Server:
         on_ready: Callable[[int], None] = lambda port: None,
     ) -> None:
         """Raises InvalidConfig. Nothing listens, polls or loads yet."""
-        plane = native or _native_module()
+        plane = native or native_module()
         clock = clock or SystemClock()
         self._config = config
         self._plane = plane
-        self._model_names = [model.name for model in config.models]
         self._on_listening = on_listening
         self._on_ready = on_ready
         self._is_ready = False
+        self._readiness = threading.Lock()
         self._stop_requests: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._first_plan = plan_change((), config.models)
+        parts.check_platforms(config)
 
-        _check_platforms(config)
-        with statuses_as_errors(plane.StatusError):
-            plane.initialize(
-                intra_op_thread_count=config.tensorflow_intra_op_parallelism,
-                inter_op_thread_count=config.tensorflow_inter_op_parallelism,
-                is_stock=config.is_stock,
-                has_load_pool=config.tensorflow_load_pool,
-            )
+        # The data plane, and how fast and on which threads versions are loaded.
+        parts.initialize(config, plane)
         serving_map = plane.ServingMap()
         self._monitor = StateMonitor(clock)
-        self._slab_pool = _slab_pool(config, plane)
-        self._pace = _pace(config, plane, serving_map, clock)
-        enter_background = _background(config, plane)
-        self._patience = _patience(config, enter_background, clock)
-        arenas = _arenas(config, self._slab_pool)
-        reservoirs = _reservoirs(config, plane)
-        self._capture = _capture(config, reservoirs, enter_background, clock)
-        make_loader = _make_loader(config, plane, arenas, reservoirs, self._pace, clock)
+        self._slab_pool = parts.make_slab_pool(config, plane)
+        self._pace = parts.make_pace(config, plane, serving_map, clock)
+        enter_background = parts.make_background(config, plane)
+        self._patience = parts.make_patience(config, enter_background, clock)
         executor = partial(
-            _executor, enter_background=enter_background, around_task=self._around_background
+            parts.make_executor,
+            enter_background=enter_background,
+            around_task=self._around_background,
         )
-        self._router = Router(serving_map)
-        self._manager = _manager(
-            *(config, executor, serving_map, make_loader, arenas, self._monitor, clock),
-            router=self._router,
+
+        # From what is aspired to what is loaded and answers.
+        arenas = parts.make_arenas(config, self._slab_pool)
+        reservoirs = parts.make_reservoirs(config, plane)
+        self._capture = parts.make_capture(config, reservoirs, enter_background, clock)
+        load_settings = parts.load_settings(config, arenas, self._pace, self._incumbent, clock)
+        loaders = ModelLoaders(load_settings, reservoirs=reservoirs, plane=plane, clock=clock)
+        router = Router(serving_map)
+        self._manager = parts.make_manager(
+            *(config, executor, serving_map, loaders.make, arenas, self._monitor, clock),
+            router=router,
             bars_changed=self._bar_versions,
         )
-        self._sources = [
-            _source(config, model, plane, self._manager, self._monitor, clock)
-            for model in config.models
-        ]
-        handlers = _rare_handlers(config, self._monitor, self._manager, reservoirs)
-        self._grpc = _grpc_server(config, plane, serving_map, list(handlers))
-        self._cores = _request_cores(config, self._grpc)
+
+        # What is configured, and so aspired.
+        self._models = ServedModels(
+            make_source=partial(
+                parts.make_source, config, plane, self._manager, self._monitor, clock
+            ),
+            set_loaders=loaders.set_models,
+            manager=self._manager,
+            set_labels=router.set_labels,
+            names_changed=self._on_names_changed,
+        )
+        self._reloader = ConfigReloader(self._models, self._monitor, config.model_settings, clock)
+        self._watcher = parts.make_config_watcher(config, self._reloader, self._models, clock)
+
+        # What clients reach.
+        handlers = parts.make_rare_handlers(
+            *(self._monitor, self._manager, router, self._models, self._reloader, reservoirs)
+        )
+        self._grpc = parts.make_grpc_server(config, plane, serving_map, list(handlers))
+        self._cores = parts.make_request_cores(config, self._grpc)
         self._rare_calls = RareCallThreads(self._grpc.take_rare_call, handlers)
         self._health = HealthReporter(
-            self._model_names, self._monitor.statuses, self._grpc.set_health
+            [model.name for model in config.models],
+            self._monitor.statuses,
+            self._grpc.set_health,
+            self._grpc.remove_health,
         )
         self._monitor.add_listener(self._on_state_change)
 
@@ -224,14 +167,16 @@ class Server:
         self._on_listening(self.port)
         if self._config.pin_request_threads == "always":
             pin_always(self._grpc.pin_request_threads)
+        # Before the rare calls, of which one may ask for another configuration.
+        self._models.apply(self._first_plan)
         self._rare_calls.start()
         if self._patience is not None:
             self._patience.start()
         if self._capture is not None:
             self._capture.start()
         self._manager.start()
-        for source in self._sources:
-            source.start()
+        if self._watcher is not None:
+            self._watcher.start()
 
     def request_stop(self, reason: str) -> None:
         """Lets `wait` return. Any thread."""
@@ -248,12 +193,16 @@ class Server:
         to UNLOAD_TIMEOUT_SECONDS. False where something still runs.
         """
         self._health.drain()
-        for source in self._sources:
-            source.stop()
+        if self._watcher is not None:
+            self._watcher.stop()
+        self._reloader.stop()
+        self._models.stop()
         if not self._grpc.shutdown(self._config.drain_seconds):
             _log.warning("requests_cut_short", drain_seconds=self._config.drain_seconds)
         is_over = [self._rare_calls.stop(), self._manager.stop(UNLOAD_TIMEOUT_SECONDS)]
-        is_over += [source.join(SOURCE_TIMEOUT_SECONDS) for source in self._sources]
+        is_over.append(self._models.join(SOURCE_TIMEOUT_SECONDS))
+        if self._watcher is not None:
+            is_over.append(self._watcher.join(SOURCE_TIMEOUT_SECONDS))
         if self._capture is not None:
             is_over.append(self._capture.stop(CAPTURE_TIMEOUT_SECONDS))
         self._pace.stop()
@@ -264,8 +213,17 @@ class Server:
         _log.info("stopped", is_complete=all(is_over))
         return all(is_over)
 
+    def _incumbent(self, servable_id: ServableId) -> Servable | None:
+        """What a new version is compared with. On a loader thread."""
+        return self._manager.incumbent(servable_id)
+
     def _bar_versions(self, name: str, versions: frozenset[int]) -> None:
         """A rollback's: the model's source selects without them. On the control thread."""
+        self._models.set_barred(name, versions)
+
+    def _on_names_changed(self, names: Sequence[str]) -> None:
+        self._health.set_models(names)
+        self._tell_readiness()
 
     @contextmanager
     def _around_background(self) -> Iterator[None]:
@@ -279,10 +237,17 @@ class Server:
     def _on_state_change(self, status: ServableStatus) -> None:
         del status  # Both look at all models.
         self._health.update()
-        if not self._is_ready and is_ready(self._model_names, self._monitor.statuses()):
+        self._tell_readiness()
+
+    def _tell_readiness(self) -> None:
+        """Once, where it is so."""
+        with self._readiness:
+            names = self._models.names
+            if self._is_ready or not is_ready(names, self._monitor.statuses()):
+                return
             self._is_ready = True
-            _log.info("ready", port=self.port, models=self._model_names)
-            self._on_ready(self.port)
+        _log.info("ready", port=self.port, models=list(names))
+        self._on_ready(self.port)
 
 
 def is_ready(models: Sequence[str], statuses: Statuses) -> bool:
@@ -291,281 +256,3 @@ def is_ready(models: Sequence[str], statuses: Statuses) -> bool:
         any(status.state in (AVAILABLE, END) for status in statuses.get(name, ()))
         for name in models
     )
-
-
-# --- What a server is made of ---------------------------------------------------------------------
-
-
-def _native_module() -> DataPlane:
-    # Here, because it maps TensorFlow (0.4 s), and tests have a data plane of their own.
-    from serving import _native
-
-    return _native
-
-
-def _manager(
-    config: ServerConfig,
-    executor: Callable[[str, int], ThreadExecutor],
-    serving_map: ServingMap,
-    make_loader: MakeLoader,
-    arenas: Arenas | None,
-    monitor: StateMonitor,
-    clock: Clock,
-    *,
-    router: Router,
-    bars_changed: BarsChanged,
-) -> AspiredVersionsManager:
-    return AspiredVersionsManager(
-        make_loader=make_loader,
-        serving_map=serving_map,
-        policy=AvailabilityPreserving(),
-        retry=RetryPolicy(
-            retry_count_max=config.max_num_load_retries,
-            interval_ns=config.load_retry_interval_micros * 1_000,
-            first_interval_ns=FIRST_RETRY_NS,
-            random=random.random,
-        ),
-        loaders=executor("loader", config.num_load_threads),
-        unloaders=executor("unloader", config.num_unload_threads),
-        version_memory=arenas,
-        router=router,
-        bars_changed=bars_changed,
-        random=random.random,
-        monitor=monitor,
-        clock=clock,
-    )
-
-
-def _check_platforms(config: ServerConfig) -> None:
-    """Before anything starts. Raises InvalidConfig."""
-    for model in config.models:
-        if model.platform != PLATFORM:
-            raise InvalidConfig(
-                f"model {model.name!r}: model_platform {model.platform!r} is unknown; "
-                f"known: {PLATFORM}"
-            )
-
-
-def _make_loader(
-    config: ServerConfig,
-    plane: DataPlane,
-    arenas: Arenas | None,
-    reservoirs: Reservoirs,
-    pace: RestorePace,
-    clock: Clock,
-) -> MakeLoader:
-    """The loaders by model, each made by its platform."""
-    by_platform = {
-        PLATFORM: partial(_saved_model_loader, config, plane, arenas, reservoirs, pace, clock)
-    }
-    by_model = {model.name: by_platform[model.platform](model) for model in config.models}
-
-    def make_loader(servable_id: ServableId, directory: str) -> Loader:
-        return by_model[servable_id.name](servable_id, directory)
-
-    return make_loader
-
-
-def _saved_model_loader(
-    config: ServerConfig,
-    plane: DataPlane,
-    arenas: Arenas | None,
-    reservoirs: Reservoirs,
-    pace: RestorePace,
-    clock: Clock,
-    model: ModelConfig,
-) -> MakeLoader:
-    """What loads the versions of one model. Its reservoir of live requests outlives them."""
-    replay = partial(warm_up, iterations=config.num_request_iterations_for_warmup, clock=clock)
-    settings = LoadSettings(
-        tags=config.saved_model_tags,
-        warm_up=replay if config.enable_model_warmup else _no_warm_up,
-        self_warm_up=partial(self_warm_up, clock=clock),
-        arenas=arenas,
-        serving_count=_serving_count(model),
-        is_sealing=config.arena_seal,
-        reservoir=reservoirs.of(model.name),
-        pace=pace,
-    )
-    return partial(SavedModelLoader, settings=settings, plane=plane, clock=clock)
-
-
-def _serving_count(model: ModelConfig) -> int:
-    """Versions that are served at rest; of `all` nobody can say, and one has to do."""
-    selection = model.version_selection
-    if isinstance(selection, Latest):
-        return selection.version_count
-    return max(1, len(selection.versions)) if isinstance(selection, Specific) else 1
-
-
-def _arenas(config: ServerConfig, pool: SlabPool | None) -> Arenas | None:
-    if pool is None:
-        return None
-    limits = MemoryLimits(
-        headroom_bytes=config.arena_headroom_bytes, limit_bytes=config.model_memory_limit_bytes
-    )
-    return Arenas(pool, limits, available_bytes)
-
-
-def _slab_pool(config: ServerConfig, plane: DataPlane) -> SlabPool | None:
-    """None where versions get no arenas. InvalidConfig where they cannot be."""
-    if not config.has_arenas:
-        return None
-    if plane.build_info()["allocator"] != "jemalloc":
-        raise InvalidConfig(
-            "jemalloc is not preloaded, and the arenas of versions are jemalloc's; start the server "
-            "by `millpond serve`, set LD_PRELOAD=libjemalloc.so.2, or say --arena=false"
-        )
-    with statuses_as_errors(plane.StatusError):
-        return plane.SlabPool(
-            spare_slab_count=config.arena_spare_slabs, thread_priority=config.load_priority
-        )
-
-
-def _reservoirs(config: ServerConfig, plane: DataPlane) -> Reservoirs:
-    if config.self_warmup_requests == 0:
-        return Reservoirs(None)
-    return Reservoirs(
-        partial(
-            plane.RequestReservoir,
-            request_count_max=config.self_warmup_requests,
-            bytes_max=RESERVOIR_BYTES_MAX,
-            age_seconds_max=RESERVOIR_AGE_SECONDS_MAX,
-        )
-    )
-
-
-def _capture(
-    config: ServerConfig,
-    reservoirs: Reservoirs,
-    enter_background: Callable[[], None],
-    clock: Clock,
-) -> CaptureDirectory | None:
-    """None where nothing is to be written."""
-    if not config.warmup_capture_directory:
-        return None
-    return CaptureDirectory(
-        Path(config.warmup_capture_directory),
-        reservoirs.by_name,
-        on_thread_start=enter_background,
-        clock=clock,
-    )
-
-
-def _pace(
-    config: ServerConfig, plane: DataPlane, serving_map: ServingMap, clock: Clock
-) -> RestorePace:
-    if config.swap_p99_guard == 0:
-        return FixedPace(config.restore_bytes_per_second)
-    settings = GuardSettings(
-        factor=config.swap_p99_guard, bytes_per_second_max=config.restore_bytes_per_second
-    )
-    return GuardedPace(settings, window=plane.LatencyWindow(serving_map), clock=clock)
-
-
-def _no_warm_up(
-    directory: Path, predict: Callable[[bytes], bytes], is_cancelled: Callable[[], bool]
-) -> None:
-    """--enable_model_warmup=false."""
-
-
-def _executor(
-    name: str,
-    thread_count: int,
-    *,
-    enter_background: Callable[[], None],
-    around_task: Callable[[], AbstractContextManager[None]],
-) -> ThreadExecutor:
-    if thread_count < 1:
-        # In TensorFlow Serving 0 means the manager's own thread, which then cannot manage.
-        _log.info("thread_count_raised", executor=name, asked=thread_count, used=1)
-    return ThreadExecutor(
-        name, max(1, thread_count), on_thread_start=enter_background, around_task=around_task
-    )
-
-
-def _patience(
-    config: ServerConfig, enter_background: Callable[[], None], clock: Clock
-) -> LoadPatience | None:
-    """None where background threads cannot starve, or may."""
-    is_lowered = config.load_priority != "normal" and not config.is_stock
-    if not is_lowered or config.load_patience_seconds == 0:
-        return None
-    return LoadPatience(config.load_patience_seconds, lower=enter_background, clock=clock)
-
-
-def _request_cores(config: ServerConfig, grpc_server: GrpcServer) -> RequestCores | None:
-    if config.pin_request_threads != "loads":
-        return None
-    return RequestCores(grpc_server.pin_request_threads)
-
-
-def _background(config: ServerConfig, plane: DataPlane) -> Callable[[], None]:
-    """What a thread that loads or unloads does first."""
-    if config.is_stock:
-        return lambda: None
-
-    def enter() -> None:
-        try:
-            plane.enter_background_thread(config.load_priority)
-        except plane.StatusError as error:
-            # A sandbox that refuses is no reason not to load.
-            _log.warning("load_priority_refused", asked=config.load_priority, reason=str(error))
-
-    return enter
-
-
-def _source(
-    config: ServerConfig,
-    model: ModelConfig,
-    plane: DataPlane,
-    manager: AspiredVersionsManager,
-    monitor: StateMonitor,
-    clock: Clock,
-) -> FileSystemSource:
-    def check(directory: str) -> None:
-        with statuses_as_errors(plane.StatusError):
-            plane.check_saved_model(directory)
-
-    return FileSystemSource(
-        model.name,
-        model.base_path,
-        model.version_selection,
-        set_aspired=manager.set_aspired,
-        check=check,
-        failed_versions=monitor.failed_versions,
-        period_seconds=config.file_system_poll_wait_seconds,
-        clock=clock,
-    )
-
-
-def _rare_handlers(
-    config: ServerConfig,
-    monitor: StateMonitor,
-    manager: AspiredVersionsManager,
-    reservoirs: Reservoirs,
-) -> dict[str, Callable[[bytes], bytes]]:
-    base_paths = {model.name: model.base_path for model in config.models}
-    return {
-        GET_MODEL_STATUS: ModelService(monitor, base_paths).get_model_status,
-        CAPTURE_WARM_UP: CaptureService(lambda: base_paths, reservoirs.of).capture_warm_up,
-        **AdminService(lambda: list(base_paths), monitor.statuses, manager).handlers,
-    }
-
-
-def _grpc_server(
-    config: ServerConfig, plane: DataPlane, serving_map: ServingMap, rare_methods: Sequence[str]
-) -> GrpcServer:
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    addresses = [f"{host}:{config.port}"]
-    if config.grpc_socket_path:
-        addresses.append(f"unix:{config.grpc_socket_path}")
-    with statuses_as_errors(plane.StatusError):
-        return plane.GrpcServer(
-            serving_map,
-            addresses=addresses,
-            completion_queue_count=config.completion_queue_count,
-            max_message_bytes=config.max_message_bytes,
-            channel_arguments=config.grpc_channel_arguments,
-            rare_methods=rare_methods,
-        )

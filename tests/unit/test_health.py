@@ -43,8 +43,12 @@ class Reporter:
     def __init__(self) -> None:
         self.monitor = StateMonitor(FakeClock())
         self.pushed: list[tuple[str, bool]] = []
+        self.removed: list[str] = []
         self.reporter = HealthReporter(
-            ["m"], self.monitor.statuses, lambda *health: self.pushed.append(health)
+            ["m"],
+            self.monitor.statuses,
+            lambda *health: self.pushed.append(health),
+            self.removed.append,
         )
 
     def update(self, state: ServableState) -> list[tuple[str, bool]]:
@@ -77,3 +81,12 @@ def test_reporter_draining_is_not_serving_for_good() -> None:
     reporter.reporter.drain()
     assert sorted(reporter.pushed) == [(service, False) for service in EVERYTHING]
     assert reporter.update(AVAILABLE) == []
+
+
+def test_reporter_other_models_are_pushed_and_the_old_ones_removed() -> None:
+    reporter = Reporter()
+    reporter.update(AVAILABLE)
+    reporter.pushed.clear()
+    reporter.reporter.set_models(["n"])
+    assert reporter.removed == ["m"]
+    assert sorted(reporter.pushed) == sorted((name, False) for name in [*SERVER_SERVICES, "n"])

@@ -16,15 +16,30 @@ from serving.state_monitor import StateMonitor
 from tests.unit.fakes import FakeClock
 
 
-def service_with(*statuses: ServableStatus) -> ModelService:
+class Models:
+    """What is configured."""
+
+    base_paths = {"m": "/models/m", "empty": "/models/empty"}
+    names = tuple(base_paths)
+
+    def base_path(self, name: str) -> str | None:
+        return self.base_paths.get(name)
+
+
+def service_with(*statuses: ServableStatus, **labels: int) -> ModelService:
     monitor = StateMonitor(FakeClock())
     for status in statuses:
         monitor.record(status)
-    return ModelService(monitor, {"m": "/models/m", "empty": "/models/empty"})
+    return ModelService(monitor, Models(), lambda name: labels if name == "m" else {})
 
 
 def status(version: int, state: ServableState, health: Health | None = None) -> ServableStatus:
-    return ServableStatus(id=ServableId("m", version), state=state, health=health or Health())
+    return ServableStatus(
+        id=ServableId("m", version),
+        state=state,
+        health=health or Health(),
+        state_changed_wall_ns=FakeClock().wall_ns(),
+    )
 
 
 def request(name: str = "m", *, version: int | None = None, label: str | None = None) -> bytes:
@@ -97,9 +112,18 @@ def test_get_model_status_without_name_is_invalid() -> None:
         service_with().get_model_status(request(""))
 
 
-def test_get_model_status_by_label_is_invalid() -> None:
-    with pytest.raises(InvalidArgument, match=r"^Unrecognized servable version label: stable$"):
-        service_with(status(1, AVAILABLE)).get_model_status(request(label="stable"))
+def test_get_model_status_by_label_is_of_the_version_that_it_names() -> None:
+    service = service_with(status(1, AVAILABLE), status(2, LOADING), stable=1)
+    assert answer(service, request(label="stable")) == [(1, 30, 0, "")]
+
+
+def test_get_model_status_by_unknown_label_names_the_known() -> None:
+    service = service_with(status(1, AVAILABLE), stable=1, canary=1)
+    with pytest.raises(
+        InvalidArgument,
+        match=r"^Unrecognized servable version label: next; known: canary, stable$",
+    ):
+        service.get_model_status(request(label="next"))
 
 
 @pytest.mark.parametrize("junk", [b"\xff", b"\x0a\xff\xff\xff", b"not a message"])

@@ -1,7 +1,7 @@
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ from structlog.testing import capture_logs
 from serving.admin_service import ALLOW, LIST_MODELS, PROMOTE, ROLLBACK
 from serving.capture_service import CAPTURE_WARM_UP
 from serving.config import ModelConfig, ServerConfig
+from serving.config_service import GET_CONFIG, RELOAD_CONFIG
 from serving.errors import InvalidConfig, StatusCode, Unavailable
 from serving.model_service import GET_MODEL_STATUS
-from serving.protos import get_model_status_pb2
+from serving.protos import get_model_status_pb2, model_management_pb2
 from serving.servable import AVAILABLE, END, ServableId, ServableState, ServableStatus
 from serving.server import Server, is_ready
 from serving.state_monitor import Statuses
@@ -31,7 +32,10 @@ def drop(base_path: Path, version: int) -> None:
         os.utime(path, (0, 0))
 
 
-RARE_METHODS = [GET_MODEL_STATUS, CAPTURE_WARM_UP, LIST_MODELS, ROLLBACK, PROMOTE, ALLOW]
+RARE_METHODS = [
+    *(GET_MODEL_STATUS, CAPTURE_WARM_UP, RELOAD_CONFIG, GET_CONFIG),
+    *(LIST_MODELS, ROLLBACK, PROMOTE, ALLOW),
+]
 
 
 def config_for(*base_paths: Path, **settings: object) -> ServerConfig:
@@ -183,6 +187,87 @@ def test_server_version_mended_in_place_is_loaded_again(tmp_path: Path, plane: F
     assert server.stop()
 
 
+# --- Other configurations -------------------------------------------------------------------------
+
+
+def reload_request(*base_paths: Path, labels: Mapping[str, int] | None = None) -> bytes:
+    request = model_management_pb2.ReloadConfigRequest()
+    for path in base_paths:
+        model = request.config.model_config_list.config.add(name=path.name, base_path=str(path))
+        for label, version in (labels or {}).items():
+            model.version_labels[label] = version
+    serialized: bytes = request.SerializeToString()
+    return serialized
+
+
+def answer_of(plane: FakePlane, call: FakeRareCall) -> bytes | tuple[int, str]:
+    plane.grpc.call(call)
+    assert call.is_answered.wait(30)
+    return call.answers[0]
+
+
+def test_server_reload_adds_a_model_removes_one_and_moves_a_label(
+    tmp_path: Path, plane: FakePlane
+) -> None:
+    drop(tmp_path / "a", 1)
+    drop(tmp_path / "b", 7)
+    server = Server(config_for(tmp_path / "a"), native=plane)
+    server.start()
+    assert server.monitor.wait_until(has_state("a", AVAILABLE), timeout_seconds=30)
+    request = reload_request(tmp_path / "b", labels={"stable": 7})
+    assert isinstance(answer_of(plane, FakeRareCall(RELOAD_CONFIG, request)), bytes)
+    assert plane.serving_map.versions("b") == [7]
+    assert plane.serving_map.routings["b"].labels == {"stable": 7}
+    assert server.monitor.wait_until(has_state("a", END), timeout_seconds=30)
+    assert ("a" in plane.grpc.health, plane.grpc.health["b"]) == (False, True)
+    assert server.stop()
+    assert plane.serving_map.versions("b") == []
+
+
+def test_server_reload_that_cannot_be_changes_nothing(tmp_path: Path, plane: FakePlane) -> None:
+    drop(tmp_path / "a", 1)
+    server = Server(config_for(tmp_path / "a"), native=plane)
+    server.start()
+    assert server.monitor.wait_until(has_state("a", AVAILABLE), timeout_seconds=30)
+    request = reload_request(tmp_path / "b", tmp_path / "b")
+    answer = answer_of(plane, FakeRareCall(RELOAD_CONFIG, request))
+    assert answer == (
+        StatusCode.INVALID_ARGUMENT,
+        "request: model 'b' is there twice; give each its own name",
+    )
+    assert plane.serving_map.versions("a") == [1]
+    assert b'"name": "a"' in answer_of(plane, FakeRareCall(GET_CONFIG))  # type: ignore[operator]
+    assert server.stop()
+
+
+def test_server_that_stops_does_not_wait_for_a_reload(tmp_path: Path, plane: FakePlane) -> None:
+    server = Server(config_for(tmp_path / "a"), native=plane)
+    server.start()
+    call = FakeRareCall(RELOAD_CONFIG, reload_request(tmp_path / "b"))
+    plane.grpc.call(call)
+    answer_of(plane, FakeRareCall(LIST_MODELS))
+    assert server.stop()
+    assert call.is_answered.wait(30)
+    ((code, message),) = call.answers
+    assert (code, "stops" in str(message)) == (StatusCode.UNAVAILABLE, True)
+
+
+def test_server_rolled_back_version_is_not_selected_again(tmp_path: Path, plane: FakePlane) -> None:
+    drop(tmp_path / "m", 1)
+    drop(tmp_path / "m", 2)
+    server = Server(config_for(tmp_path / "m"), native=plane)
+    server.start()
+    assert server.monitor.wait_until(has_state("m", AVAILABLE), timeout_seconds=30)
+    rollback = FakeRareCall(ROLLBACK, b'{"model": "m", "is_cold_allowed": true}')
+    assert isinstance(answer_of(plane, rollback), bytes)
+    assert server.monitor.wait_until(
+        lambda statuses: [status.state for status in statuses["m"]] == [AVAILABLE, END],
+        timeout_seconds=30,
+    )
+    assert plane.serving_map.versions("m") == [1]
+    assert server.stop()
+
+
 # --- Configuration --------------------------------------------------------------------------------
 
 
@@ -282,13 +367,17 @@ def test_server_keeps_slabs_and_requests_as_it_is_told(tmp_path: Path, plane: Fa
     config = config_for(
         tmp_path / "m", arena_spare_slabs=3, load_priority="nice", self_warmup_requests=5
     )
-    Server(config, native=plane)
+    server = Server(config, native=plane)
+    server.start()
+    server.stop()
     assert [(p.spare_slab_count, p.thread_priority) for p in plane.pools] == [(3, "nice")]
     assert [r.bounds["request_count_max"] for r in plane.reservoirs] == [5]
 
 
 def test_server_without_self_warm_up_keeps_no_requests(tmp_path: Path, plane: FakePlane) -> None:
-    Server(config_for(tmp_path / "m", self_warmup_requests=0), native=plane)
+    server = Server(config_for(tmp_path / "m", self_warmup_requests=0), native=plane)
+    server.start()
+    server.stop()
     assert plane.reservoirs == []
 
 

@@ -1,0 +1,128 @@
+"""ConfigWatcher: applies the config files again when somebody has edited them."""
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from serving.clock import Clock
+from serving.config import ModelConfig
+from serving.errors import InvalidConfig, MillpondError
+from serving.model_settings_file import SettingsByModel, parse_model_settings
+
+Change = Callable[[Sequence[ModelConfig] | None, SettingsByModel | None], object]
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class _Text:
+    """What a file held; `error` says why it could not be read."""
+
+    text: str = ""
+    error: str = ""
+
+
+class ConfigWatcher:
+    """Reads the files every so often on a thread `config`, and hands their changes to `change`.
+
+    The first look is at once, for an edit made while the server was starting. The models are
+    replaced only where the config file itself has changed: what was configured by an RPC stays
+    until then. Files with something wrong change nothing, and the log says what, once. "" is no
+    file.
+    """
+
+    def __init__(
+        self,
+        config_file: str,
+        settings_file: str,
+        *,
+        period_seconds: float,
+        change: Change,
+        model_names: Callable[[], Collection[str]],
+        clock: Clock,
+    ) -> None:
+        """`change` is `ConfigReloader.change`; `model_names` are those configured now."""
+        self._config_file = config_file
+        self._settings_file = settings_file
+        self._period_seconds = period_seconds
+        self._change = change
+        self._model_names = model_names
+        self._clock = clock
+        self._config: _Text | None = None
+        self._settings: _Text | None = None
+        self._is_stopping = False
+        self._wake = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="config", daemon=True)
+
+    def start(self) -> None:
+        """Starts looking."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends looking. Returns at once."""
+        with self._wake:
+            self._is_stopping = True
+            self._wake.notify_all()
+
+    def join(self, timeout_seconds: float) -> bool:
+        """After `stop`: False where the disk still holds the thread after `timeout_seconds`."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def poll(self) -> None:
+        """Looks once. On one thread at a time."""
+        config, settings = _read(self._config_file), _read(self._settings_file)
+        is_config_new, is_settings_new = config != self._config, settings != self._settings
+        self._config, self._settings = config, settings
+        if not is_config_new and not is_settings_new:
+            return
+        try:
+            self._apply(config if is_config_new else None, settings)
+        except MillpondError as error:
+            _log.error(
+                "config_refused",
+                reason=error.message,
+                consequence="the configuration stays as it is",
+            )
+
+    def _apply(self, config: _Text | None, settings: _Text | None) -> None:
+        models = None
+        if config is not None:
+            # Here, because protobuf takes 80 ms, which is why config.py has it there too.
+            from serving.model_config_file import parse_model_config
+
+            models = parse_model_config(_text(config, self._config_file), self._config_file)
+        names = self._model_names() if models is None else [model.name for model in models]
+        by_model = None
+        if settings is not None:
+            text = _text(settings, self._settings_file)
+            by_model = parse_model_settings(text, self._settings_file, names)
+        self._change(models, by_model)
+
+    def _run(self) -> None:
+        while not self._is_stopping:
+            try:
+                self.poll()
+            except Exception:  # noqa: BLE001 (a bug; the next edit may fare better)
+                _log.exception("config_poll_failed")
+            with self._wake:
+                if not self._is_stopping:
+                    self._clock.wait(self._wake, self._period_seconds)
+
+
+def _read(path: str) -> _Text | None:
+    if not path:
+        return None
+    try:
+        return _Text(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        return _Text(error=str(error))
+
+
+def _text(content: _Text, path: str) -> str:
+    if content.error:
+        raise InvalidConfig(f"{path}: cannot be read: {content.error}")
+    return content.text

@@ -1,0 +1,56 @@
+"""The data plane as the server sees it: `serving._native`, or what a test has in its place."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from serving.arenas import SlabPool
+from serving.loader import RequestReservoir, SavedModelPlane
+from serving.rare_calls import RareCall
+from serving.restore_pace import LatencyWindow
+from serving.servable import ServingMap
+
+
+class GrpcServer(Protocol):
+    """`_native.GrpcServer`."""
+
+    @property
+    def port(self) -> int: ...
+    def start(self) -> None: ...
+    def take_rare_call(self, timeout_seconds: float) -> RareCall | None: ...
+    def set_health(self, service: str, is_serving: bool) -> None: ...
+    def remove_health(self, service: str) -> None: ...
+    def pin_request_threads(self, is_pinned: bool) -> bool: ...
+    def shutdown(self, drain_seconds: float) -> bool: ...
+
+
+class DataPlane(SavedModelPlane, Protocol):
+    """What a server needs of `serving._native`; tests bring one of their own."""
+
+    @property
+    def ServingMap(self) -> Callable[[], ServingMap]: ...  # noqa: N802 (the module's name for it)
+    @property
+    def GrpcServer(self) -> Callable[..., GrpcServer]: ...  # noqa: N802
+    @property
+    def SlabPool(self) -> Callable[..., SlabPool]: ...  # noqa: N802
+    @property
+    def RequestReservoir(self) -> Callable[..., RequestReservoir]: ...  # noqa: N802
+    @property
+    def LatencyWindow(self) -> Callable[[Any], LatencyWindow]: ...  # noqa: N802
+    def build_info(self) -> Mapping[str, str]: ...
+    def initialize(
+        self,
+        *,
+        intra_op_thread_count: int,
+        inter_op_thread_count: int,
+        is_stock: bool,
+        has_load_pool: bool,
+    ) -> None: ...
+    def enter_background_thread(self, priority: str) -> None: ...
+
+
+def native_module() -> DataPlane:
+    """The real one."""
+    # Here, because it maps TensorFlow (0.4 s), and tests have a data plane of their own.
+    from serving import _native
+
+    return _native

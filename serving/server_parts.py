@@ -1,0 +1,331 @@
+"""The parts of a server: each made of the configuration and of the parts that it needs.
+
+`server.py` puts them together.
+"""
+
+import random
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from serving.admin_service import AdminService
+from serving.arenas import Arenas, MemoryLimits, SlabPool
+from serving.aspired_version_policy import AvailabilityPreserving
+from serving.capture_directory import CaptureDirectory
+from serving.capture_service import CAPTURE_WARM_UP, CaptureService
+from serving.clock import NS_PER_SECOND, Clock
+from serving.config import PLATFORM, ModelConfig, ServerConfig
+from serving.config_reload import ConfigReloader
+from serving.config_service import ConfigService
+from serving.config_watch import ConfigWatcher
+from serving.data_plane import DataPlane, GrpcServer
+from serving.errors import InvalidConfig
+from serving.executor import ThreadExecutor
+from serving.harness import RetryPolicy
+from serving.load_patience import LoadPatience
+from serving.loader import LoadSettings, MakeLoader, statuses_as_errors
+from serving.manager import AspiredVersionsManager
+from serving.memory_fit import available_bytes
+from serving.model_service import GET_MODEL_STATUS, ModelService
+from serving.rare_calls import Handler
+from serving.request_cores import RequestCores
+from serving.reservoirs import Reservoirs
+from serving.restore_pace import FixedPace, GuardedPace, GuardSettings, RestorePace
+from serving.router import Router
+from serving.servable import Servable, ServableId, ServingMap
+from serving.served_models import ServedModels
+from serving.source import FileSystemSource
+from serving.state_monitor import StateMonitor
+from serving.succession import BarsChanged
+from warmup.replay import warm_up
+from warmup.self_warm_up import self_warm_up
+
+FIRST_RETRY_NS = NS_PER_SECOND
+"""From a load's first failure to its first retry, if --load_retry_interval_micros allows as much: what
+a disk's hiccup lasts. Later ones wait longer."""
+
+RESERVOIR_BYTES_MAX = 16 * 2**20
+"""Of one model's recent requests: enough for 64 of 256 KiB, and little beside a model."""
+
+RESERVOIR_AGE_SECONDS_MAX = 600.0
+"""Older requests say little about what the next minute's clients will send."""
+
+_log = structlog.get_logger(__name__)
+
+
+def make_manager(
+    config: ServerConfig,
+    executor: Callable[[str, int], ThreadExecutor],
+    serving_map: ServingMap,
+    make_loader: MakeLoader,
+    arenas: Arenas | None,
+    monitor: StateMonitor,
+    clock: Clock,
+    *,
+    router: Router,
+    bars_changed: BarsChanged,
+) -> AspiredVersionsManager:
+    return AspiredVersionsManager(
+        make_loader=make_loader,
+        serving_map=serving_map,
+        policy=AvailabilityPreserving(),
+        retry=RetryPolicy(
+            retry_count_max=config.max_num_load_retries,
+            interval_ns=config.load_retry_interval_micros * 1_000,
+            first_interval_ns=FIRST_RETRY_NS,
+            random=random.random,
+        ),
+        loaders=executor("loader", config.num_load_threads),
+        unloaders=executor("unloader", config.num_unload_threads),
+        version_memory=arenas,
+        router=router,
+        bars_changed=bars_changed,
+        load_jitter_seconds=config.load_jitter_seconds,
+        random=random.random,
+        monitor=monitor,
+        clock=clock,
+    )
+
+
+def check_platforms(config: ServerConfig) -> None:
+    """Before anything starts. Raises InvalidConfig."""
+    for model in config.models:
+        if model.platform != PLATFORM:
+            raise InvalidConfig(
+                f"model {model.name!r}: model_platform {model.platform!r} is unknown; "
+                f"known: {PLATFORM}"
+            )
+
+
+def initialize(config: ServerConfig, plane: DataPlane) -> None:
+    """Before anything else of the data plane."""
+    with statuses_as_errors(plane.StatusError):
+        plane.initialize(
+            intra_op_thread_count=config.tensorflow_intra_op_parallelism,
+            inter_op_thread_count=config.tensorflow_inter_op_parallelism,
+            is_stock=config.is_stock,
+            has_load_pool=config.tensorflow_load_pool,
+        )
+
+
+def load_settings(
+    config: ServerConfig,
+    arenas: Arenas | None,
+    pace: RestorePace,
+    incumbent: Callable[[ServableId], Servable | None],
+    clock: Clock,
+) -> LoadSettings:
+    """Those that all models share."""
+    replay = partial(warm_up, iterations=config.num_request_iterations_for_warmup, clock=clock)
+    return LoadSettings(
+        tags=config.saved_model_tags,
+        warm_up=replay if config.enable_model_warmup else _no_warm_up,
+        self_warm_up=partial(self_warm_up, clock=clock),
+        arenas=arenas,
+        is_sealing=config.arena_seal,
+        incumbent=incumbent,
+        pace=pace,
+    )
+
+
+def make_arenas(config: ServerConfig, pool: SlabPool | None) -> Arenas | None:
+    if pool is None:
+        return None
+    limits = MemoryLimits(
+        headroom_bytes=config.arena_headroom_bytes, limit_bytes=config.model_memory_limit_bytes
+    )
+    return Arenas(pool, limits, available_bytes)
+
+
+def make_slab_pool(config: ServerConfig, plane: DataPlane) -> SlabPool | None:
+    """None where versions get no arenas. InvalidConfig where they cannot be."""
+    if not config.has_arenas:
+        return None
+    if plane.build_info()["allocator"] != "jemalloc":
+        raise InvalidConfig(
+            "jemalloc is not preloaded, and the arenas of versions are jemalloc's; start the server "
+            "by `millpond serve`, set LD_PRELOAD=libjemalloc.so.2, or say --arena=false"
+        )
+    with statuses_as_errors(plane.StatusError):
+        return plane.SlabPool(
+            spare_slab_count=config.arena_spare_slabs, thread_priority=config.load_priority
+        )
+
+
+def make_reservoirs(config: ServerConfig, plane: DataPlane) -> Reservoirs:
+    if config.self_warmup_requests == 0:
+        return Reservoirs(None)
+    return Reservoirs(
+        partial(
+            plane.RequestReservoir,
+            request_count_max=config.self_warmup_requests,
+            bytes_max=RESERVOIR_BYTES_MAX,
+            age_seconds_max=RESERVOIR_AGE_SECONDS_MAX,
+        )
+    )
+
+
+def make_capture(
+    config: ServerConfig,
+    reservoirs: Reservoirs,
+    enter_background: Callable[[], None],
+    clock: Clock,
+) -> CaptureDirectory | None:
+    """None where nothing is to be written."""
+    if not config.warmup_capture_directory:
+        return None
+    return CaptureDirectory(
+        Path(config.warmup_capture_directory),
+        reservoirs.by_name,
+        on_thread_start=enter_background,
+        clock=clock,
+    )
+
+
+def make_pace(
+    config: ServerConfig, plane: DataPlane, serving_map: ServingMap, clock: Clock
+) -> RestorePace:
+    if config.swap_p99_guard == 0:
+        return FixedPace(config.restore_bytes_per_second)
+    settings = GuardSettings(
+        factor=config.swap_p99_guard, bytes_per_second_max=config.restore_bytes_per_second
+    )
+    return GuardedPace(settings, window=plane.LatencyWindow(serving_map), clock=clock)
+
+
+def _no_warm_up(
+    directory: Path, predict: Callable[[bytes], bytes], is_cancelled: Callable[[], bool]
+) -> None:
+    """--enable_model_warmup=false."""
+
+
+def make_executor(
+    name: str,
+    thread_count: int,
+    *,
+    enter_background: Callable[[], None],
+    around_task: Callable[[], AbstractContextManager[None]],
+) -> ThreadExecutor:
+    if thread_count < 1:
+        # In TensorFlow Serving 0 means the manager's own thread, which then cannot manage.
+        _log.info("thread_count_raised", executor=name, asked=thread_count, used=1)
+    return ThreadExecutor(
+        name, max(1, thread_count), on_thread_start=enter_background, around_task=around_task
+    )
+
+
+def make_patience(
+    config: ServerConfig, enter_background: Callable[[], None], clock: Clock
+) -> LoadPatience | None:
+    """None where background threads cannot starve, or may."""
+    is_lowered = config.load_priority != "normal" and not config.is_stock
+    if not is_lowered or config.load_patience_seconds == 0:
+        return None
+    return LoadPatience(config.load_patience_seconds, lower=enter_background, clock=clock)
+
+
+def make_request_cores(config: ServerConfig, grpc_server: GrpcServer) -> RequestCores | None:
+    if config.pin_request_threads != "loads":
+        return None
+    return RequestCores(grpc_server.pin_request_threads)
+
+
+def make_background(config: ServerConfig, plane: DataPlane) -> Callable[[], None]:
+    """What a thread that loads or unloads does first."""
+    if config.is_stock:
+        return lambda: None
+
+    def enter() -> None:
+        try:
+            plane.enter_background_thread(config.load_priority)
+        except plane.StatusError as error:
+            # A sandbox that refuses is no reason not to load.
+            _log.warning("load_priority_refused", asked=config.load_priority, reason=str(error))
+
+    return enter
+
+
+def make_source(
+    config: ServerConfig,
+    plane: DataPlane,
+    manager: AspiredVersionsManager,
+    monitor: StateMonitor,
+    clock: Clock,
+    model: ModelConfig,
+) -> FileSystemSource:
+    """What looks for the versions of one model. Nothing is looked at yet."""
+
+    def check(directory: str) -> None:
+        with statuses_as_errors(plane.StatusError):
+            plane.check_saved_model(directory)
+
+    return FileSystemSource(
+        model.name,
+        model.base_path,
+        model.version_selection,
+        set_aspired=manager.set_aspired,
+        check=check,
+        failed_versions=monitor.failed_versions,
+        period_seconds=config.file_system_poll_wait_seconds,
+        keeps_last=config.servable_versions_always_present,
+        clock=clock,
+    )
+
+
+def make_config_watcher(
+    config: ServerConfig, reloader: ConfigReloader, served: ServedModels, clock: Clock
+) -> ConfigWatcher | None:
+    """None where the files are read once, or there are none."""
+    has_file = bool(config.model_config_file or config.model_settings_file)
+    if not has_file or config.model_config_file_poll_wait_seconds <= 0:
+        return None
+    return ConfigWatcher(
+        config.model_config_file,
+        config.model_settings_file,
+        period_seconds=config.model_config_file_poll_wait_seconds,
+        change=reloader.change,
+        model_names=lambda: served.names,
+        clock=clock,
+    )
+
+
+def make_rare_handlers(
+    monitor: StateMonitor,
+    manager: AspiredVersionsManager,
+    router: Router,
+    served: ServedModels,
+    reloader: ConfigReloader,
+    reservoirs: Reservoirs,
+) -> dict[str, Handler]:
+    """The methods that Python answers, by their full names."""
+
+    def names() -> Collection[str]:
+        return served.names
+
+    return {
+        GET_MODEL_STATUS: ModelService(monitor, served, router.labels).get_model_status,
+        CAPTURE_WARM_UP: CaptureService(names, reservoirs.of).capture_warm_up,
+        **ConfigService(reloader, served).handlers,
+        **AdminService(names, monitor.statuses, manager, served.notes).handlers,
+    }
+
+
+def make_grpc_server(
+    config: ServerConfig, plane: DataPlane, serving_map: ServingMap, rare_methods: Sequence[str]
+) -> GrpcServer:
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    addresses = [f"{host}:{config.port}"]
+    if config.grpc_socket_path:
+        addresses.append(f"unix:{config.grpc_socket_path}")
+    with statuses_as_errors(plane.StatusError):
+        return plane.GrpcServer(
+            serving_map,
+            addresses=addresses,
+            completion_queue_count=config.completion_queue_count,
+            max_message_bytes=config.max_message_bytes,
+            channel_arguments=config.grpc_channel_arguments,
+            rare_methods=rare_methods,
+        )
