@@ -137,6 +137,19 @@ void CheckIsAlive(const ServableEntry& entry) {
                                         std::to_string(entry.id().version) + " is destroyed"));
 }
 
+// A version that its gates' successor compares itself with may be unloaded meanwhile, on another
+// thread: pinned, it waits; retired, it is as good as destroyed.
+servable::ServableHandle PinAlive(const PyServable& self) {
+  const ServableEntry& entry = *self.entry();
+  CheckIsAlive(entry);
+  servable::ServableHandle handle = servable::ServableHandle::UnlessRetired(self.entry().get());
+  if (!handle) {
+    ThrowIfError(base::FailedPrecondition(entry.id().name + " version " +
+                                          std::to_string(entry.id().version) + " is unloading"));
+  }
+  return handle;
+}
+
 base::StatusOr<std::string> PredictBytes(const servable::Servable& servable,
                                          std::string_view bytes) {
   rpc::PredictRequest request;
@@ -150,9 +163,8 @@ base::StatusOr<std::string> PredictBytes(const servable::Servable& servable,
 }
 
 nb::bytes Predict(const PyServable& self, nb::bytes request) {
-  CheckIsAlive(*self.entry());
+  const servable::ServableHandle handle = PinAlive(self);
   const std::string reply = ValueOrThrow(WithoutGil([&] {
-    const servable::ServableHandle handle(self.entry().get());
     const base::Courtesy courtesy;  // a warm-up's, beside live requests
     auto answer = PredictBytes(*handle, {request.c_str(), request.size()});
     courtesy.Rest();
@@ -162,16 +174,15 @@ nb::bytes Predict(const PyServable& self, nb::bytes request) {
 }
 
 void Prepare(const PyServable& self, nb::bytes request) {
-  CheckIsAlive(*self.entry());
+  const servable::ServableHandle handle = PinAlive(self);
   ThrowIfError(WithoutGil([&] {
-    const servable::ServableHandle handle(self.entry().get());
     return PrepareBytes(*handle, {request.c_str(), request.size()});
   }));
 }
 
 nb::bytes SignatureDefMap(const PyServable& self) {
-  CheckIsAlive(*self.entry());
-  const std::string& map = self.entry()->servable().signature_def_map();
+  const servable::ServableHandle handle = PinAlive(self);
+  const std::string& map = handle->signature_def_map();
   return nb::bytes(map.data(), map.size());
 }
 
@@ -236,7 +247,7 @@ void RegisterLoadedServable(nb::module_& module) {
           nb::arg("timeout_seconds"))
       .def_prop_ro("may_write_variables",
                    [](const PyServable& self) {
-                     CheckIsAlive(*self.entry());
+                     const servable::ServableHandle handle = PinAlive(self);
                      return self.loaded().model().MayWriteVariables();
                    })
       .def("arena_statistics", &ArenaStatisticsOf)

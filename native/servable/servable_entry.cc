@@ -60,6 +60,14 @@ void ServableEntry::MarkRetired() {
   if (pins_.fetch_add(kRetired, std::memory_order_acq_rel) == 0) sem_post(&last_handle_gone_);
 }
 
+bool ServableEntry::PinUnlessRetired() {
+  int64_t pins = pins_.load(std::memory_order_relaxed);
+  do {
+    if ((pins & kRetired) != 0) return false;
+  } while (!pins_.compare_exchange_weak(pins, pins + 1, std::memory_order_acq_rel));
+  return true;
+}
+
 void ServableEntry::Unpin() {
   if (pins_.fetch_sub(1, std::memory_order_acq_rel) == kRetired + 1) sem_post(&last_handle_gone_);
 }

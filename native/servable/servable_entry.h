@@ -61,6 +61,7 @@ class ServableEntry {
   static constexpr int64_t kRetired = int64_t{1} << 62;
 
   void Pin() { pins_.fetch_add(1, std::memory_order_relaxed); }
+  bool PinUnlessRetired();
   void Unpin();
 
   const ServableId id_;
@@ -80,6 +81,13 @@ class ServableHandle {
   ServableHandle() = default;
   // Pins `entry`. Only ServingMap's look-up and the owner of an entry may make one.
   explicit ServableHandle(ServableEntry* entry) : entry_(entry) { entry_->Pin(); }
+  // For who has an entry that another thread may unload meanwhile, and not from a map: empty once
+  // it is retired, so that after the last handle there is none.
+  static ServableHandle UnlessRetired(ServableEntry* entry) {
+    ServableHandle handle;
+    if (entry->PinUnlessRetired()) handle.entry_ = entry;
+    return handle;
+  }
   ~ServableHandle() { Release(); }
   ServableHandle(ServableHandle&& other) noexcept : entry_(other.entry_) { other.entry_ = nullptr; }
   ServableHandle& operator=(ServableHandle&& other) noexcept;

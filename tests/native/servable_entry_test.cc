@@ -57,6 +57,40 @@ TEST(ServableEntry, CountsTheHandlesAndAMoveIsNoSecondOne) {
   EXPECT_EQ(entry->handle_count(), 0);
 }
 
+TEST(ServableEntry, WhoHasAnEntryAndNoMapPinsItOnlyUntilItIsRetired) {
+  const auto entry = MakeFakeEntry("m", 1);
+  ASSERT_TRUE(entry->MarkPublished().ok());
+  {
+    const ServableHandle held = ServableHandle::UnlessRetired(entry.get());
+    EXPECT_TRUE(held);
+    EXPECT_EQ(entry->handle_count(), 1);
+    entry->MarkRetired();
+    EXPECT_FALSE(HasQuiesced(*entry, 0));
+    EXPECT_FALSE(ServableHandle::UnlessRetired(entry.get()));
+  }
+  EXPECT_TRUE(HasQuiesced(*entry));
+  EXPECT_EQ(entry->handle_count(), 0);
+  EXPECT_TRUE(entry->Destroy().ok());
+}
+
+TEST(ServableEntry, PinsBesideARetirementAreWaitedForOrRefused) {
+  for (int round = 0; round < 200; ++round) {
+    FakeServableFate fate;
+    const auto entry = MakeFakeEntry("m", 1, &fate);
+    ASSERT_TRUE(entry->MarkPublished().ok());
+    std::thread pinner([&] {
+      for (int i = 0; i < 100; ++i) {
+        const ServableHandle handle = ServableHandle::UnlessRetired(entry.get());
+        if (handle) EXPECT_TRUE(fate.is_alive);
+      }
+    });
+    entry->MarkRetired();
+    EXPECT_TRUE(HasQuiesced(*entry));
+    EXPECT_TRUE(entry->Destroy().ok());
+    pinner.join();
+  }
+}
+
 TEST(ServableEntry, HandleCountIsTheHandlesAfterItIsRetiredToo) {
   const auto entry = MakeFakeEntry("m", 1);
   ASSERT_TRUE(entry->MarkPublished().ok());
