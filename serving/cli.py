@@ -10,6 +10,7 @@ COMMANDS = {
     "serve": "serve models (flags as TensorFlow Serving spells them)",
     "status": "print the versions of a model, or of all models, and their states",
     "predict": "send one request and print the outputs",
+    "config": "print what a config file would change of a server, or have it changed",
     "rollback": "put a model's previous version back in its place",
     "promote": "let a model's canary answer all its requests",
     "allow": "take back what a rollback said of a version",

@@ -10,8 +10,17 @@ import numpy.typing as npt
 
 from serving.admin_service import ALLOW, LIST_MODELS, PROMOTE, ROLLBACK
 from serving.capture_service import CAPTURE_WARM_UP
+from serving.config import ModelConfig
+from serving.config_document import GET_CONFIG, parse_config
 from serving.errors import MillpondError, Unavailable, from_status
-from serving.protos import get_model_metadata_pb2, get_model_status_pb2, model_pb2, predict_pb2
+from serving.model_settings_file import SettingsByModel
+from serving.protos import (
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    model_management_pb2,
+    model_pb2,
+    predict_pb2,
+)
 from serving.servable import ServableState
 from serving.stubs import ModelServiceStub, PredictionServiceStub
 from serving.succession import Rollback
@@ -177,6 +186,23 @@ class Client:
     def allow(self, name: str, version: int, *, timeout_seconds: float = 10) -> None:
         """Lets a version that was rolled back serve again. FailedPrecondition where it may."""
         self._admin(ALLOW, {"model": name, "version": version}, timeout_seconds)
+
+    def config(
+        self, *, timeout_seconds: float = 10
+    ) -> tuple[tuple[ModelConfig, ...], SettingsByModel]:
+        """The models as they are configured now, and the settings of these and of those to come."""
+        get_config: Any = self._channel.unary_unary(GET_CONFIG)
+        return parse_config(self._call(get_config, b"", timeout_seconds))
+
+    def reload_config(self, config: bytes, *, timeout_seconds: float = 70) -> None:
+        """Has the server serve what `config`, a serialized ModelServerConfig, says.
+
+        Raises InvalidArgument, and nothing has changed; FailedPrecondition where the models were
+        changed and a new one failed, and with DEADLINE_EXCEEDED where one has not come yet.
+        """
+        request = model_management_pb2.ReloadConfigRequest()
+        request.config.ParseFromString(config)
+        self._call(self._model_service.HandleReloadConfigRequest, request, timeout_seconds)
 
     def _admin(self, method: str, request: Mapping[str, Any], timeout_seconds: float) -> Any:
         call: Any = self._channel.unary_unary(method)

@@ -135,4 +135,4 @@ def _flat_items(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, An
         if isinstance(value, Mapping):
             yield from _flat_items(value, f"{prefix}{key}.")
         else:
-            yield prefix + key, value
+            yield prefix + key, f"{value:g}" if isinstance(value, float) else value

@@ -68,8 +68,8 @@ class ConfigReloader:
 
         New are the models that this adds. Where it changes nothing, which is what a caller does who
         gave up waiting and asks again, those that still have not come. Raises also, the change
-        being made and standing: FailedPrecondition where a model failed, Unavailable where one has
-        not come after `timeout_seconds`, both naming each and the reason; ABORTED where a newer
+        being made and standing: FailedPrecondition where a model failed, DEADLINE_EXCEEDED where one
+        has not come after `timeout_seconds`, both naming each and the reason; ABORTED where a newer
         change came in between.
         """
         plan, count = self._change(models, None)
@@ -150,7 +150,9 @@ class ConfigReloader:
             return
         what = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         message = f"{len(reasons)} model(s) did not become available: {what}"
-        raise (FailedPrecondition if is_failed else Unavailable)(message)
+        if is_failed:
+            raise FailedPrecondition(message)
+        raise OperatorError(message, code=StatusCode.DEADLINE_EXCEEDED)
 
     def _reason(self, name: str, statuses: Sequence[ServableStatus]) -> str:
         if statuses:

@@ -1,23 +1,17 @@
 """The rare RPCs about configuration: TensorFlow Serving's reload, and Millpond's GetConfig."""
 
-import json
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from serving.config import ModelConfig
+from serving.config_document import GET_CONFIG, config_document
 from serving.config_reload import ConfigReloader
 from serving.errors import InvalidArgument
 from serving.model_config_file import decode_model_config
-from serving.model_settings import ModelSettings
-from serving.model_settings_file import SettingsByModel, as_table, overridden
 from serving.protos import model_management_pb2
 from serving.served_models import ServedModels
-from serving.version_selection import All, Latest, Specific, VersionSelection
 
 RELOAD_CONFIG = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
-GET_CONFIG = "/millpond.v1.Admin/GetConfig"
 
 RELOAD_TIMEOUT_SECONDS = 60.0
 """How long a reload waits for new models. A handler does not hear of its caller's deadline; one that
@@ -40,8 +34,8 @@ class ConfigService:
         """ReloadConfigRequest to ReloadConfigResponse, whose status is OK; every other is the call's.
 
         INVALID_ARGUMENT: the configuration cannot be, and nothing has changed. The others come
-        after the change is made: FAILED_PRECONDITION where a new model failed, UNAVAILABLE where
-        one has not come yet (the same request again waits for it again), ABORTED where a newer
+        after the change is made: FAILED_PRECONDITION where a new model failed, DEADLINE_EXCEEDED
+        where one has not come yet (the same request again waits for it again), ABORTED where a newer
         change came in between. There are no counters to be named in `metric_names`.
         """
         try:
@@ -58,55 +52,4 @@ class ConfigService:
     def get_config(self, request: bytes) -> bytes:
         """What `parse_config` reads. `request` is empty; what a later client puts in is not looked at."""
         del request
-        settings = self._reloader.settings
-        document = {
-            "models": [_model_document(model) for model in self._served.models],
-            "default_settings": as_table(settings.default),
-        }
-        return json.dumps(document).encode()
-
-
-def parse_config(reply: bytes) -> tuple[tuple[ModelConfig, ...], SettingsByModel]:
-    """The models, and the settings of those that are there or may come, of a GetConfig's reply."""
-    document = json.loads(reply)
-    models = tuple(_model(entry) for entry in document["models"])
-    default = overridden(ModelSettings(), document["default_settings"], "GetConfig")
-    return models, SettingsByModel(default, {model.name: model.settings for model in models})
-
-
-def _model_document(model: ModelConfig) -> dict[str, Any]:
-    return {
-        "name": model.name,
-        "base_path": model.base_path,
-        "platform": model.platform,
-        "versions": _selection_document(model.version_selection),
-        "labels": dict(model.labels),
-        "settings": as_table(model.settings),
-    }
-
-
-def _model(document: Mapping[str, Any]) -> ModelConfig:
-    return ModelConfig(
-        name=document["name"],
-        base_path=document["base_path"],
-        platform=document["platform"],
-        version_selection=_selection(document["versions"]),
-        labels=document["labels"],
-        settings=overridden(ModelSettings(), document["settings"], document["name"]),
-    )
-
-
-def _selection_document(selection: VersionSelection) -> dict[str, Any]:
-    if isinstance(selection, Latest):
-        return {"latest": selection.version_count}
-    if isinstance(selection, Specific):
-        return {"specific": sorted(selection.versions)}
-    return {"all": True}
-
-
-def _selection(document: Mapping[str, Any]) -> VersionSelection:
-    if "latest" in document:
-        return Latest(document["latest"])
-    if "specific" in document:
-        return Specific(frozenset(document["specific"]))
-    return All()
+        return config_document(self._served.models, self._reloader.settings)

@@ -53,6 +53,13 @@ def decode_model_config(serialized: bytes, where: str) -> tuple[ModelConfig, ...
     return _models(config, where)
 
 
+def encode_model_config(path: Path) -> bytes:
+    """The ModelServerConfig of a file that `read_model_config_file` takes, serialized."""
+    config = text_format.Parse(path.read_text(encoding="utf-8"), _config_message())
+    serialized: bytes = config.SerializeToString()
+    return serialized
+
+
 def _config_message() -> Any:
     """A ModelServerConfig whose `version_labels` are a list of pairs, as they are on the wire.
 

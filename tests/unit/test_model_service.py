@@ -19,11 +19,10 @@ from tests.unit.fakes import FakeClock
 class Models:
     """What is configured."""
 
-    base_paths = {"m": "/models/m", "empty": "/models/empty"}
-    names = tuple(base_paths)
+    names = ("m", "empty")
 
     def base_path(self, name: str) -> str | None:
-        return self.base_paths.get(name)
+        return f"/models/{name}" if name in self.names else None
 
 
 def service_with(*statuses: ServableStatus, **labels: int) -> ModelService:

@@ -1,0 +1,85 @@
+"""`millpond config`: what a config file would change of a running server, and to have it changed."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from serving.client import Client
+from serving.config_plan import ConfigPlan, plan_change
+from serving.config_service import RELOAD_TIMEOUT_SECONDS
+from serving.errors import InvalidConfig
+from serving.model_config_file import encode_model_config, read_model_config_file
+from serving.model_settings_file import read_model_settings_file
+
+# A little longer than the server waits, so that it is the server that says what did not come.
+_APPLY_TIMEOUT_SECONDS = RELOAD_TIMEOUT_SECONDS + 10
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Prints the changes, one a line. Raises MillpondError; with `plan` nothing changes anyway."""
+    parsed = _parser().parse_args(arguments)
+    try:
+        return _plan(parsed) if parsed.action == "plan" else _apply(parsed)
+    except InvalidConfig as error:
+        # No wrong usage: it is what the command is asked to find out.
+        print(f"millpond config {parsed.action}: {error}", file=sys.stderr)
+        return 1
+
+
+def _plan(parsed: argparse.Namespace) -> int:
+    with Client(parsed.target) as client:
+        _print(_planned(client, parsed.file, parsed.settings))
+    return 0
+
+
+def _apply(parsed: argparse.Namespace) -> int:
+    with Client(parsed.target) as client:
+        plan = _planned(client, parsed.file, None)
+        client.reload_config(
+            encode_model_config(parsed.file), timeout_seconds=_APPLY_TIMEOUT_SECONDS
+        )
+    _print(plan)
+    return 0
+
+
+def _planned(client: Client, file: Path, settings_file: Path | None) -> ConfigPlan:
+    models = read_model_config_file(file)
+    present, settings = client.config()
+    if settings_file is not None:
+        settings = read_model_settings_file(settings_file, [model.name for model in models])
+    wanted = [replace(model, settings=settings.of(model.name)) for model in models]
+    return plan_change(present, wanted)
+
+
+def _print(plan: ConfigPlan) -> None:
+    for line in plan.lines() or ("no changes",):
+        print(line)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="millpond config",
+        description="Compare FILE, a text ModelServerConfig, with what a server serves.",
+        allow_abbrev=False,
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="plan|apply")
+    plan = actions.add_parser(
+        "plan", help="print what FILE would change, and change nothing", allow_abbrev=False
+    )
+    apply = actions.add_parser(
+        "apply",
+        help="have the server serve what FILE says, as a whole or not at all, and wait for new models",
+        allow_abbrev=False,
+    )
+    plan.add_argument(
+        "--settings",
+        type=Path,
+        metavar="FILE",
+        help="TOML, to compare the models' settings as well",
+    )
+    for action in (plan, apply):
+        action.add_argument("file", type=Path, metavar="FILE")
+        action.add_argument("--target", default="localhost:8500", help="default %(default)s")
+    return parser

@@ -1,0 +1,220 @@
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from serving.config import ModelConfig
+from serving.config_reload import ConfigReloader, has_failed
+from serving.errors import (
+    FailedPrecondition,
+    InvalidConfig,
+    MillpondError,
+    StatusCode,
+    Unavailable,
+)
+from serving.model_settings import ModelSettings
+from serving.model_settings_file import SettingsByModel
+from serving.servable import (
+    AVAILABLE,
+    END,
+    HEALTHY,
+    LOADING,
+    START,
+    Health,
+    ServableId,
+    ServableState,
+    ServableStatus,
+)
+from serving.state_monitor import StateMonitor
+from tests.unit.fakes import FakeClock
+from tests.unit.test_served_models import World
+
+A = ModelConfig(name="a", base_path="/a")
+B = ModelConfig(name="b", base_path="/b")
+C = ModelConfig(name="c", base_path="/c")
+BAD = Health(StatusCode.DATA_LOSS, "bad checksum")
+
+
+class EventClock(FakeClock):
+    """What happens while somebody waits: one event a wait, and then time passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[Callable[[], object]] = []
+
+    def wait(self, condition: threading.Condition, timeout_seconds: float | None) -> bool:
+        if self.events:
+            self.advance(1)
+            self.events.pop(0)()
+            return True
+        return super().wait(condition, timeout_seconds)
+
+
+class Reload:
+    """A reloader whose models are fakes, beginning with model a."""
+
+    def __init__(self, settings: SettingsByModel | None = None) -> None:
+        self.world = World()
+        self.clock = EventClock()
+        self.monitor = StateMonitor(self.clock)
+        self.world.configure(A)
+        self.reloader = ConfigReloader(
+            self.world.models, self.monitor, settings or SettingsByModel(), self.clock
+        )
+
+    def record(
+        self, name: str, state: ServableState, health: Health = HEALTHY, version: int = 1
+    ) -> None:
+        self.monitor.record(
+            ServableStatus(
+                id=ServableId(name, version),
+                state=state,
+                health=health,
+                state_changed_wall_ns=self.clock.wall_ns(),
+            )
+        )
+
+    def will_be(self, name: str, state: ServableState, health: Health = HEALTHY) -> None:
+        self.clock.events.append(lambda: self.record(name, state, health))
+
+    def error(self, *models: ModelConfig, timeout_seconds: float = 60) -> MillpondError:
+        with pytest.raises(MillpondError) as caught:
+            self.reloader.reload(models, timeout_seconds)
+        return caught.value
+
+
+@pytest.fixture
+def reload() -> Reload:
+    return Reload()
+
+
+def test_reload_waits_until_each_new_model_is_available(reload: Reload) -> None:
+    for name, state in [("b", LOADING), ("c", LOADING), ("c", AVAILABLE), ("b", AVAILABLE)]:
+        reload.will_be(name, state)
+    plan = reload.reloader.reload([A, B, C], 60)
+    assert plan.lines() == ("+ model b: /b, versions latest 1", "+ model c: /c, versions latest 1")
+    assert reload.clock.events == []
+
+
+def test_reload_does_not_wait_for_models_that_were_there(reload: Reload) -> None:
+    reload.reloader.reload([replace(A, base_path="/other")], 60)
+    assert reload.clock.waits == []
+    assert reload.world.running["a"].base_path == "/other"
+
+
+def test_reload_of_a_failing_model_says_why_and_the_change_stands(reload: Reload) -> None:
+    reload.will_be("b", LOADING)
+    reload.will_be("b", END, BAD)
+    error = reload.error(A, B)
+    assert isinstance(error, FailedPrecondition)
+    assert error.message == (
+        "1 model(s) did not become available: b: version 1 is END: bad checksum"
+    )
+    assert reload.world.models.names == ("a", "b")
+
+
+def test_reload_of_a_model_without_versions_ends_at_the_deadline(reload: Reload) -> None:
+    error = reload.error(A, B, timeout_seconds=7)
+    assert error.code == StatusCode.DEADLINE_EXCEEDED
+    assert error.message == (
+        "1 model(s) did not become available: b: no version found in '/b' (no_version_in_base_path)"
+    )
+    assert sum(reload.clock.waits) == 7
+
+
+def test_reload_names_every_model_that_did_not_come(reload: Reload) -> None:
+    reload.will_be("b", LOADING)
+    reload.will_be("c", END, BAD)
+    error = reload.error(A, B, C)
+    assert isinstance(error, FailedPrecondition)
+    assert "2 model(s)" in error.message
+    assert "b: version 1 is LOADING; c: version 1 is END" in error.message
+
+
+def test_reload_of_a_removed_model_that_comes_back_waits_for_its_new_life(reload: Reload) -> None:
+    reload.record("b", END, BAD)
+    reload.will_be("b", AVAILABLE)
+    reload.reloader.reload([A, B], 60)
+    assert reload.clock.events == []
+
+
+def test_reload_again_after_a_deadline_waits_for_the_same_model(reload: Reload) -> None:
+    reload.error(A, B, timeout_seconds=1)
+    reload.will_be("b", AVAILABLE)
+    assert reload.reloader.reload([A, B], 60).is_empty
+    assert reload.clock.events == []
+    reload.reloader.reload([A, B], 60)
+
+
+def test_reload_after_a_failure_that_was_told_does_not_tell_it_again(reload: Reload) -> None:
+    reload.will_be("b", END, BAD)
+    reload.error(A, B)
+    assert reload.reloader.reload([A, B], 60).is_empty
+
+
+def test_reload_that_cannot_be_planned_changes_nothing(reload: Reload) -> None:
+    reload.world.log.clear()
+    error = reload.error(B, B)
+    assert isinstance(error, InvalidConfig)
+    assert (reload.world.models.models, reload.world.log) == ((A,), [])
+
+
+def test_reload_that_waits_gives_way_to_a_newer_change(reload: Reload) -> None:
+    reload.clock.events.append(lambda: reload.reloader.change([A, B, C]))
+    error = reload.error(A, B)
+    assert error.code == StatusCode.ABORTED
+    assert reload.world.models.names == ("a", "b", "c")
+
+
+def test_reload_that_waits_ends_where_the_server_stops(reload: Reload) -> None:
+    reload.clock.events.append(reload.reloader.stop)
+    assert isinstance(reload.error(A, B), Unavailable)
+
+
+def test_change_after_the_stop_is_refused(reload: Reload) -> None:
+    reload.reloader.stop()
+    with pytest.raises(Unavailable, match="the server stops"):
+        reload.reloader.change([])
+    assert reload.world.models.names == ("a",)
+
+
+def test_change_of_settings_reaches_present_models_and_those_to_come(reload: Reload) -> None:
+    kept = ModelSettings(keep_previous_seconds=60)
+    with capture_logs() as logs:
+        reload.reloader.change(settings=SettingsByModel(kept))
+    assert reload.world.settings["a"] == kept
+    assert [log["changes"] for log in logs] == [
+        ("~ model a: settings keep_previous_seconds 0 -> 60",)
+    ]
+    reload.reloader.change([A, B])
+    assert reload.world.settings["b"] == kept
+
+
+def test_change_to_the_same_is_not_logged(reload: Reload) -> None:
+    with capture_logs() as logs:
+        reload.reloader.change([A])
+    assert logs == []
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ([], False),
+        ([(END, HEALTHY)], False),
+        ([(END, BAD)], True),
+        ([(END, BAD), (START, HEALTHY)], False),
+        ([(END, BAD), (LOADING, BAD)], False),
+        ([(END, BAD), (END, HEALTHY)], True),
+    ],
+)
+def test_has_failed_when_nothing_is_on_its_way(
+    states: list[tuple[ServableState, Health]], expected: bool
+) -> None:
+    statuses = [
+        ServableStatus(id=ServableId("m", version), state=state, health=health)
+        for version, (state, health) in enumerate(states)
+    ]
+    assert has_failed(statuses, ()) is expected
+    assert not has_failed(statuses, statuses)

@@ -1,0 +1,85 @@
+import pytest
+
+from serving.config import ModelConfig
+from serving.config_document import parse_config
+from serving.config_reload import ConfigReloader
+from serving.config_service import RELOAD_TIMEOUT_SECONDS, ConfigService
+from serving.errors import InvalidArgument, InvalidConfig, MillpondError, StatusCode
+from serving.model_settings import CanarySettings, ModelSettings
+from serving.model_settings_file import SettingsByModel
+from serving.protos import model_management_pb2, model_server_config_pb2
+from serving.servable import AVAILABLE
+from serving.version_selection import All, Latest, Specific
+from tests.unit.test_config_reload import Reload
+
+KEPT = ModelSettings(keep_previous_seconds=60, canary=CanarySettings(weight=0.5))
+
+
+class Service(Reload):
+    """The service on a reloader whose models are fakes."""
+
+    def __init__(self) -> None:
+        super().__init__(SettingsByModel(KEPT))
+        self.service = ConfigService(self.reloader, self.world.models)
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
+def request(*names: str) -> bytes:
+    message = model_management_pb2.ReloadConfigRequest(metric_names=["any"])
+    for name in names:
+        message.config.model_config_list.config.add(name=name, base_path=f"/{name}")
+    serialized: bytes = message.SerializeToString()
+    return serialized
+
+
+def test_reload_config_makes_the_change_and_answers_ok(service: Service) -> None:
+    service.will_be("b", AVAILABLE)
+    answer = service.service.reload_config(request("b"))
+    response = model_management_pb2.ReloadConfigResponse.FromString(answer)
+    assert (response.status.error_code, list(response.metric)) == (0, [])
+    assert service.world.models.names == ("b",)
+
+
+def test_reload_config_waits_for_a_new_model_as_long_as_it_says(service: Service) -> None:
+    with pytest.raises(MillpondError) as caught:
+        service.service.reload_config(request("a", "b"))
+    assert caught.value.code == StatusCode.DEADLINE_EXCEEDED
+    assert sum(service.clock.waits) == RELOAD_TIMEOUT_SECONDS
+
+
+def test_reload_config_of_junk_is_invalid(service: Service) -> None:
+    with pytest.raises(InvalidArgument, match="no ReloadConfigRequest"):
+        service.service.reload_config(b"\xff")
+
+
+def test_reload_config_of_no_model_is_invalid(service: Service) -> None:
+    with pytest.raises(InvalidConfig, match="request: no model in it"):
+        service.service.reload_config(request())
+    assert service.world.models.names == ("a",)
+
+
+def test_reload_config_of_custom_config_is_invalid(service: Service) -> None:
+    message = model_management_pb2.ReloadConfigRequest()
+    custom = model_server_config_pb2.ModelServerConfig()
+    custom.custom_model_config.SetInParent()
+    message.config.CopyFrom(custom)
+    with pytest.raises(InvalidConfig, match="custom_model_config is refused"):
+        service.service.reload_config(message.SerializeToString())
+
+
+def test_get_config_is_what_parse_config_reads(service: Service) -> None:
+    models = [
+        ModelConfig(name="a", base_path="/a", version_selection=All()),
+        ModelConfig(name="b", base_path="/b", version_selection=Latest(2), labels={"x": 1}),
+        ModelConfig(name="c", base_path="/c", version_selection=Specific(frozenset({1, 7}))),
+    ]
+    reloader: ConfigReloader = service.reloader
+    reloader.change(models)
+    parsed, settings = parse_config(service.service.get_config(b""))
+    assert parsed == service.world.models.models
+    assert [model.settings for model in parsed] == [KEPT, KEPT, KEPT]
+    assert settings.of("new") == KEPT

@@ -1,0 +1,161 @@
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from serving.clock import SystemClock
+from serving.config import ModelConfig
+from serving.config_watch import ConfigWatcher
+from serving.errors import InvalidConfig
+from serving.model_settings_file import SettingsByModel
+from tests.unit.fakes import FakeClock
+
+
+def config_text(*names: str) -> str:
+    configs = (f'config {{ name: "{name}" base_path: "/{name}" }}' for name in names)
+    return "model_config_list { " + " ".join(configs) + " }"
+
+
+class Watch:
+    """A watcher of two files, and each change that it asked for: names, and who has settings."""
+
+    def __init__(self, directory: Path) -> None:
+        self.config = directory / "models.config"
+        self.settings = directory / "settings.toml"
+        self.config.write_text(config_text("a"))
+        self.settings.write_text("")
+        self.changes: list[tuple[list[str] | None, list[str]]] = []
+        self.error: Exception | None = None
+        self.names = ["a"]
+        self.watcher = self.make(str(self.config), str(self.settings))
+        self.watcher.poll()
+        self.changes.clear()
+
+    def make(self, config_file: str, settings_file: str) -> ConfigWatcher:
+        return ConfigWatcher(
+            config_file,
+            settings_file,
+            period_seconds=5,
+            change=self.change,
+            model_names=lambda: self.names,
+            clock=FakeClock(),
+        )
+
+    def change(
+        self, models: Sequence[ModelConfig] | None, settings: SettingsByModel | None
+    ) -> None:
+        names = None if models is None else [model.name for model in models]
+        self.changes.append((names, list(settings.by_name if settings else ())))
+        if self.error is not None:
+            raise self.error
+        self.names = self.names if names is None else names
+
+    def refusals(self, poll_count: int = 2) -> list[str]:
+        """What is logged, in so many looks."""
+        with capture_logs() as logs:
+            for _ in range(poll_count):
+                self.watcher.poll()
+        assert {log["event"] for log in logs} <= {"config_refused"}
+        return [log["reason"] for log in logs]
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Watch:
+    return Watch(tmp_path)
+
+
+def test_watcher_first_look_applies_what_was_edited_while_the_server_started(watch: Watch) -> None:
+    watch.make(str(watch.config), "").poll()
+    assert watch.changes == [(["a"], [])]
+
+
+def test_watcher_files_that_are_the_same_change_nothing(watch: Watch) -> None:
+    watch.config.write_text(config_text("a"))
+    watch.watcher.poll()
+    assert watch.changes == []
+
+
+def test_watcher_edited_config_is_applied_once(watch: Watch) -> None:
+    watch.config.write_text(config_text("a", "b"))
+    watch.watcher.poll()
+    watch.watcher.poll()
+    assert watch.changes == [(["a", "b"], [])]
+
+
+def test_watcher_edited_settings_leave_the_models_as_they_are(watch: Watch) -> None:
+    # As an RPC has made them: the config file has no model b.
+    watch.names = ["a", "b"]
+    watch.settings.write_text("[models.b]\nkeep_previous_seconds = 5")
+    watch.watcher.poll()
+    assert watch.changes == [(None, ["b"])]
+
+
+def test_watcher_config_without_a_model_that_has_settings_is_refused(watch: Watch) -> None:
+    watch.settings.write_text("[models.a]")
+    watch.watcher.poll()
+    watch.config.write_text(config_text("b"))
+    (reason,) = watch.refusals()
+    assert "models.a: no model 'a' is configured" in reason
+    assert watch.changes == [(None, ["a"])]
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "message"),
+    [
+        ("model_config_list {", "", "models.config: no text protobuf"),
+        ("", "", "models.config: no model in it"),
+        (config_text("a", "a"), "", "'a' is there twice"),
+        (config_text("a"), "[default", "settings.toml: no TOML"),
+        (config_text("a"), "[default]\nx = 1", "settings.toml: default: 'x' is unknown"),
+    ],
+)
+def test_watcher_bad_file_is_told_once_and_changes_nothing(
+    watch: Watch, config: str, settings: str, message: str
+) -> None:
+    watch.config.write_text(config)
+    watch.settings.write_text(settings)
+    (reason,) = watch.refusals(3)
+    assert message in reason
+    assert watch.changes == []
+
+
+def test_watcher_file_that_is_gone_is_told_once_and_taken_when_it_is_back(watch: Watch) -> None:
+    watch.config.unlink()
+    (reason,) = watch.refusals()
+    assert "models.config: cannot be read" in reason
+    watch.config.write_text(config_text("b"))
+    watch.watcher.poll()
+    assert watch.changes == [(["b"], [])]
+
+
+def test_watcher_change_that_is_refused_is_told_once(watch: Watch) -> None:
+    watch.error = InvalidConfig("model 'b' cannot be")
+    watch.config.write_text(config_text("b"))
+    assert watch.refusals() == ["model 'b' cannot be"]
+    assert watch.changes == [(["b"], [])]
+
+
+def test_watcher_without_config_file_looks_at_settings_alone(watch: Watch) -> None:
+    watch.settings.write_text("[models.a]")
+    watch.make("", str(watch.settings)).poll()
+    assert watch.changes == [(None, ["a"])]
+
+
+def test_watcher_thread_looks_at_once_and_stops_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "models.config"
+    path.write_text(config_text("a"))
+    has_looked = threading.Event()
+    watcher = ConfigWatcher(
+        str(path),
+        "",
+        period_seconds=3600,
+        change=lambda models, settings: has_looked.set(),
+        model_names=list,
+        clock=SystemClock(),
+    )
+    watcher.start()
+    assert has_looked.wait(10)
+    watcher.stop()
+    assert watcher.join(timeout_seconds=10)

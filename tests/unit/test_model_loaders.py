@@ -1,0 +1,90 @@
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.config import ModelConfig
+from serving.errors import Cancelled
+from serving.loader import LoadSettings, SavedModelLoader
+from serving.model_loaders import ModelLoaders, serving_count
+from serving.model_settings import GateMode, GateSettings, ModelSettings
+from serving.reservoirs import Reservoirs
+from serving.restore_pace import FixedPace
+from serving.servable import ServableId
+from serving.version_selection import All, Latest, Specific, VersionSelection
+from tests.unit.fakes import FakeClock, FakePlane
+
+M = ModelConfig(name="m", base_path="/m")
+
+
+def nothing(*arguments: Any, **more: Any) -> Any:
+    """A warm-up that no test here runs."""
+
+
+@pytest.fixture
+def plane() -> FakePlane:
+    return FakePlane()
+
+
+@pytest.fixture
+def loaders(plane: FakePlane) -> ModelLoaders:
+    settings = LoadSettings(
+        tags=("serve",), warm_up=nothing, self_warm_up=nothing, pace=FixedPace(0)
+    )
+    reservoirs = Reservoirs(partial(plane.RequestReservoir, request_count_max=1))
+    return ModelLoaders(settings, reservoirs=reservoirs, plane=plane, clock=FakeClock())
+
+
+def settings_of(loaders: ModelLoaders, name: str = "m") -> LoadSettings:
+    loader = loaders.make(ServableId(name, 1), str(Path("/m/1")))
+    assert isinstance(loader, SavedModelLoader)
+    return loader._settings
+
+
+def test_make_for_a_model_that_is_not_configured_is_cancelled(loaders: ModelLoaders) -> None:
+    loaders.set_models([M])
+    with pytest.raises(Cancelled, match="n/1: its model is no longer configured"):
+        loaders.make(ServableId("n", 1), "/n/1")
+
+
+def test_make_goes_by_what_is_configured_at_the_time(loaders: ModelLoaders) -> None:
+    gates = GateSettings(signature=GateMode.ENFORCE)
+    loaders.set_models([M])
+    assert settings_of(loaders).gates() == GateSettings()
+    loaders.set_models(
+        [
+            ModelConfig(
+                name="m",
+                base_path="/m",
+                version_selection=Latest(3),
+                settings=ModelSettings(gates=gates),
+            )
+        ]
+    )
+    assert (settings_of(loaders).gates(), settings_of(loaders).serving_count) == (gates, 3)
+
+
+def test_reservoir_of_a_model_lasts_as_long_as_it_is_configured(
+    loaders: ModelLoaders, plane: FakePlane
+) -> None:
+    loaders.set_models([M])
+    loaders.set_models([ModelConfig(name="m", base_path="/other")])
+    (first,) = plane.reservoirs
+    assert settings_of(loaders).reservoir is first
+    loaders.set_models([])
+    loaders.set_models([M])
+    assert settings_of(loaders).reservoir is plane.reservoirs[1]
+
+
+@pytest.mark.parametrize(
+    ("selection", "count"),
+    [
+        (Latest(2), 2),
+        (All(), 1),
+        (Specific(frozenset()), 1),
+        (Specific(frozenset({1, 2, 3})), 3),
+    ],
+)
+def test_serving_count_of_a_selection(selection: VersionSelection, count: int) -> None:
+    assert serving_count(selection) == count

@@ -1,0 +1,193 @@
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.config import ModelConfig
+from serving.config_plan import plan_change
+from serving.found_versions import Note
+from serving.model_settings import ModelSettings
+from serving.servable import AspiredVersion
+from serving.served_models import ServedModels
+from serving.version_selection import Latest, VersionSelection
+from tests.unit.test_config_plan import CONFIGS
+
+A = ModelConfig(name="a", base_path="/a")
+B = ModelConfig(name="b", base_path="/b", labels={"stable": 1})
+KEPT = ModelSettings(keep_previous_seconds=60)
+
+
+class FakeSource:
+    """A source that notes in its world what it is told."""
+
+    def __init__(self, world: "World", model: ModelConfig) -> None:
+        self.world = world
+        self.name = model.name
+        self.base_path = model.base_path
+        self.selection = model.version_selection
+        self.barred: frozenset[int] = frozenset()
+        self.is_over_in_time = True
+
+    def _say(self, what: str) -> None:
+        self.world.log.append(f"{self.name} {what}")
+
+    def start(self) -> None:
+        if self.name in self.world.refused:
+            raise RuntimeError("can't start new thread")
+        # A load or a listener may ask for its model from here on.
+        assert self.name in self.world.loaders
+        assert self.name in self.world.models.names
+        self.world.running[self.name] = self
+        self._say("start")
+
+    def stop(self) -> None:
+        self.world.running.pop(self.name, None)
+        self._say("stop")
+
+    def join(self, timeout_seconds: float) -> bool:
+        del timeout_seconds
+        return self.is_over_in_time
+
+    def set_selection(self, selection: VersionSelection) -> None:
+        self.selection = selection
+        self._say(f"select {selection}")
+
+    def set_barred(self, versions: frozenset[int]) -> None:
+        self.barred = versions
+
+    def set_base_path(self, base_path: str) -> None:
+        self.base_path = base_path
+        self._say(f"base_path {base_path}")
+
+    def notes(self) -> list[Note]:
+        return [Note.of("no_version_in_base_path")]
+
+
+class World:
+    """Everything around the served models, as fakes that keep what they are told."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.refused: set[str] = set()
+        self.running: dict[str, FakeSource] = {}
+        self.loaders: list[str] = []
+        self.labels: dict[str, Mapping[str, int]] = {}
+        self.settings: dict[str, ModelSettings] = {}
+        self.names: Sequence[str] = ()
+        self.models = ServedModels(
+            make_source=lambda model: FakeSource(self, model),
+            set_loaders=self.set_loaders,
+            manager=self,
+            set_labels=self.set_labels,
+            names_changed=self.set_names,
+        )
+
+    def set_loaders(self, models: Sequence[ModelConfig]) -> None:
+        self.loaders = [model.name for model in models]
+
+    def set_labels(self, name: str, labels: Mapping[str, int]) -> None:
+        self.labels[name] = labels
+        self.log.append(f"{name} labels {dict(labels)}")
+
+    def set_names(self, names: Sequence[str]) -> None:
+        self.names = names
+
+    def set_settings(self, name: str, settings: ModelSettings) -> None:
+        self.settings[name] = settings
+        self.log.append(f"{name} settings")
+
+    def set_aspired(self, name: str, versions: Sequence[AspiredVersion]) -> None:
+        assert list(versions) == []
+        self.log.append(f"{name} unload")
+
+    def configure(self, *models: ModelConfig) -> list[str]:
+        """What is said while these become the models."""
+        self.log.clear()
+        self.models.apply(plan_change(self.models.models, models))
+        return self.log
+
+
+def test_served_models_added_model_is_labelled_before_its_source_starts() -> None:
+    world = World()
+    assert world.configure(B) == ["b settings", "b labels {'stable': 1}", "b start"]
+    assert world.models.names == world.names == ("b",)
+    assert world.models.base_path("b") == "/b"
+    assert [note.event for note in world.models.notes("b")] == ["no_version_in_base_path"]
+
+
+def test_served_models_removed_model_stops_looking_before_it_is_unloaded() -> None:
+    world = World()
+    world.configure(A, B)
+    assert world.configure(A) == ["b stop", "b labels {}", "b unload"]
+    assert (world.loaders, world.names) == (["a"], ("a",))
+    assert (world.models.base_path("b"), world.models.notes("b")) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        (replace(B, base_path="/other"), "b base_path /other"),
+        (replace(B, version_selection=Latest(3)), "b select latest 3"),
+        (replace(B, labels={"stable": 2}), "b labels {'stable': 2}"),
+        (replace(B, settings=KEPT), "b settings"),
+        (B, None),
+    ],
+)
+def test_served_models_changed_model_hears_only_of_what_changed(
+    after: ModelConfig, said: str | None
+) -> None:
+    world = World()
+    world.configure(A, B)
+    assert world.configure(A, after) == ([said] if said else [])
+    assert world.models.models == (A, after)
+
+
+def test_served_models_source_that_cannot_start_changes_nothing() -> None:
+    world = World()
+    world.configure(A)
+    world.refused = {"c"}
+    with pytest.raises(RuntimeError, match="new thread"):
+        world.configure(replace(A, base_path="/other"), B, replace(B, name="c"))
+    assert world.models.models == (A,)
+    assert (world.loaders, list(world.running)) == (["a"], ["a"])
+    assert world.running["a"].base_path == "/a"
+    assert world.log[-3:] == ["b stop", "b labels {}", "b unload"]
+
+
+def test_served_models_bars_reach_the_source_of_the_model() -> None:
+    world = World()
+    world.configure(A, B)
+    world.models.set_barred("b", frozenset({2}))
+    world.models.set_barred("gone", frozenset({2}))
+    barred = {name: source.barred for name, source in world.running.items()}
+    assert barred == {"a": frozenset(), "b": frozenset({2})}
+
+
+@pytest.mark.parametrize("is_over_in_time", [True, False])
+def test_served_models_join_says_whether_all_sources_have_ended(is_over_in_time: bool) -> None:
+    world = World()
+    world.configure(A, B)
+    world.running["a"].is_over_in_time = is_over_in_time
+    world.models.stop()
+    assert world.models.join(0.1) is is_over_in_time
+    assert world.running == {}
+
+
+@given(st.lists(CONFIGS, max_size=4))
+def test_served_models_after_any_changes_all_is_as_the_last_says(
+    configs: list[list[ModelConfig]],
+) -> None:
+    world = World()
+    for models in configs:
+        world.configure(*models)
+        by_name = {model.name: model for model in models}
+        assert set(world.loaders) == set(world.names) == world.running.keys() == by_name.keys()
+        for name, model in by_name.items():
+            source = world.running[name]
+            assert (source.base_path, source.selection) == (
+                model.base_path,
+                model.version_selection,
+            )
+            assert (world.labels[name], world.settings[name]) == (model.labels, model.settings)
