@@ -6,6 +6,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +96,7 @@ def measure_drops(exports: DemoModel, count: int, clock: Clock) -> Sequence[floa
             _pause(clock, _PAUSE_SECONDS)
             dropped_ns = clock.now_ns()
             series.drop(version)
-            event = server.wait_for_event(
-                lambda event, wanted=version: _is_available(event, wanted), _TIMEOUT_SECONDS
-            )
+            event = server.wait_for_event(partial(_is_available, version), _TIMEOUT_SECONDS)
             took_ns = log_clock.instant_ns(event) - dropped_ns
             found.append((took_ns - event["load_seconds"] * NS_PER_SECOND) / 1e6)
     return found
@@ -124,7 +123,7 @@ def _serving(
     return server, series
 
 
-def _is_available(event: LogEvent, version: int) -> bool:
+def _is_available(version: int, event: LogEvent) -> bool:
     return (event["event"], event.get("version")) == ("version_available", version)
 
 

@@ -44,6 +44,8 @@ from serving._data_plane import (  # noqa: E402  TensorFlow comes first, see abo
     check_saved_model,
     enter_background_thread,
     initialize,
+    mark_request_memory_peak,
+    request_memory_peak_rise_bytes,
     request_memory_statistics,
 )
 
@@ -68,5 +70,7 @@ __all__ = [
     "check_saved_model",
     "enter_background_thread",
     "initialize",
+    "mark_request_memory_peak",
+    "request_memory_peak_rise_bytes",
     "request_memory_statistics",
 ]

@@ -51,14 +51,17 @@ class Stream:
     @property
     def previous(self) -> int | None:
         """The one that stays for a rollback, or to be allowed again after one: superseded, the highest
-        that is not barred, else of those that are.
+        that is not barred, else of those that are. A higher one that was withdrawn is neither: it
+        would go on answering.
         """
         ready = self.ready_versions
-        if not any(version in self.aspired for version in ready):
+        newest = max((version for version in ready if version in self.aspired), default=None)
+        if newest is None:
             return None
         others = [version for version in ready if version not in self.aspired]
-        sound = [version for version in others if version not in self.barred]
-        return max(sound or others, default=None)
+        sound = [item for item in others if item not in self.barred and item < newest]
+        barred = [item for item in others if item in self.barred]
+        return max(sound or barred, default=None)
 
     @property
     def is_resource_preserving(self) -> bool:

@@ -38,7 +38,7 @@ def test_command_line_that_cannot_be_ends_with_status_2_and_says_why(
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str], command: str):
     assert status_of(command, "--help") == 0
-    assert "--rate" in capsys.readouterr().out
+    assert "--json" in capsys.readouterr().out
 
 
 def test_options_left_out_are_those_of_the_contract():

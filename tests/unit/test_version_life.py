@@ -70,6 +70,15 @@ def test_previous_version_makes_place_for_the_next_one_before_that_loads() -> No
     assert world.states() == {1: END, 2: AVAILABLE, 3: AVAILABLE}
 
 
+def test_version_that_is_withdrawn_is_not_kept_and_the_previous_one_needs_no_load() -> None:
+    world = world_with(KEEP)
+    world.settle(1)
+    world.settle(2)
+    world.settle(1)
+    assert world.states() == {1: AVAILABLE, 2: END}
+    assert world.loading.loads == [ServableId("m", 1), ServableId("m", 2)]
+
+
 def test_nothing_is_kept_of_a_model_that_is_gone() -> None:
     world = world_with(KEEP)
     world.settle(1)
