@@ -1,0 +1,317 @@
+"""Other models, policies and labels for a server that runs: by RPC, by file, and by `millpond config`."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from serving import ModelServer
+from serving.client import Client
+from serving.config_service import RELOAD_CONFIG
+from serving.errors import FailedPrecondition, InvalidArgument, NotFound
+from serving.model_config_file import encode_model_config
+from serving.protos import get_model_status_pb2, model_management_pb2
+from serving.servable import AVAILABLE, END
+from tests.integration.clients import (
+    SERVING,
+    Caller,
+    SteadyClients,
+    array,
+    caller_to,
+    is_right,
+    predict_request,
+    refusal,
+    wait_for_states,
+    wait_until,
+)
+from tests.integration.conftest import StartServer
+from tests.integration.exports import SMALL_SHARD, ScaleModel, flip_a_byte
+
+X = np.array([1, 2, 3], np.float32)
+
+
+class Models:
+    """A config file, and one base path for each model that it may name."""
+
+    def __init__(self, directory: Path, scale_model: ScaleModel) -> None:
+        self.directory = directory
+        self.file = directory / "models.config"
+        self._scale_model = scale_model
+
+    def drop(self, name: str, *versions: int) -> None:
+        (self.directory / name).mkdir(exist_ok=True)
+        for version in versions:
+            self._scale_model.write(self.directory / name, version)
+
+    def configure(self, **models: str) -> bytes:
+        """Writes the file, replaced at once, and returns it as clients send it. Values are fields."""
+        configs = (
+            f'config {{ name: "{name}" base_path: "{self.directory / name}" {fields} }}'
+            for name, fields in models.items()
+        )
+        beside = self.file.with_suffix(".partial")
+        beside.write_text(f"model_config_list {{ {' '.join(configs)} }}")
+        beside.rename(self.file)
+        return encode_model_config(self.file)
+
+
+@pytest.fixture
+def models(tmp_path: Path, scale_model: ScaleModel) -> Models:
+    models = Models(tmp_path, scale_model)
+    models.drop("a", 1)
+    models.configure(a="")
+    return models
+
+
+@pytest.fixture
+def server(start_server: StartServer, models: Models) -> ModelServer:
+    server = start_server(model_config_file=models.file)
+    server.wait_until_available("a", 1)
+    return server
+
+
+@pytest.fixture
+def client(server: ModelServer) -> Iterator[Client]:
+    with Client(server.target) as client:
+        yield client
+
+
+@pytest.fixture
+def caller(server: ModelServer) -> Iterator[Caller]:
+    with caller_to(server.target) as caller:
+        yield caller
+
+
+def request_for(name: str, *, version: int | None = None, label: str | None = None) -> Any:
+    request = predict_request(name, {"x": X}, version=version)
+    if label is not None:
+        request.model_spec.version_label = label
+    return request
+
+
+def answering(caller: Caller, name: str, label: str | None = None) -> int:
+    """The version that answers, whose answer is right."""
+    response = caller.predict(request_for(name, label=label))
+    version: int = response.model_spec.version.value
+    assert is_right(array(response.outputs["y"]), ScaleModel.answer(version, X))
+    return version
+
+
+def labelled(label: str, version: int) -> str:
+    return f'version_labels {{ key: "{label}" value: {version} }}'
+
+
+def millpond(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "serving", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+
+
+# --- By RPC ---------------------------------------------------------------------------------------
+
+
+def test_reload_adds_a_model_and_answers_once_it_serves(
+    models: Models, client: Client, caller: Caller
+) -> None:
+    models.drop("b", 7)
+    client.reload_config(models.configure(a="", b=""))
+    assert (answering(caller, "b"), answering(caller, "a")) == (7, 1)
+    assert caller.health("b") == SERVING
+
+
+def test_reload_removes_a_model_and_forgets_its_health(
+    models: Models, client: Client, caller: Caller
+) -> None:
+    models.drop("b", 7)
+    client.reload_config(models.configure(a="", b=""))
+    client.reload_config(models.configure(b=""))
+    wait_for_states(client, "a", {1: END})
+    code, _ = refusal(lambda: caller.predict(request_for("a")))
+    assert code == grpc.StatusCode.NOT_FOUND
+    assert refusal(lambda: caller.health("a"))[0] == grpc.StatusCode.NOT_FOUND
+    assert (answering(caller, "b"), caller.health("")) == (7, SERVING)
+
+
+@pytest.mark.parametrize("poll_wait_seconds", [0, -1, 0.05])
+def test_reload_changes_a_version_policy_also_where_nothing_is_polled(
+    start_server: StartServer, models: Models, poll_wait_seconds: float
+) -> None:
+    models.drop("b", 5, 6)
+    server = start_server(
+        model_config_file=models.file, file_system_poll_wait_seconds=poll_wait_seconds
+    )
+    with Client(server.target) as client, caller_to(server.target) as caller:
+        if poll_wait_seconds >= 0:
+            server.wait_until_available("a", 1)
+        models.drop("a", 2, 3)
+        policy = "model_version_policy { specific { versions: 1 versions: 3 } }"
+        client.reload_config(models.configure(a=policy))
+        wait_for_states(client, "a", {1: AVAILABLE, 3: AVAILABLE})
+        assert answering(caller, "a") == 3
+        assert 2 not in {
+            status.version for status in client.model_status("a") if status.state != END
+        }
+
+
+def test_reload_brings_a_label_and_its_version_in_one_change_and_moves_it_back(
+    models: Models, client: Client, caller: Caller
+) -> None:
+    both = "model_version_policy { specific { versions: 1 versions: 2 } }"
+    client.reload_config(models.configure(a=labelled("stable", 1)))
+    assert answering(caller, "a", "stable") == 1
+    models.drop("a", 2)
+    client.reload_config(models.configure(a=f"{both} {labelled('stable', 2)}"))
+    # Until version 2 serves, the label is where it was: no request with it fails.
+    wait_until(lambda: answering(caller, "a", "stable") == 2, "the label to move")
+    client.reload_config(models.configure(a=f"{both} {labelled('stable', 1)}"))
+    assert answering(caller, "a", "stable") == 1
+    assert answering(caller, "a") == 2
+
+
+def test_reload_label_is_honoured_by_model_status(
+    models: Models, client: Client, caller: Caller
+) -> None:
+    client.reload_config(models.configure(a=labelled("stable", 1)))
+    request = get_model_status_pb2.GetModelStatusRequest()
+    request.model_spec.name = "a"
+    request.model_spec.version_label = "stable"
+    (status,) = caller.model_status(request).model_version_status
+    assert (status.version, status.state) == (1, AVAILABLE)
+    request.model_spec.version_label = "next"
+    code, message = refusal(lambda: caller.model_status(request))
+    assert code == grpc.StatusCode.INVALID_ARGUMENT
+    assert message == "Unrecognized servable version label: next; known: stable"
+
+
+def test_reload_that_cannot_be_changes_nothing_and_requests_go_on(
+    server: ModelServer, models: Models, client: Client
+) -> None:
+    models.drop("b", 7)
+    config = models.configure(
+        a="", b=labelled("stable", 9) + "model_version_policy { specific {} }"
+    )
+
+    def fault(response: Any) -> str:
+        version = response.model_spec.version.value
+        good = is_right(array(response.outputs["y"]), ScaleModel.answer(version, X))
+        return "" if good else f"version {version} answered {response}"
+
+    clients = SteadyClients(server.target, request_for("a"), fault)
+    with clients.running():
+        clients.wait_for_answers_of(1, 20)
+        with pytest.raises(InvalidArgument, match="label 'stable' is of version 9"):
+            client.reload_config(config)
+        clients.wait_for_answers_of(1, 20)
+    with pytest.raises(NotFound):
+        client.model_status("b")
+    assert [model.name for model in client.config()[0]] == ["a"]
+
+
+def test_reload_of_a_corrupt_model_says_so_while_others_serve(
+    models: Models, client: Client, caller: Caller
+) -> None:
+    models.drop("b", 7)
+    flip_a_byte(models.directory / "b" / "7" / SMALL_SHARD, 0)
+    with pytest.raises(FailedPrecondition, match=r"1 model\(s\) did not become available: b: .*7"):
+        client.reload_config(models.configure(a="", b=""))
+    assert answering(caller, "a") == 1
+
+
+def test_reload_that_waits_leaves_status_alone_and_gives_way_to_the_next(
+    models: Models, client: Client, caller: Caller
+) -> None:
+    request = model_management_pb2.ReloadConfigRequest()
+    request.config.ParseFromString(models.configure(a="", empty=""))
+    reload: Any = caller.channel.unary_unary(RELOAD_CONFIG)
+    waiting = reload.future(request.SerializeToString(), timeout=30)
+    wait_until(lambda: len(client.config()[0]) == 2, "the model to be configured")
+    assert [status.version for status in client.model_status("a")] == [1]
+    client.reload_config(models.configure(a=""))
+    code, message = refusal(waiting.result)
+    assert code == grpc.StatusCode.ABORTED
+    assert "again before the new models had come" in message
+
+
+# --- By file --------------------------------------------------------------------------------------
+
+
+def test_edited_files_are_applied_and_bad_ones_are_told_once(
+    start_server: StartServer, models: Models
+) -> None:
+    settings = models.directory / "settings.toml"
+    settings.write_text("")
+    server = start_server(
+        model_config_file=models.file,
+        model_settings_file=settings,
+        model_config_file_poll_wait_seconds=0.05,
+    )
+    server.wait_until_available("a", 1)
+    models.file.write_text("model_config_list {")
+    refused = server.wait_for_event(lambda event: event["event"] == "config_refused", 30)
+    assert "no text protobuf" in refused["reason"]
+
+    models.drop("b", 7)
+    models.configure(a="", b="")
+    server.wait_until_available("b", 7)
+    settings.write_text("[models.b]\nkeep_previous_seconds = 60")
+    with Client(server.target) as client:
+        wait_until(lambda: client.config()[0][1].settings.keep_previous_seconds, "the settings")
+        assert [status.version for status in client.model_status("a")] == [1]
+    assert sum(event["event"] == "config_refused" for event in server.events()) == 1
+
+
+# --- By command -----------------------------------------------------------------------------------
+
+
+def test_config_plan_prints_what_would_change_and_changes_nothing(
+    server: ModelServer, models: Models, client: Client
+) -> None:
+    settings = models.directory / "settings.toml"
+    settings.write_text('[models.a.gates]\nsignature = "enforce"')
+    models.configure(a=labelled("stable", 1), b="")
+    done = millpond(
+        *("config", "plan", models.file, "--target", server.target, "--settings", settings)
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        f"+ model b: {models.directory / 'b'}, versions latest 1",
+        "~ model a: labels stable - -> 1",
+        "~ model a: settings gates.signature warn -> enforce",
+    ]
+    assert [model.name for model in client.config()[0]] == ["a"]
+
+
+def test_config_apply_has_the_server_serve_what_the_file_says(
+    server: ModelServer, models: Models, caller: Caller
+) -> None:
+    models.drop("b", 7)
+    models.configure(a="", b=labelled("stable", 7))
+    done = millpond("config", "apply", models.file, "--target", server.target)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (
+        done.stdout == f"+ model b: {models.directory / 'b'}, versions latest 1, labels stable 7\n"
+    )
+    assert answering(caller, "b", "stable") == 7
+    again = millpond("config", "plan", models.file, "--target", server.target)
+    assert again.stdout == "no changes\n"
+
+
+def test_config_of_a_bad_file_exits_one_with_the_reason(
+    server: ModelServer, models: Models
+) -> None:
+    models.file.write_text("model_config_list {}")
+    done = millpond("config", "apply", models.file, "--target", server.target)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"millpond config apply: {models.file}: no model in it; "
+        "add model_config_list { config { ... } }\n"
+    )
