@@ -61,7 +61,7 @@ class ConfigReloader:
         The settings within `models` do not count. Raises InvalidConfig where the change cannot be,
         Unavailable where the server stops, and then nothing has changed.
         """
-        return self._change(models, settings)[0]
+        return self._change(models, settings, is_awaited=False)[0]
 
     def reload(self, models: Sequence[ModelConfig], timeout_seconds: float) -> ConfigPlan:
         """`change`, and then waits until each new model has a version AVAILABLE or has failed.
@@ -72,7 +72,7 @@ class ConfigReloader:
         has not come after `timeout_seconds`, both naming each and the reason; ABORTED where a newer
         change came in between.
         """
-        plan, count = self._change(models, None)
+        plan, count = self._change(models, None, is_awaited=True)
         with self._changed:
             names = [model.name for model in plan.added]
             if plan.is_empty:
@@ -88,9 +88,13 @@ class ConfigReloader:
             self._changed.notify_all()
 
     def _change(
-        self, models: Sequence[ModelConfig] | None, settings: SettingsByModel | None
+        self,
+        models: Sequence[ModelConfig] | None,
+        settings: SettingsByModel | None,
+        *,
+        is_awaited: bool,
     ) -> tuple[ConfigPlan, int]:
-        """What was done, and which change it was."""
+        """What was done, and which change it was; one that is empty and not awaited is none."""
         with self._changing:
             if self._is_stopping:
                 raise Unavailable("the server stops; its configuration stays as it is")
@@ -104,7 +108,7 @@ class ConfigReloader:
             self._served.apply(plan)
             self._settings = settings
             with self._changed:
-                self._change_count += 1
+                self._change_count += is_awaited or not plan.is_empty
                 count = self._change_count
                 self._stale |= {model.name: stale.get(model.name, ()) for model in plan.added}
                 for model in plan.removed:

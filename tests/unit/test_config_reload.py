@@ -168,6 +168,20 @@ def test_reload_that_waits_gives_way_to_a_newer_change(reload: Reload) -> None:
     assert reload.world.models.names == ("a", "b", "c")
 
 
+def test_reload_that_waits_does_not_mind_a_change_to_the_same(reload: Reload) -> None:
+    reload.clock.events.append(lambda: reload.reloader.change([A, B]))
+    reload.will_be("b", AVAILABLE)
+    reload.reloader.reload([A, B], 60)
+    assert reload.clock.events == []
+
+
+def test_reload_that_waits_gives_way_to_the_same_asked_for_again(reload: Reload) -> None:
+    again: list[MillpondError] = []
+    reload.clock.events.append(lambda: again.append(reload.error(A, B, timeout_seconds=1)))
+    assert reload.error(A, B).code == StatusCode.ABORTED
+    assert [error.code for error in again] == [StatusCode.DEADLINE_EXCEEDED]
+
+
 def test_reload_that_waits_ends_where_the_server_stops(reload: Reload) -> None:
     reload.clock.events.append(reload.reloader.stop)
     assert isinstance(reload.error(A, B), Unavailable)

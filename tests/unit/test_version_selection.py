@@ -3,7 +3,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import InvalidConfig
-from serving.version_selection import All, Latest, Selected, Specific, VersionSelection
+from serving.version_selection import (
+    All,
+    Latest,
+    Selected,
+    Specific,
+    VersionSelection,
+    select_unbarred,
+)
 
 VERSIONS = st.frozensets(st.integers(0, 2**63 - 1))
 SELECTIONS: st.SearchStrategy[VersionSelection] = st.one_of(
@@ -62,3 +69,32 @@ def test_specific_versions_are_selected_or_missing(
     selected = Specific(wanted).select(found)
     assert {*selected.versions, *selected.missing} == wanted
     assert not found.intersection(selected.missing)
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        (Latest(1), Selected((2,))),
+        (Latest(2), Selected((1, 2))),
+        (All(), Selected((1, 2))),
+        (Specific(frozenset({1, 3})), Selected((1,))),
+        (Specific(frozenset({1, 3, 4})), Selected((1,), missing=(4,))),
+    ],
+)
+def test_barred_version_is_not_selected_and_not_missing(
+    selection: VersionSelection, expected: Selected
+) -> None:
+    assert select_unbarred(selection, [1, 2, 3], {3}) == expected
+
+
+@pytest.mark.parametrize(
+    ("selection", "text"),
+    [
+        (Latest(2), "latest 2"),
+        (All(), "all"),
+        (Specific(frozenset({10, 9})), "specific 9, 10"),
+        (Specific(frozenset()), "specific (none)"),
+    ],
+)
+def test_selection_reads_as_people_say_it(selection: VersionSelection, text: str) -> None:
+    assert str(selection) == text
