@@ -43,7 +43,7 @@ from serving.servable import GateVerdict
 from serving.tensor_compare import Comparison, Tolerance, compare_responses
 from warmup.prediction_log import PREDICT, WARM_UP_FILE, Log, has_response, kind_of, read_logs
 
-REQUEST_COUNT_MAX = 64
+REQUEST_COUNT_MAX = 32
 """Of those that both versions are sent: with more a swap takes longer and the verdict is the same."""
 
 REQUEST_BYTES_MAX = 64 * 2**20

@@ -14,7 +14,7 @@ from serving.model_settings import GateMode, GateSettings
 from serving.servable import Servable
 from serving.tensor_compare import Comparison, compare_responses
 
-TIME_BUDGET_SECONDS = 2.0
+TIME_BUDGET_SECONDS = 0.5
 """Of a comparison of given requests. Slow models get fewer rounds, then fewer requests: a swap is
 not to wait for a bench."""
 

@@ -347,12 +347,12 @@ def test_latency_is_measured_in_turn(swap: Swap):
 def test_latency_of_slow_models_keeps_to_its_budget(swap: Swap):
     swap.keep(*range(50))
     for servable in (swap.old, swap.candidate):
-        swap.takes(servable, 0.3)
+        swap.takes(servable, 0.075)
     started_ns = swap.clock.now_ns()
     verdict = swap.verdict("latency", drift=ENFORCE)
     seconds = (swap.clock.now_ns() - started_ns) / 1e9
     assert verdict.figures["request_count"] == 4
-    assert seconds < TIME_BUDGET_SECONDS + 0.6
+    assert seconds < TIME_BUDGET_SECONDS + 0.15
 
 
 def test_latency_and_drift_share_their_requests(swap: Swap):
