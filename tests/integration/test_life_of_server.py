@@ -226,11 +226,12 @@ def test_health_watch_that_its_client_leaves_is_forgotten(slow_server: ModelServ
 def test_model_status_through_a_swap_has_the_wires_states_in_order(
     slow_server: ModelServer, slow_export: Path, slow_base_path: Path, tmp_path: Path
 ):
-    # Slow on both ends: the new version warms up, the old one has a request to finish.
+    # Slow on both ends: the new version warms up and is compared with the old one, each by that
+    # record, and the old one has a request to finish after it.
     version = shutil.copytree(slow_export, tmp_path / "second")
-    write_warm_up(version, "slow", [{"seconds": np.float64(0.7)}])
+    write_warm_up(version, "slow", [{"seconds": np.float64(0.3)}])
     with caller_to(slow_server.target) as caller, Client(slow_server.target) as client:
-        running = caller.start_predict(slow_request(2.5))
+        running = caller.start_predict(slow_request(4))
         wait_until_busy(slow_server)
         drop(version, slow_base_path, 2)
         seen: list[dict[int, Any]] = []

@@ -55,7 +55,7 @@ def test_arenas_version_needs_room_for_its_graph_and_what_warm_up_took_before() 
     memory.failed(ID)
     memory.take(ID, load_of(450 * MB), graph_bytes=50 * MB)
     memory.failed(ID)
-    with pytest.raises(ResourceExhausted, match="601.0 MB with its graph and warm-up"):
+    with pytest.raises(ResourceExhausted, match=r"601\.0 MB with its graph and warm-up"):
         memory.take(ID, load_of(451 * MB), graph_bytes=50 * MB)
     memory.forget("m")
     memory.take(ID, load_of(451 * MB), graph_bytes=50 * MB)
