@@ -12,6 +12,12 @@ from serving.config import ModelConfig
 from serving.errors import InvalidConfig, MillpondError
 from serving.model_settings_file import SettingsByModel, parse_model_settings
 
+SETTLE_SECONDS = 0.1
+"""An edited file that stays the same for so long has been written to its end."""
+
+SETTLE_LOOKS_MAX = 20
+"""A file that goes on changing is taken as it is then: it may never rest."""
+
 Change = Callable[[Sequence[ModelConfig] | None, SettingsByModel | None], object]
 _log = structlog.get_logger(__name__)
 
@@ -74,7 +80,7 @@ class ConfigWatcher:
 
     def poll(self) -> None:
         """Looks once. On one thread at a time."""
-        config, settings = _read(self._config_file), _read(self._settings_file)
+        config, settings = self._read_settled()
         is_config_new, is_settings_new = config != self._config, settings != self._settings
         self._config, self._settings = config, settings
         if not is_config_new and not is_settings_new:
@@ -87,6 +93,27 @@ class ConfigWatcher:
                 reason=error.message,
                 consequence="the configuration stays as it is",
             )
+
+    def _read_settled(self) -> tuple[_Text | None, _Text | None]:
+        """Both files; where one has changed, as they are once they stay the same for a moment.
+
+        Most editors and `echo >` empty a file before they write it, and half a config is another
+        config.
+        """
+        read = self._read()
+        idle = threading.Condition()
+        for _ in range(SETTLE_LOOKS_MAX):
+            if read == (self._config, self._settings):
+                break
+            with idle:
+                self._clock.wait(idle, SETTLE_SECONDS)
+            before, read = read, self._read()
+            if read == before:
+                break
+        return read
+
+    def _read(self) -> tuple[_Text | None, _Text | None]:
+        return _read(self._config_file), _read(self._settings_file)
 
     def _apply(self, config: _Text | None, settings: _Text | None) -> None:
         models = None

@@ -118,8 +118,10 @@ def test_server_process_imports_no_tensorflow_and_no_grpcio(base_path: Path):
         "server.start()\n"
         "available = lambda statuses: any(s.state == 30 for v in statuses.values() for s in v)\n"
         "assert server.monitor.wait_until(available, 60)\n"
-        "print(sorted({'tensorflow', 'grpc'} & set(sys.modules)))\n"
-        "server.stop()"
+        "found = sorted({'tensorflow', 'grpc'} & set(sys.modules))\n"
+        "server.stop()\n"
+        # When nobody else writes to standard output any more.
+        "print(found)"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=90

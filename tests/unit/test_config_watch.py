@@ -18,6 +18,20 @@ def config_text(*names: str) -> str:
     return "model_config_list { " + " ".join(configs) + " }"
 
 
+class WritingClock(FakeClock):
+    """Writes to a file while somebody waits, a text each time."""
+
+    def __init__(self, path: Path, *texts: str) -> None:
+        super().__init__()
+        self._path = path
+        self.texts = list(texts)
+
+    def wait(self, condition: threading.Condition, timeout_seconds: float | None) -> bool:
+        if self.texts:
+            self._path.write_text(self.texts.pop(0))
+        return super().wait(condition, timeout_seconds)
+
+
 class Watch:
     """A watcher of two files, and each change that it asked for: names, and who has settings."""
 
@@ -159,3 +173,27 @@ def test_watcher_thread_looks_at_once_and_stops_at_once(tmp_path: Path) -> None:
     assert has_looked.wait(10)
     watcher.stop()
     assert watcher.join(timeout_seconds=10)
+
+
+def test_file_that_is_being_written_is_read_once_it_rests(tmp_path: Path):
+    path = tmp_path / "models.config"
+    path.write_text(config_text("a"))
+    changes: list[list[str]] = []
+
+    def change(models: Sequence[ModelConfig] | None, settings: SettingsByModel | None) -> None:
+        del settings
+        changes.append([model.name for model in models or ()])
+
+    whole = config_text("a", "b", "c")
+    clock = WritingClock(path)
+    watcher = ConfigWatcher(
+        str(path), "", period_seconds=5, change=change, model_names=lambda: ["a"], clock=clock
+    )
+    watcher.poll()
+    # Emptied first, then a part that parses, then all of it.
+    path.write_text("")
+    clock.texts = [config_text("a", "b"), whole]
+    with capture_logs() as logs:
+        watcher.poll()
+    assert changes == [["a"], ["a", "b", "c"]]
+    assert logs == []
