@@ -6,6 +6,7 @@
     neighbour  one model under load while another one reloads
     soak       random changes of versions, config and disk under load: nothing may fail
     life       how long a rollback takes, and how soon a dropped version serves
+    memory     how much of a large version's memory a server keeps once it is unloaded
     null       the generator against a server that does nothing: what it measures of itself
 
 Exit status 1 where a request failed or was answered wrongly, or what was asked for cannot be done; 2
@@ -25,6 +26,7 @@ from loadtest.options import Command
 from loadtest.plain_run import NULL, RUN
 from loadtest.soak import SOAK
 from loadtest.swap_command import SWAP
+from loadtest.unload_memory import MEMORY
 from serving.errors import MillpondError
 
 COMMANDS: Mapping[str, Command] = {
@@ -34,6 +36,7 @@ COMMANDS: Mapping[str, Command] = {
     "neighbour": NEIGHBOUR,
     "soak": SOAK,
     "life": LIFE,
+    "memory": MEMORY,
     "null": NULL,
 }
 

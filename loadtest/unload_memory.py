@@ -1,0 +1,125 @@
+"""`memory`: how much of a large version's memory a server keeps once it is unloaded."""
+
+import argparse
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from loadtest.ctr_model import DEFAULT_TABLE_ROWS
+from loadtest.demo import MODEL_NAME, demo_directory, prepare_model
+from loadtest.options import Command, writable_file
+from loadtest.presets import preset
+from loadtest.process_memory import resident
+from loadtest.swaps import is_unloaded
+from loadtest.tables import write_json
+from serving.clock import Clock, SystemClock
+from serving.errors import Unavailable
+from serving.model_server import ModelServer
+
+SERVERS: Mapping[str, Mapping[str, object]] = {
+    "stock": preset("stock").flags,
+    "millpond, a spare kept": {},
+    "millpond, no spare kept": {"arena_spare_slabs": 0},
+}
+"""Which servers are compared, by the name in the table, with their flags."""
+
+_TINY_ROWS = 100
+_TIMEOUT_SECONDS = 120
+# What is given back goes in steps: 500 MB take a second or two.
+_SETTLE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Resident MB with a tiny version, with the large one in its place, and with a tiny one again."""
+
+    tiny_mb: float
+    large_mb: float
+    tiny_again_mb: float
+
+    @property
+    def kept_mb(self) -> float:
+        """Of the large version, after it was unloaded."""
+        return self.tiny_again_mb - self.tiny_mb
+
+    @property
+    def kept_ratio(self) -> float:
+        """Of what the large version had taken."""
+        return self.kept_mb / (self.large_mb - self.tiny_mb)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--models", type=Path, metavar="DIR", help="keep the exported model here; default: nowhere"
+    )
+    parser.add_argument(
+        "--json", type=writable_file, metavar="FILE", help="write the figures there"
+    )
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    console, clock = Console(), SystemClock()
+    with demo_directory(parsed.models) as directory:
+        tiny = prepare_model(directory, _TINY_ROWS, console.print).base_path / "1"
+        large = prepare_model(directory, DEFAULT_TABLE_ROWS, console.print).base_path / "1"
+        kept = {name: measure_kept(tiny, large, flags, clock) for name, flags in SERVERS.items()}
+    table = Table("", "tiny MB", "large MB", "tiny again MB", "kept MB", "kept")
+    for name, shown in kept.items():
+        megabytes = (shown.tiny_mb, shown.large_mb, shown.tiny_again_mb, shown.kept_mb)
+        table.add_row(name, *(f"{value:,.0f}" for value in megabytes), f"{shown.kept_ratio:.1%}")
+    console.print(table)
+    write_json(parsed.json, {name: asdict(shown) for name, shown in kept.items()})
+    return 0
+
+
+def measure_kept(tiny: Path, large: Path, flags: Mapping[str, object], clock: Clock) -> Kept:
+    """Starts a server with `flags`, swaps from `tiny` to `large` and back. Raises MillpondError."""
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=large.parents[1])))
+        base_path = root / MODEL_NAME
+        base_path.mkdir()
+        server = stack.enter_context(
+            ModelServer(
+                model_name=MODEL_NAME,
+                base_path=base_path,
+                file_system_poll_wait_seconds=0.1,
+                **flags,  # type: ignore[arg-type]
+            )
+        )
+
+        def swap_to(files: Path, version: int) -> None:
+            shutil.copytree(files, root / "partial")
+            (root / "partial").rename(base_path / str(version))
+            server.wait_until_available(MODEL_NAME, version, _TIMEOUT_SECONDS)
+            if version > 1:
+                server.wait_for_event(
+                    lambda event: is_unloaded(event, version - 1), _TIMEOUT_SECONDS
+                )
+
+        def resident_mb() -> float:
+            settled = threading.Condition()
+            with settled:
+                clock.wait(settled, _SETTLE_SECONDS)
+            sample = resident(server.process_id, clock)
+            if sample is None:
+                raise Unavailable("the server has ended before its memory was looked at")
+            return sample.total_bytes / 1e6
+
+        # Twice, so that what the first load and unload of a process leave behind is not counted.
+        for version in (1, 2):
+            swap_to(tiny, version)
+        tiny_mb = resident_mb()
+        swap_to(large, 3)
+        large_mb = resident_mb()
+        swap_to(tiny, 4)
+        return Kept(tiny_mb, large_mb, resident_mb())
+
+
+MEMORY = Command("what a server keeps of a version that was unloaded", _add_options, _run)
