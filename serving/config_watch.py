@@ -30,13 +30,21 @@ class _Text:
     error: str = ""
 
 
+@dataclass(frozen=True)
+class _Texts:
+    """What both files held; None where there is no such file to look at, or no look yet."""
+
+    config: _Text | None = None
+    settings: _Text | None = None
+
+
 class ConfigWatcher:
     """Reads the files every so often on a thread `config`, and hands their changes to `change`.
 
     The first look is at once, for an edit made while the server was starting. The models are
     replaced only where the config file itself has changed: what was configured by an RPC stays
-    until then. Files with something wrong change nothing, and the log says what, once. "" is no
-    file.
+    until then. Files with something wrong change nothing, and the log says what, once; what was
+    edited meanwhile in the other file is applied once they are mended. "" is no file.
     """
 
     def __init__(
@@ -56,8 +64,9 @@ class ConfigWatcher:
         self._change = change
         self._model_names = model_names
         self._clock = clock
-        self._config: _Text | None = None
-        self._settings: _Text | None = None
+        # Apart, because what is refused is seen and not applied: it counts as new once mended.
+        self._seen = _Texts()
+        self._applied = _Texts()
         self._is_stopping = False
         self._wake = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="config", daemon=True)
@@ -80,13 +89,15 @@ class ConfigWatcher:
 
     def poll(self) -> None:
         """Looks once. On one thread at a time."""
-        config, settings = self._read_settled()
-        is_config_new, is_settings_new = config != self._config, settings != self._settings
-        self._config, self._settings = config, settings
-        if not is_config_new and not is_settings_new:
+        texts = self._read_settled()
+        if texts in (self._seen, self._applied):
+            self._seen = texts
             return
+        self._seen = texts
+        is_config_new = texts.config != self._applied.config
         try:
-            self._apply(config if is_config_new else None, settings)
+            self._apply(texts.config if is_config_new else None, texts.settings)
+            self._applied = texts
         except MillpondError as error:
             _log.error(
                 "config_refused",
@@ -94,7 +105,7 @@ class ConfigWatcher:
                 consequence="the configuration stays as it is",
             )
 
-    def _read_settled(self) -> tuple[_Text | None, _Text | None]:
+    def _read_settled(self) -> _Texts:
         """Both files; where one has changed, as they are once they stay the same for a moment.
 
         Most editors and `echo >` empty a file before they write it, and half a config is another
@@ -103,7 +114,7 @@ class ConfigWatcher:
         read = self._read()
         idle = threading.Condition()
         for _ in range(SETTLE_LOOKS_MAX):
-            if read == (self._config, self._settings):
+            if read == self._seen:
                 break
             with idle:
                 self._clock.wait(idle, SETTLE_SECONDS)
@@ -112,8 +123,8 @@ class ConfigWatcher:
                 break
         return read
 
-    def _read(self) -> tuple[_Text | None, _Text | None]:
-        return _read(self._config_file), _read(self._settings_file)
+    def _read(self) -> _Texts:
+        return _Texts(_read(self._config_file), _read(self._settings_file))
 
     def _apply(self, config: _Text | None, settings: _Text | None) -> None:
         models = None

@@ -151,6 +151,37 @@ def test_watcher_change_that_is_refused_is_told_once(watch: Watch) -> None:
     assert watch.changes == [(["b"], [])]
 
 
+def test_watcher_config_edit_is_applied_once_the_settings_are_mended(watch: Watch) -> None:
+    watch.config.write_text(config_text("b"))
+    watch.settings.write_text("[models.b]\nkeep_previous_secs = 3")
+    (reason,) = watch.refusals(3)
+    assert "'keep_previous_secs' is unknown" in reason
+    watch.settings.write_text("[models.b]\nkeep_previous_seconds = 3")
+    assert watch.refusals() == []
+    assert watch.changes == [(["b"], ["b"])]
+
+
+def test_watcher_settings_edit_is_applied_once_the_config_is_mended(watch: Watch) -> None:
+    watch.settings.write_text("[models.b]")
+    watch.config.write_text("model_config_list {")
+    assert len(watch.refusals()) == 1
+    watch.config.write_text(config_text("b"))
+    assert watch.refusals() == []
+    assert watch.changes == [(["b"], ["b"])]
+
+
+def test_watcher_bad_edit_that_is_taken_back_changes_nothing_and_is_told_again(
+    watch: Watch,
+) -> None:
+    bad, good = "model_config_list {", watch.config.read_text()
+    for _ in range(2):
+        watch.config.write_text(bad)
+        assert len(watch.refusals()) == 1
+        watch.config.write_text(good)
+        assert watch.refusals() == []
+    assert watch.changes == []
+
+
 def test_watcher_without_config_file_looks_at_settings_alone(watch: Watch) -> None:
     watch.settings.write_text("[models.a]")
     watch.make("", str(watch.settings)).poll()
