@@ -1,7 +1,7 @@
 """Health: what grpc.health.v1 says of the server and of each model."""
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from serving.servable import AVAILABLE
 from serving.state_monitor import Statuses
@@ -16,15 +16,18 @@ SERVER_SERVICES = (
 SetHealth = Callable[[str, bool], None]
 
 
-def serving_by_service(models: Iterable[str], statuses: Statuses) -> dict[str, bool]:
+def serving_by_service(
+    models: Iterable[str], statuses: Statuses, needed: Collection[str] = ()
+) -> dict[str, bool]:
     """Whether each service name is SERVING. Pure.
 
-    A model is, where it has an AVAILABLE version; the server is, where every configured model is.
+    A model is, where it has an AVAILABLE version; the server is, where some model is and every one
+    of `needed`, which are among `models`.
     """
     serving = {
         name: any(status.state is AVAILABLE for status in statuses.get(name, ())) for name in models
     }
-    is_server_serving = all(serving.values())
+    is_server_serving = any(serving.values()) and all(serving[name] for name in needed)
     return {**serving, **dict.fromkeys(SERVER_SERVICES, is_server_serving)}
 
 
@@ -33,6 +36,10 @@ class HealthReporter:
 
     `update` looks at all there is and pushes what differs, so it may be called too often and in any
     order; any thread. After `drain` everything is NOT_SERVING for good.
+
+    A server that starts is NOT_SERVING until every model has come. Once it was SERVING, a model
+    that is added counts only from when it comes, so that a slow or broken one does not send the
+    requests for all others away.
     """
 
     def __init__(
@@ -46,6 +53,9 @@ class HealthReporter:
         self._statuses = statuses
         self._set_health = set_health
         self._remove_health = remove_health
+        # Without which the server is NOT_SERVING: all models at first, then those that have come.
+        self._needed = frozenset(self._models)
+        self._has_served = False
         self._pushed: dict[str, bool] = {}
         self._is_draining = False
         # Held while pushing, so that an older view never overwrites a newer one.
@@ -54,19 +64,30 @@ class HealthReporter:
     def update(self) -> None:
         """Brings the gRPC server's view up to date."""
         with self._lock:
-            self._push(serving_by_service(self._models, self._statuses()))
+            self._look()
 
     def set_models(self, models: Iterable[str]) -> None:
         """Reports these from now on; one that is no longer among them is a service unknown."""
         with self._lock:
             self._models = tuple(models)
-            self._push(serving_by_service(self._models, self._statuses()))
+            kept = self._needed.intersection(self._models)
+            self._needed = kept if self._has_served else frozenset(self._models)
+            self._look()
 
     def drain(self) -> None:
         """Everything is NOT_SERVING from now on: balancers send their requests elsewhere."""
         with self._lock:
             self._is_draining = True
             self._push(self._pushed)
+
+    # --- Holding `_lock` --------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        wanted = serving_by_service(self._models, self._statuses(), self._needed)
+        self._has_served |= wanted[""]
+        if self._has_served:
+            self._needed |= {name for name in self._models if wanted[name]}
+        self._push(wanted)
 
     def _push(self, wanted: dict[str, bool]) -> None:
         for service in self._pushed.keys() - wanted.keys():

@@ -31,10 +31,22 @@ def test_health_of_a_model_is_that_of_its_best_version(
 
 
 @pytest.mark.parametrize("service", SERVER_SERVICES)
-def test_health_of_the_server_needs_every_model(service: str) -> None:
-    a, b = statuses("a", AVAILABLE), statuses("b", AVAILABLE)
-    assert not serving_by_service(["a", "b"], {"a": a})[service]
-    assert serving_by_service(["a", "b"], {"a": a, "b": b})[service]
+@pytest.mark.parametrize(
+    ("available", "needed", "is_serving"),
+    [
+        ("a", "ab", False),
+        ("ab", "ab", True),
+        ("a", "a", True),
+        ("b", "a", False),
+        ("a", "", True),
+        ("", "", False),
+    ],
+)
+def test_health_of_the_server_needs_a_model_and_all_that_are_needed(
+    service: str, available: str, needed: str, is_serving: bool
+) -> None:
+    by_model = {name: statuses(name, AVAILABLE) for name in available}
+    assert serving_by_service(["a", "b"], by_model, needed)[service] is is_serving
 
 
 class Reporter:
@@ -51,9 +63,9 @@ class Reporter:
             self.removed.append,
         )
 
-    def update(self, state: ServableState) -> list[tuple[str, bool]]:
+    def update(self, state: ServableState, name: str = "m") -> list[tuple[str, bool]]:
         """What is pushed when the one version gets to `state`."""
-        self.monitor.record(statuses("m", state)[0])
+        self.monitor.record(statuses(name, state)[0])
         self.pushed.clear()
         self.reporter.update()
         return sorted(self.pushed)
@@ -90,3 +102,36 @@ def test_reporter_other_models_are_pushed_and_the_old_ones_removed() -> None:
     reporter.reporter.set_models(["n"])
     assert reporter.removed == ["m"]
     assert sorted(reporter.pushed) == sorted((name, False) for name in [*SERVER_SERVICES, "n"])
+
+
+def test_reporter_model_added_to_a_server_that_served_counts_from_when_it_comes() -> None:
+    reporter = Reporter()
+    reporter.update(AVAILABLE)
+    reporter.pushed.clear()
+    reporter.reporter.set_models(["m", "n"])
+    assert reporter.pushed == [("n", False)]
+    assert reporter.update(END, "n") == []
+    assert reporter.update(AVAILABLE, "n") == [("n", True)]
+    assert reporter.update(END, "n") == sorted((name, False) for name in [*SERVER_SERVICES, "n"])
+
+
+def test_reporter_model_that_is_removed_and_added_again_has_to_come_again() -> None:
+    reporter = Reporter()
+    reporter.update(AVAILABLE)
+    reporter.reporter.set_models(["m", "n"])
+    reporter.update(AVAILABLE, "n")
+    reporter.reporter.set_models(["m"])
+    reporter.update(END, "n")
+    reporter.pushed.clear()
+    reporter.reporter.set_models(["m", "n"])
+    assert reporter.pushed == [("n", False)]
+
+
+def test_reporter_model_added_before_the_server_ever_served_counts_at_once() -> None:
+    reporter = Reporter()
+    reporter.update(LOADING)
+    reporter.reporter.set_models(["m", "n"])
+    assert reporter.update(AVAILABLE) == [("m", True)]
+    assert reporter.update(AVAILABLE, "n") == sorted(
+        (name, True) for name in [*SERVER_SERVICES, "n"]
+    )
