@@ -287,7 +287,9 @@ def decide(
     changed after a failed load, as far as they could be read, observed and checked. A version that
     is gone is omitted, which unloads it. But where that would leave nothing, because the base path
     came back empty or the versions that the selection names are not there, everything stays as it
-    was: an emptied disk must not stop a server that serves (unless `wanted` says that it may).
+    was: an emptied disk must not stop a server that serves (unless `wanted` says that it may). Nor
+    do versions whose only successors settle or are incomplete, in the same base path or in another
+    one, whatever `wanted` says.
     """
     complete = {version: item for version, item in candidates.items() if item.is_complete}
     found = _found(memory, directories, complete)
@@ -295,7 +297,7 @@ def decide(
     fingerprints = {**memory.fingerprints, **fresh_fingerprints}
     notes = _candidate_notes(candidates, now)
     missing: frozenset[int] = frozenset()
-    if memory.found and not found and wanted.keeps_last:
+    if memory.found and not found and (wanted.keeps_last or directories):
         found, missing = dict(memory.found), frozenset(memory.found)
         notes.add(Note.of("last_version_gone_from_disk", kept=tuple(sorted(found))))
     if not directories and not memory.found:

@@ -405,6 +405,22 @@ def test_decide_emptied_base_path_unloads_where_it_may() -> None:
     assert disk.poll(3) == [3]
 
 
+def test_decide_gone_version_stays_while_its_successor_is_incomplete_whatever_is_wanted() -> None:
+    disk = Disk(keeps_last=False)
+    disk.poll(1)
+    assert disk.poll(2, incomplete={2: "no index"}) == [1]
+    assert disk.memory.missing == {1}
+    assert disk.poll(2, incomplete={2: "no index"}) == [1]
+    assert disk.poll(2) == [2]
+
+
+def test_decide_gone_version_is_unloaded_where_its_incomplete_successor_goes_too() -> None:
+    disk = Disk(keeps_last=False)
+    disk.poll(1)
+    disk.poll(2, incomplete={2: "no index"})
+    assert disk.poll() == []
+
+
 def test_decide_specific_version_gone_stays_even_where_an_emptied_base_path_unloads() -> None:
     disk = Disk(Specific(frozenset({2})), keeps_last=False)
     disk.poll(1, 2)

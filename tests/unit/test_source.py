@@ -446,6 +446,36 @@ def test_source_other_base_path_is_looked_at_and_the_old_versions_stay_until_the
     assert aspirations.directories[2] == str(tmp_path / "new" / "2")
 
 
+def test_source_changed_base_path_keeps_what_serves_while_the_new_one_settles(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    drop(tmp_path / "old", "1", clock)
+    source = make_source(tmp_path / "old", aspirations, clock, keeps_last=False)
+    source.poll()
+    drop(tmp_path / "new", "1", clock, age_seconds=0.25)
+    source.set_base_path(str(tmp_path / "new"))
+    source.poll()
+    assert aspirations.lists == [[1]]
+    clock.advance(0.75)
+    source.poll()
+    assert aspirations.lists == [[1], [1]]
+    assert aspirations.directories == {1: str(tmp_path / "new" / "1")}
+
+
+def test_source_changed_base_path_that_is_empty_unloads_where_it_may(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    drop(tmp_path / "old", "1", clock)
+    source = make_source(tmp_path / "old", aspirations, clock, keeps_last=False)
+    source.poll()
+    source.set_base_path(str(tmp_path / "new"))
+    source.poll()
+    assert aspirations.lists == [[1]]
+    (tmp_path / "new").mkdir()
+    source.poll()
+    assert aspirations.lists == [[1], []]
+
+
 def test_source_look_at_a_base_path_that_is_no_longer_wanted_comes_to_nothing(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
