@@ -119,16 +119,24 @@ class ServedModels:
         added: dict[str, Source] = {}
         try:
             for model in models:
-                self._manager.set_settings(model.name, model.settings)
-                self._set_labels(model.name, model.labels)
-                source = self._make_source(model)
-                source.start()
-                added[model.name] = source
+                added[model.name] = self._add_one(model)
         except BaseException:
             for name, source in added.items():
-                self._let_go(name, source)
+                source.stop()
+                self._forget(name)
             raise
         self._sources = {**self._sources, **added}
+
+    def _add_one(self, model: ModelConfig) -> Source:
+        try:
+            self._manager.set_settings(model.name, model.settings)
+            self._set_labels(model.name, model.labels)
+            source = self._make_source(model)
+            source.start()
+        except BaseException:
+            self._forget(model.name)
+            raise
+        return source
 
     def _change(self, change: ModelChange) -> None:
         name, after = change.after.name, change.after
@@ -145,10 +153,13 @@ class ServedModels:
     def _remove(self, name: str) -> None:
         source = self._sources[name]
         self._sources = {key: item for key, item in self._sources.items() if key != name}
-        self._let_go(name, source)
-
-    def _let_go(self, name: str, source: Source) -> None:
         # Stopped first: from then on it aspires nothing, so the empty list is the last.
         source.stop()
+        self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        """The versions go and so does all that was said of them; no source aspires any."""
         self._set_labels(name, {})
         self._manager.set_aspired(name, [])
+        # Last: settings that change before would end a canary by making it the default.
+        self._manager.set_settings(name, ModelSettings())

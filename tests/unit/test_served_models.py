@@ -119,8 +119,9 @@ def test_served_models_added_model_is_labelled_before_its_source_starts() -> Non
 
 def test_served_models_removed_model_stops_looking_before_it_is_unloaded() -> None:
     world = World()
-    world.configure(A, B)
-    assert world.configure(A) == ["b stop", "b labels {}", "b unload"]
+    world.configure(A, replace(B, settings=KEPT))
+    assert world.configure(A) == ["b stop", "b labels {}", "b unload", "b settings"]
+    assert world.settings["b"] == ModelSettings()
     assert (world.loaders, world.names) == (["a"], ("a",))
     assert (world.models.base_path("b"), world.models.notes("b")) == (None, [])
 
@@ -148,12 +149,15 @@ def test_served_models_source_that_cannot_start_changes_nothing() -> None:
     world = World()
     world.configure(A)
     world.refused = {"c"}
+    b, c = replace(B, settings=KEPT), replace(B, name="c", settings=KEPT)
     with pytest.raises(RuntimeError, match="new thread"):
-        world.configure(replace(A, base_path="/other"), B, replace(B, name="c"))
+        world.configure(replace(A, base_path="/other"), b, c)
     assert world.models.models == (A,)
     assert (world.loaders, list(world.running)) == (["a"], ["a"])
     assert world.running["a"].base_path == "/a"
-    assert world.log[-3:] == ["b stop", "b labels {}", "b unload"]
+    assert world.log[-4:] == ["b stop", "b labels {}", "b unload", "b settings"]
+    for name in ("b", "c"):
+        assert (world.labels[name], world.settings[name]) == ({}, ModelSettings())
 
 
 def test_served_models_bars_reach_the_source_of_the_model() -> None:
