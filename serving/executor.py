@@ -1,7 +1,7 @@
 """Executors: where loads and unloads run, so that the control thread never waits for one."""
 
-import queue
 import threading
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
@@ -13,14 +13,18 @@ _log = structlog.get_logger(__name__)
 
 
 class Executor(Protocol):
-    """Runs tasks one after the other, in the order they came, on threads of its own."""
+    """Runs tasks on threads of its own, those of one owner in the order they came."""
 
     def start(self) -> None:
         """Starts the threads."""
         ...
 
-    def submit(self, task: Task) -> None:
-        """Returns at once; `task` runs later. Any thread. After `stop` the task is dropped."""
+    def submit(self, task: Task, owner: str = "") -> None:
+        """Returns at once; `task` runs later. Any thread. After `stop` the task is dropped.
+
+        Tasks of one `owner` never take all threads, where there is more than one; "": of nobody,
+        and without this limit.
+        """
         ...
 
     def stop(self, timeout_seconds: float) -> bool:
@@ -31,9 +35,10 @@ class Executor(Protocol):
 class ThreadExecutor:
     """`thread_count` threads called `NAME-0`, `NAME-1`, … that share one queue.
 
-    The threads are daemons: a load that hangs in the data plane must not keep the process from
-    ending. `on_thread_start` runs first on each of them: the place for a thread's priority.
-    `around_task` is entered for each task.
+    All but one may run tasks of the same owner: where these hang, other owners' still run. The
+    threads are daemons: a load that hangs in the data plane must not keep the process from ending.
+    `on_thread_start` runs first on each of them: the place for a thread's priority. `around_task`
+    is entered for each task.
     """
 
     def __init__(
@@ -44,7 +49,11 @@ class ThreadExecutor:
         on_thread_start: Task = lambda: None,
         around_task: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[str, Task]] = deque()
+        self._running_counts: Counter[str] = Counter()
+        self._owner_count_max = max(thread_count - 1, 1)
+        self._is_stopping = False
         self._on_thread_start = on_thread_start
         self._around_task = around_task
         self._threads = [
@@ -57,14 +66,18 @@ class ThreadExecutor:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, task: Task) -> None:
+    def submit(self, task: Task, owner: str = "") -> None:
         """See `Executor`."""
-        self._tasks.put(task)
+        with self._changed:
+            if not self._is_stopping:
+                self._waiting.append((owner, task))
+                self._changed.notify_all()
 
     def stop(self, timeout_seconds: float) -> bool:
         """See `Executor`. Waits up to `timeout_seconds` for each thread."""
-        for _ in self._threads:
-            self._tasks.put(None)
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
         started = [thread for thread in self._threads if thread.ident is not None]
         for thread in started:
             thread.join(timeout_seconds)
@@ -72,9 +85,33 @@ class ThreadExecutor:
 
     def _run(self) -> None:
         self._on_thread_start()
-        while (task := self._tasks.get()) is not None:
+        while (taken := self._take()) is not None:
+            owner, task = taken
             try:
                 with self._around_task():
                     task()
             except Exception:  # noqa: BLE001 (a bug, and the next task is innocent)
                 _log.exception("task_failed")
+            with self._changed:
+                self._running_counts[owner] -= 1
+                self._changed.notify_all()
+
+    def _take(self) -> tuple[str, Task] | None:
+        """Waits for a task that may run now; None where the thread is to end."""
+        with self._changed:
+            while (index := self._index_of_next()) is None:
+                # What still waits is of owners whose running threads will take it.
+                if self._is_stopping:
+                    return None
+                self._changed.wait()
+            taken = self._waiting[index]
+            del self._waiting[index]
+            self._running_counts[taken[0]] += 1
+            return taken
+
+    def _index_of_next(self) -> int | None:
+        """Of the task that came first and whose owner has a thread left."""
+        for index, (owner, _) in enumerate(self._waiting):
+            if not owner or self._running_counts[owner] < self._owner_count_max:
+                return index
+        return None

@@ -70,7 +70,8 @@ class ManualExecutor:
     def start(self) -> None:
         self.is_started = True
 
-    def submit(self, task: Task) -> None:
+    def submit(self, task: Task, owner: str = "") -> None:
+        del owner
         self.tasks.append(task)
 
     def stop(self, timeout_seconds: float) -> bool:

@@ -63,3 +63,68 @@ def test_thread_executor_stop_says_when_a_task_still_runs() -> None:
 
 def test_thread_executor_never_started_stops() -> None:
     assert ThreadExecutor("loader", 2).stop(timeout_seconds=10)
+
+
+def test_thread_executor_hanging_tasks_of_one_owner_leave_a_thread_to_another() -> None:
+    release, done = threading.Event(), threading.Event()
+    executor = ThreadExecutor("loader", 3)
+    executor.start()
+
+    def hang() -> None:
+        release.wait(10)
+
+    for _ in range(4):
+        executor.submit(hang, owner="a")
+    executor.submit(done.set, owner="b")
+    is_done = done.wait(10)
+    are_hanging = not release.is_set()
+    release.set()
+    assert executor.stop(timeout_seconds=10)
+    assert is_done
+    assert are_hanging
+
+
+def test_thread_executor_runs_the_tasks_of_one_owner_in_order_on_all_threads_but_one() -> None:
+    results: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
+    executor = ThreadExecutor("loader", 2)
+    for number in range(20):
+        executor.submit(partial(results.put, ("a", number)), owner="a")
+        executor.submit(partial(results.put, ("b", number)), owner="b")
+    executor.start()
+    assert executor.stop(timeout_seconds=10)
+    ran = [results.get() for _ in range(40)]
+    for owner in ("a", "b"):
+        assert [number for name, number in ran if name == owner] == list(range(20))
+
+
+def test_thread_executor_of_one_thread_runs_tasks_of_owners() -> None:
+    done = threading.Event()
+    executor = ThreadExecutor("loader", 1)
+    executor.start()
+    executor.submit(done.set, owner="a")
+    assert executor.stop(timeout_seconds=10)
+    assert done.is_set()
+
+
+def test_thread_executor_tasks_of_nobody_take_all_threads() -> None:
+    together = threading.Barrier(2)
+    executor = ThreadExecutor("loader", 2)
+    executor.start()
+
+    def meet() -> None:
+        together.wait(10)
+
+    for _ in range(2):
+        executor.submit(meet)
+    assert executor.stop(timeout_seconds=10)
+    assert not together.broken
+
+
+def test_thread_executor_drops_what_comes_after_stop() -> None:
+    late: list[str] = []
+    executor = ThreadExecutor("loader", 1)
+    executor.start()
+    assert executor.stop(timeout_seconds=10)
+    executor.submit(partial(late.append, "ran"))
+    assert executor.stop(timeout_seconds=10)
+    assert late == []
