@@ -79,6 +79,8 @@ class LoaderHarness:
         record: Callable[[ServableStatus], None],
     ) -> None:
         self.aspired = aspired
+        # When it was first aspired (monotonic).
+        self.began_at_ns = clock.now_ns()
         self._retry = retry
         self._clock = clock
         self._record = record
@@ -169,13 +171,18 @@ class LoaderHarness:
         self._servable = servable
         self.cancellation.reset()
 
-    def load_failed(self, error: MillpondError) -> None:
-        """Stays LOADING with a retry due, or goes to END where there will be none."""
+    def load_failed(self, error: MillpondError, *, is_retried: bool = False) -> None:
+        """Stays LOADING with a retry due, or goes to END where there will be none.
+
+        `is_retried`: once more, whatever the policy says, because what was in the way is going.
+        """
         if self.is_cancelled:
             self._move(END, health=Health.of(_cancelled(self.id, error)))
             return
         failed_count = self._status.failed_load_count + 1
         delay_ns = self._retry.delay_ns(error, failed_count)
+        if delay_ns is None and is_retried:
+            delay_ns = max(0, self._retry.interval_ns)
         if delay_ns is None:
             self._move(END, health=Health.of(error), failed_load_count=failed_count)
             return

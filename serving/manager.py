@@ -39,6 +39,7 @@ from serving.servable import (
     END,
     LOADING,
     START,
+    UNLOADING,
     AspiredVersion,
     GateVerdict,
     LoadStage,
@@ -49,10 +50,13 @@ from serving.servable import (
 )
 from serving.state_monitor import StateMonitor
 from serving.stream import Stream, StreamStatus
-from serving.succession import BarsChanged, Rollback, Succession
+from serving.succession import BarsChanged, FoundVersions, Rollback, Succession
 from serving.unload import Unload
 
 Answer = TypeVar("Answer")
+
+QUIESCE_SECONDS = 10.0
+"""For a version that is taken back as soon as it was published: requests may have it already."""
 
 _RESOURCE_PRESERVING = ResourcePreserving()
 _DEFAULT_SETTINGS = ModelSettings()
@@ -150,12 +154,14 @@ class AspiredVersionsManager:
         version_memory: VersionMemory | None = None,
         router: Router | None = None,
         bars_changed: BarsChanged = lambda name, versions: None,
+        found_versions: FoundVersions = lambda name: (),
         load_jitter_seconds: float = 0.0,
         random: Callable[[], float] = lambda: 1.0,
         monitor: StateMonitor,
         clock: Clock,
     ) -> None:
-        """`bars_changed` hears which versions of a model a source should leave out. `random` (0 to 1)
+        """`bars_changed` hears which versions of a model a source should leave out, `found_versions`
+        says which it finds. `random` (0 to 1)
         draws the share of `load_jitter_seconds` that the load of a further version is put off.
         """
         self._make_loader = make_loader
@@ -166,8 +172,12 @@ class AspiredVersionsManager:
         self._unloaders = unloaders
         self._version_memory = version_memory or NoVersionMemory()
         self._router = router or Router(serving_map)
+        self._router.on_labels(lambda: self._inbox.post(lambda: None))
         self._succession = Succession(
-            self._router, bars_changed=bars_changed, apply_wanted=self._apply_wanted
+            self._router,
+            found_versions=found_versions,
+            bars_changed=bars_changed,
+            apply_wanted=self._apply_wanted,
         )
         self._load_jitter_ns = round(load_jitter_seconds * NS_PER_SECOND)
         self._random = random
@@ -179,6 +189,8 @@ class AspiredVersionsManager:
         self._settings: dict[str, ModelSettings] = {}
         self._statuses: dict[str, StreamStatus] = {}
         self._servables: dict[str, Mapping[int, Servable]] = {}
+        # Since when a name has had a version AVAILABLE without a break (monotonic).
+        self._served_since_ns: dict[str, int] = {}
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
 
@@ -260,12 +272,11 @@ class AspiredVersionsManager:
             self._guarded(call)
         for name, stream in list(self._streams.items()):
             self._guarded(partial(self._advance, name, stream))
-            if not stream.aspired and not stream.harnesses:
-                del self._streams[name]
-                self._statuses.pop(name, None)
-                self._guarded(partial(self._forget, name))
-            else:
-                self._statuses[name] = stream.status(self._router.routing(name))
+            if stream.aspired or stream.harnesses:
+                stream.is_idle = False
+                self._statuses[name] = self._status_of(name, stream)
+            elif not stream.is_idle:
+                self._guarded(partial(self._let_rest, name, stream))
 
     def next_due_seconds(self) -> float | None:
         """Seconds until `tick` has something to do by itself (0: now); None where there is nothing.
@@ -279,22 +290,17 @@ class AspiredVersionsManager:
 
     def _due_instants_ns(self, name: str) -> Iterator[int]:
         stream = self._streams[name]
-        for version, harness in stream.harnesses.items():
+        for harness in stream.harnesses.values():
             if harness.retry_at_ns is not None:
                 yield harness.retry_at_ns
-            if harness.status.state is START and version in stream.load_at_ns:
-                yield stream.load_at_ns[version]
-        keep_until_ns = stream.keep_until_ns()
-        if keep_until_ns is not None and not self._is_held_by_routing(name, stream):
+        action = self._next_action(name, stream)
+        if isinstance(action, Load) and action.id.version in stream.load_at_ns:
+            yield stream.load_at_ns[action.id.version]
+        keep_until_ns = None if stream.is_resource_preserving else stream.keep_until_ns()
+        if keep_until_ns is not None:
             yield keep_until_ns
         if self._succession.is_judged_by_rule(name, stream):
             yield self._clock.now_ns() + round(canary.PERIOD_SECONDS * NS_PER_SECOND)
-
-    def _is_held_by_routing(self, name: str, stream: Stream) -> bool:
-        """Whether the previous version stays whatever the time: a due instant would come for ever."""
-        routing = self._router.routing(name)
-        held = {*routing.labels.values(), routing.default_version}
-        return stream.previous in held
 
     def _run(self) -> None:
         while not (self._is_stopping and not self._streams):
@@ -308,18 +314,31 @@ class AspiredVersionsManager:
             _log.exception("control_failed")
 
     def _begin_stop(self) -> None:
-        for name in self._streams:
+        for name, stream in list(self._streams.items()):
             self._replace_aspired(name, ())
+            stream.barred = frozenset()
+            if stream.is_idle:
+                del self._streams[name]
         self._is_stopping = True
 
     def _replace_settings(self, name: str, settings: ModelSettings) -> None:
         self._settings[name] = settings
         if name in self._streams:
             self._streams[name].settings = settings
+            self._succession.change_canary(name, settings.canary)
 
-    def _forget(self, name: str) -> None:
+    def _status_of(self, name: str, stream: Stream) -> StreamStatus:
+        return stream.status(self._router.routing(name), self._router.wanted_labels(name))
+
+    def _let_rest(self, name: str, stream: Stream) -> None:
+        """Nothing of the stream is left, or to come; what was rolled back is remembered."""
+        self._statuses.pop(name, None)
         self._version_memory.forget(name)
-        self._router.forget(name)
+        if stream.barred and not self._is_stopping:
+            stream.is_idle = True
+        else:
+            del self._streams[name]
+            self._router.forget(name)
 
     def _ask(self, question: Callable[[], Answer]) -> Future[Answer]:
         future: Future[Answer] = Future()
@@ -338,11 +357,16 @@ class AspiredVersionsManager:
             return
         stream = self._streams.setdefault(name, Stream(settings=self._settings_of(name)))
         stream.wanted = versions
+        if stream.is_idle:
+            # The source may be another one than that which was told.
+            self._succession.tell_bars(name, stream)
         self._apply_wanted(name, stream)
 
     def _apply_wanted(self, name: str, stream: Stream) -> None:
         stream.aspired = {version.version: version for version in stream.effective_aspired()}
         self._succession.end_canary_unless_aspired(name, stream)
+        if stream.room_version not in stream.aspired:
+            stream.end_making_room()
         for version, harness in stream.harnesses.items():
             aspired, state = stream.aspired.get(version), harness.status.state
             if aspired is None and state in (START, LOADING):
@@ -376,6 +400,11 @@ class AspiredVersionsManager:
             is_over = harness.status.state is END
             if is_over and (harness.is_discarded or aspired != harness.aspired):
                 del stream.harnesses[version]
+        stream.load_at_ns = {
+            version: at_ns
+            for version, at_ns in stream.load_at_ns.items()
+            if version in stream.harnesses and stream.harnesses[version].status.state is START
+        }
         for version, aspired in stream.aspired.items():
             if version not in stream.harnesses:
                 stream.harnesses[version] = LoaderHarness(
@@ -388,14 +417,17 @@ class AspiredVersionsManager:
 
     def _advance(self, name: str, stream: Stream) -> None:
         self._reconcile(name, stream)
+        self._succession.end_canary_unless_aspired(name, stream)
+        self._succession.resume_canary(name, stream, stream.settings.canary)
         self._succession.judge_canary(name, stream)
-        stream.note_superseded(self._clock.now_ns())
+        stream.note_superseded(self._router.routing(name), self._clock.now_ns())
         self._retry_due_loads(stream)
         while (action := self._next_action(name, stream)) is not None:
             harness = stream.harnesses[action.id.version]
             if isinstance(action, Load) and self._is_put_off(stream, harness):
                 break
             self._perform(action, harness)
+        stream.note_superseded(self._router.routing(name), self._clock.now_ns())
 
     def _next_action(self, name: str, stream: Stream) -> Action | None:
         policy = _RESOURCE_PRESERVING if stream.is_resource_preserving else self._policy
@@ -456,8 +488,9 @@ class AspiredVersionsManager:
         harness.loaded(servable)
         name = harness.id.name
         self._servables[name] = {**self._servables.get(name, {}), harness.id.version: servable}
+        self._served_since_ns.setdefault(name, self._clock.now_ns())
         if name in self._streams:
-            self._streams[name].room_reason = ""
+            self._streams[name].end_making_room()
         _log.info("version_available", **_fields(harness), **_stage_fields(harness))
 
     def _let_go(self, servable_id: ServableId) -> None:
@@ -467,10 +500,12 @@ class AspiredVersionsManager:
             self._servables[servable_id.name] = left
         else:
             self._servables.pop(servable_id.name, None)
+            self._served_since_ns.pop(servable_id.name, None)
 
     def _load_failed(self, harness: LoaderHarness, error: errors.MillpondError) -> None:
-        harness.load_failed(error)
-        self._make_room(harness, error)
+        makes_room = self._begin_to_make_room(harness, error)
+        harness.load_failed(error, is_retried=makes_room)
+        self._take_back_room(harness)
         health = harness.status.health
         will_retry = harness.retry_at_ns is not None
         report = _log.info if harness.is_cancelled else _log.warning if will_retry else _log.error
@@ -486,37 +521,45 @@ class AspiredVersionsManager:
         harness.unloaded(error)
         self._version_memory.unloaded(harness.id)
         stream = self._streams.get(harness.id.name)
-        if stream is not None and stream.room_reason:
-            for waiting in stream.harnesses.values():
+        for waiting in stream.harnesses.values() if stream else ():
+            if waiting.status.health.code is errors.StatusCode.RESOURCE_EXHAUSTED:
                 waiting.retry_now()
 
     # --- Versions that do not fit side by side ----------------------------------------------------
 
-    def _make_room(self, harness: LoaderHarness, error: errors.MillpondError) -> None:
-        """An `auto` policy lets the old version go first where two do not fit, and only there."""
-        stream = self._streams.get(harness.id.name)
-        if stream is None or stream.harnesses.get(harness.id.version) is not harness:
-            return
-        if harness.status.state is END:
-            self._take_back_room(harness, stream)
-            return
+    def _begin_to_make_room(self, harness: LoaderHarness, error: errors.MillpondError) -> bool:
+        """True where an `auto` policy lets the old version go first: two do not fit, and one will."""
+        name, version = harness.id.name, harness.id.version
+        stream = self._streams.get(name)
+        if stream is None or harness.is_cancelled or not isinstance(error, errors.DoesNotFitBeside):
+            return False
         is_auto = stream.settings.aspired_version_policy is PolicyName.AUTO
-        if is_auto and isinstance(error, errors.DoesNotFitBeside) and not stream.room_reason:
-            stream.room_reason = error.message
+        is_leaving = any(item.status.state is UNLOADING for item in stream.harnesses.values())
+        # What is on its way out makes room by itself, and what stays for a label makes none.
+        if not is_auto or is_leaving or stream.has_named(self._router.routing(name)):
+            return is_auto and is_leaving
+        if stream.room_version is None:
+            stream.begin_to_make_room(version, error.message)
             _log.warning(
                 "resource_preserving_chosen",
                 **_fields(harness),
                 reason=error.message,
                 consequence="the old version goes first, and requests fail until the new one is ready",
             )
+        # Once: where it still does not fit without the old one, it never will.
+        return bool(stream.ready_versions)
 
-    def _take_back_room(self, harness: LoaderHarness, stream: Stream) -> None:
-        """The version for which the old one had to go has failed for good: the old one comes back."""
-        if not stream.room_reason:
+    def _take_back_room(self, harness: LoaderHarness) -> None:
+        """Where the version for which the old one went has failed for good, the old one comes back."""
+        stream = self._streams.get(harness.id.name)
+        version = harness.id.version
+        if stream is None or stream.harnesses.get(version) is not harness:
             return
-        stream.room_reason = ""
+        if harness.status.state is not END or not stream.is_resource_preserving:
+            return
+        stream.end_making_room()
         if not harness.is_cancelled and not stream.ready_versions:
-            self._succession.bar(harness.id.name, stream, frozenset({harness.id.version}))
+            self._succession.bar(harness.id.name, stream, frozenset({version}))
 
     # --- Loader threads ---------------------------------------------------------------------------
 
@@ -537,25 +580,39 @@ class AspiredVersionsManager:
         try:
             if harness.is_cancelled:
                 raise errors.Cancelled(f"{harness.id}: no longer aspired; its load is undone")
-            self._publish(harness.id, servable)
+            self._publish(harness, servable)
         except BaseException:
             servable.destroy()
             self._version_memory.unloaded(harness.id)
             raise
         return servable
 
-    def _publish(self, servable_id: ServableId, servable: Servable) -> None:
+    def _publish(self, harness: LoaderHarness, servable: Servable) -> None:
         """Before the version is AVAILABLE: who reads that state may send a request at once."""
-        name, wanted = servable_id.name, self._settings_of(servable_id.name).canary
-        share = Canary(version=servable_id.version, weight=wanted.weight, header=wanted.header)
-        if wanted.weight > 0:
-            self._router.hold_default(servable_id)
+        share = self._canary_of(harness)
+        if share is not None:
+            self._router.hold_default(harness.id)
         try:
             self._serving_map.publish(servable)
         except BaseException:
-            self._router.release_default(name)
+            self._router.release_default(harness.id.name)
             raise
-        self._router.published(servable_id, canary=share if wanted.weight > 0 else None)
+        try:
+            self._router.published(harness.id, canary=share)
+        except BaseException:
+            self._router.retiring(harness.id)
+            self._serving_map.retire(harness.id.name, harness.id.version)
+            servable.quiesce(QUIESCE_SECONDS)
+            raise
+
+    def _canary_of(self, harness: LoaderHarness) -> Canary | None:
+        """The share that a new version begins with; none where it came together with the first one."""
+        wanted = self._settings_of(harness.id.name).canary
+        served_since_ns = self._served_since_ns.get(harness.id.name)
+        is_further = served_since_ns is not None and harness.began_at_ns >= served_since_ns
+        if wanted.weight == 0 or not is_further:
+            return None
+        return Canary(version=harness.id.version, weight=wanted.weight, header=wanted.header)
 
     # --- Unloader threads -------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ holds what it is asked for and hands each change to the serving map, as a whole.
 """
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -30,6 +30,8 @@ class Demands:
     labels: Mapping[str, int] = field(default_factory=dict)
     barred: frozenset[int] = frozenset()
     canary: Canary | None = None
+    # Began as canaries and were never promoted: no default while there is another.
+    unproven: frozenset[int] = frozenset()
     # A version that is about to be published must not become the default by being the highest.
     is_default_held: bool = False
 
@@ -38,7 +40,7 @@ def decide_routing(before: Routing, demands: Demands, published: Collection[int]
     """The routing that fits `demands` and the `published` versions.
 
     A label moves once its new version is published, and until then stays where it was as long as
-    that one is. The default is the highest version that is neither barred nor the canary; where
+    that one is. The default is the highest version that is neither barred nor unproven; where
     nothing else is left, the highest of all: any answer is better than none.
     """
     labels = {}
@@ -53,15 +55,17 @@ def decide_routing(before: Routing, demands: Demands, published: Collection[int]
 
 def _default_routing(before: Routing, demands: Demands, published: Collection[int]) -> Routing:
     sound = set(published) - demands.barred
+    sound = sound - demands.unproven or sound
     canary = demands.canary
-    if canary is not None and canary.version in sound and len(sound) > 1:
+    is_running = canary is not None and canary.version in set(published) - demands.barred
+    if canary is not None and is_running and sound - {canary.version}:
         return Routing(
             default_version=max(sound - {canary.version}),
             canary_version=canary.version,
             canary_weight=canary.weight,
             canary_header=canary.header,
         )
-    if demands.is_default_held and before.default_version in published:
+    if demands.is_default_held and before.default_version in sound:
         return Routing(default_version=before.default_version)
     default = max(sound or published, default=None)
     is_named = demands.is_default_held or default != max(published, default=None)
@@ -94,10 +98,16 @@ class Router:
         self._serving_map = serving_map
         self._lock = threading.Lock()
         self._streams: dict[str, _Stream] = {}
+        self._on_labels: Callable[[], None] = lambda: None
+
+    def on_labels(self, listener: Callable[[], None]) -> None:
+        """Calls `listener` after each change of labels: what only a label kept may go."""
+        self._on_labels = listener
 
     def set_labels(self, name: str, labels: Mapping[str, int]) -> None:
         """Replaces the model's labels; each takes effect once its version is AVAILABLE."""
         self._change(name, labels=MappingProxyType(dict(labels)))
+        self._on_labels()
 
     def labels(self, name: str) -> Mapping[str, int]:
         """The labels as requests see them now."""
@@ -120,8 +130,43 @@ class Router:
         self._change(name, barred=versions)
 
     def set_canary(self, name: str, canary: Canary | None) -> None:
-        """Begins a canary, changes its weight, or ends it: then the highest version is the default."""
+        """Changes a canary's share, or ends it (None): then it gets nothing and is no default."""
         self._change(name, canary=canary, is_default_held=False)
+
+    def promote(self, name: str) -> None:
+        """The canary answers everything that is the default's."""
+        with self._lock:
+            stream = self._streams.get(name)
+            if stream is None or stream.demands.canary is None:
+                return
+            unproven = stream.demands.unproven - {stream.demands.canary.version}
+            stream.demands = replace(stream.demands, canary=None, unproven=unproven)
+            self._update(name, stream)
+
+    def is_unproven(self, name: str, version: int) -> bool:
+        """Whether the version began as a canary and was never promoted."""
+        with self._lock:
+            stream = self._streams.get(name)
+            return stream is not None and version in stream.demands.unproven
+
+    def prove(self, name: str, version: int) -> None:
+        """The version may be the default like any other."""
+        with self._lock:
+            stream = self._streams.get(name)
+            if stream is not None:
+                unproven = stream.demands.unproven - {version}
+                stream.demands = replace(stream.demands, unproven=unproven)
+                self._update(name, stream)
+
+    def answering(self, name: str) -> int | None:
+        """The version that answers a request which names none, a canary aside; None: there is none."""
+        with self._lock:
+            stream = self._streams.get(name)
+            if stream is None:
+                return None
+            if stream.routing.default_version is not None:
+                return stream.routing.default_version
+            return max(stream.published, default=None)
 
     def hold_default(self, servable_id: ServableId) -> None:
         """Before the version is published: the default stays where it is, until `published`."""
@@ -133,12 +178,16 @@ class Router:
         """
         with self._lock:
             stream = self._streams.setdefault(servable_id.name, _Stream())
+            demands, version = stream.demands, servable_id.version
+            running = _canary_after(demands, stream.published, version, canary)
+            is_canary = running is not None and running.version == version
             stream.demands = replace(
-                stream.demands,
+                demands,
                 is_default_held=False,
-                canary=_canary_after(stream.demands, stream.published, servable_id.version, canary),
+                canary=running,
+                unproven=demands.unproven | ({version} if is_canary else set()),
             )
-            stream.published |= {servable_id.version}
+            stream.published |= {version}
             self._update(servable_id.name, stream)
 
     def release_default(self, name: str) -> None:
@@ -152,6 +201,8 @@ class Router:
             if stream is None:
                 return
             stream.published -= {servable_id.version}
+            unproven = stream.demands.unproven - {servable_id.version}
+            stream.demands = replace(stream.demands, unproven=unproven)
             self._update(servable_id.name, stream)
 
     def forget(self, name: str) -> None:
@@ -175,7 +226,6 @@ class Router:
         routing = decide_routing(stream.routing, stream.demands, stream.published)
         if routing == stream.routing:
             return
-        stream.routing = routing
         self._serving_map.set_routing(
             name,
             default_version=routing.default_version,
@@ -184,3 +234,4 @@ class Router:
             canary_weight=routing.canary_weight,
             canary_header=routing.canary_header,
         )
+        stream.routing = routing

@@ -21,6 +21,7 @@ class Source(Protocol):
     def set_barred(self, versions: frozenset[int]) -> None: ...
     def set_base_path(self, base_path: str) -> None: ...
     def notes(self) -> list[Note]: ...
+    def found_versions(self) -> frozenset[int]: ...
 
 
 class Manager(Protocol):
@@ -74,6 +75,11 @@ class ServedModels:
         """What a model's source has to tell of its base path."""
         source = self._sources.get(name)
         return source.notes() if source else []
+
+    def found_versions(self, name: str) -> frozenset[int]:
+        """The versions that a model's source finds on disk."""
+        source = self._sources.get(name)
+        return source.found_versions() if source else frozenset()
 
     def set_barred(self, name: str, versions: frozenset[int]) -> None:
         """The model's source leaves `versions` out of what it selects, until told otherwise."""

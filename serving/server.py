@@ -98,6 +98,7 @@ class Server:
             *(config, executor, serving_map, loaders.make, arenas, self._monitor, clock),
             router=router,
             bars_changed=self._bar_versions,
+            found_versions=lambda name: self._models.found_versions(name),
         )
 
         # What is configured, and so aspired.

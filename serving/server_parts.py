@@ -39,7 +39,7 @@ from serving.servable import Servable, ServableId, ServingMap
 from serving.served_models import ServedModels
 from serving.source import FileSystemSource
 from serving.state_monitor import StateMonitor
-from serving.succession import BarsChanged
+from serving.succession import BarsChanged, FoundVersions
 from warmup.replay import warm_up
 from warmup.self_warm_up import self_warm_up
 
@@ -67,6 +67,7 @@ def make_manager(
     *,
     router: Router,
     bars_changed: BarsChanged,
+    found_versions: FoundVersions,
 ) -> AspiredVersionsManager:
     return AspiredVersionsManager(
         make_loader=make_loader,
@@ -83,6 +84,7 @@ def make_manager(
         version_memory=arenas,
         router=router,
         bars_changed=bars_changed,
+        found_versions=found_versions,
         load_jitter_seconds=config.load_jitter_seconds,
         random=random.random,
         monitor=monitor,

@@ -166,6 +166,11 @@ class FileSystemSource:
         with self._wake:
             return sorted(self._memory.notes, key=repr)
 
+    def found_versions(self) -> frozenset[int]:
+        """Those that the last poll found on disk, barred ones too."""
+        with self._wake:
+            return frozenset(self._memory.found)
+
     def poll(self) -> float | None:
         """Looks once, sets what is aspired, and returns the seconds until the next poll or None.
 

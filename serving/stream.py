@@ -21,6 +21,8 @@ class StreamStatus:
     room_reason: str = ""
     default_version: int | None = None
     labels: Mapping[str, int] = field(default_factory=dict)
+    # Labels that wait for a version to be AVAILABLE, with its number.
+    waiting_labels: Mapping[str, int] = field(default_factory=dict)
     canary_version: int | None = None
     canary_weight: float = 0.0
     previous: int | None = None
@@ -41,12 +43,21 @@ class Stream:
     superseded_at_ns: dict[int, int] = field(default_factory=dict)
     # When a load that is put off to keep a fleet out of step may begin (monotonic).
     load_at_ns: dict[int, int] = field(default_factory=dict)
+    # Why an old version goes before a new one comes, and for which one; see `is_resource_preserving`.
     room_reason: str = ""
+    room_version: int | None = None
+    # Only its bars are left.
+    is_idle: bool = False
 
     @property
     def ready_versions(self) -> list[int]:
         """AVAILABLE, ascending."""
         return sorted(version for version, item in self.harnesses.items() if item.is_ready)
+
+    def ready(self, version: int | None) -> LoaderHarness | None:
+        """The version, where it is AVAILABLE."""
+        harness = None if version is None else self.harnesses.get(version)
+        return harness if harness is not None and harness.is_ready else None
 
     @property
     def previous(self) -> int | None:
@@ -74,15 +85,32 @@ class Stream:
         allowed = [item for item in self.wanted if item.version not in self.barred]
         if allowed or not self.wanted:
             return allowed
-        sound = [version for version in self.ready_versions if version not in self.barred]
-        # Any answer is better than none: without another version the barred ones go on.
-        return [self.harnesses[max(sound)].aspired] if sound else self.wanted
+        ready = self.ready_versions
+        sound = [version for version in ready if version not in self.barred]
+        # Any answer is better than none: without another version the barred one that serves goes on.
+        serving = sound or ready
+        return [self.harnesses[max(serving)].aspired] if serving else self.wanted
 
-    def note_superseded(self, now_ns: int) -> None:
-        """Remembers since when the previous version is that."""
+    def note_superseded(self, routing: Routing, now_ns: int) -> None:
+        """Remembers since when the previous version is that, and nothing else keeps it."""
         previous = self.previous
-        since = {} if previous is None else {previous: self.superseded_at_ns.get(previous, now_ns)}
-        self.superseded_at_ns = since
+        if previous is None or previous in _named_in(routing):
+            self.superseded_at_ns = {}
+        else:
+            self.superseded_at_ns = {previous: self.superseded_at_ns.get(previous, now_ns)}
+
+    def begin_to_make_room(self, version: int, reason: str) -> None:
+        """From now on old versions go before `version` comes."""
+        self.room_version, self.room_reason = version, reason
+
+    def end_making_room(self) -> None:
+        """Both may be in memory again."""
+        self.room_version, self.room_reason = None, ""
+
+    def has_named(self, routing: Routing) -> bool:
+        """Whether a version that is not aspired stays for a label or beside a canary."""
+        named = _named_in(routing)
+        return any(item in named and item not in self.aspired for item in self.ready_versions)
 
     def keep_until_ns(self) -> int | None:
         """Until when the previous version stays for a rollback; None where there is none to keep."""
@@ -99,18 +127,27 @@ class Stream:
             harness.snapshot(
                 is_aspired=version in self.aspired,
                 is_kept=version in kept,
-                is_barred=version in self.barred,
+                is_barred=version in self.barred or _is_passed_over(version, routing),
             )
             for version, harness in self.harnesses.items()
         ]
 
-    def status(self, routing: Routing) -> StreamStatus:
+    def status(self, routing: Routing, wanted_labels: Mapping[str, int]) -> StreamStatus:
         """As a value."""
         return StreamStatus(
             policy=self.settings.aspired_version_policy.value,
             room_reason=self.room_reason,
-            default_version=routing.default_version or max(self.ready_versions, default=None),
+            default_version=(
+                max(self.ready_versions, default=None)
+                if routing.default_version is None
+                else routing.default_version
+            ),
             labels=dict(routing.labels),
+            waiting_labels={
+                label: version
+                for label, version in wanted_labels.items()
+                if routing.labels.get(label) != version
+            },
             canary_version=routing.canary_version,
             canary_weight=routing.canary_weight,
             previous=self.previous,
@@ -124,10 +161,21 @@ class Stream:
         )
 
     def _kept_versions(self, routing: Routing, now_ns: int) -> frozenset[int]:
-        kept = set(routing.labels.values())
-        if routing.canary_version is not None and routing.default_version is not None:
-            kept |= {routing.canary_version, routing.default_version}
-        until_ns = self.keep_until_ns()
+        kept = _named_in(routing)
+        until_ns = None if self.is_resource_preserving else self.keep_until_ns()
         if until_ns is not None and now_ns < until_ns:
             kept |= self.superseded_at_ns.keys()
         return frozenset(kept)
+
+
+def _is_passed_over(version: int, routing: Routing) -> bool:
+    """Whether requests go to a lower one: it was never found good."""
+    return routing.default_version is not None and version > routing.default_version
+
+
+def _named_in(routing: Routing) -> set[int]:
+    """Those that a label leads to, and a canary with the version beside it."""
+    named = set(routing.labels.values())
+    if routing.canary_version is not None and routing.default_version is not None:
+        named |= {routing.canary_version, routing.default_version}
+    return named

@@ -4,18 +4,22 @@ For the manager's control thread. What it decides takes effect in three places, 
 router (requests), the source (what is selected from disk), the stream (what is loaded and kept).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import structlog
 
 from serving import canary
 from serving.errors import FailedPrecondition
-from serving.router import Router
+from serving.model_settings import CanarySettings
+from serving.router import Canary, Router
 from serving.stream import Stream
 
 BarsChanged = Callable[[str, frozenset[int]], None]
 """Hears which versions of a model its source should leave out."""
+
+FoundVersions = Callable[[str], Collection[int]]
+"""The versions of a model that its source finds on disk."""
 
 _log = structlog.get_logger(__name__)
 
@@ -35,32 +39,50 @@ class Succession:
         self,
         router: Router,
         *,
+        found_versions: FoundVersions,
         bars_changed: BarsChanged,
         apply_wanted: Callable[[str, Stream], None],
     ) -> None:
         self._router = router
+        self._found_versions = found_versions
         self._bars_changed = bars_changed
         self._apply_wanted = apply_wanted
 
     def roll_back(self, name: str, stream: Stream, *, is_cold_allowed: bool) -> Rollback:
         """Bars the version that answers, or the canary, and all above it; see the manager's."""
-        routing = self._router.routing(name)
-        ready = [version for version in stream.ready_versions if version not in stream.barred]
-        current = routing.canary_version or routing.default_version or max(ready, default=None)
+        canary_version = self._router.routing(name).canary_version
+        current = self._router.answering(name) if canary_version is None else canary_version
+        if current is None and is_cold_allowed:
+            # Nothing serves: what cannot be loaded makes place for one before it.
+            current = max((item.version for item in stream.wanted), default=None)
         if current is None:
             raise FailedPrecondition(f"model {name!r} serves no version to roll back from")
+        ready = [version for version in stream.ready_versions if version not in stream.barred]
         earlier = max((version for version in ready if version < current), default=None)
-        if earlier is None and not is_cold_allowed:
-            raise FailedPrecondition(
-                f"model {name!r} has no version before {current} in memory: keep one there by "
-                "keep_previous_seconds, or allow a cold rollback (millpond rollback --cold), which "
-                "loads one from disk while this one serves on"
-            )
+        if earlier is None:
+            self._check_cold(name, stream, current, is_cold_allowed)
         known = stream.harnesses.keys() | {item.version for item in stream.wanted}
         barred = frozenset(version for version in known if version >= current)
         self.bar(name, stream, barred)
         _log.warning("rolled_back", model=name, version=current, to=earlier, barred=sorted(barred))
         return Rollback(rolled_back=current, version=earlier)
+
+    def _check_cold(self, name: str, stream: Stream, current: int, is_cold_allowed: bool) -> None:
+        """FailedPrecondition where no earlier version could be loaded from disk, or none may be."""
+        barred = [version for version in stream.ready_versions if version in stream.barred]
+        in_memory = f" ({barred[0]} was rolled back: millpond allow)" if barred else ""
+        if not is_cold_allowed:
+            raise FailedPrecondition(
+                f"model {name!r} has no version before {current} in memory{in_memory}: keep one "
+                "there by keep_previous_seconds, or allow a cold rollback (millpond rollback "
+                "--cold), which loads one from disk while this one serves on"
+            )
+        found = set(self._found_versions(name)) - stream.barred
+        if not any(version < current for version in found):
+            raise FailedPrecondition(
+                f"model {name!r} has no version before {current} on disk that was not rolled back "
+                f"too{in_memory}; drop one"
+            )
 
     def allow(self, name: str, stream: Stream, version: int) -> None:
         """Takes a bar away. FailedPrecondition where there is none."""
@@ -75,25 +97,55 @@ class Succession:
         """These are not served, loaded or kept any more, as long as there is another version."""
         self._set_barred(name, stream, stream.barred | versions)
 
+    def tell_bars(self, name: str, stream: Stream) -> None:
+        """Says again what the model's source should leave out."""
+        self._bars_changed(name, stream.barred)
+
     def promote(self, name: str) -> int:
         """The canary answers everything. FailedPrecondition where there is none."""
         version = self._router.routing(name).canary_version
         if version is None:
             raise FailedPrecondition(f"model {name!r} has no canary to promote")
-        self._router.set_canary(name, None)
+        self._router.promote(name)
         _log.info("canary_promoted", model=name, version=version)
         return version
 
     def end_canary_unless_aspired(self, name: str, stream: Stream) -> None:
-        """A canary that another version takes the place of was never found good: it gets nothing."""
+        """A canary that is withdrawn, or that another version takes the place of, gets nothing."""
         version = self._router.routing(name).canary_version
         if version is None or version in stream.aspired:
             return
         if version not in stream.barred:
             _log.info("canary_ended", model=name, version=version, reason="it is no longer aspired")
-            stream.barred |= {version}
-            self._router.set_barred(name, stream.barred)
         self._router.set_canary(name, None)
+
+    def resume_canary(self, name: str, stream: Stream, wanted: CanarySettings) -> None:
+        """A canary that was rolled back or withdrawn, and is aspired again while in memory, goes on."""
+        if self._router.routing(name).canary_version is not None:
+            return
+        answering = self._router.answering(name)
+        for version in reversed(stream.ready_versions):
+            is_wanted = version in stream.aspired and version not in stream.barred
+            is_newer = answering is not None and version > answering
+            if not (is_wanted and is_newer and self._router.is_unproven(name, version)):
+                continue
+            if wanted.weight == 0:
+                self._router.prove(name, version)
+            else:
+                share = Canary(version=version, weight=wanted.weight, header=wanted.header)
+                self._router.set_canary(name, share)
+            return
+
+    def change_canary(self, name: str, wanted: CanarySettings) -> None:
+        """A running canary's share, as settings now have it; without one it answers everything."""
+        version = self._router.routing(name).canary_version
+        if version is None:
+            return
+        if wanted.weight == 0:
+            self.promote(name)
+        else:
+            share = Canary(version=version, weight=wanted.weight, header=wanted.header)
+            self._router.set_canary(name, share)
 
     def is_judged_by_rule(self, name: str, stream: Stream) -> bool:
         """Whether a canary runs whose figures decide."""
@@ -105,9 +157,9 @@ class Succession:
         if not self.is_judged_by_rule(name, stream):
             return
         routing = self._router.routing(name)
-        candidate = stream.harnesses.get(routing.canary_version or 0)
-        stable = stream.harnesses.get(routing.default_version or 0)
-        if candidate is None or stable is None or not (candidate.is_ready and stable.is_ready):
+        candidate = stream.ready(routing.canary_version)
+        stable = stream.ready(routing.default_version)
+        if candidate is None or stable is None:
             return
         verdict = canary.judge(
             stream.settings.canary,

@@ -120,6 +120,8 @@ def _remarks(name: str, model: Mapping[str, Any]) -> list[str]:
     lines = []
     if model.get("room_reason"):
         lines.append(f"{name}: the old version goes first: {model['room_reason']}")
+    for label, version in model.get("waiting_labels", {}).items():
+        lines.append(f"{name}: label {label} waits for version {version}, which is not AVAILABLE")
     for note in model.get("notes", ()):
         values = ", ".join(f"{k} {v}" for k, v in note.items() if k not in ("event", "level"))
         lines.append(_one_line(f"{name}: {note['event']}: {values}"))

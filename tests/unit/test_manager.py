@@ -73,6 +73,7 @@ class World:
         self.serving_map = FakeServingMap()
         self.router = Router(self.serving_map)
         self.bars: dict[str, frozenset[int]] = {}
+        self.on_disk: set[int] = set()
         self.loading = FakeLoaders()
         self.loaders = ManualExecutor()
         self.unloaders = ManualExecutor()
@@ -90,6 +91,7 @@ class World:
             version_memory=self.memory,
             router=self.router,
             bars_changed=self.bars.__setitem__,
+            found_versions=lambda name: self.on_disk,
             load_jitter_seconds=load_jitter_seconds,
             random=lambda: 0.5,
             monitor=self.monitor,

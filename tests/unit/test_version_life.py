@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from serving.errors import DoesNotFitBeside, FailedPrecondition, NotFound
+from serving.harness import RetryPolicy
 from serving.model_settings import CanarySettings, ModelSettings, PolicyName
 from serving.servable import (
     AVAILABLE,
@@ -19,7 +20,7 @@ from serving.servable import (
     ServableId,
     ServableState,
 )
-from tests.unit.fakes import FakeStatistics, permanent, transient
+from tests.unit.fakes import FakeStatistics, StatusError, permanent, transient
 from tests.unit.test_manager import RETRY_SECONDS, World, aspired
 
 KEEP = ModelSettings(keep_previous_seconds=300)
@@ -160,6 +161,7 @@ def test_rollback_without_a_previous_version_says_how_to_have_one() -> None:
 def test_cold_rollback_goes_on_serving_until_the_old_version_is_loaded() -> None:
     world = World()
     world.settle(2)
+    world.on_disk = {1, 2}
     done = answer(world, world.manager.rollback("m", is_cold_allowed=True))
     assert (done.rolled_back, done.version) == (2, None)
     assert world.states() == {2: AVAILABLE}
@@ -396,6 +398,288 @@ def test_incumbent_is_the_version_that_answers() -> None:
     world.manager.rollback("m")
     world.manager.tick()
     assert world.manager.incumbent(ServableId("m", 3)) is world.servable(1)
+
+
+# --- Corners --------------------------------------------------------------------------------------
+
+
+def test_cold_rollback_with_nothing_older_on_disk_is_refused_and_bars_nothing() -> None:
+    world = World()
+    world.settle(2)
+    world.on_disk = {2, 3}
+    with pytest.raises(FailedPrecondition, match="no version before 2 on disk"):
+        answer(world, world.manager.rollback("m", is_cold_allowed=True))
+    assert world.bars == {}
+
+
+def test_refused_rollback_names_the_version_in_memory_that_was_rolled_back() -> None:
+    world = world_with(KEEP)
+    world.settle(1)
+    world.settle(2)
+    answer(world, world.manager.rollback("m"))
+    with pytest.raises(FailedPrecondition, match=r"2 was rolled back: millpond allow"):
+        answer(world, world.manager.rollback("m"))
+
+
+def test_cold_rollback_does_not_let_a_newer_load_take_over() -> None:
+    world = World()
+    world.settle(2)
+    world.on_disk = {1, 2, 3}
+    world.aspire(3)
+    answer(world, world.manager.rollback("m", is_cold_allowed=True))
+    world.run_all()
+    assert world.serving_map.versions("m") == [2]
+
+
+def test_cold_rollback_of_a_version_that_does_not_load_makes_place_for_an_older_one() -> None:
+    world = World()
+    world.fail(2, permanent())
+    world.settle(2)
+    world.on_disk = {1, 2}
+    assert answer(world, world.manager.rollback("m", is_cold_allowed=True)).version is None
+    assert world.bars["m"] == frozenset({2})
+
+
+def test_bars_outlive_a_model_without_versions_and_can_be_taken_back() -> None:
+    world = world_with(KEEP)
+    world.settle(1)
+    world.settle(2)
+    answer(world, world.manager.rollback("m"))
+    world.settle()
+    assert world.manager.stream_status("m") is None
+    assert world.manager.next_due_seconds() is None
+    answer(world, world.manager.allow("m", 2))
+    assert world.bars["m"] == frozenset()
+
+
+def test_new_source_of_a_model_is_told_what_was_rolled_back() -> None:
+    world = world_with(KEEP)
+    world.settle(1)
+    world.settle(2)
+    answer(world, world.manager.rollback("m"))
+    world.settle()
+    world.bars.clear()
+    world.settle(1)
+    assert world.bars["m"] == frozenset({2})
+
+
+def test_manager_stops_though_a_version_is_barred() -> None:
+    world = world_with(KEEP)
+    world.settle(1)
+    world.settle(2)
+    answer(world, world.manager.rollback("m"))
+    world.manager.stop(timeout_seconds=0)
+    world.manager.tick()
+    world.run_all()
+    assert not world.manager._streams
+
+
+def test_version_that_the_router_refuses_is_not_left_published() -> None:
+    world = World()
+    world.settle(1)
+
+    def refuse(*arguments: object, **settings: object) -> None:
+        raise StatusError(3, "no routing")
+
+    world.router.published = refuse  # type: ignore[method-assign]
+    world.settle(2)
+    assert world.serving_map.versions("m") == [1]
+    assert world.states() == {1: AVAILABLE, 2: END}
+    assert world.servable(2).is_destroyed
+
+
+def test_time_of_the_previous_version_begins_when_its_canary_is_promoted() -> None:
+    world = world_with(ModelSettings(keep_previous_seconds=300, canary=CanarySettings(weight=0.1)))
+    world.settle(1)
+    world.settle(2)
+    world.clock.advance(1_000)
+    answer(world, world.manager.promote("m"))
+    world.run_all()
+    assert world.states()[1] is AVAILABLE
+    assert world.manager.next_due_seconds() == 300
+
+
+def test_time_of_the_previous_version_begins_when_its_label_goes() -> None:
+    world = world_with(KEEP)
+    world.settle(1)
+    world.router.set_labels("m", {"stable": 1})
+    world.settle(2)
+    world.clock.advance(1_000)
+    world.router.set_labels("m", {"stable": 2})
+    world.manager.tick()
+    world.run_all()
+    assert world.states()[1] is AVAILABLE
+
+
+def test_label_that_goes_wakes_the_manager() -> None:
+    world = World()
+    world.settle(1)
+    world.router.set_labels("m", {"stable": 1})
+    world.settle(2)
+    world.router.set_labels("m", {})
+    # No list from the source: the next tick is enough.
+    world.manager.tick()
+    world.run_all()
+    assert world.states() == {1: END, 2: AVAILABLE}
+
+
+def test_label_that_waits_is_told() -> None:
+    world = World()
+    world.settle(1)
+    world.router.set_labels("m", {"stable": 9})
+    world.manager.tick()
+    status = world.manager.stream_status("m")
+    assert status is not None
+    assert (status.labels, status.waiting_labels) == ({}, {"stable": 9})
+
+
+def test_canary_that_is_withdrawn_and_comes_back_is_one_again() -> None:
+    world = world_with(CANARY)
+    world.settle(1)
+    world.settle(2)
+    world.settle(1)
+    assert world.states() == {1: AVAILABLE, 2: END}
+    world.settle(2)
+    assert routing(world).canary_version == 2
+
+
+def test_canary_that_is_allowed_while_in_memory_goes_on() -> None:
+    world = world_with(ModelSettings(keep_previous_seconds=300, canary=CanarySettings(weight=0.1)))
+    world.settle(1)
+    world.settle(2)
+    answer(world, world.manager.rollback("m"))
+    world.settle(1)
+    assert world.states() == {1: AVAILABLE, 2: AVAILABLE}
+    answer(world, world.manager.allow("m", 2))
+    world.settle(2)
+    assert routing(world).canary_version == 2
+
+
+def test_unpromoted_canary_of_two_aspired_versions_is_no_default() -> None:
+    world = world_with(CANARY)
+    world.settle(1)
+    world.settle(1, 2)
+    assert routing(world).canary_version == 2
+    world.settle(2, 3)
+    assert (routing(world).default_version, routing(world).canary_version) == (1, 3)
+    assert world.states()[1] is AVAILABLE
+
+
+def test_versions_that_come_together_are_no_canaries() -> None:
+    world = world_with(CANARY)
+    world.settle(1, 2)
+    assert routing(world) == Routing()
+
+
+def test_canary_share_follows_its_settings_and_ends_with_them() -> None:
+    world = world_with(CANARY)
+    world.settle(1)
+    world.settle(2)
+    world.manager.set_settings("m", ModelSettings(canary=CanarySettings(weight=0.5)))
+    world.manager.tick()
+    assert routing(world).canary_weight == 0.5
+    world.manager.set_settings("m", ModelSettings())
+    world.manager.tick()
+    world.run_all()
+    assert routing(world) == Routing()
+    assert world.states() == {1: END, 2: AVAILABLE}
+
+
+def test_canary_withdrawn_while_it_is_published_ends() -> None:
+    world = world_with(CANARY)
+    world.settle(1)
+    world.aspire(2)
+    world.loading.during = lambda: world.manager.set_aspired("m", aspired(1))
+    world.run_all()
+    world.clock.advance(1_000)
+    world.manager.tick()
+    world.run_all()
+    assert world.states() == {1: AVAILABLE, 2: END}
+
+
+def test_load_that_is_put_off_leaves_the_manager_at_rest() -> None:
+    world = World(load_jitter_seconds=60)
+    world.settle(1)
+    world.aspire(1, 2)
+    world.clock.advance(20)
+    world.aspire(1, 2, 3)
+    world.clock.advance(10)
+    world.manager.tick()
+    assert world.manager.next_due_seconds() == 20
+
+
+AUTO_AND_KEEP = ModelSettings(aspired_version_policy=PolicyName.AUTO, keep_previous_seconds=300)
+
+
+def test_auto_policy_waits_for_the_room_of_a_version_that_is_leaving() -> None:
+    world = world_with(AUTO_AND_KEEP)
+    world.settle(1)
+    world.settle(2)
+    world.servable(1).handle_count = 1
+    world.fail(3, DoesNotFitBeside("1 is still there"))
+    world.aspire(3)
+    world.run_loads()
+    assert world.states()[2] is AVAILABLE
+    world.servable(1).handle_count = 0
+    world.run_all()
+    assert world.states()[3] is AVAILABLE
+
+
+def test_auto_policy_lets_nothing_go_where_a_label_keeps_the_room() -> None:
+    world = world_with(AUTO)
+    world.settle(1)
+    world.router.set_labels("m", {"old": 1})
+    world.settle(2)
+    world.fail(3, *[DoesNotFitBeside("1 and 2 are there")] * 9)
+    world.settle(3)
+    for _ in range(4):
+        world.clock.advance(100)
+        world.manager.tick()
+        world.run_all()
+    assert world.states()[2] is AVAILABLE
+
+
+def test_auto_policy_needs_no_retries() -> None:
+    world = World()
+    world.manager._retry = RetryPolicy(retry_count_max=0, interval_ns=1)
+    world.manager.set_settings("m", AUTO)
+    world.settle(1)
+    world.fail(2, DoesNotFitBeside("beside 1"))
+    world.settle(2)
+    assert world.states() == {1: END, 2: AVAILABLE}
+
+
+def test_room_is_no_longer_made_for_a_version_that_is_withdrawn() -> None:
+    world = world_with(AUTO)
+    world.settle(1)
+    world.servable(1).handle_count = 1
+    world.fail(2, DoesNotFitBeside("beside 1"))
+    world.aspire(2)
+    world.run_loads()
+    world.aspire(1)
+    status = world.manager.stream_status("m")
+    assert status is not None
+    assert status.room_reason == ""
+
+
+def test_resource_policy_takes_the_old_version_back_where_the_new_one_fails() -> None:
+    world = world_with(ModelSettings(aspired_version_policy=PolicyName.RESOURCE))
+    world.settle(1)
+    world.fail(2, permanent())
+    world.settle(2)
+    assert world.bars["m"] == frozenset({2})
+    world.settle(1)
+    assert world.states()[1] is AVAILABLE
+
+
+def test_version_zero_is_a_version() -> None:
+    world = world_with(KEEP)
+    world.settle(0)
+    world.settle(1)
+    answer(world, world.manager.rollback("m"))
+    status = world.manager.stream_status("m")
+    assert status is not None
+    assert status.default_version == 0
 
 
 # --- Any sequence of events -----------------------------------------------------------------------
