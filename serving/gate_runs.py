@@ -5,7 +5,6 @@ predecessor, which serves meanwhile (`gate_trials.py`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from itertools import accumulate, islice
 
 import structlog
@@ -48,6 +47,10 @@ REQUEST_COUNT_MAX = 32
 
 REQUEST_BYTES_MAX = 64 * 2**20
 """Of those, together: they are all in memory until the last round."""
+
+RESTART_COUNT_MAX = 3
+"""Of one gate, for another predecessor each time. Rollbacks and promotions are seconds apart at
+least: more of them while one gate runs are no reason to let a version serve unseen."""
 
 _WRITES = "a request may change a variable"
 
@@ -124,6 +127,7 @@ class GateRuns:
         self._subject = subject
         self._settings = settings
         self._trials = GateTrials(subject, settings, is_cancelled=is_cancelled, clock=clock)
+        self._compared: list[Trial] | None = None
 
     def run(self) -> Iterator[GateVerdict]:
         """Yields the verdict of each gate that is not off, once it is there.
@@ -148,14 +152,30 @@ class GateRuns:
     ) -> GateVerdict:
         try:
             with self._subject.translated():
-                return run(mode)
+                return self._restarted(gate, mode, run)
         except Cancelled:
             raise
-        except PredecessorGone:
-            return skipped(gate, mode, "the predecessor went away meanwhile")
         except Exception as error:  # noqa: BLE001 (a gate that breaks is not passed, and no more)
             _log.exception("gate_broken", gate=gate.value)
             return verdict_of(gate, mode, [f"could not be run: {error!r}"])
+
+    def _restarted(
+        self, gate: Gate, mode: GateMode, run: Callable[[GateMode], GateVerdict]
+    ) -> GateVerdict:
+        """Of `run`, from its beginning whenever another predecessor has taken the last one's place.
+
+        The verdicts before stand: a predecessor may as well be exchanged after the last gate.
+        """
+        for _ in range(RESTART_COUNT_MAX + 1):
+            try:
+                return run(mode)
+            except PredecessorGone:
+                self._compared = None
+                if not self._trials.restart():
+                    # Nobody is served better by a version that waits to be compared.
+                    return skipped(gate, mode, "the predecessor went away meanwhile")
+        fault = f"the predecessor was exchanged {RESTART_COUNT_MAX + 1} times meanwhile"
+        return verdict_of(gate, mode, [fault])
 
     # --- The gates --------------------------------------------------------------------------------
 
@@ -182,7 +202,7 @@ class GateRuns:
     def _latency(self, mode: GateMode) -> GateVerdict:
         if self._may_write_variables():
             return skipped(Gate.LATENCY, mode, _WRITES)
-        latencies = latencies_of(self._compared)
+        latencies = latencies_of(self._compared_trials())
         if not latencies:
             return skipped(Gate.LATENCY, mode, "no request that both versions answer")
         faults = latency_faults(latencies, self._settings.latency_ratio_max)
@@ -191,7 +211,7 @@ class GateRuns:
     def _drift(self, mode: GateMode) -> GateVerdict:
         if self._may_write_variables():
             return skipped(Gate.DRIFT, mode, _WRITES)
-        comparisons = self._drifts(self._compared)
+        comparisons = self._drifts(self._compared_trials())
         if not comparisons:
             return skipped(Gate.DRIFT, mode, "no request whose right answer is not known")
         faults = drift_faults(comparisons, self._settings.drift_share_max)
@@ -224,10 +244,11 @@ class GateRuns:
             lambda servable: servable.may_write_variables
         )
 
-    @cached_property
-    def _compared(self) -> list[Trial]:
+    def _compared_trials(self) -> list[Trial]:
         """For the latency and the drift gate together."""
-        return self._trials.compared(self._trial_requests())
+        if self._compared is None:
+            self._compared = self._trials.compared(self._trial_requests())
+        return self._compared
 
     def _trial_requests(self) -> list[TrialRequest]:
         """The first records of the file; those of the reservoir where there are none."""

@@ -54,7 +54,7 @@ class GateSubject:
 
 
 class PredecessorGone(Exception):
-    """It is unloaded, or will be: nobody is served better by a version that waits to be compared."""
+    """It is unloaded, or will be, or another one serves in its place."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +107,14 @@ class GateTrials:
     def has_predecessor(self) -> bool:
         """Whether there was one when the trials began."""
         return self._incumbent is not None
+
+    def restart(self) -> bool:
+        """Turns to the version that serves now; False where that is no other one, or none."""
+        serving = self._subject.incumbent()
+        if serving is None or serving is self._incumbent:
+            return False
+        self._incumbent = serving
+        return True
 
     def read_predecessor(self, read: Callable[[Servable], Answer]) -> Answer:
         """What `read` finds at the predecessor. Raises."""
@@ -172,6 +180,7 @@ class GateTrials:
         except Cancelled:
             raise
         except MillpondError:
+            self._predecessor()  # One that is being unloaded has refused nothing.
             return []
         try:
             actual, candidate_ns = self.ask_candidate(trial_request.request)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from serving.errors import Cancelled, DataLoss, InvalidArgument
-from serving.gate_runs import REQUEST_COUNT_MAX, GateRuns, WarmUpWatch
+from serving.gate_runs import REQUEST_COUNT_MAX, RESTART_COUNT_MAX, GateRuns, WarmUpWatch
 from serving.gate_trials import TIME_BUDGET_SECONDS, GateSubject
 from serving.loader import statuses_as_errors
 from serving.model_settings import GateMode, GateSettings
@@ -478,6 +478,54 @@ def test_gates_are_passed_once_the_predecessor_goes(swap: Swap):
     reasons = {verdict.reason for verdict in verdicts.values()}
     assert reasons == {"skipped: the predecessor went away meanwhile"}
     assert all(verdict.is_passed for verdict in verdicts.values())
+
+
+def test_gates_begin_anew_with_another_predecessor(swap: Swap):
+    swap.keep(1, 2)
+    other = FakeServable(ServableId("m", 3))
+    other.respond = answers(2)
+
+    def exchange(serialized: bytes) -> bytes:
+        swap.serves = other
+        return answers()(serialized)
+
+    swap.candidate.respond = exchange
+    verdicts = swap.verdicts(latency=ENFORCE, drift=ENFORCE, drift_share_max=0.5)
+    assert verdicts["latency"].is_passed
+    assert verdicts["latency"].figures["request_count"] == 2
+    assert not verdicts["drift"].is_passed
+    assert "100.0% of the values changed" in verdicts["drift"].reason
+    assert {request(1), request(2)} <= set(other.predicted)
+
+
+def test_gate_whose_predecessor_is_exchanged_all_the_time_is_not_passed(swap: Swap):
+    swap.keep(1, 2)
+
+    def exchange(serialized: bytes) -> bytes:
+        swap.serves = FakeServable(ServableId("m", 3))
+        swap.serves.respond = answers()
+        return answers()(serialized)
+
+    swap.candidate.respond = exchange
+    verdict = swap.verdict("drift")
+    assert not verdict.is_passed
+    assert "exchanged 4 times" in verdict.reason
+    assert len(swap.candidate.predicted) == RESTART_COUNT_MAX + 1
+
+
+def test_gate_is_not_skipped_for_a_predecessor_that_is_exchanged_and_refuses(swap: Swap):
+    swap.keep(1)
+    other = FakeServable(ServableId("m", 3))
+    other.respond = answers(2)
+
+    def unloaded(serialized: bytes) -> bytes:
+        swap.serves = other
+        raise StatusError(9, "m version 1 is destroyed")
+
+    swap.old.respond = unloaded
+    verdict = swap.verdict("drift", drift_share_max=0.5)
+    assert not verdict.is_passed
+    assert "of the values changed" in verdict.reason
 
 
 def test_signature_of_a_predecessor_that_is_destroyed_is_passed(swap: Swap):
