@@ -4,10 +4,13 @@ They come from the file of --model_settings_file (`model_settings_file.py` reads
 while the server runs: who uses them asks again for each swap.
 """
 
+import re
 from dataclasses import dataclass, field
 from enum import Enum
 
 from serving.errors import InvalidConfig
+
+_METADATA_KEY = re.compile(r"[a-z0-9._-]+")
 
 
 class GateMode(Enum):
@@ -66,7 +69,8 @@ class CanarySettings:
     header: str = ""
     # Answered by the new version before the rule decides; 0: a person does.
     request_count: int = 0
-    # The rule: the new version's p999 and share of failures, over the old one's.
+    # The rule: the new version's p999 and share of failures, over the old one's. p999 counts from
+    # 1,000 requests of either on; `canary.py` has the bounds that hold besides.
     p999_ratio_max: float = 2.0
     error_ratio_max: float = 2.0
 
@@ -74,6 +78,16 @@ class CanarySettings:
         if not 0 <= self.weight < 1:
             raise InvalidConfig(
                 f"canary weight {self.weight:g} is no share of the requests; give 0 (off) to 0.99"
+            )
+        if self.header and not _METADATA_KEY.fullmatch(self.header):
+            raise InvalidConfig(
+                f"canary header {self.header!r} is never sent: gRPC metadata keys are lower-case; "
+                "give letters a-z, digits and . _ -"
+            )
+        if self.request_count < 0:
+            raise InvalidConfig(
+                f"canary request_count {self.request_count} is no number of requests; "
+                "give 0 (a person decides) or 1 or more"
             )
 
 

@@ -91,6 +91,10 @@ def test_parse_model_settings_whole_number_for_seconds_is_a_float() -> None:
         ("[default.gates]\ndrift_share_max = 1.5", "1.5 is out of range; give from 0 to 1"),
         ("[default.canary]\nrequest_count = 1.5", "request_count: 1.5 is no whole number"),
         ("[default.canary]\nheader = 1", "header: 1 is no text"),
+        (
+            "[default.canary]\nheader = 'X-User'",
+            "default.canary: canary header 'X-User' is never sent: gRPC metadata keys are lower",
+        ),
         ("[models.ctr.canary]\nweight = 1", "models.ctr.canary: canary weight 1 is no share"),
     ],
 )
