@@ -49,7 +49,7 @@ class StateMonitor:
             before = versions.pop(status.id.version, None)
             versions[status.id.version] = status
             self._forget_ended(versions)
-            self._statuses[status.id.name] = _ascending(versions)
+            self._update(status.id.name)
             self._changed.notify_all()
         if before is None or before.state is not status.state:
             self._tell_listeners(status)
@@ -60,11 +60,14 @@ class StateMonitor:
             return self._by_version.get(servable_id.name, {}).get(servable_id.version)
 
     def statuses(self) -> Statuses:
-        """The status of every version of every model seen, as a value."""
+        """The status of every version of every model seen, as a value.
+
+        A model of which no version is remembered is not in it.
+        """
         with self._changed:
-            for name, versions in self._by_version.items():
+            for name, versions in list(self._by_version.items()):
                 if self._forget_ended(versions):
-                    self._statuses[name] = _ascending(versions)
+                    self._update(name)
             return MappingProxyType(dict(self._statuses))
 
     def failed_versions(self, name: str) -> frozenset[int]:
@@ -88,6 +91,14 @@ class StateMonitor:
                         return False
                 self._clock.wait(self._changed, remaining_seconds)
         return True
+
+    def _update(self, name: str) -> None:
+        versions = self._by_version[name]
+        if versions:
+            self._statuses[name] = _ascending(versions)
+        else:
+            del self._by_version[name]
+            self._statuses.pop(name, None)
 
     def _forget_ended(self, versions: dict[int, ServableStatus]) -> bool:
         """True where one was."""

@@ -115,6 +115,21 @@ def test_monitor_forgets_an_unloaded_version_after_its_time_and_no_failed_one() 
     assert [item.id.version for item in monitor.statuses()["m"]] == [2, 3]
 
 
+def test_monitor_model_whose_versions_are_all_forgotten_is_not_listed() -> None:
+    clock = FakeClock()
+    monitor = StateMonitor(clock)
+    ended = ServableStatus(id=ServableId("m", 1), state=END, state_changed_wall_ns=clock.wall_ns())
+    monitor.record(ended)
+    monitor.record(status(1, name="n"))
+    clock.advance(UNLOADED_SECONDS_MAX + 1)
+    assert set(monitor.statuses()) == {"n"}
+    assert monitor.status(ServableId("m", 1)) is None
+    monitor.record(ended)  # It comes too late to be remembered.
+    assert set(monitor.statuses()) == {"n"}
+    monitor.record(status(2))
+    assert monitor.statuses()["m"] == (status(2),)
+
+
 def test_monitor_failed_versions_are_those_that_ended_with_an_error() -> None:
     monitor = StateMonitor(FakeClock())
     health = Health.of(DataLoss("bad checksum"))
