@@ -457,13 +457,13 @@ class AspiredVersionsManager:
         for harness in stream.harnesses.values():
             if harness.retry_at_ns is not None and harness.retry_at_ns <= now_ns:
                 harness.begin_retry()
-                self._loaders.submit(partial(self._load, harness))
+                self._loaders.submit(partial(self._load, harness), harness.id.name)
 
     def _perform(self, action: Action, harness: LoaderHarness) -> None:
         if isinstance(action, Load):
             harness.begin_load()
             _log.info("load_began", **_fields(harness))
-            self._loaders.submit(partial(self._load, harness))
+            self._loaders.submit(partial(self._load, harness), harness.id.name)
         else:
             harness.begin_unload()
             _log.info("unload_began", **_fields(harness))

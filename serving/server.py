@@ -98,7 +98,7 @@ class Server:
             *(config, executor, serving_map, loaders.make, arenas, self._monitor, clock),
             router=router,
             bars_changed=self._bar_versions,
-            found_versions=lambda name: self._models.found_versions(name),
+            found_versions=self._found_versions,
         )
 
         # What is configured, and so aspired.
@@ -221,6 +221,10 @@ class Server:
     def _bar_versions(self, name: str, versions: frozenset[int]) -> None:
         """A rollback's: the model's source selects without them. On the control thread."""
         self._models.set_barred(name, versions)
+
+    def _found_versions(self, name: str) -> frozenset[int]:
+        """What a rollback asks, once there are models. On the control thread."""
+        return self._models.found_versions(name)
 
     def _on_names_changed(self, names: Sequence[str]) -> None:
         self._health.set_models(names)

@@ -2,13 +2,14 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from serving.client import Client
+from serving.client import Client, Signature
 from serving.errors import InvalidConfig, from_exception
 from warmup.capture import answered_logs
+from warmup.faults import log_faults
 from warmup.prediction_log import (
     RECORD_COUNT_MAX,
     Log,
@@ -45,10 +46,22 @@ def _captured(client: Client, parsed: argparse.Namespace) -> list[Log]:
     records = client.capture_warm_up(parsed.model, count_max=parsed.count)
     source = Path(parsed.target)
     logs = [parse_log(number, record, source) for number, record in enumerate(records, start=1)]
+    logs = _fitting(logs, client.signatures(parsed.model))
     if not parsed.with_responses:
         return logs
     answer = partial(client.predict_message, timeout_seconds=parsed.timeout_seconds)
     return answered_logs(logs, answer)
+
+
+def _fitting(logs: Sequence[Log], signatures: Mapping[str, Signature]) -> list[Log]:
+    """Those that the version takes which serves now: one that only an older version took would keep
+    the next one out.
+    """
+    fitting = [log for log in logs if not any(log_faults(log, signatures))]
+    if len(fitting) < len(logs):
+        left_out_count = len(logs) - len(fitting)
+        print(f"{left_out_count} left out: the version that serves takes no such", file=sys.stderr)
+    return fitting
 
 
 def _count(text: str) -> int:

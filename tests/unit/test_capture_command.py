@@ -11,19 +11,23 @@ import pytest
 from serving.capture_service import CAPTURE_WARM_UP, CaptureService
 from serving.cli import main
 from serving.errors import MillpondError
-from serving.protos import predict_pb2
+from serving.protos import get_model_metadata_pb2, predict_pb2, types_pb2
 from tests.unit.test_capture_service import FixedReservoir, request_for
 from warmup.prediction_log import WARM_UP_FILE, Log, has_response, read_logs
 
 
 class FakeModelServer:
-    """Model `m` answered requests for a and b; version 7 answers every Predict, but not for b."""
+    """Model `m` answered requests for a, b and c. Version 7, which serves now, has no output c any
+    more, and refuses b for a reason of its own.
+    """
 
     def __init__(self) -> None:
-        reservoir = FixedReservoir([*map(request_for, "ab")])
+        reservoir = FixedReservoir([*map(request_for, "abc")])
         self._captures = CaptureService(lambda: ["m"], lambda name: reservoir)
 
     def answer(self, method: str, request: bytes, context: grpc.ServicerContext) -> bytes:
+        if method.endswith("/GetModelMetadata"):
+            return _metadata()
         if method != CAPTURE_WARM_UP:
             return self._predict(predict_pb2.PredictRequest.FromString(request), context)
         try:
@@ -38,6 +42,17 @@ class FakeModelServer:
         response.model_spec.version.value = 7
         data: bytes = response.SerializeToString()
         return data
+
+
+def _metadata() -> bytes:
+    signatures = get_model_metadata_pb2.SignatureDefMap()
+    for name in "ab":
+        info = signatures.signature_def["serving_default"].outputs[name]
+        info.dtype = types_pb2.DT_FLOAT
+    response = get_model_metadata_pb2.GetModelMetadataResponse()
+    response.metadata["signature_def"].Pack(signatures)
+    data: bytes = response.SerializeToString()
+    return data
 
 
 def _grpc_code(error: MillpondError) -> grpc.StatusCode:
@@ -72,7 +87,9 @@ def test_capture_command_writes_the_recent_requests(
     path = tmp_path / "requests"
     assert main(["capture", "m", "--target", target, "--output", str(path)]) == 0
     assert outputs(read_logs(path)) == ["a", "b"]
-    assert capsys.readouterr().out == f"{path}: 2 records, 0 with a response\n"
+    printed = capsys.readouterr()
+    assert printed.out == f"{path}: 2 records, 0 with a response\n"
+    assert printed.err == "1 left out: the version that serves takes no such\n"
 
 
 def test_capture_command_into_a_version_makes_its_warm_up_file(target: str, tmp_path: Path):

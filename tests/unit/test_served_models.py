@@ -61,6 +61,9 @@ class FakeSource:
         self.base_path = base_path
         self._say(f"base_path {base_path}")
 
+    def found_versions(self) -> frozenset[int]:
+        return frozenset({1, 2})
+
     def notes(self) -> list[Note]:
         return [Note.of("no_version_in_base_path")]
 

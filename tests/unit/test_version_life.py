@@ -1,6 +1,7 @@
 """The manager beyond load and unload: policies, the previous version, rollback, canary, labels."""
 
 from concurrent.futures import Future
+from itertools import pairwise
 from typing import TypeVar
 
 import pytest
@@ -16,6 +17,7 @@ from serving.servable import (
     END,
     LOADING,
     START,
+    TRANSITIONS,
     Routing,
     ServableId,
     ServableState,
@@ -272,7 +274,10 @@ def test_canary_whose_figures_are_good_is_promoted_by_rule() -> None:
 
 @pytest.mark.parametrize(
     ("candidate", "reason"),
-    [(figures(100, p999_ns=3_000_000), "p999"), (figures(100, failed_count=10), "failures")],
+    [
+        (figures(1_000, p999_ns=3_000_000), "p999"),
+        (figures(100, failed_count=50), "failures"),
+    ],
 )
 def test_canary_whose_figures_are_bad_is_rolled_back_by_rule(
     candidate: FakeStatistics, reason: str
@@ -701,6 +706,7 @@ class LifeMachine(RuleBasedStateMachine):
         super().__init__()
         self.world = World()
         self.on_disk: set[int] = set()
+        self.world.on_disk = self.on_disk
         self.labels: dict[str, int] = {}
         self.served_before = False
 
@@ -713,13 +719,14 @@ class LifeMachine(RuleBasedStateMachine):
 
     @rule(version=VERSIONS)
     def drop(self, version: int) -> None:
-        self.on_disk |= {version}
+        self.on_disk.add(version)
         self.aspire_latest()
 
     @precondition(lambda self: len(self.on_disk) > 1)
     @rule(version=VERSIONS)
     def remove(self, version: int) -> None:
-        self.on_disk -= {version}
+        if self.on_disk != {version}:
+            self.on_disk.discard(version)
         self.aspire_latest()
 
     @rule(model_settings=SETTINGS)
@@ -743,7 +750,10 @@ class LifeMachine(RuleBasedStateMachine):
     def allow(self, version: int) -> None:
         self.world.manager.allow("m", version)
 
-    @rule(version=VERSIONS, failures=st.lists(st.sampled_from([transient, permanent]), max_size=2))
+    @rule(
+        version=VERSIONS,
+        failures=st.lists(st.sampled_from([transient, permanent]), max_size=2),
+    )
     def fail(self, version: int, failures: list[type]) -> None:
         self.world.fail(version, *[make() for make in failures])
 
@@ -763,6 +773,19 @@ class LifeMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 30, RETRY_SECONDS]))
     def time_passes(self, seconds: int) -> None:
         self.world.clock.advance(seconds)
+
+    @rule()
+    def rest(self) -> None:
+        """Whatever has happened, without anything new the manager comes to rest."""
+        for _ in range(3):
+            self.world.manager.tick()
+        assert self.world.manager.next_due_seconds() != 0
+
+    @invariant()
+    def every_move_is_in_the_table(self) -> None:
+        for states in self.world.history.values():
+            for old, new in pairwise(states):
+                assert new in TRANSITIONS[old] or (old, new) == (END, START)
 
     @invariant()
     def once_it_serves_it_goes_on_serving(self) -> None:
