@@ -1,4 +1,4 @@
-"""What a server is asked to serve, and how: values only, read once from flags and files."""
+"""What a server is asked to serve, and how: values only."""
 
 import os
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Loaders: do the work of loading one version. Chosen by platform name in `server.py`."""
+"""Loaders: do the work of loading one version."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
