@@ -6,10 +6,17 @@ Decisions are functions of the values here and of the instant; the manager acts 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from serving.canary import Answered
 from serving.clock import NS_PER_SECOND
 from serving.harness import LoaderHarness
 from serving.model_settings import ModelSettings, PolicyName
-from serving.servable import START, AspiredVersion, Routing, ServableSnapshot
+from serving.servable import (
+    START,
+    AspiredVersion,
+    Routing,
+    ServableSnapshot,
+    ServableStatistics,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +53,9 @@ class Stream:
     # Why an old version goes before a new one comes, and for which one; see `is_resource_preserving`.
     room_reason: str = ""
     room_version: int | None = None
+    # The canary and the version beside it, and what that had answered when they came together.
+    canary_pair: tuple[int, int] | None = None
+    stable_before: Answered | None = None
     # Only its bars are left.
     is_idle: bool = False
 
@@ -53,6 +63,15 @@ class Stream:
     def ready_versions(self) -> list[int]:
         """AVAILABLE, ascending."""
         return sorted(version for version, item in self.harnesses.items() if item.is_ready)
+
+    def answered_before(self, pair: tuple[int, int], stable: ServableStatistics) -> Answered:
+        """What the stable version of `pair` (canary, stable) had answered when they came together."""
+        if self.canary_pair != pair or self.stable_before is None:
+            self.canary_pair = pair
+            self.stable_before = Answered(
+                request_count=stable.request_count, failed_count=stable.failed_count
+            )
+        return self.stable_before
 
     def ready(self, version: int | None) -> LoaderHarness | None:
         """The version, where it is AVAILABLE."""

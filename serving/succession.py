@@ -161,10 +161,10 @@ class Succession:
         stable = stream.ready(routing.default_version)
         if candidate is None or stable is None:
             return
+        stable_now = stable.servable.statistics()
+        before = stream.answered_before((candidate.id.version, stable.id.version), stable_now)
         verdict = canary.judge(
-            stream.settings.canary,
-            candidate.servable.statistics(),
-            stable.servable.statistics(),
+            stream.settings.canary, candidate.servable.statistics(), stable_now, before
         )
         if verdict is None:
             return
