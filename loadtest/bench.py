@@ -13,7 +13,6 @@ import platform
 import statistics
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,7 +29,7 @@ from loadtest.demo import MODEL_NAME, DemoModel, checked_sender, demo_directory,
 from loadtest.latency import TooFewRequests, percentile_ms
 from loadtest.swaps import check_all_succeeded
 from loadtest.traffic import Traffic
-from serving.clock import SystemClock, seconds_since
+from serving.clock import SystemClock, pause, seconds_since
 from serving.errors import MillpondError, Unavailable
 from serving.launcher import DEFAULT_MALLOC_CONF, find_jemalloc
 from serving.model_server import ModelServer
@@ -101,13 +100,11 @@ def start_to_first_answer(model: DemoModel) -> float:
     started_ns = clock.now_ns()
     with _server(model) as server, grpc.insecure_channel(server.target) as channel:
         stub = PredictionServiceStub(channel)
-        pause = threading.Condition()
         while seconds_since(clock, started_ns) < _START_TIMEOUT_SECONDS:
             try:
                 stub.Predict(request, timeout=1)
             except grpc.RpcError:
-                with pause:
-                    clock.wait(pause, _TRY_SECONDS)
+                pause(clock, _TRY_SECONDS)
             else:
                 return seconds_since(clock, started_ns)
     raise Unavailable(f"no answer in {_START_TIMEOUT_SECONDS} s")

@@ -3,7 +3,6 @@
 import argparse
 import statistics
 import tempfile
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -20,7 +19,7 @@ from loadtest.tables import write_json
 from loadtest.timeline import LogClock
 from loadtest.version_series import VersionSeries
 from serving.client import Client
-from serving.clock import NS_PER_SECOND, Clock, SystemClock
+from serving.clock import NS_PER_SECOND, Clock, SystemClock, pause
 from serving.errors import Unavailable
 from serving.model_server import ModelServer
 from serving.protos import predict_pb2
@@ -93,7 +92,7 @@ def measure_drops(exports: DemoModel, count: int, clock: Clock) -> Sequence[floa
     with ExitStack() as stack:
         server, series = _serving(stack, exports, "", versions=(1,))
         for version in range(2, count + 2):
-            _pause(clock, _PAUSE_SECONDS)
+            pause(clock, _PAUSE_SECONDS)
             dropped_ns = clock.now_ns()
             series.drop(version)
             event = server.wait_for_event(partial(_is_available, version), _TIMEOUT_SECONDS)
@@ -135,13 +134,7 @@ def _wait_for_default(client: Client, version: int, clock: Clock) -> None:
             raise Unavailable(
                 f"version {version} does not answer {_TIMEOUT_SECONDS} s after it may"
             )
-        _pause(clock, 0.002)
-
-
-def _pause(clock: Clock, seconds: float) -> None:
-    condition = threading.Condition()
-    with condition:
-        clock.wait(condition, seconds)
+        pause(clock, 0.002)
 
 
 def _figures(values_ms: Sequence[float]) -> dict[str, float]:

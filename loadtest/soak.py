@@ -3,7 +3,6 @@
 import argparse
 import random
 import tempfile
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -24,7 +23,7 @@ from loadtest.report import run_report
 from loadtest.tables import generator_line, latency_table, write_json
 from loadtest.version_series import VersionSeries, content_of
 from serving.client import Client
-from serving.clock import Clock, SystemClock, seconds_since
+from serving.clock import Clock, SystemClock, pause, seconds_since
 from serving.errors import FailedPrecondition
 from serving.model_server import ModelServer
 from serving.server_log import LogEvent
@@ -82,9 +81,7 @@ class World:
 
     def pause(self, seconds: float) -> None:
         """Waits."""
-        condition = threading.Condition()
-        with condition:
-            self.clock.wait(condition, seconds)
+        pause(self.clock, seconds)
 
     def write_config(self) -> None:
         """Writes the server's config file as the world is now."""

@@ -3,7 +3,6 @@
 import argparse
 import shutil
 import tempfile
-import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -19,7 +18,7 @@ from loadtest.presets import preset
 from loadtest.process_memory import resident
 from loadtest.swaps import is_unloaded
 from loadtest.tables import write_json
-from serving.clock import Clock, SystemClock
+from serving.clock import Clock, SystemClock, pause
 from serving.errors import Unavailable
 from serving.model_server import ModelServer
 
@@ -104,9 +103,7 @@ def measure_kept(tiny: Path, large: Path, flags: Mapping[str, object], clock: Cl
                 )
 
         def resident_mb() -> float:
-            settled = threading.Condition()
-            with settled:
-                clock.wait(settled, _SETTLE_SECONDS)
+            pause(clock, _SETTLE_SECONDS)
             sample = resident(server.process_id, clock)
             if sample is None:
                 raise Unavailable("the server has ended before its memory was looked at")

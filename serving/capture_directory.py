@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 
 from serving.clock import Clock
-from serving.loader import RequestReservoir
+from serving.servable import RequestReservoir
 from warmup.capture import captured_logs
 from warmup.prediction_log import RECORD_COUNT_MAX, WARM_UP_FILE, encode_logs
 from warmup.records import write_records

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from serving.errors import FailedPrecondition, InvalidArgument, NotFound
-from serving.loader import RequestReservoir
+from serving.servable import RequestReservoir
 from warmup.capture import captured_logs
 from warmup.prediction_log import RECORD_COUNT_MAX, encode_logs
 from warmup.records import encode_record

@@ -46,6 +46,13 @@ class SystemClock:
         return condition.wait(timeout_seconds)
 
 
+def pause(clock: Clock, seconds: float) -> None:
+    """Waits for a time on `clock`, and for nothing that could come sooner."""
+    nothing = threading.Condition()
+    with nothing:
+        clock.wait(nothing, seconds)
+
+
 def seconds_since(clock: Clock, start_ns: int) -> float:
     """Seconds that have passed on `clock` since its `now_ns()` was `start_ns`."""
     return (clock.now_ns() - start_ns) / NS_PER_SECOND

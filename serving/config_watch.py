@@ -7,7 +7,7 @@ from pathlib import Path
 
 import structlog
 
-from serving.clock import Clock
+from serving.clock import Clock, pause
 from serving.config import ModelConfig
 from serving.errors import InvalidConfig, MillpondError
 from serving.model_settings_file import SettingsByModel, parse_model_settings
@@ -112,12 +112,10 @@ class ConfigWatcher:
         config.
         """
         read = self._read()
-        idle = threading.Condition()
         for _ in range(SETTLE_LOOKS_MAX):
             if read == self._seen:
                 break
-            with idle:
-                self._clock.wait(idle, SETTLE_SECONDS)
+            pause(self._clock, SETTLE_SECONDS)
             before, read = read, self._read()
             if read == before:
                 break

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from serving.arenas import SlabPool
-from serving.loader import RequestReservoir, SavedModelPlane
+from serving.loader import SavedModelPlane
 from serving.rare_calls import RareCall
 from serving.restore_pace import LatencyWindow
-from serving.servable import ServingMap
+from serving.servable import RequestReservoir, ServingMap
 
 
 class GrpcServer(Protocol):

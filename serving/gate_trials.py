@@ -1,17 +1,16 @@
 """Gate trials: the same requests, run in turn on a new version and on its predecessor."""
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from serving.clock import NS_PER_SECOND, Clock
+from serving.clock import NS_PER_SECOND, Clock, pause
 from serving.errors import Cancelled, FailedPrecondition, MillpondError
 from serving.gates import Latency, drift_tolerance, latency_faults, refused
 from serving.model_settings import GateMode, GateSettings
-from serving.servable import Servable
+from serving.servable import RequestReservoir, Servable
 from serving.tensor_compare import Comparison, compare_responses
 
 TIME_BUDGET_SECONDS = 0.5
@@ -30,12 +29,6 @@ SHADOW_POLL_SECONDS = 0.1
 
 Predict = Callable[[bytes], bytes]
 Answer = TypeVar("Answer")
-
-
-class RequestReservoir(Protocol):
-    """See `loader.RequestReservoir`."""
-
-    def requests(self) -> Sequence[bytes]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,9 +160,7 @@ class GateTrials:
     def _wait(self) -> None:
         self._check_is_wanted()
         self._predecessor()
-        idle = threading.Condition()
-        with idle:
-            self._clock.wait(idle, SHADOW_POLL_SECONDS)
+        pause(self._clock, SHADOW_POLL_SECONDS)
 
     # --- One request ------------------------------------------------------------------------------
 

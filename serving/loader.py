@@ -18,7 +18,14 @@ from serving.gate_trials import GateSubject
 from serving.gates import refusal
 from serving.model_settings import GateMode, GateSettings
 from serving.restore_pace import RestorePace
-from serving.servable import ArenaRemains, GateVerdict, LoadStage, Servable, ServableId
+from serving.servable import (
+    ArenaRemains,
+    GateVerdict,
+    LoadStage,
+    RequestReservoir,
+    Servable,
+    ServableId,
+)
 from warmup.self_warm_up import SelfWarmUpResult
 
 WarmUp = Callable[[Path, Callable[[bytes], bytes], Callable[[], bool]], object]
@@ -43,12 +50,6 @@ class SelfWarmUp(Protocol):
         predict: Callable[[bytes], bytes],
         is_cancelled: Callable[[], bool],
     ) -> SelfWarmUpResult: ...
-
-
-class RequestReservoir(Protocol):
-    """Recent live requests of one model (`_native.RequestReservoir`)."""
-
-    def requests(self) -> Sequence[bytes]: ...
 
 
 class LoadProgress(Protocol):

@@ -161,8 +161,8 @@ class AspiredVersionsManager:
         clock: Clock,
     ) -> None:
         """`bars_changed` hears which versions of a model a source should leave out, `found_versions`
-        says which it finds. `random` (0 to 1)
-        draws the share of `load_jitter_seconds` that the load of a further version is put off.
+        says which it finds. `random` (0 to 1) draws the share of `load_jitter_seconds` that the load
+        of a further version is put off.
         """
         self._make_loader = make_loader
         self._serving_map = serving_map
@@ -612,7 +612,7 @@ class AspiredVersionsManager:
         is_further = served_since_ns is not None and harness.began_at_ns >= served_since_ns
         if wanted.weight == 0 or not is_further:
             return None
-        return Canary(version=harness.id.version, weight=wanted.weight, header=wanted.header)
+        return Canary.of(harness.id.version, wanted)
 
     # --- Unloader threads -------------------------------------------------------------------------
 

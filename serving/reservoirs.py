@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping
 
-from serving.loader import RequestReservoir
+from serving.servable import RequestReservoir
 
 
 class Reservoirs:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from serving.model_settings import CanarySettings
 from serving.servable import Routing, ServableId, ServingMap
 
 NO_LABELS: Mapping[str, int] = MappingProxyType({})
@@ -21,6 +22,11 @@ class Canary:
     version: int
     weight: float
     header: str = ""
+
+    @classmethod
+    def of(cls, version: int, settings: CanarySettings) -> "Canary":
+        """The share that a version gets by `settings`."""
+        return cls(version=version, weight=settings.weight, header=settings.header)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -259,6 +259,12 @@ class Routing:
     canary_header: str = ""
 
 
+class RequestReservoir(Protocol):
+    """Recent live requests of one model (`_native.RequestReservoir`)."""
+
+    def requests(self) -> Sequence[bytes]: ...
+
+
 class ServingMap(Protocol):
     """What requests see now (`_native.ServingMap`)."""
 

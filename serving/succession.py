@@ -132,8 +132,7 @@ class Succession:
             if wanted.weight == 0:
                 self._router.prove(name, version)
             else:
-                share = Canary(version=version, weight=wanted.weight, header=wanted.header)
-                self._router.set_canary(name, share)
+                self._router.set_canary(name, Canary.of(version, wanted))
             return
 
     def change_canary(self, name: str, wanted: CanarySettings) -> None:
@@ -144,8 +143,7 @@ class Succession:
         if wanted.weight == 0:
             self.promote(name)
         else:
-            share = Canary(version=version, weight=wanted.weight, header=wanted.header)
-            self._router.set_canary(name, share)
+            self._router.set_canary(name, Canary.of(version, wanted))
 
     def is_judged_by_rule(self, name: str, stream: Stream) -> bool:
         """Whether a canary runs whose figures decide."""
