@@ -63,11 +63,13 @@ void RequestReservoir::Take(const RequestKind& kind, base::WireReader request, i
   request.AppendRest(&sample.bytes);
   held_bytes_ += sample.bytes.capacity();
   samples_.push_back(std::move(sample));
+  CountSamples();
 }
 
 std::vector<SampledRequest> RequestReservoir::Requests(int64_t now_ns) {
   const std::lock_guard lock(mutex_);
   DropOld(now_ns);
+  CountSamples();
   std::vector<const Sample*> newest_first;
   for (const Sample& sample : samples_) newest_first.push_back(&sample);
   const auto is_newer = [](const Sample* a, const Sample* b) { return a->taken_ns > b->taken_ns; };
@@ -85,12 +87,18 @@ std::vector<SampledRequest> RequestReservoir::Requests(int64_t now_ns) {
   return requests;
 }
 
-RequestReservoirStatistics RequestReservoir::Statistics() {
-  const std::lock_guard lock(mutex_);
+RequestReservoirStatistics RequestReservoir::Statistics() const {
   RequestReservoirStatistics statistics;
-  statistics.request_count = samples_.size();
-  for (const Sample& sample : samples_) statistics.request_bytes += sample.bytes.size();
+  statistics.request_count = request_count_.load(std::memory_order_acquire);
+  statistics.request_bytes = request_bytes_.load(std::memory_order_relaxed);
   return statistics;
+}
+
+void RequestReservoir::CountSamples() {
+  size_t request_bytes = 0;
+  for (const Sample& sample : samples_) request_bytes += sample.bytes.size();
+  request_bytes_.store(request_bytes, std::memory_order_relaxed);
+  request_count_.store(samples_.size(), std::memory_order_release);
 }
 
 // All kinds count as unseen now and then: the held ones of rare kinds would grow old else, while

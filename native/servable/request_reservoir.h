@@ -81,7 +81,9 @@ class RequestReservoir {
   // For the control plane: copies all of them, and waits for its turn.
   std::vector<SampledRequest> Requests(int64_t now_ns);
 
-  RequestReservoirStatistics Statistics();
+  // Takes no lock, so that nobody goes without a sample for being watched. The two may be of
+  // different moments.
+  RequestReservoirStatistics Statistics() const;
 
  private:
   struct Sample {
@@ -110,6 +112,7 @@ class RequestReservoir {
   }
 
   // All of these with mutex_ held.
+  void CountSamples();
   void MarkSeen(const RequestKind& kind, int64_t now_ns);
   void DropOld(int64_t now_ns);
   void MarkNotNewest(const RequestKind& kind);
@@ -123,6 +126,9 @@ class RequestReservoir {
   // Relaxed: a thread that sees an old value takes a sample too many or too few.
   std::atomic<int64_t> next_sample_ns_;
   SeenWords seen_{};
+  // Of samples_, for those who do not hold mutex_.
+  std::atomic<size_t> request_count_{0};
+  std::atomic<size_t> request_bytes_{0};
 
   std::mutex mutex_;
   // Guarded by mutex_:
