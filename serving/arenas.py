@@ -4,7 +4,7 @@ The slabs themselves are the data plane's (`native/memory/slab_pool.h`); here is
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -89,8 +89,12 @@ class Arenas:
         # What the warm-up of a model's last version took beside its parameters, by name.
         self._warm_up_bytes: dict[str, int] = {}
 
-    def take(self, servable_id: ServableId, load: ArenaLoad, graph_bytes: int = 0) -> None:
-        """Gives `load` its arena. Raises ResourceExhausted with the figures and the remedy.
+    def take(
+        self, servable_id: ServableId, load: ArenaLoad, graph_bytes: int = 0
+    ) -> Mapping[str, float]:
+        """Gives `load` its arena and returns how large it is, by name with unit.
+
+        Raises ResourceExhausted with the figures and the remedy.
 
         Beside the parameters the machine must have room for the graph (`graph_bytes`, of its file)
         and for what the warm-up of the version before took at its peak. Call `loaded` or `failed`
@@ -105,6 +109,11 @@ class Arenas:
             self._check_available(servable_id, plan, fresh_bytes)
             self._promised_bytes[servable_id] = fresh_bytes
             self._held_bytes[servable_id] = plan.parameter_bytes
+        return {
+            "parameter_bytes": plan.parameter_bytes,
+            "slab_bytes": plan.slab_bytes,
+            "prefaulted_bytes": resident_bytes,
+        }
 
     def failed(self, servable_id: ServableId) -> None:
         """The load has ended and its arena is given back, if it had one."""

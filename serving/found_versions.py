@@ -117,12 +117,14 @@ class Candidate:
     """A version directory that is not found yet, or changes after a failed load: it settles, or it
     is incomplete.
 
-    `unchanged_since_ns` is monotonic; `reason` says what the last check missed.
+    `unchanged_since_ns` and `detected_at_ns`, when its directory was first seen, are monotonic;
+    `reason` says what the last check missed.
     """
 
     directory: str
     fingerprint: Fingerprint
     unchanged_since_ns: int
+    detected_at_ns: int = 0
     checked_at_ns: int | None = None
     reason: str = ""
 
@@ -247,7 +249,13 @@ def observe(
     """The candidate after one more look: as it was where nothing changed, else starting over."""
     if previous and (previous.directory, previous.fingerprint) == (directory, fingerprint):
         return previous
-    return Candidate(directory=directory, fingerprint=fingerprint, unchanged_since_ns=now.now_ns)
+    is_same = previous is not None and previous.directory == directory
+    return Candidate(
+        directory=directory,
+        fingerprint=fingerprint,
+        unchanged_since_ns=now.now_ns,
+        detected_at_ns=previous.detected_at_ns if previous and is_same else now.now_ns,
+    )
 
 
 def settles_in_ns(candidate: Candidate, now: Instant) -> int:
@@ -373,6 +381,7 @@ def _found(
                 version=version,
                 directory=candidate.directory,
                 found_at_ns=candidate.checked_at_ns,
+                detected_at_ns=candidate.detected_at_ns,
             )
     return found
 

@@ -1,6 +1,6 @@
 """LoaderHarness: guards the state machine of one version."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,7 +89,11 @@ class LoaderHarness:
         self._is_leaving = False
         self._retry_at_ns: int | None = None
         self._status = ServableStatus(
-            id=servable_id, state=START, state_changed_wall_ns=clock.wall_ns()
+            id=servable_id,
+            state=START,
+            state_changed_wall_ns=clock.wall_ns(),
+            detected_at_ns=aspired.detected_at_ns,
+            found_at_ns=aspired.found_at_ns,
         )
         record(self._status)
 
@@ -153,10 +157,18 @@ class LoaderHarness:
         """The load or unload is in `stage` now."""
         self._change(replace(self._status, stage=stage))
 
-    def stage_ended(self, stage: Stage, seconds: float) -> None:
-        """`stage` took `seconds`; a retry's figures replace those of the attempt before."""
-        stage_seconds = {**self._status.stage_seconds, stage: seconds}
-        self._change(replace(self._status, stage=None, stage_seconds=stage_seconds))
+    def stage_ended(self, stage: Stage, seconds: float, ended_at_ns: int) -> None:
+        """`stage` took `seconds`, until `ended_at_ns` (monotonic); a retry's figures replace those of
+        the attempt before.
+        """
+        old = self._status
+        stage_seconds = {**old.stage_seconds, stage: seconds}
+        ended = {**old.stage_ended_at_ns, stage: ended_at_ns}
+        self._change(replace(old, stage=None, stage_seconds=stage_seconds, stage_ended_at_ns=ended))
+
+    def measured(self, figures: Mapping[str, float]) -> None:
+        """What a load or unload measured of itself, by name with unit; a retry's replace earlier ones."""
+        self._change(replace(self._status, figures={**self._status.figures, **figures}))
 
     def gate_ended(self, verdict: GateVerdict) -> None:
         """What a gate found; a retry's verdict replaces that of the attempt before."""

@@ -1,6 +1,6 @@
 """Loaders: do the work of loading one version."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -63,6 +63,7 @@ class LoadProgress(Protocol):
     def stage_began(self, stage: LoadStage) -> None: ...
     def stage_ended(self, stage: LoadStage, seconds: float) -> None: ...
     def gate_ended(self, verdict: GateVerdict) -> None: ...
+    def measured(self, figures: Mapping[str, float]) -> None: ...
 
 
 class Loader(Protocol):
@@ -226,12 +227,15 @@ class SavedModelLoader:
         run = partial(self._run_stage, progress)
         run(LoadStage.READ_GRAPH, load.read_graph)
         if self._settings.arenas is not None:
-            take = partial(self._settings.arenas.take, self._id, load, self._graph_bytes())
+            take = partial(self._take_arena, self._settings.arenas, load, progress)
             run(LoadStage.TAKE_ARENA, take)
         run(LoadStage.CREATE_SESSION, load.create_session)
         run(LoadStage.RESTORE, partial(self._restore, load))
         run(LoadStage.INIT, load.run_init)
         run(LoadStage.MAKE_CALLABLES, partial(self._make_callables, load))
+
+    def _take_arena(self, arenas: Arenas, load: SavedModelLoad, progress: LoadProgress) -> None:
+        progress.measured(arenas.take(self._id, load, self._graph_bytes()))
 
     def _graph_bytes(self) -> int:
         """Of its file: what the graph takes in memory is more, and near it."""

@@ -28,7 +28,7 @@ from serving.aspired_version_policy import (
     ResourcePreserving,
 )
 from serving.cancellation import Cancellation
-from serving.clock import NS_PER_SECOND, Clock
+from serving.clock import NS_PER_SECOND, Clock, seconds_since
 from serving.executor import Executor
 from serving.harness import LoaderHarness, RetryPolicy
 from serving.loader import MakeLoader
@@ -51,6 +51,7 @@ from serving.servable import (
 from serving.state_monitor import StateMonitor
 from serving.stream import Stream, StreamStatus
 from serving.succession import BarsChanged, FoundVersions, Rollback, Succession
+from serving.task_figures import thread_costs
 from serving.unload import Unload
 
 Answer = TypeVar("Answer")
@@ -115,9 +116,10 @@ class NoVersionMemory:
 class _Progress:
     """What a loader thread says about a load, posted to the control thread."""
 
-    def __init__(self, harness: LoaderHarness, inbox: Inbox) -> None:
+    def __init__(self, harness: LoaderHarness, inbox: Inbox, clock: Clock) -> None:
         self._harness = harness
         self._inbox = inbox
+        self._clock = clock
 
     @property
     def cancellation(self) -> Cancellation:
@@ -127,7 +129,11 @@ class _Progress:
         self._inbox.post(partial(self._harness.stage_began, stage))
 
     def stage_ended(self, stage: LoadStage, seconds: float) -> None:
-        self._inbox.post(partial(self._harness.stage_ended, stage, seconds))
+        ended_at_ns = self._clock.now_ns()
+        self._inbox.post(partial(self._harness.stage_ended, stage, seconds, ended_at_ns))
+
+    def measured(self, figures: Mapping[str, float]) -> None:
+        self._inbox.post(partial(self._harness.measured, figures))
 
     def gate_ended(self, verdict: GateVerdict) -> None:
         self._inbox.post(partial(self._harness.gate_ended, verdict))
@@ -474,7 +480,8 @@ class AspiredVersionsManager:
 
     def _unload_of(self, harness: LoaderHarness) -> Unload:
         def stage_ended(stage: UnloadStage, seconds: float) -> None:
-            self._inbox.post(partial(harness.stage_ended, stage, seconds))
+            ended_at_ns = self._clock.now_ns()
+            self._inbox.post(partial(harness.stage_ended, stage, seconds, ended_at_ns))
 
         return Unload(
             harness.id,
@@ -576,11 +583,15 @@ class AspiredVersionsManager:
 
     def _load_and_publish(self, harness: LoaderHarness) -> Servable:
         loader = self._make_loader(harness.id, harness.aspired.directory)
-        servable = loader.load(_Progress(harness, self._inbox))
+        progress = _Progress(harness, self._inbox, self._clock)
+        with thread_costs("load", progress.measured):
+            servable = loader.load(progress)
         try:
             if harness.is_cancelled:
                 raise errors.Cancelled(f"{harness.id}: no longer aspired; its load is undone")
+            start_ns = self._clock.now_ns()
             self._publish(harness, servable)
+            progress.stage_ended(LoadStage.PUBLISH, seconds_since(self._clock, start_ns))
         except BaseException:
             servable.destroy()
             self._version_memory.unloaded(harness.id)
@@ -617,13 +628,17 @@ class AspiredVersionsManager:
     # --- Unloader threads -------------------------------------------------------------------------
 
     def _unload(self, harness: LoaderHarness, unload: Unload) -> None:
+        costs: dict[str, float] = {}
         try:
-            is_gone = unload.take_turn()
+            with thread_costs("unload", costs.update):
+                is_gone = unload.take_turn()
         except Exception as error:  # noqa: BLE001 (it ends this unload and no other)
             _log.exception("unload_raised", **_fields(harness))
             self._inbox.post(partial(self._unloaded, harness, errors.from_exception(error)))
             return
         if is_gone:
+            # Of the turn that freed it; those before it only waited.
+            self._inbox.post(partial(harness.measured, costs))
             self._inbox.post(partial(self._unloaded, harness, None))
         else:
             self._unloaders.submit(partial(self._unload, harness, unload))

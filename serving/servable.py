@@ -72,6 +72,7 @@ class LoadStage(Enum):
     WARM_UP = "warm_up"
     SELF_WARM_UP = "self_warm_up"
     GATES = "gates"
+    PUBLISH = "publish"
 
 
 class UnloadStage(Enum):
@@ -105,12 +106,14 @@ class AspiredVersion:
     """One version that should be loaded and ready, and where its files are.
 
     `found_at_ns` (monotonic) tells two drops of one version number apart: a version whose load
-    failed is tried again once it is found anew, dropped again or mended in place.
+    failed is tried again once it is found anew, dropped again or mended in place. `detected_at_ns`
+    is when its directory was first seen; until it was found its files settled.
     """
 
     version: int
     directory: str
     found_at_ns: int = 0
+    detected_at_ns: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -153,6 +156,12 @@ class ServableStatus:
     verdicts: tuple[GateVerdict, ...] = ()
     # Unix time of the last change of `state`.
     state_changed_wall_ns: int = 0
+    # Monotonic: when each stage of `stage_seconds` ended, and when its files were seen and found.
+    stage_ended_at_ns: Mapping[Stage, int] = field(default_factory=dict)
+    detected_at_ns: int = 0
+    found_at_ns: int = 0
+    # What load and unload measured of themselves, by name with unit (`serving/task_figures.py`).
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 class ServableStatistics(Protocol):

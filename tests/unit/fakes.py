@@ -255,9 +255,12 @@ class StatusError(Exception):
 class FakeRareCall:
     """One call and the answer that it got."""
 
-    def __init__(self, method: str, request: bytes = b"") -> None:
+    def __init__(
+        self, method: str, request: bytes = b"", remaining_seconds: float | None = None
+    ) -> None:
         self.method = method
         self.request = request
+        self.remaining_seconds = remaining_seconds
         self.answers: list[bytes | tuple[int, str]] = []
         self.is_answered = threading.Event()
 
@@ -548,6 +551,7 @@ class FakeProgress:
     def __init__(self, cancel_after: LoadStage | None = None) -> None:
         self.lines: list[str] = []
         self.verdicts: list[GateVerdict] = []
+        self.figures: dict[str, float] = {}
         self.cancellation = Cancellation()
         self._cancel_after = cancel_after
 
@@ -556,6 +560,9 @@ class FakeProgress:
 
     def gate_ended(self, verdict: GateVerdict) -> None:
         self.verdicts.append(verdict)
+
+    def measured(self, figures: Mapping[str, float]) -> None:
+        self.figures.update(figures)
 
     def stage_ended(self, stage: LoadStage, seconds: float) -> None:
         self.lines.append(f"{stage.value} {seconds:g}")

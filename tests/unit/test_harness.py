@@ -115,12 +115,21 @@ def test_harness_stages_are_kept_with_their_seconds() -> None:
     life.go_to(LOADING)
     life.harness.stage_began(LoadStage.RESTORE)
     assert life.recorded[-1].stage is LoadStage.RESTORE
-    life.harness.stage_ended(LoadStage.RESTORE, 1.5)
+    life.harness.stage_ended(LoadStage.RESTORE, 1.5, 40)
     life.load()
     life.harness.begin_unload()
-    life.harness.stage_ended(UnloadStage.QUIESCE, 0.25)
+    life.harness.stage_ended(UnloadStage.QUIESCE, 0.25, 90)
     assert life.harness.status.stage is None
     assert life.harness.status.stage_seconds == {LoadStage.RESTORE: 1.5, UnloadStage.QUIESCE: 0.25}
+    assert life.harness.status.stage_ended_at_ns == {LoadStage.RESTORE: 40, UnloadStage.QUIESCE: 90}
+
+
+def test_harness_figures_of_load_and_unload_are_kept_together() -> None:
+    life = Life()
+    life.go_to(LOADING)
+    life.harness.measured({"slab_bytes": 4.0, "load_cpu_seconds": 1.0})
+    life.harness.measured({"load_cpu_seconds": 2.0})
+    assert life.recorded[-1].figures == {"slab_bytes": 4.0, "load_cpu_seconds": 2.0}
 
 
 def test_harness_permanent_failure_ends_at_once() -> None:

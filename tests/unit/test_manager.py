@@ -183,6 +183,7 @@ def test_manager_records_the_stages_of_a_whole_life(world: World) -> None:
     assert list(world.status(1).stage_seconds) == [
         LoadStage.RESTORE,
         LoadStage.WARM_UP,
+        LoadStage.PUBLISH,
         UnloadStage.QUIESCE,
         UnloadStage.DESTROY,
     ]

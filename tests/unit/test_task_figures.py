@@ -1,0 +1,42 @@
+"""What a task costs its thread."""
+
+import mmap
+import threading
+
+import pytest
+
+from serving.task_figures import thread_costs
+
+PAGE_COUNT = 1_000
+
+
+def touch_pages() -> None:
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    with mmap.mmap(-1, PAGE_COUNT * mmap.PAGESIZE, flags=flags) as pages:
+        pages.madvise(mmap.MADV_NOHUGEPAGE)
+        for offset in range(0, len(pages), mmap.PAGESIZE):
+            pages[offset] = 1
+
+
+def test_thread_costs_count_the_pages_that_the_thread_touches() -> None:
+    told: dict[str, float] = {}
+    with thread_costs("load", told.update):
+        touch_pages()
+    assert told["load_page_fault_count"] >= PAGE_COUNT
+    assert told["load_cpu_seconds"] > 0
+
+
+def test_thread_costs_leave_out_those_of_other_threads() -> None:
+    told: dict[str, float] = {}
+    with thread_costs("load", told.update):
+        other = threading.Thread(target=touch_pages)
+        other.start()
+        other.join()
+    assert told["load_page_fault_count"] < PAGE_COUNT
+
+
+def test_thread_costs_of_a_task_that_fails_are_told_too() -> None:
+    told: dict[str, float] = {}
+    with pytest.raises(ValueError, match="broken"), thread_costs("unload", told.update):
+        raise ValueError("broken")
+    assert set(told) == {"unload_cpu_seconds", "unload_page_fault_count"}
