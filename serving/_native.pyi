@@ -370,6 +370,10 @@ class RareCall:
 
     @property
     def request(self) -> bytes: ...
+    @property
+    def remaining_seconds(self) -> float | None:
+        """How long the client still waits, now: 0 once its deadline has passed; None without one."""
+
     def reply(self, response: bytes) -> None: ...
     def fail(self, code: int, message: str) -> None: ...
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from serving.errors import InvalidArgument, Unavailable
 from serving.found_versions import Note
+from serving.rare_calls import Waiting, patience_seconds
 from serving.servable import Servable, ServableId, ServableStatus
 from serving.stream import StreamStatus
 from serving.succession import Rollback
@@ -26,7 +27,8 @@ PROMOTE = "/millpond.v1.Admin/Promote"
 ALLOW = "/millpond.v1.Admin/Allow"
 
 ANSWER_TIMEOUT_SECONDS = 10.0
-"""The control thread answers within a millisecond; one that does not is stuck, which is to be told."""
+"""The control thread answers within a millisecond; one that does not is stuck, which is to be told.
+Earlier where its caller has less time than this."""
 
 Answer = TypeVar("Answer")
 
@@ -65,9 +67,9 @@ class AdminService:
         """By the full name of the method."""
         return {
             LIST_MODELS: self.list_models,
-            ROLLBACK: self.rollback,
-            PROMOTE: self.promote,
-            ALLOW: self.allow,
+            ROLLBACK: Waiting(self.rollback),
+            PROMOTE: Waiting(self.promote),
+            ALLOW: Waiting(self.allow),
         }
 
     def list_models(self, request: bytes) -> bytes:
@@ -82,7 +84,7 @@ class AdminService:
         models = [self._model(name, statuses.get(name, ())) for name in names]
         return json.dumps({"models": models}).encode()
 
-    def rollback(self, request: bytes) -> bytes:
+    def rollback(self, request: bytes, remaining_seconds: float | None = None) -> bytes:
         """`{"model", "is_cold_allowed"}` to `{"rolled_back", "version"}`; see the manager's `rollback`.
 
         Once the reply is sent every request sees `version`, where that is no null.
@@ -90,21 +92,23 @@ class AdminService:
         parsed = _parsed(request)
         is_cold_allowed = bool(parsed.get("is_cold_allowed", False))
         name = _model_name(parsed)
-        done = _answer(self._control.rollback(name, is_cold_allowed=is_cold_allowed))
+        answered = self._control.rollback(name, is_cold_allowed=is_cold_allowed)
+        done = _answer(answered, remaining_seconds)
         return json.dumps(asdict(done)).encode()
 
-    def promote(self, request: bytes) -> bytes:
+    def promote(self, request: bytes, remaining_seconds: float | None = None) -> bytes:
         """`{"model"}` to `{"version"}`: the canary answers everything. FailedPrecondition without one."""
-        version = _answer(self._control.promote(_model_name(_parsed(request))))
+        name = _model_name(_parsed(request))
+        version = _answer(self._control.promote(name), remaining_seconds)
         return json.dumps({"version": version}).encode()
 
-    def allow(self, request: bytes) -> bytes:
+    def allow(self, request: bytes, remaining_seconds: float | None = None) -> bytes:
         """`{"model", "version"}` to `{}`: takes back what a rollback said of that version."""
         parsed = _parsed(request)
         version = parsed.get("version")
         if not isinstance(version, int):
             raise InvalidArgument(f"version {version!r} is no version number")
-        _answer(self._control.allow(_model_name(parsed), version))
+        _answer(self._control.allow(_model_name(parsed), version), remaining_seconds)
         return b"{}"
 
     def _model(self, name: str, statuses: Sequence[ServableStatus]) -> dict[str, Any]:
@@ -168,11 +172,13 @@ def _model_name(parsed: Mapping[str, Any]) -> str:
     return name
 
 
-def _answer(future: Future[Answer]) -> Answer:
+def _answer(future: Future[Answer], remaining_seconds: float | None) -> Answer:
+    """What the control thread answers, in time for a caller who waits so long; Unavailable."""
+    timeout_seconds = patience_seconds(remaining_seconds, ANSWER_TIMEOUT_SECONDS)
     try:
-        return future.result(ANSWER_TIMEOUT_SECONDS)
+        return future.result(timeout_seconds)
     except FutureTimeoutError as error:
         raise Unavailable(
-            f"the control thread did not answer in {ANSWER_TIMEOUT_SECONDS:g} s; the server's log "
-            "may say why"
+            f"the control thread did not answer in {timeout_seconds:.3g} s; the server's log may "
+            "say why, and what was asked for may still be done"
         ) from error

@@ -198,7 +198,8 @@ class Client:
         """Has the server serve what `config`, a serialized ModelServerConfig, says.
 
         Raises InvalidArgument, and nothing has changed; FailedPrecondition where the models were
-        changed and a new one failed, and with DEADLINE_EXCEEDED where one has not come yet.
+        changed and a new one failed, UNKNOWN where one has not come yet: the server answers a
+        little before `timeout_seconds` are over, and after a minute at most.
         """
         request = model_management_pb2.ReloadConfigRequest()
         request.config.ParseFromString(config)

@@ -68,16 +68,18 @@ class ConfigReloader:
 
         New are the models that this adds. Where it changes nothing, which is what a caller does who
         gave up waiting and asks again, those that still have not come. Raises also, the change
-        being made and standing: FailedPrecondition where a model failed, DEADLINE_EXCEEDED where one
-        has not come after `timeout_seconds`, both naming each and the reason; ABORTED where a newer
+        being made and standing: FailedPrecondition where a model failed, UNKNOWN where one has not
+        come `timeout_seconds` after the call, both naming each and the reason; ABORTED where a newer
         change came in between.
         """
+        # Before the change: it may have to wait for another one, in the caller's time.
+        start_ns = self._clock.now_ns()
         plan, count = self._change(models, None, is_awaited=True)
         with self._changed:
             names = [model.name for model in plan.added]
             if plan.is_empty:
                 names = [name for name in self._stale if name in self._served.names]
-            self._wait(names, count, timeout_seconds)
+            self._wait(names, count, start_ns, timeout_seconds)
             self._raise_unless_come(names)
         return plan
 
@@ -120,8 +122,9 @@ class ConfigReloader:
 
     # --- Holding `_changed` -----------------------------------------------------------------------
 
-    def _wait(self, names: Sequence[str], count: int, timeout_seconds: float) -> None:
-        start_ns = self._clock.now_ns()
+    def _wait(
+        self, names: Sequence[str], count: int, start_ns: int, timeout_seconds: float
+    ) -> None:
         while any(self._is_awaited(name) for name in names):
             if self._is_stopping:
                 raise Unavailable("the configuration was changed, and the server stops")
@@ -156,7 +159,12 @@ class ConfigReloader:
         message = f"{len(reasons)} model(s) did not become available: {what}"
         if is_failed:
             raise FailedPrecondition(message)
-        raise OperatorError(message, code=StatusCode.DEADLINE_EXCEEDED)
+        # TensorFlow Serving's code for it. Not DEADLINE_EXCEEDED, which a client's library says by
+        # itself where nobody answered.
+        raise OperatorError(
+            f"{message}. The change stands; the same request waits for them again",
+            code=StatusCode.UNKNOWN,
+        )
 
     def _reason(self, name: str, statuses: Sequence[ServableStatus]) -> str:
         if statuses:

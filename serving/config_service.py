@@ -9,13 +9,14 @@ from serving.config_reload import ConfigReloader
 from serving.errors import InvalidArgument
 from serving.model_config_file import decode_model_config
 from serving.protos import model_management_pb2
+from serving.rare_calls import Waiting, patience_seconds
 from serving.served_models import ServedModels
 
 RELOAD_CONFIG = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
 
 RELOAD_TIMEOUT_SECONDS = 60.0
-"""How long a reload waits for new models. A handler does not hear of its caller's deadline; one that
-has hung up meanwhile and asks again is not kept from it (see `ConfigReloader`)."""
+"""How long a reload waits for new models where its caller waits longer, or without limit. One that has
+hung up meanwhile and asks again is not kept from it (see `ConfigReloader`)."""
 
 
 class ConfigService:
@@ -28,15 +29,16 @@ class ConfigService:
     @property
     def handlers(self) -> Mapping[str, Callable[[bytes], bytes]]:
         """By the full name of the method."""
-        return {RELOAD_CONFIG: self.reload_config, GET_CONFIG: self.get_config}
+        return {RELOAD_CONFIG: Waiting(self.reload_config), GET_CONFIG: self.get_config}
 
-    def reload_config(self, request: bytes) -> bytes:
+    def reload_config(self, request: bytes, remaining_seconds: float | None = None) -> bytes:
         """ReloadConfigRequest to ReloadConfigResponse, whose status is OK; every other is the call's.
 
         INVALID_ARGUMENT: the configuration cannot be, and nothing has changed. The others come
-        after the change is made: FAILED_PRECONDITION where a new model failed, DEADLINE_EXCEEDED
-        where one has not come yet (the same request again waits for it again), ABORTED where a newer
-        change came in between. A request without any model is OK and changes nothing, as in
+        after the change is made: FAILED_PRECONDITION where a new model failed, UNKNOWN where one
+        has not come yet (the same request again waits for it again), ABORTED where a newer change
+        came in between. They come before the caller's deadline, which is `remaining_seconds` away
+        (None: there is none). A request without any model is OK and changes nothing, as in
         TensorFlow Serving. There are no counters to be named in `metric_names`.
         """
         try:
@@ -46,7 +48,9 @@ class ConfigService:
         config = message.config
         if config.model_config_list.config or config.HasField("custom_model_config"):
             models = decode_model_config(config.SerializeToString(), "request")
-            self._reloader.reload(models, RELOAD_TIMEOUT_SECONDS)
+            self._reloader.reload(
+                models, patience_seconds(remaining_seconds, RELOAD_TIMEOUT_SECONDS)
+            )
         response = model_management_pb2.ReloadConfigResponse()
         response.status.error_code = 0
         serialized: bytes = response.SerializeToString()

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -10,6 +11,13 @@ from serving.errors import InternalError, MillpondError, Unimplemented
 
 Handler = Callable[[bytes], bytes]
 """Serialized request to serialized response; raises MillpondError."""
+
+REPLY_MARGIN_SECONDS = 0.5
+"""Kept of a caller's time for the way of the answer: an error that says what did not come must be
+there before the caller's own library gives up and says DEADLINE_EXCEEDED."""
+
+REPLY_MARGIN_RATIO_MAX = 0.5
+"""Of a caller's time: one that has little is waited for at least half of it."""
 
 TAKE_TIMEOUT_SECONDS = 1.0
 """How long a thread waits for a call before it looks whether it should end. `shutdown` of the gRPC
@@ -25,12 +33,38 @@ class RareCall(Protocol):
     def method(self) -> str: ...
     @property
     def request(self) -> bytes: ...
+    @property
+    def remaining_seconds(self) -> float | None: ...
     def reply(self, response: bytes) -> None: ...
     def fail(self, code: int, message: str) -> None: ...
 
 
 TakeRareCall = Callable[[float], RareCall | None]
 """`GrpcServer.take_rare_call`: the next call, None at the timeout (seconds) or after shutdown."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A handler that may wait for something, and so hears how long its caller does.
+
+    `handle` gets the seconds until its caller's deadline, None where that has none.
+    """
+
+    handle: Callable[[bytes, float | None], bytes]
+
+    def __call__(self, request: bytes, remaining_seconds: float | None = None) -> bytes:
+        return self.handle(request, remaining_seconds)
+
+
+def patience_seconds(remaining_seconds: float | None, longest_seconds: float) -> float:
+    """How long a handler may wait, so that its answer reaches its caller in time. Pure.
+
+    `longest_seconds` is its own limit, and the only one where the caller has no deadline (None).
+    """
+    if remaining_seconds is None:
+        return longest_seconds
+    margin_seconds = min(REPLY_MARGIN_SECONDS, REPLY_MARGIN_RATIO_MAX * remaining_seconds)
+    return min(longest_seconds, remaining_seconds - margin_seconds)
 
 
 class RareCallThreads:
@@ -80,7 +114,7 @@ class RareCallThreads:
 def answer(call: RareCall, handlers: Mapping[str, Handler]) -> None:
     """Answers one call. An error that is no MillpondError is ours: INTERNAL, and logged."""
     try:
-        response = _handler(call.method, handlers)(call.request)
+        response = _handle(_handler(call.method, handlers), call)
     except MillpondError as error:
         call.fail(int(error.code), error.message)
     except Exception as error:  # noqa: BLE001 (the caller must get an answer)
@@ -89,6 +123,12 @@ def answer(call: RareCall, handlers: Mapping[str, Handler]) -> None:
         call.fail(int(bug.code), bug.message)
     else:
         call.reply(response)
+
+
+def _handle(handler: Handler, call: RareCall) -> bytes:
+    if isinstance(handler, Waiting):
+        return handler(call.request, call.remaining_seconds)
+    return handler(call.request)
 
 
 def _handler(method: str, handlers: Mapping[str, Handler]) -> Handler:

@@ -1,11 +1,14 @@
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <optional>
 
+#include "native/base/clock.h"
 #include "native/python/binding.h"
 #include "native/rpc/server.h"
 
@@ -23,6 +26,13 @@ base::Code FailureCode(int code) {
   return is_failure ? static_cast<base::Code>(code) : base::Code::kUnknown;
 }
 
+std::optional<double> RemainingSeconds(const RareCall& call) {
+  constexpr double kNsPerSecond = 1e9;
+  const std::optional<int64_t> remaining_ns = call.RemainingNs(base::MonotonicNs());
+  if (!remaining_ns) return std::nullopt;
+  return static_cast<double>(*remaining_ns) / kNsPerSecond;
+}
+
 void RegisterRareCall(nb::module_& module) {
   nb::class_<RareCall>(module, "RareCall", nb::is_final())
       .def_prop_ro("method", &RareCall::path)
@@ -30,6 +40,7 @@ void RegisterRareCall(nb::module_& module) {
                    [](const RareCall& self) {
                      return nb::bytes(self.request().data(), self.request().size());
                    })
+      .def_prop_ro("remaining_seconds", &RemainingSeconds)
       .def(
           "reply",
           [](RareCall& self, nb::bytes response) {

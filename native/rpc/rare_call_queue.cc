@@ -1,5 +1,6 @@
 #include "native/rpc/rare_call_queue.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -15,10 +16,18 @@ base::Status ShuttingDown() {
 }  // namespace
 
 RareCall::RareCall(UnaryCall* call)
-    : call_(call), path_(call->path()), request_(call->CopyRequest()) {}
+    : call_(call),
+      deadline_ns_(call->run_context().deadline_ns),
+      path_(call->path()),
+      request_(call->CopyRequest()) {}
 
 RareCall::~RareCall() {
   if (call_ != nullptr) call_->Fail(base::Internal(path_ + " was dropped without an answer"));
+}
+
+std::optional<int64_t> RareCall::RemainingNs(int64_t now_ns) const {
+  if (deadline_ns_ == tf::RunContext::kNoDeadline) return std::nullopt;
+  return std::max<int64_t>(deadline_ns_ - now_ns, 0);
 }
 
 base::Status RareCall::TakeCall(UnaryCall** call) {

@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "native/base/status.h"
@@ -24,6 +25,9 @@ class RareCall {
 
   const std::string& path() const { return path_; }
   const std::string& request() const { return request_; }
+  // How long the client still waits for its answer, from `now_ns` on base::MonotonicNs's clock: 0
+  // where its deadline has passed, nothing where it set none.
+  std::optional<int64_t> RemainingNs(int64_t now_ns) const;
 
   // FAILED_PRECONDITION where it was answered before.
   base::Status Reply(const std::string& response);
@@ -33,6 +37,8 @@ class RareCall {
   base::Status TakeCall(UnaryCall** call);
 
   UnaryCall* call_;  // null once answered
+  // Copied with the rest: the call is gone once it is answered.
+  const int64_t deadline_ns_;  // tf::RunContext::kNoDeadline where there is none
   const std::string path_;
   const std::string request_;
 };

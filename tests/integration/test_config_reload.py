@@ -17,6 +17,7 @@ from serving.errors import FailedPrecondition, InvalidArgument, NotFound
 from serving.model_config_file import encode_model_config
 from serving.protos import get_model_status_pb2, model_management_pb2
 from serving.servable import AVAILABLE, END
+from serving.stubs import ModelServiceStub
 from tests.integration.clients import (
     SERVING,
     Caller,
@@ -239,6 +240,23 @@ def test_reload_that_waits_leaves_status_alone_and_gives_way_to_the_next(
     code, message = refusal(waiting.result)
     assert code == grpc.StatusCode.ABORTED
     assert "again before the new models had come" in message
+
+
+def test_reload_answers_what_did_not_come_before_its_caller_gives_up(
+    models: Models, caller: Caller
+) -> None:
+    models.drop("empty")
+    request = model_management_pb2.ReloadConfigRequest()
+    request.config.ParseFromString(models.configure(a="", empty=""))
+    stub = ModelServiceStub(caller.channel)
+    code, message = refusal(lambda: stub.HandleReloadConfigRequest(request, timeout=3))
+    # No DEADLINE_EXCEEDED, which is what gRPC says by itself where no answer comes in time.
+    assert code == grpc.StatusCode.UNKNOWN
+    base_path = models.directory / "empty"
+    assert message.startswith(
+        f"1 model(s) did not become available: empty: no version found in '{base_path}'"
+    )
+    assert answering(caller, "a") == 1
 
 
 # --- By file --------------------------------------------------------------------------------------

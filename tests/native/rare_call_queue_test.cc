@@ -4,10 +4,12 @@
 
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "native/base/clock.h"
 #include "tests/native/served_models.h"
 
 namespace millpond::rpc {
@@ -52,6 +54,32 @@ TEST_F(RareCallTest, FailsWithTheStatusGiven) {
   const RawClient::Reply failed = reply.get();
   EXPECT_EQ(failed.code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(failed.status.error_message(), "no model 'q'");
+}
+
+TEST_F(RareCallTest, KnowsHowLongItsClientStillWaits) {
+  constexpr int64_t kSecondNs = 1'000'000'000;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(90));
+  auto reply = client_->Begin(kRarePath, "", &context);
+  const auto call = Take();
+  const int64_t now_ns = base::MonotonicNs();
+  const std::optional<int64_t> remaining_ns = call->RemainingNs(now_ns);
+  ASSERT_TRUE(remaining_ns.has_value());
+  EXPECT_GT(*remaining_ns, 30 * kSecondNs);
+  EXPECT_LE(*remaining_ns, 91 * kSecondNs);  // gRPC rounds a timeout up as it sends it
+  EXPECT_EQ(call->RemainingNs(now_ns + kSecondNs), *remaining_ns - kSecondNs);
+  EXPECT_EQ(call->RemainingNs(now_ns + *remaining_ns + kSecondNs), 0);
+  ASSERT_TRUE(call->Reply("").ok());
+  EXPECT_EQ(call->RemainingNs(now_ns), remaining_ns);  // answered, and not read after its end
+  EXPECT_TRUE(reply.get().status.ok());
+}
+
+TEST_F(RareCallTest, OfAClientThatSetNoDeadlineWaitsWithoutLimit) {
+  auto reply = Begin();
+  const auto call = Take();
+  EXPECT_EQ(call->RemainingNs(base::MonotonicNs()), std::nullopt);
+  ASSERT_TRUE(call->Reply("").ok());
+  EXPECT_TRUE(reply.get().status.ok());
 }
 
 TEST_F(RareCallTest, IsAnsweredOnceOnly) {

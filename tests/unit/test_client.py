@@ -30,11 +30,12 @@ from serving.protos import (
     predict_pb2,
     types_pb2,
 )
+from serving.rare_calls import answer
 from serving.servable import AVAILABLE, END, Health, ServableId, ServableState, ServableStatus
 from serving.stream import StreamStatus
 from serving.succession import Rollback
 from serving.tensor_proto import from_tensor_proto, to_tensor_proto
-from tests.unit.fakes import FakeServable
+from tests.unit.fakes import FakeRareCall, FakeServable
 
 Answer = TypeVar("Answer")
 
@@ -311,6 +312,19 @@ def test_admin_request_that_says_nothing_is_invalid(
 ):
     with pytest.raises(InvalidArgument, match=message):
         ADMIN.handlers[method](request_bytes)
+
+
+def test_admin_answers_before_its_caller_gives_up_where_the_control_thread_is_stuck():
+    class Stuck(FakeControl):
+        def promote(self, name: str) -> Future[int]:
+            return Future()
+
+    admin = AdminService(lambda: ["m"], dict, Stuck())
+    call = FakeRareCall(PROMOTE, b'{"model": "m"}', remaining_seconds=0.01)
+    answer(call, admin.handlers)
+    ((code, message),) = (item for item in call.answers if isinstance(item, tuple))
+    assert code == StatusCode.UNAVAILABLE
+    assert "did not answer in 0.005 s" in message
 
 
 def test_status_command_on_a_terminal_draws_a_table():

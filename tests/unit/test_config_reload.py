@@ -117,11 +117,18 @@ def test_reload_of_a_failing_model_says_why_and_the_change_stands(reload: Reload
 
 def test_reload_of_a_model_without_versions_ends_at_the_deadline(reload: Reload) -> None:
     error = reload.error(A, B, timeout_seconds=7)
-    assert error.code == StatusCode.DEADLINE_EXCEEDED
+    assert error.code == StatusCode.UNKNOWN
     assert error.message == (
-        "1 model(s) did not become available: b: no version found in '/b' (no_version_in_base_path)"
+        "1 model(s) did not become available: b: no version found in '/b' "
+        "(no_version_in_base_path). The change stands; the same request waits for them again"
     )
     assert sum(reload.clock.waits) == 7
+
+
+def test_reload_counts_the_time_that_its_change_took(reload: Reload) -> None:
+    reload.world.on_set_settings = lambda: reload.clock.advance(5)
+    reload.error(A, B, timeout_seconds=7)
+    assert sum(reload.clock.waits) == 2
 
 
 def test_reload_names_every_model_that_did_not_come(reload: Reload) -> None:
@@ -179,7 +186,7 @@ def test_reload_that_waits_gives_way_to_the_same_asked_for_again(reload: Reload)
     again: list[MillpondError] = []
     reload.clock.events.append(lambda: again.append(reload.error(A, B, timeout_seconds=1)))
     assert reload.error(A, B).code == StatusCode.ABORTED
-    assert [error.code for error in again] == [StatusCode.DEADLINE_EXCEEDED]
+    assert [error.code for error in again] == [StatusCode.UNKNOWN]
 
 
 def test_reload_that_waits_ends_where_the_server_stops(reload: Reload) -> None:

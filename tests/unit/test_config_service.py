@@ -3,13 +3,15 @@ import pytest
 from serving.config import ModelConfig
 from serving.config_document import parse_config
 from serving.config_reload import ConfigReloader
-from serving.config_service import RELOAD_TIMEOUT_SECONDS, ConfigService
-from serving.errors import InvalidArgument, InvalidConfig, MillpondError, StatusCode
+from serving.config_service import RELOAD_CONFIG, RELOAD_TIMEOUT_SECONDS, ConfigService
+from serving.errors import InvalidArgument, InvalidConfig, StatusCode
 from serving.model_settings import CanarySettings, ModelSettings
 from serving.model_settings_file import SettingsByModel
 from serving.protos import model_management_pb2, model_server_config_pb2
+from serving.rare_calls import answer
 from serving.servable import AVAILABLE
 from serving.version_selection import All, Latest, Specific
+from tests.unit.fakes import FakeRareCall
 from tests.unit.test_config_reload import Reload
 
 KEPT = ModelSettings(keep_previous_seconds=60, canary=CanarySettings(weight=0.5))
@@ -44,11 +46,18 @@ def test_reload_config_makes_the_change_and_answers_ok(service: Service) -> None
     assert service.world.models.names == ("b",)
 
 
-def test_reload_config_waits_for_a_new_model_as_long_as_it_says(service: Service) -> None:
-    with pytest.raises(MillpondError) as caught:
-        service.service.reload_config(request("a", "b"))
-    assert caught.value.code == StatusCode.DEADLINE_EXCEEDED
-    assert sum(service.clock.waits) == RELOAD_TIMEOUT_SECONDS
+@pytest.mark.parametrize(
+    ("remaining_seconds", "expected"), [(None, RELOAD_TIMEOUT_SECONDS), (3.0, 2.5)]
+)
+def test_reload_config_waits_for_a_new_model_no_longer_than_its_caller(
+    service: Service, remaining_seconds: float | None, expected: float
+) -> None:
+    handler = service.service.handlers[RELOAD_CONFIG]
+    call = FakeRareCall(RELOAD_CONFIG, request("a", "b"), remaining_seconds)
+    answer(call, {RELOAD_CONFIG: handler})
+    ((code, message),) = (item for item in call.answers if isinstance(item, tuple))
+    assert (code, "b: no version found in '/b'" in message) == (StatusCode.UNKNOWN, True)
+    assert sum(service.clock.waits) == expected
 
 
 def test_reload_config_of_junk_is_invalid(service: Service) -> None:

@@ -1,7 +1,8 @@
+import pytest
 from structlog.testing import capture_logs
 
 from serving.errors import NotFound
-from serving.rare_calls import RareCallThreads, answer
+from serving.rare_calls import Handler, RareCallThreads, Waiting, answer, patience_seconds
 from tests.unit.fakes import FakeGrpcServer, FakeRareCall
 
 
@@ -17,7 +18,16 @@ def break_down(request: bytes) -> bytes:
     raise KeyError("secret")
 
 
-HANDLERS = {"/s/Reverse": reverse, "/s/Refuse": refuse, "/s/Break": break_down}
+def tell_time(request: bytes, remaining_seconds: float | None) -> bytes:
+    return f"{request.decode()} {remaining_seconds}".encode()
+
+
+HANDLERS: dict[str, Handler] = {
+    "/s/Reverse": reverse,
+    "/s/Refuse": refuse,
+    "/s/Break": break_down,
+    "/s/Wait": Waiting(tell_time),
+}
 
 
 def test_answer_replies_what_the_handler_returns() -> None:
@@ -30,6 +40,25 @@ def test_answer_fails_with_code_and_message_of_the_error() -> None:
     call = FakeRareCall("/s/Refuse")
     answer(call, HANDLERS)
     assert call.answers == [(5, "no such model")]
+
+
+@pytest.mark.parametrize("remaining_seconds", [3.0, None])
+def test_answer_tells_a_handler_that_waits_how_long_its_caller_does(
+    remaining_seconds: float | None,
+) -> None:
+    call = FakeRareCall("/s/Wait", b"abc", remaining_seconds)
+    answer(call, HANDLERS)
+    assert call.answers == [f"abc {remaining_seconds}".encode()]
+
+
+@pytest.mark.parametrize(
+    ("remaining_seconds", "expected"),
+    [(None, 60), (3_600, 60), (60.2, 59.7), (3, 2.5), (0.4, 0.2), (0, 0)],
+)
+def test_patience_seconds_leave_time_for_the_answer(
+    remaining_seconds: float | None, expected: float
+) -> None:
+    assert patience_seconds(remaining_seconds, 60) == pytest.approx(expected)
 
 
 def test_answer_of_a_bug_is_internal_and_logged_and_tells_no_secret() -> None:

@@ -1,4 +1,4 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -78,6 +78,7 @@ class World:
         self.loaders: list[str] = []
         self.labels: dict[str, Mapping[str, int]] = {}
         self.settings: dict[str, ModelSettings] = {}
+        self.on_set_settings: Callable[[], object] = lambda: None
         self.names: Sequence[str] = ()
         self.models = ServedModels(
             make_source=lambda model: FakeSource(self, model),
@@ -98,6 +99,7 @@ class World:
         self.names = names
 
     def set_settings(self, name: str, settings: ModelSettings) -> None:
+        self.on_set_settings()
         self.settings[name] = settings
         self.log.append(f"{name} settings")
 
