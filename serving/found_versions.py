@@ -4,14 +4,15 @@ A poll looks at the disk (`source.py`) and hands what it saw, with what was know
 `decide`, which says what is known now: what is found, what is aspired, and what to tell people.
 
 A version is *found* when its directory has settled and is complete, and stays found while the
-directory exists. One whose load failed for good is *found anew*, and thereby loaded again, once
-its files have changed, settled and are complete: so it can be mended in place. One that serves stays
-what was loaded, whatever becomes of its files; people are told.
+directory exists, or comes back as it was. One whose load failed for good is *found anew*, and
+thereby loaded again, once its files have changed, settled and are complete: so it can be mended in
+place. One that serves stays what was loaded, whatever becomes of its files; people are told.
 """
 
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from types import MappingProxyType
 
 from serving.clock import NS_PER_SECOND
@@ -42,6 +43,7 @@ VERSION_MAX = 2**63 - 1
 """Versions are int64 on the wire."""
 
 _VERSION_NAME = re.compile(r"[0-9]+", re.ASCII)
+_SAVED_MODEL_NAMES = frozenset({"saved_model.pb", "saved_model.pbtxt"})
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class Listing:
 @dataclass(frozen=True)
 class Fingerprint:
     """Relative path, size in bytes, mtime_ns and ctime_ns of everything below a directory, and of
-    itself.
+    itself, whose path is "".
 
     ctime, because a copy that keeps the times (`cp -p`, `rsync -a`) can put other bytes under the
     same size and mtime.
@@ -92,10 +94,20 @@ class Fingerprint:
 
     entries: tuple[tuple[str, int, int, int], ...]
 
+    def has_the_files_of(self, other: "Fingerprint") -> bool:
+        """Whether they differ at most in the ctime of the directory itself, as after it was moved
+        away and back.
+        """
+        return _without_own_ctime(self) == _without_own_ctime(other)
+
     @property
     def mtime_ns_newest(self) -> int:
         """The latest change of a file or directory, on the clock of the file system."""
         return max((mtime_ns for _, _, mtime_ns, _ in self.entries), default=0)
+
+
+def _without_own_ctime(fingerprint: Fingerprint) -> list[tuple[str, int, int, int]]:
+    return [entry if entry[0] else (*entry[:3], 0) for entry in fingerprint.entries]
 
 
 @dataclass(frozen=True)
@@ -155,9 +167,10 @@ class Memory:
 
 
 def version_directories(
-    listing: Listing, known: Mapping[int, str] = MappingProxyType({})
+    listing: Listing, known: Mapping[int, str] = MappingProxyType({}), base_path: str = ""
 ) -> tuple[dict[int, str], frozenset[Note]]:
-    """The directory name of each version in `listing`, and what is odd about its numeric names.
+    """The directory name of each version in `listing`, and what is odd about `base_path` and the
+    numeric names in it.
 
     A version is a directory whose name is a decimal int64. Where several spell the same number
     ("1", "001") the one in `known` stays while it is there, else the shortest is taken. Names that
@@ -180,7 +193,18 @@ def version_directories(
         chosen[version] = name
         for other in set(names) - {name}:
             notes.add(Note.of("duplicate_version_ignored", name=other, used=name))
+    if not chosen and any(child.name in _SAVED_MODEL_NAMES for child in listing.children):
+        notes.add(_base_path_is_version_note(base_path))
     return chosen, frozenset(notes)
+
+
+def _base_path_is_version_note(base_path: str) -> Note:
+    path = PurePath(base_path)
+    if _VERSION_NAME.fullmatch(path.name):
+        remedy = f"give {path.parent} as the base path: it holds version {path.name}"
+    else:
+        remedy = f"move its files into a version's directory, like {path / '1'}"
+    return Note.of("base_path_is_a_version", remedy=remedy)
 
 
 def unfound(memory: Memory, directories: Mapping[int, str]) -> dict[int, str]:
@@ -209,15 +233,20 @@ def to_compare(
     memory: Memory, directories: Mapping[int, str], failed: Collection[int], now: Instant
 ) -> dict[int, str]:
     """Those of `directories` that are aspired and did not fail, so that they load or serve, and
-    whose files were not looked at for RECHECK_NS.
+    whose files were not looked at for RECHECK_NS or were missing.
     """
     aspired = {item.version for item in memory.aspired or ()}
-    live = aspired - set(failed) - unfound(memory, directories).keys()
+    none_missing = replace(memory, missing=frozenset())
+    live = aspired - set(failed) - unfound(none_missing, directories).keys()
     return {
         version: directory
         for version, directory in directories.items()
-        if version in live and now.now_ns - _looked_at_ns(memory, version) >= RECHECK_NS
+        if version in live and (version in memory.missing or _is_look_due(memory, version, now))
     }
+
+
+def _is_look_due(memory: Memory, version: int, now: Instant) -> bool:
+    return now.now_ns - _looked_at_ns(memory, version) >= RECHECK_NS
 
 
 def _looked_at_ns(memory: Memory, version: int) -> int:
@@ -227,14 +256,23 @@ def _looked_at_ns(memory: Memory, version: int) -> int:
 def compared(memory: Memory, seen: Mapping[int, Fingerprint], now: Instant) -> Memory:
     """What is known once the files of live versions were `seen`.
 
-    A change of owner or mode counts as one of content: both change the ctime only.
+    A version that was missing and is back with the files that were loaded was only away. A change of
+    owner or mode of a file counts as one of content: both change the ctime only.
     """
-    overwritten = set(memory.overwritten)
-    for version, fingerprint in seen.items():
-        is_as_loaded = memory.fingerprints.get(version) == fingerprint
-        (overwritten.discard if is_as_loaded else overwritten.add)(version)
-    looked_at_ns = {**memory.looked_at_ns, **dict.fromkeys(seen, now.now_ns)}
-    return replace(memory, looked_at_ns=looked_at_ns, overwritten=frozenset(overwritten))
+    as_loaded = {
+        version: fingerprint
+        for version, fingerprint in seen.items()
+        if version in memory.fingerprints
+        and fingerprint.has_the_files_of(memory.fingerprints[version])
+    }
+    others = seen.keys() - as_loaded.keys() - memory.missing
+    return replace(
+        memory,
+        fingerprints={**memory.fingerprints, **as_loaded},
+        looked_at_ns={**memory.looked_at_ns, **dict.fromkeys(seen, now.now_ns)},
+        overwritten=(memory.overwritten - as_loaded.keys()) | others,
+        missing=memory.missing - as_loaded.keys(),
+    )
 
 
 def is_as_found(memory: Memory, version: int, directory: str, fingerprint: Fingerprint) -> bool:
@@ -299,6 +337,11 @@ def decide(
     do versions whose only successors settle or are incomplete, in the same base path or in another
     one, whatever `wanted` says.
     """
+    candidates = {
+        version: item
+        for version, item in candidates.items()
+        if not is_as_found(memory, version, item.directory, item.fingerprint)
+    }
     complete = {version: item for version, item in candidates.items() if item.is_complete}
     found = _found(memory, directories, complete)
     fresh_fingerprints = {version: item.fingerprint for version, item in complete.items()}

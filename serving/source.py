@@ -238,7 +238,7 @@ class FileSystemSource:
             # Nothing is known about the versions, so nothing about them changes.
             return lambda memory, wanted: unreadable(memory, listing.error)
         known = {version: Path(item.directory).name for version, item in memory.found.items()}
-        names, name_notes = version_directories(listing, known)
+        names, name_notes = version_directories(listing, known, base_path)
         directories = {version: str(Path(base_path, name)) for version, name in names.items()}
         failed = self._failed_versions(self._name)
         candidates, read_notes = self._candidates(memory, directories, failed, now)

@@ -38,7 +38,8 @@ from serving.version_selection import All, Latest, Specific, VersionSelection
 
 WALL_NS = 1_700_000_000 * NS_PER_SECOND
 NOW = Instant(now_ns=1_000 * NS_PER_SECOND, wall_ns=WALL_NS)
-OLD = Fingerprint((("", 0, WALL_NS - SETTLE_NS, 0),))
+OLD = Fingerprint((("", 0, WALL_NS - SETTLE_NS, 0), ("saved_model.pb", 10, WALL_NS - SETTLE_NS, 0)))
+HALF_COPIED = Fingerprint(OLD.entries[:1])
 FRESH = Fingerprint((("", 0, WALL_NS - 1, 0), ("saved_model.pb", 10, WALL_NS - 2, 0)))
 FUTURE = Fingerprint((("", 0, WALL_NS + 3_600 * NS_PER_SECOND, 0),))
 
@@ -97,6 +98,27 @@ def test_version_directories_duplicate_keeps_the_spelling_that_is_found() -> Non
 
 def test_version_directories_found_spelling_that_is_gone_gives_way() -> None:
     assert version_directories(directories("1"), {1: "001"})[0] == {1: "1"}
+
+
+@pytest.mark.parametrize("name", ["saved_model.pb", "saved_model.pbtxt"])
+def test_version_directories_base_path_that_is_a_version_names_its_parent(name: str) -> None:
+    listing = Listing((Child("variables", is_directory=True), Child(name, is_directory=False)))
+    (note,) = version_directories(listing, base_path="/models/ctr/7")[1]
+    assert (note.event, note.level) == ("base_path_is_a_version", "warning")
+    assert "give /models/ctr as the base path" in str(dict(note.values)["remedy"])
+
+
+def test_version_directories_base_path_without_number_that_holds_a_model_says_where_to_put_it() -> (
+    None
+):
+    listing = Listing((Child("saved_model.pb", is_directory=False),))
+    (note,) = version_directories(listing, base_path="/models/ctr")[1]
+    assert "/models/ctr/1" in str(dict(note.values)["remedy"])
+
+
+def test_version_directories_saved_model_beside_versions_is_nobodys_business() -> None:
+    files = (Child("saved_model.pb", is_directory=False), Child("7", is_directory=True))
+    assert version_directories(Listing(files)) == ({7: "7"}, frozenset())
 
 
 def test_version_directories_file_beside_directory_of_the_same_number_takes_directory() -> None:
@@ -200,8 +222,14 @@ class Disk:
 
     def change(self, version: int) -> None:
         """Other bytes in the files of `version`, by a copy that keeps size and mtime."""
-        (*head, ctime_ns) = self.contents.get(version, OLD).entries[0]
-        self.contents[version] = Fingerprint(((*head, ctime_ns + 1),))  # type: ignore[arg-type]
+        (*head, ctime_ns) = self.contents.get(version, OLD).entries[1]
+        file = (*head, ctime_ns + 1)
+        self.contents[version] = Fingerprint((OLD.entries[0], file))  # type: ignore[arg-type]
+
+    def move_away_and_back(self, version: int) -> None:
+        """The same files, below a directory whose ctime says that it was moved."""
+        (own, *files) = self.contents.get(version, OLD).entries
+        self.contents[version] = Fingerprint(((*own[:3], own[3] + 1), *files))
 
     def poll(
         self,
@@ -211,6 +239,7 @@ class Disk:
     ) -> list[int]:
         """One poll that sees `versions`; returns the aspired ones."""
         self.now = later(RECHECK_NS / NS_PER_SECOND, self.now)
+        files = {**self.contents, **dict.fromkeys(incomplete or {}, HALF_COPIED)}
         on_disk = {version: f"/m/{version}" for version in versions}
         candidates = {
             version: checked(
@@ -219,12 +248,10 @@ class Disk:
                 self.now,
             )
             for version, directory in to_observe(self.memory, on_disk, failed).items()
-            if not is_as_found(
-                self.memory, version, directory, seen := self.contents.get(version, OLD)
-            )
+            if not is_as_found(self.memory, version, directory, seen := files.get(version, OLD))
         }
         live = to_compare(self.memory, on_disk, failed, self.now)
-        seen_now = {version: self.contents.get(version, OLD) for version in live}
+        seen_now = {version: files.get(version, OLD) for version in live}
         memory = compared(self.memory, seen_now, self.now)
         self.memory = decide(memory, on_disk, candidates, self.wanted, self.now)
         return self.aspired()
@@ -281,11 +308,42 @@ def test_decide_last_directory_gone_keeps_it_until_another_is_complete() -> None
     assert disk.poll(2) == [2]
 
 
-def test_decide_missing_version_that_comes_back_is_found_anew() -> None:
+def test_decide_missing_version_that_comes_back_as_it_was_is_not_found_anew() -> None:
+    disk = Disk()
+    disk.poll(1)
+    before = disk.memory.found
+    disk.poll()
+    disk.move_away_and_back(1)
+    assert disk.poll(1) == [1]
+    assert (disk.memory.found, disk.memory.missing) == (before, frozenset())
+    assert (disk.memory.candidates, disk.memory.notes) == ({}, frozenset())
+    assert disk.poll(1) == [1]
+    assert disk.memory.found == before
+
+
+def test_decide_failed_missing_version_that_comes_back_is_found_anew() -> None:
+    disk = Disk()
+    disk.poll(1)
+    before = disk.memory.found[1]
+    disk.poll(failed={1})
+    disk.poll(1, failed={1})
+    assert disk.memory.found[1].found_at_ns > before.found_at_ns
+
+
+def test_decide_live_version_moved_away_and_back_between_two_polls_is_not_overwritten() -> None:
+    disk = Disk()
+    disk.poll(1)
+    disk.move_away_and_back(1)
+    disk.poll(1)
+    assert disk.memory.notes == frozenset()
+
+
+def test_decide_missing_version_that_comes_back_with_other_files_is_found_anew() -> None:
     disk = Disk()
     disk.poll(1)
     before = disk.memory.found[1]
     disk.poll()
+    disk.change(1)
     assert disk.poll(1, incomplete={1: "half copied"}) == [1]
     assert disk.memory.found[1] == before
     assert disk.poll(1) == [1]

@@ -608,3 +608,33 @@ def test_fingerprint_tolerates_links_to_nothing_and_in_circles(tmp_path: Path) -
 def test_fingerprint_of_what_is_gone_raises(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         fingerprint(str(tmp_path / "7"))
+
+
+def test_source_base_path_that_is_a_version_is_warned_of_once_and_names_the_parent(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    source = make_source(drop(tmp_path, "7", clock), aspirations, clock)
+    with capture_logs() as logs:
+        source.poll()
+        source.poll()
+    (warning,) = [log for log in logs if log["event"] == "base_path_is_a_version"]
+    assert warning["log_level"] == "warning"
+    assert f"give {tmp_path} as the base path" in warning["remedy"]
+
+
+def test_source_last_version_moved_away_and_back_is_what_was_aspired(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    directory = drop(tmp_path, "7", clock)
+    source = make_source(tmp_path, aspirations, clock)
+    source.poll()
+    before = fingerprint(str(directory))
+    # Again, because the kernel's clock for ctime ticks a few hundred times a second only.
+    while fingerprint(str(directory)) == before:
+        directory.rename(tmp_path / "away")
+        source.poll()
+        (tmp_path / "away").rename(directory)
+    clock.advance(60)
+    source.poll()
+    assert aspirations.lists == [[7]]
+    assert source.notes() == []
