@@ -27,6 +27,7 @@ from loadtest.plain_run import NULL, RUN
 from loadtest.soak import SOAK
 from loadtest.swap_command import SWAP
 from loadtest.unload_memory import MEMORY
+from serving.closed_pipe import until_closed_pipe
 from serving.errors import MillpondError
 
 COMMANDS: Mapping[str, Command] = {
@@ -43,9 +44,15 @@ COMMANDS: Mapping[str, Command] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
+    return until_closed_pipe(lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     parsed = _parser().parse_args(arguments)
     try:
         status: int = parsed.run(parsed)
+    except BrokenPipeError:
+        raise
     except (MillpondError, OSError) as error:
         print(f"loadtest {parsed.command}: {error}", file=sys.stderr)
         return 1

@@ -27,6 +27,7 @@ from loadtest.latency import TooFewRequests, percentile_ms
 from loadtest.swaps import Swap, is_unloaded, swaps_in
 from loadtest.traffic import Answer, Outcome, Send, Traffic
 from serving.clock import SystemClock
+from serving.closed_pipe import until_closed_pipe
 from serving.errors import InvalidConfig, MillpondError
 from serving.model_server import ModelServer
 from serving.protos import predict_pb2
@@ -95,6 +96,10 @@ class Report:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the demo and returns its exit status."""
+    return until_closed_pipe(lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     parsed = _parser().parse_args(arguments)
     console = Console()
     try:

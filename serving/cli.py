@@ -4,6 +4,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from serving.closed_pipe import until_closed_pipe
 from serving.errors import InvalidConfig, MillpondError
 
 COMMANDS = {
@@ -21,11 +22,19 @@ COMMANDS = {
 # What shells and service managers read as "wrong usage": starting again will not help.
 EXIT_USAGE = 2
 EXIT_FAILURE = 1
+# What a shell says of a command that SIGINT ended.
+EXIT_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns the process's exit status: 0, 1 failed, 2 wrong usage."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    """Runs one command and returns the process's exit status: 0, 1 failed, 2 wrong usage, or that of
+    a command that Ctrl-C or a closed pipe ended.
+    """
+    given = sys.argv[1:] if arguments is None else arguments
+    return until_closed_pipe(lambda: _main(given))
+
+
+def _main(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_help_text())
         return 0 if arguments else EXIT_USAGE
@@ -47,9 +56,13 @@ def _run(command: str, arguments: Sequence[str]) -> int:
     except InvalidConfig as error:
         print(f"millpond {command}: {error}", file=sys.stderr)
         return EXIT_USAGE
-    except MillpondError as error:
+    except BrokenPipeError:
+        raise
+    except (MillpondError, OSError) as error:
         print(f"millpond {command}: {error}", file=sys.stderr)
         return EXIT_FAILURE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     return status
 
 

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from serving.client import signature_of
+from serving.closed_pipe import until_closed_pipe
 from serving.errors import InvalidConfig, MillpondError
 from warmup.faults import find_faults
 from warmup.inspection import RecordSummary, inspect, totals_of
@@ -35,16 +36,26 @@ class Command:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status: 0, 1 failed or faulty, 2 wrong usage."""
+    """Runs one command and returns its exit status: 0, 1 failed or faulty, 2 wrong usage, or that of
+    a command that Ctrl-C or a closed pipe ended.
+    """
+    return until_closed_pipe(lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     try:
         parsed = _parser().parse_args(arguments)
     except SystemExit as exit_by_argparse:  # --help, or wrong usage that it has told already
         return int(exit_by_argparse.code or 0)
     try:
         status: int = parsed.run(parsed)
+    except BrokenPipeError:
+        raise
     except (MillpondError, OSError) as error:
         print(f"warmup {parsed.command}: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     return status
 
 

@@ -1,0 +1,77 @@
+"""Commands whose reader went away first, each in a process of its own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from serving.closed_pipe import EXIT_CLOSED_PIPE, until_closed_pipe
+from warmup.records import write_records
+
+# More than Python and the kernel keep of what is printed.
+RECORD_COUNT = 10_000
+
+
+def run_without_reader(
+    arguments: Sequence[str], *, is_stderr_closed: bool = False
+) -> tuple[int, str]:
+    """The exit status and standard error of `python ARGUMENTS`, whose output nobody reads."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end, "wb") as output:
+        result = subprocess.run(
+            [sys.executable, *arguments],
+            stdout=output,
+            stderr=output if is_stderr_closed else subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": ""},  # as in a shell
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    return result.returncode, result.stderr or ""
+
+
+@pytest.mark.parametrize("module", ["serving", "warmup", "loadtest", "loadtest.demo"])
+def test_command_that_nobody_reads_ends_quietly(module: str):
+    assert run_without_reader(["-m", module, "--help"]) == (EXIT_CLOSED_PIPE, "")
+
+
+def test_command_whose_reader_goes_away_meanwhile_ends_quietly(tmp_path: Path):
+    write_records(tmp_path / "requests", [b""] * RECORD_COUNT)
+    arguments = ["-m", "warmup", "inspect", str(tmp_path / "requests")]
+    assert run_without_reader(arguments) == (EXIT_CLOSED_PIPE, "")
+
+
+def test_command_whose_error_nobody_reads_ends_as_quietly():
+    arguments = ["-m", "serving", "nonsense"]
+    assert run_without_reader(arguments, is_stderr_closed=True) == (EXIT_CLOSED_PIPE, "")
+
+
+def test_table_that_nobody_reads_ends_quietly():
+    code = (
+        "import sys\n"
+        "from rich.console import Console\n"
+        "from serving.closed_pipe import until_closed_pipe\n"
+        "sys.exit(until_closed_pipe(lambda: Console().print('x') or 0))"
+    )
+    assert run_without_reader(["-c", code]) == (EXIT_CLOSED_PIPE, "")
+
+
+def test_pipe_of_the_commands_own_is_its_own_affair():
+    code = (
+        "from serving.closed_pipe import until_closed_pipe\n"
+        "def fail(): raise BrokenPipeError('a child')\n"
+        "until_closed_pipe(fail)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert result.returncode == 1
+    assert "BrokenPipeError: a child" in result.stderr
+
+
+def test_command_that_is_read_has_its_own_status():
+    assert until_closed_pipe(lambda: 7) == 7
