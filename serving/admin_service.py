@@ -19,6 +19,7 @@ from serving.stream import StreamStatus
 from serving.succession import Rollback
 
 if TYPE_CHECKING:
+    from serving.config_watch import ConfigRefusal
     from serving.state_monitor import Statuses
 
 LIST_MODELS = "/millpond.v1.Admin/ListModels"
@@ -47,7 +48,7 @@ class AdminService:
     """On the threads of the rare calls; keeps nothing between two of them.
 
     `model_names` are those configured now, `statuses` is `StateMonitor.statuses`, `notes` what a
-    model's source has to tell of its base path.
+    model's source has to tell of its base path, `refused_config` is `ConfigWatcher.refusal`.
     """
 
     def __init__(
@@ -56,11 +57,13 @@ class AdminService:
         statuses: "Callable[[], Statuses]",
         control: VersionControl,
         notes: Callable[[str], Collection[Note]] = lambda name: (),
+        refused_config: "Callable[[], ConfigRefusal | None]" = lambda: None,
     ) -> None:
         self._model_names = model_names
         self._statuses = statuses
         self._control = control
         self._notes = notes
+        self._refused_config = refused_config
 
     @property
     def handlers(self) -> Mapping[str, Callable[[bytes], bytes]]:
@@ -75,14 +78,18 @@ class AdminService:
     def list_models(self, request: bytes) -> bytes:
         """Replies `{"models": [{"name", "versions": [{"version", "state", …}], …}]}`, by name and version.
 
-        `request` is empty; what a later client puts in there is not looked at. A model without
-        versions is listed too: that it has none is what its operator is looking for.
+        Beside them `"refused_config": {"file", "reason", "since_wall_ns"}`, null where the server
+        has what its config files say. `request` is empty; what a later client puts in there is not
+        looked at. A model without versions is listed too: that it has none is what its operator is
+        looking for.
         """
         del request
         statuses = self._statuses()
         names = sorted({*self._model_names(), *statuses})
         models = [self._model(name, statuses.get(name, ())) for name in names]
-        return json.dumps({"models": models}).encode()
+        refusal = self._refused_config()
+        reply = {"models": models, "refused_config": asdict(refusal) if refusal else None}
+        return json.dumps(reply).encode()
 
     def rollback(self, request: bytes, remaining_seconds: float | None = None) -> bytes:
         """`{"model", "is_cold_allowed"}` to `{"rolled_back", "version"}`; see the manager's `rollback`.

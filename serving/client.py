@@ -162,9 +162,14 @@ class Client:
             for key, definition in signature_defs.signature_def.items()
         }
 
+    def describe(self, *, timeout_seconds: float = 10) -> dict[str, Any]:
+        """All that the server says of its models and its config files: the JSON of Millpond's ListModels."""
+        reply: dict[str, Any] = json.loads(self._call(self._list_models, b"", timeout_seconds))
+        return reply
+
     def describe_models(self, *, timeout_seconds: float = 10) -> dict[str, Any]:
-        """All that the server says of each model, by name: the JSON of Millpond's ListModels."""
-        reply = json.loads(self._call(self._list_models, b"", timeout_seconds))
+        """All that the server says of each model, by name."""
+        reply = self.describe(timeout_seconds=timeout_seconds)
         return {model["name"]: model for model in reply["models"]}
 
     def rollback(

@@ -1,7 +1,8 @@
 """ConfigWatcher: applies the config files again when somebody has edited them."""
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,16 @@ SETTLE_LOOKS_MAX = 20
 
 Change = Callable[[Sequence[ModelConfig] | None, SettingsByModel | None], object]
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class ConfigRefusal:
+    """Why edits of the files are not what the server serves by: `file` is at fault, for `reason`."""
+
+    file: str
+    reason: str
+    # Since when the files have held what is refused, one fault or another.
+    since_wall_ns: int
 
 
 @dataclass(frozen=True)
@@ -43,8 +54,9 @@ class ConfigWatcher:
 
     The first look is at once, for an edit made while the server was starting. The models are
     replaced only where the config file itself has changed: what was configured by an RPC stays
-    until then. Files with something wrong change nothing, and the log says what, once; what was
-    edited meanwhile in the other file is applied once they are mended. "" is no file.
+    until then. Files with something wrong change nothing, the log says what, once, and `refusal`
+    as long as it is so; what was edited meanwhile in the other file is applied once they are
+    mended. "" is no file.
     """
 
     def __init__(
@@ -67,9 +79,15 @@ class ConfigWatcher:
         # Apart, because what is refused is seen and not applied: it counts as new once mended.
         self._seen = _Texts()
         self._applied = _Texts()
+        self._refusal: ConfigRefusal | None = None
         self._is_stopping = False
         self._wake = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="config", daemon=True)
+
+    @property
+    def refusal(self) -> ConfigRefusal | None:
+        """What keeps the server with the configuration before; None where it has the files'. Any thread."""
+        return self._refusal
 
     def start(self) -> None:
         """Starts looking."""
@@ -90,20 +108,14 @@ class ConfigWatcher:
     def poll(self) -> None:
         """Looks once. On one thread at a time."""
         texts = self._read_settled()
-        if texts in (self._seen, self._applied):
-            self._seen = texts
-            return
-        self._seen = texts
-        is_config_new = texts.config != self._applied.config
-        try:
-            self._apply(texts.config if is_config_new else None, texts.settings)
-            self._applied = texts
-        except MillpondError as error:
-            _log.error(
-                "config_refused",
-                reason=error.message,
-                consequence="the configuration stays as it is",
-            )
+        before, self._seen = self._seen, texts
+        if texts == self._applied:
+            self._refusal = None  # Where there was one, it was taken back.
+        elif texts != before:
+            is_config_new = texts.config != self._applied.config
+            with suppress(MillpondError):  # `_blaming` has told it.
+                self._apply(texts.config if is_config_new else None, texts.settings)
+                self._applied, self._refusal = texts, None
 
     def _read_settled(self) -> _Texts:
         """Both files; where one has changed, as they are once they stay the same for a moment.
@@ -130,13 +142,33 @@ class ConfigWatcher:
             # Here, because protobuf takes 80 ms, which is why config.py has it there too.
             from serving.model_config_file import parse_model_config
 
-            models = parse_model_config(_text(config, self._config_file), self._config_file)
+            with self._blaming(self._config_file):
+                models = parse_model_config(_text(config, self._config_file), self._config_file)
         names = self._model_names() if models is None else [model.name for model in models]
         by_model = None
         if settings is not None:
-            text = _text(settings, self._settings_file)
-            by_model = parse_model_settings(text, self._settings_file, names)
-        self._change(models, by_model)
+            with self._blaming(self._settings_file):
+                text = _text(settings, self._settings_file)
+                by_model = parse_model_settings(text, self._settings_file, names)
+        with self._blaming(self._settings_file if models is None else self._config_file):
+            self._change(models, by_model)
+
+    @contextmanager
+    def _blaming(self, file: str) -> Iterator[None]:
+        """Tells of a MillpondError, which goes on its way, that `file` is what has to be mended."""
+        try:
+            yield
+        except MillpondError as error:
+            earlier = self._refusal
+            since_wall_ns = earlier.since_wall_ns if earlier else self._clock.wall_ns()
+            self._refusal = ConfigRefusal(file, error.message, since_wall_ns)
+            _log.error(
+                "config_refused",
+                file=file,
+                reason=error.message,
+                consequence="the configuration stays as it is",
+            )
+            raise
 
     def _run(self) -> None:
         while not self._is_stopping:

@@ -19,6 +19,7 @@ from serving.config_plan import plan_change
 from serving.config_reload import ConfigReloader
 from serving.data_plane import DataPlane, native_module
 from serving.health import HealthReporter
+from serving.http_health import health_routes
 from serving.loader import statuses_as_errors
 from serving.model_loaders import ModelLoaders
 from serving.rare_calls import RareCallThreads
@@ -116,7 +117,8 @@ class Server:
 
         # What clients reach.
         handlers = parts.make_rare_handlers(
-            *(self._monitor, self._manager, router, self._models, self._reloader, reservoirs)
+            *(self._monitor, self._manager, router, self._models, self._reloader),
+            *(reservoirs, self._watcher),
         )
         self._grpc = parts.make_grpc_server(config, plane, serving_map, list(handlers))
         self._cores = parts.make_request_cores(config, self._grpc)
@@ -127,12 +129,18 @@ class Server:
             self._grpc.set_health,
             self._grpc.remove_health,
         )
+        self._http = parts.make_http_server(config, [*health_routes(self._health.view)])
         self._monitor.add_listener(self._on_state_change)
 
     @property
     def port(self) -> int:
-        """The TCP port that it listens on."""
+        """The TCP port of gRPC."""
         return self._grpc.port
+
+    @property
+    def http_port(self) -> int | None:
+        """The TCP port of HTTP; None where there is none."""
+        return self._http.port
 
     @property
     def monitor(self) -> StateMonitor:
@@ -160,11 +168,17 @@ class Server:
             return False
 
     def start(self) -> None:
-        """Opens the port, then begins to look for versions. Unavailable where it cannot be bound."""
+        """Opens the ports, then begins to look for versions. Unavailable where one cannot be bound."""
         self._health.update()
-        with statuses_as_errors(self._plane.StatusError):
-            self._grpc.start()
-        _log.info("listening", host=self._config.host, port=self.port)
+        self._http.start()
+        try:
+            with statuses_as_errors(self._plane.StatusError):
+                self._grpc.start()
+        except BaseException:
+            self._http.stop()
+            self._http.join()
+            raise
+        _log.info("listening", host=self._config.host, port=self.port, http_port=self._http.port)
         self._on_listening(self.port)
         if self._config.pin_request_threads == "always":
             pin_always(self._grpc.pin_request_threads)
@@ -200,12 +214,15 @@ class Server:
         self._models.stop()
         if not self._grpc.shutdown(self._config.drain_seconds):
             _log.warning("requests_cut_short", drain_seconds=self._config.drain_seconds)
+        # Until now it has told of the drain.
+        self._http.stop()
         is_over = [self._rare_calls.stop(), self._manager.stop(UNLOAD_TIMEOUT_SECONDS)]
         is_over.append(self._models.join(SOURCE_TIMEOUT_SECONDS))
         if self._watcher is not None:
             is_over.append(self._watcher.join(SOURCE_TIMEOUT_SECONDS))
         if self._capture is not None:
             is_over.append(self._capture.stop(CAPTURE_TIMEOUT_SECONDS))
+        is_over.append(self._http.join())
         self._pace.stop()
         if self._patience is not None:
             self._patience.stop()

@@ -3,6 +3,7 @@
 `server.py` puts them together.
 """
 
+import os
 import random
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
@@ -10,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import structlog
+from starlette.routing import BaseRoute
 
 from serving.admin_service import AdminService
 from serving.arenas import Arenas, MemoryLimits, SlabPool
@@ -20,11 +22,13 @@ from serving.clock import NS_PER_SECOND, Clock
 from serving.config import PLATFORM, ModelConfig, ServerConfig
 from serving.config_reload import ConfigReloader
 from serving.config_service import ConfigService
-from serving.config_watch import ConfigWatcher
+from serving.config_watch import ConfigRefusal, ConfigWatcher
 from serving.data_plane import DataPlane, GrpcServer
 from serving.errors import InvalidConfig
 from serving.executor import ThreadExecutor
 from serving.harness import RetryPolicy
+from serving.http_app import HttpAppSettings, make_http_app
+from serving.http_server import HttpServer
 from serving.load_patience import LoadPatience
 from serving.loader import LoadSettings, MakeLoader, statuses_as_errors
 from serving.manager import AspiredVersionsManager
@@ -301,18 +305,35 @@ def make_rare_handlers(
     served: ServedModels,
     reloader: ConfigReloader,
     reservoirs: Reservoirs,
+    watcher: ConfigWatcher | None,
 ) -> dict[str, Handler]:
     """The methods that Python answers, by their full names."""
 
     def names() -> Collection[str]:
         return served.names
 
+    def refused_config() -> ConfigRefusal | None:
+        return watcher.refusal if watcher else None
+
     return {
         GET_MODEL_STATUS: ModelService(monitor, served, router.labels).get_model_status,
         CAPTURE_WARM_UP: CaptureService(names, reservoirs.of).capture_warm_up,
         **ConfigService(reloader, served).handlers,
-        **AdminService(names, monitor.statuses, manager, served.notes).handlers,
+        **AdminService(names, monitor.statuses, manager, served.notes, refused_config).handlers,
     }
+
+
+def make_http_server(config: ServerConfig, routes: Sequence[BaseRoute]) -> HttpServer:
+    settings = HttpAppSettings(
+        timeout_seconds=config.rest_api_timeout_in_ms / 1_000,
+        has_cors=config.rest_api_enable_cors_support,
+    )
+    return HttpServer(
+        make_http_app(routes, settings),
+        host=config.host,
+        port=config.rest_api_port,
+        blocking_thread_count=config.rest_api_num_threads or 4 * (os.cpu_count() or 1),
+    )
 
 
 def make_grpc_server(

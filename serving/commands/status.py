@@ -1,6 +1,7 @@
 """`millpond status`: which versions a server has, in which states, and why."""
 
 import argparse
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
@@ -13,18 +14,35 @@ _COLUMNS = ("model", "version", "state", "age", "memory MB", "role", "remark")
 _BYTES_PER_MB = 1e6
 
 Models = Mapping[str, Mapping[str, Any]]
-"""As `Client.describe_models` has them."""
+"""By name, as `Client.describe_models` has them."""
 
 
 def run(arguments: Sequence[str], clock: Clock | None = None) -> int:
-    """Prints a table. Raises MillpondError where the server or the model is not there."""
+    """Prints a table, or JSON. Raises MillpondError where the server or the model is not there."""
     parsed = _parser().parse_args(arguments)
     with Client(parsed.target) as client:
-        models = client.describe_models()
+        described = client.describe()
+    models = {model["name"]: model for model in described["models"]}
     if parsed.model is not None:
         models = {parsed.model: _model(models, parsed.model)}
-    print_models(models, (clock or SystemClock()).wall_ns(), sys.stdout)
+    if parsed.json:
+        print(json.dumps({**described, "models": list(models.values())}, indent=2))
+        return 0
+    now_wall_ns = (clock or SystemClock()).wall_ns()
+    # A server of an earlier version says nothing of its config.
+    refusal = refusal_text(described.get("refused_config"), now_wall_ns)
+    print_models(models, now_wall_ns, sys.stdout, [refusal] if refusal else [])
     return 0
+
+
+def refusal_text(refusal: Mapping[str, Any] | None, now_wall_ns: int) -> str:
+    """What is to be said of a config that was edited and refused, in one line; "" where none was."""
+    if refusal is None:
+        return ""
+    age = age_text((now_wall_ns - refusal["since_wall_ns"]) / NS_PER_SECOND)
+    reason = refusal["reason"].removeprefix(f"{refusal['file']}: ")
+    consequence = "the server goes on with the configuration before it"
+    return _one_line(f"{refusal['file']}: refused {age} ago, {consequence}: {reason}")
 
 
 def _model(models: Models, name: str) -> Mapping[str, Any]:
@@ -35,10 +53,16 @@ def _model(models: Models, name: str) -> Mapping[str, Any]:
     return models[name]
 
 
-def print_models(models: Models, now_wall_ns: int, stream: TextIO) -> None:
-    """A drawn table on a terminal; elsewhere one line a version, columns separated by tabs."""
+def print_models(
+    models: Models, now_wall_ns: int, stream: TextIO, server_remarks: Sequence[str] = ()
+) -> None:
+    """A drawn table on a terminal; elsewhere one line a version, columns separated by tabs.
+
+    Below it the remarks, one a line, and last those of the server as a whole.
+    """
     rows = [row for name in models for row in _rows(name, models[name], now_wall_ns)]
     remarks = [line for name in models for line in _remarks(name, models[name])]
+    remarks += server_remarks
     if not stream.isatty():
         for row in (_COLUMNS, *rows, *((line,) for line in remarks)):
             print("\t".join(row), file=stream)
@@ -139,5 +163,6 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help="all models where left out")
+    parser.add_argument("--json", action="store_true", help="all that the server says, as JSON")
     parser.add_argument("--target", default="localhost:8500", help="default %(default)s")
     return parser

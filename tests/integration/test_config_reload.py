@@ -276,6 +276,9 @@ def test_edited_files_are_applied_and_bad_ones_are_told_once(
     models.file.write_text("model_config_list {")
     refused = server.wait_for_event(lambda event: event["event"] == "config_refused", 30)
     assert "no text protobuf" in refused["reason"]
+    shown = millpond("status", "--target", server.target).stdout
+    assert f"{models.file}: refused" in shown
+    assert "goes on with the configuration before it: no text protobuf" in shown
 
     models.drop("b", 7)
     models.configure(a="", b="")
@@ -285,6 +288,7 @@ def test_edited_files_are_applied_and_bad_ones_are_told_once(
         wait_until(lambda: client.config()[0][1].settings.keep_previous_seconds, "the settings")
         assert [status.version for status in client.model_status("a")] == [1]
     assert sum(event["event"] == "config_refused" for event in server.events()) == 1
+    assert "refused" not in millpond("status", "--target", server.target).stdout
 
 
 # --- By command -----------------------------------------------------------------------------------

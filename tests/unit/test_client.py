@@ -14,7 +14,9 @@ import pytest
 from serving.admin_service import ALLOW, PROMOTE, ROLLBACK, AdminService
 from serving.cli import main
 from serving.client import Client, Signature, TensorSpec, VersionStatus
-from serving.commands.status import age_text, print_models, roles
+from serving.clock import NS_PER_SECOND
+from serving.commands.status import age_text, print_models, refusal_text, roles
+from serving.config_watch import ConfigRefusal
 from serving.errors import (
     FailedPrecondition,
     InvalidArgument,
@@ -102,11 +104,18 @@ def _answered(
         raise AssertionError("abort raises") from None
 
 
+REFUSAL = ConfigRefusal("/etc/models.config", "/etc/models.config: no\ntext", FUTURE_NS)
+REFUSED = (
+    "/etc/models.config: refused 0 s ago, the server goes on with the configuration before it: "
+    "no text"
+)
+
 ADMIN = AdminService(
     lambda: ["m", "empty"],
     lambda: {"m": STATUSES},
     FakeControl(),
     lambda name: [Note.of("version_incomplete", version=11)] if name == "m" else [],
+    lambda: REFUSAL,
 )
 
 
@@ -244,7 +253,31 @@ def test_status_command_prints_one_line_a_version(
 ):
     assert main(["status", *model, f"--target={target}"]) == 0
     heading = "model\tversion\tstate\tage\tmemory MB\trole\tremark"
-    assert capsys.readouterr().out.splitlines() == [heading, *lines]
+    assert capsys.readouterr().out.splitlines() == [heading, *lines, REFUSED]
+
+
+def test_status_command_as_json_is_all_that_the_server_says_of_a_model(
+    target: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["status", "m", "--json", "--target", target]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    told = json.loads(ADMIN.list_models(b""))
+    assert printed == {**told, "models": [item for item in told["models"] if item["name"] == "m"]}
+    assert printed["refused_config"]["since_wall_ns"] == FUTURE_NS
+
+
+def test_refusal_text_is_empty_where_no_config_was_refused():
+    reply = json.loads(AdminService(list, dict, FakeControl()).list_models(b""))
+    assert reply == {"models": [], "refused_config": None}
+    assert refusal_text(reply["refused_config"], 0) == ""
+
+
+def test_refusal_text_names_the_file_once_and_says_since_when():
+    refusal = {"file": "/s.toml", "reason": "model 'b' cannot be", "since_wall_ns": 0}
+    assert refusal_text(refusal, 7 * 60 * NS_PER_SECOND) == (
+        "/s.toml: refused 7 min ago, the server goes on with the configuration before it: "
+        "model 'b' cannot be"
+    )
 
 
 @pytest.mark.parametrize(

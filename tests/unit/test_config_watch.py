@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from serving.clock import SystemClock
 from serving.config import ModelConfig
-from serving.config_watch import ConfigWatcher
+from serving.config_watch import ConfigRefusal, ConfigWatcher
 from serving.errors import InvalidConfig
 from serving.model_settings_file import SettingsByModel
 from tests.unit.fakes import FakeClock
@@ -43,6 +43,7 @@ class Watch:
         self.changes: list[tuple[list[str] | None, list[str]]] = []
         self.error: Exception | None = None
         self.names = ["a"]
+        self.clock = FakeClock()
         self.watcher = self.make(str(self.config), str(self.settings))
         self.watcher.poll()
         self.changes.clear()
@@ -54,7 +55,7 @@ class Watch:
             period_seconds=5,
             change=self.change,
             model_names=lambda: self.names,
-            clock=FakeClock(),
+            clock=self.clock,
         )
 
     def change(
@@ -65,6 +66,9 @@ class Watch:
         if self.error is not None:
             raise self.error
         self.names = self.names if names is None else names
+
+    def refusal(self) -> ConfigRefusal | None:
+        return self.watcher.refusal
 
     def refusals(self, poll_count: int = 2) -> list[str]:
         """What is logged, in so many looks."""
@@ -180,6 +184,55 @@ def test_watcher_bad_edit_that_is_taken_back_changes_nothing_and_is_told_again(
         watch.config.write_text(good)
         assert watch.refusals() == []
     assert watch.changes == []
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "error", "culprit", "message"),
+    [
+        ("model_config_list {", "[default", None, "models.config", "no text protobuf"),
+        (config_text("b"), "[default", None, "settings.toml", "no TOML"),
+        (config_text("b"), "", "cannot be", "models.config", "cannot be"),
+        (config_text("a"), "[default]", "cannot be", "settings.toml", "cannot be"),
+    ],
+)
+def test_watcher_refusal_names_the_file_to_mend(
+    watch: Watch, config: str, settings: str, error: str | None, culprit: str, message: str
+) -> None:
+    assert watch.refusal() is None
+    watch.error = InvalidConfig(error) if error else None
+    watch.config.write_text(config)
+    watch.settings.write_text(settings)
+    watch.refusals()
+    refusal = watch.refusal()
+    assert refusal is not None
+    assert (Path(refusal.file).name, message in refusal.reason) == (culprit, True)
+
+
+def test_watcher_refusal_is_as_old_as_the_first_fault_and_gone_once_mended(watch: Watch) -> None:
+    watch.config.write_text("model_config_list {")
+    watch.refusals()
+    first = watch.refusal()
+    watch.clock.advance(60)
+    watch.config.write_text(config_text("a", "a"))
+    watch.refusals()
+    second = watch.refusal()
+    assert first is not None
+    assert second is not None
+    assert second.since_wall_ns == first.since_wall_ns <= watch.clock.wall_ns() - 60e9
+    assert "there twice" in second.reason
+    watch.config.write_text(config_text("b"))
+    watch.watcher.poll()
+    assert watch.refusal() is None
+
+
+def test_watcher_refusal_is_gone_once_the_edit_is_taken_back(watch: Watch) -> None:
+    good = watch.config.read_text()
+    watch.config.write_text("model_config_list {")
+    watch.refusals()
+    assert watch.refusal() is not None
+    watch.config.write_text(good)
+    watch.watcher.poll()
+    assert watch.refusal() is None
 
 
 def test_watcher_without_config_file_looks_at_settings_alone(watch: Watch) -> None:
