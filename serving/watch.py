@@ -49,14 +49,22 @@ class Watch(Generic[Key, Item]):
     @contextmanager
     def watching(self, key: Key, item: Item) -> Iterator[None]:
         """Within it `item` is looked at. Any thread."""
-        with self._changed:
-            self._watched[key] = item
-            self._changed.notify_all()
+        self.add(key, item)
         try:
             yield
         finally:
-            with self._changed:
-                del self._watched[key]
+            self.remove(key)
+
+    def add(self, key: Key, item: Item) -> None:
+        """`item` is looked at until `remove`. Any thread, and within `look`."""
+        with self._changed:
+            self._watched[key] = item
+            self._changed.notify_all()
+
+    def remove(self, key: Key) -> None:
+        """`key` is not looked at any more, where it was. Any thread, and within `look`."""
+        with self._changed:
+            self._watched.pop(key, None)
 
     def look_now(self) -> None:
         """Looks once, on the calling thread."""

@@ -1,0 +1,306 @@
+"""SwapRecord: what one swap was made of, and what it did to requests. Values and pure functions only."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from serving.clock import NS_PER_SECOND
+from serving.errors import StatusCode
+from serving.model_settings import GateMode
+from serving.monitoring.request_statistics import HistoryPoint, LatencyFigures
+from serving.servable import GateVerdict, LoadStage, ServableStatus, UnloadStage
+
+
+class SwapResult(Enum):
+    """How a change of what answers a model's requests ended."""
+
+    PUBLISHED = "published"
+    LOAD_FAILED = "load_failed"
+    # A gate that is enforced was not passed.
+    REFUSED = "refused"
+    # No longer aspired before it was published.
+    CANCELLED = "cancelled"
+    # `version` is the one that answers again, `previous_version` the one that was taken back.
+    ROLLED_BACK = "rolled_back"
+    # `version` was a canary and answers everything now.
+    PROMOTED = "promoted"
+    # A version that went without another one coming: it was kept for a while, or is not wanted.
+    UNLOADED = "unloaded"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageSpan:
+    """One stage of a swap: of the load of its version, or of the unload of the one before it.
+
+    `task` is `source`, `load` or `unload`. Instants are monotonic.
+    """
+
+    name: str
+    task: str
+    version: int
+    began_at_ns: int
+    ended_at_ns: int
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return (self.ended_at_ns - self.began_at_ns) / NS_PER_SECOND
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanLatency:
+    """What the model's requests took within a part of a swap, failed ones too."""
+
+    span_seconds: float
+    request_count: int
+    p50_seconds: float
+    p99_seconds: float
+    p999_seconds: float
+    max_seconds: float
+
+    @classmethod
+    def of(cls, figures: LatencyFigures, span_ns: int) -> "SpanLatency":
+        """`figures` over a span of so many nanoseconds."""
+        return cls(
+            span_seconds=span_ns / NS_PER_SECOND,
+            request_count=figures.count,
+            p50_seconds=figures.p50_ns / NS_PER_SECOND,
+            p99_seconds=figures.p99_ns / NS_PER_SECOND,
+            p999_seconds=figures.p999_ns / NS_PER_SECOND,
+            max_seconds=figures.max_ns / NS_PER_SECOND,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwapRecord:
+    """One swap of `model`, under way (`result` None, or `after` None) or over.
+
+    Instants are monotonic; `wall_offset_ns` added makes them Unix time. `began_at_ns`: its directory
+    was seen, or the change was asked for. `previous_version` answered before; None: none did.
+    `figures` by name with unit: `parameter_bytes`, `slab_bytes`, `prefaulted_bytes`,
+    `load_cpu_seconds`, `load_page_fault_count`, the same of `unload`, and `page_fault_count` of the
+    whole process during the swap.
+    """
+
+    id: str
+    model: str
+    version: int
+    previous_version: int | None
+    began_at_ns: int
+    wall_offset_ns: int
+    load_began_at_ns: int | None = None
+    published_at_ns: int | None = None
+    ended_at_ns: int | None = None
+    result: SwapResult | None = None
+    reason: str = ""
+    stages: tuple[StageSpan, ...] = ()
+    figures: Mapping[str, float] = field(default_factory=dict)
+    verdicts: tuple[GateVerdict, ...] = ()
+    before: SpanLatency | None = None
+    during: SpanLatency | None = None
+    after: SpanLatency | None = None
+    history: tuple[HistoryPoint, ...] = ()
+
+    def wall_seconds(self, instant_ns: int | None) -> float | None:
+        """A monotonic instant as Unix time in seconds."""
+        if instant_ns is None:
+            return None
+        return round((instant_ns + self.wall_offset_ns) / NS_PER_SECOND, 6)
+
+
+def load_stages(status: ServableStatus, load_began_at_ns: int | None) -> tuple[StageSpan, ...]:
+    """The stages from the first sight of a version's files to its publish, as far as it has come."""
+    version = status.id.version
+    stages = []
+    if status.found_at_ns > status.detected_at_ns > 0:
+        stages.append(_source_span("settle", version, status.detected_at_ns, status.found_at_ns))
+    if load_began_at_ns is not None and load_began_at_ns > status.found_at_ns > 0:
+        stages.append(_source_span("wait", version, status.found_at_ns, load_began_at_ns))
+    return (*stages, *_spans_of(status, LoadStage, "load"))
+
+
+def unload_stages(status: ServableStatus) -> tuple[StageSpan, ...]:
+    """The stages of a version's unload, as far as it has come."""
+    return tuple(_spans_of(status, UnloadStage, "unload"))
+
+
+def _source_span(name: str, version: int, began_at_ns: int, ended_at_ns: int) -> StageSpan:
+    return StageSpan(
+        name=name,
+        task="source",
+        version=version,
+        began_at_ns=began_at_ns,
+        ended_at_ns=ended_at_ns,
+    )
+
+
+def _spans_of(
+    status: ServableStatus, kind: type[LoadStage] | type[UnloadStage], task: str
+) -> Iterator[StageSpan]:
+    for stage, seconds in status.stage_seconds.items():
+        if isinstance(stage, kind):
+            ended_at_ns = status.stage_ended_at_ns[stage]
+            yield StageSpan(
+                name=stage.value,
+                task=task,
+                version=status.id.version,
+                began_at_ns=ended_at_ns - round(seconds * NS_PER_SECOND),
+                ended_at_ns=ended_at_ns,
+            )
+
+
+def failure_of(status: ServableStatus) -> SwapResult:
+    """How the load of a version ended that went from LOADING to END."""
+    if status.health.code is StatusCode.CANCELLED:
+        return SwapResult.CANCELLED
+    is_refused = any(
+        not verdict.is_passed and verdict.mode == GateMode.ENFORCE.value
+        for verdict in status.verdicts
+    )
+    return SwapResult.REFUSED if is_refused else SwapResult.LOAD_FAILED
+
+
+# --- As JSON ------------------------------------------------------------------------------------------
+
+
+def record_document(record: SwapRecord) -> dict[str, Any]:
+    """The record for `GET /v1/swaps`: Unix time and seconds throughout."""
+    return {
+        "id": record.id,
+        "model": record.model,
+        "version": record.version,
+        "previous_version": record.previous_version,
+        "result": record.result.value if record.result else None,
+        "reason": record.reason,
+        "began_at": record.wall_seconds(record.began_at_ns),
+        "load_began_at": record.wall_seconds(record.load_began_at_ns),
+        "published_at": record.wall_seconds(record.published_at_ns),
+        "ended_at": record.wall_seconds(record.ended_at_ns),
+        "stages": [
+            {
+                "name": stage.name,
+                "of": stage.task,
+                "version": stage.version,
+                "began_at": record.wall_seconds(stage.began_at_ns),
+                "seconds": stage.seconds,
+            }
+            for stage in record.stages
+        ],
+        **{name: record.figures.get(name) for name in ("parameter_bytes", "slab_bytes")},
+        "page_fault_count": record.figures.get("page_fault_count"),
+        "cpu_seconds": sum(
+            value for name, value in record.figures.items() if name.endswith("_cpu_seconds")
+        ),
+        "figures": dict(record.figures),
+        "verdicts": [
+            {"gate": item.gate, "mode": item.mode, "passed": item.is_passed, "reason": item.reason}
+            for item in record.verdicts
+        ],
+        "latency": {
+            part: _latency_document(getattr(record, part)) for part in ("before", "during", "after")
+        },
+    }
+
+
+def _latency_document(latency: SpanLatency | None) -> dict[str, float] | None:
+    if latency is None:
+        return None
+    return {
+        "span_seconds": latency.span_seconds,
+        "request_count": latency.request_count,
+        "p50_seconds": latency.p50_seconds,
+        "p99_seconds": latency.p99_seconds,
+        "p999_seconds": latency.p999_seconds,
+        "max_seconds": latency.max_seconds,
+    }
+
+
+def log_fields(record: SwapRecord) -> dict[str, object]:
+    """What the log says of a swap that is over, in one line."""
+    fields: dict[str, object] = {
+        "swap": record.id,
+        "model": record.model,
+        "version": record.version,
+        "previous_version": record.previous_version,
+        "result": record.result.value if record.result else None,
+    }
+    if record.reason:
+        fields["reason"] = record.reason
+    for stage in record.stages:
+        fields[f"{stage.name}_seconds"] = round(stage.seconds, 4)
+    fields.update({name: round(value, 6) for name, value in record.figures.items()})
+    for part in ("before", "during", "after"):
+        latency = getattr(record, part)
+        if latency is not None:
+            fields[f"request_count_{part}"] = latency.request_count
+            fields[f"latency_seconds_p99_{part}"] = round(latency.p99_seconds, 6)
+            fields[f"latency_seconds_p999_{part}"] = round(latency.p999_seconds, 6)
+    return fields
+
+
+# --- As a trace ---------------------------------------------------------------------------------------
+
+_THREADS = {"source": 1, "load": 2, "unload": 3}
+_US_PER_SECOND = 1_000_000
+
+
+def trace_document(record: SwapRecord) -> dict[str, Any]:
+    """The record as a trace for Perfetto (ui.perfetto.dev) or chrome://tracing.
+
+    The format is the "Trace Event Format" of Chromium's tracing documentation: complete events (X)
+    for stages, counters (C) for the requests of each second, instants (i) for the publish.
+    """
+    return {
+        "displayTimeUnit": "ms",
+        "otherData": {"swap": record.id, "model": record.model},
+        "traceEvents": [
+            *_thread_names(record),
+            *(_stage_event(record, stage) for stage in record.stages),
+            *_publish_event(record),
+            *(event for point in record.history for event in _counter_events(record, point)),
+        ],
+    }
+
+
+def _us(record: SwapRecord, instant_ns: int) -> float:
+    return (instant_ns - record.began_at_ns) / 1_000
+
+
+def _thread_names(record: SwapRecord) -> Iterator[dict[str, Any]]:
+    yield {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": f"swap {record.id}"}}
+    for task, thread in _THREADS.items():
+        yield {"ph": "M", "name": "thread_name", "pid": 1, "tid": thread, "args": {"name": task}}
+
+
+def _stage_event(record: SwapRecord, stage: StageSpan) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "name": stage.name,
+        "cat": stage.task,
+        "pid": 1,
+        "tid": _THREADS[stage.task],
+        "ts": _us(record, stage.began_at_ns),
+        "dur": stage.seconds * _US_PER_SECOND,
+        "args": {"version": stage.version},
+    }
+
+
+def _publish_event(record: SwapRecord) -> Sequence[dict[str, Any]]:
+    if record.published_at_ns is None:
+        return ()
+    ts = _us(record, record.published_at_ns)
+    name = f"{record.model}/{record.version} published"
+    return [{"ph": "i", "s": "g", "name": name, "pid": 1, "tid": 2, "ts": ts}]
+
+
+def _counter_events(record: SwapRecord, point: HistoryPoint) -> Iterator[dict[str, Any]]:
+    ts = _us(record, point.at_ns)
+    latency = {
+        "p50": point.latency.p50_ns / 1_000_000,
+        "p99": point.latency.p99_ns / 1_000_000,
+        "p999": point.latency.p999_ns / 1_000_000,
+    }
+    requests = {"ok": point.count - point.failed_count, "failed": point.failed_count}
+    yield {"ph": "C", "name": "latency over 10 s (ms)", "pid": 1, "ts": ts, "args": latency}
+    yield {"ph": "C", "name": "requests a second", "pid": 1, "ts": ts, "args": requests}

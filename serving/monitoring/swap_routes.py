@@ -1,0 +1,61 @@
+"""The swaps over HTTP: `/v1/swaps`, one of them, and its trace."""
+
+import json
+from typing import Protocol
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from serving.monitoring.swap_record import SwapRecord, record_document, trace_document
+
+
+class Swaps(Protocol):
+    """`SwapTimeline`, as far as it is read."""
+
+    def records(self) -> list[SwapRecord]:
+        """The newest first."""
+        ...
+
+    def record(self, record_id: str) -> SwapRecord | None: ...
+
+
+def swap_routes(swaps: Swaps) -> list[Route]:
+    """`GET /v1/swaps[?model=NAME]`, `GET /v1/swaps/ID` and `GET /v1/swaps/ID/trace`."""
+
+    def list_swaps(request: Request) -> Response:
+        model = request.query_params.get("model")
+        records = [item for item in swaps.records() if model is None or item.model == model]
+        return _json({"swaps": [record_document(record) for record in records]})
+
+    def one_swap(request: Request) -> Response:
+        record = swaps.record(request.path_params["id"])
+        return _unknown(request) if record is None else _json(record_document(record))
+
+    def trace(request: Request) -> Response:
+        record = swaps.record(request.path_params["id"])
+        if record is None:
+            return _unknown(request)
+        # Browsers save it under this name; Perfetto opens it.
+        name = "".join(char if char.isalnum() or char in "-." else "_" for char in record.id)
+        headers = {"Content-Disposition": f'attachment; filename="swap-{name}.json"'}
+        return _json(trace_document(record), headers=headers)
+
+    return [
+        Route("/v1/swaps", list_swaps),
+        # An id begins with a model's name, which may hold a slash.
+        Route("/v1/swaps/{id:path}/trace", trace),
+        Route("/v1/swaps/{id:path}", one_swap),
+    ]
+
+
+def _json(
+    document: object, status_code: int = 200, headers: dict[str, str] | None = None
+) -> Response:
+    return Response(
+        json.dumps(document), status_code, headers=headers, media_type="application/json"
+    )
+
+
+def _unknown(request: Request) -> Response:
+    return _json({"error": f"no swap {request.path_params['id']!r}; /v1/swaps lists them"}, 404)

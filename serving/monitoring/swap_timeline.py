@@ -1,0 +1,436 @@
+"""SwapTimeline: follows each swap from the first sight of its files until its effect is over."""
+
+import resource
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import structlog
+
+from serving.clock import NS_PER_SECOND, Clock
+from serving.monitoring.request_statistics import RequestStatistics
+from serving.monitoring.swap_record import (
+    SpanLatency,
+    StageSpan,
+    SwapRecord,
+    SwapResult,
+    failure_of,
+    load_stages,
+    log_fields,
+    unload_stages,
+)
+from serving.servable import (
+    AVAILABLE,
+    END,
+    HEALTHY,
+    LOADING,
+    UNLOADING,
+    ServableId,
+    ServableStatus,
+)
+from serving.watch import Watch
+
+RECORD_COUNT_MAX = 200
+"""Swaps that are remembered: a day of one every seven minutes."""
+
+BEFORE_AFTER_NS = 10 * NS_PER_SECOND
+"""What a swap is compared with, on both sides: as long as the window of the quantile gauges."""
+
+UNLOAD_EFFECT_NS = NS_PER_SECOND
+"""What an unload leaves to be paid for counts as during the swap, as in `loadtest/timeline.py`."""
+
+SLAB_RETURN_NS_MAX = 60 * NS_PER_SECOND
+"""A swap is over then even where other models' slabs keep the keeper busy."""
+
+FRESH_NS = 10 * NS_PER_SECOND
+"""A version that is aspired longer after it was found has not just been dropped."""
+
+SPAN_NS_MIN = NS_PER_SECOND // 10
+"""Less than this between two swaps is nothing to compare with."""
+
+PERIOD_SECONDS = 0.25
+"""How often open swaps are looked at."""
+
+_log = structlog.get_logger(__name__)
+
+
+class _Open:
+    """A swap that is not over yet. Under the timeline's lock."""
+
+    def __init__(self, record: SwapRecord, fault_count: int) -> None:
+        self.record = record
+        self.fault_count_before = fault_count
+        # Of the versions that go because of it.
+        self.unloading: set[int] = set()
+        # When the last of them was gone; its slab is on its way back from then on.
+        self.unloaded_at_ns: int | None = None
+        self.during_ended_at_ns: int | None = None
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    def is_of(self, servable_id: ServableId) -> bool:
+        return (self.record.model, self.record.version) == (servable_id.name, servable_id.version)
+
+
+class SwapTimeline:
+    """Keeps a record of each swap, the last RECORD_COUNT_MAX, and logs each once it is over.
+
+    `on_status` is a listener of the StateMonitor and runs on the control thread, as `changed_over`
+    does; `look` on the timeline's own. `statuses` gives the last status of a version, `answering`
+    which version of a model answers, `is_slab_due` whether memory is on its way back to the system.
+    """
+
+    def __init__(
+        self,
+        statistics: RequestStatistics,
+        *,
+        status: Callable[[ServableId], ServableStatus | None],
+        answering: Callable[[str], int | None],
+        is_slab_due: Callable[[], bool],
+        clock: Clock,
+        fault_count: Callable[[], int] | None = None,
+    ) -> None:
+        self._statistics = statistics
+        self._status = status
+        self._answering = answering
+        self._is_slab_due = is_slab_due
+        self._clock = clock
+        self._fault_count = fault_count or process_fault_count
+        self._lock = threading.Lock()
+        self._over: deque[SwapRecord] = deque(maxlen=RECORD_COUNT_MAX)
+        self._open: dict[str, _Open] = {}
+        self._counts: Counter[tuple[str, str]] = Counter()
+        # Of those that are over, what is still to be logged.
+        self._untold: list[SwapRecord] = []
+        # When the effect of a model's last swap was over.
+        self._last_end_ns: dict[str, int] = {}
+        # One key, "open", as long as any swap is.
+        self._watch: Watch[str, None] = Watch(
+            "swap-timeline", lambda _: self.look(), period_seconds=PERIOD_SECONDS, clock=clock
+        )
+
+    def start(self) -> None:
+        """Starts the thread that ends records."""
+        self._watch.start()
+
+    def stop(self) -> None:
+        """Ends it; swaps under way stay open."""
+        self._watch.stop()
+
+    # --- Any thread -------------------------------------------------------------------------------
+
+    def records(self) -> list[SwapRecord]:
+        """All that are remembered, the newest first; what is under way as far as it has come."""
+        with self._lock:
+            under_way = [item.record for item in self._open.values()]
+            over = list(self._over)
+        current = [self._as_of_now(record) for record in under_way]
+        newest_first = sorted([*over, *current], key=lambda record: record.began_at_ns)[::-1]
+        return newest_first[:RECORD_COUNT_MAX]
+
+    def record(self, record_id: str) -> SwapRecord | None:
+        """One of `records`."""
+        return next((record for record in self.records() if record.id == record_id), None)
+
+    def counts(self) -> Mapping[tuple[str, str], int]:
+        """How many swaps of each (model, result) there were since the start."""
+        with self._lock:
+            return dict(self._counts)
+
+    def _as_of_now(self, record: SwapRecord) -> SwapRecord:
+        if record.result is not None:
+            return record
+        status = self._status(ServableId(record.model, record.version))
+        return record if status is None else _with_load(record, status)
+
+    # --- The control thread -----------------------------------------------------------------------
+
+    def on_status(self, status: ServableStatus) -> None:
+        """A version has changed its state."""
+        change = {
+            LOADING: self._load_began,
+            AVAILABLE: self._published,
+            UNLOADING: self._unload_began,
+            END: self._ended,
+        }.get(status.state, self._aspired)
+        with self._lock:
+            change(status, self._clock.now_ns())
+        self._watch_and_tell()
+
+    def changed_over(
+        self, name: str, version: int, previous_version: int | None, result: SwapResult
+    ) -> None:
+        """Without a load `version` answers from now on and `previous_version` does not: ROLLED_BACK,
+        PROMOTED.
+        """
+        with self._lock:
+            now_ns = self._clock.now_ns()
+            opened = self._open_record(ServableId(name, version), now_ns, previous_version)
+            self._begin(opened, now_ns)
+            self._publish(opened, result, now_ns)
+        self._watch_and_tell()
+
+    def _watch_and_tell(self) -> None:
+        # Not under the lock, which `look` takes within the watch's.
+        self._watch.add("open", None)
+        self._tell()
+
+    def _aspired(self, status: ServableStatus, now_ns: int) -> None:
+        is_fresh = 0 <= now_ns - status.found_at_ns < FRESH_NS
+        began_at_ns = (status.detected_at_ns or status.found_at_ns) if is_fresh else now_ns
+        self._open_record(status.id, began_at_ns, self._answering(status.id.name))
+
+    def _load_began(self, status: ServableStatus, now_ns: int) -> None:
+        opened = self._open_of(status.id)
+        if opened is None:
+            return
+        for other in list(self._open.values()):
+            if other is not opened and other.record.model == status.id.name:
+                self._make_way(other, now_ns)
+        self._begin(opened, now_ns)
+
+    def _published(self, status: ServableStatus, now_ns: int) -> None:
+        opened = self._open_of(status.id)
+        if opened is not None:
+            opened.record = _with_load(opened.record, status)
+            stages = [item for item in opened.record.stages if item.name == "publish"]
+            self._publish(
+                opened, SwapResult.PUBLISHED, stages[-1].ended_at_ns if stages else now_ns
+            )
+
+    def _unload_began(self, status: ServableStatus, now_ns: int) -> None:
+        candidates = [
+            item
+            for item in self._open.values()
+            if item.record.model == status.id.name
+            and not item.is_of(status.id)
+            and item.record.ended_at_ns is None
+        ]
+        if candidates:
+            opened = candidates[-1]
+        else:
+            opened = self._open_record(status.id, now_ns, None)
+            self._begin(opened, now_ns)
+            self._conclude(opened, SwapResult.UNLOADED)
+        opened.unloading.add(status.id.version)
+
+    def _ended(self, status: ServableStatus, now_ns: int) -> None:
+        version = status.id.version
+        for opened in self._open.values():
+            if opened.record.model == status.id.name and version in opened.unloading:
+                self._unloaded(opened, status, now_ns)
+                return
+        own = self._open_of(status.id)
+        if own is None or own.record.result is not None:
+            return
+        if own.record.load_began_at_ns is None:
+            # Taken back before anything was done for it. Nobody waits for the watch to forget it.
+            self._forget(own)
+            return
+        own.record = replace(
+            _with_load(own.record, status), ended_at_ns=now_ns, reason=status.health.message
+        )
+        self._conclude(own, failure_of(status))
+
+    def _unloaded(self, opened: _Open, status: ServableStatus, now_ns: int) -> None:
+        opened.unloading.discard(status.id.version)
+        record = opened.record
+        opened.record = replace(
+            record,
+            stages=(*record.stages, *unload_stages(status)),
+            figures={**record.figures, **_unload_figures(record, status)},
+            reason=record.reason if status.health == HEALTHY else status.health.message,
+        )
+        if not opened.unloading:
+            opened.unloaded_at_ns = now_ns
+            self._advance(opened, now_ns)
+
+    # --- The timeline's thread --------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Ends what is over and logs it."""
+        with self._lock:
+            now_ns = self._clock.now_ns()
+            for opened in list(self._open.values()):
+                if self._advance(opened, now_ns):
+                    self._close(opened)
+            if not self._open:
+                self._watch.remove("open")
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._lock:
+            untold, self._untold = self._untold, []
+        for record in untold:
+            _log.info("swap", **log_fields(record))
+
+    # --- Under the lock ---------------------------------------------------------------------------
+
+    def _open_record(
+        self, servable_id: ServableId, began_at_ns: int, previous_version: int | None
+    ) -> _Open:
+        offset_ns = self._clock.wall_ns() - self._clock.now_ns()
+        base = (
+            f"{servable_id.name}-{servable_id.version}-{(began_at_ns + offset_ns) // NS_PER_SECOND}"
+        )
+        taken = {record.id for record in self._over} | set(self._open)
+        record_id, number = base, 1
+        while record_id in taken:
+            number += 1
+            record_id = f"{base}-{number}"
+        record = SwapRecord(
+            id=record_id,
+            model=servable_id.name,
+            version=servable_id.version,
+            previous_version=None if previous_version == servable_id.version else previous_version,
+            began_at_ns=began_at_ns,
+            wall_offset_ns=offset_ns,
+        )
+        self._open[record_id] = _Open(record, self._fault_count())
+        return self._open[record_id]
+
+    def _open_of(self, servable_id: ServableId) -> _Open | None:
+        found = [item for item in self._open.values() if item.is_of(servable_id)]
+        return found[-1] if found else None
+
+    def _begin(self, opened: _Open, now_ns: int) -> None:
+        """What happens to requests from now on is the swap's doing."""
+        record = opened.record
+        began_at_ns = self._statistics.cut()
+        from_ns = max(began_at_ns - BEFORE_AFTER_NS, self._last_end_ns.get(record.model, 0))
+        opened.fault_count_before = self._fault_count()
+        opened.record = replace(
+            record,
+            load_began_at_ns=now_ns,
+            previous_version=record.previous_version or self._answering_before(record),
+            before=self._latency(record.model, from_ns, began_at_ns),
+        )
+
+    def _answering_before(self, record: SwapRecord) -> int | None:
+        version = self._answering(record.model)
+        return None if version == record.version else version
+
+    def _publish(self, opened: _Open, result: SwapResult, at_ns: int) -> None:
+        opened.record = replace(opened.record, published_at_ns=at_ns)
+        self._conclude(opened, result)
+
+    def _conclude(self, opened: _Open, result: SwapResult) -> None:
+        opened.record = replace(opened.record, result=result)
+        self._counts[opened.record.model, result.value] += 1
+
+    def _advance(self, opened: _Open, now_ns: int) -> bool:
+        """As far as the time has come; True where nothing is left to wait for."""
+        if not self._has_ended(opened, now_ns):
+            return False
+        if opened.during_ended_at_ns is None:
+            if now_ns < (opened.record.ended_at_ns or 0) + UNLOAD_EFFECT_NS:
+                return False
+            self._end_during(opened)
+            return False
+        return now_ns >= opened.during_ended_at_ns + BEFORE_AFTER_NS
+
+    def _has_ended(self, opened: _Open, now_ns: int) -> bool:
+        record = opened.record
+        if record.ended_at_ns is not None:
+            return True
+        if record.result is None or opened.unloading:
+            return False
+        if opened.unloaded_at_ns is None:
+            # Whether an unload follows is decided in the next moment.
+            published_at_ns = record.published_at_ns or now_ns
+            is_over = now_ns >= published_at_ns + round(PERIOD_SECONDS * NS_PER_SECOND)
+            opened.record = replace(record, ended_at_ns=published_at_ns) if is_over else record
+            return is_over
+        if self._is_slab_due() and now_ns < opened.unloaded_at_ns + SLAB_RETURN_NS_MAX:
+            return False
+        opened.record = replace(
+            record,
+            ended_at_ns=now_ns,
+            stages=(*record.stages, _slab_returned(record, opened.unloaded_at_ns, now_ns)),
+        )
+        return True
+
+    def _end_during(self, opened: _Open) -> None:
+        record = opened.record
+        opened.during_ended_at_ns = self._statistics.cut()
+        fault_count = self._fault_count() - opened.fault_count_before
+        opened.record = replace(
+            record,
+            during=self._latency(
+                record.model, record.load_began_at_ns or 0, opened.during_ended_at_ns
+            ),
+            figures={**record.figures, "page_fault_count": fault_count},
+        )
+
+    def _make_way(self, opened: _Open, now_ns: int) -> None:
+        """Another swap of the model begins: what it does is not this one's."""
+        if not self._has_ended(opened, now_ns):
+            return
+        if opened.during_ended_at_ns is None:
+            self._end_during(opened)
+        self._close(opened)
+
+    def _close(self, opened: _Open) -> None:
+        record = opened.record
+        ended_at_ns = self._statistics.cut()
+        during_ended_at_ns = opened.during_ended_at_ns or ended_at_ns
+        since_ns = (record.load_began_at_ns or record.began_at_ns) - BEFORE_AFTER_NS
+        history = self._statistics.history(record.model, since_ns)
+        opened.record = replace(
+            record,
+            after=self._latency(record.model, during_ended_at_ns, ended_at_ns),
+            history=tuple(point for point in history if point.at_ns <= ended_at_ns),
+        )
+        self._last_end_ns[record.model] = during_ended_at_ns
+        self._over.append(opened.record)
+        self._untold.append(opened.record)
+        self._forget(opened)
+
+    def _forget(self, opened: _Open) -> None:
+        del self._open[opened.id]
+
+    def _latency(self, model: str, from_ns: int, to_ns: int) -> SpanLatency | None:
+        if to_ns - from_ns < SPAN_NS_MIN:
+            return None
+        return SpanLatency.of(self._statistics.between(model, from_ns, to_ns), to_ns - from_ns)
+
+
+def _with_load(record: SwapRecord, status: ServableStatus) -> SwapRecord:
+    stages = load_stages(status, record.load_began_at_ns)
+    return replace(
+        record,
+        stages=(
+            *(stage for stage in stages if stage.began_at_ns >= record.began_at_ns),
+            *(stage for stage in record.stages if stage.task == "unload"),
+        ),
+        figures={**record.figures, **status.figures},
+        verdicts=status.verdicts,
+    )
+
+
+def _unload_figures(record: SwapRecord, status: ServableStatus) -> dict[str, float]:
+    """What the unloads cost; added up where several versions went."""
+    return {
+        name: value + record.figures.get(name, 0)
+        for name, value in status.figures.items()
+        if name.startswith("unload_")
+    }
+
+
+def _slab_returned(record: SwapRecord, unloaded_at_ns: int, now_ns: int) -> StageSpan:
+    return StageSpan(
+        name="return_slab",
+        task="unload",
+        version=record.version,
+        began_at_ns=unloaded_at_ns,
+        ended_at_ns=now_ns,
+    )
+
+
+def process_fault_count() -> int:
+    """Minor and major page faults of the process so far (getrusage(2))."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_minflt + usage.ru_majflt

@@ -1,0 +1,437 @@
+"""SwapTimeline: what it makes of the states of versions and of the requests beside them."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+from structlog.testing import capture_logs
+
+from serving.clock import NS_PER_SECOND
+from serving.errors import StatusCode
+from serving.monitoring.request_statistics import MethodStatistics
+from serving.monitoring.swap_record import SwapRecord, SwapResult, trace_document
+from serving.monitoring.swap_routes import swap_routes
+from serving.monitoring.swap_timeline import RECORD_COUNT_MAX, SwapTimeline
+from serving.servable import (
+    AVAILABLE,
+    END,
+    LOADING,
+    START,
+    UNLOADING,
+    GateVerdict,
+    Health,
+    LoadStage,
+    ServableId,
+    ServableState,
+    ServableStatus,
+    UnloadStage,
+)
+from tests.unit.fakes import FakeClock
+
+MS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of a list of latencies; the quantile that matters here is the largest."""
+
+    latencies_ns: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.latencies_ns)
+
+    @property
+    def sum_ns(self) -> int:
+        return sum(self.latencies_ns)
+
+    @property
+    def max_ns(self) -> int:
+        return max(self.latencies_ns, default=0)
+
+    p50_ns = p90_ns = p99_ns = p999_ns = max_ns
+
+
+@dataclass(frozen=True)
+class Point:
+    at_ns: int
+    count: int
+    failed_count: int
+    latency: Figures
+
+
+class RecordedRequests:
+    """RequestStatistics over a list of what ended when."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+        self.requests: list[tuple[str, int, int]] = []
+
+    def answer(self, latency_ms: float, model: str = "m") -> None:
+        self.requests.append((model, self._clock.now_ns(), round(latency_ms * MS)))
+
+    def between(self, model: str, from_ns: int, to_ns: int) -> Figures:
+        return Figures(
+            tuple(ns for name, at, ns in self.requests if name == model and from_ns < at <= to_ns)
+        )
+
+    def history(self, model: str | None, since_ns: int = 0) -> Sequence[Point]:
+        return [
+            Point(at, 1, 0, Figures((ns,)))
+            for name, at, ns in self.requests
+            if model in (None, name) and at > since_ns
+        ]
+
+    def cut(self) -> int:
+        return self._clock.now_ns()
+
+    def methods(self) -> Sequence[MethodStatistics]:
+        raise AssertionError("a timeline needs no methods")
+
+    model_methods = methods
+
+
+class World:
+    """A timeline and the lives of versions that it is told of."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.requests = RecordedRequests(self.clock)
+        self.answering: dict[str, int] = {}
+        self.is_slab_due = False
+        self.fault_count = 0
+        self.statuses: dict[ServableId, ServableStatus] = {}
+        self.timeline = SwapTimeline(
+            self.requests,
+            status=self.statuses.get,
+            answering=self.answering.get,
+            is_slab_due=lambda: self.is_slab_due,
+            clock=self.clock,
+            fault_count=lambda: self.fault_count,
+        )
+
+    def tell(self, version: int, state: ServableState, *, name: str = "m", **changes: Any) -> None:
+        servable_id = ServableId(name, version)
+        old = self.statuses.get(servable_id, ServableStatus(id=servable_id, state=START))
+        if state is START:
+            now_ns = self.clock.now_ns()
+            old = ServableStatus(
+                id=servable_id, state=START, detected_at_ns=now_ns - 2, found_at_ns=now_ns - 1
+            )
+        self.statuses[servable_id] = replace(old, state=state, **changes)
+        self.timeline.on_status(self.statuses[servable_id])
+
+    def end_stage(self, version: int, stage: LoadStage | UnloadStage, seconds: float) -> None:
+        self.clock.advance(seconds)
+        servable_id = ServableId("m", version)
+        old = self.statuses[servable_id]
+        self.statuses[servable_id] = replace(
+            old,
+            stage_seconds={**old.stage_seconds, stage: seconds},
+            stage_ended_at_ns={**old.stage_ended_at_ns, stage: self.clock.now_ns()},
+        )
+
+    def load(self, version: int) -> None:
+        self.tell(version, START)
+        self.tell(version, LOADING)
+        self.end_stage(version, LoadStage.RESTORE, 2)
+        self.end_stage(version, LoadStage.PUBLISH, 0.001)
+        self.answering["m"] = version
+        self.tell(version, AVAILABLE, figures={"slab_bytes": 5.0, "load_cpu_seconds": 1.5})
+
+    def unload(self, version: int) -> None:
+        self.tell(version, UNLOADING)
+        self.end_stage(version, UnloadStage.QUIESCE, 0.5)
+        self.end_stage(version, UnloadStage.DESTROY, 0.25)
+        self.tell(version, END, figures={"unload_cpu_seconds": 0.125})
+
+    def pass_time(self, seconds: float) -> None:
+        """As the timeline's thread sees it pass."""
+        for _ in range(round(seconds * 4)):
+            self.clock.advance(0.25)
+            self.timeline.look()
+
+    def swap(self, old: int, new: int) -> None:
+        self.load(new)
+        self.unload(old)
+
+    @property
+    def newest(self) -> SwapRecord:
+        return self.timeline.records()[0]
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.load(1)
+    world.pass_time(30)
+    return world
+
+
+def test_timeline_swap_has_the_stages_of_load_and_unload_in_order(world: World) -> None:
+    world.swap(1, 2)
+    stages = [(stage.task, stage.name, stage.version) for stage in world.newest.stages]
+    assert stages == [
+        ("source", "settle", 2),
+        ("source", "wait", 2),
+        ("load", "restore", 2),
+        ("load", "publish", 2),
+        ("unload", "quiesce", 1),
+        ("unload", "destroy", 1),
+        ("unload", "return_slab", 2),
+    ]
+    for earlier, later in zip(world.newest.stages, world.newest.stages[1:]):
+        assert earlier.ended_at_ns <= later.began_at_ns
+
+
+def test_timeline_swap_names_both_versions_and_adds_up_its_costs(world: World) -> None:
+    world.swap(1, 2)
+    record = world.newest
+    assert (record.version, record.previous_version) == (2, 1)
+    assert record.result is SwapResult.PUBLISHED
+    assert record.figures["load_cpu_seconds"] == 1.5
+    assert record.figures["unload_cpu_seconds"] == 0.125
+    assert world.timeline.counts() == {("m", "published"): 2}
+
+
+def test_timeline_parts_of_a_swap_have_the_requests_that_ended_in_them(world: World) -> None:
+    world.requests.answer(1)
+    world.pass_time(1)
+    world.tell(2, START)
+    world.tell(2, LOADING)
+    world.end_stage(2, LoadStage.RESTORE, 2)
+    world.requests.answer(7)
+    world.end_stage(2, LoadStage.PUBLISH, 0.001)
+    world.tell(2, AVAILABLE)
+    world.unload(1)
+    world.requests.answer(9)
+    world.pass_time(1)
+    world.clock.advance(0.125)
+    world.requests.answer(3)
+    world.pass_time(11)
+    record = world.newest
+    assert record.before is not None
+    assert (record.before.request_count, record.before.max_seconds) == (1, 0.001)
+    assert record.during is not None
+    assert (record.during.request_count, record.during.max_seconds) == (2, 0.009)
+    assert record.after is not None
+    assert (record.after.request_count, record.after.max_seconds) == (1, 0.003)
+
+
+def test_timeline_other_models_requests_are_not_a_swaps(world: World) -> None:
+    world.load(2)
+    world.requests.answer(50, model="other")
+    world.unload(1)
+    world.pass_time(12)
+    assert world.newest.during is not None
+    assert world.newest.during.request_count == 0
+
+
+def test_timeline_swap_is_logged_once_when_its_effect_is_over(world: World) -> None:
+    world.swap(1, 2)
+    with capture_logs() as logs:
+        world.pass_time(10.75)
+        assert not logs
+        world.pass_time(20)
+    (line,) = logs
+    assert (line["event"], line["version"], line["result"]) == ("swap", 2, "published")
+    assert line["restore_seconds"] == 2
+    assert "latency_seconds_p999_during" in line
+
+
+def test_timeline_slab_that_is_still_due_keeps_the_swap_open(world: World) -> None:
+    world.is_slab_due = True
+    world.swap(1, 2)
+    world.pass_time(5)
+    assert world.newest.ended_at_ns is None
+    world.is_slab_due = False
+    world.pass_time(0.25)
+    returned = world.newest.stages[-1]
+    assert (returned.name, returned.seconds) == ("return_slab", 5.25)
+    assert world.newest.ended_at_ns == returned.ended_at_ns
+
+
+def test_timeline_slab_that_is_due_for_ever_does_not(world: World) -> None:
+    world.is_slab_due = True
+    world.swap(1, 2)
+    world.pass_time(75)
+    assert world.newest.after is not None
+
+
+def test_timeline_failed_load_has_its_reason(world: World) -> None:
+    world.tell(2, START)
+    world.tell(2, LOADING)
+    world.tell(2, END, health=Health(StatusCode.DATA_LOSS, "bad checksum"))
+    assert world.newest.result is SwapResult.LOAD_FAILED
+    assert world.newest.reason == "bad checksum"
+    assert world.newest.published_at_ns is None
+    assert world.timeline.counts()["m", "load_failed"] == 1
+
+
+def test_timeline_version_that_an_enforced_gate_refuses_is_refused(world: World) -> None:
+    verdict = GateVerdict(gate="golden", mode="enforce", is_passed=False, reason="NaN")
+    world.tell(2, START)
+    world.tell(2, LOADING)
+    world.tell(
+        2, END, verdicts=(verdict,), health=Health(StatusCode.FAILED_PRECONDITION, "golden: NaN")
+    )
+    assert world.newest.result is SwapResult.REFUSED
+    assert world.newest.verdicts == (verdict,)
+
+
+def test_timeline_version_that_only_warned_and_then_failed_is_not_refused(world: World) -> None:
+    verdict = GateVerdict(gate="golden", mode="warn", is_passed=False)
+    world.tell(2, START)
+    world.tell(2, LOADING)
+    world.tell(2, END, verdicts=(verdict,), health=Health(StatusCode.INTERNAL, "bug"))
+    assert world.newest.result is SwapResult.LOAD_FAILED
+
+
+def test_timeline_version_omitted_while_it_loads_is_cancelled(world: World) -> None:
+    world.tell(2, START)
+    world.tell(2, LOADING)
+    world.tell(2, END, health=Health(StatusCode.CANCELLED, "no longer aspired"))
+    assert world.newest.result is SwapResult.CANCELLED
+
+
+def test_timeline_version_omitted_before_anything_happened_is_no_swap(world: World) -> None:
+    before = world.timeline.records()
+    world.tell(2, START)
+    world.tell(2, END, health=Health(StatusCode.CANCELLED, "no longer aspired"))
+    assert world.timeline.records() == before
+
+
+def test_timeline_version_that_just_goes_is_an_unload(world: World) -> None:
+    world.unload(1)
+    assert (world.newest.version, world.newest.result) == (1, SwapResult.UNLOADED)
+    assert [stage.name for stage in world.newest.stages] == ["quiesce", "destroy", "return_slab"]
+
+
+def test_timeline_old_version_that_goes_first_belongs_to_the_swap(world: World) -> None:
+    world.tell(2, START)
+    world.unload(1)
+    world.tell(2, LOADING)
+    world.end_stage(2, LoadStage.PUBLISH, 1)
+    world.tell(2, AVAILABLE)
+    record = world.newest
+    assert (record.version, record.previous_version) == (2, 1)
+    assert [stage.version for stage in record.stages if stage.name == "destroy"] == [1]
+
+
+def test_timeline_rollback_is_a_swap_without_a_load(world: World) -> None:
+    world.load(2)
+    world.pass_time(20)
+    world.timeline.changed_over("m", 1, 2, SwapResult.ROLLED_BACK)
+    world.unload(2)
+    world.pass_time(1)
+    record = world.newest
+    assert (record.version, record.previous_version) == (1, 2)
+    assert record.result is SwapResult.ROLLED_BACK
+    assert [stage.version for stage in record.stages] == [2, 2, 1]
+    assert record.before is not None
+
+
+def test_timeline_next_load_ends_the_comparison_of_the_swap_before(world: World) -> None:
+    world.swap(1, 2)
+    world.pass_time(3)
+    world.requests.answer(4)
+    world.pass_time(0.25)
+    world.swap(2, 3)
+    world.pass_time(0.25)
+    second, first = world.timeline.records()[:2]
+    assert first.after is not None
+    assert first.after.request_count == 1
+    assert first.after.span_seconds < 3.25
+    # What is compared with is not the swap before either.
+    assert second.before is not None
+    assert second.before.span_seconds == first.after.span_seconds
+
+
+def test_timeline_load_under_way_is_shown_as_far_as_it_has_come(world: World) -> None:
+    world.tell(2, START)
+    world.tell(2, LOADING)
+    world.end_stage(2, LoadStage.RESTORE, 2)
+    record = world.newest
+    assert record.result is None
+    assert record.stages[-1].name == "restore"
+
+
+def test_timeline_version_aspired_again_long_after_it_was_found_begins_now(world: World) -> None:
+    now_ns = world.clock.now_ns()
+    status = ServableStatus(
+        id=ServableId("m", 2),
+        state=START,
+        detected_at_ns=now_ns - 700 * NS_PER_SECOND,
+        found_at_ns=now_ns - 600 * NS_PER_SECOND,
+    )
+    world.timeline.on_status(status)
+    assert world.newest.began_at_ns == now_ns
+
+
+def test_timeline_remembers_a_bounded_number_with_ids_of_their_own(world: World) -> None:
+    for version in range(2, RECORD_COUNT_MAX + 20):
+        world.load(version)
+        world.pass_time(15)
+    for _ in range(2):
+        # Within one second, of the same version.
+        world.tell(1, START)
+        world.tell(1, LOADING)
+        world.tell(1, END, health=Health(StatusCode.DATA_LOSS, "bad"))
+    records = world.timeline.records()
+    assert len(records) == RECORD_COUNT_MAX
+    assert len({record.id for record in records}) == RECORD_COUNT_MAX
+    assert [item.began_at_ns for item in records] == sorted(
+        (item.began_at_ns for item in records), reverse=True
+    )
+
+
+# --- Over HTTP ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def get(world: World) -> Callable[[str], Any]:
+    client = TestClient(Starlette(routes=swap_routes(world.timeline)))
+
+    def get(path: str, status: int = 200) -> Any:
+        response = client.get(path)
+        assert response.status_code == status, response.text
+        return json.loads(response.text)
+
+    return get
+
+
+def test_swaps_are_listed_newest_first_in_unix_time(world: World, get: Any) -> None:
+    world.requests.answer(1)
+    world.swap(1, 2)
+    world.pass_time(15)
+    newest, oldest = get("/v1/swaps")["swaps"]
+    assert (newest["version"], oldest["version"]) == (2, 1)
+    assert oldest["previous_version"] is None
+    assert oldest["published_at"] - oldest["load_began_at"] == pytest.approx(2.001)
+    assert newest["latency"]["before"]["p999_seconds"] == 0.001
+    assert newest["cpu_seconds"] == 1.625
+    assert get("/v1/swaps?model=other") == {"swaps": []}
+    assert get(f"/v1/swaps/{newest['id']}") == newest
+
+
+def test_swap_trace_has_each_stage_and_the_publish(world: World, get: Any) -> None:
+    world.requests.answer(3)
+    world.swap(1, 2)
+    world.pass_time(15)
+    events = get(f"/v1/swaps/{world.newest.id}/trace")["traceEvents"]
+    spans = {event["name"]: event for event in events if event["ph"] == "X"}
+    assert spans["restore"]["dur"] == 2_000_000
+    assert spans["destroy"]["ts"] >= spans["restore"]["ts"] + 2_000_000
+    assert [event["name"] for event in events if event["ph"] == "i"] == ["m/2 published"]
+    counters = [event["args"] for event in events if event["ph"] == "C"]
+    assert {"p50": 3.0, "p99": 3.0, "p999": 3.0} in counters
+    assert trace_document(world.newest)["traceEvents"] == events
+
+
+def test_unknown_swap_is_not_found(get: Any) -> None:
+    assert "no swap 'm-9-1'" in get("/v1/swaps/m-9-1", 404)["error"]
+    assert "no swap" in get("/v1/swaps/m-9-1/trace", 404)["error"]
