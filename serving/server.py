@@ -20,7 +20,6 @@ from serving.config_reload import ConfigReloader
 from serving.data_plane import DataPlane, native_module
 from serving.health import HealthReporter
 from serving.http_health import health_routes
-from serving.loader import statuses_as_errors
 from serving.model_loaders import ModelLoaders
 from serving.rare_calls import RareCallThreads
 from serving.request_cores import pin_always
@@ -172,7 +171,7 @@ class Server:
         self._health.update()
         self._http.start()
         try:
-            with statuses_as_errors(self._plane.StatusError):
+            with parts.reasons_of_grpc(self._config, self._plane):
                 self._grpc.start()
         except BaseException:
             self._http.stop()

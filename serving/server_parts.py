@@ -5,8 +5,8 @@
 
 import os
 import random
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from serving.executor import ThreadExecutor
 from serving.harness import RetryPolicy
 from serving.http_app import HttpAppSettings, make_http_app
 from serving.http_server import HttpServer
+from serving.listen_addresses import ListenAddresses, reason_for_not_listening
 from serving.load_patience import LoadPatience
 from serving.loader import LoadSettings, MakeLoader, statuses_as_errors
 from serving.manager import AspiredVersionsManager
@@ -336,17 +337,27 @@ def make_http_server(config: ServerConfig, routes: Sequence[BaseRoute]) -> HttpS
     )
 
 
+def _listen_addresses(config: ServerConfig) -> ListenAddresses:
+    return ListenAddresses(host=config.host, port=config.port, socket_path=config.grpc_socket_path)
+
+
+@contextmanager
+def reasons_of_grpc(config: ServerConfig, plane: DataPlane) -> Iterator[None]:
+    """Around the start of the gRPC server: what it raises says what to change."""
+    with (
+        reason_for_not_listening(_listen_addresses(config)),
+        statuses_as_errors(plane.StatusError),
+    ):
+        yield
+
+
 def make_grpc_server(
     config: ServerConfig, plane: DataPlane, serving_map: ServingMap, rare_methods: Sequence[str]
 ) -> GrpcServer:
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    addresses = [f"{host}:{config.port}"]
-    if config.grpc_socket_path:
-        addresses.append(f"unix:{config.grpc_socket_path}")
     with statuses_as_errors(plane.StatusError):
         return plane.GrpcServer(
             serving_map,
-            addresses=addresses,
+            addresses=_listen_addresses(config).of_grpc,
             completion_queue_count=config.completion_queue_count,
             max_message_bytes=config.max_message_bytes,
             channel_arguments=config.grpc_channel_arguments,

@@ -1,5 +1,6 @@
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -311,12 +312,22 @@ def test_server_unknown_platform_is_refused_before_anything_starts(
 
 
 def test_server_port_in_use_is_told_and_starts_nothing(tmp_path: Path, plane: FakePlane) -> None:
-    plane.grpc = FakeGrpcServer(start_error=StatusError(14, "port 8500 is in use"))
-    server = Server(config_for(tmp_path / "m"), native=plane)
-    before = set(threading.enumerate())
-    with pytest.raises(Unavailable, match="port 8500 is in use"):
-        server.start()
+    plane.grpc = FakeGrpcServer(start_error=StatusError(14, "cannot listen"))
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = Server(config_for(tmp_path / "m", port=port), native=plane)
+        before = set(threading.enumerate())
+        with pytest.raises(Unavailable, match=f"port {port} is taken by another process"):
+            server.start()
     assert set(threading.enumerate()) <= before
+
+
+def test_server_that_cannot_listen_for_no_reason_found_says_what_grpc_says(
+    tmp_path: Path, plane: FakePlane
+) -> None:
+    plane.grpc = FakeGrpcServer(start_error=StatusError(14, "cannot listen"))
+    with pytest.raises(Unavailable, match=r"^cannot listen$"):
+        Server(config_for(tmp_path / "m", port=0), native=plane).start()
 
 
 def test_server_zero_load_threads_means_one(tmp_path: Path, plane: FakePlane) -> None:

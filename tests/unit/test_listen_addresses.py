@@ -1,0 +1,128 @@
+"""Why a server cannot listen, on this machine's own sockets."""
+
+import errno
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from serving.errors import InvalidConfig, MillpondError, Unavailable
+from serving.listen_addresses import ListenAddresses, listen_error, reason_for_not_listening
+
+
+def error_of(host: str = "127.0.0.1", port: int = 0, socket_path: object = "") -> MillpondError:
+    """There is one."""
+    error = listen_error(ListenAddresses(host=host, port=port, socket_path=str(socket_path)))
+    assert error is not None
+    return error
+
+
+def test_addresses_of_grpc_put_an_ipv6_host_in_brackets():
+    addresses = ListenAddresses(host="::1", port=8500, socket_path="/run/m.sock")
+    assert addresses.of_grpc == ["[::1]:8500", "unix:/run/m.sock"]
+
+
+def test_addresses_that_are_free_have_no_error_and_stay_free(tmp_path: Path):
+    addresses = ListenAddresses(host="127.0.0.1", port=0, socket_path=str(tmp_path / "m.sock"))
+    assert listen_error(addresses) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_port_that_is_taken_names_itself_alone(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        error = error_of(port=port, socket_path=tmp_path / "m.sock")
+    assert type(error) is Unavailable
+    assert str(error) == (
+        f"cannot listen on 127.0.0.1:{port}: port {port} is taken by another process; "
+        "name another --port, or 0 for a free one"
+    )
+
+
+def test_host_that_is_not_this_machines_may_become_so():
+    # For documentation only (RFC 5737).
+    error = error_of("192.0.2.1", 8500)
+    assert type(error) is Unavailable
+    assert "192.0.2.1:8500: --host=192.0.2.1 is no address of this machine" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("number", "error_class"), [(socket.EAI_NONAME, InvalidConfig), (socket.EAI_AGAIN, Unavailable)]
+)
+def test_host_that_cannot_be_resolved_is_named_with_the_resolvers_reason(
+    number: int, error_class: type[MillpondError], monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*arguments: object, **options: object) -> list[object]:
+        raise socket.gaierror(number, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    error = error_of("nobody", 8500)
+    assert type(error) is error_class
+    assert "--host=nobody cannot be resolved (Name or service not known)" in str(error)
+
+
+def test_privileged_port_says_what_it_takes(monkeypatch: pytest.MonkeyPatch):
+    def refuse(self: socket.socket, address: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    error = error_of(port=80)
+    assert type(error) is InvalidConfig
+    assert "this user may not use port 80; name another --port" in str(error)
+
+
+def test_socket_in_a_directory_that_is_not_there_is_told(tmp_path: Path):
+    error = error_of(socket_path=tmp_path / "none" / "m.sock")
+    assert type(error) is InvalidConfig
+    assert f"--grpc_socket_path={tmp_path}/none/m.sock: {tmp_path}/none is no directory" in str(
+        error
+    )
+
+
+@pytest.mark.parametrize(("length_bytes", "is_too_long"), [(107, False), (108, True)])
+def test_socket_path_may_have_107_bytes(length_bytes: int, is_too_long: bool, tmp_path: Path):
+    path = "/tmp/" + "ä" * ((length_bytes - 5) // 2) + "x" * ((length_bytes - 5) % 2)
+    addresses = ListenAddresses(host="127.0.0.1", port=0, socket_path=path)
+    error = listen_error(addresses)
+    assert ("has 108 bytes, and a UNIX socket takes 107" in str(error)) == is_too_long
+
+
+@pytest.mark.parametrize("make", [Path.touch, Path.mkdir])
+def test_socket_path_that_is_another_file_is_told(make: object, tmp_path: Path):
+    path = tmp_path / "m.sock"
+    make(path)  # type: ignore[operator]
+    assert "a file that is no socket is there" in str(error_of(socket_path=path))
+
+
+def test_socket_that_an_earlier_server_left_is_no_obstacle(tmp_path: Path):
+    path = tmp_path / "m.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    addresses = ListenAddresses(host="127.0.0.1", port=0, socket_path=str(path))
+    assert listen_error(addresses) is None
+
+
+def test_socket_in_a_directory_that_is_read_only_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # Root may write anywhere.
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert f"may not write into {tmp_path}" in str(error_of(socket_path=tmp_path / "m.sock"))
+
+
+def test_two_obstacles_are_both_told(tmp_path: Path):
+    error = error_of("192.0.2.1", 8500, tmp_path / "none" / "m.sock")
+    assert type(error) is InvalidConfig
+    assert str(error).count("cannot listen on") == 2
+
+
+def test_other_errors_of_a_start_stay_what_they_are():
+    addresses = ListenAddresses(host="192.0.2.1", port=8500)
+    with pytest.raises(InvalidConfig, match=r"^flag$"), reason_for_not_listening(addresses):
+        raise InvalidConfig("flag")
+    with (
+        pytest.raises(Unavailable, match="no address of this machine"),
+        reason_for_not_listening(addresses),
+    ):
+        raise Unavailable("cannot listen")
