@@ -18,6 +18,20 @@ STOCK_RUNTIME = "stock"
 """TensorFlow as it comes: what Millpond's own runtime is measured against."""
 
 
+@dataclass(frozen=True)
+class HttpPort:
+    """Where HTTP is served. `number` 0 takes a free port; None: nowhere.
+
+    `is_required`: somebody has asked for this port, so a server that cannot have it does not start.
+    """
+
+    number: int | None
+    is_required: bool = True
+
+    def __str__(self) -> str:
+        return {None: "0", 0: "auto"}.get(self.number, str(self.number))
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """One model: its name, where its versions appear, which of them are aspired, and how."""
@@ -44,6 +58,12 @@ class ServerConfig:
     model_config_file_poll_wait_seconds: float = 0.0  # 0 or negative: read once
     host: str = "0.0.0.0"
     port: int = 8500  # 0 takes a free one
+    # TensorFlow Serving's usual one. There it is off by default; here health, metrics and the page
+    # are there without a flag, and gRPC without them where something else has the port.
+    rest_api_port: HttpPort = HttpPort(8501, is_required=False)
+    rest_api_num_threads: int = 0  # 0: four a core
+    rest_api_timeout_in_ms: int = 30_000
+    rest_api_enable_cors_support: bool = False
     grpc_socket_path: str = ""
     grpc_channel_arguments: Mapping[str, int | str] = field(default_factory=dict)
     completion_queue_count: int = 0  # 0: one a core
@@ -150,6 +170,10 @@ def server_config(flags: Mapping[str, Any]) -> ServerConfig:
         model_config_file_poll_wait_seconds=flags["model_config_file_poll_wait_seconds"],
         host=flags["host"],
         port=flags["port"],
+        rest_api_port=_rest_api_port(flags),
+        rest_api_num_threads=flags["rest_api_num_threads"],
+        rest_api_timeout_in_ms=flags["rest_api_timeout_in_ms"],
+        rest_api_enable_cors_support=flags["rest_api_enable_cors_support"],
         grpc_socket_path=flags["grpc_socket_path"],
         grpc_channel_arguments=flags["grpc_channel_arguments"],
         completion_queue_count=flags["grpc_completion_queue_count"],
@@ -182,6 +206,19 @@ def server_config(flags: Mapping[str, Any]) -> ServerConfig:
         saved_model_tags=flags["saved_model_tags"],
         drain_seconds=flags["drain_seconds"],
     )
+
+
+def _rest_api_port(flags: Mapping[str, Any]) -> HttpPort:
+    http: HttpPort = flags["rest_api_port"]
+    if not http.number or http.number != flags["port"]:
+        return http
+    if http.is_required:
+        raise InvalidConfig(
+            f"--rest_api_port={http.number} is the port of gRPC too; give HTTP another --rest_api_port, "
+            "or 0 for none"
+        )
+    # Only the default: whoever gave gRPC this port wants no HTTP on it.
+    return HttpPort(None)
 
 
 def _self_warmup_requests(flags: Mapping[str, Any]) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from serving.config import ServerConfig
+from serving.config import HttpPort, ServerConfig
 from serving.errors import TRANSIENT_CODES, InvalidConfig
 
 WAIT_SECONDS_MAX = 1_000_000_000
@@ -136,6 +136,14 @@ def integer(minimum: int, maximum: int = 2**63 - 1) -> Reader:
     return read
 
 
+def http_port(text: str) -> HttpPort:
+    """A port; 0 is none, as in TensorFlow Serving, and `auto` a free one."""
+    if text == "auto":
+        return HttpPort(0)
+    number: int = integer(0, 65535)(text)
+    return HttpPort(number or None)
+
+
 def seconds(maximum: int) -> Reader:
     """A finite number of seconds; negative ones have a meaning for some flags."""
 
@@ -232,7 +240,6 @@ def always_on(text: str) -> bool:
 _TRANSIENT = ", ".join(code.name for code in sorted(TRANSIENT_CODES))
 
 _NOT_YET = "Millpond does not have it yet"
-_REST = "Millpond does not serve REST yet; it serves gRPC on --port"
 _BATCHING = "Millpond does not batch requests yet"
 _TFLITE = "Millpond serves SavedModels only"
 _XLA = "Millpond runs SavedModels on TensorFlow's CPU kernels, without XLA"
@@ -246,10 +253,32 @@ _TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
         "TCP port of gRPC; 0 takes a free one, which the log's `listening` names",
     ),
     Flag("grpc_socket_path", local_path, "", "UNIX socket to listen on as well", "PATH"),
-    RefusedFlag("rest_api_port", _REST),
-    RefusedFlag("rest_api_num_threads", _REST),
-    RefusedFlag("rest_api_timeout_in_ms", _REST),
-    RefusedFlag("rest_api_enable_cors_support", _REST),
+    Flag(
+        "rest_api_port",
+        http_port,
+        ServerConfig.rest_api_port,
+        "TCP port of HTTP: /healthz, /readyz, metrics and the page; 0: none, auto: a free one, which "
+        "the log's `listening` names; where something else has the default one, there is no HTTP",
+    ),
+    Flag(
+        "rest_api_num_threads",
+        integer(0, 1024),
+        ServerConfig.rest_api_num_threads,
+        "threads for what HTTP cannot answer at once; 0: four a core",
+    ),
+    Flag(
+        "rest_api_timeout_in_ms",
+        integer(1, DRAIN_SECONDS_MAX * 1_000),
+        ServerConfig.rest_api_timeout_in_ms,
+        "milliseconds that an HTTP request may take until its answer begins",
+    ),
+    Flag(
+        "rest_api_enable_cors_support",
+        boolean,
+        ServerConfig.rest_api_enable_cors_support,
+        "let pages of any other site read what HTTP answers",
+        "",
+    ),
     RefusedFlag("enable_batching", _BATCHING),
     RefusedFlag("batching_parameters_file", _BATCHING),
     RefusedFlag("enable_per_model_batching_parameters", _BATCHING),

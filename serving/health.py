@@ -1,9 +1,11 @@
 """Health: what grpc.health.v1 says of the server and of each model."""
 
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 
-from serving.servable import AVAILABLE
+from serving.errors import StatusCode
+from serving.servable import AVAILABLE, END, ServableStatus
 from serving.state_monitor import Statuses
 
 # "" is the whole server. The two others are TensorFlow Serving's services, which probes may name.
@@ -29,6 +31,50 @@ def serving_by_service(
     }
     is_server_serving = any(serving.values()) and all(serving[name] for name in needed)
     return {**serving, **dict.fromkeys(SERVER_SERVICES, is_server_serving)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealthView:
+    """All that health is decided by, at one moment. A value."""
+
+    models: tuple[str, ...]
+    statuses: Statuses
+    needed: frozenset[str]
+    is_draining: bool
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether the server is SERVING."""
+        return not self.is_draining and self._wanted[""]
+
+    def is_model_serving(self, name: str) -> bool:
+        """Whether one of `models` is."""
+        return not self.is_draining and self._wanted[name]
+
+    @property
+    def _wanted(self) -> Mapping[str, bool]:
+        return serving_by_service(self.models, self.statuses, self.needed)
+
+
+def why_unavailable(versions: Iterable[ServableStatus]) -> str | None:
+    """Why a model with these versions, in ascending order, has none that is AVAILABLE. Pure.
+
+    None where it has one. Of several versions the latest tells.
+    """
+    latest: ServableStatus | None = None
+    for latest in versions:
+        if latest.state is AVAILABLE:
+            return None
+    if latest is None:
+        return "no version has been found in its base path"
+    version = f"version {latest.id.version}"
+    if latest.health.code is not StatusCode.OK:
+        doing = "failed" if latest.state is END else f"is {latest.state.name} again after"
+        return f"{version} {doing}: {latest.health.code.name}: {latest.health.message}"
+    if latest.state is END:
+        return f"{version} was unloaded"
+    stage = f" ({latest.stage.value})" if latest.stage else ""
+    return f"{version} is {latest.state.name}{stage}"
 
 
 class HealthReporter:
@@ -73,6 +119,16 @@ class HealthReporter:
             kept = self._needed.intersection(self._models)
             self._needed = kept if self._has_served else frozenset(self._models)
             self._look()
+
+    def view(self) -> HealthView:
+        """What is known now; for who answers probes by other ways than gRPC's."""
+        with self._lock:
+            return HealthView(
+                models=self._models,
+                statuses=self._statuses(),
+                needed=self._needed,
+                is_draining=self._is_draining,
+            )
 
     def drain(self) -> None:
         """Everything is NOT_SERVING from now on: balancers send their requests elsewhere."""

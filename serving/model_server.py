@@ -57,6 +57,7 @@ class ModelServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._log: LogReader | None = None
         self._port: int | None = None
+        self._http_port: int | None = None
 
     def __enter__(self) -> "ModelServer":
         self.start()
@@ -101,6 +102,7 @@ class ModelServer:
             self.kill()
             raise
         self._port = int(listening["port"])
+        self._http_port = listening.get("http_port")
 
     @property
     def port(self) -> int:
@@ -113,6 +115,16 @@ class ModelServer:
     def target(self) -> str:
         """`HOST:PORT`, for a gRPC channel."""
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """`http://HOST:PORT`, where its health, metrics and page are.
+
+        FailedPrecondition before `start`, and where it serves no HTTP.
+        """
+        if self._http_port is None:
+            raise FailedPrecondition("ModelServer is not started, or has --rest_api_port=0")
+        return f"http://127.0.0.1:{self._http_port}"
 
     @property
     def log_path(self) -> Path:
@@ -222,7 +234,8 @@ class ModelServer:
 def _arguments(
     model_name: str, base_path: str | os.PathLike[str] | None, flags: Mapping[str, object]
 ) -> list[str]:
-    values: dict[str, object] = {"host": "127.0.0.1", "port": 0, "log_format": "json"}
+    values: dict[str, object] = {"host": "127.0.0.1", "port": 0, "rest_api_port": "auto"}
+    values |= {"log_format": "json"}
     if base_path is not None:
         values |= {"model_name": model_name, "model_base_path": os.path.abspath(base_path)}
     values |= {"stop_at_stdin_eof": True, **flags}

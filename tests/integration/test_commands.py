@@ -101,8 +101,8 @@ def test_model_server_serves_on_either_allocator(base_path: Path, allocator: str
 
 def test_model_server_refused_flag_raises_with_the_reason(base_path: Path, tmp_path: Path):
     log_path = tmp_path / "server.log"
-    server = ModelServer(base_path=base_path, log_path=log_path, rest_api_port=8501)
-    with pytest.raises(Unavailable, match="--rest_api_port is refused"):
+    server = ModelServer(base_path=base_path, log_path=log_path, use_alts_credentials=True)
+    with pytest.raises(Unavailable, match="--use_alts_credentials is refused"):
         server.start()
 
 

@@ -109,6 +109,7 @@ def test_model_server_passes_flags_as_text(command: list[str], tmp_path: Path):
         "serve",
         "--host=127.0.0.1",
         "--port=9",
+        "--rest_api_port=auto",
         "--log_format=json",
         "--model_name=m",
         f"--model_base_path={tmp_path}",

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from serving.admin_service import ALLOW, LIST_MODELS, PROMOTE, ROLLBACK
 from serving.capture_service import CAPTURE_WARM_UP
-from serving.config import ModelConfig, ServerConfig
+from serving.config import HttpPort, ModelConfig, ServerConfig
 from serving.config_document import GET_CONFIG, parse_config
 from serving.config_service import RELOAD_CONFIG
 from serving.errors import InvalidConfig, StatusCode, Unavailable
@@ -42,6 +42,8 @@ RARE_METHODS = [
 
 def config_for(*base_paths: Path, **settings: object) -> ServerConfig:
     models = tuple(ModelConfig(name=path.name, base_path=str(path)) for path in base_paths)
+    # A port of the machine is taken only by the tests that are of it.
+    settings = {"rest_api_port": HttpPort(None), **settings}
     return ServerConfig(models=models, **settings)  # type: ignore[arg-type]
 
 

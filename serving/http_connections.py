@@ -1,0 +1,221 @@
+"""HTTP connections: uvicorn's, with bounds on what a client may take without giving a request."""
+
+import asyncio
+import json
+from asyncio.events import TimerHandle
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from http import HTTPStatus
+from typing import Any, ClassVar
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionLimits:
+    """What one client may take of the server's."""
+
+    # Line and headers. Browsers' cookies stay below 8 KiB, and so do other servers' limits.
+    head_bytes_max: int = 32 * 2**10
+    # From the connection, or the first byte of a later request, to the end of its head. Longer than
+    # three lost packets take; who sends a byte a second (slow loris) gets no further than this.
+    head_seconds: float = 10.0
+    # Above the 60 s that balancers and Prometheus leave between two requests, so that it is they who
+    # close: a request that meets our close would be lost.
+    keep_alive_seconds: int = 75
+    # A client that takes nothing of its response for so long is gone or asleep.
+    write_stall_seconds: float = 30.0
+    # Half of the 1,024 descriptors that a process commonly has: the others are gRPC's.
+    connection_count_max: int = 512
+
+
+class _Phase(Enum):
+    """Where the bytes of a connection are."""
+
+    BETWEEN = "between two requests"
+    HEAD = "head"
+    BODY = "body"
+
+
+class GuardedConnection(HttpToolsProtocol):
+    """One connection, on the HTTP thread. Refuses by 408, 431 and 503, and then closes.
+
+    Where there are too many, the new one takes the place of the one that has been idle longest, so
+    that idle ones keep no probe away; 503 only where every one has a request.
+    """
+
+    limits: ClassVar[ConnectionLimits] = ConnectionLimits()
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._phase = _Phase.BETWEEN
+        self._head_bytes = 0
+        self._idle_since = 0.0
+        self._head_timer: TimerHandle | None = None
+        self._stall_timer: TimerHandle | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being answered; one whose head is not complete is no request."""
+        # uvicorn's annotation leaves out that there is none before the first request.
+        return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]
+
+    @property
+    def idle_since(self) -> float:
+        """When its last response ended, or it was made: a time of the event loop, in seconds."""
+        return self._idle_since
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """asyncio's."""
+        super().connection_made(transport)
+        # Whatever the kernel has not taken is a stall, also what is left when it is closed.
+        transport.set_write_buffer_limits(high=0)
+        self._idle_since = self.loop.time()
+        self._head_timer = self.loop.call_later(self.limits.head_seconds, self._head_timed_out)
+        if not self._make_room():
+            self._refuse(503, f"{self.limits.connection_count_max} connections have requests")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio's."""
+        self._end_head_timer()
+        self._end_stall_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio's."""
+        if self.transport.is_closing():
+            return
+        if self._phase is _Phase.BETWEEN:
+            self._head_bytes = 0
+        was_body = self._phase is _Phase.BODY
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._phase is _Phase.HEAD and not was_body:
+            # More than the parser tells of: a name or value without end it keeps to itself.
+            self._head_bytes += len(data)
+            if self._head_bytes > self.limits.head_bytes_max:
+                self._refuse_head()
+                return
+        self._mind_head_timer()
+
+    def pause_writing(self) -> None:
+        """asyncio's: the client is slower than the response."""
+        super().pause_writing()
+        self._end_stall_timer()
+        self._stall_timer = self.loop.call_later(
+            self.limits.write_stall_seconds, self.transport.abort
+        )
+
+    def resume_writing(self) -> None:
+        """asyncio's."""
+        self._end_stall_timer()
+        super().resume_writing()
+
+    def on_message_begin(self) -> None:
+        """httptools'."""
+        self._phase = _Phase.HEAD
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """httptools'."""
+        self._phase = _Phase.BODY
+        head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if head_bytes > self.limits.head_bytes_max:
+            self._refuse_head()
+        else:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """httptools'. What a refused request has besides its head goes nowhere."""
+        if not self.transport.is_closing():
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """httptools'."""
+        self._phase = _Phase.BETWEEN
+        if not self.transport.is_closing():
+            super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """uvicorn's: a whole response was written."""
+        self._idle_since = self.loop.time()
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """uvicorn's: what came is not HTTP."""
+        if not self.transport.is_closing():
+            self._refuse(400, msg)
+
+    # --- Bounds -----------------------------------------------------------------------------------
+
+    def _make_room(self) -> bool:
+        """False where every connection has a request."""
+        others = [
+            other
+            for other in self.connections
+            if isinstance(other, GuardedConnection)
+            and other is not self
+            and not other.transport.is_closing()
+        ]
+        if len(others) < self.limits.connection_count_max:
+            return True
+        idlest = longest_idle(others)
+        if idlest is None:
+            return False
+        idlest.transport.close()
+        return True
+
+    def _mind_head_timer(self) -> None:
+        # Idle, and yet something came: part of a head, or the rest of a body that nobody reads.
+        if not self.is_idle:
+            self._end_head_timer()
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.limits.head_seconds, self._head_timed_out)
+
+    def _head_timed_out(self) -> None:
+        self._head_timer = None
+        if self.transport.is_closing() or not self.is_idle:
+            return
+        if self._phase is _Phase.HEAD:
+            self._refuse(408, f"no complete request in {self.limits.head_seconds:g} s")
+        else:
+            self.transport.close()
+
+    def _refuse_head(self) -> None:
+        self._refuse(431, f"the request's head is above {self.limits.head_bytes_max} bytes")
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answers below the application, which never hears of it, and closes."""
+        body = json.dumps({"error": message}).encode()
+        head = (
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            "connection: close\r\n\r\n"
+        )
+        # Not into the middle of a response that is on its way to a client that pipelines.
+        if self.is_idle:
+            self.transport.write(head.encode() + body)
+        self.transport.close()
+
+    def _end_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _end_stall_timer(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+
+def connection_class(limits: ConnectionLimits) -> type[GuardedConnection]:
+    """What uvicorn makes a connection of."""
+    return type("LimitedConnection", (GuardedConnection,), {"limits": limits})
+
+
+def longest_idle(connections: Iterable[GuardedConnection]) -> GuardedConnection | None:
+    """The one to close for a new one; None where all have a request. Pure."""
+    idle = [connection for connection in connections if connection.is_idle]
+    return min(idle, key=lambda connection: connection.idle_since, default=None)

@@ -1,0 +1,86 @@
+"""`/healthz` and `/readyz`: what orchestrators and balancers ask over HTTP.
+
+`/healthz` says that the process is alive: 200 as long as there is anyone to say it, a drain included.
+`/readyz` says what gRPC's health says, by the same decision: whether to send requests here, and why
+not. A model that is added to a server which serves counts from when it comes; `?model=NAME` asks for
+one model alone.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from serving.errors import NotFound
+from serving.health import HealthView, why_unavailable
+from serving.http_app import json_response
+
+DRAINING = "the server is draining: it finishes what it has and stops"
+_NO_STORE: Mapping[str, str] = {"Cache-Control": "no-store"}
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """Whether requests should come here, and for each model why not; None where nothing is amiss."""
+
+    is_ready: bool
+    reason: str | None
+    reason_by_model: Mapping[str, str | None]
+
+
+def readiness(view: HealthView) -> Readiness:
+    """Of the whole server. Pure."""
+    reasons = {name: why_unavailable(view.statuses.get(name, ())) for name in view.models}
+    return Readiness(view.is_serving, _server_reason(view, reasons), reasons)
+
+
+def model_readiness(view: HealthView, name: str) -> Readiness:
+    """Of one model. Pure. Raises NotFound where it is not configured."""
+    if name not in view.models:
+        configured = ", ".join(view.models) or "none"
+        raise NotFound(f"model {name!r} is not configured; configured: {configured}")
+    reason = why_unavailable(view.statuses.get(name, ()))
+    server_reason = DRAINING if view.is_draining else None
+    return Readiness(view.is_model_serving(name), server_reason, {name: reason})
+
+
+def health_routes(view: Callable[[], HealthView]) -> Sequence[BaseRoute]:
+    """The two routes; `view` is `HealthReporter.view`."""
+
+    async def healthz(request: Request) -> Response:
+        del request
+        return Response(b"ok\n", 200, _NO_STORE, "text/plain")
+
+    async def readyz(request: Request) -> Response:
+        name = request.query_params.get("model")
+        found = readiness(view()) if name is None else model_readiness(view(), name)
+        return json_response(readiness_document(found), 200 if found.is_ready else 503)
+
+    return [Route("/healthz", healthz), Route("/readyz", readyz)]
+
+
+def readiness_document(found: Readiness) -> dict[str, Any]:
+    """What `/readyz` answers, as JSON has it. Pure."""
+    models = {
+        name: {"is_ready": reason is None, **_reason(reason)}
+        for name, reason in found.reason_by_model.items()
+    }
+    return {"is_ready": found.is_ready, **_reason(found.reason), "models": models}
+
+
+def _server_reason(view: HealthView, reasons: Mapping[str, str | None]) -> str | None:
+    if view.is_draining:
+        return DRAINING
+    if view.is_serving:
+        return None
+    if not view.models:
+        return "no model is configured"
+    waiting = [name for name, reason in reasons.items() if reason is not None]
+    return f"no version is available of: {', '.join(waiting)}"
+
+
+def _reason(reason: str | None) -> Mapping[str, str]:
+    return {} if reason is None else {"reason": reason}

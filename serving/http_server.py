@@ -1,0 +1,245 @@
+"""The HTTP server: uvicorn on a thread of its own, inside the server process."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import anyio.to_thread
+import structlog
+import uvicorn
+from starlette.applications import Starlette
+
+from serving.config import HttpPort
+from serving.errors import Unavailable
+from serving.http_connections import ConnectionLimits, connection_class
+
+HTTP_NICE = 10
+"""Of the HTTP thread and those it starts. A scrape of many versions takes milliseconds of Python, and
+at this value a request thread that wants the core gets it at once; on a machine whose cores all are
+taken a tenth of one is left to it, so that a probe is still answered in milliseconds."""
+
+RESPONSE_SECONDS = 2
+"""How long running responses may take at a stop, after the requests of gRPC have had their time."""
+
+JOIN_SECONDS = RESPONSE_SECONDS + 1.0
+"""For those, and for uvicorn's looks at whether it should stop, ten a second."""
+
+BACKLOG = 1_024
+"""Connections that the kernel holds for a thread that is not scheduled at once."""
+
+_WILDCARDS = ("0.0.0.0", "::")
+_log = structlog.get_logger(__name__)
+
+
+class HttpServer:
+    """Serves one application on one port from a thread `http`. Started and stopped once.
+
+    Nobody else's thread is used, no signal handler installed, and nothing is kept on disk.
+    """
+
+    def __init__(
+        self,
+        app: Starlette,
+        *,
+        host: str,
+        port: HttpPort,
+        blocking_thread_count: int,
+        limits: ConnectionLimits | None = None,
+        nice: int = HTTP_NICE,
+    ) -> None:
+        """Nothing is bound yet. `blocking_thread_count` is for handlers that are not coroutines."""
+        self._app = app
+        self._host = host
+        self._wanted = port
+        self._blocking_thread_count = blocking_thread_count
+        self._nice = nice
+        self._port: int | None = None
+        self._uvicorn = _make_uvicorn(app, limits or ConnectionLimits())
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_up = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def port(self) -> int | None:
+        """The TCP port that it listens on; None before `start`, and where there was none to have."""
+        return self._port
+
+    def start(self) -> None:
+        """Binds the port and answers from now on.
+
+        Raises Unavailable where it cannot be bound; where nobody asked for the port, a warning in
+        the log says so instead.
+        """
+        if self._wanted.number is None:
+            return
+        try:
+            sockets = bind(self._host, self._wanted.number)
+        except Unavailable as error:
+            if self._wanted.is_required:
+                raise
+            _log.warning("http_off", reason=error.message)
+            return
+        self._port = sockets[0].getsockname()[1]
+        # Daemon: a handler that never returns must not keep the process from its end.
+        self._thread = threading.Thread(target=self._run, args=(sockets,), name="http", daemon=True)
+        self._thread.start()
+        self._is_up.wait()
+
+    def stop(self) -> None:
+        """Takes no more connections and lets running responses end; long-lived ones hear of it.
+
+        Returns at once; `join` waits.
+        """
+        if self._loop is None:
+            return
+        self._uvicorn.should_exit = True
+        # Where the thread has died its loop is closed.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._app.state.closing.set)
+
+    def join(self, timeout_seconds: float = JOIN_SECONDS) -> bool:
+        """Waits for the thread's end; False where a handler still runs."""
+        if self._thread is None:
+            return True
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def _run(self, sockets: list[socket.socket]) -> None:
+        try:
+            asyncio.run(self._serve(sockets))
+        except Exception:  # noqa: BLE001 (a bug; gRPC goes on)
+            _log.exception("http_server_died")
+        finally:
+            self._is_up.set()
+            for listener in sockets:
+                listener.close()
+
+    async def _serve(self, sockets: list[socket.socket]) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
+        self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(_log_loop_error)
+        limiter = anyio.to_thread.current_default_thread_limiter()
+        limiter.total_tokens = self._blocking_thread_count
+        log_uvicorn()
+        self._is_up.set()
+        await self._uvicorn.serve(sockets=sockets)
+        for connection in list(self._uvicorn.server_state.connections):
+            connection.transport.abort()
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """Listens on every address of `host`, as gRPC does; port 0 takes a free one, the same for all.
+
+    Both wildcards mean IPv4 and IPv6, where there is IPv6. Raises Unavailable.
+    """
+    try:
+        listeners = _bind_wildcards(port) if host in _WILDCARDS else _bind_each(host, port)
+        for listener in listeners:
+            # Connections have it from here. Without it each response waits 40 ms for the client's
+            # delayed acknowledgement, as its head and its body are two writes.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listeners
+    except OSError as error:
+        raise Unavailable(
+            f"cannot listen for HTTP on {host}:{port}: {error.strerror or error}; "
+            "give another --rest_api_port, or 0 for none"
+        ) from error
+
+
+def _bind_wildcards(port: int) -> list[socket.socket]:
+    if socket.has_dualstack_ipv6():
+        address = ("::", port)
+        try:
+            return [
+                socket.create_server(
+                    address, family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True
+                )
+            ]
+        except OSError as error:
+            # A kernel that has IPv6 and a machine that has it switched off.
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+    return _bind_each("0.0.0.0", port)
+
+
+def _bind_each(host: str, port: int) -> list[socket.socket]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    listeners: list[socket.socket] = []
+    try:
+        # A name may have one address twice.
+        for family, address in dict.fromkeys((item[0], item[4][0]) for item in found):
+            listeners.append(
+                socket.create_server((str(address), port), family=family, backlog=BACKLOG)
+            )
+            port = listeners[0].getsockname()[1]
+    except OSError:
+        for listener in listeners:
+            listener.close()
+        raise
+    return listeners
+
+
+def _make_uvicorn(app: Starlette, limits: ConnectionLimits) -> uvicorn.Server:
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http=connection_class(limits),
+            ws="none",
+            loop="asyncio",
+            interface="asgi3",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            # Who says where a request came from is a proxy's word, and nothing here goes by it.
+            proxy_headers=False,
+            timeout_keep_alive=limits.keep_alive_seconds,
+            timeout_graceful_shutdown=RESPONSE_SECONDS,
+            backlog=BACKLOG,
+        )
+    )
+
+
+# --- What it logs ---------------------------------------------------------------------------------
+
+CLIENTS_FAULTS = ("Invalid HTTP request received.", "Unsupported upgrade request.")
+"""Not logged: the client is told, and a port scanner must not fill the log."""
+
+
+class StructlogHandler(logging.Handler):
+    """Warnings and errors of uvicorn and asyncio, as events of ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """logging's."""
+        message = record.getMessage().strip()
+        error = record.exc_info[1] if record.exc_info else None
+        # A response that was cut short by the stop, of which uvicorn tells once for all.
+        if message.startswith(CLIENTS_FAULTS) or isinstance(error, asyncio.CancelledError):
+            return
+        log = _log.error if record.levelno >= logging.ERROR else _log.warning
+        log("http_server_says", message=message, **({"exc_info": error} if error else {}))
+
+
+def log_uvicorn() -> None:
+    """Takes over what uvicorn and asyncio say, for the whole process."""
+    for name in ("uvicorn", "asyncio"):
+        logger = logging.getLogger(name)
+        logger.handlers = [StructlogHandler(logging.WARNING)]
+        logger.setLevel(logging.WARNING)
+        logger.propagate = False
+
+
+def _log_loop_error(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+    del loop
+    error = context.get("exception")
+    _log.error(
+        "http_server_says",
+        message=context["message"],
+        **({"exc_info": error} if error else {}),
+    )
