@@ -59,7 +59,8 @@ class ResourcePreserving:
     """Never has memory for a version that is not aspired beside a load; requests wait for nothing
     and fail in between.
 
-    1. Where a version that is not aspired is ready: unload the lowest.
+    1. Where a version that is not aspired is ready: unload the lowest. The last one stays where all
+       that is aspired has failed: it would go for nothing.
     2. Else, while one is on its way in or out: nothing.
     3. Else load the highest aspired version in START.
 
@@ -69,7 +70,9 @@ class ResourcePreserving:
     def next_action(self, snapshots: Sequence[ServableSnapshot]) -> Action | None:
         """See `AspiredVersionPolicy`."""
         idle = _idle(snapshots)
-        if idle:
+        aspired = [row for row in snapshots if row.is_aspired]
+        has_hope = not aspired or any(row.state is not END for row in aspired)
+        if idle and (has_hope or len(idle) > 1):
             return Unload(idle[0])
         others = [row for row in snapshots if not row.is_aspired and not row.is_kept]
         if any(row.state not in (START, END) for row in others):

@@ -254,6 +254,16 @@ def test_resource_policy_loads_only_where_nothing_else_has_memory(
 
 
 @given(SNAPSHOTS)
+def test_resource_policy_lets_the_last_ready_version_go_only_for_one_that_has_not_failed(
+    rows: list[ServableSnapshot],
+) -> None:
+    action = ResourcePreserving().next_action(rows)
+    aspired = [r for r in rows if r.is_aspired]
+    if isinstance(action, Unload) and aspired and all(r.state is END for r in aspired):
+        assert len(ready(rows, aspired=False)) > 1
+
+
+@given(SNAPSHOTS)
 def test_policy_loads_only_the_highest_new_aspired_version(rows: list[ServableSnapshot]) -> None:
     action = AvailabilityPreserving().next_action(rows)
     if isinstance(action, Load):
