@@ -5,11 +5,12 @@ predecessor, which serves meanwhile (`gate_trials.py`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate, islice
 
 import structlog
 
-from serving.clock import Clock
+from serving.clock import NS_PER_SECOND, Clock, seconds_since
 from serving.errors import Cancelled, MillpondError, from_exception
 from serving.gate_trials import (
     GateSubject,
@@ -22,12 +23,13 @@ from serving.gate_trials import (
 )
 from serving.gates import (
     Gate,
-    convergence_ratio,
+    convergence_verdict,
     drift_faults,
     drift_figures,
     golden_faults,
     golden_figures,
     golden_tolerance,
+    is_worth_another_pass,
     latency_faults,
     latency_figures,
     mode_of,
@@ -48,6 +50,10 @@ REQUEST_COUNT_MAX = 32
 REQUEST_BYTES_MAX = 64 * 2**20
 """Of those, together: they are all in memory until the last round."""
 
+CONVERGENCE_PASS_COUNT_MAX = 32
+"""Over the records of a warm-up, beyond the first: who still gains after so many needs no warm-up but
+another model."""
+
 RESTART_COUNT_MAX = 3
 """Of one gate, for another predecessor each time. Rollbacks and promotions are seconds apart at
 least: more of them while one gate runs are no reason to let a version serve unseen."""
@@ -55,6 +61,14 @@ least: more of them while one gate runs are no reason to let a version serve uns
 _WRITES = "a request may change a variable"
 
 _log = structlog.get_logger(__name__)
+
+
+@dataclass
+class _Record:
+    """One record's runs. `request` is None where it is not to be run again."""
+
+    request: bytes | None
+    durations_ns: list[int] = field(default_factory=list)
 
 
 class WarmUpWatch:
@@ -67,7 +81,8 @@ class WarmUpWatch:
         self._is_tolerant = is_tolerant
         self._clock = clock
         self._last_request: bytes | None = None
-        self._durations_ns: list[list[int]] = []
+        self._records: list[_Record] = []
+        self._kept_bytes = 0
         self._faults: list[str] = []
 
     def run(self, warm_up: Callable[[Predict], object]) -> None:
@@ -83,31 +98,84 @@ class WarmUpWatch:
 
     def verdict(self, mode: GateMode) -> GateVerdict:
         """What the warm-up gate says of it."""
-        figures: dict[str, float] = {
-            "record_count": len(self._durations_ns),
-            "fault_count": len(self._faults),
-        }
-        ratio = convergence_ratio(self._durations_ns)
-        if ratio is not None:
-            figures["convergence_ratio"] = ratio
+        figures = {"record_count": len(self._records), "fault_count": len(self._faults)}
         return verdict_of(Gate.WARM_UP, mode, warm_up_faults(self._faults), figures)
+
+    def converge(
+        self, settings: GateSettings, is_cancelled: Callable[[], bool]
+    ) -> GateVerdict | None:
+        """After `run`: runs the records again, in passes over all of them, until their latency has
+        converged, for `convergence_seconds` and CONVERGENCE_PASS_COUNT_MAX at most.
+
+        None where no record was answered. Raises Cancelled.
+        """
+        if not self._durations_ns:
+            return None
+        started_ns = self._clock.now_ns()
+        end_ns = started_ns + round(settings.convergence_seconds * NS_PER_SECOND)
+        ratio_min = settings.convergence_ratio_min
+        pass_count = 0
+        while is_worth_another_pass(self._durations_ns, ratio_min):
+            if pass_count == CONVERGENCE_PASS_COUNT_MAX or self._clock.now_ns() >= end_ns:
+                break
+            if not self._run_pass(end_ns, is_cancelled):
+                break
+            pass_count += 1
+        seconds = seconds_since(self._clock, started_ns)
+        figures = {"pass_count": float(pass_count), "seconds": seconds}
+        return convergence_verdict(self._durations_ns, settings, figures)
+
+    def _run_pass(self, end_ns: int, is_cancelled: Callable[[], bool]) -> bool:
+        """False where nothing was left to run."""
+        left = [record for record in self._records if record.request is not None]
+        for record in left:
+            if is_cancelled():
+                raise Cancelled("warm-up stopped; the version is no longer aspired")
+            self._run_again(record)
+            if self._clock.now_ns() >= end_ns:
+                break
+        return bool(left)
+
+    def _run_again(self, record: _Record) -> None:
+        assert record.request is not None
+        started_ns = self._clock.now_ns()
+        try:
+            self._predict(record.request)
+        except Cancelled:
+            raise
+        except MillpondError:
+            record.request = None  # What is answered only now and then has been answered once.
+        else:
+            record.durations_ns.append(self._clock.now_ns() - started_ns)
+
+    @property
+    def _durations_ns(self) -> list[list[int]]:
+        """Of the records that were answered."""
+        return [record.durations_ns for record in self._records if record.durations_ns]
 
     def _timed_predict(self, request: bytes) -> bytes:
         if request != self._last_request:  # The iterations of a record come one after the other.
-            self._durations_ns.append([])
-            self._last_request = request
+            self._begin_record(request)
+        record = self._records[-1]
         started_ns = self._clock.now_ns()
         try:
-            return self._predict(request)
+            response = self._predict(request)
         except Cancelled:
             raise
         except MillpondError as error:
             if not self._is_tolerant:
                 raise
-            self._faults.append(f"record {len(self._durations_ns)}: {error}")
+            record.request = None
+            self._faults.append(f"record {len(self._records)}: {error}")
             return b""
-        finally:
-            self._durations_ns[-1].append(self._clock.now_ns() - started_ns)
+        record.durations_ns.append(self._clock.now_ns() - started_ns)
+        return response
+
+    def _begin_record(self, request: bytes) -> None:
+        is_kept = self._kept_bytes + len(request) <= REQUEST_BYTES_MAX
+        self._kept_bytes += len(request) if is_kept else 0
+        self._records.append(_Record(request if is_kept else None))
+        self._last_request = request
 
 
 class GateRuns:

@@ -19,11 +19,22 @@ from serving.servable import GateVerdict, ServableId
 from serving.tensor_compare import Comparison, Tolerance
 from serving.tensor_proto import data_type_name
 
-# Between two versions' p99s: a scheduler's tick or a cache miss more or less is no slow model.
+# Between two versions' p99s, or two runs of a record: a scheduler's tick or a cache miss more or less
+# is no slow model.
 LATENCY_NOISE_SECONDS = 0.0002
 
 # Values this near to 0 are 0 to whoever compares relative differences.
 DRIFT_ABSOLUTE_TOLERANCE = 1e-6
+
+# Of one record, before a version is said not to have converged: the first, and three each to compare,
+# of which one may have been interrupted.
+CONVERGENCE_RUN_COUNT_MIN = 7
+
+# To compare at most: what was slow longer ago is over.
+_WINDOW_RUN_COUNT_MAX = 5
+
+# Records are run again while that gains more than a tenth: less is not worth the time of a swap.
+CONVERGENCE_RATIO_ENOUGH = 0.9
 
 # A reason stands in a log line and in a status: the first few faults of a kind name the rest.
 _FAULT_COUNT_MAX = 3
@@ -36,6 +47,7 @@ class Gate(Enum):
     """The gates, in the order in which a version meets them. `GateSettings` has a mode for each."""
 
     WARM_UP = "warm_up"
+    CONVERGENCE = "convergence"
     SIGNATURE = "signature"
     GOLDEN = "golden"
     LATENCY = "latency"
@@ -66,9 +78,17 @@ def verdict_of(
     )
 
 
-def skipped(gate: Gate, mode: GateMode, why: str) -> GateVerdict:
+def skipped(
+    gate: Gate, mode: GateMode, why: str, figures: Mapping[str, float] | None = None
+) -> GateVerdict:
     """Passed, because there is nothing to hold against the version."""
-    return GateVerdict(gate=gate.value, mode=mode.value, is_passed=True, reason=f"skipped: {why}")
+    return GateVerdict(
+        gate=gate.value,
+        mode=mode.value,
+        is_passed=True,
+        reason=f"skipped: {why}",
+        figures=figures or {},
+    )
 
 
 def refusal(servable_id: ServableId, verdicts: Iterable[GateVerdict]) -> FailedPrecondition | None:
@@ -95,17 +115,63 @@ def warm_up_faults(faults: Sequence[str]) -> list[str]:
 
 
 def convergence_ratio(durations_ns: Iterable[Sequence[int]]) -> float | None:
-    """How settled a warm-up left the version: each record's last iteration over the median of those
-    before it, and of that the median over the records.
+    """How settled a warm-up left the version: the median of each record's last runs over that of as
+    many before them, and of that the median over the records.
 
-    Around 1: further iterations would gain nothing. Far below: the last was still gaining. None
-    where no record was iterated. It is told and not judged: by default records run once, and the
-    latency gate looks at what a version that is not warm would be slow in.
+    Around 1: further runs would gain nothing. Far below: the last were still gaining. None where no
+    record was run twice after its first run, which is the one that a warm-up is for.
     """
-    ratios = [
-        record[-1] / max(median(record[:-1]), 1) for record in durations_ns if len(record) > 1
-    ]
+    ratios = [last / max(earlier, 1) for earlier, last in _windows(durations_ns)]
     return median(ratios) if ratios else None
+
+
+def is_worth_another_pass(durations_ns: Sequence[Sequence[int]], ratio_min: float) -> bool:
+    """Whether the records still get faster by being run, or were not run often enough to tell."""
+    return not _is_steady(durations_ns, max(ratio_min, CONVERGENCE_RATIO_ENOUGH))
+
+
+def _is_steady(durations_ns: Sequence[Sequence[int]], ratio_min: float) -> bool:
+    ratio = convergence_ratio(durations_ns)
+    if ratio is None:
+        return False
+    gained_ns = median(earlier - last for earlier, last in _windows(durations_ns))
+    return ratio >= ratio_min or gained_ns <= LATENCY_NOISE_SECONDS * NS_PER_SECOND
+
+
+def convergence_verdict(
+    durations_ns: Sequence[Sequence[int]],
+    settings: GateSettings,
+    figures: Mapping[str, float],
+) -> GateVerdict:
+    """Of the runs of each record, after as many as there was time for. `figures` tell how many.
+
+    Not passed where latency still falls; skipped where too few runs could tell that.
+    """
+    mode, ratio_min = settings.convergence, settings.convergence_ratio_min
+    ratio = convergence_ratio(durations_ns)
+    figures = {**figures, **({} if ratio is None else {"convergence_ratio": ratio})}
+    if _is_steady(durations_ns, ratio_min):
+        return verdict_of(Gate.CONVERGENCE, mode, [], figures)
+    run_count = max(map(len, durations_ns), default=0)
+    if run_count < CONVERGENCE_RUN_COUNT_MIN or ratio is None:
+        why = f"{CONVERGENCE_RUN_COUNT_MIN} runs of a record would tell, and there was time for"
+        return skipped(Gate.CONVERGENCE, mode, f"{why} {run_count} (convergence_seconds)", figures)
+    fault = (
+        f"after {run_count} runs of its records the version still gets faster: the last took "
+        f"{ratio:.3g} of the time of those before, and at least {ratio_min:g} is expected; run them "
+        "more often by convergence_seconds or --num_request_iterations_for_warmup"
+    )
+    return verdict_of(Gate.CONVERGENCE, mode, [fault], figures)
+
+
+def _windows(durations_ns: Iterable[Sequence[int]]) -> list[tuple[float, float]]:
+    """Of each record: the medians of its last runs and of as many before them, (earlier, last)."""
+    windows = []
+    for runs in durations_ns:
+        count = min((len(runs) - 1) // 2, _WINDOW_RUN_COUNT_MAX)
+        if count > 0:
+            windows.append((median(runs[-2 * count : -count]), median(runs[-count:])))
+    return windows
 
 
 # --- Signature ------------------------------------------------------------------------------------

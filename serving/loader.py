@@ -195,11 +195,11 @@ class SavedModelLoader:
         gates = self._settings.gates()
         try:
             self._plane.mark_request_memory_peak()
-            self._warm(servable, gates, progress)
+            verdicts = self._warm(servable, gates, progress)
             if self._settings.arenas is not None:
                 rise_bytes = self._plane.request_memory_peak_rise_bytes()
                 self._settings.arenas.warmed_up(self._id, rise_bytes)
-            pass_gates = partial(self._pass_gates, servable, gates, progress)
+            pass_gates = partial(self._pass_gates, servable, gates, verdicts, progress)
             self._run_stage(progress, LoadStage.GATES, pass_gates)
             if self._settings.is_sealing:
                 self._seal(servable)
@@ -301,15 +301,28 @@ class SavedModelLoader:
                 "drop the version again"
             ) from cause
 
-    def _warm(self, servable: Servable, gates: GateSettings, progress: LoadProgress) -> None:
+    def _warm(
+        self, servable: Servable, gates: GateSettings, progress: LoadProgress
+    ) -> list[GateVerdict]:
+        """The verdicts that may yet refuse the version, once its other gates have spoken."""
+        verdicts: list[GateVerdict] = []
         run = partial(self._run_stage, progress)
-        run(LoadStage.WARM_UP, partial(self._replay_records, servable, gates.warm_up, progress))
+        replay_records = partial(self._replay_records, servable, gates, verdicts, progress)
+        run(LoadStage.WARM_UP, replay_records)
         reservoir = self._settings.reservoir
         if reservoir is not None:
             replay = partial(self._replay_requests, servable, reservoir, progress)
             run(LoadStage.SELF_WARM_UP, replay)
+        return verdicts
 
-    def _replay_records(self, servable: Servable, mode: GateMode, progress: LoadProgress) -> None:
+    def _replay_records(
+        self,
+        servable: Servable,
+        gates: GateSettings,
+        verdicts: list[GateVerdict],
+        progress: LoadProgress,
+    ) -> None:
+        mode = gates.warm_up
         watch = WarmUpWatch(
             partial(self._answer, servable.predict),
             is_tolerant=mode is not GateMode.ENFORCE,
@@ -327,6 +340,12 @@ class SavedModelLoader:
         finally:
             if mode is not GateMode.OFF and not progress.cancellation.is_cancelled:
                 self._tell(watch.verdict(mode), progress)
+        # What a record asked for once, or as often as a flag says, must not happen more often.
+        if gates.convergence is not GateMode.OFF and not servable.may_write_variables:
+            verdict = watch.converge(gates, lambda: progress.cancellation.is_cancelled)
+            if verdict is not None:
+                self._tell(verdict, progress)
+                verdicts.append(verdict)
 
     def _replay_requests(
         self, servable: Servable, reservoir: RequestReservoir, progress: LoadProgress
@@ -356,8 +375,16 @@ class SavedModelLoader:
             first_error=result.first_error,
         )
 
-    def _pass_gates(self, servable: Servable, gates: GateSettings, progress: LoadProgress) -> None:
-        """All of them, so that the verdict is whole. FailedPrecondition where one says no."""
+    def _pass_gates(
+        self,
+        servable: Servable,
+        gates: GateSettings,
+        verdicts: list[GateVerdict],
+        progress: LoadProgress,
+    ) -> None:
+        """All of them, so that the verdict is whole. FailedPrecondition where one says no, or one of
+        `verdicts`, which were there before.
+        """
         subject = GateSubject(
             directory=self._directory,
             candidate=servable,
@@ -371,7 +398,6 @@ class SavedModelLoader:
             is_cancelled=lambda: progress.cancellation.is_cancelled,
             clock=self._clock,
         )
-        verdicts = []
         for verdict in runs.run():
             self._tell(verdict, progress)
             verdicts.append(verdict)

@@ -41,6 +41,11 @@ class GateSettings:
     signature: GateMode = GateMode.WARN
     # A record of the version's own warm-up file that fails, as in TensorFlow Serving.
     warm_up: GateMode = GateMode.ENFORCE
+    # Whether further runs of those records would still make the version faster. They are run again
+    # for so long; the last runs then take at least this share of the time of the ones before.
+    convergence: GateMode = GateMode.WARN
+    convergence_ratio_min: float = 0.5
+    convergence_seconds: float = 1.0
     # p99 of the answers to the same requests, over the predecessor's. Wide: a swap is no bench.
     latency: GateMode = GateMode.WARN
     latency_ratio_max: float = 3.0

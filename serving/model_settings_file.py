@@ -30,6 +30,8 @@ else:
 # Of numbers that have a largest value that makes sense; none makes sense below 0.
 _MAXIMA = {
     "keep_previous_seconds": 1_000_000_000.0,
+    "convergence_ratio_min": 1.0,
+    "convergence_seconds": 3_600.0,
     "shadow_seconds": 86_400.0,
     "drift_share_max": 1.0,
 }

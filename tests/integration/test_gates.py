@@ -11,6 +11,7 @@ import pytest
 
 from serving import ModelServer
 from serving.client import Client
+from serving.clock import NS_PER_SECOND, SystemClock
 from serving.errors import StatusCode
 from serving.protos import predict_pb2
 from serving.servable import AVAILABLE, END
@@ -255,6 +256,62 @@ def test_gates_that_warn_tell_and_let_the_version_serve(
         ("signature", "warning"),
         ("golden", "warning"),
     ]
+
+
+# --- Convergence ----------------------------------------------------------------------------------
+
+# From the export to when the version below is as fast as any, and the share of what is left of that
+# which each of its runs takes. Its records are run for seven seconds: six runs more than the first
+# where its load begins at once, and not to the end where it begins seven seconds later.
+FASTER_SECONDS = 15.0
+RUN_RATIO = 0.1
+
+
+def export_that_gets_faster(directory: Path) -> Path:
+    import tensorflow as tf
+
+    fast_at = SystemClock().wall_ns() / NS_PER_SECOND + FASTER_SECONDS
+
+    def serving_default(x: Any) -> dict[str, Any]:
+        now = tf.timestamp()
+        end = now + (fast_at - now) * RUN_RATIO
+        turns = tf.while_loop(
+            lambda turn: tf.timestamp() < end, lambda turn: (turn + 1,), (tf.constant(0, tf.int64),)
+        )
+        with tf.control_dependencies(turns):
+            return {"y": x * 2}
+
+    signature = tf.function(serving_default).get_concrete_function(
+        x=tf.TensorSpec([None], tf.float32, "x")
+    )
+    tf.saved_model.save(tf.Module(), str(directory), signatures={"serving_default": signature})
+    return let_settle(directory)
+
+
+def test_version_that_gets_faster_all_the_time_ends_where_that_is_enforced(
+    start_gated: StartGated, exports: dict[str, Path], base_path: Path, tmp_path: Path
+):
+    drop(exports["doubles"], base_path, 1)
+    server = start_gated(convergence="enforce", convergence_seconds=7.0, convergence_ratio_min=0.9)
+    server.wait_until_available("gated", 1)
+    with Client(server.target) as client:
+        faster = export_that_gets_faster(tmp_path / "faster")
+        drop_with(faster, base_path, 2, record(X))
+        assert_refused(server, client, "convergence", "still gets faster")
+
+
+def test_records_of_a_steady_version_are_run_until_that_is_seen(
+    start_gated: StartGated, exports: dict[str, Path], base_path: Path
+):
+    drop_with(exports["doubles"], base_path, 1, record(X), record(X * 2))
+    server = start_gated()
+    server.wait_until_available("gated", 1)
+    with Client(server.target) as client:
+        (version,) = client.describe_models()["gated"]["versions"]
+    (verdict,) = [item for item in version["verdicts"] if item["gate"] == "convergence"]
+    assert verdict["is_passed"]
+    assert verdict["mode"] == "warn"
+    assert verdict["figures"]["pass_count"] >= 2
 
 
 @pytest.mark.parametrize(("mode", "state"), [("off", AVAILABLE), ("enforce", END)])

@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from serving.errors import Cancelled, DataLoss, InvalidArgument
-from serving.gate_runs import REQUEST_COUNT_MAX, RESTART_COUNT_MAX, GateRuns, WarmUpWatch
+from serving.gate_runs import (
+    CONVERGENCE_PASS_COUNT_MAX,
+    REQUEST_COUNT_MAX,
+    RESTART_COUNT_MAX,
+    GateRuns,
+    WarmUpWatch,
+)
 from serving.gate_trials import TIME_BUDGET_SECONDS, GateSubject
 from serving.loader import statuses_as_errors
 from serving.model_settings import GateMode, GateSettings
@@ -19,7 +25,9 @@ from warmup.prediction_log import WARM_UP_FILE, Log, write_logs
 
 OFF, WARN, ENFORCE = GateMode.OFF, GateMode.WARN, GateMode.ENFORCE
 
-ALL_OFF = dict.fromkeys(("signature", "warm_up", "latency", "golden", "drift", "shadow"), OFF)
+ALL_OFF = dict.fromkeys(
+    ("signature", "warm_up", "convergence", "latency", "golden", "drift", "shadow"), OFF
+)
 
 Respond = Callable[[bytes], bytes]
 
@@ -557,23 +565,102 @@ def replay(numbers: list[float], iterations: int, predict: Callable[[bytes], byt
             predict(request(number))
 
 
-def test_watch_tells_how_the_latency_of_the_records_has_converged():
-    clock = FakeClock()
-    seconds = iter([0.8, 0.4, 0.2, 0.1] * 2)
+def slow_at_first(clock: FakeClock, *seconds: float) -> Respond:
+    """Takes `seconds` at one run after the other, then always as long as at the last."""
+    left = list(seconds)
 
     def respond(serialized: bytes) -> bytes:
-        clock.advance(next(seconds))
+        clock.advance(left.pop(0) if len(left) > 1 else left[0])
         return response(1)
 
-    watched = watch(respond, clock, is_tolerant=False)
+    return respond
+
+
+def converged(
+    respond: Respond, clock: FakeClock, numbers: list[float], iterations: int = 1, **how: Any
+) -> GateVerdict | None:
+    watched = watch(respond, clock, is_tolerant=True)
+    watched.run(partial(replay, numbers, iterations))
+    return watched.converge(GateSettings(**how), lambda: False)
+
+
+def test_watch_counts_the_records_and_their_faults():
+    watched = watch(answers(), FakeClock(), is_tolerant=False)
     watched.run(partial(replay, [1, 2], 4))
     verdict = watched.verdict(ENFORCE)
     assert (verdict.gate, verdict.mode, verdict.is_passed) == ("warm_up", "enforce", True)
+    assert verdict.figures == {"record_count": 2, "fault_count": 0}
+
+
+def test_watch_runs_the_records_again_until_their_latency_has_converged():
+    clock = FakeClock()
+    # Once each, then passes over both: 0.2, 0.1 | 0.01, 0.01 | 0.01, 0.01.
+    respond = slow_at_first(clock, 0.4, 0.4, 0.2, 0.1, 0.01)
+    verdict = converged(respond, clock, [1, 2])
+    assert verdict is not None
+    assert (verdict.gate, verdict.mode, verdict.is_passed) == ("convergence", "warn", True)
+    assert verdict.reason == ""
+    # After two passes the last took a tenth of the one before, after three as long.
     assert verdict.figures == {
-        "record_count": 2,
-        "fault_count": 0,
-        "convergence_ratio": pytest.approx(0.25),
+        "pass_count": 3,
+        "seconds": pytest.approx(0.34),
+        "convergence_ratio": pytest.approx(1),
     }
+
+
+def test_watch_runs_nothing_again_where_the_iterations_of_the_replay_have_converged():
+    clock = FakeClock()
+    verdict = converged(slow_at_first(clock, 0.4, 0.1), clock, [1], iterations=3)
+    assert verdict is not None
+    assert (verdict.figures["pass_count"], verdict.figures["convergence_ratio"]) == (0, 1)
+
+
+def test_watch_gives_up_on_a_version_that_gets_faster_all_the_time():
+    clock = FakeClock()
+    respond = slow_at_first(clock, *(60 * 0.7**run for run in range(100)))
+    verdict = converged(respond, clock, [1], convergence_seconds=3600.0, convergence=ENFORCE)
+    assert verdict is not None
+    assert (verdict.mode, verdict.is_passed) == ("enforce", False)
+    assert "after 33 runs of its records the version still gets faster" in verdict.reason
+    assert verdict.figures["pass_count"] == CONVERGENCE_PASS_COUNT_MAX
+
+
+def test_watch_of_a_version_too_slow_to_be_run_often_says_nothing_against_it():
+    clock = FakeClock()
+    verdict = converged(slow_at_first(clock, 8, 4, 0.5, 0.4, 0.1), clock, [1, 2])
+    assert verdict is not None
+    assert verdict.is_passed
+    assert verdict.reason.startswith("skipped: 7 runs")
+    # The budget is looked at after each run, not after a pass.
+    assert verdict.figures["seconds"] < 2
+
+
+def test_watch_without_records_has_nothing_to_say_of_convergence():
+    clock = FakeClock()
+    assert converged(answers(), clock, []) is None
+    assert converged(refuses(3, "bad input"), clock, [1, 2]) is None
+
+
+def test_watch_leaves_out_a_record_that_fails_when_it_is_run_again():
+    clock, numbers = FakeClock(), list[float]()
+
+    def respond(serialized: bytes) -> bytes:
+        numbers.append(number_of(serialized))
+        clock.advance(0.01)
+        if numbers.count(2) > 1:
+            raise StatusError(3, "not twice")
+        return response(1)
+
+    verdict = converged(respond, clock, [2])
+    assert verdict is not None
+    assert (verdict.is_passed, numbers) == (True, [2, 2])
+
+
+def test_watch_that_is_cancelled_runs_no_record_again():
+    watched = watch(answers(), FakeClock(), is_tolerant=False)
+    watched.run(partial(replay, [1], 1))
+    with pytest.raises(Cancelled):
+        watched.converge(GateSettings(), lambda: True)
 
 
 def test_watch_that_is_tolerant_goes_on_and_names_the_record():

@@ -1,5 +1,6 @@
 import math
 from collections.abc import Mapping
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,10 +14,12 @@ from serving.gates import (
     Gate,
     Latency,
     convergence_ratio,
+    convergence_verdict,
     drift_faults,
     drift_figures,
     golden_faults,
     golden_figures,
+    is_worth_another_pass,
     latency_faults,
     latency_figures,
     mode_of,
@@ -29,7 +32,7 @@ from serving.gates import (
 )
 from serving.model_settings import GateMode, GateSettings
 from serving.protos import get_model_metadata_pb2, meta_graph_pb2, types_pb2
-from serving.servable import ServableId
+from serving.servable import GateVerdict, ServableId
 from serving.tensor_compare import Comparison
 
 FLOAT, INT64 = types_pb2.DT_FLOAT, types_pb2.DT_INT64
@@ -103,17 +106,129 @@ def test_warm_up_faults_show_the_first_few_and_count_the_others():
     [
         ([], None),
         ([[100], [100]], None),
-        ([[100, 100]], 1.0),
-        ([[400, 200, 100, 50]], 0.25),
+        # The first run is the one that a warm-up is for.
+        ([[900, 100]], None),
+        ([[900, 100, 100]], 1.0),
+        ([[900, 100, 50]], 0.5),
+        # Of an odd number, the first of the warm ones is left out.
+        ([[900, 800, 100, 50]], 0.5),
+        ([[900, 8, 8, 800, 8, 8, 8]], 1.0),
         # The median over the records: one that was interrupted says nothing of the version.
-        ([[100, 100], [100, 900], [100, 100]], 1.0),
-        ([[0, 0]], 0.0),
+        ([[1, 100, 100], [1, 900, 100], [1, 100, 100]], 1.0),
+        ([[0, 0, 0]], 0.0),
     ],
 )
-def test_convergence_is_the_last_iteration_over_the_ones_before(
+def test_convergence_is_the_last_runs_over_the_ones_before(
     durations_ns: list[list[int]], ratio: float | None
 ):
     assert convergence_ratio(durations_ns) == ratio
+
+
+def convergence(durations_ns: list[list[int]], **how: Any) -> GateVerdict:
+    return convergence_verdict(durations_ns, GateSettings(**how), {})
+
+
+def milliseconds(*runs: float) -> list[int]:
+    return [round(run * 1e6) for run in runs]
+
+
+def test_convergence_of_a_version_that_still_gets_faster_is_not_passed():
+    verdict = convergence([milliseconds(90, 64, 32, 16, 8, 4, 2)], convergence=ENFORCE)
+    assert (verdict.gate, verdict.mode, verdict.is_passed) == ("convergence", "enforce", False)
+    assert "the last took 0.125 of the time of those before, and at least 0.5" in verdict.reason
+    assert verdict.figures["convergence_ratio"] == 0.125
+
+
+def test_convergence_of_too_few_runs_is_skipped():
+    verdict = convergence([milliseconds(90, 64, 32, 16, 8, 4)])
+    assert verdict.is_passed
+    assert verdict.reason.startswith("skipped: 7 runs of a record would tell, and there was time")
+
+
+def test_convergence_of_what_is_fast_anyway_is_passed():
+    assert convergence([milliseconds(9, 0.2, 0.2, 0.2, 0.01, 0.01, 0.01)]).is_passed
+
+
+def test_convergence_that_is_expected_of_nobody_is_passed():
+    runs = [milliseconds(90, 64, 32, 16, 8, 4, 2)]
+    assert not convergence(runs).is_passed
+    assert convergence(runs, convergence_ratio_min=0.0).is_passed
+
+
+def test_convergence_after_many_slow_runs_is_passed_once_they_are_long_ago():
+    assert convergence([milliseconds(*[80] * 20, *[9] * 8)]).is_passed
+    assert not convergence([milliseconds(*[80] * 20, *[9] * 3)]).is_passed
+
+
+@given(
+    steady=st.integers(1, 10**9),
+    run_count=st.integers(7, 20),
+    cold=st.integers(0, 10**12),
+    outlier=st.tuples(st.integers(1, 100), st.integers(0, 10**12)),
+)
+def test_convergence_of_a_steady_version_is_passed_whatever_one_run_took(
+    steady: int, run_count: int, cold: int, outlier: tuple[int, int]
+):
+    runs = [cold, *[steady] * (run_count - 1)]
+    where, took = outlier
+    runs[where % run_count] = took
+    assert convergence([runs]).is_passed
+
+
+@given(
+    last_ns=st.integers(10**6, 10**9),
+    factor=st.floats(1.5, 10),
+    run_count=st.integers(7, 20),
+    record_count=st.integers(1, 5),
+)
+def test_convergence_of_a_version_that_gains_at_every_run_is_never_passed(
+    last_ns: int, factor: float, run_count: int, record_count: int
+):
+    runs = [round(last_ns * factor ** (run_count - index)) for index in range(run_count)]
+    assert not convergence([runs] * record_count).is_passed
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 10**9), min_size=1, max_size=12), max_size=6),
+    st.floats(0, 1),
+    st.randoms(use_true_random=False),
+)
+def test_convergence_is_the_same_in_whatever_order_the_records_are(
+    durations_ns: list[list[int]], ratio_min: float, random: Random
+):
+    shuffled = random.sample(durations_ns, len(durations_ns))
+    one, other = (
+        convergence(records, convergence_ratio_min=ratio_min)
+        for records in (durations_ns, shuffled)
+    )
+    assert (one.is_passed, one.reason) == (other.is_passed, other.reason)
+    assert is_worth_another_pass(durations_ns, ratio_min) == is_worth_another_pass(
+        shuffled, ratio_min
+    )
+
+
+@pytest.mark.parametrize(
+    ("runs", "is_worth"),
+    [
+        ([milliseconds(9)], True),
+        ([milliseconds(9, 4)], True),
+        ([milliseconds(9, 4, 4)], False),
+        ([milliseconds(9, 4, 8)], False),
+        ([milliseconds(9, 4, 3.7)], False),
+        ([milliseconds(9, 4, 3.5)], True),
+        # Below what is noise.
+        ([milliseconds(9, 0.2, 0.1)], False),
+        # Of most records.
+        ([milliseconds(9, 4, 3), milliseconds(9, 4, 4), milliseconds(9, 4, 4)], False),
+    ],
+)
+def test_another_pass_is_worth_its_time_while_it_gains(runs: list[list[int]], is_worth: bool):
+    assert is_worth_another_pass(runs, 0.5) == is_worth
+
+
+def test_another_pass_is_worth_its_time_while_more_is_expected():
+    runs = [milliseconds(9, 4, 3.7)]
+    assert is_worth_another_pass(runs, 0.95)
 
 
 # --- Signature ------------------------------------------------------------------------------------

@@ -127,7 +127,8 @@ def test_loader_warms_up_what_is_not_yet_published(version: Path) -> None:
         assert directory == version
         answers.append(predict(b"record"))
 
-    make_loader(version, plane, warm_up=warm_up).load(FakeProgress())
+    gates = GateSettings(convergence=OFF)
+    make_loader(version, plane, warm_up=warm_up, gates=lambda: gates).load(FakeProgress())
     assert answers == [b"answer"]
     assert plane.servables[0].predicted == [b"record"]
     assert not plane.servables[0].is_published
@@ -476,7 +477,7 @@ def test_loader_record_that_fails_and_is_not_enforced_lets_the_others_run(
     version: Path, mode: GateMode, events: list[str]
 ) -> None:
     plane, progress = FakePlane(), FakeProgress()
-    gates = GateSettings(warm_up=mode)
+    gates = GateSettings(warm_up=mode, convergence=OFF)
     with capture_logs() as logs:
         make_loader(version, plane, warm_up=refuse_bad(plane), gates=lambda: gates).load(progress)
     assert plane.servables[0].predicted == [b"good", b"bad", b"good too"]
@@ -493,6 +494,52 @@ def test_loader_record_that_fails_ends_the_load_and_the_verdict_says_why(version
     assert [(verdict.gate, verdict.is_passed) for verdict in progress.verdicts] == [
         ("warm_up", False)
     ]
+
+
+def load_of_one_that_gets_faster(
+    version: Path, plane: FakePlane, progress: FakeProgress, mode: GateMode
+) -> None:
+    """Each run of its one warm-up record takes three quarters of the one before."""
+    clock = FakeClock()
+
+    def warm_up(directory: Path, predict: Predict, is_cancelled: IsCancelled) -> None:
+        servable, left_seconds = plane.servables[-1], [64 * 0.75**run for run in range(100)]
+
+        def respond(request: bytes) -> bytes:
+            clock.advance(left_seconds.pop(0))
+            return b"answer"
+
+        servable.respond = respond
+        predict(b"record")
+
+    gates = GateSettings(convergence=mode, convergence_seconds=300)
+    make_loader(version, plane, clock, warm_up=warm_up, gates=lambda: gates).load(progress)
+
+
+def test_loader_refuses_an_enforced_version_that_gets_faster_all_the_time(version: Path) -> None:
+    plane, progress = FakePlane(), FakeProgress()
+    with pytest.raises(FailedPrecondition, match="gate 'convergence': after 33 runs"):
+        load_of_one_that_gets_faster(version, plane, progress, ENFORCE)
+    assert plane.servables[0].is_destroyed
+    # The other gates are looked at first.
+    assert [verdict.gate for verdict in progress.verdicts] == ["warm_up", "convergence", "golden"]
+
+
+@pytest.mark.parametrize(("mode", "run_count"), [(WARN, 33), (OFF, 1)])
+def test_loader_serves_one_that_gets_faster_where_that_is_not_enforced(
+    version: Path, mode: GateMode, run_count: int
+) -> None:
+    plane = FakePlane()
+    load_of_one_that_gets_faster(version, plane, FakeProgress(), mode)
+    assert not plane.servables[0].is_destroyed
+    assert len(plane.servables[0].predicted) == run_count
+
+
+def test_loader_repeats_no_record_that_may_change_a_variable(version: Path) -> None:
+    plane = FakePlane()
+    plane.may_write_variables = True
+    load_of_one_that_gets_faster(version, plane, FakeProgress(), ENFORCE)
+    assert plane.servables[0].predicted == [b"record"]
 
 
 def test_loader_cancelled_warm_up_has_no_verdict(version: Path) -> None:
