@@ -10,8 +10,8 @@ packages_of() {
   case "$1" in
     build) echo "python3-venv python3-dev g++ cmake ninja-build ccache libgrpc++-dev libjemalloc-dev libre2-dev
                  libssl-dev zlib1g-dev libc-ares-dev" ;;
-    # libjemalloc2 is preloaded by the server under test.
-    test) echo "libgtest-dev libgmock-dev libjemalloc2" ;;
+    # libjemalloc2 is preloaded by the server under test; prometheus scrapes it and brings promtool.
+    test) echo "libgtest-dev libgmock-dev libjemalloc2 prometheus" ;;
     lint) echo "clang-format-14 clang-tidy-14" ;;
     bench) echo "nghttp2-client libjemalloc2" ;;
     # What the built module links against, and nothing that compiles.
@@ -42,8 +42,21 @@ if [ "$(id -u)" -ne 0 ]; then
   exit 1
 fi
 
+# Debian starts the daemons that it installs unless this file forbids it: tests start their own.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+  trap 'rm -f "$policy"' EXIT
+  printf '#!/bin/sh\nexit 101\n' >"$policy"
+  chmod +x "$policy"
+fi
+
 export DEBIAN_FRONTEND=noninteractive
 echo "Installing Debian packages: ${missing[*]}"
 # A broken third-party source must not stop us: whether the packages can be had is what the next line finds out.
 apt-get update -qq || echo "apt-get update failed; going on with the lists that are there" >&2
 apt-get install -qq -y --no-install-recommends -o Dpkg::Use-Pty=0 "${missing[@]}" >/dev/null
+
+# Nor at the next boot.
+case " ${missing[*]} " in
+  *" prometheus "*) systemctl disable --quiet prometheus.service 2>/dev/null || true ;;
+esac

@@ -1,0 +1,338 @@
+"""Every metric that Millpond exposes: name, kind, unit, labels and meaning.
+
+The one source: the collector fills these families and no others, and a test holds the table of
+docs/observability.md to it. `python -m serving.monitoring.metric_families` prints what stands there.
+
+Values only. Unless its help says otherwise, a metric with the label `version` has a series from the
+load of the version to 10 minutes after its end (ENDED_SECONDS_MAX).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["counter", "gauge", "histogram", "summary", "info", "unknown"]
+"""As in OpenMetrics. `unknown`: a counter whose name is not ours to end in `_total`."""
+
+ENDED_SECONDS_MAX = 600.0
+"""How long the series of a version outlive it: its last scrape interval and whoever looks at the swap
+have long passed, and they would grow with every swap."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricFamily:
+    """One metric as scrapers see it. `unit` is that of the values, empty where they count things."""
+
+    name: str
+    kind: Kind
+    help: str
+    unit: str = ""
+    labels: tuple[str, ...] = ()
+
+    @property
+    def base_name(self) -> str:
+        """The name as OpenMetrics and prometheus_client have it: without the kind's suffix."""
+        suffix = {"counter": "_total", "info": "_info"}.get(self.kind, "")
+        return self.name.removesuffix(suffix)
+
+
+_METHOD_LABELS = ("model", "version", "method")
+_VERSION_LABELS = ("model", "version")
+
+# --- Requests ---------------------------------------------------------------------------------------
+
+REQUESTS = MetricFamily(
+    name="serving_requests_total",
+    kind="counter",
+    labels=(*_METHOD_LABELS, "code"),
+    help="Requests that ended, by gRPC status code. Those that found no version have an empty model and "
+    "version.",
+)
+REQUEST_LATENCY = MetricFamily(
+    name="serving_request_latency_seconds",
+    kind="histogram",
+    unit="seconds",
+    labels=(*_METHOD_LABELS, "code"),
+    help="From gRPC's notice of a request to its reply's bytes. Edges a quarter apart, from 10 "
+    "microseconds to 10 seconds, failures and expired deadlines included.",
+)
+REQUEST_LATENCY_QUANTILES = MetricFamily(
+    name="serving_request_latency_quantile_seconds",
+    kind="summary",
+    unit="seconds",
+    labels=(*_METHOD_LABELS, "quantile"),
+    help="Latency quantiles of the last 10 seconds, of all codes, within 0.8 %; quantile 1 is the slowest "
+    "request. No series while there was no request.",
+)
+REQUEST_PHASE = MetricFamily(
+    name="serving_request_phase_seconds",
+    kind="summary",
+    unit="seconds",
+    labels=(*_METHOD_LABELS, "phase", "quantile"),
+    help="What a request's latency is made of: phases queue, decode, run and encode. Sum and count since "
+    "the version was loaded, quantiles of the last 10 seconds.",
+)
+REQUESTS_IN_FLIGHT = MetricFamily(
+    name="serving_requests_in_flight",
+    kind="gauge",
+    labels=_VERSION_LABELS,
+    help="Requests that hold the version at the moment.",
+)
+
+# --- Versions ---------------------------------------------------------------------------------------
+
+SERVABLE_STATE = MetricFamily(
+    name="serving_servable_state",
+    kind="gauge",
+    labels=(*_VERSION_LABELS, "state"),
+    help="1 for the state that the version is in, 0 for the others.",
+)
+SERVABLE_HEALTH = MetricFamily(
+    name="serving_servable_health",
+    kind="gauge",
+    labels=(*_VERSION_LABELS, "code"),
+    help="1 with the gRPC status code of what the version's last load or unload met; OK where nothing.",
+)
+FAILED_LOADS = MetricFamily(
+    name="serving_servable_failed_loads",
+    kind="gauge",
+    labels=_VERSION_LABELS,
+    help="How often the version's load has failed since it was found, retries included.",
+)
+LOAD_STAGE = MetricFamily(
+    name="serving_load_stage_seconds",
+    kind="gauge",
+    unit="seconds",
+    labels=(*_VERSION_LABELS, "stage"),
+    help="How long each stage of the version's last load took.",
+)
+UNLOAD_STAGE = MetricFamily(
+    name="serving_unload_stage_seconds",
+    kind="gauge",
+    unit="seconds",
+    labels=(*_VERSION_LABELS, "stage"),
+    help="How long each stage of the version's unload took.",
+)
+GATE_PASSED = MetricFamily(
+    name="serving_gate_passed",
+    kind="gauge",
+    labels=(*_VERSION_LABELS, "gate", "mode"),
+    help="Verdict of a gate: 1 passed, 0 not. In mode enforce, 0 means that the version is not served.",
+)
+SWAPS = MetricFamily(
+    name="serving_swaps_total",
+    kind="counter",
+    labels=("model", "result"),
+    help="How changes of what answers a model's requests ended: published, load_failed, refused (by a "
+    "gate), cancelled, rolled_back, promoted, unloaded.",
+)
+ROUTING_SHARE = MetricFamily(
+    name="serving_routing_share_ratio",
+    kind="gauge",
+    unit="ratio",
+    labels=_VERSION_LABELS,
+    help="Share of the requests that name neither version nor label: the default version's, and a "
+    "canary's. Other versions have no series.",
+)
+RESERVOIR_REQUESTS = MetricFamily(
+    name="serving_reservoir_requests",
+    kind="gauge",
+    labels=("model",),
+    help="Recent live requests kept for the self-warm-up and the gates of the model's next version.",
+)
+RESERVOIR_BYTES = MetricFamily(
+    name="serving_reservoir_bytes",
+    kind="gauge",
+    unit="bytes",
+    labels=("model",),
+    help="Bytes of the requests that are kept.",
+)
+
+# --- Memory -----------------------------------------------------------------------------------------
+
+
+def _arena(kind: str, meaning: str) -> MetricFamily:
+    return MetricFamily(
+        name=f"serving_arena_{kind}_bytes",
+        kind="gauge",
+        unit="bytes",
+        labels=_VERSION_LABELS,
+        help=f"Of the slab of an AVAILABLE version: {meaning}",
+    )
+
+
+ARENA_ALLOCATED = _arena("allocated", "parameters and what else is live.")
+ARENA_ACTIVE_UNUSED = _arena("active_unused", "rounding, in pages that hold live blocks.")
+ARENA_RETAINED = _arena("retained", "freed, and kept by the arena.")
+ARENA_UNUSED = _arena("unused", "never handed out.")
+ARENA_SLAB = _arena("slab", "its size: the sum of allocated, active_unused, retained and unused.")
+ARENA_RESIDENT = _arena("resident", "what has memory behind it.")
+
+
+def _slabs(kind: str, meaning: str) -> MetricFamily:
+    return MetricFamily(name=f"serving_slab_{kind}", kind="gauge", help=meaning)
+
+
+def _slab_bytes(kind: str, meaning: str) -> MetricFamily:
+    return MetricFamily(name=f"serving_slab_{kind}_bytes", kind="gauge", unit="bytes", help=meaning)
+
+
+SLABS_IN_USE = _slabs("in_use", "Slabs that versions lie on.")
+SLABS_SPARE = _slabs("spare", "Slabs that wait for the next versions.")
+SLABS_QUARANTINED = _slabs("quarantined", "Slabs of versions that leaked: never used again.")
+SLAB_IN_USE_BYTES = _slab_bytes("in_use", "Reserved by the slabs that versions lie on.")
+SLAB_SPARE_BYTES = _slab_bytes("spare", "Reserved by the slabs that wait.")
+SLAB_SPARE_RESIDENT_BYTES = _slab_bytes(
+    "spare_resident", "Of the slabs that wait: has memory behind it."
+)
+SLAB_SURPLUS_BYTES = _slab_bytes("surplus_resident", "On its way back to the system.")
+SLAB_QUARANTINED_BYTES = _slab_bytes("quarantined", "Reserved by slabs that are never used again.")
+
+REQUEST_MEMORY_IN_USE = MetricFamily(
+    name="serving_request_memory_in_use_bytes",
+    kind="gauge",
+    unit="bytes",
+    help="Held by TensorFlow's allocator: tensors of requests, and parameters that lie in no arena.",
+)
+REQUEST_MEMORY_PEAK = MetricFamily(
+    name="serving_request_memory_peak_bytes",
+    kind="gauge",
+    unit="bytes",
+    help="The most that was held at once since the start.",
+)
+REQUEST_MEMORY_ALLOCATIONS = MetricFamily(
+    name="serving_request_memory_allocations_total",
+    kind="counter",
+    help="Blocks that TensorFlow's allocator gave out.",
+)
+
+# --- The process ------------------------------------------------------------------------------------
+
+PAGE_FAULTS = MetricFamily(
+    name="serving_process_page_faults_total",
+    kind="counter",
+    labels=("kind",),
+    help="Page faults of the process: minor (no disk), major (read from disk).",
+)
+CONFIG_CHANGES = MetricFamily(
+    name="serving_config_changes_total",
+    kind="counter",
+    labels=("result",),
+    help="Changes of the configuration while the server runs: applied, refused.",
+)
+BUILD = MetricFamily(
+    name="serving_build_info",
+    kind="info",
+    labels=("version", "tensorflow", "grpc", "jemalloc", "allocator"),
+    help="1, with the versions of Millpond and of what it is built with.",
+)
+
+
+def _process(name: str, kind: Kind, unit: str, meaning: str) -> MetricFamily:
+    """As prometheus_client's ProcessCollector writes it."""
+    return MetricFamily(name=f"process_{name}", kind=kind, unit=unit, help=meaning)
+
+
+PROCESS_FAMILIES = (
+    _process("virtual_memory_bytes", "gauge", "bytes", "Virtual memory size in bytes."),
+    _process("resident_memory_bytes", "gauge", "bytes", "Resident memory size in bytes."),
+    _process(
+        *("start_time_seconds", "gauge", "seconds"),
+        "Start time of the process since unix epoch in seconds.",
+    ),
+    _process(
+        *("cpu_seconds_total", "counter", "seconds"),
+        "Total user and system CPU time spent in seconds.",
+    ),
+    _process("open_fds", "gauge", "", "Number of open file descriptors."),
+    _process("max_fds", "gauge", "", "Maximum number of open file descriptors."),
+)
+"""prometheus_client's own, of the standard names that every exporter has."""
+
+# --- By TensorFlow Serving's names --------------------------------------------------------------------
+
+
+def _tensorflow_serving(
+    name: str, kind: Kind, unit: str, labels: str, meaning: str
+) -> MetricFamily:
+    return MetricFamily(
+        name=f":tensorflow:serving:{name}",
+        kind=kind,
+        unit=unit,
+        labels=tuple(labels.split()),
+        help=f"As in TensorFlow Serving: {meaning}",
+    )
+
+
+TFS_REQUEST_COUNT = _tensorflow_serving(
+    *("request_count", "unknown", "", "model_name status"),
+    "predict, classify and regress requests by status; an empty model_name for models unknown here.",
+)
+TFS_REQUEST_LATENCY = _tensorflow_serving(
+    *("request_latency", "histogram", "microseconds", "model_name API entrypoint"),
+    "microseconds that successful requests took.",
+)
+TFS_RUNTIME_LATENCY = _tensorflow_serving(
+    *("runtime_latency", "histogram", "microseconds", "model_name API runtime"),
+    "microseconds in the session; here also of runs that failed.",
+)
+TFS_WARMUP_LATENCY = _tensorflow_serving(
+    *("model_warmup_latency", "histogram", "microseconds", "model_path status"),
+    "microseconds that the warm-up of a version took; here until 10 minutes after its end.",
+)
+
+TENSORFLOW_SERVING_FAMILIES = (
+    TFS_REQUEST_COUNT,
+    TFS_REQUEST_LATENCY,
+    TFS_RUNTIME_LATENCY,
+    TFS_WARMUP_LATENCY,
+)
+
+LEFT_OUT = {
+    ":tensorflow:serving:request_example_counts": "examples are not counted: that would be a look into "
+    "every request's tensors",
+    ":tensorflow:serving:request_example_count_total": "the same",
+    ":tensorflow:serving:request_log_count": "there is no request log",
+    ":tensorflow:serving:model_warmup_records_read": "the records replayed are in the log",
+    ":tensorflow:serving:mlmd_map": "its value means nothing in TensorFlow Serving either",
+    ":tensorflow:serving:batching_session:*": "there is no batching",
+    ":tensorflow:core:*, :tensorflow:cc:saved_model:*": "TensorFlow's own counters; serving_load_stage_seconds "
+    "says more of a load",
+}
+"""Metrics of TensorFlow Serving that are not exposed, and why."""
+
+FAMILIES: tuple[MetricFamily, ...] = (
+    *(REQUESTS, REQUEST_LATENCY, REQUEST_LATENCY_QUANTILES, REQUEST_PHASE, REQUESTS_IN_FLIGHT),
+    *(SERVABLE_STATE, SERVABLE_HEALTH, FAILED_LOADS, LOAD_STAGE, UNLOAD_STAGE, GATE_PASSED),
+    *(SWAPS, ROUTING_SHARE, RESERVOIR_REQUESTS, RESERVOIR_BYTES),
+    *(ARENA_ALLOCATED, ARENA_ACTIVE_UNUSED, ARENA_RETAINED, ARENA_UNUSED),
+    *(ARENA_SLAB, ARENA_RESIDENT),
+    *(SLABS_IN_USE, SLABS_SPARE, SLABS_QUARANTINED, SLAB_IN_USE_BYTES, SLAB_SPARE_BYTES),
+    *(SLAB_SPARE_RESIDENT_BYTES, SLAB_SURPLUS_BYTES, SLAB_QUARANTINED_BYTES),
+    *(REQUEST_MEMORY_IN_USE, REQUEST_MEMORY_PEAK, REQUEST_MEMORY_ALLOCATIONS),
+    *(PAGE_FAULTS, CONFIG_CHANGES, BUILD, *PROCESS_FAMILIES),
+    *TENSORFLOW_SERVING_FAMILIES,
+)
+
+
+def markdown_table() -> str:
+    """FAMILIES, for docs/observability.md."""
+    return "\n".join(_rows()) + "\n"
+
+
+def _rows() -> Iterator[str]:
+    yield "| metric | kind | unit | labels | meaning |"
+    yield "|---|---|---|---|---|"
+    for family in FAMILIES:
+        labels = ", ".join(f"`{label}`" for label in family.labels)
+        yield f"| `{family.name}` | {family.kind} | {family.unit} | {labels} | {family.help} |"
+
+
+def left_out_list() -> str:
+    """LEFT_OUT, for docs/observability.md."""
+    return "".join(f"- `{names}`: {reason}\n" for names, reason in LEFT_OUT.items())
+
+
+if __name__ == "__main__":
+    print(markdown_table())
+    print(left_out_list(), end="")

@@ -1,0 +1,63 @@
+"""Samples: the values of one metric family, on their way to prometheus_client."""
+
+from collections.abc import Sequence
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.samples import NativeHistogram, Sample
+from prometheus_client.utils import floatToGoString
+
+from serving.monitoring.metric_families import MetricFamily
+
+INFINITY = "+Inf"
+
+
+class Samples:
+    """Collects one family's samples, each with its label values in the order of `family.labels`."""
+
+    def __init__(self, family: MetricFamily) -> None:
+        self._family = family
+        # prometheus_client would add the unit to a name that does not end in it.
+        has_unit = family.unit and family.base_name.endswith(f"_{family.unit}")
+        self.metric = Metric(
+            family.base_name, family.help, family.kind, family.unit if has_unit else ""
+        )
+
+    def add(self, values: Sequence[str], value: float) -> None:
+        """One sample: of a gauge, a counter, an info, or one quantile of a summary."""
+        labels = dict(zip(self._family.labels, values, strict=True))
+        self.metric.samples.append(Sample(self._family.name, labels, value))
+
+    def add_total(self, values: Sequence[str], count: int, total: float) -> None:
+        """How many and how much in all, of a summary or histogram; without a quantile's label."""
+        labels = dict(zip(self._family.labels, values, strict=False))
+        name = self._family.name
+        self.metric.samples.append(Sample(f"{name}_count", labels, count))
+        self.metric.samples.append(Sample(f"{name}_sum", labels, total))
+
+    def add_histogram(
+        self,
+        values: Sequence[str],
+        edges: Sequence[str],
+        cumulative_counts: Sequence[int],
+        *,
+        count: int,
+        total: float,
+    ) -> None:
+        """One histogram: how many took at most each of `edges`, how many and how much in all."""
+        labels = dict(zip(self._family.labels, values, strict=True))
+        name = f"{self._family.name}_bucket"
+        samples = self.metric.samples
+        for edge, at_most in zip(edges, cumulative_counts, strict=True):
+            samples.append(Sample(name, {**labels, "le": edge}, at_most))
+        samples.append(Sample(name, {**labels, "le": INFINITY}, count))
+        self.add_total(values, count, total)
+
+    def add_native_histogram(self, values: Sequence[str], histogram: NativeHistogram) -> None:
+        """One native histogram. Only for a scraper that can read it."""
+        labels = dict(zip(self._family.labels, values, strict=True))
+        self.metric.samples.append(Sample(self._family.name, labels, 0, native_histogram=histogram))
+
+
+def edge_labels(edges: Sequence[float]) -> tuple[str, ...]:
+    """Bucket edges as values of the label `le`, the shortest text that reads as the same number."""
+    return tuple(floatToGoString(edge) for edge in edges)  # type: ignore[no-untyped-call]

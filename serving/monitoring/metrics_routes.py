@@ -1,0 +1,52 @@
+"""The routes of the metrics: TensorFlow Serving's path and Prometheus' usual one."""
+
+import asyncio
+from concurrent.futures import Executor
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from serving.monitoring.collector import ExpositionFormat, MetricsExposition
+
+PATHS = ("/monitoring/prometheus/metrics", "/metrics")
+
+
+class MetricsPages:
+    """Makes pages on `executor`, so that the loop of the HTTP server never collects.
+
+    Whoever asks while a page of the same format is being made gets that one: however many scrape,
+    one collection runs, and at most one waits for each other format. On the loop's thread.
+    """
+
+    def __init__(self, exposition: MetricsExposition, executor: Executor) -> None:
+        """`executor`: of one thread, at a low priority; stopped by whoever made it."""
+        self._exposition = exposition
+        self._executor = executor
+        self._running: dict[ExpositionFormat, asyncio.Future[bytes]] = {}
+
+    async def response(self, request: Request) -> Response:
+        """The metrics, in the format that the request's headers ask for."""
+        wanted = self._exposition.negotiate(
+            request.headers.get("accept", ""), request.headers.get("accept-encoding", "")
+        )
+        headers = {"Content-Type": wanted.content_type, "Vary": "Accept, Accept-Encoding"}
+        if wanted.is_compressed:
+            headers["Content-Encoding"] = "gzip"
+        # Shielded: a scraper that goes away does not take the page from the others.
+        return Response(await asyncio.shield(self._page(wanted)), headers=headers)
+
+    def _page(self, wanted: ExpositionFormat) -> asyncio.Future[bytes]:
+        running = self._running.get(wanted)
+        if running is None:
+            loop = asyncio.get_running_loop()
+            running = loop.run_in_executor(self._executor, self._exposition.page, wanted)
+            self._running[wanted] = running
+            running.add_done_callback(lambda _: self._running.pop(wanted))
+        return running
+
+
+def metrics_routes(exposition: MetricsExposition, executor: Executor) -> list[Route]:
+    """One for each of PATHS. See MetricsPages for `executor`."""
+    pages = MetricsPages(exposition, executor)
+    return [Route(path, pages.response, methods=["GET"]) for path in PATHS]

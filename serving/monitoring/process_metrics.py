@@ -1,0 +1,72 @@
+"""Metrics of the process: its slabs, the requests' memory, page faults, configuration, build."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client.metrics_core import Metric
+
+from serving.monitoring import metric_families as families
+from serving.monitoring.metric_families import MetricFamily
+from serving.monitoring.metric_samples import Samples
+from serving.monitoring.metric_sources import (
+    MetricSources,
+    PageFaults,
+    RequestMemoryFigures,
+    SlabPoolFigures,
+)
+
+_SLAB_FIGURES: Mapping[MetricFamily, Callable[[SlabPoolFigures], int]] = {
+    families.SLABS_IN_USE: lambda pool: pool.in_use_count,
+    families.SLABS_SPARE: lambda pool: pool.spare_count,
+    families.SLABS_QUARANTINED: lambda pool: pool.quarantined_count,
+    families.SLAB_IN_USE_BYTES: lambda pool: pool.in_use_bytes,
+    families.SLAB_SPARE_BYTES: lambda pool: pool.spare_bytes,
+    families.SLAB_SPARE_RESIDENT_BYTES: lambda pool: pool.spare_resident_bytes,
+    families.SLAB_SURPLUS_BYTES: lambda pool: pool.surplus_resident_bytes,
+    families.SLAB_QUARANTINED_BYTES: lambda pool: pool.quarantined_bytes,
+}
+
+_MEMORY_FIGURES: Mapping[MetricFamily, Callable[[RequestMemoryFigures], int]] = {
+    families.REQUEST_MEMORY_IN_USE: lambda memory: memory.in_use_bytes,
+    families.REQUEST_MEMORY_PEAK: lambda memory: memory.in_use_bytes_peak,
+    families.REQUEST_MEMORY_ALLOCATIONS: lambda memory: memory.allocation_count,
+}
+
+
+def process_metrics(sources: MetricSources) -> Iterator[Metric]:
+    """Of the whole process. Without a slab pool its families have no samples."""
+    pool = sources.slab_pool() if sources.slab_pool is not None else None
+    for family, read in _SLAB_FIGURES.items():
+        samples = Samples(family)
+        if pool is not None:
+            samples.add((), read(pool))
+        yield samples.metric
+    memory = sources.request_memory()
+    for family, read_memory in _MEMORY_FIGURES.items():
+        samples = Samples(family)
+        samples.add((), read_memory(memory))
+        yield samples.metric
+    yield _page_faults(sources.page_faults())
+    yield _config_changes(sources.config_changes())
+    yield _build(sources.build_info)
+
+
+def _page_faults(faults: PageFaults) -> Metric:
+    samples = Samples(families.PAGE_FAULTS)
+    samples.add(("minor",), faults.ru_minflt)
+    samples.add(("major",), faults.ru_majflt)
+    return samples.metric
+
+
+def _config_changes(counts: Mapping[str, int]) -> Metric:
+    samples = Samples(families.CONFIG_CHANGES)
+    for result, count in counts.items():
+        samples.add((result,), count)
+    return samples.metric
+
+
+def _build(info: Mapping[str, str]) -> Metric:
+    """`millpond` of the data plane's build info is the label `version`."""
+    samples = Samples(families.BUILD)
+    keys = ("millpond", *families.BUILD.labels[1:])
+    samples.add([info.get(key, "") for key in keys], 1)
+    return samples.metric

@@ -1,0 +1,132 @@
+"""Metrics of requests: counts, latencies and their phases, of what the data plane has recorded."""
+
+from collections.abc import Iterator, Sequence
+
+from prometheus_client.metrics_core import Metric
+
+from serving.clock import NS_PER_SECOND
+from serving.errors import StatusCode
+from serving.monitoring import metric_families as families
+from serving.monitoring.metric_samples import Samples, edge_labels
+from serving.monitoring.native_histogram import EDGES_NS, native_histogram
+from serving.monitoring.request_statistics import PHASES, LatencyFigures, MethodStatistics
+
+# A quarter apart, ten to a decade, as round as can be (the preferred numbers R10): 62 buckets with
+# the infinite one, so 64 series for each method of a version and code that occurred. Below 10 µs no
+# request is answered, and above 10 s a client has gone.
+_STEPS = (100, 125, 160, 200, 250, 315, 400, 500, 630, 800)
+LATENCY_EDGES_NS = (
+    *(step * 10**power for power in range(2, 8) for step in _STEPS),
+    10 * NS_PER_SECOND,
+)
+_EDGE_LABELS = edge_labels([edge_ns / NS_PER_SECOND for edge_ns in LATENCY_EDGES_NS])
+
+WINDOW_SECONDS = 10
+"""Of the quantiles: long enough for a p999 of a few hundred requests a second, short enough to see a swap."""
+
+_ALWAYS_SHOWN = "Predict"
+"""Its series begin at 0 with the version, else the first requests after a swap would be in no rate()."""
+
+_PARTS = tuple(phase for phase in PHASES if phase != "total")
+
+
+def request_metrics(
+    methods: Sequence[MethodStatistics], *, is_native: bool = False
+) -> Iterator[Metric]:
+    """`is_native`: the latency as a native histogram too."""
+    yield _counts(methods)
+    yield _latencies(methods, is_native=is_native)
+    yield _quantiles(methods)
+    yield _phases(methods)
+    yield _in_flight(methods)
+
+
+def code_name(code: int) -> str:
+    """The name of a gRPC status code, the number where it has none."""
+    try:
+        return StatusCode(code).name
+    except ValueError:
+        return str(code)
+
+
+def _identity(item: MethodStatistics) -> tuple[str, str]:
+    """Model and version; both empty where there was none."""
+    return (item.model, str(item.version)) if item.model else ("", "")
+
+
+def _codes(item: MethodStatistics) -> list[int]:
+    codes = set(item.count_by_code)
+    if item.model and item.method == _ALWAYS_SHOWN:
+        codes.add(StatusCode.OK)
+    return sorted(codes)
+
+
+def _counts(methods: Sequence[MethodStatistics]) -> Metric:
+    samples = Samples(families.REQUESTS)
+    for item in methods:
+        counts = item.count_by_code
+        for code in _codes(item):
+            values = (*_identity(item), item.method, code_name(code))
+            samples.add(values, counts.get(code, 0))
+    return samples.metric
+
+
+def _latencies(methods: Sequence[MethodStatistics], *, is_native: bool) -> Metric:
+    samples = Samples(families.REQUEST_LATENCY)
+    for item in methods:
+        for code in _codes(item):
+            values = (*_identity(item), item.method, code_name(code))
+            figures = item.latency(code)
+            seconds = figures.sum_ns / NS_PER_SECOND
+            if is_native:
+                counts = item.cumulative_counts(code, EDGES_NS)
+                histogram = native_histogram(counts, count=figures.count, sum_seconds=seconds)
+                samples.add_native_histogram(values, histogram)
+            counts = item.cumulative_counts(code, LATENCY_EDGES_NS)
+            samples.add_histogram(values, _EDGE_LABELS, counts, count=figures.count, total=seconds)
+    return samples.metric
+
+
+def _quantiles(methods: Sequence[MethodStatistics]) -> Metric:
+    samples = Samples(families.REQUEST_LATENCY_QUANTILES)
+    for item in methods:
+        _add_quantiles(
+            samples, (*_identity(item), item.method), item.phase("total", WINDOW_SECONDS)
+        )
+    return samples.metric
+
+
+def _phases(methods: Sequence[MethodStatistics]) -> Metric:
+    samples = Samples(families.REQUEST_PHASE)
+    for item in methods:
+        for phase in _PARTS:
+            since_load = item.phase(phase)
+            if since_load.count == 0:
+                continue
+            values = (*_identity(item), item.method, phase)
+            _add_quantiles(samples, values, item.phase(phase, WINDOW_SECONDS))
+            samples.add_total(values, since_load.count, since_load.sum_ns / NS_PER_SECOND)
+    return samples.metric
+
+
+def _add_quantiles(samples: Samples, values: Sequence[str], figures: LatencyFigures) -> None:
+    """None of no requests: 0 would be the best p999 of all."""
+    if figures.count == 0:
+        return
+    for quantile, value_ns in (
+        ("0.5", figures.p50_ns),
+        ("0.9", figures.p90_ns),
+        ("0.99", figures.p99_ns),
+        ("0.999", figures.p999_ns),
+        ("1.0", figures.max_ns),
+    ):
+        samples.add((*values, quantile), value_ns / NS_PER_SECOND)
+
+
+def _in_flight(methods: Sequence[MethodStatistics]) -> Metric:
+    """Each method of a version has the same figure, of all of them."""
+    samples = Samples(families.REQUESTS_IN_FLIGHT)
+    by_version = {_identity(item): item.in_flight_count for item in methods if item.model}
+    for identity, in_flight_count in by_version.items():
+        samples.add(identity, in_flight_count)
+    return samples.metric

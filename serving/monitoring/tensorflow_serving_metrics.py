@@ -1,0 +1,118 @@
+"""The metrics of TensorFlow Serving, by its names, for dashboards that there are.
+
+Of a model and not of a version, as there, and never going down: over all versions that ever were.
+What is left out, and why: `metric_families.LEFT_OUT`.
+"""
+
+import posixpath
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from prometheus_client.metrics_core import Metric
+
+from serving.clock import NS_PER_SECOND
+from serving.errors import StatusCode
+from serving.monitoring import metric_families as families
+from serving.monitoring.metric_samples import Samples, edge_labels
+from serving.monitoring.request_metrics import code_name
+from serving.monitoring.request_statistics import MethodStatistics
+from serving.servable import END, HEALTHY, LoadStage, ServableStatus
+
+_COUNTED_METHODS = frozenset({"Predict", "Classify", "Regress"})
+"""TensorFlow Serving records no request of any other method."""
+
+ENTRYPOINT = "GRPC"
+RUNTIME = "TF1"
+"""TensorFlow Serving's word for a session."""
+
+_EDGE_COUNT = 33
+_EDGES_MICROSECONDS = tuple(10 * 1.8**power for power in range(_EDGE_COUNT))
+EDGES_NS = tuple(round(edge * 1_000) for edge in _EDGES_MICROSECONDS)
+"""TensorFlow Serving's: from 10 µs, each 1.8 times the one before."""
+
+# Six digits, as TensorFlow Serving prints them.
+_EDGE_LABELS = edge_labels([float(f"{edge:g}") for edge in _EDGES_MICROSECONDS])
+
+
+def tensorflow_serving_metrics(
+    model_methods: Sequence[MethodStatistics],
+    statuses: Iterable[ServableStatus],
+    base_path: Callable[[str], str | None],
+) -> Iterator[Metric]:
+    """`statuses`: of the versions that are to be seen."""
+    counted = [item for item in model_methods if item.method in _COUNTED_METHODS]
+    yield _request_count(counted)
+    yield _request_latency(counted)
+    yield _runtime_latency(counted)
+    yield _warmup_latency(statuses, base_path)
+
+
+def _request_count(methods: Sequence[MethodStatistics]) -> Metric:
+    """Summed over methods: the metric has no label for them."""
+    counts: dict[tuple[str, str], int] = {}
+    for item in methods:
+        for code, count in item.count_by_code.items():
+            key = (item.model, code_name(code))
+            counts[key] = counts.get(key, 0) + count
+    samples = Samples(families.TFS_REQUEST_COUNT)
+    for key, count in counts.items():
+        samples.add(key, count)
+    return samples.metric
+
+
+def _request_latency(methods: Sequence[MethodStatistics]) -> Metric:
+    samples = Samples(families.TFS_REQUEST_LATENCY)
+    for item in methods:
+        if StatusCode.OK not in item.count_by_code:
+            continue
+        figures = item.latency(StatusCode.OK)
+        samples.add_histogram(
+            (item.model, item.method, ENTRYPOINT),
+            _EDGE_LABELS,
+            item.cumulative_counts(StatusCode.OK, EDGES_NS),
+            count=figures.count,
+            total=figures.sum_ns / 1_000,
+        )
+    return samples.metric
+
+
+def _runtime_latency(methods: Sequence[MethodStatistics]) -> Metric:
+    samples = Samples(families.TFS_RUNTIME_LATENCY)
+    for item in methods:
+        figures = item.phase("run")
+        if figures.count == 0:
+            continue
+        samples.add_histogram(
+            (item.model, item.method, RUNTIME),
+            _EDGE_LABELS,
+            item.phase_cumulative_counts("run", EDGES_NS),
+            count=figures.count,
+            total=figures.sum_ns / 1_000,
+        )
+    return samples.metric
+
+
+def _warmup_latency(
+    statuses: Iterable[ServableStatus], base_path: Callable[[str], str | None]
+) -> Metric:
+    """A histogram of one warm-up for each version: its last."""
+    samples = Samples(families.TFS_WARMUP_LATENCY)
+    for status in statuses:
+        seconds = status.stage_seconds.get(LoadStage.WARM_UP)
+        base = base_path(status.id.name)
+        if seconds is None or base is None:
+            continue
+        samples.add_histogram(
+            (posixpath.join(base, str(status.id.version)), _warmup_status(status)),
+            _EDGE_LABELS,
+            [int(seconds * NS_PER_SECOND <= edge_ns) for edge_ns in EDGES_NS],
+            count=1,
+            total=seconds * 1e6,
+        )
+    return samples.metric
+
+
+def _warmup_status(status: ServableStatus) -> str:
+    """How the load ended, where the warm-up was the last of it."""
+    is_last = list(status.stage_seconds)[-1] is LoadStage.WARM_UP
+    is_failed = status.state is END and status.health != HEALTHY
+    return status.health.code.name if is_last and is_failed else StatusCode.OK.name

@@ -1,0 +1,159 @@
+"""Metrics of versions and models: states, stages, gates, swaps, routing, arenas, reservoirs."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from prometheus_client.metrics_core import Metric
+
+from serving.clock import NS_PER_SECOND
+from serving.monitoring import metric_families as families
+from serving.monitoring.metric_families import ENDED_SECONDS_MAX, MetricFamily
+from serving.monitoring.metric_samples import Samples
+from serving.monitoring.metric_sources import ArenaFigures, MetricSources, ReservoirFigures
+from serving.monitoring.swap_record import SwapResult
+from serving.servable import (
+    AVAILABLE,
+    END,
+    LoadStage,
+    ServableId,
+    ServableState,
+    ServableStatus,
+    UnloadStage,
+)
+from serving.state_monitor import Statuses
+
+
+def shown_statuses(statuses: Statuses, wall_ns: int) -> list[ServableStatus]:
+    """Without the versions that ended ENDED_SECONDS_MAX ago or earlier, failed ones too. Pure."""
+    before_wall_ns = wall_ns - round(ENDED_SECONDS_MAX * NS_PER_SECOND)
+    return [
+        status
+        for versions in statuses.values()
+        for status in versions
+        if status.state is not END or status.state_changed_wall_ns > before_wall_ns
+    ]
+
+
+def version_metrics(sources: MetricSources, statuses: Sequence[ServableStatus]) -> Iterator[Metric]:
+    """`statuses`: of the versions that are to be seen."""
+    yield _states(statuses)
+    yield _healths(statuses)
+    yield _failed_loads(statuses)
+    yield _stages(families.LOAD_STAGE, LoadStage, statuses)
+    yield _stages(families.UNLOAD_STAGE, UnloadStage, statuses)
+    yield _verdicts(statuses)
+    available = [status.id for status in statuses if status.state is AVAILABLE]
+    yield _routing_shares(sources, available)
+    yield from _arenas(sources.arena, available)
+    yield _swaps(sources.swap_counts(), statuses)
+    yield from _reservoirs(sources.reservoirs())
+
+
+def _identity(servable_id: ServableId) -> tuple[str, str]:
+    return servable_id.name, str(servable_id.version)
+
+
+def _states(statuses: Sequence[ServableStatus]) -> Metric:
+    samples = Samples(families.SERVABLE_STATE)
+    for status in statuses:
+        for state in ServableState:
+            samples.add((*_identity(status.id), state.name), int(status.state is state))
+    return samples.metric
+
+
+def _healths(statuses: Sequence[ServableStatus]) -> Metric:
+    samples = Samples(families.SERVABLE_HEALTH)
+    for status in statuses:
+        samples.add((*_identity(status.id), status.health.code.name), 1)
+    return samples.metric
+
+
+def _failed_loads(statuses: Sequence[ServableStatus]) -> Metric:
+    samples = Samples(families.FAILED_LOADS)
+    for status in statuses:
+        samples.add(_identity(status.id), status.failed_load_count)
+    return samples.metric
+
+
+def _stages(
+    family: MetricFamily,
+    kind: type[LoadStage] | type[UnloadStage],
+    statuses: Sequence[ServableStatus],
+) -> Metric:
+    samples = Samples(family)
+    for status in statuses:
+        for stage, seconds in status.stage_seconds.items():
+            if isinstance(stage, kind):
+                samples.add((*_identity(status.id), stage.value), seconds)
+    return samples.metric
+
+
+def _verdicts(statuses: Sequence[ServableStatus]) -> Metric:
+    samples = Samples(families.GATE_PASSED)
+    for status in statuses:
+        # By gate, so that one that was asked twice has one series.
+        for verdict in {verdict.gate: verdict for verdict in status.verdicts}.values():
+            values = (*_identity(status.id), verdict.gate, verdict.mode)
+            samples.add(values, int(verdict.is_passed))
+    return samples.metric
+
+
+def _routing_shares(sources: MetricSources, available: Sequence[ServableId]) -> Metric:
+    samples = Samples(families.ROUTING_SHARE)
+    for name in dict.fromkeys(servable_id.name for servable_id in available):
+        routing, default_version = sources.routing(name), sources.default_version(name)
+        canary_share = 0.0
+        if routing.canary_version is not None:
+            canary_share = routing.canary_weight
+            samples.add((name, str(routing.canary_version)), canary_share)
+        if default_version not in (None, routing.canary_version):
+            samples.add((name, str(default_version)), 1 - canary_share)
+    return samples.metric
+
+
+def _arenas(
+    arena_of: Callable[[ServableId], ArenaFigures | None], available: Sequence[ServableId]
+) -> Iterator[Metric]:
+    arenas = [
+        (_identity(servable_id), arena)
+        for servable_id in available
+        if (arena := arena_of(servable_id)) is not None
+    ]
+    for family, read in _ARENA_FIGURES.items():
+        samples = Samples(family)
+        for identity, arena in arenas:
+            samples.add(identity, read(arena))
+        yield samples.metric
+
+
+_ARENA_FIGURES: Mapping[MetricFamily, Callable[[ArenaFigures], int]] = {
+    families.ARENA_ALLOCATED: lambda arena: arena.allocated_bytes,
+    families.ARENA_ACTIVE_UNUSED: lambda arena: arena.active_unused_bytes,
+    families.ARENA_RETAINED: lambda arena: arena.retained_bytes,
+    families.ARENA_UNUSED: lambda arena: arena.unused_bytes,
+    families.ARENA_SLAB: lambda arena: (
+        arena.allocated_bytes
+        + arena.active_unused_bytes
+        + arena.retained_bytes
+        + arena.unused_bytes
+    ),
+    families.ARENA_RESIDENT: lambda arena: arena.slab_resident_bytes,
+}
+
+
+def _swaps(counts: Mapping[tuple[str, str], int], statuses: Sequence[ServableStatus]) -> Metric:
+    """From a model's first version on all results are there, or the first would be in no increase()."""
+    samples = Samples(families.SWAPS)
+    models = [*(model for model, _ in counts), *(status.id.name for status in statuses)]
+    for model in dict.fromkeys(models):
+        for result in SwapResult:
+            samples.add((model, result.value), counts.get((model, result.value), 0))
+    return samples.metric
+
+
+def _reservoirs(by_model: Mapping[str, ReservoirFigures]) -> Iterator[Metric]:
+    requests, sizes = Samples(families.RESERVOIR_REQUESTS), Samples(families.RESERVOIR_BYTES)
+    for model, figures in by_model.items():
+        requests.add((model,), figures.request_count)
+        sizes.add((model,), figures.request_bytes)
+    yield requests.metric
+    yield sizes.metric

@@ -1,0 +1,203 @@
+"""Fakes of what the metrics are read from: recorded requests, memory, routing."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from serving.monitoring.metric_sources import MetricSources
+from serving.monitoring.request_statistics import HistoryPoint
+from serving.servable import Routing, ServableId, ServableStatus
+from tests.unit.fakes import FakeClock
+
+
+@dataclass(frozen=True)
+class FakeFigures:
+    """`LatencyFigures` of the latencies given, by the nearest rank."""
+
+    latencies_ns: Sequence[int] = ()
+
+    @property
+    def count(self) -> int:
+        return len(self.latencies_ns)
+
+    @property
+    def sum_ns(self) -> int:
+        return sum(self.latencies_ns)
+
+    @property
+    def p50_ns(self) -> int:
+        return self._quantile_ns(0.5)
+
+    @property
+    def p90_ns(self) -> int:
+        return self._quantile_ns(0.9)
+
+    @property
+    def p99_ns(self) -> int:
+        return self._quantile_ns(0.99)
+
+    @property
+    def p999_ns(self) -> int:
+        return self._quantile_ns(0.999)
+
+    @property
+    def max_ns(self) -> int:
+        return max(self.latencies_ns, default=0)
+
+    def _quantile_ns(self, quantile: float) -> int:
+        if not self.latencies_ns:
+            return 0
+        rank = max(1, math.ceil(quantile * self.count))
+        return sorted(self.latencies_ns)[rank - 1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeMethod:
+    """`MethodStatistics`, of every single latency. `phases_ns` are of all time and of the last 10 s."""
+
+    model: str = "m"
+    version: int = 1
+    method: str = "Predict"
+    in_flight_count: int = 0
+    ended_seconds: float | None = None
+    latencies_ns: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    phases_ns: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    recent_phases_ns: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    @property
+    def count_by_code(self) -> Mapping[int, int]:
+        return {code: len(latencies) for code, latencies in self.latencies_ns.items()}
+
+    def latency(self, code: int) -> FakeFigures:
+        return FakeFigures(self.latencies_ns.get(code, ()))
+
+    def cumulative_counts(self, code: int, edges_ns: Sequence[int]) -> Sequence[int]:
+        return _cumulative_counts(self.latencies_ns.get(code, ()), edges_ns)
+
+    def phase(self, phase: str, window_seconds: int | None = None) -> FakeFigures:
+        assert window_seconds in (None, 10)
+        phases = self.phases_ns if window_seconds is None else self.recent_phases_ns
+        return FakeFigures(phases.get(phase, ()))
+
+    def phase_cumulative_counts(self, phase: str, edges_ns: Sequence[int]) -> Sequence[int]:
+        return _cumulative_counts(self.phases_ns.get(phase, ()), edges_ns)
+
+
+def _cumulative_counts(latencies_ns: Sequence[int], edges_ns: Sequence[int]) -> list[int]:
+    return [sum(latency <= edge for latency in latencies_ns) for edge in edges_ns]
+
+
+@dataclass
+class FakeRequestStatistics:
+    """`RequestStatistics`, but for what the metrics do not ask."""
+
+    by_version: Sequence[FakeMethod] = ()
+    by_model: Sequence[FakeMethod] = ()
+
+    def methods(self) -> Sequence[FakeMethod]:
+        return self.by_version
+
+    def model_methods(self) -> Sequence[FakeMethod]:
+        return self.by_model
+
+    def history(self, model: str | None, since_ns: int = 0) -> Sequence[HistoryPoint]:
+        raise AssertionError("metrics have no history")
+
+    def between(self, model: str, from_ns: int, to_ns: int) -> FakeFigures:
+        raise AssertionError("metrics have no spans")
+
+    def cut(self) -> int:
+        raise AssertionError("metrics cut nothing")
+
+
+@dataclass(frozen=True)
+class FakeArenaFigures:
+    """Each figure another power of ten."""
+
+    allocated_bytes: int = 1_000
+    active_unused_bytes: int = 100
+    retained_bytes: int = 10
+    unused_bytes: int = 1
+    slab_resident_bytes: int = 1_100
+
+
+@dataclass(frozen=True)
+class FakeSlabPoolFigures:
+    """Each figure its own."""
+
+    in_use_count: int = 2
+    in_use_bytes: int = 2_000
+    spare_count: int = 1
+    spare_bytes: int = 1_001
+    spare_resident_bytes: int = 900
+    surplus_resident_bytes: int = 77
+    quarantined_count: int = 3
+    quarantined_bytes: int = 3_003
+
+
+@dataclass(frozen=True)
+class FakeRequestMemory:
+    """Each figure its own."""
+
+    in_use_bytes: int = 5_000
+    in_use_bytes_peak: int = 6_000
+    allocation_count: int = 7_000
+
+
+@dataclass(frozen=True)
+class FakeReservoirFigures:
+    """Two requests."""
+
+    request_count: int = 2
+    request_bytes: int = 64
+
+
+@dataclass(frozen=True)
+class FakePageFaults:
+    """As `resource.getrusage` has them."""
+
+    ru_minflt: int = 11
+    ru_majflt: int = 2
+
+
+BUILD_INFO = {
+    "millpond": "0.1.0",
+    "tensorflow": "2.21.0",
+    "grpc": "1.51.1",
+    "jemalloc": "5.3.0",
+    "allocator": "jemalloc",
+}
+
+
+def fake_sources(
+    *,
+    requests: FakeRequestStatistics | None = None,
+    statuses: Sequence[ServableStatus] = (),
+    clock: FakeClock | None = None,
+    **changes: object,
+) -> MetricSources:
+    """What a server with nothing loaded has, but for `changes`."""
+    by_name: dict[str, tuple[ServableStatus, ...]] = {}
+    for status in statuses:
+        by_name[status.id.name] = (*by_name.get(status.id.name, ()), status)
+    sources = MetricSources(
+        requests=requests or FakeRequestStatistics(),
+        statuses=lambda: by_name,
+        swap_counts=dict,
+        arena=_no_arena,
+        slab_pool=FakeSlabPoolFigures,
+        request_memory=FakeRequestMemory,
+        page_faults=FakePageFaults,
+        routing=lambda name: Routing(),
+        default_version=lambda name: max(
+            (item.id.version for item in by_name.get(name, ())), default=None
+        ),
+        base_path=lambda name: f"/models/{name}",
+        build_info=BUILD_INFO,
+        clock=clock or FakeClock(),
+    )
+    return replace(sources, **changes)  # type: ignore[arg-type]
+
+
+def _no_arena(servable_id: ServableId) -> None:
+    del servable_id

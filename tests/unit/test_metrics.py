@@ -1,0 +1,611 @@
+"""What a scraper sees of requests, versions, memory and process."""
+
+import gzip
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as openmetrics_families,
+)
+from prometheus_client.parser import text_string_to_metric_families as plain_families
+from prometheus_client.samples import NativeHistogram
+
+from serving.clock import NS_PER_SECOND
+from serving.errors import StatusCode
+from serving.monitoring.collector import MetricsExposition
+from serving.monitoring.metric_families import FAMILIES, MetricFamily, left_out_list, markdown_table
+from serving.monitoring.metric_sources import MetricSources
+from serving.monitoring.native_histogram import EDGES_NS, native_histogram
+from serving.monitoring.request_metrics import LATENCY_EDGES_NS
+from serving.monitoring.tensorflow_serving_metrics import EDGES_NS as TFS_EDGES_NS
+from serving.servable import (
+    AVAILABLE,
+    END,
+    LOADING,
+    UNLOADING,
+    GateVerdict,
+    Health,
+    LoadStage,
+    Routing,
+    ServableId,
+    ServableState,
+    ServableStatus,
+    UnloadStage,
+)
+from tests.unit.fakes import FakeClock
+from tests.unit.metric_fakes import (
+    FakeArenaFigures,
+    FakeMethod,
+    FakeRequestStatistics,
+    FakeReservoirFigures,
+    fake_sources,
+)
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "observability.md"
+MS = 1_000_000
+OPENMETRICS = "application/openmetrics-text;version=1.0.0"
+NATIVE = "application/openmetrics-text;version=2.0.0"
+
+Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def text_of(sources: MetricSources, accept: str = "") -> str:
+    exposition = MetricsExposition(sources)
+    return exposition.page(exposition.negotiate(accept, "")).decode()
+
+
+def series_of(sources: MetricSources) -> Series:
+    """Every sample of the plain text format, by name and labels."""
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for metric in plain_families(text_of(sources))
+        for sample in metric.samples
+    }
+
+
+def value(series: Series, name: str, **labels: str) -> float:
+    return series[name, tuple(sorted(labels.items()))]
+
+
+def having(series: Series, name: str) -> dict[tuple[str, ...], float]:
+    """The values of one metric, by label values in the order of the labels' names."""
+    return {
+        tuple(label for _, label in labels): number
+        for (sample_name, labels), number in series.items()
+        if sample_name == name
+    }
+
+
+def status(
+    name: str = "m",
+    version: int = 1,
+    state: ServableState = AVAILABLE,
+    **values: object,
+) -> ServableStatus:
+    return ServableStatus(id=ServableId(name, version), state=state, **values)  # type: ignore[arg-type]
+
+
+def serving(*methods: FakeMethod) -> FakeRequestStatistics:
+    return FakeRequestStatistics(by_version=methods)
+
+
+def serving_models(*methods: FakeMethod) -> FakeRequestStatistics:
+    return FakeRequestStatistics(by_model=methods)
+
+
+# --- Requests ---------------------------------------------------------------------------------------
+
+
+def test_requests_of_each_code_are_counted_and_timed():
+    method = FakeMethod(latencies_ns={0: [MS, 2 * MS, 3 * MS], 4: [50 * MS]})
+    series = series_of(fake_sources(requests=serving(method)))
+    labels = {"model": "m", "version": "1", "method": "Predict"}
+    assert value(series, "serving_requests_total", **labels, code="OK") == 3
+    assert value(series, "serving_requests_total", **labels, code="DEADLINE_EXCEEDED") == 1
+    latency = "serving_request_latency_seconds"
+    assert value(series, f"{latency}_count", **labels, code="OK") == 3
+    assert value(series, f"{latency}_sum", **labels, code="OK") == pytest.approx(0.006)
+    assert value(series, f"{latency}_bucket", **labels, code="OK", le="0.0016") == 1
+    assert value(series, f"{latency}_bucket", **labels, code="OK", le="0.002") == 2
+    assert value(series, f"{latency}_bucket", **labels, code="OK", le="+Inf") == 3
+    assert value(series, f"{latency}_sum", **labels, code="DEADLINE_EXCEEDED") == 0.05
+
+
+def test_request_that_takes_longer_than_the_last_edge_is_in_the_infinite_bucket_only():
+    method = FakeMethod(latencies_ns={0: [30 * NS_PER_SECOND]})
+    buckets = having(
+        series_of(fake_sources(requests=serving(method))), "serving_request_latency_seconds_bucket"
+    )
+    assert {edge: count for (_, edge, *_), count in buckets.items() if count} == {"+Inf": 1}
+
+
+def test_predict_has_its_series_before_its_first_request():
+    series = series_of(fake_sources(requests=serving(FakeMethod())))
+    labels = {"model": "m", "version": "1", "method": "Predict", "code": "OK"}
+    assert value(series, "serving_requests_total", **labels) == 0
+    assert value(series, "serving_request_latency_seconds_bucket", **labels, le="0.001") == 0
+
+
+def test_method_that_nobody_calls_has_no_series():
+    method = FakeMethod(method="GetModelMetadata")
+    series = series_of(fake_sources(requests=serving(method)))
+    assert having(series, "serving_requests_total") == {}
+    assert having(series, "serving_request_latency_seconds_bucket") == {}
+
+
+def test_requests_for_unknown_models_have_an_empty_model_and_version():
+    method = FakeMethod(model="", version=0, latencies_ns={5: [MS]}, in_flight_count=3)
+    series = series_of(fake_sources(requests=serving(method)))
+    counts = having(series, "serving_requests_total")
+    assert counts == {("NOT_FOUND", "Predict", "", ""): 1}
+    assert having(series, "serving_requests_in_flight") == {}
+
+
+def test_version_number_0_keeps_its_number():
+    series = series_of(fake_sources(requests=serving(FakeMethod(version=0))))
+    assert set(having(series, "serving_requests_total")) == {("OK", "Predict", "m", "0")}
+
+
+def test_unknown_status_code_is_shown_by_its_number():
+    method = FakeMethod(method="GetModelStatus", latencies_ns={99: [MS]})
+    series = series_of(fake_sources(requests=serving(method)))
+    assert set(having(series, "serving_requests_total")) == {("99", "GetModelStatus", "m", "1")}
+
+
+def test_quantiles_are_those_of_the_last_ten_seconds():
+    recent = {"total": [MS * number for number in range(1, 1_001)]}
+    method = FakeMethod(phases_ns={"total": [NS_PER_SECOND]}, recent_phases_ns=recent)
+    series = series_of(fake_sources(requests=serving(method)))
+    quantiles = having(series, "serving_request_latency_quantile_seconds")
+    assert {quantile: seconds for (*_, quantile, _), seconds in quantiles.items()} == {
+        "0.5": 0.5,
+        "0.9": 0.9,
+        "0.99": 0.99,
+        "0.999": 0.999,
+        "1.0": 1.0,
+    }
+
+
+def test_window_without_requests_has_no_quantiles():
+    method = FakeMethod(phases_ns={"run": [MS], "total": [MS]})
+    series = series_of(fake_sources(requests=serving(method)))
+    assert having(series, "serving_request_latency_quantile_seconds") == {}
+    assert having(series, "serving_request_phase_seconds") == {}
+    assert having(series, "serving_request_phase_seconds_sum") == {
+        ("Predict", "m", "run", "1"): 0.001
+    }
+
+
+def test_phases_have_sum_and_count_since_the_load_and_recent_quantiles():
+    method = FakeMethod(phases_ns={"queue": [MS, 3 * MS]}, recent_phases_ns={"queue": [3 * MS]})
+    series = series_of(fake_sources(requests=serving(method)))
+    labels = {"model": "m", "version": "1", "method": "Predict", "phase": "queue"}
+    name = "serving_request_phase_seconds"
+    assert value(series, f"{name}_count", **labels) == 2
+    assert value(series, f"{name}_sum", **labels) == 0.004
+    assert value(series, name, **labels, quantile="0.999") == 0.003
+
+
+def test_requests_in_flight_are_counted_once_for_all_methods_of_a_version():
+    methods = [
+        FakeMethod(in_flight_count=4),
+        FakeMethod(method="GetModelMetadata", in_flight_count=4),
+        FakeMethod(version=2, in_flight_count=1),
+    ]
+    series = series_of(fake_sources(requests=serving(*methods)))
+    assert having(series, "serving_requests_in_flight") == {("m", "1"): 4, ("m", "2"): 1}
+
+
+def test_latency_edges_are_a_quarter_apart_from_10_us_to_10_s():
+    assert LATENCY_EDGES_NS[0] == 10_000
+    assert LATENCY_EDGES_NS[-1] == 10 * NS_PER_SECOND
+    ratios = [after / before for before, after in zip(LATENCY_EDGES_NS, LATENCY_EDGES_NS[1:])]
+    assert max(ratios) <= 1.28
+    assert min(ratios) > 1.2
+
+
+# --- TensorFlow Serving's names -----------------------------------------------------------------------
+
+
+def test_tensorflow_serving_counts_requests_of_a_model_over_its_methods():
+    requests = serving_models(
+        FakeMethod(version=0, latencies_ns={0: [MS, MS], 3: [MS]}),
+        FakeMethod(version=0, method="Classify", latencies_ns={0: [MS]}),
+        FakeMethod(version=0, method="GetModelMetadata", latencies_ns={0: [MS]}),
+    )
+    series = series_of(fake_sources(requests=requests))
+    assert having(series, ":tensorflow:serving:request_count") == {
+        ("m", "OK"): 3,
+        ("m", "INVALID_ARGUMENT"): 1,
+    }
+
+
+def test_tensorflow_serving_latency_is_in_microseconds_and_of_successes():
+    requests = serving_models(FakeMethod(version=0, latencies_ns={0: [20_000], 3: [MS]}))
+    series = series_of(fake_sources(requests=requests))
+    labels = {"model_name": "m", "API": "Predict", "entrypoint": "GRPC"}
+    name = ":tensorflow:serving:request_latency"
+    assert value(series, f"{name}_count", **labels) == 1
+    assert value(series, f"{name}_sum", **labels) == 20.0
+    assert value(series, f"{name}_bucket", **labels, le="18.0") == 0
+    assert value(series, f"{name}_bucket", **labels, le="32.4") == 1
+
+
+def test_tensorflow_serving_latency_is_left_out_where_no_request_succeeded():
+    requests = serving_models(FakeMethod(version=0, latencies_ns={3: [MS]}))
+    series = series_of(fake_sources(requests=requests))
+    assert having(series, ":tensorflow:serving:request_latency_count") == {}
+
+
+def test_tensorflow_serving_runtime_latency_is_the_run():
+    requests = serving_models(FakeMethod(version=0, phases_ns={"run": [20_000, 5_000]}))
+    series = series_of(fake_sources(requests=requests))
+    labels = {"model_name": "m", "API": "Predict", "runtime": "TF1"}
+    name = ":tensorflow:serving:runtime_latency"
+    assert value(series, f"{name}_bucket", **labels, le="10.0") == 1
+    assert value(series, f"{name}_sum", **labels) == 25.0
+
+
+def test_tensorflow_serving_edges_are_those_of_its_source():
+    assert len(TFS_EDGES_NS) == 33
+    assert TFS_EDGES_NS[:3] == (10_000, 18_000, 32_400)
+    assert [round(edge_ns / MS, 1) for edge_ns in TFS_EDGES_NS[13:16]] == [20.8, 37.5, 67.5]
+
+
+@pytest.mark.parametrize(
+    ("health", "stages", "outcome"),
+    [
+        (Health(), {LoadStage.WARM_UP: 0.5, LoadStage.GATES: 1.0}, "OK"),
+        (Health(StatusCode.INTERNAL, "x"), {LoadStage.WARM_UP: 0.5}, "INTERNAL"),
+        (Health(StatusCode.ABORTED, "x"), {LoadStage.WARM_UP: 0.5, LoadStage.GATES: 1.0}, "OK"),
+    ],
+)
+def test_tensorflow_serving_warmup_latency_has_path_and_outcome(health, stages, outcome):
+    state = END if health.code is not StatusCode.OK else AVAILABLE
+    wall_ns = FakeClock().wall_ns()
+    loaded = status(state=state, health=health, stage_seconds=stages, state_changed_wall_ns=wall_ns)
+    series = series_of(fake_sources(statuses=[loaded]))
+    labels = {"model_path": "/models/m/1", "status": outcome}
+    name = ":tensorflow:serving:model_warmup_latency"
+    assert value(series, f"{name}_sum", **labels) == 500_000
+    assert value(series, f"{name}_bucket", **labels, le="+Inf") == 1
+
+
+# --- Versions -----------------------------------------------------------------------------------------
+
+
+def test_version_has_one_series_for_each_state():
+    series = series_of(fake_sources(statuses=[status(state=LOADING)]))
+    states = having(series, "serving_servable_state")
+    assert states == {
+        ("m", "START", "1"): 0,
+        ("m", "LOADING", "1"): 1,
+        ("m", "AVAILABLE", "1"): 0,
+        ("m", "UNLOADING", "1"): 0,
+        ("m", "END", "1"): 0,
+    }
+
+
+@pytest.mark.parametrize("health", [Health(), Health(StatusCode.DATA_LOSS, "cut short")])
+def test_ended_version_goes_after_ten_minutes(health):
+    clock = FakeClock()
+    ended = status(
+        state=END,
+        health=health,
+        state_changed_wall_ns=clock.wall_ns(),
+        stage_seconds={LoadStage.WARM_UP: 1.0, UnloadStage.QUIESCE: 1.0},
+        verdicts=(GateVerdict(gate="golden", mode="enforce", is_passed=False),),
+    )
+    sources = fake_sources(statuses=[ended], clock=clock)
+    clock.advance(599)
+    assert having(series_of(sources), "serving_servable_state")
+    clock.advance(1)
+    later = series_of(sources)
+    assert [labels for _, labels in later if ("version", "1") in labels] == []
+    assert having(later, ":tensorflow:serving:model_warmup_latency_count") == {}
+
+
+def test_version_that_serves_is_shown_however_old_it_is():
+    clock = FakeClock()
+    sources = fake_sources(statuses=[status(state_changed_wall_ns=clock.wall_ns())], clock=clock)
+    clock.advance(1_000_000)
+    assert having(series_of(sources), "serving_servable_state")["m", "AVAILABLE", "1"] == 1
+
+
+def test_health_says_what_the_load_met():
+    failed = status(
+        state=END,
+        health=Health(StatusCode.DATA_LOSS, "cut short"),
+        failed_load_count=3,
+        state_changed_wall_ns=FakeClock().wall_ns(),
+    )
+    series = series_of(fake_sources(statuses=[failed]))
+    assert having(series, "serving_servable_health") == {("DATA_LOSS", "m", "1"): 1}
+    assert having(series, "serving_servable_failed_loads") == {("m", "1"): 3}
+
+
+def test_stages_of_load_and_unload_are_two_metrics():
+    stages = {LoadStage.RESTORE: 1.5, UnloadStage.DESTROY: 0.25}
+    series = series_of(fake_sources(statuses=[status(state=UNLOADING, stage_seconds=stages)]))
+    assert having(series, "serving_load_stage_seconds") == {("m", "restore", "1"): 1.5}
+    assert having(series, "serving_unload_stage_seconds") == {("m", "destroy", "1"): 0.25}
+
+
+def test_verdict_of_a_gate_is_its_last():
+    verdicts = (
+        GateVerdict(gate="latency", mode="report", is_passed=False),
+        GateVerdict(gate="golden", mode="enforce", is_passed=False),
+        GateVerdict(gate="latency", mode="report", is_passed=True),
+    )
+    series = series_of(fake_sources(statuses=[status(verdicts=verdicts)]))
+    assert having(series, "serving_gate_passed") == {
+        ("latency", "report", "m", "1"): 1,
+        ("golden", "enforce", "m", "1"): 0,
+    }
+
+
+def test_swaps_that_never_happened_are_counted_as_0():
+    sources = fake_sources(statuses=[status()], swap_counts=lambda: {("m", "published"): 4})
+    swaps = having(series_of(sources), "serving_swaps_total")
+    assert swaps["m", "published"] == 4
+    assert swaps["m", "load_failed"] == 0
+
+
+def test_swaps_of_a_model_without_versions_go_on_being_counted():
+    sources = fake_sources(swap_counts=lambda: {("gone", "load_failed"): 1})
+    assert having(series_of(sources), "serving_swaps_total")["gone", "load_failed"] == 1
+
+
+def test_routing_shares_of_default_and_canary_add_up_to_one():
+    routing = Routing(default_version=1, canary_version=2, canary_weight=0.25)
+    sources = fake_sources(
+        statuses=[status(), status(version=2), status(version=3)],
+        routing=lambda name: routing,
+        default_version=lambda name: 1,
+    )
+    shares = having(series_of(sources), "serving_routing_share_ratio")
+    assert shares == {("m", "1"): 0.75, ("m", "2"): 0.25}
+
+
+def test_default_version_without_canary_has_everything():
+    series = series_of(fake_sources(statuses=[status(), status(version=2)]))
+    assert having(series, "serving_routing_share_ratio") == {("m", "2"): 1}
+
+
+def test_arena_is_that_of_versions_that_are_available():
+    asked: list[ServableId] = []
+
+    def arena(servable_id: ServableId) -> FakeArenaFigures | None:
+        asked.append(servable_id)
+        return FakeArenaFigures() if servable_id.version == 1 else None
+
+    statuses = [status(), status(version=2), status(version=3, state=UNLOADING)]
+    series = series_of(fake_sources(statuses=statuses, arena=arena))
+    assert asked == [ServableId("m", 1), ServableId("m", 2)]
+    assert having(series, "serving_arena_allocated_bytes") == {("m", "1"): 1_000}
+    assert having(series, "serving_arena_active_unused_bytes") == {("m", "1"): 100}
+    assert having(series, "serving_arena_retained_bytes") == {("m", "1"): 10}
+    assert having(series, "serving_arena_unused_bytes") == {("m", "1"): 1}
+    assert having(series, "serving_arena_slab_bytes") == {("m", "1"): 1_111}
+    assert having(series, "serving_arena_resident_bytes") == {("m", "1"): 1_100}
+
+
+def test_reservoirs_are_shown_by_model():
+    series = series_of(fake_sources(reservoirs=lambda: {"m": FakeReservoirFigures()}))
+    assert having(series, "serving_reservoir_requests") == {("m",): 2}
+    assert having(series, "serving_reservoir_bytes") == {("m",): 64}
+
+
+# --- The process ----------------------------------------------------------------------------------------
+
+
+def test_process_shows_slabs_memory_faults_configuration_and_build():
+    sources = fake_sources(config_changes=lambda: {"applied": 2, "refused": 1})
+    series = series_of(sources)
+    assert {
+        name: number for (name, labels), number in series.items() if "slab" in name and not labels
+    } == {
+        "serving_slab_in_use": 2,
+        "serving_slab_in_use_bytes": 2_000,
+        "serving_slab_spare": 1,
+        "serving_slab_spare_bytes": 1_001,
+        "serving_slab_spare_resident_bytes": 900,
+        "serving_slab_surplus_resident_bytes": 77,
+        "serving_slab_quarantined": 3,
+        "serving_slab_quarantined_bytes": 3_003,
+    }
+    assert value(series, "serving_request_memory_in_use_bytes") == 5_000
+    assert value(series, "serving_request_memory_peak_bytes") == 6_000
+    assert value(series, "serving_request_memory_allocations_total") == 7_000
+    assert value(series, "serving_process_page_faults_total", kind="minor") == 11
+    assert value(series, "serving_process_page_faults_total", kind="major") == 2
+    assert value(series, "serving_config_changes_total", result="refused") == 1
+    assert value(series, "process_resident_memory_bytes") > 1_000_000
+    (labels,) = (labels for name, labels in series if name == "serving_build_info")
+    assert dict(labels)["version"] == "0.1.0"
+    assert dict(labels)["allocator"] == "jemalloc"
+
+
+def test_server_without_slab_pool_has_no_slab_series():
+    series = series_of(fake_sources(slab_pool=None))
+    assert [name for name, _ in series if name.startswith("serving_slab")] == []
+
+
+# --- The formats ----------------------------------------------------------------------------------------
+
+
+def busy_sources() -> MetricSources:
+    """With a sample of every family."""
+    latencies: dict[int, Sequence[int]] = {0: [MS, 2 * MS], 5: [MS]}
+    phases = {phase: [MS] for phase in ("queue", "decode", "run", "encode", "total")}
+    busy = FakeMethod(latencies_ns=latencies, phases_ns=phases, recent_phases_ns=phases)
+    lost = FakeMethod(model="", version=0, latencies_ns={5: [MS]})
+    stages = {LoadStage.WARM_UP: 0.5, UnloadStage.QUIESCE: 0.5}
+    verdict = GateVerdict(gate="golden", mode="enforce", is_passed=True)
+    return fake_sources(
+        requests=FakeRequestStatistics(by_version=[busy, lost], by_model=[busy, lost]),
+        statuses=[status(stage_seconds=stages, verdicts=(verdict,))],
+        arena=lambda servable_id: FakeArenaFigures(),
+        reservoirs=lambda: {"m": FakeReservoirFigures()},
+        config_changes=lambda: {"applied": 1, "refused": 0},
+    )
+
+
+def check_against_table(metric: Metric, family: MetricFamily) -> None:
+    assert metric.documentation == family.help
+    expected = set(family.labels) | ({"le"} if family.kind == "histogram" else set())
+    for sample in metric.samples:
+        assert sample.name.startswith(family.base_name)
+        assert set(sample.labels) <= expected
+    widest = max((set(sample.labels) for sample in metric.samples), key=len)
+    assert widest == expected
+
+
+def test_every_family_of_the_table_is_exposed_and_no_other():
+    exposed = {
+        metric.name: metric for metric in openmetrics_families(text_of(busy_sources(), OPENMETRICS))
+    }
+    assert set(exposed) == {family.base_name for family in FAMILIES}
+    for family in FAMILIES:
+        assert exposed[family.base_name].type == family.kind
+        check_against_table(exposed[family.base_name], family)
+
+
+def test_families_are_exposed_before_there_is_anything_to_count():
+    text = text_of(fake_sources())
+    for family in FAMILIES:
+        assert f"# TYPE {family.name} " in text
+
+
+def test_no_family_and_no_series_comes_twice():
+    assert len({family.name for family in FAMILIES}) == len(FAMILIES)
+    lines = [line for line in text_of(busy_sources()).splitlines() if not line.startswith("#")]
+    names = [line.rpartition(" ")[0] for line in lines]
+    assert len(names) == len(set(names))
+
+
+def test_metrics_of_the_document_are_those_of_the_code():
+    document = DOCUMENT.read_text()
+    remedy = "put what `python -m serving.monitoring.metric_families` prints into the document"
+    assert markdown_table() in document, remedy
+    assert left_out_list() in document, remedy
+
+
+def test_metrics_that_the_document_speaks_of_are_exposed():
+    document = DOCUMENT.read_text().replace(left_out_list(), "")
+    spoken_of = set(re.findall(r"(?:\bserving_|:tensorflow:)[a-z_:]+[a-z]", document))
+    names = {family.name for family in FAMILIES}
+    suffixes = ("", "_bucket", "_sum", "_count")
+    assert spoken_of <= {f"{name}{suffix}" for name in names for suffix in suffixes}
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ("", "text/plain; version=0.0.4; charset=utf-8"),
+        ("*/*", "text/plain; version=0.0.4; charset=utf-8"),
+        ("text/plain;version=0.0.4", "text/plain; version=0.0.4; charset=utf-8"),
+        (
+            "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        ),
+        ("application/openmetrics-text;version=x", "text/plain; version=0.0.4; charset=utf-8"),
+        ("application/openmetrics-text;version=2.x", "text/plain; version=0.0.4; charset=utf-8"),
+    ],
+)
+def test_format_is_the_one_that_is_asked_for(accept, content_type):
+    exposition = MetricsExposition(fake_sources())
+    wanted = exposition.negotiate(accept, "")
+    assert wanted.content_type == content_type
+    assert b"serving_build_info" in exposition.page(wanted)
+
+
+def test_page_is_compressed_for_who_takes_gzip():
+    exposition = MetricsExposition(busy_sources())
+    plain = exposition.page(exposition.negotiate("", ""))
+    compressed = exposition.page(exposition.negotiate("", "deflate, gzip;q=1.0"))
+    assert len(compressed) < len(plain) / 5
+    names = [line.split(b" ")[0] for line in plain.splitlines()]
+    assert [line.split(b" ")[0] for line in gzip.decompress(compressed).splitlines()] == names
+
+
+# --- Native histograms ------------------------------------------------------------------------------------
+
+
+def native_histograms(accept: str) -> list[NativeHistogram]:
+    return [
+        sample.native_histogram
+        for line in openmetrics_families(text_of(busy_sources(), accept))
+        for sample in line.samples
+        if sample.native_histogram is not None
+    ]
+
+
+def test_native_histograms_are_there_for_who_can_read_them():
+    ok, not_found, lost = native_histograms(NATIVE)
+    assert (ok.count_value, ok.schema) == (2, 3)
+    assert (not_found.count_value, lost.count_value) == (1, 1)
+
+
+@pytest.mark.parametrize("accept", ["", OPENMETRICS])
+def test_older_formats_have_no_native_histograms(accept):
+    text = text_of(busy_sources(), accept)
+    assert "schema" not in text
+    assert "serving_request_latency_seconds{" not in text
+
+
+def unpacked(histogram: NativeHistogram) -> dict[int, int]:
+    """The count of each bucket, by its index."""
+    index, held, counts = 0, 0, {}
+    deltas = iter(histogram.pos_deltas or ())
+    for offset, length in histogram.pos_spans or ():
+        index += offset
+        for _ in range(length):
+            held += next(deltas)
+            counts[index] = held
+            index += 1
+    return counts
+
+
+@given(st.lists(st.integers(0, 200 * NS_PER_SECOND)))
+def test_native_histogram_holds_each_latency_in_its_bucket(latencies_ns):
+    method = FakeMethod(latencies_ns={0: latencies_ns})
+    counts = method.cumulative_counts(0, EDGES_NS)
+    histogram = native_histogram(counts, count=len(latencies_ns), sum_seconds=0.0)
+    buckets = unpacked(histogram)
+    assert histogram.zero_count + sum(buckets.values()) == len(latencies_ns)
+    for index, held in buckets.items():
+        below, above = 2 ** ((index - 1) / 8), 2 ** (index / 8)
+        if index == 57:
+            above = 1_000.0
+        within = [at for at in latencies_ns if round(below * 1e9) < at <= round(above * 1e9)]
+        assert held == len(within) > 0
+
+
+# --- promtool ------------------------------------------------------------------------------------------
+
+
+def promtool_complaints(text: str) -> list[str]:
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False
+    )
+    assert done.returncode in (0, 3), done.stderr  # 3: it can be read, and lint found something.
+    return (done.stdout + done.stderr).splitlines()
+
+
+def test_promtool_finds_nothing_in_our_names():
+    lines = promtool_complaints(text_of(busy_sources()))
+    assert [line for line in lines if not line.startswith(":tensorflow:serving:")] == []
+
+
+def test_promtool_finds_only_the_colons_in_tensorflow_serving_names():
+    lines = promtool_complaints(text_of(busy_sources()))
+    assert {line.partition(" ")[2] for line in lines} == {
+        "metric names should not contain ':'",
+    }
