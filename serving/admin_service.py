@@ -48,7 +48,8 @@ class AdminService:
     """On the threads of the rare calls; keeps nothing between two of them.
 
     `model_names` are those configured now, `statuses` is `StateMonitor.statuses`, `notes` what a
-    model's source has to tell of its base path, `refused_config` is `ConfigWatcher.refusal`.
+    model's source has to tell of its base path, `found_versions` what it finds there,
+    `refused_config` is `ConfigWatcher.refusal`.
     """
 
     def __init__(
@@ -57,12 +58,14 @@ class AdminService:
         statuses: "Callable[[], Statuses]",
         control: VersionControl,
         notes: Callable[[str], Collection[Note]] = lambda name: (),
+        found_versions: Callable[[str], Collection[int]] = lambda name: (),
         refused_config: "Callable[[], ConfigRefusal | None]" = lambda: None,
     ) -> None:
         self._model_names = model_names
         self._statuses = statuses
         self._control = control
         self._notes = notes
+        self._found_versions = found_versions
         self._refused_config = refused_config
 
     @property
@@ -123,6 +126,7 @@ class AdminService:
         return {
             "name": name,
             **(asdict(stream) if stream else {}),
+            "found_versions": sorted(self._found_versions(name)),
             "notes": [_note(note) for note in sorted(self._notes(name), key=repr)],
             "versions": [self._version(status) for status in statuses],
         }

@@ -16,6 +16,7 @@ from pathlib import PurePath
 from types import MappingProxyType
 
 from serving.clock import NS_PER_SECOND
+from serving.label_targets import KnownVersions, absent_targets
 from serving.servable import AspiredVersion
 from serving.version_selection import (
     Latest,
@@ -59,10 +60,12 @@ class Wanted:
     """What people want of the versions found.
 
     `barred` were rolled back and are not to be loaded again. `keeps_last`: a base path that is
-    emptied leaves what is aspired as it is (--servable_versions_always_present).
+    emptied leaves what is aspired as it is (--servable_versions_always_present). `labels` aspire
+    nothing: people are told of those that wait for what nothing aspires.
     """
 
     selection: VersionSelection = Latest(1)
+    labels: Mapping[str, int] = field(default_factory=dict)
     barred: frozenset[int] = frozenset()
     keeps_last: bool = True
 
@@ -397,6 +400,27 @@ def _may_be_empty(memory: Memory, wanted: Wanted) -> bool:
         return False
     is_all_unwanted = wanted.selection == Specific(frozenset())
     return is_all_unwanted or (not memory.found and not wanted.keeps_last)
+
+
+def label_notes(memory: Memory, wanted: Wanted, in_effect: Mapping[str, int]) -> frozenset[Note]:
+    """What to tell of the labels in `wanted` after a poll; `in_effect` are those requests see."""
+    known = KnownVersions(
+        found=memory.found,
+        selected=[item.version for item in memory.aspired or ()],
+        unfinished=memory.candidates,
+        barred=wanted.barred,
+        in_effect=in_effect,
+    )
+    return frozenset(
+        Note.of(
+            "label_of_absent_version",
+            label=target.label,
+            version=target.version,
+            reason=target.reason,
+            remedy=target.remedy,
+        )
+        for target in absent_targets(wanted.labels, known)
+    )
 
 
 def _overwritten_note(version: int) -> Note:

@@ -9,10 +9,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from serving.label_targets import NO_LABELS
 from serving.model_settings import CanarySettings
 from serving.servable import Routing, ServableId, ServingMap
-
-NO_LABELS: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -104,7 +104,7 @@ class Server:
         # What is configured, and so aspired.
         self._models = ServedModels(
             make_source=partial(
-                parts.make_source, config, plane, self._manager, self._monitor, clock
+                parts.make_source, config, plane, self._manager, router, self._monitor, clock
             ),
             set_loaders=loaders.set_models,
             manager=self._manager,

@@ -259,6 +259,7 @@ def make_source(
     config: ServerConfig,
     plane: DataPlane,
     manager: AspiredVersionsManager,
+    router: Router,
     monitor: StateMonitor,
     clock: Clock,
     model: ModelConfig,
@@ -278,6 +279,8 @@ def make_source(
         failed_versions=monitor.failed_versions,
         period_seconds=config.file_system_poll_wait_seconds,
         keeps_last=config.servable_versions_always_present,
+        labels=model.labels,
+        labels_in_effect=router.labels,
         clock=clock,
     )
 
@@ -320,7 +323,9 @@ def make_rare_handlers(
         GET_MODEL_STATUS: ModelService(monitor, served, router.labels).get_model_status,
         CAPTURE_WARM_UP: CaptureService(names, reservoirs.of).capture_warm_up,
         **ConfigService(reloader, served).handlers,
-        **AdminService(names, monitor.statuses, manager, served.notes, refused_config).handlers,
+        **AdminService(
+            *(names, monitor.statuses, manager, served.notes, served.found_versions, refused_config)
+        ).handlers,
     }
 
 
@@ -332,7 +337,7 @@ def make_http_server(config: ServerConfig, routes: Sequence[BaseRoute]) -> HttpS
     return HttpServer(
         make_http_app(routes, settings),
         host=config.host,
-        port=config.rest_api_port,
+        port=port,
         blocking_thread_count=config.rest_api_num_threads or 4 * (os.cpu_count() or 1),
     )
 

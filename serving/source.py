@@ -27,6 +27,7 @@ from serving.found_versions import (
     compared,
     decide,
     is_as_found,
+    label_notes,
     needs_check,
     next_poll_seconds,
     observe,
@@ -36,11 +37,13 @@ from serving.found_versions import (
     unreadable,
     version_directories,
 )
+from serving.label_targets import NO_LABELS
 from serving.servable import AspiredVersion
 from serving.version_selection import VersionSelection
 
 SetAspired = Callable[[str, Sequence[AspiredVersion]], None]
 FailedVersions = Callable[[str], Collection[int]]
+LabelsOf = Callable[[str], Mapping[str, int]]
 _log = structlog.get_logger(__name__)
 
 
@@ -91,8 +94,9 @@ class FileSystemSource:
     `check` raises where a directory is no complete version. `set_aspired` is called, under the
     source's lock, only when the list changes, and not after `stop`. `failed_versions` says which
     versions of a model have ended with an error: one of these whose files change is aspired again
-    under a new `found_at_ns`. Versions that serve are compared with what was found every
-    RECHECK_NS, to tell who overwrites one.
+    under a new `found_at_ns`. `labels_in_effect` are a model's labels as requests see them: people
+    are told of one that waits for a version which does not come. Versions that serve are compared
+    with what was found every RECHECK_NS, to tell who overwrites one.
 
     What is wanted may change at any time, from any thread. What follows for the versions that are
     found follows at once, even while the disk hangs.
@@ -109,6 +113,8 @@ class FileSystemSource:
         failed_versions: FailedVersions,
         period_seconds: float,
         keeps_last: bool = True,
+        labels: Mapping[str, int] = NO_LABELS,
+        labels_in_effect: LabelsOf = lambda name: NO_LABELS,
         clock: Clock,
     ) -> None:
         self._name = name
@@ -116,11 +122,12 @@ class FileSystemSource:
         self._set_aspired = set_aspired
         self._check = check
         self._failed_versions = failed_versions
+        self._labels_in_effect = labels_in_effect
         self._period_seconds = period_seconds
         self._clock = clock
         # Guards all below and is notified of changes; not held while the disk is looked at.
         self._wake = threading.Condition()
-        self._wanted = Wanted(selection=selection, keeps_last=keeps_last)
+        self._wanted = Wanted(selection=selection, labels=labels, keeps_last=keeps_last)
         self._memory = Memory()
         self._is_poll_due = period_seconds >= 0
         self._is_stopping = False
@@ -144,10 +151,16 @@ class FileSystemSource:
             self._thread.join(timeout_seconds)
         return not self._thread.is_alive()
 
-    def set_selection(self, selection: VersionSelection) -> None:
-        """Selects otherwise from the versions found, and looks for new ones at once."""
+    def set_selection(
+        self, selection: VersionSelection, labels: Mapping[str, int] = NO_LABELS
+    ) -> None:
+        """Selects otherwise from the versions found, and looks for new ones at once.
+
+        `labels` are those of the model now, in effect as far as they can be. Both at once: a label
+        is not to be taken for one of a version that the policy before did not select.
+        """
         with self._wake:
-            self._select_again(replace(self._wanted, selection=selection))
+            self._select_again(replace(self._wanted, selection=selection, labels=labels))
             self._poll_soon()
 
     def set_barred(self, versions: frozenset[int]) -> None:
@@ -246,7 +259,9 @@ class FileSystemSource:
 
         def decide_on(memory: Memory, wanted: Wanted) -> Memory:
             after = decide(compared(memory, live, now), directories, candidates, wanted, now)
-            return replace(after, notes=after.notes | name_notes | read_notes)
+            # Under the lock, so that labels that were put into effect before `set_selection` are.
+            of_labels = label_notes(after, wanted, self._labels_in_effect(self._name))
+            return replace(after, notes=after.notes | name_notes | read_notes | of_labels)
 
         return decide_on
 

@@ -2,16 +2,20 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from serving.client import Client
+from serving.config import ModelConfig
 from serving.config_plan import ConfigPlan, plan_change
 from serving.config_service import RELOAD_TIMEOUT_SECONDS
 from serving.errors import InvalidConfig
+from serving.label_targets import KnownVersions, absent_targets
 from serving.model_config_file import encode_model_config, read_model_config_file
 from serving.model_settings_file import read_model_settings_file
+from serving.version_selection import select_unbarred
 
 # A little longer than the server waits, so that it is the server that says what did not come.
 _APPLY_TIMEOUT_SECONDS = RELOAD_TIMEOUT_SECONDS + 10
@@ -30,17 +34,19 @@ def run(arguments: Sequence[str]) -> int:
 
 def _plan(parsed: argparse.Namespace) -> int:
     with Client(parsed.target) as client:
-        _print(_planned(client, parsed.file, parsed.settings))
+        plan = _planned(client, parsed.file, parsed.settings)
+        _print(plan, label_warnings(plan, client.describe_models()))
     return 0
 
 
 def _apply(parsed: argparse.Namespace) -> int:
     with Client(parsed.target) as client:
         plan = _planned(client, parsed.file, None)
+        warnings = tuple(label_warnings(plan, client.describe_models()))
         client.reload_config(
             encode_model_config(parsed.file), timeout_seconds=_APPLY_TIMEOUT_SECONDS
         )
-    _print(plan)
+    _print(plan, warnings)
     return 0
 
 
@@ -53,8 +59,40 @@ def _planned(client: Client, file: Path, settings_file: Path | None) -> ConfigPl
     return plan_change(present, wanted)
 
 
-def _print(plan: ConfigPlan) -> None:
-    for line in plan.lines() or ("no changes",):
+def label_warnings(plan: ConfigPlan, described: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Of labels, new or of another policy, that wait for versions which do not come, for people.
+
+    `described` is what `Client.describe_models` returns. Nothing is said of a model that is added or
+    moved: what its base path holds the server sees when it looks there, and then its log and status
+    say so.
+    """
+    for change in plan.changed:
+        model = described.get(change.after.name)
+        is_of_versions = change.is_of_labels or change.is_of_selection
+        if change.is_of_base_path or not is_of_versions or model is None:
+            continue
+        for target in absent_targets(change.after.labels, _known_versions(change.after, model)):
+            yield (
+                f"! model {change.after.name}: label {target.label} waits for version "
+                f"{target.version}: {target.reason}; {target.remedy}"
+            )
+
+
+def _known_versions(after: ModelConfig, model: Mapping[str, Any]) -> KnownVersions:
+    found, barred = model.get("found_versions", ()), model.get("barred", ())
+    notes = model.get("notes", ())
+    copied = [note for note in notes if note["event"] in ("version_settling", "version_incomplete")]
+    return KnownVersions(
+        found=found,
+        selected=select_unbarred(after.version_selection, found, barred).versions,
+        unfinished=[int(note["version"]) for note in copied],
+        barred=barred,
+        in_effect=model.get("labels", {}),
+    )
+
+
+def _print(plan: ConfigPlan, warnings: Iterable[str]) -> None:
+    for line in (*(plan.lines() or ("no changes",)), *warnings):
         print(line)
 
 

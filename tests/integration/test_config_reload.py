@@ -259,6 +259,26 @@ def test_reload_answers_what_did_not_come_before_its_caller_gives_up(
     assert answering(caller, "a") == 1
 
 
+def test_reload_label_of_a_version_that_is_not_there_is_warned_of(
+    server: ModelServer, models: Models, client: Client
+) -> None:
+    warning = "label stable waits for version 9: it is not in the base path"
+    models.configure(a=labelled("stable", 9))
+    planned = millpond("config", "plan", models.file, "--target", server.target)
+    assert planned.stdout.splitlines()[0] == "~ model a: labels stable - -> 9"
+    assert planned.stdout.splitlines()[1].startswith(f"! model a: {warning}")
+    client.reload_config(encode_model_config(models.file))
+    told = server.wait_for_event(lambda event: event["event"] == "label_of_absent_version", 30)
+    assert (told["model"], told["label"], told["version"]) == ("a", "stable", 9)
+
+    models.drop("a", 2)
+    models.configure(a=labelled("stable", 2))
+    client.reload_config(encode_model_config(models.file))
+    server.wait_until_available("a", 2)
+    told_of = [e["version"] for e in server.events() if e["event"] == "label_of_absent_version"]
+    assert told_of == [9]
+
+
 # --- By file --------------------------------------------------------------------------------------
 
 

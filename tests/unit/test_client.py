@@ -38,6 +38,7 @@ from serving.stream import StreamStatus
 from serving.succession import Rollback
 from serving.tensor_proto import from_tensor_proto, to_tensor_proto
 from tests.unit.fakes import FakeRareCall, FakeServable
+from warmup.signature_defs import INIT_OP_SIGNATURE
 
 Answer = TypeVar("Answer")
 
@@ -115,6 +116,7 @@ ADMIN = AdminService(
     lambda: {"m": STATUSES},
     FakeControl(),
     lambda name: [Note.of("version_incomplete", version=11)] if name == "m" else [],
+    lambda name: [10, 9] if name == "m" else [],
     lambda: REFUSAL,
 )
 
@@ -147,6 +149,7 @@ class FakeModelServer:
         message = get_model_metadata_pb2.GetModelMetadataRequest.FromString(request)
         self._check_name(message.model_spec.name, context)
         signatures = get_model_metadata_pb2.SignatureDefMap()
+        signatures.signature_def[INIT_OP_SIGNATURE].outputs["__saved_model_init_op"].name = "NoOp"
         signature = signatures.signature_def["serving_default"]
         for infos, name in ((signature.inputs, "x"), (signature.outputs, "y")):
             infos[name].dtype = types_pb2.DT_FLOAT
@@ -264,6 +267,7 @@ def test_status_command_as_json_is_all_that_the_server_says_of_a_model(
     told = json.loads(ADMIN.list_models(b""))
     assert printed == {**told, "models": [item for item in told["models"] if item["name"] == "m"]}
     assert printed["refused_config"]["since_wall_ns"] == FUTURE_NS
+    assert printed["models"][0]["found_versions"] == [9, 10]
 
 
 def test_refusal_text_is_empty_where_no_config_was_refused():
@@ -409,9 +413,29 @@ def test_predict_command_random_data_has_the_rows_asked_for(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["predict", "m", "--version=x"], "--version: 'x' is no whole number from 0 to"),
+        (["predict", "m", f"--version={2**63}"], "is no whole number from 0 to"),
+        (["predict", "m", "--rows=0"], "--rows: '0' is no whole number of at least 1"),
+        (["predict", "m", "--seed=-1"], "--seed: '-1' is no whole number of at least 0"),
+        (["predict", "m", "--timeout_seconds=0"], "'0' is no number of seconds above 0"),
+        (["predict", "m", "--timeout_seconds=nan"], "'nan' is no number of seconds above 0"),
+        (["allow", "m", "7th"], "VERSION: '7th' is no whole number from 0 to"),
+    ],
+)
+def test_command_line_that_names_no_number_is_wrong_usage(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
         (["m", "--signature_name=s"], "has no signature 's'; it has ['serving_default']"),
         (["m", "--input_json=/nowhere"], "/nowhere: cannot be read as JSON"),
         (["n"], "Servable not found"),
+        (["m", "--signature_name", INIT_OP_SIGNATURE], "has no signature"),
     ],
 )
 def test_predict_command_bad_request_exits_one_with_message(

@@ -27,6 +27,7 @@ class FakeSource:
         self.name = model.name
         self.base_path = model.base_path
         self.selection = model.version_selection
+        self.labels = model.labels
         self.barred: frozenset[int] = frozenset()
         self.is_over_in_time = True
 
@@ -50,9 +51,11 @@ class FakeSource:
         del timeout_seconds
         return self.is_over_in_time
 
-    def set_selection(self, selection: VersionSelection) -> None:
+    def set_selection(self, selection: VersionSelection, labels: Mapping[str, int]) -> None:
+        if selection != self.selection:
+            self._say(f"select {selection}")
         self.selection = selection
-        self._say(f"select {selection}")
+        self.labels = labels
 
     def set_barred(self, versions: frozenset[int]) -> None:
         self.barred = versions
@@ -148,6 +151,13 @@ def test_served_models_changed_model_hears_only_of_what_changed(
     world.configure(A, B)
     assert world.configure(A, after) == ([said] if said else [])
     assert world.models.models == (A, after)
+
+
+def test_served_models_changed_labels_reach_the_source_and_the_router() -> None:
+    world = World()
+    world.configure(A, B)
+    world.configure(A, replace(B, labels={"stable": 2}))
+    assert world.running["b"].labels == world.labels["b"] == {"stable": 2}
 
 
 def test_served_models_source_that_cannot_start_changes_nothing() -> None:

@@ -1,6 +1,6 @@
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 from serving.clock import NS_PER_SECOND, SystemClock
 from serving.errors import FailedPrecondition
 from serving.found_versions import RECHECK_NS, Fingerprint, Listing, Note
+from serving.label_targets import NO_LABELS, NOT_FOUND, NOT_SELECTED
 from serving.servable import AspiredVersion
 from serving.source import FileSystemSource, fingerprint, list_children
 from serving.version_selection import All, Latest, Specific, VersionSelection
@@ -23,6 +24,7 @@ class Aspirations:
         self.directories: dict[int, str] = {}
         # What the manager would say of them; a test's to set.
         self.failed: set[int] = set()
+        self.labels_in_effect: dict[str, int] = {}
 
     def set_aspired(self, name: str, versions: Sequence[AspiredVersion]) -> None:
         assert name == "m"
@@ -46,6 +48,7 @@ def make_source(
     selection: VersionSelection | None = None,
     period_seconds: float = 60,
     keeps_last: bool = True,
+    labels: Mapping[str, int] = NO_LABELS,
 ) -> FileSystemSource:
     return FileSystemSource(
         "m",
@@ -56,6 +59,8 @@ def make_source(
         failed_versions=aspirations.failed_versions,
         period_seconds=period_seconds,
         keeps_last=keeps_last,
+        labels=labels,
+        labels_in_effect=lambda name: aspirations.labels_in_effect,
         clock=clock,
     )
 
@@ -398,6 +403,57 @@ def test_source_other_selection_of_what_is_found_is_aspired_at_once(
     source.poll()
     source.set_selection(Specific(frozenset({1})))
     assert aspirations.lists == [[2], [1]]
+
+
+def test_source_label_of_a_version_that_does_not_come_is_told_once_and_when_that_is_over(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    drop(tmp_path, "1", clock)
+    drop(tmp_path, "2", clock)
+    source = make_source(tmp_path, aspirations, clock, Latest(1), labels={"old": 1, "next": 3})
+    with capture_logs() as logs:
+        source.poll()
+        source.poll()
+        told = [log for log in logs if log["event"] == "label_of_absent_version"]
+        source.set_selection(All(), {"old": 1})
+        source.poll()
+    assert [(log["label"], log["version"], log["reason"]) for log in told] == [
+        ("next", 3, NOT_FOUND),
+        ("old", 1, NOT_SELECTED),
+    ]
+    over = [log["warning"] for log in logs if log["event"] == "warning_over"]
+    assert over == ["label_of_absent_version"]
+
+
+def test_source_label_and_its_version_in_one_change_are_no_warning(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    drop(tmp_path, "1", clock)
+    source = make_source(tmp_path, aspirations, clock, Latest(1), labels={"stable": 1})
+    aspirations.labels_in_effect = {"stable": 1}
+    source.poll()
+    with capture_logs() as logs:
+        drop(tmp_path, "2", clock)
+        source.set_selection(Specific(frozenset({2})), {"stable": 2})
+        source.poll()
+        # Still being copied.
+        drop(tmp_path, "3", clock, age_seconds=0)
+        source.set_selection(All(), {"stable": 3})
+        source.poll()
+    assert "label_of_absent_version" not in [log["event"] for log in logs]
+
+
+def test_source_label_that_keeps_its_version_is_no_warning(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    drop(tmp_path, "1", clock)
+    source = make_source(tmp_path, aspirations, clock, Latest(1), labels={"stable": 1})
+    source.poll()
+    aspirations.labels_in_effect = {"stable": 1}
+    drop(tmp_path, "2", clock)
+    source.poll()
+    assert aspirations.lists == [[1], [2]]
+    assert source.notes() == []
 
 
 def test_source_barred_version_gives_way_at_once_and_comes_back(
