@@ -13,11 +13,12 @@ from loadtest.ctr_model import (
     LAYER_SIZES,
     TABLE_COUNT,
     layer_weights,
+    refuse_existing,
     request_inputs,
     table_weights,
 )
 from loadtest.ctr_request import predict_request
-from serving.errors import FailedPrecondition
+from serving.errors import from_status
 from serving.protos import prediction_log_pb2
 from warmup.records import write_records
 from warmup.replay import WARM_UP_FILE
@@ -41,11 +42,11 @@ def export_ctr_model(
     """Exports `version` as `directory/version` and returns that path.
 
     Written beside it and renamed into place, so that a server that polls `directory` never sees a
-    part. Raises FailedPrecondition where the version is there already; OSError.
+    part. Raises FailedPrecondition where the version is there already; OSError, or another
+    MillpondError, where it cannot be written.
     """
     target = directory / str(version)
-    if target.exists():
-        raise FailedPrecondition(f"{target} is there already; remove it or choose another version")
+    refuse_existing(target)
     # No version for any server: its name is no number.
     partial = directory / f".{version}.partial"
     shutil.rmtree(partial, ignore_errors=True)
@@ -57,6 +58,8 @@ def export_ctr_model(
             progress("writing warm-up records", TABLE_COUNT + 1, _STEP_COUNT)
             _write_warm_up(partial, directory.name, table_rows)
         partial.rename(target)
+    except tf.errors.OpError as error:
+        raise from_status(error.error_code, f"{target}: {error.message}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     progress("done", _STEP_COUNT, _STEP_COUNT)

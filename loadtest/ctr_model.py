@@ -9,10 +9,13 @@ that `loadtest.ctr_export` makes, and needs neither TensorFlow nor the 500 MB.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from serving.errors import FailedPrecondition
 
 TABLE_COUNT = 26
 EMBEDDING_SIZE = 16
@@ -24,6 +27,14 @@ Array = npt.NDArray[Any]
 
 # The numbers of the tensors: tables are 0 to 25, then a matrix and a bias a layer.
 _FIRST_LAYER_TENSOR = TABLE_COUNT
+
+
+def refuse_existing(version_directory: Path) -> None:
+    """Raises FailedPrecondition: an exported version never changes."""
+    if version_directory.exists():
+        raise FailedPrecondition(
+            f"{version_directory} is there already; remove it or choose another version"
+        )
 
 
 def table_weights(version: int, table: int, table_rows: int) -> Array:
@@ -88,7 +99,7 @@ def _table_rows_of(version: int, table: int, ids: Array, table_rows: int) -> Arr
 
 def _weights(version: int, tensor: int, positions: Array) -> Array:
     """float32 in [-1, 1) for each of `positions` (uint32) of one tensor of one version."""
-    seed = _mixed(np.array([version * 1_000 + tensor], np.uint64).astype(np.uint32))
+    seed = _mixed(np.array([(version * 1_000 + tensor) % 2**32], np.uint32))
     mixed = _mixed(positions * np.uint32(0x9E3779B1) + seed)
     # 24 bits fit a float32 exactly, so that these are the same numbers everywhere.
     weights: Array = (mixed >> np.uint32(8)).astype(np.float32)

@@ -26,6 +26,7 @@ from serving.stubs import ModelServiceStub, PredictionServiceStub
 from serving.succession import Rollback
 from serving.tensor_proto import from_tensor_proto, to_tensor_proto
 from warmup.records import decode_records
+from warmup.signature_defs import INIT_OP_SIGNATURE
 
 Array = npt.NDArray[Any]
 
@@ -150,7 +151,7 @@ class Client:
     def signatures(
         self, name: str, version: int | None = None, *, timeout_seconds: float = 10
     ) -> dict[str, Signature]:
-        """The signatures of a version by name."""
+        """The signatures of a version by name, those that a client may run."""
         request = get_model_metadata_pb2.GetModelMetadataRequest(
             model_spec=_model_spec(name, version), metadata_field=["signature_def"]
         )
@@ -160,6 +161,7 @@ class Client:
         return {
             key: signature_of(definition)
             for key, definition in signature_defs.signature_def.items()
+            if key != INIT_OP_SIGNATURE
         }
 
     def describe(self, *, timeout_seconds: float = 10) -> dict[str, Any]:

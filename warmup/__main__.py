@@ -17,12 +17,12 @@ from pathlib import Path
 
 from serving.client import signature_of
 from serving.closed_pipe import until_closed_pipe
-from serving.errors import InvalidConfig, MillpondError
+from serving.errors import InvalidConfig, MillpondError, NotFound
 from warmup.faults import find_faults
 from warmup.inspection import RecordSummary, inspect, totals_of
 from warmup.prediction_log import warm_up_file, write_logs
 from warmup.record_table import print_records
-from warmup.signature_defs import DEFAULT_TAGS, read_signature_defs
+from warmup.signature_defs import DEFAULT_TAGS, read_signature_defs, require_version
 from warmup.synthesis import SynthesisSettings, synthesize
 
 
@@ -81,14 +81,17 @@ def _synthesize(parsed: argparse.Namespace) -> int:
 
 
 def _inspect(parsed: argparse.Namespace) -> int:
-    path = warm_up_file(parsed.path)
+    path = _file_that_is_there(parsed.path)
     summaries: list[RecordSummary] = []
     try:
-        # One by one, so that what stands before a damage is shown.
         for summary in inspect(path):
             summaries.append(summary)  # noqa: PERF402
-    finally:
-        _print_summaries(path, summaries, is_json=parsed.json)
+    except (MillpondError, OSError):
+        # What stands before a damage is shown.
+        if summaries:
+            _print_summaries(path, summaries, is_json=parsed.json)
+        raise
+    _print_summaries(path, summaries, is_json=parsed.json)
     return 0
 
 
@@ -104,7 +107,7 @@ def _print_summaries(path: Path, summaries: Sequence[RecordSummary], *, is_json:
 def _check(parsed: argparse.Namespace) -> int:
     definitions = read_signature_defs(parsed.directory, parsed.tags)
     signatures = {name: signature_of(definition) for name, definition in definitions.items()}
-    path = warm_up_file(parsed.directory)
+    path = _file_that_is_there(parsed.directory)
     is_sound = True
     for fault in find_faults(path, signatures):
         is_sound = False
@@ -112,6 +115,20 @@ def _check(parsed: argparse.Namespace) -> int:
     if is_sound:
         print(f"{path}: sound")
     return 0 if is_sound else 1
+
+
+def _file_that_is_there(path: Path) -> Path:
+    """The warm-up file meant by `path`, a file or a version. Raises NotFound with the remedy."""
+    file = warm_up_file(path)
+    if file.exists():
+        return file
+    if not path.is_dir():
+        raise NotFound(f"{path} is not there; give a warm-up file, or a version's directory")
+    require_version(path)
+    raise NotFound(
+        f"{file} is not there: this version has no warm-up file; `python -m warmup synthesize {path}` "
+        f"or `millpond capture MODEL --output {path}` writes one"
+    )
 
 
 # --- The command line -----------------------------------------------------------------------------

@@ -46,6 +46,11 @@ def write_records(path: Path, records: Iterable[bytes]) -> None:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        # Nobody has heard of the name beside.
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         beside.unlink(missing_ok=True)
 

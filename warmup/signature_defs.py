@@ -12,8 +12,11 @@ from serving.protos import saved_model_pb2
 
 DEFAULT_TAGS = ("serve",)
 
-# TensorFlow writes the init op down as a signature too, which no client may run.
-_INIT_OP_SIGNATURE = "__saved_model_init_op"
+INIT_OP_SIGNATURE = "__saved_model_init_op"
+"""TensorFlow writes the init op down as a signature too, which no client may run."""
+
+SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
+"""What a version has one of, the first where it has both."""
 
 
 def read_signature_defs(directory: Path, tags: Sequence[str] = DEFAULT_TAGS) -> Mapping[str, Any]:
@@ -29,14 +32,20 @@ def read_signature_defs(directory: Path, tags: Sequence[str] = DEFAULT_TAGS) -> 
             return {
                 name: type(definition).FromString(definition.SerializeToString())
                 for name, definition in sorted(meta_graph.signature_def.items())
-                if name != _INIT_OP_SIGNATURE
+                if name != INIT_OP_SIGNATURE
             }
     found = [sorted(graph.meta_info_def.tags) for graph in saved_model.meta_graphs]
     raise NotFound(f"{directory}: no meta graph has the tags {sorted(tags)}; there are {found}")
 
 
+def require_version(directory: Path) -> None:
+    """Raises NotFound where `directory` is none of a version, and says what is there instead."""
+    if not any((directory / name).exists() for name in SAVED_MODEL_FILES):
+        raise NotFound(_nothing_in(directory))
+
+
 def _read_saved_model(directory: Path) -> saved_model_pb2.SavedModel:
-    binary, text = directory / "saved_model.pb", directory / "saved_model.pbtxt"
+    binary, text = (directory / name for name in SAVED_MODEL_FILES)
     try:
         if binary.exists():
             return saved_model_pb2.SavedModel.FromString(binary.read_bytes())
@@ -55,4 +64,4 @@ def _nothing_in(directory: Path) -> str:
         key=lambda path: int(path.name),
     )
     hint = f"; its versions are {', '.join(map(str, versions))}" if versions else ""
-    return f"{directory} has neither saved_model.pb nor saved_model.pbtxt{hint}"
+    return f"{directory} has neither {' nor '.join(SAVED_MODEL_FILES)}{hint}"

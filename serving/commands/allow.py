@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 
 from serving.client import Client
+from serving.commands.argument_types import version_number
 from serving.commands.model_parser import model_parser
 
 
 def run(arguments: Sequence[str]) -> int:
     """Raises MillpondError, FailedPrecondition where the version was not rolled back."""
     parser = model_parser("allow", "Let a version that was rolled back be loaded and serve again.")
-    parser.add_argument("version", metavar="VERSION", type=int)
+    parser.add_argument("version", metavar="VERSION", type=version_number)
     parsed = parser.parse_args(arguments)
     with Client(parsed.target) as client:
         client.allow(parsed.model, parsed.version)

@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from serving.client import Client, Signature
-from serving.errors import InvalidConfig, from_exception
+from serving.commands.argument_types import seconds, whole_number
+from serving.errors import InvalidConfig, NotFound, from_exception
 from warmup.capture import answered_logs
 from warmup.faults import log_faults
 from warmup.prediction_log import (
@@ -18,12 +19,13 @@ from warmup.prediction_log import (
     warm_up_file,
     write_logs,
 )
+from warmup.signature_defs import require_version
 
 
 def run(arguments: Sequence[str]) -> int:
     """Writes the file, says what is in it. Raises MillpondError, and then nothing was written."""
     parsed = _parser().parse_args(arguments)
-    path = warm_up_file(parsed.output)
+    path = _file_to_write(parsed.output)
     if path.exists() and not parsed.force:
         raise InvalidConfig(f"{path} exists; --force overwrites it")
     with Client(parsed.target) as client:
@@ -34,6 +36,24 @@ def run(arguments: Sequence[str]) -> int:
         raise from_exception(error) from error
     print_result(path, logs)
     return 0
+
+
+def _file_to_write(output: Path) -> Path:
+    """Before anything is asked of a server: where a wrong `output` would be noticed too late, or not
+    at all. Raises NotFound.
+    """
+    if output.is_dir():
+        try:
+            require_version(output)
+        except NotFound as error:
+            raise NotFound(
+                f"--output: {error}; give a version's directory, or a file to write"
+            ) from error
+    elif not output.parent.is_dir():
+        raise NotFound(
+            f"--output={output}: {output.parent} is no directory; make it, or give another place"
+        )
+    return warm_up_file(output)
 
 
 def print_result(path: Path, logs: Sequence[Log]) -> None:
@@ -59,16 +79,12 @@ def _fitting(logs: Sequence[Log], signatures: Mapping[str, Signature]) -> list[L
     """
     fitting = [log for log in logs if not any(log_faults(log, signatures))]
     if len(fitting) < len(logs):
-        left_out_count = len(logs) - len(fitting)
-        print(f"{left_out_count} left out: the version that serves takes no such", file=sys.stderr)
+        print(
+            f"left out {len(logs) - len(fitting)} of {len(logs)} requests, which the version that "
+            "serves now would refuse",
+            file=sys.stderr,
+        )
     return fitting
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if not 1 <= value <= RECORD_COUNT_MAX:
-        raise argparse.ArgumentTypeError(f"{value} must be 1 to {RECORD_COUNT_MAX}")
-    return value
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -90,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--count",
-        type=_count,
+        type=whole_number(1, RECORD_COUNT_MAX),
         default=RECORD_COUNT_MAX,
         help="records at most, default %(default)s",
     )
@@ -103,6 +119,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--force", action="store_true", help="overwrite a file that is there")
     parser.add_argument(
-        "--timeout_seconds", type=float, default=60, help="of each request, default %(default)s"
+        "--timeout_seconds", type=seconds, default=60, help="of each request, default %(default)s"
     )
     return parser

@@ -10,12 +10,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from loadtest.ctr_model import DEFAULT_TABLE_ROWS
+from loadtest.ctr_model import DEFAULT_TABLE_ROWS, refuse_existing
+from serving.commands.argument_types import whole_number
+from serving.errors import MillpondError
+from serving.found_versions import VERSION_MAX
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Exports one version and prints its path. Raises FailedPrecondition where it is there already."""
+    """Exports one version and prints its path.
+
+    Raises FailedPrecondition where it is there already, OSError where it cannot be written.
+    """
     parsed = _parser().parse_args(arguments)
+    # Both before TensorFlow is imported, which takes seconds.
+    parsed.directory.mkdir(parents=True, exist_ok=True)
+    refuse_existing(parsed.directory / str(parsed.version))
     with _tensorflow_kept_quiet() as terminal:
         path = _export_with_progress_bar(parsed, terminal)
     print(path)
@@ -46,7 +55,7 @@ def _export_with_progress_bar(parsed: argparse.Namespace, terminal: TextIO) -> P
 
 @contextmanager
 def _tensorflow_kept_quiet() -> Iterator[TextIO]:
-    """Yields standard error and keeps TensorFlow's greeting out of it; after a failure, shows it.
+    """Yields standard error and keeps TensorFlow's greeting out of it; after a bug, shows it.
 
     The greeting comes from C++ before any of its log settings is read, so the descriptor itself has
     to point elsewhere for the time.
@@ -58,6 +67,8 @@ def _tensorflow_kept_quiet() -> Iterator[TextIO]:
         os.dup2(greeting.fileno(), sys.stderr.fileno())
         try:
             yield terminal
+        except (MillpondError, OSError, KeyboardInterrupt):
+            raise  # it says itself what was wrong
         except BaseException:
             greeting.seek(0)
             shutil.copyfileobj(greeting, terminal)
@@ -73,10 +84,16 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="base path of the model")
-    parser.add_argument("--version", type=_positive, required=True, help="number of the version")
+    parser.add_argument(
+        "--version",
+        type=whole_number(1, VERSION_MAX),
+        required=True,
+        metavar="N",
+        help="number of the version",
+    )
     parser.add_argument(
         "--rows",
-        type=_positive,
+        type=whole_number(1),
         default=DEFAULT_TABLE_ROWS,
         help="rows of each table (default %(default)s: 500 MB)",
     )
@@ -87,10 +104,3 @@ def _parser() -> argparse.ArgumentParser:
         help="write warm-up records with it",
     )
     return parser
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} must be 1 or more")
-    return value

@@ -11,6 +11,7 @@ import numpy as np
 
 from serving.client import Client, Prediction, Signature
 from serving.clock import Clock, SystemClock, seconds_since
+from serving.commands.argument_types import seconds, version_number, whole_number
 from serving.errors import InvalidArgument, NotFound
 from serving.predict_inputs import Array, inputs_from_json, random_inputs
 
@@ -36,8 +37,8 @@ def run(arguments: Sequence[str], clock: Clock | None = None) -> int:
             signature_name=parsed.signature_name,
             timeout_seconds=parsed.timeout_seconds,
         )
-        seconds = seconds_since(clock, started_ns)
-    _print_prediction(parsed.model, prediction, seconds, sys.stdout)
+        took_seconds = seconds_since(clock, started_ns)
+    _print_prediction(parsed.model, prediction, took_seconds, sys.stdout)
     return 0
 
 
@@ -58,8 +59,10 @@ def _read_json(path: Path) -> Any:
         raise InvalidArgument(f"{path}: cannot be read as JSON: {error}") from error
 
 
-def _print_prediction(name: str, prediction: Prediction, seconds: float, stream: TextIO) -> None:
-    print(f"model {name}, version {prediction.version}, {seconds * 1e3:.1f} ms", file=stream)
+def _print_prediction(
+    name: str, prediction: Prediction, took_seconds: float, stream: TextIO
+) -> None:
+    print(f"model {name}, version {prediction.version}, {took_seconds * 1e3:.1f} ms", file=stream)
     for output_name, array in sorted(prediction.outputs.items()):
         print(f"{output_name}: {_dtype_name(array)}{list(array.shape)}", file=stream)
         print(np.array2string(array, threshold=100), file=stream)
@@ -78,7 +81,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("--target", default="localhost:8500", help="default %(default)s")
-    parser.add_argument("--version", type=int, help="the newest available where left out")
+    parser.add_argument(
+        "--version", type=version_number, metavar="N", help="the newest available where left out"
+    )
     parser.add_argument("--signature_name", default=DEFAULT_SIGNATURE, help="default %(default)s")
     parser.add_argument(
         "--input_json",
@@ -86,7 +91,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help='like the body of a REST request: {"instances": [...]} or {"inputs": {...}}',
     )
-    parser.add_argument("--rows", type=int, default=1, help="rows of random data (default 1)")
-    parser.add_argument("--seed", type=int, default=0, help="of random data (default 0)")
-    parser.add_argument("--timeout_seconds", type=float, default=60, help="default %(default)s")
+    parser.add_argument(
+        "--rows", type=whole_number(1), default=1, help="rows of random data (default 1)"
+    )
+    parser.add_argument(
+        "--seed", type=whole_number(0), default=0, help="of random data (default 0)"
+    )
+    parser.add_argument("--timeout_seconds", type=seconds, default=60, help="default %(default)s")
     return parser

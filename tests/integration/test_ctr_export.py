@@ -1,5 +1,7 @@
 """The exported CTR model, run by TensorFlow, against the reference answer computed without it."""
 
+import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -78,8 +80,18 @@ def test_demo_model_command_prints_the_path_and_none_of_tensorflows_greeting(tmp
     assert "oneDNN" not in result.stderr
 
 
-def test_demo_model_command_existing_version_exits_one(directory: Path):
-    command = [sys.executable, "-m", "serving", "demo-model", str(directory), "--version=1"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+def test_demo_model_command_disk_that_refuses_is_one_line_and_leaves_nothing(tmp_path: Path):
+    command = [sys.executable, "-m", "serving", "demo-model", str(tmp_path), "--version=4"]
+    result = subprocess.run(
+        [*command, "--rows=1000"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        # As of a full disk: TensorFlow writes files of more than this.
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+    )
     assert result.returncode == 1
-    assert "is there already" in result.stderr
+    assert f"millpond demo-model: {tmp_path}/4: " in result.stderr.splitlines()[-1]
+    assert not {"Traceback", "oneDNN"} & set(re.findall(r"\w+", result.stderr))
+    assert list(tmp_path.iterdir()) == []

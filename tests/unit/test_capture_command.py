@@ -77,6 +77,11 @@ def target() -> Iterator[str]:
     server.stop(None)
 
 
+@pytest.fixture
+def dead_target(tmp_path: Path) -> str:
+    return f"unix:{tmp_path}/nobody.sock"
+
+
 def outputs(logs: Iterator[Log]) -> list[str]:
     return [log.predict_log.request.output_filter[0] for log in logs]
 
@@ -89,12 +94,36 @@ def test_capture_command_writes_the_recent_requests(
     assert outputs(read_logs(path)) == ["a", "b"]
     printed = capsys.readouterr()
     assert printed.out == f"{path}: 2 records, 0 with a response\n"
-    assert printed.err == "1 left out: the version that serves takes no such\n"
+    assert printed.err == (
+        "left out 1 of 3 requests, which the version that serves now would refuse\n"
+    )
 
 
 def test_capture_command_into_a_version_makes_its_warm_up_file(target: str, tmp_path: Path):
+    (tmp_path / "saved_model.pb").touch()
     assert main(["capture", "m", "--target", target, "--output", str(tmp_path)]) == 0
     assert outputs(read_logs(tmp_path / WARM_UP_FILE)) == ["a", "b"]
+
+
+def test_capture_command_into_a_directory_that_is_no_version_is_refused(
+    dead_target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "7").mkdir()
+    arguments = ["capture", "m", "--target", dead_target, "--output", str(tmp_path)]
+    assert main(arguments) == 1
+    assert capsys.readouterr().err == (
+        f"millpond capture: --output: {tmp_path} has neither saved_model.pb nor saved_model.pbtxt; "
+        f"its versions are {tmp_path}/7; give a version's directory, or a file to write\n"
+    )
+    assert [path.name for path in tmp_path.rglob("*")] == ["7"]
+
+
+def test_capture_command_into_a_place_that_is_not_there_asks_no_server(
+    dead_target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    output = tmp_path / "none" / "requests"
+    assert main(["capture", "m", "--target", dead_target, f"--output={output}"]) == 1
+    assert f"--output={output}: {tmp_path}/none is no directory" in capsys.readouterr().err
 
 
 def test_capture_command_with_responses_keeps_the_answers(target: str, tmp_path: Path):
@@ -145,6 +174,9 @@ def test_capture_command_that_cannot_exits_one_with_the_reason(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("count", ["0", "1001"])
-def test_capture_command_count_out_of_range_is_wrong_usage(count: str, tmp_path: Path):
+@pytest.mark.parametrize("count", ["0", "1001", "many"])
+def test_capture_command_count_out_of_range_is_wrong_usage(
+    count: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     assert main(["capture", "m", f"--output={tmp_path / 'requests'}", f"--count={count}"]) == 2
+    assert f"--count: {count!r} is no whole number from 1 to 1000" in capsys.readouterr().err

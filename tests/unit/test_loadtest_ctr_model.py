@@ -63,3 +63,7 @@ def test_reference_answers_are_by_version_and_request():
     requests = [request_inputs(seed, 1, ROWS) for seed in range(3)]
     answers = reference_answers([1, 2], requests, ROWS)
     assert np.array_equal(answers[2][1], reference_answer(2, requests[1], ROWS))
+
+
+def test_table_weights_take_every_version_that_a_server_takes():
+    assert table_weights(2**63 - 1, 25, 3).shape == (3, 16)

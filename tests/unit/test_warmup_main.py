@@ -127,11 +127,43 @@ def test_check_of_a_faulty_file_prints_a_line_a_fault_and_exits_one(
     assert [line[:9] for line in capsys.readouterr().out.splitlines()] == ["record 1:", "record 2:"]
 
 
-def test_check_of_a_version_without_a_file_exits_one(
-    version: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("command", ["check", "inspect"])
+def test_version_without_a_file_exits_one_and_says_what_writes_one(
+    command: str, version: Path, capsys: pytest.CaptureFixture[str]
 ):
-    assert main(["check", str(version)]) == 1
-    assert str(version / WARM_UP_FILE) in capsys.readouterr().err
+    assert main([command, str(version)]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == (
+        f"warmup {command}: {version / WARM_UP_FILE} is not there: this version has no warm-up "
+        f"file; `python -m warmup synthesize {version}` or "
+        f"`millpond capture MODEL --output {version}` writes one\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["check", "inspect", "synthesize"])
+def test_base_path_in_a_versions_place_names_the_versions(
+    command: str, version: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main([command, str(version.parent)]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"its versions are {version}" in err
+
+
+def test_inspect_of_nothing_says_what_it_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["inspect", str(tmp_path / "none")]) == 1
+    assert "none is not there; give a warm-up file, or a version" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_inspect_of_what_is_no_warm_up_file_prints_the_error_alone(
+    as_json: list[str], version: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["inspect", str(version / "saved_model.pb"), *as_json]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "no TFRecord file" in err
 
 
 def test_main_without_command_is_wrong_usage_and_help_is_none(capsys: pytest.CaptureFixture[str]):

@@ -88,6 +88,15 @@ def test_decode_records_damaged_raises_data_loss_with_its_source():
         list(decode_records(encode_record(b"abc")[:-1], "the reply"))
 
 
+def test_write_records_where_nothing_can_be_written_names_the_file_that_was_asked_for(
+    tmp_path: Path,
+):
+    path = tmp_path / "none" / "records"
+    with pytest.raises(FileNotFoundError) as raised:
+        write_records(path, [])
+    assert raised.value.filename == str(path)
+
+
 def test_write_records_that_fails_halfway_leaves_the_old_file_alone(path: Path):
     def failing() -> Iterator[bytes]:
         yield b"new"
