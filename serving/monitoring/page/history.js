@@ -1,0 +1,72 @@
+// The last 15 minutes as the page holds them: columns that grow at the end. Knows nothing of the document.
+
+import { P999_REQUESTS_MIN } from "./format.js";
+
+export const KEPT_SECONDS = 900;
+
+// Without a point for so long, nothing is known: the line has a gap there.
+const GAP_SECONDS = 3;
+
+const COLUMNS = ["at", "per_second", "failed_per_second", "window_count", "p50_us", "p99_us", "p999_us"];
+
+export class History {
+  constructor() {
+    this.clear();
+  }
+
+  clear() {
+    for (const name of COLUMNS) this[name] = [];
+  }
+
+  get length() {
+    return this.at.length;
+  }
+
+  /**
+   * Takes the points of an answer; false where they do not go on from those that are here, as when
+   * the server's clock was set back: ask for all of them again.
+   */
+  take(points, isContinued, now) {
+    if (!isContinued) this.clear();
+    if (points.at.length && this.length && points.at[0] <= this.at[this.length - 1]) return false;
+    for (let i = 0; i < points.at.length; i += 1) {
+      const last = this.at[this.length - 1];
+      if (last !== undefined && points.at[i] - last > GAP_SECONDS) this.pushGap(last + 1);
+      for (const name of COLUMNS) this[name].push(points[name][i]);
+    }
+    const old = this.at.findIndex((at) => at >= now - KEPT_SECONDS - 5);
+    if (old !== 0) for (const name of COLUMNS) this[name].splice(0, old < 0 ? this.length : old);
+    return true;
+  }
+
+  pushGap(at) {
+    for (const name of COLUMNS) this[name].push(name === "at" ? at : null);
+  }
+
+  point(index) {
+    return Object.fromEntries(COLUMNS.map((name) => [name, this[name][index]]));
+  }
+
+  /** Whether any request ended since then. */
+  hasRequestsSince(since) {
+    return this.at.some((at, i) => at >= since && (this.per_second[i] > 0 || this.window_count[i] > 0));
+  }
+
+  /** x, p50, p99, p999 where it is one, and p999 of too few requests; those two meet. */
+  latencyColumns() {
+    const isFirm = this.window_count.map((count) => count >= P999_REQUESTS_MIN);
+    const seconds = (column) => column.map((us) => (us === null ? null : Math.max(us, 1) / 1e6));
+    const p999 = seconds(this.p999_us);
+    return [
+      this.at,
+      seconds(this.p50_us),
+      seconds(this.p99_us),
+      p999.map((value, i) => (isFirm[i] ? value : null)),
+      p999.map((value, i) => (!isFirm[i] || isFirm[i + 1] === false || isFirm[i - 1] === false ? value : null)),
+    ];
+  }
+
+  requestColumns() {
+    return [this.at, this.per_second, this.failed_per_second];
+  }
+}

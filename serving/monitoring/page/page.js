@@ -1,0 +1,179 @@
+// The page: asks the server once a second while somebody looks at it, and hands out what it hears.
+
+import { Charts } from "./charts.js";
+import { byId, make, setText } from "./dom.js";
+import * as format from "./format.js";
+import { History } from "./history.js";
+import { SwapsTable } from "./swaps.js";
+import { VersionsTable } from "./versions.js";
+
+const POLL_MS = 1000;
+const PATIENCE_MS = 5000;
+
+// From the second failure on: one poll may be lost without anything being wrong.
+const FAILURES_TILL_LOST = 2;
+
+let model = new URLSearchParams(location.hash.slice(1)).get("model") ?? "";
+let rangeSeconds = 900;
+let cursorIndex = null;
+let cursor = "";
+let swapsTag = "";
+let marks = [];
+let versions = [];
+let now = Date.now() / 1000;
+let failureCount = 0;
+let heardAt = null;
+let timer = null;
+let asking = null;
+
+const points = new History();
+const versionsTable = new VersionsTable(
+  byId("versions"), byId("versions-empty"), byId("versions-more"), byId("versions-count"));
+const swapsTable = new SwapsTable(byId("swaps"), byId("swaps-empty"), byId("swaps-count"));
+const tiles = Object.fromEntries(
+  [...byId("tiles").children].map((tile) => [tile.dataset.tile, tile.querySelector("dd")]));
+
+const charts = new Charts(byId("latency"), byId("requests"), (index) => {
+  cursorIndex = index;
+  showTiles();
+});
+
+/** All of the page's data goes through here, one question at a time. */
+async function poll() {
+  clearTimeout(timer);
+  asking?.abort();
+  const request = new AbortController();
+  asking = request;
+  const patience = setTimeout(() => request.abort(), PATIENCE_MS);
+  try {
+    const answer = await ask(request.signal);
+    if (asking !== request) return;
+    show(answer);
+    failureCount = 0;
+    heardAt = Date.now();
+  } catch (error) {
+    if (asking !== request) return;
+    failureCount += 1;
+    if (!(error instanceof TypeError) && error.name !== "AbortError") console.warn(error);
+  } finally {
+    clearTimeout(patience);
+  }
+  showConnection();
+  asking = null;
+  if (!document.hidden) timer = setTimeout(poll, POLL_MS);
+}
+
+async function ask(signal) {
+  const query = new URLSearchParams({ cursor, swaps_tag: swapsTag });
+  if (model) query.set("model", model);
+  const response = await fetch(`v1/page?${query}`, { signal, cache: "no-store" });
+  if (!response.ok) throw new Error(`v1/page: HTTP ${response.status}`);
+  return response.json();
+}
+
+function show(answer) {
+  now = answer.now;
+  cursor = points.take(answer.points, answer.is_continued, now) ? answer.cursor : "";
+  if (answer.swaps) {
+    swapsTable.show(answer.swaps);
+    marks = answer.marks;
+  }
+  swapsTag = answer.swaps_tag;
+  versions = answer.versions;
+  versionsTable.show(versions, now);
+  showModels(answer.models);
+  setText(byId("server"), `${location.host} · ${answer.server.version} · up ${format.age(now - answer.server.started_at)}`);
+  setText(byId("codes"), codesText(answer.codes));
+  showCharts();
+  showTiles();
+}
+
+function showCharts() {
+  charts.hasNames = model === "";
+  charts.draw(points.latencyColumns(), points.requestColumns(), marks, now);
+  const isQuiet = !points.hasRequestsSince(now - rangeSeconds);
+  byId("quiet").hidden = !isQuiet;
+  setText(byId("quiet"), `No request in the last ${rangeSeconds / 60} min`);
+}
+
+function codesText(codes) {
+  const parts = Object.entries(codes).map(([code, count]) => `${format.count(count)} ${code}`);
+  return parts.length ? `since start: ${parts.join(" · ")}` : "";
+}
+
+/** Of the second under the cursor, else of the last one. */
+function showTiles() {
+  const index = cursorIndex ?? points.length - 1;
+  const point = points.point(index);
+  setText(tiles.p50, format.latency(point.p50_us));
+  setText(tiles.p99, format.latency(point.p99_us));
+  showP999Tile(point);
+  setText(tiles.rate, format.rate(point.per_second));
+  setText(tiles.failed, format.rate(point.failed_per_second));
+  tiles.failed.classList.toggle("bad", point.failed_per_second > 0);
+  const held = versions.map((version) => version.in_flight_count ?? 0);
+  setText(tiles.inflight, versions.length ? format.count(held.reduce((sum, count) => sum + count, 0)) : format.NONE);
+  setText(byId("moment"), cursorIndex === null || !point.at ? "" : `at ${format.clock(point.at)}`);
+  byId("latency").setAttribute("aria-label", summary(point));
+}
+
+function showP999Tile(point) {
+  const isWeak = point.p999_us !== null && point.window_count < format.P999_REQUESTS_MIN;
+  tiles.p999.classList.toggle("weak", isWeak);
+  const text = format.latency(point.p999_us);
+  const note = isWeak ? ` of ${format.count(point.window_count)}` : "";
+  if (tiles.p999.textContent === text + note) return;
+  tiles.p999.replaceChildren(text, ...(note ? [make("small", "", note)] : []));
+}
+
+function summary(point) {
+  if (!point.at) return "Latency chart, empty. Arrow keys move through time.";
+  return `Latency at ${format.clock(point.at)}: p50 ${format.latency(point.p50_us)}, p99 ${format.latency(point.p99_us)}, `
+    + `p999 ${format.latency(point.p999_us)}, ${format.rate(point.per_second)} requests per second. `
+    + "Arrow keys move through time.";
+}
+
+function showModels(names) {
+  const select = byId("model");
+  // One that is gone, or not there yet, stays chosen: the page was asked for it.
+  const wanted = ["", ...(model && !names.includes(model) ? [model] : []), ...names];
+  const shown = [...select.options].map((option) => option.value);
+  if (JSON.stringify(wanted) === JSON.stringify(shown)) return;
+  select.replaceChildren(...wanted.map((name) => new Option(name === "" ? "all models" : name, name, false, name === model)));
+}
+
+function showConnection() {
+  const isLost = failureCount >= FAILURES_TILL_LOST;
+  const banner = byId("lost");
+  const status = byId("connection");
+  document.body.classList.toggle("stale", isLost);
+  status.dataset.state = isLost ? "lost" : heardAt === null ? "waiting" : "live";
+  setText(status, isLost ? "no connection" : heardAt === null ? "connecting" : "live");
+  if (isLost) {
+    const since = heardAt === null ? "It has not answered yet." : `What is shown is of ${format.clock(heardAt / 1000)}.`;
+    setText(banner, `Connection to the server lost. ${since} Trying again every second.`);
+  }
+  banner.hidden = !isLost;
+}
+
+/** Another model's past is another one: everything is asked for anew. */
+function chooseModel(name) {
+  model = name;
+  cursor = "";
+  swapsTag = "";
+  const hash = name ? `#${new URLSearchParams({ model: name })}` : location.pathname + location.search;
+  history.replaceState(null, "", hash);
+  poll();
+}
+
+byId("model").addEventListener("change", (event) => chooseModel(event.target.value));
+byId("range").addEventListener("change", (event) => {
+  rangeSeconds = Number(event.target.value);
+  charts.setRange(rangeSeconds);
+  showCharts();
+});
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) clearTimeout(timer);
+  else poll();
+});
+poll();

@@ -1,0 +1,134 @@
+// The table of swaps: a bar of stages each, and what the tail did meanwhile.
+
+import { make, makeCell, makeRow, setText, syncRows } from "./dom.js";
+import * as format from "./format.js";
+import { fillP999 } from "./versions.js";
+
+const RESULTS = {
+  published: ["●", "published"],
+  load_failed: ["✕", "load failed"],
+  refused: ["✕", "refused"],
+  cancelled: ["○", "cancelled"],
+  rolled_back: ["↶", "rolled back"],
+};
+
+const NAMED_STAGE_COUNT = 4;
+
+// Each has a colour of its own in page.css; any other stage is grey.
+const COLORED_STAGES = new Set([
+  "settle", "preflight", "check", "read_graph", "take_arena", "create_session", "restore", "init",
+  "make_callables", "warm_up", "self_warm_up", "gates", "publish", "quiesce", "destroy",
+]);
+
+export class SwapsTable {
+  constructor(body, empty, countElement) {
+    Object.assign(this, { body, empty, countElement });
+    this.kept = new Map();
+  }
+
+  show(swaps) {
+    syncRows(this.body, this.kept, swaps, {
+      keyOf: (swap) => swap.id,
+      factsOf: (swap) => swap,
+      makeElement: makeSwapRow,
+    });
+    this.empty.hidden = swaps.length > 0;
+    setText(this.empty, "No swap yet. Each version that is loaded from now on leaves its record here.");
+    setText(this.countElement, swaps.length ? `last ${swaps.length}, newest first` : "");
+  }
+}
+
+function makeSwapRow(swap) {
+  const row = makeRow([
+    makeCell("", "id", ...makeIdentity(swap)),
+    makeCell("", "stages", ...makeStages(swap)),
+    makeCell("Took", "number", format.duration(tookSeconds(swap))),
+    ...["before", "during", "after"].map((span) => makeLatency(swap, span)),
+  ]);
+  row.className = swap.result ?? "running";
+  return row;
+}
+
+function makeIdentity(swap) {
+  const versions = swap.previous_version === null
+    ? `v${swap.version}`
+    : `v${swap.previous_version} → v${swap.version}`;
+  const [mark, word] = RESULTS[swap.result] ?? ["◐", swap.result === null ? "running" : format.words(swap.result)];
+  const sign = make("span", "sign", mark);
+  sign.setAttribute("aria-hidden", "true");
+  const at = make("time", "", format.clock(swap.began_at));
+  at.dateTime = new Date(swap.began_at * 1000).toISOString();
+  at.title = format.day(swap.began_at);
+  return [
+    make("div", "", make("span", "model", swap.model), " ", make("b", "", versions)),
+    make("div", "", make("span", `badge ${swap.result ?? "running"}`, sign, ` ${word}`), " ", at),
+  ];
+}
+
+/** From the first sight of the version to its publication, or to the end of a load that failed. */
+function tookSeconds(swap) {
+  const end = swap.published_at ?? swap.ended_at;
+  return end === null ? null : Math.max(0, end - swap.began_at);
+}
+
+function makeStages(swap) {
+  const stages = swap.stages.filter((stage) => stage.seconds > 0);
+  const total = stages.reduce((sum, stage) => sum + stage.seconds, 0);
+  const bar = make("div", "bar");
+  const tell = (stage) => `${format.words(stage.name)} ${format.duration(stage.seconds)}`;
+  bar.setAttribute("role", "img");
+  bar.setAttribute("aria-label", stages.map(tell).join(", ") || "no stage yet");
+  let before = "load";
+  for (const stage of stages) {
+    const part = make("span", stageClass(stage) + (stage.of !== before ? " turn" : ""));
+    part.style.flexGrow = stage.seconds / total;
+    part.title = stage.of === "unload" ? `${tell(stage)} (of the previous version)` : tell(stage);
+    bar.append(part);
+    before = stage.of;
+  }
+  return [bar, makeLongest(stages, tell), ...makeNotes(swap)];
+}
+
+function stageClass(stage) {
+  return `part ${COLORED_STAGES.has(stage.name) ? `stage-${stage.name}` : ""}`;
+}
+
+function makeLongest(stages, tell) {
+  const longest = [...stages].sort((a, b) => b.seconds - a.seconds).slice(0, NAMED_STAGE_COUNT);
+  const inOrder = stages.filter((stage) => longest.includes(stage));
+  return make("div", "longest", ...inOrder.map((stage) =>
+    make("span", "", make("i", stageClass(stage)), tell(stage))));
+}
+
+function makeNotes(swap) {
+  const notes = [];
+  if (swap.parameter_bytes) notes.push(`${format.bytes(swap.parameter_bytes)} of parameters`);
+  if (swap.page_fault_count !== null && swap.page_fault_count !== undefined) {
+    notes.push(`${format.count(swap.page_fault_count)} page faults`);
+  }
+  if (swap.cpu_seconds) notes.push(`${format.duration(swap.cpu_seconds)} of CPU`);
+  const elements = notes.length ? [make("div", "notes", notes.join(" · "))] : [];
+  return swap.reason ? [...elements, make("p", "reason", swap.reason)] : elements;
+}
+
+function makeLatency(swap, span) {
+  const figures = swap.latency?.[span];
+  const cell = makeCell(`p999 ${span}`, `number ${span}`);
+  if (!figures || !figures.request_count) {
+    cell.textContent = format.NONE;
+    return cell;
+  }
+  fillP999(cell, figures.p999_seconds * 1e6, figures.request_count);
+  cell.title = `${format.count(figures.request_count)} requests; p50 ${format.latency(figures.p50_seconds * 1e6)}, `
+    + `p99 ${format.latency(figures.p99_seconds * 1e6)}, slowest ${format.latency(figures.max_seconds * 1e6)}`;
+  const ratio = span === "before" ? null : ratioToBefore(swap.latency.before, figures);
+  if (ratio !== null) cell.append(make("small", ratio > 1.5 ? "worse" : "", ` ×${ratio.toFixed(2)}`));
+  return cell;
+}
+
+/** Only between two that are worth their names. */
+function ratioToBefore(before, figures) {
+  const counts = [before?.request_count ?? 0, figures.request_count];
+  if (counts.some((count) => count < format.P999_REQUESTS_MIN) || !before.p999_seconds) return null;
+  return figures.p999_seconds / before.p999_seconds;
+}

@@ -1,0 +1,140 @@
+// The table of versions.
+
+import { make, makeCell, makeRow, setText, syncRows } from "./dom.js";
+import * as format from "./format.js";
+
+// A sign beside the word, so that no state is told by its colour alone.
+const SIGNS = { START: "○", LOADING: "◐", AVAILABLE: "●", UNLOADING: "◒", END: "○", FAILED: "✕" };
+
+const WORDS = {
+  START: "waiting",
+  LOADING: "loading",
+  AVAILABLE: "available",
+  UNLOADING: "unloading",
+  END: "unloaded",
+  FAILED: "failed",
+};
+
+export function isFailed(version) {
+  return version.health.code !== "OK";
+}
+
+/** Ended in good order: of interest only to who asks. */
+export function isGone(version) {
+  return version.state === "END" && !isFailed(version);
+}
+
+function look(version) {
+  return isFailed(version) && version.state === "END" ? "FAILED" : version.state;
+}
+
+export class VersionsTable {
+  constructor(body, empty, more, countElement) {
+    Object.assign(this, { body, empty, more, countElement });
+    this.kept = new Map();
+    this.isOpen = false;
+    this.versions = [];
+    more.addEventListener("click", () => {
+      this.isOpen = !this.isOpen;
+      this.show(this.versions, this.now);
+    });
+  }
+
+  show(versions, now) {
+    this.versions = versions;
+    this.now = now;
+    const gone = versions.filter(isGone).length;
+    const shown = this.isOpen ? versions : versions.filter((version) => !isGone(version));
+    const rows = syncRows(this.body, this.kept, shown, {
+      keyOf: (version) => `${version.version}/${version.model}`,
+      factsOf: steadyFacts,
+      makeElement: makeVersionRow,
+    });
+    shown.forEach((version, i) => fillFigures(rows[i], version, now));
+    this.empty.hidden = shown.length > 0;
+    setText(this.empty, gone > 0
+      ? "No version is loaded."
+      : "No version yet. A model's first version is shown here once its directory has been found.");
+    this.more.hidden = gone === 0;
+    this.more.setAttribute("aria-expanded", String(this.isOpen));
+    setText(this.more, `${this.isOpen ? "Hide" : "Show"} ${gone} unloaded version${gone === 1 ? "" : "s"}`);
+    const available = versions.filter((version) => version.state === "AVAILABLE").length;
+    setText(this.countElement, versions.length ? `${available} available` : "");
+  }
+}
+
+/** All but the figures that move each second: those are filled in, and their row stays. */
+function steadyFacts(version) {
+  return { ...version, in_flight_count: 0, latency: 0, arena_allocated_bytes: 0, arena_resident_bytes: 0 };
+}
+
+function makeVersionRow(version) {
+  const cells = {
+    since: makeCell("Since", "number"),
+    inFlight: makeCell("In flight", "number"),
+    p99: makeCell("p99", "number"),
+    p999: makeCell("p999", "number"),
+    arena: makeCell("Arena", "number"),
+  };
+  const row = makeRow([
+    makeCell("", "id", make("span", "model", version.model), " ", make("b", "", `v${version.version}`)),
+    makeCell("", "state", makeState(version)),
+    makeRoutes(version),
+    ...Object.values(cells),
+  ]);
+  row.className = look(version).toLowerCase();
+  row.figures = cells;
+  return row;
+}
+
+function makeState(version) {
+  const key = look(version);
+  const stage = version.state === "LOADING" || version.state === "UNLOADING" ? version.stage : null;
+  const sign = make("span", "sign", SIGNS[key]);
+  sign.setAttribute("aria-hidden", "true");
+  const badge = make("span", `badge ${key.toLowerCase()}`, sign, ` ${WORDS[key]}`);
+  const state = make("div", "", badge);
+  if (stage) state.append(make("span", "stage", ` ${format.words(stage)}`));
+  if (version.failed_load_count > 0) {
+    state.append(make("span", "stage", ` ${version.failed_load_count} failed load${version.failed_load_count === 1 ? "" : "s"}`));
+  }
+  if (isFailed(version)) {
+    state.append(make("p", "reason", make("b", "", version.health.code), ` ${version.health.message}`));
+  }
+  for (const gate of version.failed_gates) {
+    state.append(make("p", "reason", make("b", "", `gate ${format.words(gate.gate)} (${gate.mode})`), ` ${gate.reason}`));
+  }
+  return state;
+}
+
+/** Which requests that name no version come to it. */
+function makeRoutes(version) {
+  const tags = version.labels.map((label) => make("span", "tag", label));
+  if (version.canary_ratio !== null) {
+    tags.unshift(make("span", "tag canary", `canary ${+(version.canary_ratio * 100).toPrecision(3)} %`));
+  }
+  if (version.is_default) tags.unshift(make("span", "tag default", "default"));
+  return tags.length ? makeCell("", "answers", ...tags) : makeCell("", "answers none", format.NONE);
+}
+
+function fillFigures(row, version, now) {
+  const { since, inFlight, p99, p999, arena } = row.figures;
+  setText(since, format.age(now - version.state_changed_at));
+  since.title = format.day(version.state_changed_at);
+  // Where nothing is loaded, the narrow layout has no use for empty figures.
+  for (const cell of [inFlight, p99, p999, arena]) cell.classList.toggle("none", version.in_flight_count === null);
+  setText(inFlight, format.count(version.in_flight_count));
+  const { latency } = version;
+  setText(p99, format.latency(latency?.p99_us));
+  fillP999(p999, latency?.p999_us, latency?.count);
+  p999.title = latency ? `${format.count(latency.count)} requests to ${latency.method}` : "";
+  setText(arena, format.bytes(version.arena_allocated_bytes));
+  arena.title = version.arena_resident_bytes === null ? "" : `${format.bytes(version.arena_resident_bytes)} resident`;
+}
+
+/** A p999 of too few requests says so, in grey and with their number. */
+export function fillP999(cell, microseconds, requestCount) {
+  const isWeak = requestCount !== undefined && requestCount !== null && requestCount < format.P999_REQUESTS_MIN;
+  cell.classList.toggle("weak", isWeak);
+  setText(cell, isWeak ? `${format.latency(microseconds)} of ${format.count(requestCount)}` : format.latency(microseconds));
+}

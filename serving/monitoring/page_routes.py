@@ -1,0 +1,112 @@
+"""The live page over HTTP: its files, and the data that it polls while somebody looks at it."""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from types import MappingProxyType
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from serving.monitoring.page_data import PageData, PageQuestion
+
+PAGE_DIRECTORY = Path(__file__).parent / "page"
+
+# A directory's other files (licences) are no part of the page.
+_MEDIA_TYPES = MappingProxyType(
+    {
+        ".css": "text/css; charset=utf-8",
+        ".html": "text/html; charset=utf-8",
+        ".js": "text/javascript; charset=utf-8",
+        ".svg": "image/svg+xml",
+    }
+)
+
+# Model names and error messages are other people's text: whatever of it should ever get into the page as
+# markup may not run, load or send anything.
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+_SECURITY_HEADERS = MappingProxyType(
+    {
+        "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+    }
+)
+
+
+@dataclass(frozen=True)
+class PageFile:
+    """One file as it is sent. `etag` is of its bytes: it changes when they do."""
+
+    content: bytes
+    media_type: str
+    etag: str
+
+
+def read_page_files(directory: Path = PAGE_DIRECTORY) -> Mapping[str, PageFile]:
+    """The files of the page by their path below the directory, such as `uplot/uPlot.min.css`."""
+    files = {}
+    for path in sorted(directory.rglob("*")):
+        media_type = _MEDIA_TYPES.get(path.suffix)
+        if media_type is not None and path.is_file():
+            content = path.read_bytes()
+            etag = f'"{sha256(content).hexdigest()[:16]}"'
+            name = path.relative_to(directory).as_posix()
+            files[name] = PageFile(content, media_type, etag)
+    return MappingProxyType(files)
+
+
+def page_routes(data: PageData) -> list[Route]:
+    """`GET /`, `GET /static/…` and `GET /v1/page`. Reads the files now, and the disk never again."""
+    files = read_page_files()
+    index = files["index.html"]
+
+    async def get_index(request: Request) -> Response:
+        return _file_response(index, request)
+
+    return [
+        Route("/", get_index),
+        Route("/static/{name:path}", partial(_get_static, files)),
+        Route("/v1/page", _poll(data)),
+    ]
+
+
+def _poll(data: PageData) -> Callable[[Request], Awaitable[Response]]:
+    async def get_page_data(request: Request) -> Response:
+        """On the event loop itself: a millisecond's work is not worth another thread."""
+        query = request.query_params
+        question = PageQuestion(
+            model=query.get("model"),
+            cursor=query.get("cursor", ""),
+            swaps_tag=query.get("swaps_tag", ""),
+        )
+        content = json.dumps(data.answer(question), separators=(",", ":"))
+        headers = {"Cache-Control": "no-store", **_SECURITY_HEADERS}
+        return Response(content, media_type="application/json", headers=headers)
+
+    return get_page_data
+
+
+async def _get_static(files: Mapping[str, PageFile], request: Request) -> Response:
+    file = files.get(request.path_params["name"])
+    if file is None:
+        return Response(status_code=404, headers=dict(_SECURITY_HEADERS))
+    return _file_response(file, request)
+
+
+def _file_response(file: PageFile, request: Request) -> Response:
+    # A browser asks each time whether it still has the right bytes: after an upgrade of the server
+    # it must not mix files of two versions.
+    headers = {"Cache-Control": "no-cache", "ETag": file.etag, **_SECURITY_HEADERS}
+    known = {tag.strip() for tag in request.headers.get("If-None-Match", "").split(",")}
+    if file.etag in known or f"W/{file.etag}" in known:
+        return Response(status_code=304, headers=headers)
+    return Response(file.content, media_type=file.media_type, headers=headers)

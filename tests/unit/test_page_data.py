@@ -1,0 +1,310 @@
+"""The live page's data: only what is new, and nothing that a few requests cannot prove."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.clock import NS_PER_SECOND
+from serving.errors import StatusCode
+from serving.monitoring.page_data import (
+    LISTED_SWAP_COUNT_MAX,
+    PageData,
+    PageQuestion,
+    route_json,
+)
+from serving.monitoring.page_points import points_json
+from serving.servable import END, LOADING, GateVerdict, Health, LoadStage, Routing, ServableId
+from tests.unit.fakes import FakeClock
+from tests.unit.page_fakes import (
+    FakeArena,
+    FakeLatency,
+    FakeMethod,
+    FakePageSources,
+    FakePoint,
+    busy_scene,
+    status,
+    swap,
+)
+
+SECOND = NS_PER_SECOND
+
+
+def make_page(scene: FakePageSources, clock: FakeClock | None = None) -> PageData:
+    return PageData(scene.sources(), clock or FakeClock(), "1.2.3")
+
+
+# Points
+
+
+def test_points_turn_monotonic_times_into_unix_times() -> None:
+    columns, _ = points_json([FakePoint(5 * SECOND, count=7)], 4 * SECOND, 100 * SECOND)
+    assert columns["at"] == [105.0]
+    assert columns["per_second"] == [7.0]
+
+
+def test_points_without_requests_in_their_window_have_no_latency() -> None:
+    columns, _ = points_json([FakePoint(SECOND)], 0, 0)
+    assert (columns["p50_us"], columns["p999_us"], columns["window_count"]) == ([None], [None], [0])
+
+
+def test_points_carry_how_many_requests_their_p999_is_of() -> None:
+    point = FakePoint(SECOND, latency=FakeLatency(count=12, p999_ns=4_200_499))
+    columns, _ = points_json([point], 0, 0)
+    assert (columns["p999_us"], columns["window_count"]) == ([4_200], [12])
+
+
+def test_points_of_a_second_cut_short_are_no_spike() -> None:
+    cut = FakePoint(11 * SECOND + SECOND // 100, count=30, failed_count=2)
+    rest = FakePoint(12 * SECOND, count=70, failed_count=1)
+    columns, _ = points_json([FakePoint(11 * SECOND, count=100), cut, rest], 10 * SECOND, 0)
+    assert columns["per_second"] == [100.0, 100.0]
+    assert columns["failed_per_second"] == [0.0, 3.0]
+
+
+def test_points_keep_a_short_last_second_for_the_next_poll() -> None:
+    whole = FakePoint(11 * SECOND, count=100)
+    cut = FakePoint(11 * SECOND + SECOND // 10, count=9)
+    columns, cursor_ns = points_json([whole, cut], 10 * SECOND, 0)
+    assert (columns["at"], cursor_ns) == ([11.0], 11 * SECOND)
+
+
+def test_points_after_a_pause_are_of_their_own_second() -> None:
+    history = [FakePoint(11 * SECOND, count=5), FakePoint(500 * SECOND, count=5)]
+    columns, _ = points_json(history, 10 * SECOND, 0)
+    assert columns["per_second"] == [5.0, 5.0]
+
+
+@given(
+    gaps_ms=st.lists(st.integers(1, 1_000), min_size=1, max_size=40),
+    polls=st.sets(st.integers(1, 39)),
+)
+def test_points_lose_no_request_however_they_are_polled(
+    gaps_ms: list[int], polls: set[int]
+) -> None:
+    ends_ms = [10_000 + sum(gaps_ms[: i + 1]) for i in range(len(gaps_ms))]
+    # One more, so long that nothing is kept back at the end.
+    history = [FakePoint(ms * 1_000_000, count=500) for ms in [*ends_ms, ends_ms[-1] + 1_000]]
+    requests, since_ns = 0.0, 10 * SECOND
+    for length in sorted({*polls, len(history)}):
+        known = [point for point in history[:length] if point.at_ns > since_ns]
+        columns, cursor_ns = points_json(known, since_ns, 0)
+        began = [since_ns / SECOND, *columns["at"]]
+        seconds = [end - begin for begin, end in zip(began, columns["at"])]
+        requests += sum(rate * each for rate, each in zip(columns["per_second"], seconds))
+        since_ns = cursor_ns
+    assert since_ns == history[-1].at_ns
+    # Times are to the hundredth of a second.
+    assert requests == pytest.approx(500 * len(history), rel=0.05)
+
+
+# Polls
+
+
+def test_page_first_poll_gives_all_points_and_later_ones_only_new_ones() -> None:
+    clock, scene = FakeClock(), FakePageSources()
+    scene.statistics.points[None] = [FakePoint(second * SECOND, 1) for second in (998, 999, 1_000)]
+    page = make_page(scene, clock)
+    first = page.answer(PageQuestion())
+    clock.advance(1)
+    scene.statistics.points[None].append(FakePoint(1_001 * SECOND, 1))
+    second = page.answer(PageQuestion(cursor=first["cursor"]))
+    assert (len(first["points"]["at"]), first["is_continued"]) == (3, False)
+    assert (len(second["points"]["at"]), second["is_continued"]) == (1, True)
+
+
+@pytest.mark.parametrize("cursor", ["", "5", "abc.5", "x.y", "٣.٣", "." + "9" * 5_000])
+def test_page_cursor_of_another_process_begins_anew(cursor: str) -> None:
+    scene = FakePageSources()
+    answer = make_page(scene).answer(PageQuestion(cursor=cursor))
+    assert not answer["is_continued"]
+    assert scene.statistics.questions == [(None, 0)]
+
+
+@pytest.mark.parametrize("digits", ["9" * 19, "9" * 5_000, "-5", "1.5", "٣"])
+def test_page_cursor_that_cannot_be_begins_anew(digits: str) -> None:
+    scene = FakePageSources()
+    page = make_page(scene)
+    started = page.answer(PageQuestion())["cursor"].partition(".")[0]
+    assert not page.answer(PageQuestion(cursor=f"{started}.{digits}"))["is_continued"]
+
+
+def test_page_without_anything_new_keeps_its_cursor() -> None:
+    clock, scene = FakeClock(), FakePageSources()
+    scene.statistics.points[None] = [FakePoint(1_000 * SECOND, 1)]
+    page = make_page(scene, clock)
+    cursor = page.answer(PageQuestion())["cursor"]
+    assert page.answer(PageQuestion(cursor=cursor))["cursor"] == cursor
+
+
+def test_page_of_one_model_has_nothing_of_another() -> None:
+    answer = make_page(busy_scene(FakeClock())).answer(PageQuestion(model="ranker"))
+    assert {version["model"] for version in answer["versions"]} == {"ranker"}
+    assert {item["model"] for item in answer["swaps"]} == {"ranker"}
+    assert answer["codes"] == {"OK": 811_020, "INVALID_ARGUMENT": 5}
+    assert len(answer["models"]) == 5
+
+
+def test_page_of_a_model_that_is_gone_is_empty() -> None:
+    answer = make_page(busy_scene(FakeClock())).answer(PageQuestion(model="gone"))
+    assert (answer["versions"], answer["swaps"], answer["codes"]) == ([], [], {})
+
+
+def test_page_of_an_empty_server_is_json() -> None:
+    answer = make_page(FakePageSources()).answer(PageQuestion())
+    assert json.loads(json.dumps(answer)) == answer
+    assert (answer["models"], answer["versions"], answer["swaps"]) == ([], [], [])
+
+
+def test_page_counts_requests_by_code_over_all_models_and_none() -> None:
+    scene = FakePageSources()
+    scene.statistics.by_model = [
+        FakeMethod("a", count_by_code={0: 5}),
+        FakeMethod("b", count_by_code={0: 2, 4: 1}),
+        FakeMethod("", count_by_code={5: 3, 99: 1}),
+    ]
+    assert make_page(scene).answer(PageQuestion())["codes"] == {
+        "OK": 7,
+        "DEADLINE_EXCEEDED": 1,
+        "NOT_FOUND": 3,
+        "CODE_99": 1,
+    }
+
+
+# Swaps
+
+
+def test_page_swaps_are_sent_once_until_one_changes() -> None:
+    scene = FakePageSources(swaps=[swap("ctr", 7, 10.0, result=None, ended_at=None)])
+    page = make_page(scene)
+    first = page.answer(PageQuestion())
+    again = page.answer(PageQuestion(swaps_tag=first["swaps_tag"]))
+    scene.swaps[0] = swap("ctr", 7, 10.0)
+    changed = page.answer(PageQuestion(swaps_tag=first["swaps_tag"]))
+    assert ("swaps" in first, "swaps" in again, "swaps" in changed) == (True, False, True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"latency": {"before": None, "during": None, "after": None}},
+        {"stages": [{"name": "settle", "began_at": 10.0, "seconds": 2.0, "of": "load"}]},
+        {"ended_at": 99.0},
+    ],
+)
+def test_page_swaps_are_sent_again_after_any_change(change: dict[str, object]) -> None:
+    scene = FakePageSources(swaps=[swap("ctr", 7, 10.0)])
+    page = make_page(scene)
+    tag = page.answer(PageQuestion())["swaps_tag"]
+    scene.swaps[0] = swap("ctr", 7, 10.0, **change)
+    assert page.answer(PageQuestion(swaps_tag=tag))["swaps_tag"] != tag
+
+
+def test_page_lists_the_newest_swaps_and_marks_all_that_the_charts_show() -> None:
+    clock = FakeClock()
+    now = clock.wall_ns() / SECOND
+    scene = FakePageSources(swaps=[swap("ctr", 200 - i, now - 10.0 * i) for i in range(200)])
+    answer = make_page(scene, clock).answer(PageQuestion())
+    assert [item["version"] for item in answer["swaps"]][:2] == [200, 199]
+    assert len(answer["swaps"]) == LISTED_SWAP_COUNT_MAX
+    assert len(answer["marks"]) == 96
+
+
+# Versions
+
+
+def test_version_that_failed_says_why() -> None:
+    health = Health(StatusCode.DATA_LOSS, "crc32c does not match")
+    verdict = GateVerdict(gate="golden", mode="enforce", is_passed=False, reason="Δ 0.3")
+    passed = GateVerdict(gate="signatures", mode="enforce", is_passed=True)
+    failed = status("ctr", 7, END, health=health, verdicts=(passed, verdict))
+    [version] = make_page(FakePageSources(statuses=[failed])).answer(PageQuestion())["versions"]
+    assert version["state"] == "END"
+    assert version["health"] == {"code": "DATA_LOSS", "message": "crc32c does not match"}
+    assert version["failed_gates"] == [{"gate": "golden", "mode": "enforce", "reason": "Δ 0.3"}]
+    assert (version["in_flight_count"], version["latency"]) == (None, None)
+    assert version["arena_allocated_bytes"] is None
+
+
+def test_version_that_loads_says_its_stage() -> None:
+    scene = FakePageSources(statuses=[status("ctr", 7, LOADING, stage=LoadStage.RESTORE)])
+    [version] = make_page(scene).answer(PageQuestion())["versions"]
+    assert (version["state"], version["stage"], version["is_default"]) == (
+        "LOADING",
+        "restore",
+        False,
+    )
+
+
+def test_version_has_the_quantiles_of_its_busiest_method() -> None:
+    scene = FakePageSources(statuses=[status("ctr", 7)])
+    scene.statistics.by_version = [
+        FakeMethod("ctr", 7, "Predict", 4, latency_10s=FakeLatency(2_000, 1_000, 2_000, 3_000)),
+        FakeMethod("ctr", 7, "Classify", 4, latency_10s=FakeLatency(2, 9_000, 9_000, 9_000)),
+    ]
+    [version] = make_page(scene).answer(PageQuestion())["versions"]
+    assert version["in_flight_count"] == 4
+    assert version["latency"] == {
+        "method": "Predict",
+        "count": 2_000,
+        "p50_us": 1,
+        "p99_us": 2,
+        "p999_us": 3,
+    }
+
+
+def test_version_has_nothing_of_an_earlier_life_of_its_number() -> None:
+    scene = FakePageSources(statuses=[status("ctr", 7, LOADING)])
+    scene.statistics.by_version = [
+        FakeMethod("ctr", 7, ended_seconds=5.0, latency_10s=FakeLatency(9, 1, 1, 1))
+    ]
+    [version] = make_page(scene).answer(PageQuestion())["versions"]
+    assert version["latency"] is None
+
+
+def test_version_has_the_bytes_of_its_arena() -> None:
+    scene = FakePageSources(statuses=[status("ctr", 7)])
+    scene.arenas[ServableId("ctr", 7)] = FakeArena(1_000, 4_096)
+    [version] = make_page(scene).answer(PageQuestion())["versions"]
+    assert (version["arena_allocated_bytes"], version["arena_resident_bytes"]) == (1_000, 4_096)
+
+
+def test_versions_are_in_the_order_of_models_newest_first() -> None:
+    scene = FakePageSources(statuses=[status("b", 1), status("a", 1), status("a", 2)])
+    versions = make_page(scene).answer(PageQuestion())["versions"]
+    assert [(item["model"], item["version"]) for item in versions] == [("a", 2), ("a", 1), ("b", 1)]
+
+
+VERSIONS = [status("m", 1), status("m", 2), status("m", 3, LOADING)]
+
+
+@pytest.mark.parametrize(
+    ("routing", "default"),
+    [
+        (Routing(), 2),
+        (Routing(default_version=1), 1),
+        # Not published: the highest that is.
+        (Routing(default_version=3), 2),
+        (Routing(default_version=9), 2),
+    ],
+)
+def test_route_default_is_what_a_request_without_version_finds(
+    routing: Routing, default: int
+) -> None:
+    routes = {version: route_json(version, VERSIONS, routing) for version in (1, 2, 3)}
+    assert [version for version in routes if routes[version]["is_default"]] == [default]
+
+
+def test_route_names_labels_and_the_share_of_a_canary() -> None:
+    routing = Routing(
+        default_version=1, labels={"stable": 1, "a": 1}, canary_version=2, canary_weight=0.05
+    )
+    assert route_json(1, VERSIONS, routing)["labels"] == ["a", "stable"]
+    assert route_json(1, VERSIONS, routing)["canary_ratio"] is None
+    assert route_json(2, VERSIONS, routing)["canary_ratio"] == 0.05
+
+
+def test_route_canary_that_is_not_available_gets_nothing() -> None:
+    routing = Routing(default_version=1, canary_version=3, canary_weight=0.05)
+    assert route_json(3, VERSIONS, routing)["canary_ratio"] is None
