@@ -116,6 +116,7 @@ ADMIN = AdminService(
     lambda: {"m": STATUSES},
     FakeControl(),
     lambda name: [Note.of("version_incomplete", version=11)] if name == "m" else [],
+    lambda name: [10, 9] if name == "m" else [],
     lambda: REFUSAL,
 )
 
@@ -266,6 +267,7 @@ def test_status_command_as_json_is_all_that_the_server_says_of_a_model(
     told = json.loads(ADMIN.list_models(b""))
     assert printed == {**told, "models": [item for item in told["models"] if item["name"] == "m"]}
     assert printed["refused_config"]["since_wall_ns"] == FUTURE_NS
+    assert printed["models"][0]["found_versions"] == [9, 10]
 
 
 def test_refusal_text_is_empty_where_no_config_was_refused():
