@@ -160,6 +160,7 @@ def server_config(flags: Mapping[str, Any]) -> ServerConfig:
             "--tensorflow_inter_op_parallelism; give it or both of them"
         )
     _check_arena_flags(flags)
+    _check_ports(flags)
     models = _models(flags)
     settings = _settings(models, flags["model_settings_file"])
     return ServerConfig(
@@ -170,7 +171,7 @@ def server_config(flags: Mapping[str, Any]) -> ServerConfig:
         model_config_file_poll_wait_seconds=flags["model_config_file_poll_wait_seconds"],
         host=flags["host"],
         port=flags["port"],
-        rest_api_port=_rest_api_port(flags),
+        rest_api_port=flags["rest_api_port"],
         rest_api_num_threads=flags["rest_api_num_threads"],
         rest_api_timeout_in_ms=flags["rest_api_timeout_in_ms"],
         rest_api_enable_cors_support=flags["rest_api_enable_cors_support"],
@@ -208,17 +209,13 @@ def server_config(flags: Mapping[str, Any]) -> ServerConfig:
     )
 
 
-def _rest_api_port(flags: Mapping[str, Any]) -> HttpPort:
+def _check_ports(flags: Mapping[str, Any]) -> None:
     http: HttpPort = flags["rest_api_port"]
-    if not http.number or http.number != flags["port"]:
-        return http
-    if http.is_required:
+    if http.number and http.is_required and http.number == flags["port"]:
         raise InvalidConfig(
-            f"--rest_api_port={http.number} is the port of gRPC too; give HTTP another --rest_api_port, "
-            "or 0 for none"
+            f"--rest_api_port={http.number} is the port of gRPC too, --port={http.number}; give HTTP "
+            "another one, or 0 for none"
         )
-    # Only the default: whoever gave gRPC this port wants no HTTP on it.
-    return HttpPort(None)
 
 
 def _self_warmup_requests(flags: Mapping[str, Any]) -> int:

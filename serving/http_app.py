@@ -131,6 +131,9 @@ class HandlerGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises what a handler raised that had begun to answer: only cutting it short is left."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
         has_begun = False
 
         async def send_noting(message: Message) -> None:
@@ -166,6 +169,9 @@ class BodyLimit:
         self._bytes_max = bytes_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
         declared = Headers(scope=scope).get("content-length")
         if declared is not None and int(declared) > self._bytes_max:
             too_large = self._too_large()

@@ -147,9 +147,15 @@ def bind(host: str, port: int) -> list[socket.socket]:
         return listeners
     except OSError as error:
         raise Unavailable(
-            f"cannot listen for HTTP on {host}:{port}: {error.strerror or error}; "
+            f"cannot listen for HTTP on {host}:{port}: {_reason(error)}; "
             "give another --rest_api_port, or 0 for none"
         ) from error
+
+
+def _reason(error: OSError) -> str:
+    # Python's own text repeats the address; a name that is not found has a negative number.
+    is_system = error.errno is not None and error.errno > 0
+    return os.strerror(error.errno or 0) if is_system else error.strerror or str(error)
 
 
 def _bind_wildcards(port: int) -> list[socket.socket]:

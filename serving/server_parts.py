@@ -19,7 +19,7 @@ from serving.aspired_version_policy import AvailabilityPreserving
 from serving.capture_directory import CaptureDirectory
 from serving.capture_service import CAPTURE_WARM_UP, CaptureService
 from serving.clock import NS_PER_SECOND, Clock
-from serving.config import PLATFORM, ModelConfig, ServerConfig
+from serving.config import PLATFORM, HttpPort, ModelConfig, ServerConfig
 from serving.config_reload import ConfigReloader
 from serving.config_service import ConfigService
 from serving.config_watch import ConfigRefusal, ConfigWatcher
@@ -35,6 +35,7 @@ from serving.loader import LoadSettings, MakeLoader, statuses_as_errors
 from serving.manager import AspiredVersionsManager
 from serving.memory_fit import available_bytes
 from serving.model_service import GET_MODEL_STATUS, ModelService
+from serving.monitoring.request_statistics import RequestStatistics
 from serving.rare_calls import Handler
 from serving.request_cores import RequestCores
 from serving.reservoirs import Reservoirs
@@ -123,6 +124,7 @@ def load_settings(
     arenas: Arenas | None,
     pace: RestorePace,
     incumbent: Callable[[ServableId], Servable | None],
+    request_statistics: RequestStatistics,
     clock: Clock,
 ) -> LoadSettings:
     """Those that all models share."""
@@ -135,6 +137,7 @@ def load_settings(
         is_sealing=config.arena_seal,
         incumbent=incumbent,
         pace=pace,
+        request_statistics=request_statistics,
     )
 
 
@@ -330,6 +333,12 @@ def make_rare_handlers(
 
 
 def make_http_server(config: ServerConfig, routes: Sequence[BaseRoute]) -> HttpServer:
+    """Of these routes; it listens nowhere where the configuration wants none."""
+    port = config.rest_api_port
+    if port.number and port.number == config.port:
+        # The default one: whoever gave gRPC this port wants no HTTP there.
+        _log.warning("http_off", reason=f"port {port} is gRPC's; say --rest_api_port")
+        port = HttpPort(None)
     settings = HttpAppSettings(
         timeout_seconds=config.rest_api_timeout_in_ms / 1_000,
         has_cors=config.rest_api_enable_cors_support,
@@ -357,7 +366,11 @@ def reasons_of_grpc(config: ServerConfig, plane: DataPlane) -> Iterator[None]:
 
 
 def make_grpc_server(
-    config: ServerConfig, plane: DataPlane, serving_map: ServingMap, rare_methods: Sequence[str]
+    config: ServerConfig,
+    plane: DataPlane,
+    serving_map: ServingMap,
+    rare_methods: Sequence[str],
+    request_statistics: RequestStatistics,
 ) -> GrpcServer:
     with statuses_as_errors(plane.StatusError):
         return plane.GrpcServer(
@@ -367,4 +380,5 @@ def make_grpc_server(
             max_message_bytes=config.max_message_bytes,
             channel_arguments=config.grpc_channel_arguments,
             rare_methods=rare_methods,
+            request_statistics=request_statistics,
         )

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.config import ModelConfig, server_config
+from serving.config import HttpPort, ModelConfig, server_config
 from serving.errors import InvalidConfig
 from serving.flags import parse_flags
 from serving.model_settings import ModelSettings
@@ -34,6 +34,8 @@ def test_server_config_carries_every_flag():
                 *("--servable_versions_always_present=false",),
                 "--model_config_file_poll_wait_seconds=9",
                 "--warmup_capture_directory=/captured",
+                *("--rest_api_port=8600", "--rest_api_num_threads=11"),
+                *("--rest_api_timeout_in_ms=12", "--rest_api_enable_cors_support"),
             ]
         )
     )
@@ -49,6 +51,8 @@ def test_server_config_carries_every_flag():
     assert config.tensorflow_intra_op_parallelism == 1
     assert config.tensorflow_inter_op_parallelism == 2
     assert config.warmup_capture_directory == "/captured"
+    assert (config.rest_api_port, config.rest_api_num_threads) == (HttpPort(8600), 11)
+    assert (config.rest_api_timeout_in_ms, config.rest_api_enable_cors_support) == (12, True)
     assert (config.drain_seconds, config.load_jitter_seconds) == (0.5, 1.5)
     assert config.model_config_file_poll_wait_seconds == 9
     assert not config.servable_versions_always_present
@@ -113,6 +117,17 @@ def test_server_config_three_parallelism_flags_are_refused():
     )
     with pytest.raises(InvalidConfig, match="--tensorflow_session_parallelism"):
         server_config(flags)
+
+
+def test_server_config_one_port_for_grpc_and_http_is_refused():
+    flags = ["--model_base_path=/m", "--port=8600", "--rest_api_port=8600"]
+    with pytest.raises(InvalidConfig, match=r"--rest_api_port=8600 is the port of gRPC too"):
+        server_config(parse_flags(flags))
+
+
+@pytest.mark.parametrize("flag", ["--port=8501", "--rest_api_port=auto", "--rest_api_port=0"])
+def test_server_config_ports_that_are_left_to_the_server_do_not_collide(flag: str):
+    server_config(parse_flags(["--model_base_path=/m", "--port=0", flag]))
 
 
 def test_server_config_capture_directory_without_requests_is_refused():

@@ -1,5 +1,6 @@
 import pytest
 
+from serving.config import HttpPort
 from serving.errors import TRANSIENT_CODES, InvalidConfig
 from serving.flags import FLAGS, Flag, RefusedFlag, help_text, parse_flags
 
@@ -45,6 +46,12 @@ def test_parse_flags_refused_flag_is_refused_by_name_with_reason(name: str, form
         (["--port=0"], "port", 0),
         (["--port", "9000"], "port", 9000),
         (["--port=1", "--port=2"], "port", 2),
+        (["--rest_api_port=8600"], "rest_api_port", HttpPort(8600)),
+        (["--rest_api_port=8501"], "rest_api_port", HttpPort(8501)),
+        (["--rest_api_port=auto"], "rest_api_port", HttpPort(0)),
+        (["--rest_api_port=0"], "rest_api_port", HttpPort(None)),
+        ([], "rest_api_port", HttpPort(8501, is_required=False)),
+        (["--rest_api_enable_cors_support"], "rest_api_enable_cors_support", True),
         (["--enable_model_warmup"], "enable_model_warmup", True),
         (["--enable_model_warmup=false"], "enable_model_warmup", False),
         (["--enable_model_warmup=TRUE"], "enable_model_warmup", True),
@@ -84,6 +91,9 @@ def test_parse_flags_spelling_gives_value(arguments: list[str], name: str, value
     [
         (["--port=65536"], "--port=65536: must be between 0 and 65535"),
         (["--port=x"], "--port=x: must be a whole number"),
+        (["--rest_api_port=x"], "--rest_api_port=x: must be a whole number"),
+        (["--rest_api_port=65536"], "must be between 0 and 65535"),
+        (["--rest_api_timeout_in_ms=0"], "must be between 1 and"),
         (["--port"], "--port needs a value"),
         (["--port", "--host=a"], "--port needs a value"),
         (["--port="], "--port=: must be a whole number"),

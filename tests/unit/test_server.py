@@ -3,7 +3,9 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from functools import partial
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -512,3 +514,101 @@ def test_stop_signals_second_exits_at_once_with_a_line(
     fixture.signals.receive(second)
     assert (fixture.reasons, fixture.exits) == (["SIGTERM"], [status])
     assert f"second signal ({second.name})" in capfd.readouterr().err
+
+
+# --- HTTP -----------------------------------------------------------------------------------------
+
+FREE = HttpPort(0)
+
+
+def probe(server: Server, path: str) -> int:
+    with closing(HTTPConnection("127.0.0.1", server.http_port, timeout=30)) as connection:
+        connection.request("GET", path)
+        return connection.getresponse().status
+
+
+def test_server_probes_follow_its_models(tmp_path: Path, plane: FakePlane) -> None:
+    server = Server(
+        config_for(tmp_path / "m", rest_api_port=FREE, file_system_poll_wait_seconds=0.01),
+        native=plane,
+    )
+    server.start()
+    assert (probe(server, "/healthz"), probe(server, "/readyz")) == (200, 503)
+    drop(tmp_path / "m", 7)
+    assert server.monitor.wait_until(has_state("m", AVAILABLE), timeout_seconds=30)
+    assert (probe(server, "/readyz"), probe(server, "/readyz?model=m")) == (200, 200)
+    assert probe(server, "/readyz?model=x") == 404
+    assert server.stop()
+
+
+def test_server_probes_answer_until_grpc_has_drained(tmp_path: Path, plane: FakePlane) -> None:
+    server = Server(config_for(tmp_path / "m", rest_api_port=FREE), native=plane)
+    statuses: list[int] = []
+
+    def shutdown(drain_seconds: float) -> bool:
+        statuses.extend([probe(server, "/healthz"), probe(server, "/readyz")])
+        return real_shutdown(drain_seconds)
+
+    real_shutdown = plane.grpc.shutdown
+    plane.grpc.shutdown = shutdown  # type: ignore[method-assign]
+    server.start()
+    assert server.stop()
+    assert statuses == [200, 503]
+    with pytest.raises(ConnectionRefusedError):
+        probe(server, "/healthz")
+
+
+def test_server_listens_for_http_before_grpc_and_logs_both_ports(
+    tmp_path: Path, plane: FakePlane
+) -> None:
+    server = Server(config_for(tmp_path / "m", rest_api_port=FREE), native=plane)
+    real_start = plane.grpc.start
+    probed: list[int] = []
+
+    def start() -> None:
+        probed.append(probe(server, "/healthz"))
+        real_start()
+
+    plane.grpc.start = start  # type: ignore[method-assign]
+    with capture_logs() as logs:
+        server.start()
+    assert probed == [200]
+    listening = next(log for log in logs if log["event"] == "listening")
+    assert (listening["port"], listening["http_port"]) == (12345, server.http_port)
+    assert server.stop()
+
+
+def test_server_that_cannot_have_grpcs_port_leaves_no_http(
+    tmp_path: Path, plane: FakePlane
+) -> None:
+    before = set(threading.enumerate())
+    plane.grpc = FakeGrpcServer(start_error=StatusError(14, "cannot listen"))
+    server = Server(config_for(tmp_path / "m", port=0, rest_api_port=FREE), native=plane)
+    with pytest.raises(Unavailable, match="cannot listen"):
+        server.start()
+    assert set(threading.enumerate()) <= before
+
+
+def test_server_that_cannot_have_https_port_starts_nothing(
+    tmp_path: Path, plane: FakePlane
+) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        port = HttpPort(taken.getsockname()[1])
+        server = Server(config_for(tmp_path / "m", rest_api_port=port), native=plane)
+        with pytest.raises(Unavailable, match="cannot listen for HTTP on"):
+            server.start()
+    assert plane.grpc.log == []
+
+
+def test_server_grpc_on_the_default_port_of_http_goes_without_http(
+    tmp_path: Path, plane: FakePlane
+) -> None:
+    port = HttpPort(8501, is_required=False)
+    with capture_logs() as logs:
+        server = Server(config_for(tmp_path / "m", port=8501, rest_api_port=port), native=plane)
+        server.start()
+    assert server.http_port is None
+    assert [log["reason"] for log in logs if log["event"] == "http_off"] == [
+        "port 8501 is gRPC's; say --rest_api_port"
+    ]
+    assert server.stop()

@@ -1,0 +1,196 @@
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+from starlette.testclient import TestClient
+from structlog.testing import capture_logs
+
+from serving.errors import InternalError, InvalidArgument, StatusCode, Unavailable
+from serving.http_app import HttpAppSettings, closes_within, http_status, make_http_app
+
+
+async def ok(request: Request) -> Response:
+    del request
+    return Response(b"ok")
+
+
+async def length(request: Request) -> Response:
+    return Response(str(len(await request.body())))
+
+
+def raising(error: Exception) -> Route:
+    async def handler(request: Request) -> Response:
+        raise error
+
+    return Route("/raises", handler)
+
+
+def client_of(*routes: BaseRoute, **settings: float) -> TestClient:
+    app = make_http_app(list(routes), HttpAppSettings(**settings))  # type: ignore[arg-type]
+    # What is not answered is an error of the test, not of the server.
+    return TestClient(app, raise_server_exceptions=True)
+
+
+# --- What is not there, or goes wrong -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/ok/", "/ok/more"])
+def test_unknown_path_is_404_with_an_error_as_json(path: str) -> None:
+    response = client_of(Route("/ok", ok)).get(path)
+    assert response.status_code == 404
+    assert response.json() == {"error": f"nothing is at {path}"}
+    assert response.headers["content-type"] == "application/json"
+
+
+def test_other_method_is_405_with_allow() -> None:
+    response = client_of(Route("/ok", ok, methods=["POST"])).get("/ok")
+    assert response.status_code == 405
+    assert response.headers["allow"] == "POST"
+    assert response.json() == {"error": "/ok does not take GET"}
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (InvalidArgument("no such label 'x'"), 400),
+        (Unavailable("not now"), 503),
+        (HTTPException(418, "teapot"), 418),
+    ],
+)
+def test_refusal_of_a_handler_is_told_and_not_logged(error: Exception, status: int) -> None:
+    with capture_logs() as logs:
+        response = client_of(raising(error)).get("/raises")
+    assert response.status_code == status
+    assert response.json() == {"error": getattr(error, "message", None) or error.detail}  # type: ignore[attr-defined]
+    assert logs == []
+
+
+@pytest.mark.parametrize("error", [ValueError("secret"), InternalError("bug in here")])
+def test_bug_in_a_handler_is_500_and_logged_once(error: Exception) -> None:
+    with capture_logs() as logs:
+        response = client_of(raising(error)).get("/raises")
+    assert response.status_code == 500
+    assert "secret" not in response.json()["error"]
+    assert [(log["event"], log["path"]) for log in logs] == [("http_handler_failed", "/raises")]
+    assert logs[0]["exc_info"] is error
+
+
+def test_handler_that_raises_after_it_began_is_cut_short() -> None:
+    async def handler(request: Request) -> Response:
+        async def parts() -> AsyncIterator[bytes]:
+            yield b"begin"
+            raise ValueError("halfway")
+
+        return StreamingResponse(parts())
+
+    with pytest.raises(ValueError, match="halfway"):
+        client_of(Route("/", handler)).get("/")
+
+
+@pytest.mark.parametrize("code", list(StatusCode))
+def test_http_status_is_an_error_exactly_where_the_code_is(code: StatusCode) -> None:
+    assert (http_status(code) == 200) is (code is StatusCode.OK)
+
+
+# --- Bounds ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("byte_count", "status"), [(10, 200), (11, 413)])
+def test_body_limit_holds_for_declared_lengths(byte_count: int, status: int) -> None:
+    client = client_of(Route("/", length, methods=["POST"]), body_bytes_max=10)
+    assert client.post("/", content=b"x" * byte_count).status_code == status
+
+
+@pytest.mark.parametrize(("parts", "status"), [([b"x" * 5] * 2, 200), ([b"x" * 5] * 3, 413)])
+def test_body_limit_holds_for_chunked_bodies(parts: Sequence[bytes], status: int) -> None:
+    client = client_of(Route("/", length, methods=["POST"]), body_bytes_max=10)
+    response = client.post("/", content=iter(parts))
+    assert response.status_code == status
+    if status == 413:
+        assert "above 10 bytes" in response.json()["error"]
+        assert response.headers["connection"] == "close"
+
+
+def test_handler_that_takes_too_long_is_answered_for_with_504() -> None:
+    async def handler(request: Request) -> Response:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    response = client_of(Route("/slow", handler), timeout_seconds=0.01).get("/slow")
+    assert response.status_code == 504
+    assert response.json() == {
+        "error": "GET /slow took longer than 0.01 s (--rest_api_timeout_in_ms)"
+    }
+
+
+def test_response_that_has_begun_may_go_on() -> None:
+    async def handler(request: Request) -> Response:
+        async def parts() -> AsyncIterator[bytes]:
+            yield b"first "
+            # Longer than the timeout, which is over with the first bytes.
+            assert not await closes_within(request, 0.05)
+            yield b"last"
+
+        return StreamingResponse(parts())
+
+    response = client_of(Route("/", handler), timeout_seconds=0.01).get("/")
+    assert response.text == "first last"
+
+
+def test_long_lived_response_hears_that_the_server_closes() -> None:
+    closing: list[bool] = []
+
+    async def handler(request: Request) -> Response:
+        request.app.state.closing.set()
+        closing.append(await closes_within(request, 60))
+        return Response(b"")
+
+    client_of(Route("/", handler)).get("/")
+    assert closing == [True]
+
+
+def test_handler_that_blocks_runs_on_another_thread() -> None:
+    threads: list[str] = []
+
+    async def quick(request: Request) -> Response:
+        threads.append(threading.current_thread().name)
+        return Response(b"")
+
+    def blocking(request: Request) -> Response:
+        threads.append(threading.current_thread().name)
+        return Response(b"")
+
+    with client_of(Route("/quick", quick), Route("/blocking", blocking)) as client:
+        client.get("/quick")
+        client.get("/blocking")
+    assert threads[0] != threads[1]
+
+
+# --- Other sites' pages ---------------------------------------------------------------------------
+
+ORIGIN = {"Origin": "http://elsewhere"}
+
+
+def test_cors_is_off_unless_it_is_asked_for() -> None:
+    assert (
+        "access-control-allow-origin"
+        not in client_of(Route("/", ok)).get("/", headers=ORIGIN).headers
+    )
+
+
+@pytest.mark.parametrize("path", ["/", "/raises", "/nothing"])
+def test_cors_lets_other_sites_read_answers_and_errors(path: str) -> None:
+    client = client_of(Route("/", ok), raising(ValueError()), has_cors=True)
+    assert client.get(path, headers=ORIGIN).headers["access-control-allow-origin"] == "*"
+
+
+def test_cors_preflight_allows_what_tensorflow_serving_allows() -> None:
+    headers = {**ORIGIN, "Access-Control-Request-Method": "POST"}
+    response = client_of(Route("/", ok), has_cors=True).options("/", headers=headers)
+    assert response.headers["access-control-allow-methods"] == "POST, GET"
+    assert "Content-Type" in response.headers["access-control-allow-headers"]

@@ -1,0 +1,376 @@
+import json
+from asyncio import AbstractEventLoop, Transport
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from serving.http_connections import (
+    ConnectionLimits,
+    GuardedConnection,
+    connection_class,
+    longest_idle,
+)
+
+LIMITS = ConnectionLimits(
+    head_bytes_max=200,
+    head_seconds=10,
+    keep_alive_seconds=75,
+    write_stall_seconds=30,
+    connection_count_max=2,
+)
+REQUEST = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+
+
+@dataclass
+class FakeTimer:
+    due: float
+    callback: Callable[[], None]
+    is_cancelled: bool = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class FakeTask:
+    """A request that is being answered; a test ends it."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        self.coroutine = coroutine
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """It is never done by itself."""
+
+    def run(self) -> None:
+        with pytest.raises(StopIteration):
+            self.coroutine.send(None)
+
+
+class FakeLoop:
+    """An event loop whose time stands still until it is advanced."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.timers: list[FakeTimer] = []
+        self.tasks: list[FakeTask] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> FakeTimer:
+        self.timers.append(FakeTimer(self.now + delay, callback))
+        return self.timers[-1]
+
+    def create_task(self, coroutine: Coroutine[Any, Any, None]) -> FakeTask:
+        self.tasks.append(FakeTask(coroutine))
+        return self.tasks[-1]
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        for timer in list(self.timers):
+            if timer.due <= self.now and not timer.is_cancelled:
+                timer.cancel()
+                timer.callback()
+
+
+@dataclass
+class FakeTransport:
+    """What a client gets, and whether it was hung up on."""
+
+    written: bytes = b""
+    is_closed: bool = False
+    is_aborted: bool = False
+    buffer_limits: dict[str, int] = field(default_factory=dict)
+
+    def get_extra_info(self, name: str) -> None:
+        """Nothing is known of this one."""
+
+    def set_write_buffer_limits(self, **limits: int) -> None:
+        self.buffer_limits = limits
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def abort(self) -> None:
+        self.is_aborted = True
+        self.is_closed = True
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def pause_reading(self) -> None:
+        """uvicorn's flow control."""
+
+    def resume_reading(self) -> None:
+        """uvicorn's flow control."""
+
+    @property
+    def status(self) -> int | None:
+        return int(self.written.split()[1]) if self.written else None
+
+    @property
+    def error(self) -> str:
+        text: str = json.loads(self.written.partition(b"\r\n\r\n")[2])["error"]
+        return text
+
+
+async def answer(scope: Any, receive: Any, send: Any) -> None:
+    """The application: 204 to everything."""
+    del scope, receive
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+class Connections:
+    """The connections of one server."""
+
+    def __init__(self, limits: ConnectionLimits = LIMITS) -> None:
+        self.loop = FakeLoop()
+        self._class = connection_class(limits)
+        self._state = ServerState()
+        self._config = uvicorn.Config(
+            answer,
+            http=self._class,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            timeout_keep_alive=limits.keep_alive_seconds,
+        )
+        self._config.load()
+
+    def connect(self) -> tuple[GuardedConnection, FakeTransport]:
+        connection = self._class(
+            config=self._config,
+            server_state=self._state,
+            app_state={},
+            _loop=cast(AbstractEventLoop, self.loop),
+        )
+        transport = FakeTransport()
+        connection.connection_made(cast(Transport, transport))
+        return connection, transport
+
+    def answer(self) -> None:
+        """Runs what was asked."""
+        for task in self.loop.tasks:
+            task.run()
+        self.loop.tasks.clear()
+
+    def close(self) -> None:
+        """Drops what a test did not let run."""
+        for task in self.loop.tasks:
+            task.coroutine.close()
+
+
+@pytest.fixture
+def connections() -> Iterator[Connections]:
+    made = Connections()
+    yield made
+    made.close()
+
+
+def test_connection_answers_a_request_and_keeps_the_connection(connections: Connections) -> None:
+    connection, transport = connections.connect()
+    connection.data_received(REQUEST)
+    assert not connection.is_idle
+    connections.answer()
+    assert (transport.status, transport.is_closed, connection.is_idle) == (204, False, True)
+
+
+# --- Time -----------------------------------------------------------------------------------------
+
+
+def test_connection_that_says_nothing_is_closed_without_a_word(connections: Connections) -> None:
+    _, transport = connections.connect()
+    connections.loop.advance(9.9)
+    assert not transport.is_closed
+    connections.loop.advance(0.2)
+    assert (transport.is_closed, transport.written) == (True, b"")
+
+
+def test_head_that_comes_byte_by_byte_is_answered_408_after_its_time(
+    connections: Connections,
+) -> None:
+    connection, transport = connections.connect()
+    for byte in REQUEST[:10]:
+        connections.loop.advance(0.9)
+        connection.data_received(bytes([byte]))
+    assert not transport.is_closed
+    connections.loop.advance(1.1)
+    assert (transport.status, transport.is_closed) == (408, True)
+    assert transport.error == "no complete request in 10 s"
+
+
+def test_second_head_that_comes_byte_by_byte_is_answered_408(connections: Connections) -> None:
+    connection, transport = connections.connect()
+    connection.data_received(REQUEST)
+    connections.answer()
+    transport.written = b""
+    connections.loop.advance(50)
+    assert not transport.is_closed
+    connection.data_received(REQUEST[:5])
+    connections.loop.advance(10)
+    assert (transport.status, transport.is_closed) == (408, True)
+
+
+def test_request_that_is_being_answered_is_not_hurried(connections: Connections) -> None:
+    connection, transport = connections.connect()
+    connection.data_received(REQUEST)
+    connections.loop.advance(1_000)
+    assert not transport.is_closed
+    connections.answer()
+    assert transport.status == 204
+
+
+def test_half_a_next_head_does_not_cut_the_response_before_it(connections: Connections) -> None:
+    connection, transport = connections.connect()
+    connection.data_received(REQUEST + REQUEST[:5])
+    connections.loop.advance(1_000)
+    assert not transport.is_closed
+    connections.answer()
+    assert transport.status == 204
+
+
+def test_idle_connection_is_kept_for_the_next_request_and_then_closed(
+    connections: Connections,
+) -> None:
+    connection, transport = connections.connect()
+    connection.data_received(REQUEST)
+    connections.answer()
+    connections.loop.advance(74)
+    assert not transport.is_closed
+    connections.loop.advance(2)
+    assert transport.is_closed
+
+
+@pytest.mark.parametrize("trickle", [b"x", b"\r\n"])
+def test_bytes_that_nobody_reads_do_not_keep_a_connection(
+    connections: Connections, trickle: bytes
+) -> None:
+    connection, transport = connections.connect()
+    body = b"Content-Length: 1000\r\n" if trickle == b"x" else b""
+    connection.data_received(b"POST / HTTP/1.1\r\nHost: h\r\n" + body + b"\r\n")
+    connections.answer()
+    for _ in range(10):
+        connection.data_received(trickle)
+        connections.loop.advance(1)
+    assert transport.is_closed
+
+
+def test_client_that_takes_nothing_of_its_response_is_cut_off(connections: Connections) -> None:
+    connection, transport = connections.connect()
+    assert transport.buffer_limits == {"high": 0}
+    connection.pause_writing()
+    connections.loop.advance(29)
+    connection.resume_writing()
+    connections.loop.advance(29)
+    assert not transport.is_aborted
+    connection.pause_writing()
+    connections.loop.advance(30)
+    assert transport.is_aborted
+
+
+def test_connection_that_is_lost_leaves_no_timer(connections: Connections) -> None:
+    connection, _ = connections.connect()
+    connection.data_received(REQUEST[:5])
+    connection.pause_writing()
+    connection.connection_lost(None)
+    assert all(timer.is_cancelled for timer in connections.loop.timers)
+
+
+# --- Size -----------------------------------------------------------------------------------------
+
+
+def head_of(byte_count: int) -> bytes:
+    """A head of which line, names and values have as many bytes."""
+    return b"GET / HTTP/1.1\r\na: " + b"x" * (byte_count - len("/a")) + b"\r\n\r\n"
+
+
+@pytest.mark.parametrize(("byte_count", "status"), [(200, 204), (201, 431)])
+def test_complete_head_is_taken_up_to_the_limit(
+    connections: Connections, byte_count: int, status: int
+) -> None:
+    connection, transport = connections.connect()
+    connection.data_received(head_of(byte_count))
+    connections.answer()
+    assert transport.status == status
+    assert transport.is_closed is (status == 431)
+
+
+@pytest.mark.parametrize("begin", [b"GET /", b"GET / HTTP/1.1\r\na: ", b"GET / HTTP/1.1\r\n"])
+def test_head_without_end_is_refused_at_the_limit(connections: Connections, begin: bytes) -> None:
+    connection, transport = connections.connect()
+    connection.data_received(begin)
+    for _ in range(20):
+        connection.data_received(b"x" * 10)
+    assert (transport.status, transport.is_closed) == (431, True)
+    assert transport.error == "the request's head is above 200 bytes"
+    assert connections.loop.tasks == []
+
+
+def test_refused_head_takes_its_body_with_it(connections: Connections) -> None:
+    connection, transport = connections.connect()
+    large = head_of(300).replace(b"GET", b"POST")[:-2] + b"Content-Length: 3\r\n\r\nabc"
+    connection.data_received(large)
+    connection.data_received(REQUEST)
+    assert transport.status == 431
+    assert connections.loop.tasks == []
+
+
+def test_large_body_is_no_large_head(connections: Connections) -> None:
+    connection, transport = connections.connect()
+    connection.data_received(b"POST / HTTP/1.1\r\nContent-Length: 1000\r\n\r\n")
+    for _ in range(9):
+        connection.data_received(b"x" * 100)
+    # The end of the body and the begin of the next head together.
+    connection.data_received(b"x" * 100 + b"GET /" + b"x" * 150)
+    assert not transport.is_closed
+
+
+@pytest.mark.parametrize("junk", [b"\x16\x03\x01\x02\x00", b"hello\r\n\r\n"])
+def test_what_is_not_http_is_answered_400_with_json(connections: Connections, junk: bytes) -> None:
+    connection, transport = connections.connect()
+    connection.data_received(junk)
+    assert (transport.status, transport.is_closed) == (400, True)
+    assert transport.error == "Invalid HTTP request received."
+
+
+# --- Number ---------------------------------------------------------------------------------------
+
+
+def test_new_connection_takes_the_place_of_the_longest_idle_one(connections: Connections) -> None:
+    used, used_transport = connections.connect()
+    connections.loop.advance(1)
+    _, silent_transport = connections.connect()
+    connections.loop.advance(1)
+    used.data_received(REQUEST)
+    connections.answer()
+    _, new_transport = connections.connect()
+    assert silent_transport.is_closed
+    assert not used_transport.is_closed
+    assert not new_transport.is_closed
+
+
+def test_new_connection_is_refused_where_all_have_a_request(connections: Connections) -> None:
+    transports = []
+    for _ in range(3):
+        connection, transport = connections.connect()
+        connection.data_received(REQUEST)
+        transports.append(transport)
+    assert [transport.is_closed for transport in transports] == [False, False, True]
+    assert transports[2].status == 503
+    assert transports[2].error == "2 connections have requests"
+
+
+def test_longest_idle_of_busy_connections_is_none(connections: Connections) -> None:
+    connection, _ = connections.connect()
+    assert longest_idle([connection]) is connection
+    connection.data_received(REQUEST)
+    assert longest_idle([connection]) is None

@@ -1,0 +1,196 @@
+import json
+
+import pytest
+from starlette.testclient import TestClient
+
+from serving.errors import NotFound, StatusCode
+from serving.health import HealthReporter, HealthView, why_unavailable
+from serving.http_app import HttpAppSettings, make_http_app
+from serving.http_health import (
+    DRAINING,
+    health_routes,
+    model_readiness,
+    readiness,
+    readiness_document,
+)
+from serving.servable import AVAILABLE, END, LOADING, START, Health, LoadStage, ServableId
+from serving.servable import ServableState as State
+from serving.servable import ServableStatus as Status
+from serving.state_monitor import StateMonitor
+from tests.unit.fakes import FakeClock
+
+FAILED = Health(StatusCode.DATA_LOSS, "bad checksum")
+
+
+def status(version: int, state: State, name: str = "m", **more: object) -> Status:
+    return Status(id=ServableId(name, version), state=state, **more)  # type: ignore[arg-type]
+
+
+def view(
+    needed: str, *statuses: Status, models: str = "mn", is_draining: bool = False
+) -> HealthView:
+    by_model: dict[str, tuple[Status, ...]] = {}
+    for item in statuses:
+        by_model[item.id.name] = (*by_model.get(item.id.name, ()), item)
+    return HealthView(
+        models=tuple(models),
+        statuses=by_model,
+        needed=frozenset(needed),
+        is_draining=is_draining,
+    )
+
+
+# --- Why a model has no version -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("versions", "reason"),
+    [
+        ([], "no version has been found in its base path"),
+        ([status(7, START)], "version 7 is START"),
+        ([status(7, LOADING, stage=LoadStage.RESTORE)], "version 7 is LOADING (restore)"),
+        ([status(7, END, health=FAILED)], "version 7 failed: DATA_LOSS: bad checksum"),
+        (
+            [status(7, LOADING, health=FAILED)],
+            "version 7 is LOADING again after: DATA_LOSS: bad checksum",
+        ),
+        ([status(7, END)], "version 7 was unloaded"),
+        ([status(6, END, health=FAILED), status(7, LOADING)], "version 7 is LOADING"),
+        ([status(6, AVAILABLE), status(7, END, health=FAILED)], None),
+        ([status(6, END), status(7, AVAILABLE)], None),
+    ],
+)
+def test_why_unavailable_tells_of_the_latest_version(
+    versions: list[Status], reason: str | None
+) -> None:
+    assert why_unavailable(versions) == reason
+
+
+# --- Whether requests should come here ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seen", "is_ready", "reason"),
+    [
+        (view("mn"), False, "no version is available of: m, n"),
+        (view("mn", status(1, AVAILABLE)), False, "no version is available of: n"),
+        (view("mn", status(1, AVAILABLE), status(1, AVAILABLE, "n")), True, None),
+        # Added to a server that serves: it does not send the requests for `m` away.
+        (view("m", status(1, AVAILABLE)), True, None),
+        (view("", models=""), False, "no model is configured"),
+        (view("m", status(1, AVAILABLE), is_draining=True), False, DRAINING),
+    ],
+)
+def test_readiness_of_the_server_needs_all_that_are_needed(
+    seen: HealthView, is_ready: bool, reason: str | None
+) -> None:
+    found = readiness(seen)
+    assert (found.is_ready, found.reason) == (is_ready, reason)
+
+
+def test_readiness_names_each_model_without_version_and_why() -> None:
+    found = readiness(view("mn", status(1, AVAILABLE), status(2, END, "n", health=FAILED)))
+    assert found.reason_by_model == {"m": None, "n": "version 2 failed: DATA_LOSS: bad checksum"}
+
+
+def test_model_readiness_is_that_of_the_model_alone() -> None:
+    seen = view("mn", status(1, AVAILABLE))
+    assert model_readiness(seen, "m").is_ready
+    assert not model_readiness(seen, "n").is_ready
+    assert list(model_readiness(seen, "n").reason_by_model) == ["n"]
+
+
+def test_model_readiness_in_drain_is_not_ready() -> None:
+    found = model_readiness(view("m", status(1, AVAILABLE), is_draining=True), "m")
+    assert (found.is_ready, found.reason) == (False, DRAINING)
+
+
+def test_model_readiness_of_an_unknown_model_is_refused_with_those_there_are() -> None:
+    with pytest.raises(NotFound, match="model 'x' is not configured; configured: m, n"):
+        model_readiness(view("m"), "x")
+
+
+def test_readiness_document_has_reasons_only_where_there_are_some() -> None:
+    assert readiness_document(readiness(view("mn", status(1, AVAILABLE)))) == {
+        "is_ready": False,
+        "reason": "no version is available of: n",
+        "models": {
+            "m": {"is_ready": True},
+            "n": {"is_ready": False, "reason": "no version has been found in its base path"},
+        },
+    }
+
+
+# --- Over HTTP, as the reporter has it ------------------------------------------------------------
+
+
+class Probes:
+    """A client of the two routes, and the reporter that they ask."""
+
+    def __init__(self) -> None:
+        self.monitor = StateMonitor(FakeClock())
+        self.reporter = HealthReporter(
+            ["m", "n"], self.monitor.statuses, lambda service, value: None, lambda service: None
+        )
+        app = make_http_app(health_routes(self.reporter.view), HttpAppSettings())
+        self.client = TestClient(app)
+
+    def becomes(self, name: str, state: State) -> None:
+        self.monitor.record(status(1, state, name))
+        self.reporter.update()
+
+    def readyz(self, query: str = "") -> tuple[int, bool]:
+        response = self.client.get(f"/readyz{query}")
+        return response.status_code, response.json()["is_ready"]
+
+
+@pytest.fixture
+def probes() -> Probes:
+    return Probes()
+
+
+def test_healthz_is_200_whatever_the_models_do(probes: Probes) -> None:
+    assert probes.client.get("/healthz").text == "ok\n"
+    probes.reporter.drain()
+    assert probes.client.get("/healthz").status_code == 200
+
+
+def test_readyz_is_503_until_every_model_has_come_and_again_in_drain(probes: Probes) -> None:
+    assert probes.readyz() == (503, False)
+    probes.becomes("m", AVAILABLE)
+    assert probes.readyz() == (503, False)
+    assert probes.readyz("?model=m") == (200, True)
+    probes.becomes("n", AVAILABLE)
+    assert probes.readyz() == (200, True)
+    probes.reporter.drain()
+    assert probes.readyz() == (503, False)
+    assert probes.readyz("?model=m") == (503, False)
+
+
+def test_readyz_stays_200_where_a_model_is_added_and_503_where_one_goes(probes: Probes) -> None:
+    probes.becomes("m", AVAILABLE)
+    probes.becomes("n", AVAILABLE)
+    probes.reporter.set_models(["m", "n", "new"])
+    assert probes.readyz() == (200, True)
+    assert probes.readyz("?model=new") == (503, False)
+    probes.becomes("n", END)
+    assert probes.readyz() == (503, False)
+
+
+def test_readyz_of_an_unknown_model_is_404(probes: Probes) -> None:
+    response = probes.client.get("/readyz?model=x")
+    assert response.status_code == 404
+    assert "'x' is not configured" in json.loads(response.content)["error"]
+
+
+def test_readyz_is_never_cached(probes: Probes) -> None:
+    assert probes.client.get("/readyz").headers["cache-control"] == "no-store"
+    assert probes.client.get("/healthz").headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_probe_by_other_methods(probes: Probes, path: str) -> None:
+    assert probes.client.head(path).content == b""
+    refused = probes.client.post(path)
+    assert refused.status_code == 405
+    assert set(refused.headers["allow"].split(", ")) == {"GET", "HEAD"}

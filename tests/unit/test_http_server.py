@@ -1,0 +1,282 @@
+import asyncio
+import http.client
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+from structlog.testing import capture_logs
+
+from serving.config import HttpPort
+from serving.errors import Unavailable
+from serving.http_app import HttpAppSettings, closes_within, make_http_app
+from serving.http_server import HttpServer, StructlogHandler, bind
+
+FREE = HttpPort(0)
+
+
+async def hello(request: Request) -> Response:
+    del request
+    return Response(b"hello")
+
+
+async def events(request: Request) -> Response:
+    """A response without end, as the page's."""
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"first "
+        while not await closes_within(request, 60):
+            yield b"more "
+        yield b"last"
+
+    return StreamingResponse(parts())
+
+
+MakeServer = Callable[..., HttpServer]
+
+
+@pytest.fixture
+def make_server() -> Iterator[MakeServer]:
+    servers: list[HttpServer] = []
+
+    def make(*routes: Route, host: str = "127.0.0.1", port: HttpPort = FREE) -> HttpServer:
+        app = make_http_app([Route("/hello", hello), *routes], HttpAppSettings())
+        servers.append(HttpServer(app, host=host, port=port, blocking_thread_count=2))
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        server.stop()
+        assert server.join(10)
+
+
+def connect(server: HttpServer, host: str = "127.0.0.1") -> "closing[http.client.HTTPConnection]":
+    return closing(http.client.HTTPConnection(host, server.port, timeout=30))
+
+
+def get(server: HttpServer, path: str = "/hello", host: str = "127.0.0.1") -> tuple[int, bytes]:
+    with connect(server, host) as connection:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read()
+
+
+# --- Start and stop -------------------------------------------------------------------------------
+
+
+def test_http_server_answers_once_it_is_started(make_server: MakeServer) -> None:
+    server = make_server()
+    assert server.port is None
+    server.start()
+    assert get(server) == (200, b"hello")
+
+
+def test_http_server_leaves_no_thread_and_no_descriptor(make_server: MakeServer) -> None:
+    threads = set(threading.enumerate())
+    descriptors = os.listdir("/proc/self/fd")
+    server = make_server(Route("/blocking", lambda request: Response(b"")))
+    server.start()
+    get(server, "/blocking")
+    with connect(server) as idle:
+        idle.connect()
+        server.stop()
+        assert server.join(10)
+    # A blocking handler's thread hears of the end, and nobody waits for it.
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(10)
+    assert set(threading.enumerate()) <= threads
+    assert len(os.listdir("/proc/self/fd")) == len(descriptors)
+
+
+def test_http_server_stop_ends_long_lived_responses_whole(make_server: MakeServer) -> None:
+    server = make_server(Route("/events", events))
+    server.start()
+    with connect(server) as connection:
+        connection.request("GET", "/events")
+        response = connection.getresponse()
+        assert response.read(6) == b"first "
+        server.stop()
+        assert response.read() == b"last"
+    assert server.join(10)
+
+
+def test_http_server_stop_refuses_new_connections(make_server: MakeServer) -> None:
+    server = make_server()
+    server.start()
+    server.stop()
+    assert server.join(10)
+    with pytest.raises(ConnectionRefusedError):
+        get(server)
+
+
+def test_http_server_cuts_short_what_does_not_end_and_says_so_once(
+    make_server: MakeServer,
+) -> None:
+    async def endless(request: Request) -> Response:
+        del request
+
+        async def parts() -> AsyncIterator[bytes]:
+            yield b"first"
+            await asyncio.Event().wait()
+
+        return StreamingResponse(parts())
+
+    server = make_server(Route("/endless", endless))
+    server._uvicorn.config.timeout_graceful_shutdown = 0
+    server.start()
+    with capture_logs() as logs, connect(server) as connection:
+        connection.request("GET", "/endless")
+        assert connection.getresponse().read(5) == b"first"
+        server.stop()
+        assert server.join(10)
+    assert [log["event"] for log in logs] == ["http_server_says"]
+    assert "running task" in logs[0]["message"]
+
+
+def test_http_server_that_was_never_started_stops(make_server: MakeServer) -> None:
+    server = make_server()
+    server.stop()
+    assert server.join()
+
+
+def test_http_server_without_port_starts_nothing(make_server: MakeServer) -> None:
+    before = set(threading.enumerate())
+    server = make_server(port=HttpPort(None))
+    server.start()
+    assert server.port is None
+    assert set(threading.enumerate()) == before
+
+
+def test_http_server_installs_no_signal_handler_and_lowers_only_itself(
+    make_server: MakeServer,
+) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    nice: list[int] = []
+
+    async def own_priority(request: Request) -> Response:
+        nice.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return Response(b"")
+
+    server = make_server(Route("/nice", own_priority))
+    server.start()
+    get(server, "/nice")
+    assert nice == [10]
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == 0
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+# --- The port -------------------------------------------------------------------------------------
+
+
+def test_bind_port_that_is_taken_names_address_reason_and_remedy() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            Unavailable,
+            match=rf"HTTP on 127\.0\.0\.1:{port}: Address already in use; .* --rest_api_port",
+        ):
+            bind("127.0.0.1", port)
+
+
+def test_bind_unknown_host_is_refused() -> None:
+    with pytest.raises(Unavailable, match=r"HTTP on no\.such\.host\.invalid:0: "):
+        bind("no.such.host.invalid", 0)
+
+
+def test_bind_listens_without_waiting_for_acknowledgements() -> None:
+    (listener,) = bind("127.0.0.1", 0)
+    with listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_http_server_on_a_wildcard_takes_ipv4_and_ipv6(make_server: MakeServer, host: str) -> None:
+    server = make_server(host=host)
+    server.start()
+    assert get(server)[0] == 200
+    if socket.has_dualstack_ipv6():
+        assert get(server, host="::1")[0] == 200
+
+
+def test_http_server_on_a_name_listens_on_each_of_its_addresses(make_server: MakeServer) -> None:
+    server = make_server(host="localhost")
+    server.start()
+    assert get(server, host="localhost") == (200, b"hello")
+
+
+def test_http_server_default_port_that_is_taken_is_told_and_goes_without(
+    make_server: MakeServer,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = make_server(port=HttpPort(port, is_required=False))
+        with capture_logs() as logs:
+            server.start()
+    assert server.port is None
+    assert [(log["event"], log["log_level"]) for log in logs] == [("http_off", "warning")]
+    assert f":{port}: Address already in use" in logs[0]["reason"]
+
+
+def test_http_server_port_that_was_asked_for_and_is_taken_is_an_error(
+    make_server: MakeServer,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        server = make_server(port=HttpPort(taken.getsockname()[1]))
+        with pytest.raises(Unavailable, match="cannot listen for HTTP"):
+            server.start()
+
+
+# --- The log --------------------------------------------------------------------------------------
+
+
+def record(message: str, level: int, error: BaseException | None = None) -> logging.LogRecord:
+    exc_info = (type(error), error, None) if error else None
+    return logging.LogRecord("uvicorn.error", level, "", 0, message, (), exc_info)
+
+
+def test_log_handler_passes_errors_on_with_their_cause() -> None:
+    error = ValueError("halfway")
+    with capture_logs() as logs:
+        StructlogHandler().emit(record("Exception in ASGI application\n", logging.ERROR, error))
+    assert logs == [
+        {
+            "event": "http_server_says",
+            "log_level": "error",
+            "message": "Exception in ASGI application",
+            "exc_info": error,
+        }
+    ]
+
+
+def test_log_handler_is_silent_about_clients_faults(make_server: MakeServer) -> None:
+    server = make_server()
+    server.start()
+    with capture_logs() as logs:
+        with socket.create_connection(("127.0.0.1", server.port or 0)) as junk:
+            junk.sendall(b"junk\r\n\r\n")
+            assert junk.recv(12) == b"HTTP/1.1 400"
+        get(server)
+    assert logs == []
+
+
+def test_client_commands_do_not_import_the_http_server() -> None:
+    code = (
+        "import sys\n"
+        "import serving.cli, serving.client, serving.model_server, serving.flags\n"
+        "import serving.commands.status, serving.commands.serve\n"
+        "sys.exit(any(name in sys.modules for name in ('uvicorn', 'starlette', 'httptools')))"
+    )
+    root = Path(__file__).parents[2]
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
