@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from serving.arenas import SlabPool
 from serving.loader import SavedModelPlane
+from serving.monitoring.request_statistics import RequestStatistics
 from serving.rare_calls import RareCall
 from serving.restore_pace import LatencyWindow
 from serving.servable import RequestReservoir, ServingMap
@@ -23,6 +24,25 @@ class GrpcServer(Protocol):
     def shutdown(self, drain_seconds: float) -> bool: ...
 
 
+class RequestMemoryStatistics(Protocol):
+    """Bytes that TensorFlow's allocator holds (`_native.RequestMemoryStatistics`)."""
+
+    @property
+    def in_use_bytes(self) -> int: ...
+    @property
+    def in_use_bytes_peak(self) -> int: ...
+    @property
+    def allocation_count(self) -> int: ...
+
+
+class SampledRequestStatistics(RequestStatistics, Protocol):
+    """`_native.RequestStatistics`, with the thread that ends its seconds."""
+
+    def stop(self) -> None:
+        """Ends the thread. A second call does nothing."""
+        ...
+
+
 class DataPlane(SavedModelPlane, Protocol):
     """What a server needs of `serving._native`; tests bring one of their own."""
 
@@ -35,8 +55,11 @@ class DataPlane(SavedModelPlane, Protocol):
     @property
     def RequestReservoir(self) -> Callable[..., RequestReservoir]: ...  # noqa: N802
     @property
+    def RequestStatistics(self) -> Callable[[], SampledRequestStatistics]: ...  # noqa: N802
+    @property
     def LatencyWindow(self) -> Callable[[Any], LatencyWindow]: ...  # noqa: N802
     def build_info(self) -> Mapping[str, str]: ...
+    def request_memory_statistics(self) -> RequestMemoryStatistics: ...
     def initialize(
         self,
         *,

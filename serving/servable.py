@@ -180,11 +180,19 @@ class ServableStatistics(Protocol):
 
 
 class ArenaStatistics(Protocol):
-    """Where the bytes of a version's arena are (`_native.ArenaStatistics`)."""
+    """Where the bytes of a version's slab are (`_native.ArenaStatistics`); the first four add up to it."""
 
     @property
+    def allocated_bytes(self) -> int: ...
+    @property
+    def active_unused_bytes(self) -> int: ...
+    @property
+    def retained_bytes(self) -> int: ...
+    @property
+    def unused_bytes(self) -> int: ...
+    @property
     def slab_resident_bytes(self) -> int:
-        """Of its slab: what has memory behind it."""
+        """Of all four: what has memory behind it."""
         ...
 
 
@@ -268,10 +276,20 @@ class Routing:
     canary_header: str = ""
 
 
+class RequestReservoirStatistics(Protocol):
+    """What a reservoir holds (`_native.RequestReservoirStatistics`)."""
+
+    @property
+    def request_count(self) -> int: ...
+    @property
+    def request_bytes(self) -> int: ...
+
+
 class RequestReservoir(Protocol):
     """Recent live requests of one model (`_native.RequestReservoir`)."""
 
     def requests(self) -> Sequence[bytes]: ...
+    def statistics(self) -> RequestReservoirStatistics: ...
 
 
 class ServingMap(Protocol):

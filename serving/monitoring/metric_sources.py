@@ -7,66 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from serving.arenas import SlabPoolStatistics
 from serving.clock import Clock
+from serving.data_plane import RequestMemoryStatistics
 from serving.monitoring.request_statistics import RequestStatistics
-from serving.servable import Routing, ServableId
+from serving.servable import (
+    ArenaStatistics,
+    RequestReservoirStatistics,
+    Routing,
+    ServableId,
+)
 from serving.state_monitor import Statuses
-
-
-class ArenaFigures(Protocol):
-    """Where the bytes of a version's slab are (`_native.ArenaStatistics`); the first four add up to it."""
-
-    @property
-    def allocated_bytes(self) -> int: ...
-    @property
-    def active_unused_bytes(self) -> int: ...
-    @property
-    def retained_bytes(self) -> int: ...
-    @property
-    def unused_bytes(self) -> int: ...
-    @property
-    def slab_resident_bytes(self) -> int: ...
-
-
-class SlabPoolFigures(Protocol):
-    """Where the pool's slabs are (`_native.SlabPoolStatistics`)."""
-
-    @property
-    def in_use_count(self) -> int: ...
-    @property
-    def in_use_bytes(self) -> int: ...
-    @property
-    def spare_count(self) -> int: ...
-    @property
-    def spare_bytes(self) -> int: ...
-    @property
-    def spare_resident_bytes(self) -> int: ...
-    @property
-    def surplus_resident_bytes(self) -> int: ...
-    @property
-    def quarantined_count(self) -> int: ...
-    @property
-    def quarantined_bytes(self) -> int: ...
-
-
-class RequestMemoryFigures(Protocol):
-    """What TensorFlow's allocator holds (`_native.RequestMemoryStatistics`)."""
-
-    @property
-    def in_use_bytes(self) -> int: ...
-    @property
-    def in_use_bytes_peak(self) -> int: ...
-    @property
-    def allocation_count(self) -> int: ...
-
-
-class ReservoirFigures(Protocol):
-    """What a reservoir holds (`_native.RequestReservoirStatistics`)."""
-
-    @property
-    def request_count(self) -> int: ...
-    @property
-    def request_bytes(self) -> int: ...
 
 
 class PageFaults(Protocol):
@@ -91,11 +42,11 @@ class MetricSources:
     requests: RequestStatistics
     statuses: Callable[[], Statuses]
     swap_counts: Callable[[], Mapping[tuple[str, str], int]]
-    arena: Callable[[ServableId], ArenaFigures | None]
-    slab_pool: Callable[[], SlabPoolFigures] | None
-    request_memory: Callable[[], RequestMemoryFigures]
+    arena: Callable[[ServableId], ArenaStatistics | None]
+    slab_pool: Callable[[], SlabPoolStatistics] | None
+    request_memory: Callable[[], RequestMemoryStatistics]
     page_faults: Callable[[], PageFaults]
-    reservoirs: Callable[[], Mapping[str, ReservoirFigures]] = dict
+    reservoirs: Callable[[], Mapping[str, RequestReservoirStatistics]] = dict
     routing: Callable[[str], Routing]
     default_version: Callable[[str], int | None]
     base_path: Callable[[str], str | None]

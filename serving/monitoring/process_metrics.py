@@ -4,17 +4,14 @@ from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client.metrics_core import Metric
 
+from serving.arenas import SlabPoolStatistics
+from serving.data_plane import RequestMemoryStatistics
 from serving.monitoring import metric_families as families
 from serving.monitoring.metric_families import MetricFamily
 from serving.monitoring.metric_samples import Samples
-from serving.monitoring.metric_sources import (
-    MetricSources,
-    PageFaults,
-    RequestMemoryFigures,
-    SlabPoolFigures,
-)
+from serving.monitoring.metric_sources import MetricSources, PageFaults
 
-_SLAB_FIGURES: Mapping[MetricFamily, Callable[[SlabPoolFigures], int]] = {
+_SLAB_FIGURES: Mapping[MetricFamily, Callable[[SlabPoolStatistics], int]] = {
     families.SLABS_IN_USE: lambda pool: pool.in_use_count,
     families.SLABS_SPARE: lambda pool: pool.spare_count,
     families.SLABS_QUARANTINED: lambda pool: pool.quarantined_count,
@@ -25,7 +22,7 @@ _SLAB_FIGURES: Mapping[MetricFamily, Callable[[SlabPoolFigures], int]] = {
     families.SLAB_QUARANTINED_BYTES: lambda pool: pool.quarantined_bytes,
 }
 
-_MEMORY_FIGURES: Mapping[MetricFamily, Callable[[RequestMemoryFigures], int]] = {
+_MEMORY_FIGURES: Mapping[MetricFamily, Callable[[RequestMemoryStatistics], int]] = {
     families.REQUEST_MEMORY_IN_USE: lambda memory: memory.in_use_bytes,
     families.REQUEST_MEMORY_PEAK: lambda memory: memory.in_use_bytes_peak,
     families.REQUEST_MEMORY_ALLOCATIONS: lambda memory: memory.allocation_count,

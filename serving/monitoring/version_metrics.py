@@ -8,12 +8,14 @@ from serving.clock import NS_PER_SECOND
 from serving.monitoring import metric_families as families
 from serving.monitoring.metric_families import ENDED_SECONDS_MAX, MetricFamily
 from serving.monitoring.metric_samples import Samples
-from serving.monitoring.metric_sources import ArenaFigures, MetricSources, ReservoirFigures
+from serving.monitoring.metric_sources import MetricSources
 from serving.monitoring.swap_record import SwapResult
 from serving.servable import (
     AVAILABLE,
     END,
+    ArenaStatistics,
     LoadStage,
+    RequestReservoirStatistics,
     ServableId,
     ServableState,
     ServableStatus,
@@ -111,7 +113,7 @@ def _routing_shares(sources: MetricSources, available: Sequence[ServableId]) -> 
 
 
 def _arenas(
-    arena_of: Callable[[ServableId], ArenaFigures | None], available: Sequence[ServableId]
+    arena_of: Callable[[ServableId], ArenaStatistics | None], available: Sequence[ServableId]
 ) -> Iterator[Metric]:
     arenas = [
         (_identity(servable_id), arena)
@@ -125,7 +127,7 @@ def _arenas(
         yield samples.metric
 
 
-_ARENA_FIGURES: Mapping[MetricFamily, Callable[[ArenaFigures], int]] = {
+_ARENA_FIGURES: Mapping[MetricFamily, Callable[[ArenaStatistics], int]] = {
     families.ARENA_ALLOCATED: lambda arena: arena.allocated_bytes,
     families.ARENA_ACTIVE_UNUSED: lambda arena: arena.active_unused_bytes,
     families.ARENA_RETAINED: lambda arena: arena.retained_bytes,
@@ -150,7 +152,7 @@ def _swaps(counts: Mapping[tuple[str, str], int], statuses: Sequence[ServableSta
     return samples.metric
 
 
-def _reservoirs(by_model: Mapping[str, ReservoirFigures]) -> Iterator[Metric]:
+def _reservoirs(by_model: Mapping[str, RequestReservoirStatistics]) -> Iterator[Metric]:
     requests, sizes = Samples(families.RESERVOIR_REQUESTS), Samples(families.RESERVOIR_BYTES)
     for model, figures in by_model.items():
         requests.add((model,), figures.request_count)

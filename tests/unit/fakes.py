@@ -11,6 +11,11 @@ from serving.clock import NS_PER_SECOND
 from serving.errors import Cancelled, MillpondError
 from serving.executor import Task
 from serving.loader import LoadProgress
+from serving.monitoring.request_statistics import (
+    HistoryPoint,
+    LatencyFigures,
+    MethodStatistics,
+)
 from serving.rare_calls import RareCall
 from serving.servable import GateVerdict, LoadStage, Routing, ServableId
 
@@ -100,6 +105,48 @@ class FakeStatistics:
 
 
 @dataclass(frozen=True)
+class FakeArenaStatistics:
+    """Each figure another power of ten."""
+
+    allocated_bytes: int = 1_000
+    active_unused_bytes: int = 100
+    retained_bytes: int = 10
+    unused_bytes: int = 1
+    slab_resident_bytes: int = 1_100
+
+
+@dataclass(frozen=True)
+class FakeSlabPoolStatistics:
+    """Each figure its own."""
+
+    in_use_count: int = 2
+    in_use_bytes: int = 2_000
+    spare_count: int = 1
+    spare_bytes: int = 1_001
+    spare_resident_bytes: int = 900
+    surplus_resident_bytes: int = 77
+    quarantined_count: int = 3
+    quarantined_bytes: int = 3_003
+
+
+@dataclass(frozen=True)
+class FakeRequestMemory:
+    """Each figure its own."""
+
+    in_use_bytes: int = 5_000
+    in_use_bytes_peak: int = 6_000
+    allocation_count: int = 7_000
+
+
+@dataclass(frozen=True)
+class FakeReservoirStatistics:
+    """What a `FakeReservoir` holds."""
+
+    request_count: int = 2
+    request_bytes: int = 64
+
+
+@dataclass(frozen=True)
 class FakeRemains:
     """What an arena held at its end; `live_blocks` is (bytes of a block, blocks)."""
 
@@ -124,6 +171,8 @@ class FakeServable:
         self.prepared: list[bytes] = []
         self.remains = FakeRemains()
         self.arena_overflow_block_count = 0
+        # A test's to set.
+        self.arena: FakeArenaStatistics | None = None
         self.may_write_variables = False
         self.is_sealed = False
         self.figures = FakeStatistics()
@@ -152,8 +201,10 @@ class FakeServable:
         assert not self.is_destroyed
         return self.figures
 
-    def arena_statistics(self) -> None:
-        """It has no arena."""
+    def arena_statistics(self) -> FakeArenaStatistics | None:
+        if self.is_destroyed:
+            raise StatusError(9, f"{self.id} is destroyed")
+        return self.arena
 
     def quiesce(self, timeout_seconds: float) -> bool:
         del timeout_seconds
@@ -322,6 +373,46 @@ class FakeGrpcServer:
         return self.finishes_in_time
 
 
+@dataclass(frozen=True)
+class NoFigures:
+    """`_native.LatencyFigures` of no requests."""
+
+    count: int = 0
+    sum_ns: int = 0
+    p50_ns: int = 0
+    p90_ns: int = 0
+    p99_ns: int = 0
+    p999_ns: int = 0
+    max_ns: int = 0
+
+
+class FakeSampledStatistics:
+    """`_native.RequestStatistics` of a server without requests."""
+
+    def __init__(self) -> None:
+        self.is_stopped = False
+
+    def methods(self) -> list[MethodStatistics]:
+        return []
+
+    def model_methods(self) -> list[MethodStatistics]:
+        return []
+
+    def history(self, model: str | None, since_ns: int = 0) -> list[HistoryPoint]:
+        del model, since_ns
+        return []
+
+    def between(self, model: str, from_ns: int, to_ns: int) -> LatencyFigures:
+        del model, from_ns, to_ns
+        return NoFigures()
+
+    def cut(self) -> int:
+        return 0
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
 class FakePlane:
     """As the module `serving._native`. Directories with a file `saved_model.pb` are complete.
 
@@ -343,6 +434,7 @@ class FakePlane:
         self.allocator = "jemalloc"
         self.pools: list[FakeSlabPool] = []
         self.reservoirs: list[FakeReservoir] = []
+        self.request_statistics = FakeSampledStatistics()
         self.may_write_variables = False
         self.parameter_bytes = 1_000
         self.background_threads: dict[str, str] = {}
@@ -358,6 +450,9 @@ class FakePlane:
     def build_info(self) -> dict[str, str]:
         return {"allocator": self.allocator}
 
+    def request_memory_statistics(self) -> FakeRequestMemory:
+        return FakeRequestMemory()
+
     def initialize(self, **options: object) -> None:
         self.initialized = options
 
@@ -371,6 +466,9 @@ class FakePlane:
     def RequestReservoir(self, **bounds: float) -> "FakeReservoir":  # noqa: N802
         self.reservoirs.append(FakeReservoir(bounds))
         return self.reservoirs[-1]
+
+    def RequestStatistics(self) -> "FakeSampledStatistics":  # noqa: N802
+        return self.request_statistics
 
     def LatencyWindow(self, serving_map: FakeServingMap) -> "FakeLatencyWindow":  # noqa: N802
         assert serving_map is self.serving_map
@@ -401,8 +499,10 @@ class FakePlane:
         max_message_bytes: int,
         channel_arguments: Mapping[str, int | str],
         rare_methods: Sequence[str],
+        request_statistics: "FakeSampledStatistics",
     ) -> FakeGrpcServer:
         del serving_map
+        assert request_statistics is self.request_statistics
         self.grpc.options = {
             "addresses": list(addresses),
             "completion_queue_count": completion_queue_count,
@@ -451,6 +551,9 @@ class FakeSlabPool:
     def forget(self, owner: str) -> None:
         self.forgotten.append(owner)
 
+    def statistics(self) -> FakeSlabPoolStatistics:
+        return FakeSlabPoolStatistics()
+
     def stop(self) -> None:
         self.is_stopped = True
 
@@ -464,6 +567,9 @@ class FakeReservoir:
 
     def requests(self) -> list[bytes]:
         return self.kept
+
+    def statistics(self) -> FakeReservoirStatistics:
+        return FakeReservoirStatistics(len(self.kept), sum(map(len, self.kept)))
 
 
 @dataclass
@@ -536,9 +642,14 @@ class FakeSavedModelLoad:
         self.is_discarded = True
         return self.remains
 
-    def finish(self, reservoir: FakeReservoir | None) -> FakeServable:
+    def finish(
+        self,
+        reservoir: FakeReservoir | None,
+        request_statistics: "FakeSampledStatistics | None" = None,
+    ) -> FakeServable:
         self._plane.take_step("finish")
         del reservoir
+        self.request_statistics = request_statistics
         servable = FakeServable(self._id)
         servable.may_write_variables = self._plane.may_write_variables
         self._plane.servables.append(servable)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from serving.monitoring.metric_sources import MetricSources
 from serving.monitoring.request_statistics import HistoryPoint
 from serving.servable import Routing, ServableId, ServableStatus
-from tests.unit.fakes import FakeClock
+from tests.unit.fakes import FakeClock, FakeRequestMemory, FakeSlabPoolStatistics
 
 
 @dataclass(frozen=True)
@@ -111,48 +111,6 @@ class FakeRequestStatistics:
 
 
 @dataclass(frozen=True)
-class FakeArenaFigures:
-    """Each figure another power of ten."""
-
-    allocated_bytes: int = 1_000
-    active_unused_bytes: int = 100
-    retained_bytes: int = 10
-    unused_bytes: int = 1
-    slab_resident_bytes: int = 1_100
-
-
-@dataclass(frozen=True)
-class FakeSlabPoolFigures:
-    """Each figure its own."""
-
-    in_use_count: int = 2
-    in_use_bytes: int = 2_000
-    spare_count: int = 1
-    spare_bytes: int = 1_001
-    spare_resident_bytes: int = 900
-    surplus_resident_bytes: int = 77
-    quarantined_count: int = 3
-    quarantined_bytes: int = 3_003
-
-
-@dataclass(frozen=True)
-class FakeRequestMemory:
-    """Each figure its own."""
-
-    in_use_bytes: int = 5_000
-    in_use_bytes_peak: int = 6_000
-    allocation_count: int = 7_000
-
-
-@dataclass(frozen=True)
-class FakeReservoirFigures:
-    """Two requests."""
-
-    request_count: int = 2
-    request_bytes: int = 64
-
-
-@dataclass(frozen=True)
 class FakePageFaults:
     """As `resource.getrusage` has them."""
 
@@ -185,7 +143,7 @@ def fake_sources(
         statuses=lambda: by_name,
         swap_counts=dict,
         arena=_no_arena,
-        slab_pool=FakeSlabPoolFigures,
+        slab_pool=FakeSlabPoolStatistics,
         request_memory=FakeRequestMemory,
         page_faults=FakePageFaults,
         routing=lambda name: Routing(),

@@ -6,6 +6,7 @@ import pytest
 from serving.capture_service import CaptureService
 from serving.errors import FailedPrecondition, InvalidArgument, NotFound
 from serving.protos import predict_pb2
+from tests.unit.fakes import FakeReservoirStatistics
 from warmup.prediction_log import Log
 from warmup.records import decode_records
 
@@ -18,6 +19,9 @@ class FixedReservoir:
 
     def requests(self) -> Sequence[bytes]:
         return self._requests
+
+    def statistics(self) -> FakeReservoirStatistics:
+        return FakeReservoirStatistics(len(self._requests), sum(map(len, self._requests)))
 
 
 def request_for(output: str) -> bytes:

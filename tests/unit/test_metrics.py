@@ -38,12 +38,10 @@ from serving.servable import (
     ServableStatus,
     UnloadStage,
 )
-from tests.unit.fakes import FakeClock
+from tests.unit.fakes import FakeArenaStatistics, FakeClock, FakeReservoirStatistics
 from tests.unit.metric_fakes import (
-    FakeArenaFigures,
     FakeMethod,
     FakeRequestStatistics,
-    FakeReservoirFigures,
     fake_sources,
 )
 
@@ -381,9 +379,9 @@ def test_default_version_without_canary_has_everything():
 def test_arena_is_that_of_versions_that_are_available():
     asked: list[ServableId] = []
 
-    def arena(servable_id: ServableId) -> FakeArenaFigures | None:
+    def arena(servable_id: ServableId) -> FakeArenaStatistics | None:
         asked.append(servable_id)
-        return FakeArenaFigures() if servable_id.version == 1 else None
+        return FakeArenaStatistics() if servable_id.version == 1 else None
 
     statuses = [status(), status(version=2), status(version=3, state=UNLOADING)]
     series = series_of(fake_sources(statuses=statuses, arena=arena))
@@ -397,7 +395,7 @@ def test_arena_is_that_of_versions_that_are_available():
 
 
 def test_reservoirs_are_shown_by_model():
-    series = series_of(fake_sources(reservoirs=lambda: {"m": FakeReservoirFigures()}))
+    series = series_of(fake_sources(reservoirs=lambda: {"m": FakeReservoirStatistics()}))
     assert having(series, "serving_reservoir_requests") == {("m",): 2}
     assert having(series, "serving_reservoir_bytes") == {("m",): 64}
 
@@ -451,8 +449,8 @@ def busy_sources() -> MetricSources:
     return fake_sources(
         requests=FakeRequestStatistics(by_version=[busy, lost], by_model=[busy, lost]),
         statuses=[status(stage_seconds=stages, verdicts=(verdict,))],
-        arena=lambda servable_id: FakeArenaFigures(),
-        reservoirs=lambda: {"m": FakeReservoirFigures()},
+        arena=lambda servable_id: FakeArenaStatistics(),
+        reservoirs=lambda: {"m": FakeReservoirStatistics()},
         config_changes=lambda: {"applied": 1, "refused": 0},
     )
 

@@ -1,0 +1,68 @@
+"""Where a server's metrics come from: MetricSources of its parts."""
+
+import resource
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from serving.arenas import SlabPool
+from serving.clock import Clock
+from serving.data_plane import DataPlane
+from serving.monitoring.metric_sources import MetricSources
+from serving.monitoring.request_statistics import RequestStatistics
+from serving.reservoirs import Reservoirs
+from serving.router import Router
+from serving.servable import ArenaStatistics, RequestReservoirStatistics, Servable, ServableId
+from serving.state_monitor import StateMonitor
+
+
+def server_sources(
+    plane: DataPlane,
+    requests: RequestStatistics,
+    *,
+    monitor: StateMonitor,
+    servable: Callable[[ServableId], Servable | None],
+    router: Router,
+    base_path: Callable[[str], str | None],
+    slab_pool: SlabPool | None,
+    reservoirs: Reservoirs,
+    swap_counts: Callable[[], Mapping[tuple[str, str], int]],
+    config_changes: Callable[[], Mapping[str, int]] = dict,
+    clock: Clock,
+) -> MetricSources:
+    """`servable` is the manager's, `swap_counts` the swap timeline's `counts`, `base_path` that of the served
+    models. `slab_pool` None: versions have no arenas.
+    """
+    return MetricSources(
+        requests=requests,
+        statuses=monitor.statuses,
+        swap_counts=swap_counts,
+        arena=partial(_arena, plane, servable),
+        slab_pool=slab_pool.statistics if slab_pool is not None else None,
+        request_memory=plane.request_memory_statistics,
+        page_faults=partial(resource.getrusage, resource.RUSAGE_SELF),
+        reservoirs=partial(_reservoir_statistics, reservoirs),
+        routing=router.routing,
+        default_version=router.answering,
+        base_path=base_path,
+        config_changes=config_changes,
+        build_info=plane.build_info(),
+        clock=clock,
+    )
+
+
+def _arena(
+    plane: DataPlane,
+    servable: Callable[[ServableId], Servable | None],
+    servable_id: ServableId,
+) -> ArenaStatistics | None:
+    loaded = servable(servable_id)
+    if loaded is None:
+        return None
+    try:
+        return loaded.arena_statistics()
+    except plane.StatusError:
+        return None  # It was destroyed since we got it.
+
+
+def _reservoir_statistics(reservoirs: Reservoirs) -> Mapping[str, RequestReservoirStatistics]:
+    return {name: reservoir.statistics() for name, reservoir in reservoirs.by_name().items()}

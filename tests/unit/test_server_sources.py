@@ -1,0 +1,100 @@
+"""Metrics of the parts of a server, as they are put together."""
+
+import os
+from collections.abc import Callable, Mapping
+
+from serving.monitoring.collector import MetricsCollector
+from serving.monitoring.metric_sources import MetricSources
+from serving.monitoring.server_sources import server_sources
+from serving.reservoirs import Reservoirs
+from serving.router import Canary, Router
+from serving.servable import AVAILABLE, ServableId, ServableStatus
+from serving.state_monitor import StateMonitor
+from tests.unit.fakes import (
+    FakeArenaStatistics,
+    FakeClock,
+    FakePlane,
+    FakeReservoir,
+    FakeServable,
+    FakeServingMap,
+    FakeSlabPool,
+)
+from tests.unit.metric_fakes import FakeRequestStatistics
+
+FIRST, SECOND = ServableId("m", 1), ServableId("m", 2)
+
+
+def sources_of(
+    *,
+    servables: Mapping[ServableId, FakeServable] | None = None,
+    router: Router | None = None,
+    reservoirs: Reservoirs | None = None,
+    swap_counts: Callable[[], Mapping[tuple[str, str], int]] = dict,
+) -> MetricSources:
+    """Of a server with two versions of a model."""
+    clock = FakeClock()
+    monitor = StateMonitor(clock)
+    for servable_id in (FIRST, SECOND):
+        monitor.record(ServableStatus(id=servable_id, state=AVAILABLE))
+    return server_sources(
+        FakePlane(),
+        FakeRequestStatistics(),
+        monitor=monitor,
+        servable=(servables or {}).get,
+        router=router or Router(FakeServingMap()),
+        base_path=lambda name: f"/models/{name}",
+        slab_pool=FakeSlabPool(),
+        reservoirs=reservoirs or Reservoirs(None),
+        swap_counts=swap_counts,
+        clock=clock,
+    )
+
+
+def values(sources: MetricSources, name: str) -> dict[tuple[str, ...], float]:
+    """Of one metric, by its label values."""
+    return {
+        tuple(sample.labels.values()): sample.value
+        for metric in MetricsCollector(sources).collect()
+        for sample in metric.samples
+        if sample.name == name
+    }
+
+
+def test_version_that_is_destroyed_as_we_ask_has_no_arena_series():
+    servables = {servable_id: FakeServable(servable_id) for servable_id in (FIRST, SECOND)}
+    for servable in servables.values():
+        servable.arena = FakeArenaStatistics()
+    servables[FIRST].destroy()
+    sources = sources_of(servables=servables)
+    assert values(sources, "serving_arena_slab_bytes") == {("m", "2"): 1_111}
+
+
+def test_versions_that_are_gone_or_have_no_arena_have_no_arena_series():
+    sources = sources_of(servables={SECOND: FakeServable(SECOND)})
+    assert values(sources, "serving_arena_slab_bytes") == {}
+
+
+def test_routing_shares_are_the_routers():
+    router = Router(FakeServingMap())
+    router.published(FIRST)
+    router.published(SECOND, canary=Canary(version=2, weight=0.25))
+    shares = values(sources_of(router=router), "serving_routing_share_ratio")
+    assert shares == {("m", "1"): 0.75, ("m", "2"): 0.25}
+
+
+def test_reservoirs_slabs_swaps_and_request_memory_are_the_servers():
+    reservoirs = Reservoirs(lambda: FakeReservoir(kept=[b"123", b"45"]))
+    reservoirs.of("m")
+    sources = sources_of(reservoirs=reservoirs, swap_counts=lambda: {("m", "published"): 2})
+    assert values(sources, "serving_reservoir_bytes") == {("m",): 5}
+    assert values(sources, "serving_slab_in_use") == {(): 2}
+    assert values(sources, "serving_swaps_total")["m", "published"] == 2
+    assert values(sources, "serving_request_memory_in_use_bytes") == {(): 5_000}
+
+
+def test_page_faults_are_those_of_the_process():
+    before = values(sources_of(), "serving_process_page_faults_total")
+    touched = bytearray(os.urandom(1)) * (64 * 2**20)
+    after = values(sources_of(), "serving_process_page_faults_total")
+    assert after["minor",] > before["minor",] > 0
+    assert len(touched) == 64 * 2**20
