@@ -183,6 +183,130 @@ class ServableStatistics:
     def latency_ns_max(self) -> int: ...
 
 @final
+class LatencyFigures:
+    """How long some requests took. Quantiles by the nearest rank, within 0.8 % (above 1 µs); 0 where there
+    were none. Look at `count` before you believe one.
+    """
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def sum_ns(self) -> int: ...
+    @property
+    def p50_ns(self) -> int: ...
+    @property
+    def p90_ns(self) -> int: ...
+    @property
+    def p99_ns(self) -> int: ...
+    @property
+    def p999_ns(self) -> int: ...
+    @property
+    def max_ns(self) -> int:
+        """Exact since start; of a window within the error too where a larger one came before it."""
+
+@final
+class MethodStatistics:
+    """The requests to one method of one version, at one moment. A value.
+
+    `model` "" and `version` 0: requests that found no version, and methods that Python answers.
+    """
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def method(self) -> str:
+        """`Predict`, `GetModelMetadata`, `GetModelStatus` …"""
+
+    @property
+    def in_flight_count(self) -> int:
+        """Requests that hold the version at the moment, of all its methods; 0 where there is none."""
+
+    @property
+    def ended_seconds(self) -> float | None:
+        """How long its version has been gone; None while it is there. It is told of for 600 s."""
+
+    @property
+    def count_by_code(self) -> dict[int, int]:
+        """By the number of the gRPC status code; only codes that occurred. Adds up to phase("total").count."""
+
+    def latency(self, code: int) -> LatencyFigures:
+        """Since the version was loaded, of the requests that ended with `code`."""
+
+    def cumulative_counts(self, code: int, edges_ns: Sequence[int]) -> list[int]:
+        """Of those, how many took at most each of the ascending edges (within the histogram's error)."""
+
+    def phase(self, phase: str, window_seconds: int | None = None) -> LatencyFigures:
+        """Of all codes: `queue`, `decode`, `run`, `encode` or `total`, since the version was loaded, or over
+        the last 1 to 60 whole seconds. A failed request has the phases that it reached.
+
+        `queue` and `total` begin when a request thread takes the call from gRPC. What a call waits before
+        that, in its socket or in gRPC while all request threads are busy, only its client sees.
+        GetModelMetadata and the methods that Python answers have queue, run and total.
+        INVALID_ARGUMENT for another phase or window.
+        """
+
+    def phase_cumulative_counts(self, phase: str, edges_ns: Sequence[int]) -> list[int]:
+        """Of one phase, since the version was loaded, how many took at most each of the ascending edges."""
+
+@final
+class HistoryPoint:
+    """One second of a model's requests, of all its versions and codes; longer where the server was too busy to
+    end it in time.
+    """
+
+    @property
+    def at_ns(self) -> int:
+        """The end of the second, of the monotonic clock."""
+
+    @property
+    def count(self) -> int:
+        """Requests that ended in this second."""
+
+    @property
+    def failed_count(self) -> int:
+        """Of those, the ones that did not end OK."""
+
+    @property
+    def latency(self) -> LatencyFigures:
+        """Over the 10 seconds before `at_ns`."""
+
+@final
+class RequestStatistics:
+    """All that is recorded of requests: of the versions that were finished with it, and of the servers made with
+    it. Has a thread, which ends the seconds. Any thread may ask; nobody who answers requests waits for it.
+
+    A request is recorded just before its answer is sent: who has the answer finds it counted. Health checks,
+    unknown methods and messages above the size limit are answered by gRPC, and are not.
+    """
+
+    def __init__(self) -> None: ...
+    def methods(self) -> list[MethodStatistics]:
+        """By version and method, of live versions and of those that ended in the last 600 s (at most 32 of
+        these); also those that had no request yet.
+        """
+
+    def model_methods(self) -> list[MethodStatistics]:
+        """By model and method (`version` 0), over all versions that ever were: these never go down."""
+
+    def history(self, model: str | None, since_ns: int = 0) -> list[HistoryPoint]:
+        """The seconds that ended after `since_ns`, at most the last 900, ascending. None: of all models, and
+        of the requests that found none, but not of the methods that Python answers.
+        """
+
+    def between(self, model: str, from_ns: int, to_ns: int) -> LatencyFigures:
+        """Of one model's requests that ended in between, at most 900 s ago, to the second; to the instant
+        where `cut` was called at it.
+        """
+
+    def cut(self) -> int:
+        """Ends the running second's part now, so that `between` can begin or end here; returns the instant."""
+
+    def stop(self) -> None:
+        """Ends the thread: no second ends any more. A second call does nothing."""
+
+@final
 class RequestReservoirStatistics:
     """What a reservoir holds, too old or not."""
 
@@ -321,8 +445,14 @@ class SavedModelLoad:
     def discard(self) -> ArenaRemains:
         """Frees everything, and says what was left in the arena. Nothing after `finish`."""
 
-    def finish(self, reservoir: RequestReservoir | None = None) -> Servable:
-        """The servable, which offers what it answers over gRPC to `reservoir`."""
+    def finish(
+        self,
+        reservoir: RequestReservoir | None = None,
+        request_statistics: RequestStatistics | None = None,
+    ) -> Servable:
+        """The servable, which offers what it answers over gRPC to `reservoir`, and whose requests
+        `request_statistics` tells of.
+        """
 
 @final
 class ServingMap:
@@ -390,8 +520,12 @@ class GrpcServer:
         max_message_bytes: int,
         channel_arguments: Mapping[str, int | str],
         rare_methods: Sequence[str],
+        request_statistics: RequestStatistics | None = None,
     ) -> None:
-        """`addresses`: `HOST:PORT` (port 0 takes a free one) or `unix:PATH`. `completion_queue_count` 0: one a core."""
+        """`addresses`: `HOST:PORT` (port 0 takes a free one) or `unix:PATH`. `completion_queue_count` 0: one a core.
+
+        `request_statistics` tells of the rare methods and of the requests that find no version.
+        """
 
     def start(self) -> None:
         """Listens. UNAVAILABLE where an address cannot be bound, naming it."""

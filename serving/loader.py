@@ -17,6 +17,7 @@ from serving.gate_runs import GateRuns, WarmUpWatch
 from serving.gate_trials import GateSubject
 from serving.gates import refusal
 from serving.model_settings import GateMode, GateSettings
+from serving.monitoring.request_statistics import RequestStatistics
 from serving.restore_pace import RestorePace
 from serving.servable import (
     ArenaRemains,
@@ -93,7 +94,7 @@ class SavedModelLoad(Protocol):
     def run_init(self) -> None: ...
     def make_callables(self) -> None: ...
     def prepare(self, request: bytes) -> None: ...
-    def finish(self, reservoir: Any) -> Servable: ...
+    def finish(self, reservoir: Any, request_statistics: Any) -> Servable: ...
 
     def cancel(self) -> None:
         """Any thread: the step under way ends CANCELLED."""
@@ -126,7 +127,8 @@ class LoadSettings:
     """How SavedModels are loaded: the same for all versions of one model.
 
     `arenas` is None where parameters come from the request memory. `reservoir` is the data plane's
-    and is handed to each version; None where nothing is kept of live requests. `gates` is asked for
+    and is handed to each version; None where nothing is kept of live requests. So are
+    `request_statistics`, which tell of its requests; None where nobody asks. `gates` is asked for
     each load; `incumbent` tells which version serves the name at the moment, None where none does.
     """
 
@@ -138,6 +140,7 @@ class LoadSettings:
     serving_count: int = 1
     is_sealing: bool = False
     reservoir: RequestReservoir | None = None
+    request_statistics: RequestStatistics | None = None
     gates: Callable[[], GateSettings] = GateSettings
     incumbent: Callable[[ServableId], Servable | None] = lambda servable_id: None
     pace: RestorePace
@@ -218,7 +221,7 @@ class SavedModelLoader:
         try:
             with progress.cancellation.stops_by(load.cancel):
                 self._take_steps(load, progress)
-            return load.finish(self._settings.reservoir)
+            return load.finish(self._settings.reservoir, self._settings.request_statistics)
         except BaseException:
             report_remains(self._id, load.discard())
             raise

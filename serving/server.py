@@ -21,6 +21,7 @@ from serving.data_plane import DataPlane, native_module
 from serving.health import HealthReporter
 from serving.http_health import health_routes
 from serving.model_loaders import ModelLoaders
+from serving.monitoring.request_statistics import RequestStatistics
 from serving.rare_calls import RareCallThreads
 from serving.request_cores import pin_always
 from serving.router import Router
@@ -91,7 +92,10 @@ class Server:
         arenas = parts.make_arenas(config, self._slab_pool)
         reservoirs = parts.make_reservoirs(config, plane)
         self._capture = parts.make_capture(config, reservoirs, enter_background, clock)
-        load_settings = parts.load_settings(config, arenas, self._pace, self._incumbent, clock)
+        self._request_statistics = plane.RequestStatistics()
+        load_settings = parts.load_settings(
+            *(config, arenas, self._pace, self._incumbent, self._request_statistics, clock)
+        )
         loaders = ModelLoaders(load_settings, reservoirs=reservoirs, plane=plane, clock=clock)
         router = Router(serving_map)
         self._manager = parts.make_manager(
@@ -119,7 +123,9 @@ class Server:
             *(self._monitor, self._manager, router, self._models, self._reloader),
             *(reservoirs, self._watcher),
         )
-        self._grpc = parts.make_grpc_server(config, plane, serving_map, list(handlers))
+        self._grpc = parts.make_grpc_server(
+            config, plane, serving_map, list(handlers), self._request_statistics
+        )
         self._cores = parts.make_request_cores(config, self._grpc)
         self._rare_calls = RareCallThreads(self._grpc.take_rare_call, handlers)
         self._health = HealthReporter(
@@ -145,6 +151,11 @@ class Server:
     def monitor(self) -> StateMonitor:
         """The state of every version; wait on it for one."""
         return self._monitor
+
+    @property
+    def request_statistics(self) -> RequestStatistics:
+        """What the requests of every version were like."""
+        return self._request_statistics
 
     def run(self) -> int:
         """Serves until SIGTERM or SIGINT and returns the exit status. On the main thread.
@@ -223,6 +234,7 @@ class Server:
             is_over.append(self._capture.stop(CAPTURE_TIMEOUT_SECONDS))
         is_over.append(self._http.join())
         self._pace.stop()
+        self._request_statistics.stop()
         if self._patience is not None:
             self._patience.stop()
         if self._slab_pool is not None:

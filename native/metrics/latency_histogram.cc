@@ -45,10 +45,30 @@ int64_t LatencySnapshot::ValueAtQuantile(double quantile) const {
   // From the top, as the quantiles that are asked for are high ones.
   int bucket = kLastBucket;
   while (above_count >= bucket_counts_[bucket]) above_count -= bucket_counts_[bucket--];
+  return ValueOfBucketNs(bucket);
+}
+
+int64_t LatencySnapshot::ValueOfBucketNs(int bucket) const {
   return bucket == kLastBucket ? max_ns_ : std::min(MiddleOfBucketNs(bucket), max_ns_);
 }
 
+std::vector<int64_t> LatencySnapshot::CumulativeCounts(const std::vector<int64_t>& edges_ns) const {
+  std::vector<int64_t> counts;
+  counts.reserve(edges_ns.size());
+  int64_t count = 0;
+  int bucket = count_ == 0 ? kLatencyBucketCount : 0;
+  for (const int64_t edge_ns : edges_ns) {
+    while (bucket < kLatencyBucketCount && ValueOfBucketNs(bucket) <= edge_ns) {
+      count += bucket_counts_[bucket++];
+    }
+    counts.push_back(count);
+  }
+  return counts;
+}
+
 LatencySnapshot& LatencySnapshot::operator+=(const LatencySnapshot& other) {
+  if (other.count_ == 0) return *this;
+  MakeBuckets();
   count_ += other.count_;
   sum_ns_ += other.sum_ns_;
   max_ns_ = std::max(max_ns_, other.max_ns_);
@@ -59,6 +79,7 @@ LatencySnapshot& LatencySnapshot::operator+=(const LatencySnapshot& other) {
 }
 
 LatencySnapshot operator-(LatencySnapshot later, const LatencySnapshot& earlier) {
+  if (earlier.count_ == 0) return later;
   later.count_ -= earlier.count_;
   later.sum_ns_ -= earlier.sum_ns_;
   int highest_bucket = 0;
@@ -68,11 +89,21 @@ LatencySnapshot operator-(LatencySnapshot later, const LatencySnapshot& earlier)
   }
   const bool max_rose = later.max_ns_ > earlier.max_ns_;
   if (later.count_ == 0) {
-    later.max_ns_ = 0;
+    later = {};
   } else if (!max_rose && highest_bucket != kLastBucket) {
     later.max_ns_ = std::min(MiddleOfBucketNs(highest_bucket), later.max_ns_);
   }
   return later;
+}
+
+LatencyFigures FiguresOf(const LatencySnapshot& snapshot) {
+  return {snapshot.count(),
+          snapshot.sum_ns(),
+          snapshot.ValueAtQuantile(0.5),
+          snapshot.ValueAtQuantile(0.9),
+          snapshot.ValueAtQuantile(0.99),
+          snapshot.ValueAtQuantile(0.999),
+          snapshot.max_ns()};
 }
 
 void LatencyHistogram::Record(int64_t latency_ns) {
@@ -86,6 +117,7 @@ void LatencyHistogram::Record(int64_t latency_ns) {
 
 LatencySnapshot LatencyHistogram::Snapshot() const {
   LatencySnapshot snapshot;
+  snapshot.MakeBuckets();
   for (const Shard& shard : shards_) {
     for (int bucket = 0; bucket < kLatencyBucketCount; ++bucket) {
       const int64_t count = shard.bucket_counts[bucket].load(std::memory_order_acquire);
@@ -95,6 +127,7 @@ LatencySnapshot LatencyHistogram::Snapshot() const {
     snapshot.sum_ns_ += shard.sum_ns.load(std::memory_order_relaxed);
     snapshot.max_ns_ = std::max(snapshot.max_ns_, shard.max_ns.load(std::memory_order_relaxed));
   }
+  if (snapshot.count_ == 0) return {};
   return snapshot;
 }
 

@@ -1,22 +1,100 @@
 #include "native/metrics/request_recorder.h"
 
-#include <cstddef>
+#include <memory>
 
 namespace millpond::metrics {
+namespace {
 
-void RequestRecorder::Record(base::Code code, int64_t latency_ns) {
-  code_shards_.Mine().counts[static_cast<size_t>(code)].fetch_add(1, std::memory_order_relaxed);
-  latency_.Record(latency_ns);  // Releases the line above to who sees the latency counted.
+constexpr auto kOk = static_cast<size_t>(base::Code::kOk);
+
+}  // namespace
+
+int64_t MethodSnapshot::failed_count() const {
+  const auto ok = by_code.find(base::Code::kOk);
+  return count() - (ok == by_code.end() ? 0 : ok->second.count());
 }
 
-RequestSnapshot RequestRecorder::Snapshot() const {
-  RequestSnapshot snapshot{latency_.Snapshot()};
-  for (const CodeShard& shard : code_shards_) {
-    for (size_t code = 0; code < shard.counts.size(); ++code) {
-      snapshot.count_by_code[code] += shard.counts[code].load(std::memory_order_relaxed);
-    }
+MethodSnapshot& MethodSnapshot::operator+=(const MethodSnapshot& other) {
+  for (const auto& [code, latency] : other.by_code) by_code[code] += latency;
+  for (size_t phase = 0; phase < kPhaseCount; ++phase) phases[phase] += other.phases[phase];
+  return *this;
+}
+
+LatencyHistogram& LazyHistogram::Make(int shard_count) {
+  auto made = std::make_unique<LatencyHistogram>(shard_count);
+  LatencyHistogram* kept = nullptr;
+  if (histogram_.compare_exchange_strong(kept, made.get(), std::memory_order_acq_rel)) {
+    return *made.release();
+  }
+  return *kept;
+}
+
+LatencySnapshot LazyHistogram::Snapshot() const {
+  const LatencyHistogram* const histogram = histogram_.load(std::memory_order_acquire);
+  return histogram == nullptr ? LatencySnapshot() : histogram->Snapshot();
+}
+
+MethodRecorder::MethodRecorder(Use use)
+    : shard_count_(use == Use::kHot ? ShardCountForRequestThreads() : 1) {
+  if (use == Use::kRare) return;
+  totals_by_code_[kOk].Get(shard_count_);
+  for (LazyHistogram& phase : phases_) phase.Get(shard_count_);
+}
+
+void MethodRecorder::Record(base::Code code, const PhaseTimes& times) {
+  for (size_t phase = 0; phase < kTimedPhaseCount; ++phase) {
+    if (times.ns[phase] >= 0) phases_[phase].Get(shard_count_).Record(times.ns[phase]);
+  }
+  // Last: it is what counts the request.
+  const int shard_count = code == base::Code::kOk ? shard_count_ : 1;
+  totals_by_code_[static_cast<size_t>(code)].Get(shard_count).Record(times[Phase::kTotal]);
+}
+
+MethodSnapshot MethodRecorder::Snapshot() const {
+  MethodSnapshot snapshot;
+  LatencySnapshot& total = snapshot.phases[static_cast<size_t>(Phase::kTotal)];
+  for (size_t code = 0; code < totals_by_code_.size(); ++code) {
+    LatencySnapshot latency = totals_by_code_[code].Snapshot();
+    if (latency.count() == 0) continue;
+    total += latency;
+    snapshot.by_code.emplace(static_cast<base::Code>(code), std::move(latency));
+  }
+  // After the codes: a request that they count has recorded its phases.
+  for (size_t phase = 0; phase < kTimedPhaseCount; ++phase) {
+    snapshot.phases[phase] = phases_[phase].Snapshot();
   }
   return snapshot;
+}
+
+RequestSnapshot MethodRecorder::Summary() const {
+  RequestSnapshot snapshot;
+  for (size_t code = 0; code < totals_by_code_.size(); ++code) {
+    const LatencySnapshot latency = totals_by_code_[code].Snapshot();
+    snapshot.count_by_code[code] = latency.count();
+    snapshot.latency += latency;
+  }
+  return snapshot;
+}
+
+const char* MethodName(Method method) {
+  switch (method) {
+    case Method::kPredict:
+      return "Predict";
+    case Method::kGetModelMetadata:
+      return "GetModelMetadata";
+  }
+  return "";
+}
+
+void RequestRecorder::MarkEnded(int64_t now_ns) {
+  int64_t not_yet = 0;
+  ended_ns_.compare_exchange_strong(not_yet, now_ns, std::memory_order_acq_rel);
+}
+
+std::optional<int64_t> RequestRecorder::ended_ns() const {
+  const int64_t ended_ns = ended_ns_.load(std::memory_order_acquire);
+  if (ended_ns == 0) return {};
+  return ended_ns;
 }
 
 }  // namespace millpond::metrics

@@ -7,10 +7,13 @@
 #include <memory>
 #include <utility>
 
+#include "native/base/clock.h"
 #include "native/base/status.h"
 #include "native/memory/request_memory.h"
 #include "native/memory/slab_keeper.h"
 #include "native/memory/slab_pool.h"
+#include "native/metrics/request_sampler.h"
+#include "native/metrics/request_statistics.h"
 #include "native/servable/loaded_version.h"
 #include "native/servable/servable_entry.h"
 
@@ -22,6 +25,7 @@ void RegisterStatus(nanobind::module_& module);
 void RegisterRuntime(nanobind::module_& module);
 void RegisterMemory(nanobind::module_& module);
 void RegisterReservoir(nanobind::module_& module);
+void RegisterStatistics(nanobind::module_& module);
 void RegisterServable(nanobind::module_& module);
 void RegisterServingMap(nanobind::module_& module);
 void RegisterServer(nanobind::module_& module);
@@ -79,6 +83,28 @@ class PySlabPool {
  private:
   const std::shared_ptr<memory::SlabPool> pool_;
   const std::unique_ptr<memory::SlabKeeper> keeper_;
+};
+
+// What is recorded of requests, and the thread that ends its seconds.
+class PyRequestStatistics {
+ public:
+  PyRequestStatistics()
+      : statistics_(std::make_shared<metrics::RequestStatistics>(base::MonotonicNs())),
+        sampler_(statistics_) {}
+  ~PyRequestStatistics() {
+    const nanobind::gil_scoped_release release;
+    Stop();
+  }
+  PyRequestStatistics(const PyRequestStatistics&) = delete;
+  PyRequestStatistics& operator=(const PyRequestStatistics&) = delete;
+
+  // Versions' makers and servers share it, and may outlive this.
+  const std::shared_ptr<metrics::RequestStatistics>& statistics() const { return statistics_; }
+  void Stop() { sampler_.Stop(); }
+
+ private:
+  const std::shared_ptr<metrics::RequestStatistics> statistics_;
+  metrics::RequestSampler sampler_;
 };
 
 // Python's hold on a loaded version.

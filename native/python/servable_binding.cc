@@ -29,6 +29,18 @@ base::Status PrepareBytes(const servable::Servable& servable, std::string_view b
   return rpc::Prepare(servable, request);
 }
 
+// Lets `statistics` tell of the version's requests. It does not hold the version: only for the
+// moment in which it asks, which ends, too, before a control plane that destroys what it drops lets
+// go of it.
+void Tell(const std::shared_ptr<ServableEntry>& entry, metrics::RequestStatistics& statistics) {
+  const auto in_flight_count = [held = std::weak_ptr<ServableEntry>(entry)]() -> int64_t {
+    const std::shared_ptr<ServableEntry> here = held.lock();
+    return here == nullptr ? 0 : here->handle_count();
+  };
+  statistics.AddVersion(entry->id().name, entry->id().version, entry->recorder(), in_flight_count,
+                        base::MonotonicNs());
+}
+
 // A version on its way to be a servable.
 class PySavedModelLoad {
  public:
@@ -85,11 +97,13 @@ class PySavedModelLoad {
     control_->restore_bytes_per_second_max.store(bytes_per_second);
   }
 
-  std::unique_ptr<PyServable> Finish(std::shared_ptr<servable::RequestReservoir> reservoir) {
+  std::unique_ptr<PyServable> Finish(std::shared_ptr<servable::RequestReservoir> reservoir,
+                                     const PyRequestStatistics* statistics) {
     ThrowIfError(CheckIsReady("finish"));
     Model().EndLoading();
     auto entry = std::make_shared<ServableEntry>(
         std::make_unique<servable::SavedModelServable>(id_, loaded_), std::move(reservoir));
+    if (statistics != nullptr) Tell(entry, *statistics->statistics());
     return std::make_unique<PyServable>(std::move(entry), std::exchange(loaded_, nullptr));
   }
 
@@ -210,7 +224,7 @@ memory::ArenaRemains Destroy(const PyServable& self) {
   }));
 }
 
-void RegisterStatistics(nb::module_& module) {
+void RegisterServableStatistics(nb::module_& module) {
   using Statistics = PyServableStatistics;
   const auto quantile = [](double q) {
     return [q](const Statistics& self) { return self.requests.latency.ValueAtQuantile(q); };
@@ -236,7 +250,8 @@ void RegisterLoadedServable(nb::module_& module) {
       .def("signature_def_map", &SignatureDefMap)
       .def("statistics",
            [](const PyServable& self) {
-             return PyServableStatistics{self.entry()->requests().Snapshot()};
+             return PyServableStatistics{
+                 self.entry()->requests().Of(metrics::Method::kPredict).Summary()};
            })
       .def(
           "quiesce",
@@ -259,7 +274,7 @@ void RegisterLoadedServable(nb::module_& module) {
 }  // namespace
 
 void RegisterServable(nb::module_& module) {
-  RegisterStatistics(module);
+  RegisterServableStatistics(module);
   RegisterLoadedServable(module);
   using Load = PySavedModelLoad;
   nb::class_<Load>(module, "SavedModelLoad", nb::is_final())
@@ -278,7 +293,8 @@ void RegisterServable(nb::module_& module) {
       .def("set_restore_bytes_per_second", &Load::SetRestoreBytesPerSecond,
            nb::arg("bytes_per_second"))
       .def("discard", &Load::Discard)
-      .def("finish", &Load::Finish, nb::arg("reservoir").none() = nb::none());
+      .def("finish", &Load::Finish, nb::arg("reservoir").none() = nb::none(),
+           nb::arg("request_statistics").none() = nb::none());
 }
 
 }  // namespace millpond::python

@@ -58,13 +58,14 @@ void RegisterRareCall(nb::module_& module) {
 void MakeServer(Server* self, servable::ServingMap& map, std::vector<std::string> addresses,
                 int completion_queue_count, int64_t max_message_bytes,
                 std::map<std::string, std::variant<int, std::string>> channel_arguments,
-                std::vector<std::string> rare_methods) {
+                std::vector<std::string> rare_methods, const PyRequestStatistics* statistics) {
   ServerOptions options;
   options.addresses = std::move(addresses);
   options.completion_queue_count = completion_queue_count;
   options.max_message_bytes = std::min<int64_t>(max_message_bytes, INT32_MAX);
   options.channel_arguments = std::move(channel_arguments);
   options.rare_methods = std::move(rare_methods);
+  if (statistics != nullptr) options.statistics = statistics->statistics();
   new (self) Server(&map, std::move(options));
 }
 
@@ -75,7 +76,8 @@ void RegisterServer(nb::module_& module) {
   nb::class_<Server>(module, "GrpcServer", nb::is_final())
       .def("__init__", &MakeServer, nb::keep_alive<1, 2>(), nb::arg("serving_map"), nb::kw_only(),
            nb::arg("addresses"), nb::arg("completion_queue_count"), nb::arg("max_message_bytes"),
-           nb::arg("channel_arguments"), nb::arg("rare_methods"))
+           nb::arg("channel_arguments"), nb::arg("rare_methods"),
+           nb::arg("request_statistics").none() = nb::none())
       .def("start", [](Server& self) { ThrowIfError(WithoutGil([&] { return self.Start(); })); })
       .def_prop_ro("port", &Server::port)
       .def(

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "native/rpc/model_spec.h"
@@ -93,7 +94,8 @@ std::string Encode(const servable::Servable& servable) {
 
 }  // namespace
 
-base::StatusOr<std::string> GetModelMetadata(WireReader proto, servable::ServingMap* map) {
+base::StatusOr<std::string> GetModelMetadata(WireReader proto, servable::ServingMap* map,
+                                             servable::ServableHandle* handle) {
   MetadataRequest request;
   MILLPOND_RETURN_IF_ERROR(Decode(proto, &request));
   MILLPOND_RETURN_IF_ERROR(CheckModelSpec(request.model_spec));
@@ -101,9 +103,10 @@ base::StatusOr<std::string> GetModelMetadata(WireReader proto, servable::Serving
   // Of the version that answers by default: what a canary says of itself is asked for by its
   // number.
   const auto choice = ToVersionChoice(*request.model_spec, /*metadata=*/nullptr);
-  const auto handle = map->LookUp(request.model_spec->name, choice);
-  if (!handle.ok()) return handle.status();
-  return Encode(*handle.value());
+  auto found = map->LookUp(request.model_spec->name, choice);
+  if (!found.ok()) return found.status();
+  *handle = std::move(found.value());
+  return Encode(**handle);
 }
 
 }  // namespace millpond::rpc

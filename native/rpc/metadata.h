@@ -11,7 +11,8 @@ namespace millpond::rpc {
 // Answers a serialized GetModelMetadataRequest with a serialized GetModelMetadataResponse
 // (tensorflow_serving/apis/get_model_metadata.proto). The only field there is, is "signature_def";
 // none or another is INVALID_ARGUMENT. Else the errors of ServingMap::LookUp; a canary answers only
-// where it is named.
-base::StatusOr<std::string> GetModelMetadata(base::WireReader request, servable::ServingMap* map);
+// where it is named. `handle` is set where a version is found, and pins it.
+base::StatusOr<std::string> GetModelMetadata(base::WireReader request, servable::ServingMap* map,
+                                             servable::ServableHandle* handle);
 
 }  // namespace millpond::rpc

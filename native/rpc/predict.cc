@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "native/base/clock.h"
+
 namespace millpond::rpc {
 namespace {
 
@@ -123,10 +125,14 @@ void NameOutputs(const tf::Signature& signature, const tf::OutputSet& outputs,
   }
 }
 
+void Enter(metrics::Phase phase, metrics::PhaseWatch* watch) {
+  if (watch != nullptr) watch->Enter(phase, base::MonotonicNs());
+}
+
 }  // namespace
 
 Status Predict(const servable::Servable& servable, const PredictRequest& request,
-               const tf::RunContext& run, PredictReply* reply) {
+               const tf::RunContext& run, PredictReply* reply, metrics::PhaseWatch* watch) {
   const auto signature = FindSignature(servable, RequestedSignatureName(request));
   if (!signature.ok()) return signature.status();
   auto outputs = SelectOutputs(request, *signature.value());
@@ -134,8 +140,10 @@ Status Predict(const servable::Servable& servable, const PredictRequest& request
   reply->output_set = std::move(outputs.value());
   tf::TensorList inputs;
   MILLPOND_RETURN_IF_ERROR(DecodeInputs(request, *signature.value(), &inputs));
+  Enter(metrics::Phase::kRun, watch);
   MILLPOND_RETURN_IF_ERROR(
       servable.Run(*signature.value(), reply->output_set, run, inputs, &reply->tensors));
+  Enter(metrics::Phase::kEncode, watch);
   NameOutputs(*signature.value(), reply->output_set, &reply->outputs);
   reply->model_spec.name = servable.id().name;
   reply->model_spec.version = servable.id().version;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "native/base/status.h"
+#include "native/metrics/request_phases.h"
 #include "native/rpc/predict_codec.h"
 #include "native/servable/servable.h"
 #include "native/tf/run_context.h"
@@ -15,9 +16,11 @@ namespace millpond::rpc {
 // DEADLINE_EXCEEDED, CANCELLED: as `run` says. Else what the graph's kernels say.
 //
 // `reply` points into the servable's signature, so the servable's handle outlives it; its outputs
-// may alias the version's parameters.
+// may alias the version's parameters. `watch`, where there is one, is in kDecode before it, and in
+// kRun and then in kEncode as far as it gets.
 base::Status Predict(const servable::Servable& servable, const PredictRequest& request,
-                     const tf::RunContext& run, PredictReply* reply);
+                     const tf::RunContext& run, PredictReply* reply,
+                     metrics::PhaseWatch* watch = nullptr);
 
 // Makes ready what requests for the same outputs of the same signature use: Servable::Prepare. Its
 // errors, and Predict's for signature and output_filter; the inputs are not looked at.

@@ -37,21 +37,26 @@ Status LookUp(const PredictRequest& request, const UnaryCall& call, servable::Se
 
 // The request's story up to the reply's bytes. `handle` is set as soon as a version is pinned, and
 // pins it until the bytes, whose tensors may alias its parameters, are laid out. `kind` is made for
-// a version with a reservoir.
+// a version with a reservoir. `watch` is in the phase that the request has come to.
 Status Serve(UnaryCall* call, servable::ServingMap* map, servable::ServableHandle* handle,
-             servable::RequestKind* kind, grpc::ByteBuffer* message) {
+             servable::RequestKind* kind, grpc::ByteBuffer* message, metrics::PhaseWatch* watch) {
   PredictRequest request;
   MILLPOND_RETURN_IF_ERROR(DecodePredictRequest(call->request(), &request));
   MILLPOND_RETURN_IF_ERROR(LookUp(request, *call, map, handle));
   MILLPOND_RETURN_IF_ERROR(call->CheckIsWanted());
   PredictReply reply;
-  MILLPOND_RETURN_IF_ERROR(Predict(**handle, request, call->run_context(), &reply));
+  MILLPOND_RETURN_IF_ERROR(Predict(**handle, request, call->run_context(), &reply, watch));
   const PredictReplyEncoder encoder(reply);
   *message = UnaryCall::MakeMessage(encoder.encoded_bytes(), [&](char* to) { encoder.Write(to); });
   if (handle->reservoir() != nullptr) {
     *kind = {reply.model_spec.signature_name, reply.output_set, call->request().remaining_bytes()};
   }
   return {};
+}
+
+metrics::RequestRecorder& RecorderOf(const servable::ServableHandle& handle,
+                                     metrics::RequestRecorder* unmatched) {
+  return handle ? handle.requests() : *unmatched;
 }
 
 }  // namespace
@@ -68,11 +73,14 @@ void PredictHandler::Handle(UnaryCall* call) {
 // Recorded, and the version let go, before the answer is sent: who has it finds it counted.
 Status PredictHandler::ServeAndRecord(UnaryCall* call, grpc::ByteBuffer* message,
                                       WantedRequest* wanted) {
+  metrics::PhaseWatch watch(call->received_ns());
+  watch.Enter(metrics::Phase::kDecode, base::MonotonicNs());
   servable::ServableHandle handle;
-  Status status = Serve(call, map_, &handle, &wanted->kind, message);
+  Status status = Serve(call, map_, &handle, &wanted->kind, message, &watch);
   wanted->now_ns = base::MonotonicNs();
-  metrics::RequestRecorder& requests = handle ? handle.requests() : *unmatched_;
-  requests.Record(status.code(), wanted->now_ns - call->received_ns());
+  RecorderOf(handle, unmatched_)
+      .Of(metrics::Method::kPredict)
+      .Record(status.code(), watch.End(wanted->now_ns));
   if (status.ok() && handle.reservoir() != nullptr &&
       handle.reservoir()->Wants(wanted->kind, wanted->now_ns)) {
     wanted->reservoir = handle.reservoir();
@@ -81,8 +89,19 @@ Status PredictHandler::ServeAndRecord(UnaryCall* call, grpc::ByteBuffer* message
 }
 
 void MetadataHandler::Handle(UnaryCall* call) {
-  const base::StatusOr<std::string> reply = GetModelMetadata(call->request(), map_);
+  const base::StatusOr<std::string> reply = AnswerAndRecord(*call);
   return reply.ok() ? call->Reply(reply.value()) : call->Fail(reply.status());
+}
+
+base::StatusOr<std::string> MetadataHandler::AnswerAndRecord(const UnaryCall& call) {
+  metrics::PhaseWatch watch(call.received_ns());
+  watch.Enter(metrics::Phase::kRun, base::MonotonicNs());
+  servable::ServableHandle handle;
+  auto reply = GetModelMetadata(call.request(), map_, &handle);
+  RecorderOf(handle, unmatched_)
+      .Of(metrics::Method::kGetModelMetadata)
+      .Record(reply.status().code(), watch.End(base::MonotonicNs()));
+  return reply;
 }
 
 }  // namespace millpond::rpc

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "native/metrics/request_recorder.h"
 #include "native/rpc/unary_call.h"
@@ -38,15 +39,20 @@ class PredictHandler final : public UnaryHandler {
   metrics::RequestRecorder* const unmatched_;
 };
 
-// tensorflow.serving.PredictionService/GetModelMetadata.
+// tensorflow.serving.PredictionService/GetModelMetadata. Of its phases it knows queue and run.
 class MetadataHandler final : public UnaryHandler {
  public:
-  explicit MetadataHandler(servable::ServingMap* map) : map_(map) {}
+  // Borrows both, as PredictHandler.
+  MetadataHandler(servable::ServingMap* map, metrics::RequestRecorder* unmatched)
+      : map_(map), unmatched_(unmatched) {}
 
   void Handle(UnaryCall* call) override;
 
  private:
+  base::StatusOr<std::string> AnswerAndRecord(const UnaryCall& call);
+
   servable::ServingMap* const map_;
+  metrics::RequestRecorder* const unmatched_;
 };
 
 }  // namespace millpond::rpc

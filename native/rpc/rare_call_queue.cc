@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "native/base/clock.h"
 #include "native/rpc/unary_call.h"
 
 namespace millpond::rpc {
@@ -15,14 +16,16 @@ base::Status ShuttingDown() {
 
 }  // namespace
 
-RareCall::RareCall(UnaryCall* call)
+RareCall::RareCall(UnaryCall* call, std::shared_ptr<metrics::MethodRecorder> requests)
     : call_(call),
+      requests_(std::move(requests)),
+      watch_(call->received_ns()),
       deadline_ns_(call->run_context().deadline_ns),
       path_(call->path()),
       request_(call->CopyRequest()) {}
 
 RareCall::~RareCall() {
-  if (call_ != nullptr) call_->Fail(base::Internal(path_ + " was dropped without an answer"));
+  if (call_ != nullptr) (void)Fail(base::Internal(path_ + " was dropped without an answer"));
 }
 
 std::optional<int64_t> RareCall::RemainingNs(int64_t now_ns) const {
@@ -39,6 +42,7 @@ base::Status RareCall::TakeCall(UnaryCall** call) {
 base::Status RareCall::Reply(const std::string& response) {
   UnaryCall* call = nullptr;
   MILLPOND_RETURN_IF_ERROR(TakeCall(&call));
+  Record(base::Code::kOk);
   call->Reply(response);
   return {};
 }
@@ -46,18 +50,22 @@ base::Status RareCall::Reply(const std::string& response) {
 base::Status RareCall::Fail(const base::Status& status) {
   UnaryCall* call = nullptr;
   MILLPOND_RETURN_IF_ERROR(TakeCall(&call));
+  Record(status.code());
   call->Fail(status);
   return {};
 }
 
-void RareCallQueue::Put(UnaryCall* call) {
+void RareCall::Record(base::Code code) { requests_->Record(code, watch_.End(base::MonotonicNs())); }
+
+void RareCallQueue::Put(std::unique_ptr<RareCall> call) {
   const std::unique_lock<std::mutex> lock(mutex_);
-  if (is_closed_) return call->Fail(ShuttingDown());
+  if (is_closed_) return (void)call->Fail(ShuttingDown());
   if (waiting_.size() >= kMaxWaiting) {
-    return call->Fail({base::Code::kResourceExhausted,
-                       std::to_string(kMaxWaiting) + " calls of rare methods wait; try again"});
+    return (void)call->Fail(
+        {base::Code::kResourceExhausted,
+         std::to_string(kMaxWaiting) + " calls of rare methods wait; try again"});
   }
-  waiting_.push_back(std::make_unique<RareCall>(call));
+  waiting_.push_back(std::move(call));
   changed_.notify_one();
 }
 
@@ -68,6 +76,7 @@ std::unique_ptr<RareCall> RareCallQueue::Take(int64_t timeout_ns) {
   if (waiting_.empty()) return nullptr;
   std::unique_ptr<RareCall> call = std::move(waiting_.front());
   waiting_.pop_front();
+  call->MarkTaken(base::MonotonicNs());
   return call;
 }
 

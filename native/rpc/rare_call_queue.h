@@ -9,16 +9,18 @@
 #include <string>
 
 #include "native/base/status.h"
+#include "native/metrics/request_recorder.h"
 
 namespace millpond::rpc {
 
 class UnaryCall;
 
 // A call of a method that is not served here: bytes in, bytes out, answered by whoever took it.
-// Dropped unanswered it fails with INTERNAL. Not thread-safe.
+// Dropped unanswered it fails with INTERNAL. Recorded before it is answered: in the queue until it
+// is taken, then in run. Not thread-safe.
 class RareCall {
  public:
-  explicit RareCall(UnaryCall* call);
+  RareCall(UnaryCall* call, std::shared_ptr<metrics::MethodRecorder> requests);
   ~RareCall();
   RareCall(const RareCall&) = delete;
   RareCall& operator=(const RareCall&) = delete;
@@ -29,14 +31,20 @@ class RareCall {
   // where its deadline has passed, nothing where it set none.
   std::optional<int64_t> RemainingNs(int64_t now_ns) const;
 
+  // Its wait in the queue is over.
+  void MarkTaken(int64_t now_ns) { watch_.Enter(metrics::Phase::kRun, now_ns); }
+
   // FAILED_PRECONDITION where it was answered before.
   base::Status Reply(const std::string& response);
   base::Status Fail(const base::Status& status);
 
  private:
   base::Status TakeCall(UnaryCall** call);
+  void Record(base::Code code);
 
   UnaryCall* call_;  // null once answered
+  const std::shared_ptr<metrics::MethodRecorder> requests_;
+  metrics::PhaseWatch watch_;
   // Copied with the rest: the call is gone once it is answered.
   const int64_t deadline_ns_;  // tf::RunContext::kNoDeadline where there is none
   const std::string path_;
@@ -52,7 +60,7 @@ class RareCallQueue {
   static constexpr size_t kMaxWaiting = 256;
 
   // RESOURCE_EXHAUSTED to the client where too many wait, UNAVAILABLE once closed.
-  void Put(UnaryCall* call);
+  void Put(std::unique_ptr<RareCall> call);
   // The next call; null at the timeout, or once closed and empty.
   std::unique_ptr<RareCall> Take(int64_t timeout_ns);
   // Fails what waits with UNAVAILABLE and takes no more.

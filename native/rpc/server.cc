@@ -34,14 +34,28 @@ constexpr int64_t kEndPollNs = 1'000'000;
 
 size_t CoreCount() { return std::max(1U, std::thread::hardware_concurrency()); }
 
+// Hands the calls of one rare method over.
 class RareHandler final : public UnaryHandler {
  public:
-  void Handle(UnaryCall* call) override { queue_.Put(call); }
-  RareCallQueue& queue() { return queue_; }
+  RareHandler(RareCallQueue* queue, std::shared_ptr<metrics::MethodRecorder> requests)
+      : queue_(queue), requests_(std::move(requests)) {}
+
+  void Handle(UnaryCall* call) override {
+    queue_->Put(std::make_unique<RareCall>(call, requests_));
+  }
 
  private:
-  RareCallQueue queue_;
+  RareCallQueue* const queue_;
+  const std::shared_ptr<metrics::MethodRecorder> requests_;
 };
+
+// Like "GetModelStatus" of "/tensorflow.serving.ModelService/GetModelStatus".
+std::string MethodNameOf(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+std::shared_ptr<metrics::RequestStatistics> StatisticsOf(const ServerOptions& options) {
+  if (options.statistics != nullptr) return options.statistics;
+  return std::make_shared<metrics::RequestStatistics>(base::MonotonicNs());
+}
 
 void AddChannelArguments(const ServerOptions& options, grpc::ServerBuilder* builder) {
   // Two servers on one port would each get a part of the requests: the second must fail instead.
@@ -68,7 +82,10 @@ bool IsUnixAddress(const std::string& address) { return address.rfind("unix:", 0
 
 struct Server::State {
   State(servable::ServingMap* map, ServerOptions server_options)
-      : options(std::move(server_options)), predict(map, &unmatched), metadata(map) {}
+      : options(std::move(server_options)),
+        statistics(StatisticsOf(options)),
+        predict(map, statistics->unmatched().get()),
+        metadata(map, statistics->unmatched().get()) {}
 
   void AddMethods();
   base::Status Listen();
@@ -81,12 +98,13 @@ struct Server::State {
   ServerPhase phase;
   std::optional<bool> has_drained;  // set by the first Shutdown
   bool has_ended = false;
-  metrics::RequestRecorder unmatched;
+  const std::shared_ptr<metrics::RequestStatistics> statistics;
 
   PredictHandler predict;
   MetadataHandler metadata;
   HealthService health;
-  RareHandler rare;
+  RareCallQueue rare_calls;
+  std::vector<std::unique_ptr<RareHandler>> rare_handlers;
 
   RawService service;
   std::vector<std::unique_ptr<CallSource>> sources;
@@ -103,7 +121,11 @@ void Server::State::AddMethods() {
   add("/tensorflow.serving.PredictionService/Predict", &predict);
   add("/tensorflow.serving.PredictionService/GetModelMetadata", &metadata);
   add("/grpc.health.v1.Health/Check", &health);
-  for (const std::string& path : options.rare_methods) add(path, &rare);
+  for (const std::string& path : options.rare_methods) {
+    rare_handlers.push_back(std::make_unique<RareHandler>(
+        &rare_calls, statistics->MethodWithoutModel(MethodNameOf(path))));
+    add(path, rare_handlers.back().get());
+  }
   sources.push_back(std::make_unique<HealthWatchMethod>(&service, &health, &phase));
 }
 
@@ -198,7 +220,7 @@ int Server::port() const {
 }
 
 std::unique_ptr<RareCall> Server::TakeRareCall(int64_t timeout_ns) {
-  return state_->rare.queue().Take(timeout_ns);
+  return state_->rare_calls.Take(timeout_ns);
 }
 
 void Server::SetHealth(const std::string& service, bool is_serving) {
@@ -210,8 +232,6 @@ void Server::RemoveHealth(const std::string& service) { state_->health.Remove(se
 bool Server::PinRequestThreads(bool is_pinned) {
   return state_->pollers != nullptr && state_->pollers->PinToCores(is_pinned);
 }
-
-metrics::RequestSnapshot Server::UnmatchedRequests() const { return state_->unmatched.Snapshot(); }
 
 bool Server::Shutdown(int64_t drain_ns) {
   if (state_->has_drained) return *state_->has_drained;
@@ -229,7 +249,7 @@ bool Server::Shutdown(int64_t drain_ns) {
   const int64_t left_ns = deadline_ns - base::MonotonicNs();
   state_->has_drained = left_ns > 0 && state_->WaitForLastCall(left_ns);
   state_->phase.is_cut_short = !*state_->has_drained;
-  state_->rare.queue().Close();
+  state_->rare_calls.Close();
   state_->End(kCutShortNs);
   return *state_->has_drained;
 }

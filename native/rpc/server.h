@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "native/base/status.h"
-#include "native/metrics/request_recorder.h"
+#include "native/metrics/request_statistics.h"
 #include "native/rpc/rare_call_queue.h"
 #include "native/servable/serving_map.h"
 
@@ -22,6 +22,9 @@ struct ServerOptions {
   std::map<std::string, std::variant<int, std::string>> channel_arguments;
   // Full names of methods that TakeRareCall brings to the control plane.
   std::vector<std::string> rare_methods;
+  // Takes the requests that reach no version and those of rare methods; where it is null the server
+  // makes one of its own.
+  std::shared_ptr<metrics::RequestStatistics> statistics;
 };
 
 // The gRPC server: completion queues, their threads and the methods.
@@ -47,9 +50,6 @@ class Server {
 
   // See PollerPool::PinToCores; false before Start too. Any thread, until Shutdown.
   bool PinRequestThreads(bool is_pinned);
-
-  // Requests that reached no version: no such model, bytes that do not parse.
-  metrics::RequestSnapshot UnmatchedRequests() const;
 
   // Takes no new call and lets those that have arrived finish, waiting ones too; cancels after
   // `drain_ns` what is left, and ends all threads. True where nothing was cut short. A second call

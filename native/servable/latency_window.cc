@@ -6,9 +6,18 @@ namespace millpond::servable {
 
 using metrics::LatencySnapshot;
 
+namespace {
+
+// Of Predict: other methods are answered without the model.
+LatencySnapshot LatencyOf(const ServableEntry& entry) {
+  return entry.requests().Of(metrics::Method::kPredict).Summary().latency;
+}
+
+}  // namespace
+
 int64_t LatencyWindow::ValueSinceStart(double quantile) {
   LatencySnapshot all;
-  for (const auto& entry : map_->Entries()) all += entry->requests().Snapshot().latency;
+  for (const auto& entry : map_->Entries()) all += LatencyOf(*entry);
   return all.ValueAtQuantile(quantile);
 }
 
@@ -21,7 +30,7 @@ int64_t LatencyWindow::ValueOfLastSecond(double quantile, int64_t now_ns) {
     History& history = kept[entry];
     history = std::move(histories_[entry]);
     while (!history.empty() && now_ns - history.front().at_ns > kWindowNs) history.pop_front();
-    LatencySnapshot now = entry->requests().Snapshot().latency;
+    LatencySnapshot now = LatencyOf(*entry);
     if (!history.empty()) recent += now - history.front().latency;
     history.push_back({now_ns, std::move(now)});
   }

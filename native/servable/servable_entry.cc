@@ -34,7 +34,10 @@ ServableEntry::ServableEntry(std::unique_ptr<Servable> servable,
   sem_init(&last_handle_gone_, /*pshared=*/0, 0);
 }
 
-ServableEntry::~ServableEntry() { sem_destroy(&last_handle_gone_); }
+ServableEntry::~ServableEntry() {
+  requests_->MarkEnded(base::MonotonicNs());
+  sem_destroy(&last_handle_gone_);
+}
 
 int64_t ServableEntry::handle_count() const {
   return pins_.load(std::memory_order_acquire) & (kRetired - 1);
@@ -94,6 +97,7 @@ base::Status ServableEntry::Destroy() {
                                     " requests hold it; retire and quiesce it first");
   }
   phase_.store(Phase::kDestroyed, std::memory_order_release);
+  requests_->MarkEnded(base::MonotonicNs());
   servable_.reset();
   return {};
 }

@@ -29,8 +29,10 @@ class ServableEntry {
   // Requires that Destroy has not been called: pinned, published or owned by the caller.
   const Servable& servable() const { return *servable_; }
   const ServableId& id() const { return id_; }
-  metrics::RequestRecorder& requests() { return requests_; }
-  const metrics::RequestRecorder& requests() const { return requests_; }
+  metrics::RequestRecorder& requests() { return *requests_; }
+  const metrics::RequestRecorder& requests() const { return *requests_; }
+  // For who tells of the requests after the version is gone; it ends with Destroy.
+  const std::shared_ptr<metrics::RequestRecorder>& recorder() const { return requests_; }
   // The model's, shared by its versions and outliving each. May be null.
   const std::shared_ptr<RequestReservoir>& reservoir() const { return reservoir_; }
 
@@ -66,7 +68,8 @@ class ServableEntry {
 
   const ServableId id_;
   std::unique_ptr<Servable> servable_;
-  metrics::RequestRecorder requests_;
+  const std::shared_ptr<metrics::RequestRecorder> requests_ =
+      std::make_shared<metrics::RequestRecorder>();
   const std::shared_ptr<RequestReservoir> reservoir_;
   alignas(64) std::atomic<int64_t> pins_{0};
   std::atomic<Phase> phase_{Phase::kMade};

@@ -21,7 +21,10 @@ class LatencyWindowTest : public ::testing::Test {
     return entry;
   }
   static void Answer(ServableEntry& entry, int64_t latency_ns, int count = 100) {
-    for (int i = 0; i < count; ++i) entry.requests().Record(base::Code::kOk, latency_ns);
+    auto& requests = entry.requests().Of(metrics::Method::kPredict);
+    for (int i = 0; i < count; ++i) {
+      requests.Record(base::Code::kOk, metrics::PhaseTimes::OfTotal(latency_ns));
+    }
   }
   // In ms, to which the histogram's error rounds away.
   int64_t SinceStartMs() { return (window_.ValueSinceStart(0.99) + kMsNs / 2) / kMsNs; }

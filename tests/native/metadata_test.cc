@@ -24,7 +24,8 @@ class MetadataTest : public ::testing::Test {
 
   base::StatusOr<std::string> Get(const WireMessage& request) {
     const SegmentedBytes segmented(request.bytes(), {request.bytes().size() / 2});
-    return GetModelMetadata(segmented.reader(), &map_);
+    servable::ServableHandle handle;
+    return GetModelMetadata(segmented.reader(), &map_, &handle);
   }
   void ExpectRefused(const WireMessage& request, Code code, const std::string& in_message) {
     const auto reply = Get(request);

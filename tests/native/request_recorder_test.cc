@@ -12,6 +12,7 @@ namespace millpond::metrics {
 namespace {
 
 using base::Code;
+using Use = MethodRecorder::Use;
 
 int64_t CountOf(const RequestSnapshot& snapshot, Code code) {
   return snapshot.count_by_code[static_cast<size_t>(code)];
@@ -21,34 +22,87 @@ int64_t TotalCount(const RequestSnapshot& snapshot) {
   return std::accumulate(snapshot.count_by_code.begin(), snapshot.count_by_code.end(), int64_t{0});
 }
 
-TEST(RequestRecorder, CountsFailuresByCodeAndTheirLatencyToo) {
-  RequestRecorder recorder;
-  recorder.Record(Code::kOk, 1'000'000);
-  recorder.Record(Code::kOk, 2'000'000);
-  recorder.Record(Code::kDeadlineExceeded, 9'000'000);
-  recorder.Record(Code::kUnauthenticated, 500);
-  const RequestSnapshot snapshot = recorder.Snapshot();
-  EXPECT_EQ(CountOf(snapshot, Code::kOk), 2);
-  EXPECT_EQ(CountOf(snapshot, Code::kDeadlineExceeded), 1);
-  EXPECT_EQ(CountOf(snapshot, Code::kUnauthenticated), 1);
-  EXPECT_EQ(TotalCount(snapshot), 4);
-  EXPECT_EQ(snapshot.latency.count(), 4);
-  EXPECT_EQ(snapshot.latency.max_ns(), 9'000'000);
+int64_t CountOverCodes(const MethodSnapshot& snapshot) {
+  int64_t count = 0;
+  for (const auto& [code, latency] : snapshot.by_code) count += latency.count();
+  return count;
 }
 
-TEST(RequestRecorder, CountsByCodeAddUpToTheLatenciesOfManyThreads) {
-  RequestRecorder recorder;
+class MethodRecorderTest : public ::testing::TestWithParam<Use> {
+ protected:
+  MethodRecorder recorder_{GetParam()};
+};
+
+TEST_P(MethodRecorderTest, CountsFailuresByCodeAndTheirLatencyToo) {
+  recorder_.Record(Code::kOk, PhaseTimes::OfTotal(1'000'000));
+  recorder_.Record(Code::kOk, PhaseTimes::OfTotal(2'000'000));
+  recorder_.Record(Code::kDeadlineExceeded, PhaseTimes::OfTotal(9'000'000));
+  recorder_.Record(Code::kUnauthenticated, PhaseTimes::OfTotal(500));
+  const RequestSnapshot summary = recorder_.Summary();
+  EXPECT_EQ(CountOf(summary, Code::kOk), 2);
+  EXPECT_EQ(CountOf(summary, Code::kDeadlineExceeded), 1);
+  EXPECT_EQ(CountOf(summary, Code::kUnauthenticated), 1);
+  EXPECT_EQ(TotalCount(summary), 4);
+  EXPECT_EQ(summary.latency.count(), 4);
+  EXPECT_EQ(summary.latency.max_ns(), 9'000'000);
+}
+
+TEST_P(MethodRecorderTest, ASnapshotHasTheCodesThatOccurredAndTheTotalOverThem) {
+  recorder_.Record(Code::kOk, {{1'000, 2'000, 3'000, 4'000, 10'000}});
+  recorder_.Record(Code::kNotFound,
+                   {{5'000, PhaseTimes::kNone, PhaseTimes::kNone, PhaseTimes::kNone, 6'000}});
+  const MethodSnapshot snapshot = recorder_.Snapshot();
+  ASSERT_EQ(snapshot.by_code.size(), 2);
+  EXPECT_EQ(snapshot.by_code.at(Code::kOk).max_ns(), 10'000);
+  EXPECT_EQ(snapshot.by_code.at(Code::kNotFound).max_ns(), 6'000);
+  EXPECT_EQ(snapshot.count(), 2);
+  EXPECT_EQ(snapshot.failed_count(), 1);
+  EXPECT_EQ(snapshot.phase(Phase::kTotal).sum_ns(), 16'000);
+  EXPECT_EQ(snapshot.phase(Phase::kQueue).sum_ns(), 6'000);
+  EXPECT_EQ(snapshot.phase(Phase::kRun).count(), 1);
+  EXPECT_EQ(snapshot.phase(Phase::kRun).sum_ns(), 3'000);
+}
+
+TEST_P(MethodRecorderTest, BeforeAnyRequestThereIsNothing) {
+  EXPECT_TRUE(recorder_.Snapshot().by_code.empty());
+  EXPECT_EQ(recorder_.Snapshot().count(), 0);
+  EXPECT_EQ(recorder_.Summary().latency.count(), 0);
+}
+
+// Each code's histogram is made by whichever thread comes first.
+TEST_P(MethodRecorderTest, CountsByCodeAddUpToTheLatenciesOfManyThreads) {
   testing::RunTogether(6, [&](int thread) {
     for (int record = 0; record < 5'000; ++record) {
-      recorder.Record(static_cast<Code>((record + thread) % base::kCodeCount), record);
-      if (record % 500 == 0) {
-        const RequestSnapshot snapshot = recorder.Snapshot();
-        EXPECT_GE(TotalCount(snapshot), snapshot.latency.count());
-      }
+      const auto code = static_cast<Code>((record + thread) % base::kCodeCount);
+      recorder_.Record(code, {{record, record, record, record, 4 * record}});
+      if (record % 500 != 0) continue;
+      const MethodSnapshot snapshot = recorder_.Snapshot();
+      EXPECT_EQ(CountOverCodes(snapshot), snapshot.count());
+      EXPECT_GE(snapshot.phase(Phase::kEncode).count(), snapshot.count());
     }
   });
-  EXPECT_EQ(TotalCount(recorder.Snapshot()), 30'000);
-  EXPECT_EQ(recorder.Snapshot().latency.count(), 30'000);
+  const MethodSnapshot snapshot = recorder_.Snapshot();
+  EXPECT_EQ(CountOverCodes(snapshot), 30'000);
+  EXPECT_EQ(snapshot.by_code.size(), base::kCodeCount);
+  for (const LatencySnapshot& phase : snapshot.phases) EXPECT_EQ(phase.count(), 30'000);
+}
+
+INSTANTIATE_TEST_SUITE_P(Uses, MethodRecorderTest, ::testing::Values(Use::kHot, Use::kRare));
+
+TEST(RequestRecorder, KeepsItsMethodsApart) {
+  RequestRecorder recorder;
+  recorder.Of(Method::kPredict).Record(Code::kOk, PhaseTimes::OfTotal(7));
+  recorder.Of(Method::kGetModelMetadata).Record(Code::kInternal, PhaseTimes::OfTotal(8));
+  EXPECT_EQ(recorder.Of(Method::kPredict).Snapshot().failed_count(), 0);
+  EXPECT_EQ(recorder.Of(Method::kGetModelMetadata).Snapshot().failed_count(), 1);
+}
+
+TEST(RequestRecorder, EndsOnce) {
+  RequestRecorder recorder;
+  EXPECT_FALSE(recorder.ended_ns());
+  recorder.MarkEnded(5);
+  recorder.MarkEnded(6);
+  EXPECT_EQ(recorder.ended_ns(), 5);
 }
 
 }  // namespace

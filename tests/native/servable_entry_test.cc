@@ -220,8 +220,10 @@ TEST(ServableEntry, AHandleOfTheOwnerBetweenTwoLivesDoesNotEndTheNextQuiesceEarl
 TEST(ServableEntry, RecordsRequestsThroughAHandle) {
   const auto entry = MakeFakeEntry("m", 1);
   const ServableHandle handle(entry.get());
-  handle.requests().Record(Code::kOk, 1'000);
-  EXPECT_EQ(entry->requests().Snapshot().latency.count(), 1);
+  handle.requests()
+      .Of(metrics::Method::kPredict)
+      .Record(Code::kOk, metrics::PhaseTimes::OfTotal(1'000));
+  EXPECT_EQ(entry->requests().Of(metrics::Method::kPredict).Summary().latency.count(), 1);
 }
 
 }  // namespace

@@ -41,6 +41,7 @@ class ServedModels : public ::testing::Test {
     options_.addresses = {"127.0.0.1:0"};
     options_.completion_queue_count = 2;
     options_.rare_methods = {kRarePath};
+    options_.statistics = statistics_;
   }
   ~ServedModels() override {
     gate_.Open();
@@ -72,6 +73,11 @@ class ServedModels : public ::testing::Test {
     return replies;
   }
 
+  // Predict's that reached no version: no such model, bytes that do not parse.
+  metrics::RequestSnapshot UnmatchedRequests() const {
+    return statistics_->unmatched()->Of(metrics::Method::kPredict).Summary();
+  }
+
   static void WaitUntilUnpinned(const servable::ServableEntry& entry) {
     while (entry.handle_count() > 0) std::this_thread::yield();
   }
@@ -80,6 +86,8 @@ class ServedModels : public ::testing::Test {
   Scripted quick_;
   Scripted held_;
   servable::ServingMap map_;
+  const std::shared_ptr<metrics::RequestStatistics> statistics_ =
+      std::make_shared<metrics::RequestStatistics>(/*now_ns=*/0);
   rpc::ServerOptions options_;
   std::unique_ptr<rpc::Server> server_;
   std::optional<RawClient> client_;

@@ -57,8 +57,9 @@ TEST_F(ServerTest, PredictAnswersAndIsRecordedByTheVersionThatAnswered) {
   EXPECT_EQ(response.outputs.at("x_back"), kTensor);
   EXPECT_EQ(response.outputs.at("y"), Reversed(kTensor));
   WaitUntilUnpinned(*quick_.entry);
-  EXPECT_EQ(CountOf(quick_.entry->requests().Snapshot(), Code::kOk), 1);
-  EXPECT_EQ(server_->UnmatchedRequests().latency.count(), 0);
+  EXPECT_EQ(CountOf(quick_.entry->requests().Of(metrics::Method::kPredict).Summary(), Code::kOk),
+            1);
+  EXPECT_EQ(UnmatchedRequests().latency.count(), 0);
 }
 
 TEST_F(ServerTest, ALargeTensorComesAndGoesWhole) {
@@ -87,7 +88,8 @@ TEST_F(ServerTest, ConcurrentClientsEachGetTheirOwnAnswer) {
     }
   });
   WaitUntilUnpinned(*quick_.entry);
-  EXPECT_EQ(CountOf(quick_.entry->requests().Snapshot(), Code::kOk), 400);
+  EXPECT_EQ(CountOf(quick_.entry->requests().Of(metrics::Method::kPredict).Summary(), Code::kOk),
+            400);
 }
 
 TEST_F(ServerTest, BadRequestsGetTheirCodeAndCountWhereTheyBelong) {
@@ -101,13 +103,13 @@ TEST_F(ServerTest, BadRequestsGetTheirCodeAndCountWhereTheyBelong) {
   expect(Request("nobody"), grpc::StatusCode::NOT_FOUND);
   expect(Request("m", 8), grpc::StatusCode::NOT_FOUND);
   // Recorded before it is answered.
-  const metrics::RequestSnapshot unmatched = server_->UnmatchedRequests();
+  const metrics::RequestSnapshot unmatched = UnmatchedRequests();
   EXPECT_EQ(CountOf(unmatched, Code::kInvalidArgument), 3);
   EXPECT_EQ(CountOf(unmatched, Code::kNotFound), 2);
   expect(PredictMessage(ModelSpecMessage("m"), {}), grpc::StatusCode::INVALID_ARGUMENT);
   expect(PredictMessage(ModelSpecMessage("m", {}, "q"), {}), grpc::StatusCode::FAILED_PRECONDITION);
   WaitUntilUnpinned(*quick_.entry);
-  EXPECT_EQ(quick_.entry->requests().Snapshot().latency.count(), 2);
+  EXPECT_EQ(quick_.entry->requests().Of(metrics::Method::kPredict).Summary().latency.count(), 2);
   EXPECT_EQ(quick_.servable->run_count(), 0);
 }
 
@@ -166,8 +168,9 @@ TEST_F(ServerTest, MutatedRequestsNeitherCrashItNorLeakAHandle) {
   }
   EXPECT_TRUE(Predict("m").status.ok());
   WaitUntilUnpinned(*quick_.entry);
-  const int64_t recorded_count = quick_.entry->requests().Snapshot().latency.count() +
-                                 server_->UnmatchedRequests().latency.count();
+  const int64_t recorded_count =
+      quick_.entry->requests().Of(metrics::Method::kPredict).Summary().latency.count() +
+      UnmatchedRequests().latency.count();
   EXPECT_EQ(recorded_count, 2'001);
 }
 
@@ -201,7 +204,7 @@ TEST_F(RoutingTest, PredictGoesByLabelAndDefaultAndSaysWhichVersionAnswered) {
   EXPECT_EQ(AnsweringVersion(LabelSpecMessage("m", "next")), 8);
   EXPECT_EQ(AnsweringVersion(LabelSpecMessage("m", "stable")), 7);
   WaitUntilUnpinned(*next_.entry);
-  EXPECT_EQ(CountOf(next_.entry->requests().Snapshot(), Code::kOk), 2);
+  EXPECT_EQ(CountOf(next_.entry->requests().Of(metrics::Method::kPredict).Summary(), Code::kOk), 2);
 }
 
 TEST_F(RoutingTest, ALabelThatFindsNothingIsRefusedAndCountsAsUnmatched) {
@@ -212,7 +215,7 @@ TEST_F(RoutingTest, ALabelThatFindsNothingIsRefusedAndCountsAsUnmatched) {
   };
   EXPECT_EQ(call("stable").code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(call("later").code(), grpc::StatusCode::NOT_FOUND);
-  EXPECT_EQ(server_->UnmatchedRequests().latency.count(), 2);
+  EXPECT_EQ(UnmatchedRequests().latency.count(), 2);
 }
 
 TEST_F(RoutingTest, TheCanaryIsStickyByTheRequestsMetadata) {
@@ -316,7 +319,9 @@ TEST_F(ServerTest, AClientsCancellationReachesALongRunAndFreesWhatItHeld) {
   context.TryCancel();
   EXPECT_EQ(reply.get().code(), grpc::StatusCode::CANCELLED);
   WaitUntilUnpinned(*held_.entry);
-  EXPECT_EQ(CountOf(held_.entry->requests().Snapshot(), Code::kCancelled), 1);
+  EXPECT_EQ(
+      CountOf(held_.entry->requests().Of(metrics::Method::kPredict).Summary(), Code::kCancelled),
+      1);
 }
 
 TEST_F(ServerTest, ADisconnectedClientsRunIsCancelled) {
@@ -508,7 +513,9 @@ TEST_F(ServerTest, ShutdownCancelsWhatRunsBeyondTheDrain) {
   EXPECT_FALSE(server_->Shutdown(20'000'000));
   for (auto& reply : held) EXPECT_FALSE(reply.get().status.ok());
   EXPECT_EQ(held_.entry->handle_count(), 0);
-  EXPECT_EQ(CountOf(held_.entry->requests().Snapshot(), Code::kCancelled), 3);
+  EXPECT_EQ(
+      CountOf(held_.entry->requests().Of(metrics::Method::kPredict).Summary(), Code::kCancelled),
+      3);
   EXPECT_FALSE(server_->Shutdown(kForeverNs));
 }
 

@@ -600,6 +600,7 @@ class FakeSavedModelLoad:
         self.restored_bytes = 0
         self.bytes_per_second: list[int] = []
         self.prepared: list[bytes] = []
+        self.request_statistics: FakeSampledStatistics | None = None
         self.headroom_bytes = 0
 
     def read_graph(self) -> None:

@@ -399,6 +399,19 @@ def test_server_without_self_warm_up_keeps_no_requests(tmp_path: Path, plane: Fa
     assert plane.reservoirs == []
 
 
+def test_server_has_the_requests_of_what_it_loads_told_until_it_stops(
+    tmp_path: Path, plane: FakePlane
+) -> None:
+    drop(tmp_path / "m", 7)
+    server = Server(config_for(tmp_path / "m"), native=plane)
+    server.start()
+    assert server.monitor.wait_until(has_state("m", AVAILABLE), timeout_seconds=30)
+    assert plane.loads[0].request_statistics is server.request_statistics
+    assert not plane.request_statistics.is_stopped
+    server.stop()
+    assert plane.request_statistics.is_stopped
+
+
 def test_server_loads_at_the_priority_that_it_is_told(tmp_path: Path, plane: FakePlane) -> None:
     drop(tmp_path / "m", 7)
     server = Server(config_for(tmp_path / "m", load_priority="nice"), native=plane)

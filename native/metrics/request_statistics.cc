@@ -1,0 +1,196 @@
+#include "native/metrics/request_statistics.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace millpond::metrics {
+namespace {
+
+std::vector<MethodStatistics> ValuesOf(std::map<MethodKey, MethodStatistics> by_key) {
+  std::vector<MethodStatistics> values;
+  values.reserve(by_key.size());
+  for (auto& [key, statistics] : by_key) values.push_back(std::move(statistics));
+  return values;
+}
+
+MethodKey OfModel(const MethodKey& key) { return {key.model, 0, key.method}; }
+
+}  // namespace
+
+RequestStatistics::RequestStatistics(int64_t now_ns) : sampled_ns_(now_ns) {
+  AddVersion("", 0, unmatched_, nullptr, now_ns);
+}
+
+void RequestStatistics::AddVersion(const std::string& model, int64_t version,
+                                   const std::shared_ptr<RequestRecorder>& recorder,
+                                   std::function<int64_t()> in_flight_count, int64_t now_ns) {
+  const std::lock_guard lock(mutex_);
+  FoldEarlier(model, version, now_ns);
+  for (const Method method : {Method::kPredict, Method::kGetModelMetadata}) {
+    std::shared_ptr<const MethodRecorder> of_method(recorder, &recorder->Of(method));
+    series_.emplace_back(MethodKey{model, version, MethodName(method)}, std::move(of_method),
+                         recorder, in_flight_count);
+  }
+}
+
+std::shared_ptr<MethodRecorder> RequestStatistics::MethodWithoutModel(const std::string& method) {
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<MethodRecorder>& recorder = without_model_[method];
+  if (recorder == nullptr) {
+    recorder = std::make_shared<MethodRecorder>(MethodRecorder::Use::kRare);
+    series_.emplace_back(MethodKey{"", 0, method}, recorder);
+  }
+  return recorder;
+}
+
+void RequestStatistics::Sample(int64_t now_ns) {
+  const std::lock_guard lock(mutex_);
+  const TimeSpan span = NextSpan(now_ns);
+  SampleSeries(span);
+  EndSecond(span.end_ns);
+  FoldEnded(span.end_ns);
+}
+
+int64_t RequestStatistics::Cut(int64_t now_ns) {
+  const std::lock_guard lock(mutex_);
+  const TimeSpan span = NextSpan(now_ns);
+  SampleSeries(span);
+  return span.end_ns;
+}
+
+// Of threads that look at the clock and then wait for the mutex, the later one may come first.
+TimeSpan RequestStatistics::NextSpan(int64_t now_ns) {
+  const TimeSpan span{sampled_ns_, std::max(now_ns, sampled_ns_ + 1)};
+  sampled_ns_ = span.end_ns;
+  return span;
+}
+
+void RequestStatistics::SampleSeries(TimeSpan span) {
+  std::map<std::string, MethodSeries::Increment> by_model;
+  MethodSeries::Increment all;
+  for (MethodSeries& series : series_) {
+    const MethodSeries::Increment increment = series.Sample(span);
+    if (increment.latency.count() == 0 || !MayBeOfModel(series.key())) continue;
+    for (auto* sum : {&by_model[series.key().model], &all}) {
+      sum->latency += increment.latency;
+      sum->failed_count += increment.failed_count;
+    }
+  }
+  for (const auto& [model, increment] : by_model) {
+    histories_[model].Add(span, increment.latency, increment.failed_count);
+  }
+  history_of_all_.Add(span, all.latency, all.failed_count);
+}
+
+// What is asked of the control plane takes as long as it likes, and is no model's request. One that
+// found no model was meant for one.
+bool RequestStatistics::MayBeOfModel(const MethodKey& key) const {
+  return !key.model.empty() || without_model_.count(key.method) == 0;
+}
+
+void RequestStatistics::EndSecond(int64_t at_ns) {
+  second_ends_ns_.push_back(at_ns);
+  while (second_ends_ns_.front() <= at_ns - ModelHistory::kKeptNs) second_ends_ns_.pop_front();
+  history_of_all_.EndSecond(at_ns);
+  for (auto history = histories_.begin(); history != histories_.end();) {
+    history->second.EndSecond(at_ns);
+    history = history->second.is_empty() ? histories_.erase(history) : std::next(history);
+  }
+}
+
+void RequestStatistics::FoldEnded(int64_t now_ns) {
+  std::vector<std::list<MethodSeries>::iterator> ended;
+  for (auto series = series_.begin(); series != series_.end(); ++series) {
+    if (series->ended_ns()) ended.push_back(series);
+  }
+  std::stable_sort(ended.begin(), ended.end(), [](const auto& one, const auto& other) {
+    return *one->ended_ns() < *other->ended_ns();
+  });
+  constexpr size_t kMax = kEndedVersionCountMax * kMethodCount;
+  const size_t too_many = ended.size() - std::min(ended.size(), kMax);
+  for (size_t i = 0; i < ended.size(); ++i) {
+    if (i < too_many || *ended[i]->ended_ns() <= now_ns - kEndedKeptNs) Fold(ended[i]);
+  }
+  for (auto& [key, figures] : folded_) figures.ForgetSpans(now_ns);
+}
+
+void RequestStatistics::Fold(std::list<MethodSeries>::iterator series) {
+  folded_[OfModel(series->key())] += series->Figures();
+  series_.erase(series);
+}
+
+// A version that is loaded again begins anew, or its series would have two parts.
+void RequestStatistics::FoldEarlier(const std::string& model, int64_t version, int64_t now_ns) {
+  std::vector<std::list<MethodSeries>::iterator> earlier;
+  for (auto series = series_.begin(); series != series_.end(); ++series) {
+    const MethodKey& key = series->key();
+    if (key.model == model && key.version == version) earlier.push_back(series);
+  }
+  if (earlier.empty()) return;
+  SampleSeries(NextSpan(now_ns));  // It may have ended since the last look.
+  for (const auto& series : earlier) {
+    if (series->ended_ns()) Fold(series);
+  }
+}
+
+std::vector<MethodStatistics> RequestStatistics::Methods() {
+  const std::lock_guard lock(mutex_);
+  StatisticsByKey by_key;
+  for (const MethodSeries& series : series_) AddTo(series.key(), series, &by_key);
+  return ValuesOf(std::move(by_key));
+}
+
+std::vector<MethodStatistics> RequestStatistics::ModelMethods() {
+  const std::lock_guard lock(mutex_);
+  StatisticsByKey by_key;
+  for (const auto& [key, figures] : folded_) {
+    by_key[key] = {key, 0, {}, figures, sampled_ns_};
+  }
+  for (const MethodSeries& series : series_) {
+    AddTo(OfModel(series.key()), series, &by_key);
+    by_key[OfModel(series.key())].ended_ns.reset();
+  }
+  return ValuesOf(std::move(by_key));
+}
+
+// Two versions with one number, of which one is on its way out, are one.
+void RequestStatistics::AddTo(const MethodKey& key, const MethodSeries& series,
+                              StatisticsByKey* by_key) const {
+  const auto [at, is_first] = by_key->try_emplace(key);
+  MethodStatistics& statistics = at->second;
+  statistics.key = key;
+  statistics.sampled_ns = sampled_ns_;
+  statistics.in_flight_count += series.in_flight_count();
+  statistics.figures += series.Figures();
+  statistics.ended_ns = is_first || !series.ended_ns() ? series.ended_ns() : statistics.ended_ns;
+}
+
+std::vector<HistoryPoint> RequestStatistics::History(const std::optional<std::string>& model,
+                                                     int64_t since_ns) {
+  const std::lock_guard lock(mutex_);
+  static const ModelHistory kNone;
+  const ModelHistory* history = &history_of_all_;
+  if (model) {
+    const auto found = histories_.find(*model);
+    history = found == histories_.end() ? &kNone : &found->second;
+  }
+  std::vector<HistoryPoint> points;
+  auto point = history->points().begin();
+  for (const int64_t at_ns : second_ends_ns_) {
+    const bool is_there = point != history->points().end() && point->at_ns == at_ns;
+    if (at_ns > since_ns) {
+      points.push_back(is_there ? *point : HistoryPoint{at_ns, 0, 0, {}});
+    }
+    if (is_there) ++point;
+  }
+  return points;
+}
+
+LatencySnapshot RequestStatistics::Between(const std::string& model, int64_t from_ns,
+                                           int64_t to_ns) {
+  const std::lock_guard lock(mutex_);
+  const auto found = histories_.find(model);
+  return found == histories_.end() ? LatencySnapshot() : found->second.Between(from_ns, to_ns);
+}
+
+}  // namespace millpond::metrics
