@@ -22,6 +22,8 @@ P999_REQUEST_COUNT_MIN = 1_000
 
 GATE = "canary"
 
+BY_A_PERSON = "a person decides"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Answered:
@@ -29,6 +31,16 @@ class Answered:
 
     request_count: int = 0
     failed_count: int = 0
+
+
+def rule_text(settings: CanarySettings) -> str:
+    """Who decides on a canary, and by what, for people. Pure."""
+    if settings.request_count == 0:
+        return BY_A_PERSON
+    return (
+        f"after {settings.request_count} requests: p999 at most {settings.p999_ratio_max:g} times, "
+        f"failures at most {settings.error_ratio_max:g} times the stable version's"
+    )
 
 
 def judge(

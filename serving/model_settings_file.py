@@ -55,7 +55,8 @@ def read_model_settings_file(path: Path, model_names: Collection[str]) -> Settin
     """Reads the settings of the models `model_names`, which are those configured.
 
     Raises InvalidConfig, naming file, key, value and remedy: unreadable, no TOML, a key that there
-    is not, a value of another type or out of range, a table for a model that is not configured.
+    is not, a value of another type or out of range, a table for a model that is not configured, a
+    canary's that no weight turns on.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -83,7 +84,30 @@ def parse_model_settings(text: str, where: str, model_names: Collection[str]) ->
         name: overridden(default, table, f"{where}: models.{name}")
         for name, table in models.items()
     }
+    _check_canaries(tables, SettingsByModel(default, by_name), where)
     return SettingsByModel(default, by_name)
+
+
+def _check_canaries(tables: Mapping[str, Any], settings: SettingsByModel, where: str) -> None:
+    """Raises InvalidConfig where a table says how a canary is, and none comes of it.
+
+    A weight of 0 that is written down is meant. The default's table may leave it to the models'.
+    """
+    of_models = settings.by_name.values()
+    is_default_used = any(item.canary.weight for item in (settings.default, *of_models))
+    _check_canary(tables.get("default", {}), f"{where}: default", is_on=is_default_used)
+    for name, table in tables.get("models", {}).items():
+        is_on = settings.of(name).canary.weight > 0
+        _check_canary(table, f"{where}: models.{name}", is_on=is_on)
+
+
+def _check_canary(table: Mapping[str, Any], where: str, *, is_on: bool) -> None:
+    keys = table.get("canary", {})
+    if keys and not is_on and "weight" not in keys:
+        raise InvalidConfig(
+            f"{where}.canary: {', '.join(sorted(keys))} without a weight: no version begins as a "
+            "canary; give weight above 0, like 0.05, or weight = 0 to have it off"
+        )
 
 
 def overridden(base: Values, table: object, where: str) -> Values:

@@ -9,23 +9,37 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+import structlog
+
+from serving.canary import BY_A_PERSON, rule_text
 from serving.label_targets import NO_LABELS
 from serving.model_settings import CanarySettings
 from serving.servable import Routing, ServableId, ServingMap
 
+_log = structlog.get_logger(__name__)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Canary:
-    """`version` gets `weight` of the requests, by the value of metadata key `header` where given."""
+    """`version` gets `weight` of the requests, by the value of metadata key `header` where given.
+
+    `rule` says for people how it ends.
+    """
 
     version: int
     weight: float
     header: str = ""
+    rule: str = BY_A_PERSON
 
     @classmethod
     def of(cls, version: int, settings: CanarySettings) -> "Canary":
         """The share that a version gets by `settings`."""
-        return cls(version=version, weight=settings.weight, header=settings.header)
+        return cls(
+            version=version,
+            weight=settings.weight,
+            header=settings.header,
+            rule=rule_text(settings),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,4 +253,40 @@ class Router:
             canary_weight=routing.canary_weight,
             canary_header=routing.canary_header,
         )
-        stream.routing = routing
+        before, stream.routing = stream.routing, routing
+        _tell_canary(name, before, stream)
+
+
+def _tell_canary(name: str, before: Routing, stream: _Stream) -> None:
+    """Logs a canary that begins or changes, and one that ends unasked; who asks for that tells it."""
+    after, asked_for = stream.routing, stream.demands.canary
+    ended = None if before.canary_version == after.canary_version else before.canary_version
+    reason = None if ended is None else _end_unasked(stream, ended)
+    if reason is not None:
+        _log.info("canary_ended", model=name, version=ended, reason=reason)
+    if asked_for is None or after.canary_version is None:
+        return
+    event = "canary_changed" if after.canary_version == before.canary_version else "canary_begun"
+    fields = ("canary_version", "canary_weight", "canary_header")
+    if any(getattr(before, field) != getattr(after, field) for field in fields):
+        _log.info(
+            event,
+            model=name,
+            version=after.canary_version,
+            beside=after.default_version,
+            weight=after.canary_weight,
+            header=after.canary_header,
+            rule=asked_for.rule,
+        )
+
+
+def _end_unasked(stream: _Stream, version: int) -> str | None:
+    """Why `version` is no canary any more; None where it was promoted, withdrawn or rolled back."""
+    canary = stream.demands.canary
+    if canary is None or version in stream.demands.barred:
+        return None
+    if canary.version != version:
+        return f"version {canary.version} takes its place"
+    if version not in stream.published:
+        return "it is unloaded"
+    return "no other version is left"

@@ -1,6 +1,6 @@
 import pytest
 
-from serving.canary import P999_REQUEST_COUNT_MIN, Answered, judge
+from serving.canary import P999_REQUEST_COUNT_MIN, Answered, judge, rule_text
 from serving.errors import InvalidConfig
 from serving.model_settings import CanarySettings
 from serving.servable import GateVerdict
@@ -115,3 +115,18 @@ def test_canary_settings_request_count_below_0_is_refused() -> None:
     assert CanarySettings(request_count=1).request_count == 1
     with pytest.raises(InvalidConfig, match="request_count -1 "):
         CanarySettings(request_count=-1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (CanarySettings(weight=0.1), "a person decides"),
+        (
+            CanarySettings(weight=0.1, request_count=500, error_ratio_max=1.5),
+            "after 500 requests: p999 at most 2 times, failures at most 1.5 times the stable "
+            "version's",
+        ),
+    ],
+)
+def test_rule_text_says_who_decides_and_by_what(settings: CanarySettings, expected: str) -> None:
+    assert rule_text(settings) == expected

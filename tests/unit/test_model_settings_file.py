@@ -29,6 +29,20 @@ def test_parse_model_settings_of_nothing_gives_the_defaults() -> None:
     assert settings_in("").of("ctr") == ModelSettings()
 
 
+@pytest.mark.parametrize(
+    ("text", "weight"),
+    [
+        ("[models.ctr.canary]\nweight = 0\nheader = 'x-user'", 0.0),
+        ("[default.canary]\nheader = 'x-user'\n[models.ctr.canary]\nweight = 0.1", 0.1),
+        ("[default.canary]\nweight = 0.2\n[models.ctr.canary]\nheader = 'x-user'", 0.2),
+        ("[default.canary]\nweight = 0\nheader = 'x-user'", 0.0),
+    ],
+    ids=["off", "default_header", "default_weight", "default_off"],
+)
+def test_parse_model_settings_canary_of_which_something_was_meant(text: str, weight: float) -> None:
+    assert settings_in(text).of("ctr").canary == CanarySettings(weight=weight, header="x-user")
+
+
 def test_parse_model_settings_model_overrides_the_default_key_by_key() -> None:
     settings = settings_in(
         """
@@ -94,6 +108,18 @@ def test_parse_model_settings_whole_number_for_seconds_is_a_float() -> None:
         (
             "[default.canary]\nheader = 'X-User'",
             "default.canary: canary header 'X-User' is never sent: gRPC metadata keys are lower",
+        ),
+        (
+            "[models.ctr.canary]\nheader = 'x-user'",
+            "models.ctr.canary: header without a weight: no version begins as a canary",
+        ),
+        (
+            "[default.canary]\nheader = 'x-user'\nrequest_count = 9\n[models.ctr]",
+            "default.canary: header, request_count without a weight: .* give weight above 0",
+        ),
+        (
+            "[default.canary]\nweight = 0\n[models.ctr.canary]\nheader = 'x-user'",
+            "models.ctr.canary: header without a weight",
         ),
         ("[models.ctr.canary]\nweight = 1", "models.ctr.canary: canary weight 1 is no share"),
     ],

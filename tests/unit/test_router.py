@@ -1,7 +1,13 @@
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
+from serving.canary import rule_text
+from serving.model_settings import CanarySettings
 from serving.router import Canary, Demands, Router, decide_routing
 from serving.servable import Routing, ServableId
 from tests.unit.fakes import FakeServingMap
@@ -135,6 +141,69 @@ def test_lower_version_that_is_published_beside_a_canary_leaves_it() -> None:
     router.published(ServableId("m", 3), canary=SHARE)
     router.published(ServableId("m", 1))
     assert router.routing("m").canary_version == 3
+
+
+def told(*steps: Callable[[Router], object]) -> list[tuple[str, int]]:
+    """The events about canaries of versions 2 and then 3, both published as such, and of `steps`."""
+    router = Router(FakeServingMap())
+    with capture_logs() as logs:
+        router.published(ServableId("m", 1))
+        for version in (2, 3):
+            router.published(ServableId("m", version), canary=replace(SHARE, version=version))
+        for step in steps:
+            step(router)
+    return [(log["event"], log["version"]) for log in logs]
+
+
+BEGUN = [("canary_begun", 2), ("canary_ended", 2), ("canary_begun", 3)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([], []),
+        # Whoever asks for an end tells it.
+        ([lambda router: router.promote("m")], []),
+        ([lambda router: router.set_canary("m", None)], []),
+        ([lambda router: router.set_barred("m", frozenset({3}))], []),
+        ([lambda router: router.retiring(ServableId("m", 3))], [("canary_ended", 3)]),
+        (
+            [
+                lambda router: router.retiring(ServableId("m", 1)),
+                lambda router: router.retiring(ServableId("m", 2)),
+            ],
+            [("canary_ended", 3)],
+        ),
+        (
+            [lambda router: router.set_canary("m", replace(SHARE, weight=0.2))],
+            [("canary_changed", 3)],
+        ),
+    ],
+    ids=["runs", "promoted", "withdrawn", "rolled_back", "unloaded", "alone", "changed"],
+)
+def test_router_tells_of_canaries_that_begin_change_and_end_unasked(
+    steps: list[Callable[[Router], object]], expected: list[tuple[str, int]]
+) -> None:
+    assert told(*steps) == BEGUN + expected
+
+
+def test_router_canary_that_begins_is_told_with_its_share_and_rule() -> None:
+    router = Router(FakeServingMap())
+    router.published(ServableId("m", 1))
+    settings = CanarySettings(weight=0.05, header="user", request_count=500)
+    with capture_logs() as logs:
+        router.published(ServableId("m", 2), canary=Canary.of(2, settings))
+    (log,) = logs
+    assert log == {
+        "event": "canary_begun",
+        "log_level": "info",
+        "model": "m",
+        "version": 2,
+        "beside": 1,
+        "weight": 0.05,
+        "header": "user",
+        "rule": rule_text(settings),
+    }
 
 
 def test_router_forgets_a_model_but_not_the_labels_that_wait_for_it() -> None:
