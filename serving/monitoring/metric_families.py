@@ -45,16 +45,16 @@ REQUESTS = MetricFamily(
     name="serving_requests_total",
     kind="counter",
     labels=(*_METHOD_LABELS, "code"),
-    help="Requests that ended, by gRPC status code. Those that found no version have an empty model and "
-    "version.",
+    help="Requests that ended, by gRPC status code. Those that found no version, or whose method has none, "
+    "have an empty model and version.",
 )
 REQUEST_LATENCY = MetricFamily(
     name="serving_request_latency_seconds",
     kind="histogram",
     unit="seconds",
     labels=(*_METHOD_LABELS, "code"),
-    help="From gRPC's notice of a request to its reply's bytes. Edges a quarter apart, from 10 "
-    "microseconds to 10 seconds, failures and expired deadlines included.",
+    help="From when a request thread takes a request from gRPC to its reply's bytes, failures and expired "
+    "deadlines included. Edges a quarter apart, from 10 microseconds to 10 seconds.",
 )
 REQUEST_LATENCY_QUANTILES = MetricFamily(
     name="serving_request_latency_quantile_seconds",

@@ -1,7 +1,7 @@
 """The routes of the metrics: TensorFlow Serving's path and Prometheus' usual one."""
 
 import asyncio
-from concurrent.futures import Executor
+from concurrent.futures import ThreadPoolExecutor
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,16 +13,16 @@ PATHS = ("/monitoring/prometheus/metrics", "/metrics")
 
 
 class MetricsPages:
-    """Makes pages on `executor`, so that the loop of the HTTP server never collects.
+    """Makes pages on a thread of its own, so that the loop of the HTTP server never collects.
 
+    The thread starts with the first scrape, at the HTTP server's priority, and ends with this object.
     Whoever asks while a page of the same format is being made gets that one: however many scrape,
     one collection runs, and at most one waits for each other format. On the loop's thread.
     """
 
-    def __init__(self, exposition: MetricsExposition, executor: Executor) -> None:
-        """`executor`: of one thread, at a low priority; stopped by whoever made it."""
+    def __init__(self, exposition: MetricsExposition) -> None:
         self._exposition = exposition
-        self._executor = executor
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="metrics")
         self._running: dict[ExpositionFormat, asyncio.Future[bytes]] = {}
 
     async def response(self, request: Request) -> Response:
@@ -46,7 +46,7 @@ class MetricsPages:
         return running
 
 
-def metrics_routes(exposition: MetricsExposition, executor: Executor) -> list[Route]:
-    """One for each of PATHS. See MetricsPages for `executor`."""
-    pages = MetricsPages(exposition, executor)
+def metrics_routes(exposition: MetricsExposition) -> list[Route]:
+    """One for each of PATHS."""
+    pages = MetricsPages(exposition)
     return [Route(path, pages.response, methods=["GET"]) for path in PATHS]

@@ -2,8 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
@@ -66,19 +65,12 @@ class CountedExposition(MetricsExposition):
             assert acquired
 
 
-@pytest.fixture
-def executor() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(1) as pool:
-        yield pool
-
-
 def visit(
     exposition: MetricsExposition,
-    executor: ThreadPoolExecutor,
     scrape: Callable[[httpx.AsyncClient], Awaitable[Answer]],
 ) -> Answer:
     """What `scrape` returns, of a client whose server has the routes."""
-    app = Starlette(routes=metrics_routes(exposition, executor))
+    app = Starlette(routes=metrics_routes(exposition))
 
     async def visited() -> Answer:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
@@ -89,26 +81,26 @@ def visit(
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_metrics_are_at_both_paths(executor, path):
+def test_metrics_are_at_both_paths(path):
     exposition = MetricsExposition(fake_sources())
-    response = visit(exposition, executor, lambda client: client.get(path, headers=PLAIN))
+    response = visit(exposition, lambda client: client.get(path, headers=PLAIN))
     assert response.status_code == 200
     assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert "content-encoding" not in response.headers
     assert 'serving_build_info{allocator="jemalloc"' in response.text
 
 
-def test_metrics_come_in_the_format_that_is_asked_for(executor):
+def test_metrics_come_in_the_format_that_is_asked_for():
     exposition = MetricsExposition(fake_sources())
     headers = {**OPENMETRICS, "accept-encoding": "gzip"}
-    response = visit(exposition, executor, lambda client: client.get(PATHS[0], headers=headers))
+    response = visit(exposition, lambda client: client.get(PATHS[0], headers=headers))
     assert response.headers["content-type"].startswith("application/openmetrics-text; version=1")
     assert response.headers["content-encoding"] == "gzip"
     assert response.headers["vary"] == "Accept, Accept-Encoding"
     assert response.text.endswith("# EOF\n")
 
 
-def test_scrapes_of_one_format_share_a_page(executor):
+def test_scrapes_of_one_format_share_a_page():
     sources = HeldSources()
     exposition = CountedExposition(sources.statuses)
 
@@ -119,12 +111,12 @@ def test_scrapes_of_one_format_share_a_page(executor):
         sources.open()
         return await responses
 
-    responses = visit(exposition, executor, scrape)
+    responses = visit(exposition, scrape)
     assert sources.collection_count == 1
     assert len({response.content for response in responses}) == 1
 
 
-def test_formats_are_collected_one_after_the_other(executor):
+def test_formats_are_collected_one_after_the_other():
     sources = HeldSources()
     exposition = CountedExposition(sources.statuses)
 
@@ -136,13 +128,13 @@ def test_formats_are_collected_one_after_the_other(executor):
         sources.open()
         return list(await responses)
 
-    plain, openmetrics = visit(exposition, executor, scrape)
+    plain, openmetrics = visit(exposition, scrape)
     assert (sources.collection_count, sources.running_count_max) == (2, 1)
     assert openmetrics.text.endswith("# EOF\n")
     assert not plain.text.endswith("# EOF\n")
 
 
-def test_page_is_made_anew_for_the_next_scrape(executor):
+def test_page_is_made_anew_for_the_next_scrape():
     sources = HeldSources(is_open=True)
     exposition = CountedExposition(sources.statuses)
 
@@ -150,11 +142,11 @@ def test_page_is_made_anew_for_the_next_scrape(executor):
         for path in PATHS:
             await client.get(path, headers=PLAIN)
 
-    visit(exposition, executor, scrape)
+    visit(exposition, scrape)
     assert sources.collection_count == 2
 
 
-def test_scraper_that_goes_away_does_not_take_the_page_from_others(executor):
+def test_scraper_that_goes_away_does_not_take_the_page_from_others():
     sources = HeldSources()
     exposition = CountedExposition(sources.statuses)
 
@@ -169,11 +161,11 @@ def test_scraper_that_goes_away_does_not_take_the_page_from_others(executor):
         sources.open()
         return await staying
 
-    assert visit(exposition, executor, scrape).status_code == 200
+    assert visit(exposition, scrape).status_code == 200
     assert sources.collection_count == 1
 
 
-def test_page_that_fails_is_an_error_and_the_next_one_is_not(executor):
+def test_page_that_fails_is_an_error_and_the_next_one_is_not():
     failures = [RuntimeError("a bug")]
 
     def statuses() -> Statuses:
@@ -184,10 +176,10 @@ def test_page_that_fails_is_an_error_and_the_next_one_is_not(executor):
     async def scrape(client: httpx.AsyncClient) -> list[int]:
         return [(await client.get(PATHS[0])).status_code for _ in range(2)]
 
-    assert visit(CountedExposition(statuses), executor, scrape) == [500, 200]
+    assert visit(CountedExposition(statuses), scrape) == [500, 200]
 
 
-def test_metrics_cannot_be_posted_to(executor):
+def test_metrics_cannot_be_posted_to():
     exposition = MetricsExposition(fake_sources())
-    response = visit(exposition, executor, lambda client: client.post(PATHS[0]))
+    response = visit(exposition, lambda client: client.post(PATHS[0]))
     assert response.status_code == 405
