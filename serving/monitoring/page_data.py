@@ -196,15 +196,13 @@ def mark_json(swap: SwapJson) -> dict[str, Any]:
 
 
 def swaps_tag(model: str | None, swaps: Sequence[SwapJson]) -> str:
-    """Changes when anything of these swaps does; cheaper than making their JSON."""
-    facts = [
-        (
-            *(swap["id"], swap["result"], swap["ended_at"], swap["latency"]),
-            *(len(swap["stages"]), swap["stages"][-1:]),
-        )
-        for swap in swaps
+    """Changes when anything does that the page shows of them; cheaper than making their JSON."""
+    marked = [(swap["id"], swap["result"], swap["ended_at"]) for swap in swaps]
+    listed = [
+        (len(swap["stages"]), swap["stages"][-1:], swap["latency"])
+        for swap in swaps[:LISTED_SWAP_COUNT_MAX]
     ]
-    return f"{crc32(repr((model, facts)).encode()):08x}"
+    return f"{crc32(repr((model, marked, listed)).encode()):08x}"
 
 
 def _methods_by_version(

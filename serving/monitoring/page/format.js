@@ -11,7 +11,7 @@ const countFormat = new Intl.NumberFormat("en");
 
 /** Three significant digits, without an exponent. */
 function threeDigits(value) {
-  const digits = value >= 100 ? 0 : value >= 10 ? 1 : 2;
+  const digits = value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
   return value.toFixed(digits);
 }
 

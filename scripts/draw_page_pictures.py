@@ -1,0 +1,53 @@
+"""Draws docs/images/live-page-*.png: the live page over the faked busy scene of its tests, in Chromium.
+
+.venv/bin/python -m scripts.draw_page_pictures docs/images
+"""
+
+import argparse
+import io
+import shutil
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Browser, expect, sync_playwright
+
+from serving.clock import SystemClock
+from tests.integration.page_server import serve_page
+from tests.unit.page_fakes import busy_scene
+
+COLOR_COUNT = 128
+"""Of a picture's palette: enough for flat colours and smooth text, and a third of the bytes."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path)
+    directory = parser.parse_args().directory
+    clock = SystemClock()
+    with serve_page(busy_scene(clock), clock) as address, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        for scheme, width in (("light", 1280), ("dark", 1280), ("light", 400)):
+            path = directory / f"live-page-{scheme}-{width}.png"
+            path.write_bytes(_draw(browser, address, scheme, width))
+            print(f"{path}: {path.stat().st_size} bytes")
+
+
+def _draw(browser: Browser, address: str, scheme: str, width: int) -> bytes:
+    page = browser.new_page(
+        viewport={"width": width, "height": 800},
+        color_scheme=scheme,  # type: ignore[arg-type]
+        locale="en-GB",
+    )
+    page.goto(address)
+    expect(page.locator("#connection")).to_have_text("live")
+    picture = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
+    page.close()
+    content = io.BytesIO()
+    picture.quantize(COLOR_COUNT).save(content, "PNG", optimize=True)
+    return content.getvalue()
+
+
+if __name__ == "__main__":
+    main()

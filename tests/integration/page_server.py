@@ -1,0 +1,37 @@
+"""The live page over faked figures, served as the real server does: uvicorn on a thread of its own."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from starlette.applications import Starlette
+
+from serving.clock import Clock
+from serving.monitoring.page_data import PageData
+from serving.monitoring.page_routes import page_routes
+from tests.unit.page_fakes import FakePageSources
+
+STARTUP_SECONDS_MAX = 20.0
+
+
+@contextmanager
+def serve_page(scene: FakePageSources, clock: Clock, port: int = 0) -> Iterator[str]:
+    """Gives the page's address; inside the context it answers, and afterwards nothing listens there."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    # Connections that come before the server is ready wait.
+    listener.listen()
+    app = Starlette(routes=page_routes(PageData(scene.sources(), clock, "1.2.3")))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, args=([listener],), name="page")
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(STARTUP_SECONDS_MAX)
+        listener.close()
+        assert not thread.is_alive()

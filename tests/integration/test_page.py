@@ -1,0 +1,472 @@
+"""The live page in a real Chromium, over faked figures."""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlparse
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from serving.clock import NS_PER_SECOND, SystemClock
+from serving.errors import StatusCode
+from serving.servable import END, Health, Routing
+from tests.integration.page_server import serve_page
+from tests.unit.page_fakes import (
+    FakeLatency,
+    FakeMethod,
+    FakePageSources,
+    FakePoint,
+    busy_scene,
+    status,
+    swap,
+)
+
+CHROMIUM = shutil.which("chromium")
+MARKUP = '<img src=x onerror="window.hit=1">\'&amp;</script><script>window.hit=1</script>'
+
+# Pixels of a canvas that have a colour of the page's, to a little of antialiasing.
+COUNT_PIXELS = """
+([selector, name]) => {
+  const probe = document.createElement("i");
+  probe.style.color = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`);
+  document.body.append(probe);
+  const wanted = getComputedStyle(probe).color.match(/\\d+/g).map(Number);
+  probe.remove();
+  const canvas = document.querySelector(`${selector} canvas`);
+  const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d");
+  copy.drawImage(canvas, 0, 0);
+  const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
+  let count = 0;
+  for (let i = 0; i < data.length; i += 4) {
+    if (data[i + 3] > 200 && [0, 1, 2].every((c) => Math.abs(data[i + c] - wanted[c]) < 24)) count += 1;
+  }
+  return count;
+}
+"""
+
+# All text that is shown, with its contrast to what lies behind it (WCAG 2).
+FIND_LOW_CONTRAST = """
+() => {
+  const numbers = (color) => color.match(/[\\d.]+/g).map(Number);
+  const over = (top, below) => {
+    const alpha = top[3] ?? 1;
+    return [0, 1, 2].map((c) => top[c] * alpha + below[c] * (1 - alpha));
+  };
+  const luminance = (rgb) => {
+    const [r, g, b] = rgb.map((c) => (c / 255 <= 0.04045 ? c / 3294.6 : ((c / 255 + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => {
+    if (!element) return [255, 255, 255];
+    const color = numbers(getComputedStyle(element).backgroundColor);
+    return (color[3] ?? 1) === 1 ? color : over(color, behind(element.parentElement));
+  };
+  const found = [];
+  let seen = 0;
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const element = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || !element.checkVisibility()) continue;
+    seen += 1;
+    const below = behind(element);
+    const text = over(numbers(getComputedStyle(element).color), below);
+    const [low, high] = [luminance(text), luminance(below)].sort((a, b) => a - b);
+    const ratio = (high + 0.05) / (low + 0.05);
+    if (ratio < 4.5) found.push(`${walker.currentNode.data.trim()}: ${ratio.toFixed(2)}`);
+  }
+  return { seen, found };
+}
+"""
+
+
+@dataclass
+class Visit:
+    """A page that is open, and what the browser had to say meanwhile."""
+
+    page: Page
+    address: str
+    complaints: list[str] = field(default_factory=list)
+    hosts: set[str] = field(default_factory=set)
+    polls: list[dict[str, Any]] = field(default_factory=list)
+
+    def watch(self) -> None:
+        self.page.on("console", lambda message: self._console(message.type, message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.hosts.add(urlparse(request.url).netloc))
+        self.page.on("requestfinished", lambda request: self._finished(request.url, request))
+
+    def _console(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning"):
+            self.complaints.append(text)
+
+    def _finished(self, url: str, request: Any) -> None:
+        if "/v1/page" in url:
+            self.polls.append(request.response().json())
+
+    def pixels(self, chart: str, color: str) -> int:
+        count: int = self.page.evaluate(COUNT_PIXELS, [f"#{chart}", color])
+        return count
+
+
+OpenPage = Callable[..., Visit]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    assert CHROMIUM, "no chromium: scripts/install_packages.sh test"
+    with sync_playwright() as playwright:
+        # Chromium's sandbox wants a user who is not root; what it opens here is ours.
+        yield playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[OpenPage]:
+    """Opens the page of a scene and waits for its first data. Nothing may be complained of."""
+    contexts: list[Any] = []
+    visits: list[Visit] = []
+
+    def open_(address: str, *, width: int = 1280, scheme: str = "light", path: str = "/") -> Visit:
+        context = browser.new_context(
+            viewport={"width": width, "height": 800},
+            color_scheme=scheme,  # type: ignore[arg-type]
+            locale="en-GB",
+        )
+        contexts.append(context)
+        visit = Visit(context.new_page(), address)
+        visits.append(visit)
+        visit.watch()
+        visit.page.goto(address + path)
+        expect(visit.page.locator("#connection")).to_have_text("live")
+        return visit
+
+    yield open_
+    for context in contexts:
+        context.close()
+    for visit in visits:
+        assert visit.complaints == []
+        assert visit.hosts == {urlparse(visit.address).netloc}
+
+
+@pytest.fixture(scope="module")
+def busy_address() -> Iterator[str]:
+    clock = SystemClock()
+    with serve_page(busy_scene(clock), clock) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def empty_address() -> Iterator[str]:
+    with serve_page(FakePageSources(), SystemClock()) as address:
+        yield address
+
+
+# What is shown
+
+
+def test_page_draws_latency_requests_and_marks(open_page: OpenPage, busy_address: str) -> None:
+    visit = open_page(busy_address)
+    for color in ("p50", "p99", "p999"):
+        assert visit.pixels("latency", color) > 300, f"{color} is not drawn"
+    assert visit.pixels("latency", "published") > 100
+    assert visit.pixels("latency", "failed") > 30
+    assert visit.pixels("requests", "rate") > 300
+    # Three failures among thousands of requests are still to be seen.
+    assert visit.pixels("requests", "failed") > 30
+
+
+def test_page_of_one_model_marks_no_swap_of_another(open_page: OpenPage, busy_address: str) -> None:
+    visit = open_page(busy_address, path="/#model=ctr")
+    assert visit.pixels("latency", "published") > 50
+    assert visit.pixels("latency", "failed") == 0
+
+
+def test_page_shows_figures_of_the_last_second(open_page: OpenPage, busy_address: str) -> None:
+    page = open_page(busy_address).page
+    expect(page.locator("[data-tile=p999] dd")).to_have_text(re.compile(r"^\d+\.\d+ ms$"))
+    expect(page.locator("[data-tile=rate] dd")).to_have_text(re.compile(r"^\d,\d{3}$"))
+    expect(page.locator("#codes")).to_contain_text("37 DEADLINE_EXCEEDED")
+
+
+def test_page_lists_swaps_with_stages_and_tail(open_page: OpenPage, busy_address: str) -> None:
+    page = open_page(busy_address).page
+    rows = page.get_by_role("table", name="Swaps").locator("tbody").get_by_role("row")
+    expect(rows).to_have_count(6)
+    expect(rows.nth(0)).to_contain_text("running")
+    expect(rows.nth(5)).to_contain_text("v7 → v8")
+    expect(rows.nth(5).locator(".during")).to_have_text("14.2 ms ×2.33")
+    expect(rows.nth(5).get_by_role("img")).to_have_attribute(
+        "aria-label", re.compile("restore 810 ms")
+    )
+    widths = (
+        rows.nth(5)
+        .locator(".bar .part")
+        .evaluate_all("parts => parts.map((part) => part.getBoundingClientRect().width)")
+    )
+    assert len(widths) == 13
+    assert max(widths) == widths[0] > 80, "settle took longest"
+
+
+def test_page_lists_versions_and_why_one_failed(open_page: OpenPage, busy_address: str) -> None:
+    page = open_page(busy_address).page
+    table = page.get_by_role("table", name="Versions")
+    failed = table.get_by_role("row").filter(has_text="spelling v4")
+    expect(failed).to_contain_text("failed")
+    expect(failed).to_contain_text("DATA_LOSS spelling/4: restore: dense_3/kernel: crc32c")
+    loading = table.get_by_role("row").filter(has_text="ctr v43")
+    expect(loading).to_contain_text("loading self warm up")
+    expect(table.get_by_role("row").filter(has_text="ranker v8")).to_contain_text("canary 5 %")
+
+
+def test_page_hides_unloaded_versions_until_asked(open_page: OpenPage, busy_address: str) -> None:
+    page = open_page(busy_address).page
+    table = page.get_by_role("table", name="Versions")
+    unloaded = table.get_by_role("row").filter(has_text="ctr v41")
+    expect(unloaded).to_have_count(0)
+    page.get_by_role("button", name="Show 1 unloaded version").click()
+    expect(unloaded).to_be_visible()
+
+
+def test_page_shows_no_bare_p999_of_few_requests(open_page: OpenPage) -> None:
+    clock = SystemClock()
+    few = FakeLatency(999, 1_000_000, 2_000_000, 3_000_000)
+    began = clock.wall_ns() / NS_PER_SECOND - 60
+    tail = swap("ctr", 2, began)["latency"]
+    scene = FakePageSources(
+        statuses=[status("ctr", 2)],
+        swaps=[
+            swap("ctr", 2, began, latency={k: {**v, "request_count": 999} for k, v in tail.items()})
+        ],
+    )
+    scene.statistics.by_version = [FakeMethod("ctr", 2, latency_10s=few)]
+    now = clock.now_ns() // NS_PER_SECOND
+    scene.statistics.points[None] = [
+        FakePoint((now - i) * NS_PER_SECOND, 100, 0, few) for i in range(60, 0, -1)
+    ]
+    with serve_page(scene, clock) as address:
+        visit = open_page(address)
+        expect(visit.page.locator("[data-tile=p999] dd")).to_have_text("3.00 ms of 999")
+        version = visit.page.get_by_role("table", name="Versions").locator("tbody tr")
+        expect(version.locator("td.weak")).to_have_text("3.00 ms of 999")
+        swaps = visit.page.get_by_role("table", name="Swaps").locator("td.weak")
+        expect(swaps).to_have_text(["6.10 ms of 999", "6.40 ms of 999", "6.00 ms of 999"])
+        assert visit.pixels("latency", "p999") == 0
+
+
+def test_page_of_an_empty_server_says_so(open_page: OpenPage, empty_address: str) -> None:
+    page = open_page(empty_address).page
+    for text in ("No request in the last 15 min", "No version yet", "No swap yet"):
+        expect(page.get_by_text(text)).to_be_visible()
+
+
+# How it follows
+
+
+def test_page_fetches_only_what_is_new(open_page: OpenPage, busy_address: str) -> None:
+    visit = open_page(busy_address)
+    with visit.page.expect_response("**/v1/page?*"):
+        pass
+    with visit.page.expect_response("**/v1/page?*"):
+        pass
+    expect(visit.page.locator("#connection")).to_have_text("live")
+    first, *later = visit.polls
+    assert len(first["points"]["at"]) >= 899
+    assert later
+    assert all(len(poll["points"]["at"]) <= 5 for poll in later)
+    assert not any("swaps" in poll for poll in later)
+
+
+def test_page_shows_a_new_version_without_reload(open_page: OpenPage) -> None:
+    scene = FakePageSources(statuses=[status("ctr", 1)])
+    with serve_page(scene, SystemClock()) as address:
+        page = open_page(address).page
+        expect(page.get_by_text("ctr v1")).to_be_visible()
+        scene.statuses = [
+            status("ctr", 1, END),
+            status("ctr", 2, END, health=Health(StatusCode.INTERNAL, "no such op")),
+        ]
+        expect(page.get_by_text("no such op")).to_be_visible()
+        expect(page.get_by_text("ctr v1")).to_have_count(0)
+
+
+def test_page_that_is_hidden_asks_nothing(open_page: OpenPage, busy_address: str) -> None:
+    visit = open_page(busy_address)
+    set_hidden = """(is_hidden) => {
+      Object.defineProperty(document, "hidden", { configurable: true, get: () => is_hidden });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    visit.page.evaluate(set_hidden, True)
+    # One may have been under way.
+    visit.page.wait_for_timeout(500)
+    count = len(visit.polls)
+    visit.page.wait_for_timeout(2_500)
+    assert len(visit.polls) == count
+    with visit.page.expect_response("**/v1/page?*"):
+        visit.page.evaluate(set_hidden, False)
+
+
+def test_page_says_when_the_server_is_gone_and_goes_on_when_it_is_back(browser: Browser) -> None:
+    clock = SystemClock()
+    page = browser.new_page()
+    lost = page.get_by_role("alert")
+    with serve_page(busy_scene(clock), clock) as address:
+        page.goto(address)
+        expect(page.locator("#connection")).to_have_text("live")
+        expect(lost).to_be_hidden()
+    expect(lost).to_contain_text("Connection to the server lost")
+    # What was known is still there.
+    expect(page.get_by_role("table", name="Swaps").locator("tbody tr")).to_have_count(6)
+    with serve_page(FakePageSources(), clock, urlparse(address).port or 0):
+        expect(lost).to_be_hidden(timeout=15_000)
+        # Another process: nothing of the one before.
+        expect(page.get_by_text("No swap yet")).to_be_visible()
+        expect(page.get_by_text("No request in the last")).to_be_visible()
+        page.close()
+
+
+# Whose it is
+
+
+def test_page_shows_one_model_and_remembers_it(open_page: OpenPage, busy_address: str) -> None:
+    page = open_page(busy_address).page
+    rows = page.get_by_role("table", name="Versions").locator("tbody tr")
+    page.get_by_role("combobox", name="Model").select_option("ranker")
+    expect(rows).to_have_count(2)
+    assert page.url.endswith("#model=ranker")
+    page.reload()
+    expect(rows).to_have_count(2)
+    expect(page.get_by_role("combobox", name="Model")).to_have_value("ranker")
+    page.get_by_role("combobox", name="Model").select_option("all models")
+    expect(rows).to_have_count(9)
+
+
+def test_page_names_with_markup_are_inert(open_page: OpenPage) -> None:
+    failed = status(MARKUP, 2, END, health=Health(StatusCode.INTERNAL, MARKUP))
+    scene = FakePageSources(
+        statuses=[status(MARKUP, 1), failed],
+        routings={MARKUP: Routing(labels={MARKUP: 1})},
+        swaps=[swap(MARKUP, 2, 1_000.0, result="refused", reason=MARKUP)],
+    )
+    scene.swaps[0]["stages"][0]["name"] = MARKUP
+    with serve_page(scene, SystemClock()) as address:
+        page = open_page(address).page
+        page.get_by_role("combobox", name="Model").select_option(MARKUP)
+        page.reload()
+        expect(page.get_by_role("combobox", name="Model")).to_have_value(MARKUP)
+        expect(page.locator("#versions .model").first).to_have_text(MARKUP)
+        expect(page.locator("#versions .reason")).to_contain_text(MARKUP)
+        expect(page.locator("#versions .tag").last).to_have_text(MARKUP)
+        expect(page.locator("#swaps .reason")).to_have_text(MARKUP)
+        assert page.locator("main img, main script").count() == 0
+        assert page.evaluate("window.hit") is None
+
+
+# Whom it serves
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_page_text_has_contrast(open_page: OpenPage, busy_address: str, scheme: str) -> None:
+    page = open_page(busy_address, scheme=scheme).page
+    page.get_by_role("button", name="Show 1 unloaded version").click()
+    result = page.evaluate(FIND_LOW_CONTRAST)
+    assert result["seen"] > 150
+    assert result["found"] == []
+
+
+def test_page_turns_dark_with_its_charts(open_page: OpenPage, busy_address: str) -> None:
+    visit = open_page(busy_address)
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = visit.page.evaluate(background)
+    visit.page.emulate_media(color_scheme="dark")
+    with visit.page.expect_response("**/v1/page?*"):
+        pass
+    assert (light, visit.page.evaluate(background)) == ("rgb(244, 246, 248)", "rgb(16, 21, 26)")
+    assert visit.pixels("latency", "p999") > 300
+    assert visit.page.locator("#latency canvas").count() == 1
+
+
+@pytest.mark.parametrize("width", [320, 400, 760, 1024])
+def test_page_never_scrolls_sideways(open_page: OpenPage, width: int) -> None:
+    clock = SystemClock()
+    scene = busy_scene(clock)
+    name = "x" * 120
+    reason = f"/models/{'y' * 200}: not found"
+    scene.statuses += [
+        status(name, 1),
+        status(name, 2, END, health=Health(StatusCode.NOT_FOUND, reason)),
+    ]
+    scene.routings[name] = Routing(labels={"z" * 80: 1})
+    scene.swaps.insert(0, swap(name, 2, clock.wall_ns() / NS_PER_SECOND - 9, reason=reason))
+    with serve_page(scene, clock) as address:
+        page = open_page(address, width=width).page
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        cut = page.locator("td").evaluate_all(
+            "cells => cells.filter((cell) => cell.getBoundingClientRect().right > innerWidth)"
+            ".map((cell) => cell.textContent)"
+        )
+        assert cut == []
+        default = page.locator(".tag.default").first
+        assert default.evaluate("(tag) => tag.scrollWidth <= tag.clientWidth"), "cut short"
+
+
+def test_page_chart_is_read_by_keyboard(open_page: OpenPage, busy_address: str) -> None:
+    page = open_page(busy_address).page
+    chart = page.locator("#latency")
+    moment = page.locator("#moment")
+    chart.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(moment).to_have_text(re.compile(r"^at \d\d:\d\d:\d\d$"))
+    label = chart.get_attribute("aria-label") or ""
+    assert re.match(r"Latency at .*: p50 .* ms, p99 .* ms, p999 .* ms", label)
+    before = moment.text_content()
+    page.keyboard.press("PageUp")
+    expect(moment).not_to_have_text(before or "")
+    page.keyboard.press("Escape")
+    expect(moment).to_have_text("")
+
+
+def test_page_range_is_chosen_by_keyboard(open_page: OpenPage, empty_address: str) -> None:
+    page = open_page(empty_address).page
+    page.get_by_role("radio", name="15 min").focus()
+    page.keyboard.press("ArrowLeft")
+    expect(page.get_by_role("radio", name="5 min", exact=True)).to_be_checked()
+    expect(page.get_by_text("No request in the last 5 min")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        ("latency(null)", "–"),
+        ("latency(0)", "0 µs"),
+        ("latency(999)", "999 µs"),
+        ("latency(1234)", "1.23 ms"),
+        ("latency(99960)", "100 ms"),
+        ("latency(9996)", "10.0 ms"),
+        ("latency(999600)", "1.00 s"),
+        ("duration(0.0042)", "4.2 ms"),
+        ("duration(0.9996)", "1.00 s"),
+        ("duration(59.96)", "1 min 0 s"),
+        ("duration(125)", "2 min 5 s"),
+        ("age(59)", "59 s"),
+        ("age(-3)", "0 s"),
+        ("age(7300)", "2 h"),
+        ("age(200000)", "2 d"),
+        ("bytes(999)", "999 B"),
+        ("bytes(999999)", "1.00 MB"),
+        ("bytes(1210000000)", "1.21 GB"),
+        ("rate(0)", "0"),
+        ("rate(0.1)", "0.1"),
+        ("rate(4210.4)", "4,210"),
+    ],
+)
+def test_page_writes_values_as_people_read_them(formats: Page, call: str, text: str) -> None:
+    assert formats.evaluate(f"import('./static/format.js').then((m) => m.{call})") == text
+
+
+@pytest.fixture(scope="module")
+def formats(browser: Browser, empty_address: str) -> Page:
+    page = browser.new_page()
+    page.goto(empty_address)
+    return page
