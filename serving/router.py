@@ -145,8 +145,17 @@ class Router:
             return stream.routing if stream else Routing()
 
     def set_barred(self, name: str, versions: frozenset[int]) -> None:
-        """These get no request that does not name them, while there is another version."""
-        self._change(name, barred=versions)
+        """These get no request that does not name them, while there is another version.
+
+        A canary among them ends: should it be allowed again, the settings of that day decide.
+        """
+        with self._lock:
+            stream = self._streams.setdefault(name, _Stream())
+            canary = stream.demands.canary
+            if canary is not None and canary.version in versions:
+                canary = None
+            stream.demands = replace(stream.demands, barred=versions, canary=canary)
+            self._update(name, stream)
 
     def set_canary(self, name: str, canary: Canary | None) -> None:
         """Changes a canary's share, or ends it (None): then it gets nothing and is no default."""
@@ -283,7 +292,7 @@ def _tell_canary(name: str, before: Routing, stream: _Stream) -> None:
 def _end_unasked(stream: _Stream, version: int) -> str | None:
     """Why `version` is no canary any more; None where it was promoted, withdrawn or rolled back."""
     canary = stream.demands.canary
-    if canary is None or version in stream.demands.barred:
+    if canary is None:
         return None
     if canary.version != version:
         return f"version {canary.version} takes its place"

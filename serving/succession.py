@@ -26,6 +26,11 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Rollback:
+BY_OPERATOR = "operator"
+BY_RULE = "canary"
+BY_SETTINGS = "settings"
+"""Who promoted a canary, as the log says it: a person, its figures, or a weight of 0."""
+
     """What a rollback did: `version` answers now; None: it is being loaded from disk."""
 
     rolled_back: int
@@ -48,6 +53,7 @@ class Succession:
         self._bars_changed = bars_changed
         self._apply_wanted = apply_wanted
 
+        clock: Clock,
     def roll_back(self, name: str, stream: Stream, *, is_cold_allowed: bool) -> Rollback:
         """Bars the version that answers, or the canary, and all above it; see the manager's."""
         canary_version = self._router.routing(name).canary_version
@@ -101,13 +107,13 @@ class Succession:
         """Says again what the model's source should leave out."""
         self._bars_changed(name, stream.barred)
 
-    def promote(self, name: str) -> int:
+    def promote(self, name: str, *, by: str = BY_OPERATOR) -> int:
         """The canary answers everything. FailedPrecondition where there is none."""
         version = self._router.routing(name).canary_version
         if version is None:
             raise FailedPrecondition(f"model {name!r} has no canary to promote")
         self._router.promote(name)
-        _log.info("canary_promoted", model=name, version=version)
+        _log.info("canary_promoted", model=name, version=version, by=by)
         return version
 
     def end_canary_unless_aspired(self, name: str, stream: Stream) -> None:
@@ -141,7 +147,7 @@ class Succession:
         if version is None:
             return
         if wanted.weight == 0:
-            self.promote(name)
+            self.promote(name, by=BY_RULE)
         else:
             self._router.set_canary(name, Canary.of(version, wanted))
 
@@ -168,11 +174,12 @@ class Succession:
             return
         candidate.gate_ended(verdict)
         if verdict.is_passed:
-            self.promote(name)
+            self.promote(name, by=BY_SETTINGS)
             return
         _log.warning(
             "canary_failed", model=name, version=candidate.id.version, reason=verdict.reason
         )
+                _log.info("canary_promoted", model=name, version=version, by=BY_SETTINGS)
         self.roll_back(name, stream, is_cold_allowed=False)
 
     def _set_barred(self, name: str, stream: Stream, barred: frozenset[int]) -> None:

@@ -1,0 +1,100 @@
+"""What the log tells of a canary's end: how, and by whom."""
+
+from collections.abc import Callable
+
+import pytest
+from structlog.testing import capture_logs
+
+from serving.model_settings import CanarySettings, ModelSettings
+from tests.unit.test_manager import World
+from tests.unit.test_version_life import CANARY, JUDGED, figures, world_with
+
+KEPT = ModelSettings(keep_previous_seconds=300, canary=CanarySettings(weight=0.1))
+OFF = ModelSettings(keep_previous_seconds=300)
+
+Step = Callable[[World], object]
+
+
+def told(settings: ModelSettings, *steps: Step) -> list[dict[str, object]]:
+    """The log of `steps` on a world whose version 2 is a canary beside version 1."""
+    world = world_with(settings)
+    world.settle(1)
+    world.settle(2)
+    world.servable(1).figures = figures(1_000)
+    with capture_logs() as logs:
+        for step in steps:
+            step(world)
+            world.manager.tick()
+            world.run_all()
+    names = ("canary_promoted", "canary_failed", "canary_ended", "rolled_back")
+    return [dict(log) for log in logs if log["event"] in names]
+
+
+def answers(failed_count: int) -> Step:
+    """The canary has answered enough to be judged."""
+
+    def answer(world: World) -> None:
+        world.servable(2).figures = figures(100, failed_count)
+        world.clock.advance(1)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("settings", "step", "by"),
+    [
+        (CANARY, lambda world: world.manager.promote("m"), "operator"),
+        (JUDGED, answers(failed_count=0), "canary"),
+        (KEPT, lambda world: world.manager.set_settings("m", OFF), "settings"),
+    ],
+)
+def test_promotion_of_a_canary_is_told_with_who_promoted_it(
+    settings: ModelSettings, step: Step, by: str
+) -> None:
+    (log,) = told(settings, step)
+    assert (log["event"], log["version"], log["by"]) == ("canary_promoted", 2, by)
+
+
+@pytest.mark.parametrize(
+    ("settings", "step", "by"),
+    [
+        (CANARY, lambda world: world.manager.rollback("m"), "operator"),
+        (JUDGED, answers(failed_count=50), "canary"),
+    ],
+)
+def test_rollback_of_a_canary_is_told_with_who_rolled_it_back(
+    settings: ModelSettings, step: Step, by: str
+) -> None:
+    log = told(settings, step)[-1]
+    assert (log["event"], log["version"], log["by"]) == ("rolled_back", 2, by)
+    assert log["is_canary"] is True
+
+
+def test_rollback_by_the_rule_tells_which_figures_were_bad() -> None:
+    failed, _ = told(JUDGED, answers(failed_count=50))
+    assert failed["event"] == "canary_failed"
+    assert "50.0% of its requests failed" in str(failed["reason"])
+
+
+def test_rollback_without_a_canary_says_so() -> None:
+    log = told(OFF, lambda world: world.manager.rollback("m"))[-1]
+    assert (log["event"], log["is_canary"]) == ("rolled_back", False)
+
+
+def test_canary_that_is_off_by_settings_when_it_is_allowed_again_is_told_as_promoted() -> None:
+    logs = told(
+        KEPT,
+        lambda world: world.manager.rollback("m"),
+        lambda world: world.manager.set_settings("m", OFF),
+        lambda world: world.manager.allow("m", 2),
+    )
+    assert [(log["event"], log["by"]) for log in logs] == [
+        ("rolled_back", "operator"),
+        ("canary_promoted", "settings"),
+    ]
+
+
+def test_canary_that_is_withdrawn_is_told_to_have_ended() -> None:
+    (log,) = told(CANARY, lambda world: world.aspire(1))
+    assert (log["event"], log["version"]) == ("canary_ended", 2)
+    assert log["reason"] == "it is no longer aspired"
