@@ -28,6 +28,7 @@ from loadtest.swaps import Swap, is_unloaded, swaps_in
 from loadtest.traffic import Answer, Outcome, Send, Traffic
 from serving.clock import SystemClock
 from serving.closed_pipe import until_closed_pipe
+from serving.commands.argument_types import positive_number, whole_number
 from serving.errors import InvalidConfig, MillpondError
 from serving.model_server import ModelServer
 from serving.protos import predict_pb2
@@ -106,7 +107,9 @@ def _main(arguments: Sequence[str] | None) -> int:
         with demo_directory(parsed.directory) as directory:
             model = prepare_model(directory, parsed.rows, console.print)
             report = swap_under_load(model, parsed, console.print)
-    except MillpondError as error:
+    except BrokenPipeError:
+        raise
+    except (MillpondError, OSError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     print_report(report, console)
@@ -280,9 +283,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--directory", type=Path, help="keep the exported versions here for the next demo"
     )
-    parser.add_argument("--rows", type=int, default=DEFAULT_TABLE_ROWS, help="rows of each table")
-    parser.add_argument("--request_rows", type=int, default=10, help="rows of each request")
-    parser.add_argument("--rate", type=float, default=400, help="requests per second")
+    parser.add_argument(
+        "--rows", type=whole_number(1), default=DEFAULT_TABLE_ROWS, help="rows of each table"
+    )
+    parser.add_argument(
+        "--request_rows", type=whole_number(1), default=10, help="rows of each request"
+    )
+    parser.add_argument("--rate", type=positive_number, default=400, help="requests per second")
     parser.add_argument("--allocator", default="jemalloc", help="see millpond serve --help")
     return parser
 

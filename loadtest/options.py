@@ -49,6 +49,8 @@ def writable_file(text: str) -> Path:
     path = Path(text)
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"{path.parent} is no directory")
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{path} is a directory; name a file")
     return path
 
 

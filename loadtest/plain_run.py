@@ -17,6 +17,9 @@ from serving.errors import InvalidConfig
 
 # About what the CTR model answers to 100 rows.
 _NULL_REPLY = bytes(1_300)
+_WRONG_ANSWERS_HINT = (
+    "right is what `millpond demo-model` exports; is --table-rows the --rows that it was given?"
+)
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -85,15 +88,18 @@ def _show(
     rows = {"": report["latency"], "nothing left out": report["latency_all"]}
     console.print(latency_table(f"{rate_per_second:g} requests/s", rows))
     console.print(generator_line(report["generator"]))
-    console.print(f"errors {report['errors']}, wrong answers {_text(wrong_count)}")
+    console.print(f"errors {report['errors']}, wrong answers {wrong_answers_text(wrong_count)}")
     for message in report["error_messages"]:
         console.print(f"  {message}", markup=False)
     write_json(parsed.json, report)
     return 1 if report["errors"] or wrong_count else 0
 
 
-def _text(wrong_count: int | None) -> str:
-    return "not looked at" if wrong_count is None else str(wrong_count)
+def wrong_answers_text(count: int | None) -> str:
+    """How many, and what may be behind them; None of a server that does nothing."""
+    if count is None:
+        return "not looked at"
+    return f"{count} ({_WRONG_ANSWERS_HINT})" if count else "0"
 
 
 RUN = Command("load on a server that is there", _add_run_options, _run)

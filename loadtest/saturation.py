@@ -15,6 +15,7 @@ from loadtest.ctr_load import CtrLoad
 from loadtest.demo import DemoModel
 from loadtest.generator import Generator
 from loadtest.plan import Outcome, Plan
+from loadtest.report import error_messages
 from loadtest.scenario import Say, Setup, serving
 from serving.clock import NS_PER_SECOND, Clock
 from serving.errors import Unavailable
@@ -48,7 +49,10 @@ def rate_of(outcome: Outcome) -> float:
     """Answered requests per second, from the first issued to the last answered. Raises Unavailable."""
     failed_count = int((outcome.codes != 0).sum())
     if failed_count:
-        raise Unavailable(f"{failed_count} of {len(outcome.codes)} requests failed at saturation")
+        raise Unavailable(
+            f"{failed_count} of {len(outcome.codes)} requests failed at saturation: "
+            f"{'; '.join(error_messages([outcome]))}"
+        )
     took_ns = int(outcome.completed_ns.max() - outcome.issued_ns.min())
     return len(outcome.codes) * NS_PER_SECOND / took_ns
 

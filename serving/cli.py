@@ -1,5 +1,6 @@
 """The command `millpond`: a table of commands, each in a module of its own that is imported when used."""
 
+import difflib
 import importlib
 import sys
 from collections.abc import Sequence
@@ -42,7 +43,9 @@ def _main(arguments: Sequence[str]) -> int:
     if command == "--version":
         command, rest = "serve", ["--version"]
     if command not in COMMANDS:
-        print(f"millpond: {command!r} is no command\n\n{_help_text()}", file=sys.stderr)
+        close = difflib.get_close_matches(command, COMMANDS, n=1)
+        advice = f"; did you mean {close[0]}?" if close else f"\n\n{_help_text()}"
+        print(f"millpond: {command!r} is no command{advice}", file=sys.stderr)
         return EXIT_USAGE
     return _run(command, rest)
 

@@ -30,6 +30,9 @@ from warmup.signature_defs import INIT_OP_SIGNATURE
 
 Array = npt.NDArray[Any]
 
+# What grpcio says where it gives up itself.
+_DEADLINE_MESSAGE = "Deadline Exceeded"
+
 # Models take and give large tensors; the server has its own limit.
 _CHANNEL_OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
@@ -236,9 +239,9 @@ class Client:
         try:
             return method(request, timeout=timeout_seconds)
         except grpc.RpcError as error:
-            raise self._error(error) from error
+            raise self._error(error, timeout_seconds) from error
 
-    def _error(self, error: grpc.RpcError) -> MillpondError:
+    def _error(self, error: grpc.RpcError, timeout_seconds: float) -> MillpondError:
         # grpcio raises one object that is the error and the call; its types know the error only.
         call: Any = error
         if call.code() == grpc.StatusCode.UNAVAILABLE:
@@ -246,7 +249,10 @@ class Client:
                 f"no server answers at {self._target} ({call.details()}); "
                 "is it running, and is this its host and port?"
             )
-        return from_status(call.code().value[0], call.details())
+        message = call.details()
+        if message == _DEADLINE_MESSAGE:
+            message = f"no answer from {self._target} in {timeout_seconds:g} s"
+        return from_status(call.code().value[0], message)
 
 
 def signature_of(definition: Any) -> Signature:

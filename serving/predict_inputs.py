@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,9 @@ from serving.errors import InvalidArgument
 from serving.tensor_proto import array_dtype, data_type_name
 
 Array = npt.NDArray[Any]
+
+# Of any protobuf message.
+_REQUEST_BYTES_MAX = 2**31 - 1
 
 
 def inputs_from_json(document: Any, signature: Signature) -> dict[str, Array]:
@@ -36,14 +40,28 @@ def random_inputs(signature: Signature, rows: int, seed: int) -> dict[str, Array
     """Random inputs, the same for the same seed: normal floats, integers and text from 0 to 9.
 
     The first dimension is `rows` where the signature leaves it open, every other open one is 1.
-    Raises InvalidArgument for a dtype that numpy does not have.
+    Raises InvalidArgument for a dtype that numpy does not have, and for more than a message takes.
     """
+    _check_size(signature, rows)
     generator = np.random.default_rng(seed)
     # By name, because a map comes in any order and the seed should mean the same every time.
     return {
         name: _random_array(generator, _concrete_shape(spec, rows), spec)
         for name, spec in sorted(signature.inputs.items())
     }
+
+
+def _check_size(signature: Signature, rows: int) -> None:
+    """Before anything is allocated."""
+    size_bytes = sum(
+        math.prod(_concrete_shape(spec, rows)) * array_dtype(spec.data_type).itemsize
+        for spec in signature.inputs.values()
+    )
+    if size_bytes > _REQUEST_BYTES_MAX:
+        raise InvalidArgument(
+            f"{rows} rows are {size_bytes} bytes, and a request takes {_REQUEST_BYTES_MAX}; "
+            "ask for fewer rows"
+        )
 
 
 def _by_name(values: Any, signature: Signature) -> dict[str, Any]:

@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 from serving.found_versions import VERSION_MAX
 
+_GRPC_SCHEMES = frozenset({"unix", "unix-abstract", "dns", "ipv4", "ipv6", "xds"})
+_PORT_MAX = 65_535
+
 
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
     """The type of an option that takes whole numbers from `least` to `most`."""
@@ -23,12 +26,44 @@ def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
 version_number = whole_number(0, VERSION_MAX)
 
 
-def seconds(text: str) -> float:
-    """Seconds above 0."""
+def positive_number(text: str) -> float:
+    """A number above 0."""
     try:
         value = float(text)
     except ValueError:
         value = 0
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
     return value
+
+
+def model_name(text: str) -> str:
+    """A name that a model may have."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name of the model is empty")
+    return text
+
+
+def target(text: str) -> str:
+    """HOST:PORT, `unix:PATH`, or another target that gRPC knows by its scheme."""
+    scheme, _, rest = text.partition(":")
+    if scheme in _GRPC_SCHEMES and rest:
+        return text
+    host, _, port = text.rpartition(":")
+    is_port = port.isascii() and port.isdecimal() and 0 < int(port) <= _PORT_MAX
+    if not host or "/" in text or not is_port:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither HOST:PORT, like localhost:8500, nor unix:PATH"
+        )
+    return text
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """--target: the server that a command asks."""
+    parser.add_argument(
+        "--target",
+        type=target,
+        default="localhost:8500",
+        metavar="HOST:PORT",
+        help="server, or unix:PATH; default %(default)s",
+    )

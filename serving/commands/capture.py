@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from serving.client import Client, Signature
-from serving.commands.argument_types import seconds, whole_number
+from serving.commands.argument_types import add_target, model_name, positive_number, whole_number
 from serving.errors import InvalidConfig, NotFound, from_exception
 from warmup.capture import answered_logs
 from warmup.faults import log_faults
@@ -95,8 +95,8 @@ def _parser() -> argparse.ArgumentParser:
         "for ten minutes. They hold what clients sent: keep the file as safe as their data.",
         allow_abbrev=False,
     )
-    parser.add_argument("model", metavar="MODEL")
-    parser.add_argument("--target", default="localhost:8500", help="default %(default)s")
+    parser.add_argument("model", type=model_name, metavar="MODEL")
+    add_target(parser)
     parser.add_argument(
         "--output",
         type=Path,
@@ -119,6 +119,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--force", action="store_true", help="overwrite a file that is there")
     parser.add_argument(
-        "--timeout_seconds", type=seconds, default=60, help="of each request, default %(default)s"
+        "--timeout_seconds",
+        type=positive_number,
+        default=60,
+        help="of each request, default %(default)s",
     )
     return parser

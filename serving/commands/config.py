@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from serving.client import Client
+from serving.commands.argument_types import add_target
 from serving.config import ModelConfig
 from serving.config_plan import ConfigPlan, plan_change
 from serving.config_service import RELOAD_TIMEOUT_SECONDS
@@ -119,5 +120,5 @@ def _parser() -> argparse.ArgumentParser:
     )
     for action in (plan, apply):
         action.add_argument("file", type=Path, metavar="FILE")
-        action.add_argument("--target", default="localhost:8500", help="default %(default)s")
+        add_target(action)
     return parser

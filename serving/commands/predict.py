@@ -11,7 +11,13 @@ import numpy as np
 
 from serving.client import Client, Prediction, Signature
 from serving.clock import Clock, SystemClock, seconds_since
-from serving.commands.argument_types import seconds, version_number, whole_number
+from serving.commands.argument_types import (
+    add_target,
+    model_name,
+    positive_number,
+    version_number,
+    whole_number,
+)
 from serving.errors import InvalidArgument, NotFound
 from serving.predict_inputs import Array, inputs_from_json, random_inputs
 
@@ -79,8 +85,8 @@ def _parser() -> argparse.ArgumentParser:
         "Without --input_json the request is random data of the signature's shape.",
         allow_abbrev=False,
     )
-    parser.add_argument("model", metavar="MODEL")
-    parser.add_argument("--target", default="localhost:8500", help="default %(default)s")
+    parser.add_argument("model", type=model_name, metavar="MODEL")
+    add_target(parser)
     parser.add_argument(
         "--version", type=version_number, metavar="N", help="the newest available where left out"
     )
@@ -97,5 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seed", type=whole_number(0), default=0, help="of random data (default 0)"
     )
-    parser.add_argument("--timeout_seconds", type=seconds, default=60, help="default %(default)s")
+    parser.add_argument(
+        "--timeout_seconds", type=positive_number, default=60, help="default %(default)s"
+    )
     return parser

@@ -8,6 +8,7 @@ from typing import Any, TextIO
 
 from serving.client import Client
 from serving.clock import NS_PER_SECOND, Clock, SystemClock
+from serving.commands.argument_types import add_target
 from serving.errors import NotFound
 
 _COLUMNS = ("model", "version", "state", "age", "memory MB", "role", "remark")
@@ -164,5 +165,5 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help="all models where left out")
     parser.add_argument("--json", action="store_true", help="all that the server says, as JSON")
-    parser.add_argument("--target", default="localhost:8500", help="default %(default)s")
+    add_target(parser)
     return parser

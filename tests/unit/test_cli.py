@@ -4,6 +4,8 @@ import sys
 import pytest
 
 from serving.cli import COMMANDS, main
+from serving.commands import status
+from serving.commands.argument_types import target
 
 
 def test_cli_help_lists_every_command(capsys: pytest.CaptureFixture[str]):
@@ -19,6 +21,57 @@ def test_cli_without_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]):
 def test_cli_unknown_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]):
     assert main(["sevre"]) == 2
     assert "'sevre' is no command" in capsys.readouterr().err
+
+
+def test_cli_misspelt_command_is_guessed(capsys: pytest.CaptureFixture[str]):
+    assert main(["predct"]) == 2
+    assert capsys.readouterr().err == "millpond: 'predct' is no command; did you mean predict?\n"
+
+
+CLIENT_COMMANDS = [
+    ["status"],
+    ["predict", "m"],
+    ["rollback", "m"],
+    ["promote", "m"],
+    ["allow", "m", "1"],
+    ["capture", "m", "--output=/tmp/x"],
+    ["config", "plan", "f"],
+]
+
+
+@pytest.mark.parametrize("command", CLIENT_COMMANDS, ids=lambda command: command[0])
+@pytest.mark.parametrize(
+    "text", ["", ":", "host", "host:", ":8500", "host:0", "host:99999", "http://host:8500", "unix:"]
+)
+def test_cli_target_that_is_none_is_wrong_usage(
+    command: list[str], text: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main([*command, "--target", text]) == 2
+    assert f"--target: {text!r} is neither HOST:PORT" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["host:8500", "[::1]:1", "unix:/run/m.sock", "dns:///host:8500"])
+def test_target_is_taken_as_it_is(text: str):
+    assert target(text) == text
+
+
+@pytest.mark.parametrize("command", [["predict"], ["rollback"], ["capture", "--output=/tmp/x"]])
+def test_cli_empty_name_of_a_model_is_wrong_usage(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+):
+    assert main([*command, ""]) == 2
+    assert "argument MODEL: the name of the model is empty" in capsys.readouterr().err
+
+
+def test_cli_interrupted_command_ends_quietly(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def interrupted(arguments: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(status, "run", interrupted)
+    assert main(["status"]) == 130
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("command", COMMANDS)

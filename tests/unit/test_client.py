@@ -2,6 +2,7 @@
 
 import io
 import json
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -238,6 +239,17 @@ def test_client_unknown_model_raises_not_found_with_the_servers_message(client: 
         client.model_status("n")
 
 
+def test_client_whose_server_does_not_answer_in_time_says_which_and_how_long():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        target = f"127.0.0.1:{silent.getsockname()[1]}"
+        with (
+            Client(target) as client,
+            pytest.raises(MillpondError, match=f"no answer from {target} in 0.05 s") as raised,
+        ):
+            client.model_status("m", timeout_seconds=0.05)
+    assert raised.value.code == StatusCode.DEADLINE_EXCEEDED
+
+
 def test_client_without_server_raises_unavailable_with_the_target(dead_target: str):
     with Client(dead_target) as client, pytest.raises(Unavailable, match=dead_target):
         client.model_status("m")
@@ -417,8 +429,8 @@ def test_predict_command_random_data_has_the_rows_asked_for(
         (["predict", "m", f"--version={2**63}"], "is no whole number from 0 to"),
         (["predict", "m", "--rows=0"], "--rows: '0' is no whole number of at least 1"),
         (["predict", "m", "--seed=-1"], "--seed: '-1' is no whole number of at least 0"),
-        (["predict", "m", "--timeout_seconds=0"], "'0' is no number of seconds above 0"),
-        (["predict", "m", "--timeout_seconds=nan"], "'nan' is no number of seconds above 0"),
+        (["predict", "m", "--timeout_seconds=0"], "'0' is no number above 0"),
+        (["predict", "m", "--timeout_seconds=nan"], "'nan' is no number above 0"),
         (["allow", "m", "7th"], "VERSION: '7th' is no whole number from 0 to"),
     ],
 )

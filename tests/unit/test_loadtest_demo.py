@@ -5,7 +5,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from loadtest.demo import DemoModel, Report, checked_answer, prepare_model, print_report
+from loadtest.demo import (
+    DemoModel,
+    Report,
+    checked_answer,
+    main,
+    prepare_model,
+    print_report,
+)
 from loadtest.swaps import Swap
 from loadtest.traffic import Answer, Outcome
 from serving.protos import predict_pb2
@@ -104,3 +111,20 @@ def test_prepare_model_after_an_interrupted_demo_takes_version_2_back(tmp_path: 
 
 def test_demo_models_of_different_sizes_are_apart(tmp_path: Path):
     assert DemoModel.below(tmp_path, 10).base_path != DemoModel.below(tmp_path, 11).base_path
+
+
+def test_demo_directory_that_cannot_be_made_exits_one_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "file").touch()
+    assert main([f"--directory={tmp_path / 'file'}"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("demo: ")
+    assert str(tmp_path / "file") in err
+
+
+@pytest.mark.parametrize("argument", ["--rate=0", "--rate=fast", "--rows=0", "--request_rows=-1"])
+def test_demo_number_that_is_none_is_wrong_usage(argument: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit, match="2"):
+        main([argument])
+    assert "number" in capsys.readouterr().err

@@ -24,6 +24,7 @@ def status_of(*arguments: str) -> object:
         (["run", "--target=a:1", "--duration=1"], "--rate --saturation is required"),
         (["run", "--target=a:1", "--rate=1", "--saturation=1", "--duration=1"], "not allowed"),
         (["swap", "--arrivals=late"], "invalid choice: 'late'"),
+        (["null", "--json=/tmp"], "/tmp is a directory; name a file"),
         (["nonsense"], "invalid choice: 'nonsense'"),
         ([], "COMMAND"),
     ],

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -5,6 +6,7 @@ import pytest
 from loadtest import saturation
 from loadtest.ctr_load import CtrLoad
 from loadtest.demo import DemoModel
+from loadtest.plan import Reply
 from loadtest.saturation import at_share_of_saturation, rate_of, saturation_rate
 from serving.errors import Unavailable
 from tests.unit.fakes import FakeClock
@@ -34,8 +36,12 @@ def test_rate_counts_from_the_first_issued_to_the_last_answered():
 
 
 def test_rate_of_a_run_with_failures_is_refused():
-    with pytest.raises(Unavailable, match="1 of 2 requests failed"):
-        rate_of(outcome_of([(0, 1, 5), (0, 2, 3)], codes=[0, 14]))
+    outcome = outcome_of([(0, 1, 5), (0, 2, 3)], codes=[0, 14])
+    replies = (Reply(0, 14, b"no server"),)
+    with pytest.raises(
+        Unavailable, match="1 of 2 requests failed at saturation: 1 x 14: no server"
+    ):
+        rate_of(replace(outcome, replies=replies))
 
 
 def test_setup_without_a_share_stays_as_it_is_and_starts_no_server():

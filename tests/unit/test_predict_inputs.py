@@ -98,3 +98,8 @@ def test_random_inputs_open_dimensions_become_rows_then_one(
 def test_random_inputs_fit_the_dtype(data_type: int):
     signature = Signature({"x": TensorSpec(data_type, (None,))}, {})
     assert random_inputs(signature, 2, seed=0)["x"].shape == (2,)
+
+
+def test_random_inputs_above_what_a_request_takes_are_refused_before_they_are_made():
+    with pytest.raises(InvalidArgument, match=r"1000000000 rows are .* ask for fewer rows"):
+        random_inputs(TWO, 10**9, seed=1)
