@@ -21,16 +21,16 @@ BarsChanged = Callable[[str, frozenset[int]], None]
 FoundVersions = Callable[[str], Collection[int]]
 """The versions of a model that its source finds on disk."""
 
-_log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class Rollback:
 BY_OPERATOR = "operator"
 BY_RULE = "canary"
 BY_SETTINGS = "settings"
 """Who promoted a canary, as the log says it: a person, its figures, or a weight of 0."""
 
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Rollback:
     """What a rollback did: `version` answers now; None: it is being loaded from disk."""
 
     rolled_back: int
@@ -53,7 +53,6 @@ class Succession:
         self._bars_changed = bars_changed
         self._apply_wanted = apply_wanted
 
-        clock: Clock,
     def roll_back(self, name: str, stream: Stream, *, is_cold_allowed: bool) -> Rollback:
         """Bars the version that answers, or the canary, and all above it; see the manager's."""
         canary_version = self._router.routing(name).canary_version
@@ -70,7 +69,14 @@ class Succession:
         known = stream.harnesses.keys() | {item.version for item in stream.wanted}
         barred = frozenset(version for version in known if version >= current)
         self.bar(name, stream, barred)
-        _log.warning("rolled_back", model=name, version=current, to=earlier, barred=sorted(barred))
+        _log.warning(
+            "rolled_back",
+            model=name,
+            version=current,
+            to=earlier,
+            barred=sorted(barred),
+            is_canary=current == canary_version,
+        )
         return Rollback(rolled_back=current, version=earlier)
 
     def _check_cold(self, name: str, stream: Stream, current: int, is_cold_allowed: bool) -> None:
@@ -137,6 +143,7 @@ class Succession:
                 continue
             if wanted.weight == 0:
                 self._router.prove(name, version)
+                _log.info("canary_promoted", model=name, version=version, by=BY_SETTINGS)
             else:
                 self._router.set_canary(name, Canary.of(version, wanted))
             return
@@ -147,7 +154,7 @@ class Succession:
         if version is None:
             return
         if wanted.weight == 0:
-            self.promote(name, by=BY_RULE)
+            self.promote(name, by=BY_SETTINGS)
         else:
             self._router.set_canary(name, Canary.of(version, wanted))
 
@@ -174,12 +181,11 @@ class Succession:
             return
         candidate.gate_ended(verdict)
         if verdict.is_passed:
-            self.promote(name, by=BY_SETTINGS)
+            self.promote(name, by=BY_RULE)
             return
         _log.warning(
             "canary_failed", model=name, version=candidate.id.version, reason=verdict.reason
         )
-                _log.info("canary_promoted", model=name, version=version, by=BY_SETTINGS)
         self.roll_back(name, stream, is_cold_allowed=False)
 
     def _set_barred(self, name: str, stream: Stream, barred: frozenset[int]) -> None:
