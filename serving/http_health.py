@@ -6,7 +6,7 @@ not. A model that is added to a server which serves counts from when it comes; `
 one model alone.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,22 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from serving.errors import NotFound
+from serving.found_versions import Note
 from serving.health import HealthView, why_unavailable
 from serving.http_app import json_response
 
 DRAINING = "the server is draining: it finishes what it has and stops"
 _NO_STORE: Mapping[str, str] = {"Cache-Control": "no-store"}
+
+
+Notes = Callable[[str], Collection[Note]]
+"""What the source of a model has to tell of its base path."""
+
+
+def no_notes(name: str) -> Collection[Note]:
+    """Of a server without sources."""
+    del name
+    return ()
 
 
 @dataclass(frozen=True)
@@ -31,24 +42,24 @@ class Readiness:
     reason_by_model: Mapping[str, str | None]
 
 
-def readiness(view: HealthView) -> Readiness:
+def readiness(view: HealthView, notes: Notes = no_notes) -> Readiness:
     """Of the whole server. Pure."""
-    reasons = {name: why_unavailable(view.statuses.get(name, ())) for name in view.models}
+    reasons = {name: _model_reason(view, name, notes) for name in view.models}
     return Readiness(view.is_serving, _server_reason(view, reasons), reasons)
 
 
-def model_readiness(view: HealthView, name: str) -> Readiness:
+def model_readiness(view: HealthView, name: str, notes: Notes = no_notes) -> Readiness:
     """Of one model. Pure. Raises NotFound where it is not configured."""
     if name not in view.models:
         configured = ", ".join(view.models) or "none"
         raise NotFound(f"model {name!r} is not configured; configured: {configured}")
-    reason = why_unavailable(view.statuses.get(name, ()))
+    reason = _model_reason(view, name, notes)
     server_reason = DRAINING if view.is_draining else None
     return Readiness(view.is_model_serving(name), server_reason, {name: reason})
 
 
-def health_routes(view: Callable[[], HealthView]) -> Sequence[BaseRoute]:
-    """The two routes; `view` is `HealthReporter.view`."""
+def health_routes(view: Callable[[], HealthView], notes: Notes = no_notes) -> Sequence[BaseRoute]:
+    """The two routes; `view` is `HealthReporter.view`, `notes` `ServedModels.notes`."""
 
     async def healthz(request: Request) -> Response:
         del request
@@ -56,7 +67,8 @@ def health_routes(view: Callable[[], HealthView]) -> Sequence[BaseRoute]:
 
     async def readyz(request: Request) -> Response:
         name = request.query_params.get("model")
-        found = readiness(view()) if name is None else model_readiness(view(), name)
+        seen = view()
+        found = readiness(seen, notes) if name is None else model_readiness(seen, name, notes)
         return json_response(readiness_document(found), 200 if found.is_ready else 503)
 
     return [Route("/healthz", healthz), Route("/readyz", readyz)]
@@ -69,6 +81,20 @@ def readiness_document(found: Readiness) -> dict[str, Any]:
         for name, reason in found.reason_by_model.items()
     }
     return {"is_ready": found.is_ready, **_reason(found.reason), "models": models}
+
+
+def _model_reason(view: HealthView, name: str, notes: Notes) -> str | None:
+    versions = view.statuses.get(name, ())
+    reason = why_unavailable(versions)
+    if reason is None or versions:
+        return reason
+    # What lies in the base path and is no version yet. That nothing does is said already.
+    texts = sorted(_note_text(note) for note in notes(name) if note.values)
+    return f"{reason} ({'; '.join(texts)})" if texts else reason
+
+
+def _note_text(note: Note) -> str:
+    return " ".join([note.event, *(f"{key}={value}" for key, value in note.values)])
 
 
 def _server_reason(view: HealthView, reasons: Mapping[str, str | None]) -> str | None:

@@ -16,7 +16,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from serving.config import HttpPort
-from serving.errors import Unavailable
+from serving.errors import InvalidConfig, OperatorError, Unavailable
 from serving.http_connections import ConnectionLimits, connection_class
 
 HTTP_NICE = 10
@@ -32,6 +32,9 @@ JOIN_SECONDS = RESPONSE_SECONDS + 1.0
 
 BACKLOG = 1_024
 """Connections that the kernel holds for a thread that is not scheduled at once."""
+
+# A port that another process has, an address that the machine may get, a resolver that is away.
+_TRANSIENT_ERRNOS = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, socket.EAI_AGAIN})
 
 _WILDCARDS = ("0.0.0.0", "::")
 _log = structlog.get_logger(__name__)
@@ -73,14 +76,14 @@ class HttpServer:
     def start(self) -> None:
         """Binds the port and answers from now on.
 
-        Raises Unavailable where it cannot be bound; where nobody asked for the port, a warning in
-        the log says so instead.
+        Raises what `bind` raises; where nobody asked for the port, a warning in the log says so
+        instead.
         """
         if self._wanted.number is None:
             return
         try:
             sockets = bind(self._host, self._wanted.number)
-        except Unavailable as error:
+        except OperatorError as error:
             if self._wanted.is_required:
                 raise
             _log.warning("http_off", reason=error.message)
@@ -136,7 +139,8 @@ class HttpServer:
 def bind(host: str, port: int) -> list[socket.socket]:
     """Listens on every address of `host`, as gRPC does; port 0 takes a free one, the same for all.
 
-    Both wildcards mean IPv4 and IPv6, where there is IPv6. Raises Unavailable.
+    Both wildcards mean IPv4 and IPv6, where there is IPv6. Raises Unavailable, or InvalidConfig where
+    another start would fail too.
     """
     try:
         listeners = _bind_wildcards(port) if host in _WILDCARDS else _bind_each(host, port)
@@ -146,7 +150,8 @@ def bind(host: str, port: int) -> list[socket.socket]:
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listeners
     except OSError as error:
-        raise Unavailable(
+        error_class = Unavailable if error.errno in _TRANSIENT_ERRNOS else InvalidConfig
+        raise error_class(
             f"cannot listen for HTTP on {host}:{port}: {_reason(error)}; "
             "give another --rest_api_port, or 0 for none"
         ) from error

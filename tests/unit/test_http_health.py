@@ -4,6 +4,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from serving.errors import NotFound, StatusCode
+from serving.found_versions import Note
 from serving.health import HealthReporter, HealthView, why_unavailable
 from serving.http_app import HttpAppSettings, make_http_app
 from serving.http_health import (
@@ -91,6 +92,19 @@ def test_readiness_of_the_server_needs_all_that_are_needed(
 def test_readiness_names_each_model_without_version_and_why() -> None:
     found = readiness(view("mn", status(1, AVAILABLE), status(2, END, "n", health=FAILED)))
     assert found.reason_by_model == {"m": None, "n": "version 2 failed: DATA_LOSS: bad checksum"}
+
+
+def test_readiness_tells_what_lies_in_the_base_path_and_is_no_version() -> None:
+    def notes(name: str) -> list[Note]:
+        incomplete = Note.of("version_incomplete", version=1, reason="no variables")
+        return [Note.of("no_version_in_base_path"), incomplete] if name == "m" else []
+
+    found = readiness(view("mn", status(1, LOADING, "n")), notes)
+    assert found.reason_by_model == {
+        "m": "no version has been found in its base path "
+        "(version_incomplete version=1 reason=no variables)",
+        "n": "version 1 is LOADING",
+    }
 
 
 def test_model_readiness_is_that_of_the_model_alone() -> None:

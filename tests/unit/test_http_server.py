@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import http.client
 import logging
 import os
@@ -18,7 +19,7 @@ from starlette.routing import Route
 from structlog.testing import capture_logs
 
 from serving.config import HttpPort
-from serving.errors import Unavailable
+from serving.errors import InvalidConfig, Unavailable
 from serving.http_app import HttpAppSettings, closes_within, make_http_app
 from serving.http_server import HttpServer, StructlogHandler, bind
 
@@ -189,8 +190,19 @@ def test_bind_port_that_is_taken_names_address_reason_and_remedy() -> None:
 
 
 def test_bind_unknown_host_is_refused() -> None:
-    with pytest.raises(Unavailable, match=r"HTTP on no\.such\.host\.invalid:0: "):
+    with pytest.raises((InvalidConfig, Unavailable), match=r"HTTP on no\.such\.host\.invalid:0: "):
         bind("no.such.host.invalid", 0)
+
+
+def test_bind_port_that_this_user_may_not_have_is_wrong_usage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*arguments: object, **options: object) -> socket.socket:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket, "create_server", refuse)
+    with pytest.raises(InvalidConfig, match=r"127\.0\.0\.1:80: Permission denied"):
+        bind("127.0.0.1", 80)
 
 
 def test_bind_listens_without_waiting_for_acknowledgements() -> None:

@@ -33,7 +33,8 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(3 if behaviour == "bad end" el
 if behaviour == "deaf":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if behaviour != "mute":
-    log("listening", port=int(os.environ.get("PORT", "4711")))
+    http_port = int(os.environ["HTTP_PORT"]) if "HTTP_PORT" in os.environ else None
+    log("listening", port=int(os.environ.get("PORT", "4711")), http_port=http_port)
 sys.stdin.buffer.read()
 """
 
@@ -98,6 +99,25 @@ def test_model_server_listens_until_the_end_of_with(command: list[str], tmp_path
         assert is_running(process_id)
         assert (server.port, server.target) == (4711, "127.0.0.1:4711")
     assert not is_running(process_id)
+
+
+def test_model_server_url_is_where_http_listens(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HTTP_PORT", "4712")
+    server = ModelServer(base_path=tmp_path, command=command)
+    with pytest.raises(FailedPrecondition, match="not started"):
+        _ = server.url
+    with server:
+        assert server.url == "http://127.0.0.1:4712"
+
+
+def test_model_server_without_http_has_no_url(command: list[str], tmp_path: Path):
+    with (
+        ModelServer(base_path=tmp_path, command=command) as server,
+        pytest.raises(FailedPrecondition, match="--rest_api_port=0"),
+    ):
+        _ = server.url
 
 
 def test_model_server_passes_flags_as_text(command: list[str], tmp_path: Path):
