@@ -1,13 +1,9 @@
 """The manager beyond load and unload: policies, the previous version, rollback, canary, labels."""
 
 from concurrent.futures import Future
-from itertools import pairwise
 from typing import TypeVar
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from serving.errors import DoesNotFitBeside, FailedPrecondition, NotFound
 from serving.harness import RetryPolicy
@@ -17,13 +13,12 @@ from serving.servable import (
     END,
     LOADING,
     START,
-    TRANSITIONS,
     Routing,
     ServableId,
     ServableState,
 )
-from tests.unit.fakes import FakeStatistics, StatusError, permanent, transient
-from tests.unit.test_manager import RETRY_SECONDS, World, aspired
+from tests.unit.fakes import FakeStatistics, StatusError, permanent
+from tests.unit.test_manager import World, aspired
 
 KEEP = ModelSettings(keep_previous_seconds=300)
 CANARY = ModelSettings(canary=CanarySettings(weight=0.1, header="user"))
@@ -685,155 +680,3 @@ def test_version_zero_is_a_version() -> None:
     status = world.manager.stream_status("m")
     assert status is not None
     assert status.default_version == 0
-
-
-# --- Any sequence of events -----------------------------------------------------------------------
-
-VERSIONS = st.integers(1, 4)
-LABELS = st.dictionaries(st.sampled_from(["stable", "next"]), VERSIONS, max_size=2)
-SETTINGS = st.builds(
-    ModelSettings,
-    aspired_version_policy=st.sampled_from([PolicyName.AVAILABILITY, PolicyName.AUTO]),
-    keep_previous_seconds=st.sampled_from([0.0, 30.0]),
-    canary=st.builds(CanarySettings, weight=st.sampled_from([0.0, 0.1])),
-)
-
-
-class LifeMachine(RuleBasedStateMachine):
-    """Drops, removals, failures, rollbacks, canaries, labels and settings, in any order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.world = World()
-        self.on_disk: set[int] = set()
-        self.world.on_disk = self.on_disk
-        self.labels: dict[str, int] = {}
-        self.served_before = False
-
-    def aspire_latest(self) -> None:
-        """As a source does whose selection is the latest version that is not barred."""
-        barred = self.world.bars.get("m", frozenset())
-        found = sorted(self.on_disk - barred)
-        if found:
-            self.world.manager.set_aspired("m", aspired(found[-1]))
-
-    @rule(version=VERSIONS)
-    def drop(self, version: int) -> None:
-        self.on_disk.add(version)
-        self.aspire_latest()
-
-    @precondition(lambda self: len(self.on_disk) > 1)
-    @rule(version=VERSIONS)
-    def remove(self, version: int) -> None:
-        if self.on_disk != {version}:
-            self.on_disk.discard(version)
-        self.aspire_latest()
-
-    @rule(model_settings=SETTINGS)
-    def change_settings(self, model_settings: ModelSettings) -> None:
-        self.world.manager.set_settings("m", model_settings)
-
-    @rule(labels=LABELS)
-    def move_labels(self, labels: dict[str, int]) -> None:
-        self.labels = labels
-        self.world.router.set_labels("m", labels)
-
-    @rule(is_cold_allowed=st.booleans())
-    def roll_back(self, is_cold_allowed: bool) -> None:
-        self.world.manager.rollback("m", is_cold_allowed=is_cold_allowed)
-
-    @rule()
-    def promote(self) -> None:
-        self.world.manager.promote("m")
-
-    @rule(version=VERSIONS)
-    def allow(self, version: int) -> None:
-        self.world.manager.allow("m", version)
-
-    @rule(
-        version=VERSIONS,
-        failures=st.lists(st.sampled_from([transient, permanent]), max_size=2),
-    )
-    def fail(self, version: int, failures: list[type]) -> None:
-        self.world.fail(version, *[make() for make in failures])
-
-    @rule()
-    def tick(self) -> None:
-        self.world.manager.tick()
-        self.aspire_latest()
-
-    @rule()
-    def load(self) -> None:
-        self.world.loaders.run_one()
-
-    @rule()
-    def unload(self) -> None:
-        self.world.unloaders.run_one()
-
-    @rule(seconds=st.sampled_from([1, 30, RETRY_SECONDS]))
-    def time_passes(self, seconds: int) -> None:
-        self.world.clock.advance(seconds)
-
-    @rule()
-    def rest(self) -> None:
-        """Whatever has happened, without anything new the manager comes to rest."""
-        for _ in range(3):
-            self.world.manager.tick()
-        assert self.world.manager.next_due_seconds() != 0
-
-    @invariant()
-    def every_move_is_in_the_table(self) -> None:
-        for states in self.world.history.values():
-            for old, new in pairwise(states):
-                assert new in TRANSITIONS[old] or (old, new) == (END, START)
-
-    @invariant()
-    def once_it_serves_it_goes_on_serving(self) -> None:
-        published = self.world.serving_map.versions("m")
-        assert published or not self.served_before
-        self.served_before = self.served_before or bool(published)
-
-    @invariant()
-    def routing_leads_to_published_versions(self) -> None:
-        published = set(self.world.serving_map.versions("m"))
-        seen = routing(self.world)
-        assert set(seen.labels.values()) <= published
-        assert seen.default_version is None or seen.default_version in published
-        if seen.canary_version is not None:
-            assert seen.canary_version in published
-            assert seen.default_version not in (None, seen.canary_version)
-
-    @invariant()
-    def no_label_is_lost_whose_version_serves(self) -> None:
-        published = set(self.world.serving_map.versions("m"))
-        retiring = {
-            version
-            for version, state in self.world.states().items()
-            if state is ServableState.UNLOADING
-        }
-        for label, version in self.labels.items():
-            if version in published - retiring:
-                assert self.world.router.labels("m")[label] == version
-
-    @invariant()
-    def no_more_versions_are_ready_than_somebody_wants(self) -> None:
-        ready = [version for version, state in self.world.states().items() if state is AVAILABLE]
-        # One aspired, one as cover or kept or a canary's partner, one for each label, and one that a
-        # label has just left or a load has just made: what the next tick unloads.
-        assert len(ready) <= 3 + len(self.labels)
-
-    def teardown(self) -> None:
-        """Everything ends, and nothing is left."""
-        self.world.router.set_labels("m", {})
-        self.world.manager.set_aspired("m", ())
-        self.world.manager.tick()
-        while self.world.loaders.tasks or self.world.unloaders.tasks:
-            self.world.run_loads()
-            self.world.run_unloads()
-        assert set(self.world.states().values()) <= {END}
-        assert not self.world.serving_map.published
-        assert all(servable.is_destroyed for servable in self.world.loading.servables)
-
-
-TestLifeMachine = LifeMachine.TestCase
-TestLifeMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -1,0 +1,426 @@
+"""Any sequence of drops, failures, rollbacks and changes: what holds of a model's versions after each."""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+)
+
+from serving.clock import NS_PER_SECOND
+from serving.errors import DoesNotFitBeside, MillpondError
+from serving.model_settings import CanarySettings, ModelSettings, PolicyName
+from serving.servable import (
+    AVAILABLE,
+    END,
+    LOADING,
+    START,
+    TRANSITIONS,
+    UNLOADING,
+    AspiredVersion,
+    Routing,
+    ServableState,
+    ServableStatus,
+)
+from serving.version_selection import All, Latest, Specific, VersionSelection, select_unbarred
+from tests.unit.fakes import FakeServable, FakeStatistics, permanent, transient
+from tests.unit.test_manager import RETRY_SECONDS, World
+
+VERSIONS = st.integers(1, 4)
+LABELS = st.dictionaries(st.sampled_from(["stable", "next"]), VERSIONS, max_size=2)
+SELECTIONS: st.SearchStrategy[VersionSelection] = st.one_of(
+    st.just(Latest(1)),
+    st.just(Latest(2)),
+    st.just(All()),
+    st.builds(Specific, st.frozensets(VERSIONS, max_size=2)),
+)
+SETTINGS = st.builds(
+    ModelSettings,
+    aspired_version_policy=st.sampled_from(PolicyName),
+    keep_previous_seconds=st.sampled_from([0.0, 30.0]),
+    canary=st.builds(
+        CanarySettings,
+        weight=st.sampled_from([0.0, 0.1]),
+        request_count=st.sampled_from([0, 100]),
+    ),
+)
+Failures = list[Callable[[], MillpondError]]
+# Of the first loads after a drop: none most often, transient ones up to more than there are retries.
+FAILURES: st.SearchStrategy[Failures] = st.one_of(
+    st.just([]),
+    st.just([permanent]),
+    st.lists(st.sampled_from([transient, permanent]), max_size=4),
+)
+JITTER_SECONDS = 60
+# Versions that fit beside each other; the last is more than there are.
+CAPACITIES = st.sampled_from([1, 2, 9])
+# More than all loads of all versions can want one after another, retries included.
+REST_ROUND_COUNT = 15
+
+
+class DiskAndPolicy:
+    """A model's disk, its selection and its memory, as the server's other parts stand for them.
+
+    Aspires as a `FileSystemSource` does: what is selected of what is found and not barred; an empty
+    disk or a version that is missing empties nothing, only a selection of nothing does.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.found_at_ns: dict[int, int] = {}
+        self.selection: VersionSelection = Latest(1)
+        self.settings = ModelSettings()
+        self.capacity = 9
+        # Since they were aspired: versions that did not fit beside the others.
+        self.refused: set[int] = set()
+        self._aspired: tuple[AspiredVersion, ...] = ()
+        world.loading.during = self._take_memory
+
+    @property
+    def barred(self) -> frozenset[int]:
+        """The versions that the source was told to leave out."""
+        return self.world.bars.get("m", frozenset())
+
+    def found(self, version: int) -> AspiredVersion:
+        return AspiredVersion(
+            version=version, directory=f"/m/{version}", found_at_ns=self.found_at_ns[version]
+        )
+
+    def aspire(self) -> None:
+        """As after a poll, or where selection or bars are other ones: only a change is told."""
+        self.world.on_disk = set(self.found_at_ns)
+        selected = select_unbarred(self.selection, self.found_at_ns, self.barred).versions
+        aspired = tuple(self.found(version) for version in selected)
+        is_kept = not aspired and self.selection != Specific(frozenset())
+        if aspired == self._aspired or is_kept:
+            return
+        self._aspired = aspired
+        self.refused.intersection_update(selected)
+        self.world.manager.set_aspired("m", aspired)
+
+    def resident(self) -> list[FakeServable]:
+        return [item for item in self.world.loading.servables if not item.is_destroyed]
+
+    def _take_memory(self) -> None:
+        version = self.world.loading.loads[-1].version
+        if len(self.resident()) >= self.capacity:
+            self.refused.add(version)
+            raise DoesNotFitBeside(f"m/{version} beside {[item.id for item in self.resident()]}")
+
+
+class Judge:
+    """Looks at every move as it is made. `faults`: those that no policy allows.
+
+    A listener that raises is only logged, so that what it finds is kept here for an invariant.
+    """
+
+    def __init__(self, disk: DiskAndPolicy, jitter_seconds: float) -> None:
+        self.faults: list[str] = []
+        self._disk = disk
+        self._world = disk.world
+        self._jitter_seconds = jitter_seconds
+        self._states: dict[int, ServableState] = {}
+        self._started_at_ns: dict[int, int] = {}
+        self._world.monitor.add_listener(self._moved)
+
+    @property
+    def aspired(self) -> set[int]:
+        """What is aspired after bars, as the manager has it by now."""
+        stream = self._world.manager._streams.get("m")
+        return set(stream.aspired) if stream else set()
+
+    def named(self) -> set[int]:
+        """Those that stay because a label leads to them, or for a canary."""
+        seen = self._world.router.routing("m")
+        pair = (seen.canary_version, seen.default_version) if seen.canary_version else ()
+        return {version for version in (*seen.labels.values(), *pair) if version is not None}
+
+    def in_state(self, *states: ServableState) -> set[int]:
+        return {version for version, state in self._states.items() if state in states}
+
+    def surplus(self, *states: ServableState) -> set[int]:
+        """Versions in one of `states` that are there for nobody's sake."""
+        return self.in_state(*states) - self.aspired - self.named()
+
+    def _moved(self, status: ServableStatus) -> None:
+        version, before = status.id.version, self._states.get(status.id.version)
+        self._states[version] = status.state
+        if status.state is START:
+            self._started_at_ns[version] = self._world.clock.now_ns()
+        elif status.state is UNLOADING:
+            self._judge_unload(version)
+        elif (before, status.state) == (START, LOADING):
+            self._judge_load(version)
+
+    def _fault(self, what: str) -> None:
+        policy = self._disk.settings.aspired_version_policy.value
+        self.faults.append(
+            f"{what} (policy {policy}, aspired {self.aspired}, {dict(self._states)})"
+        )
+
+    def _judge_unload(self, version: int) -> None:
+        """The last version that serves goes only for one that will serve, by a policy that says so."""
+        if version in self.aspired:
+            self._fault(f"{version} is unloaded though it is aspired")
+        if self.in_state(AVAILABLE) or not self.aspired:
+            return
+        policy = self._disk.settings.aspired_version_policy
+        if policy is PolicyName.AVAILABILITY:
+            self._fault(f"{version} is unloaded and nothing else serves")
+        if policy is PolicyName.AUTO and not self._disk.refused & self.aspired:
+            self._fault(f"{version} is unloaded for one that was never refused")
+        if not self.in_state(START, LOADING) & self.aspired:
+            self._fault(f"{version} is unloaded for nothing that could serve")
+
+    def _judge_load(self, version: int) -> None:
+        """A load begins only where the policy has memory for it beside what is there."""
+        if self._disk.settings.aspired_version_policy is PolicyName.RESOURCE:
+            if surplus := self.surplus(AVAILABLE, UNLOADING):
+                self._fault(f"{version} is loaded beside {surplus}")
+        elif len(surplus := self.surplus(AVAILABLE)) > 1:
+            self._fault(f"{version} is loaded beside more than one cover: {surplus}")
+        if version in self._disk.barred and not self.aspired <= self._disk.barred:
+            self._fault(f"{version} is loaded though it was rolled back")
+        self._judge_jitter(version)
+
+    def _judge_jitter(self, version: int) -> None:
+        waited_ns = self._world.clock.now_ns() - self._started_at_ns[version]
+        # `World` draws a half of it.
+        is_due = waited_ns >= self._jitter_seconds / 2 * NS_PER_SECOND
+        if self.in_state(AVAILABLE) and not is_due:
+            self._fault(
+                f"{version} is loaded {waited_ns} ns after it was found, in step with others"
+            )
+
+
+class LifeMachine(RuleBasedStateMachine):
+    """One model. Each rule is what a person, a disk, a thread or the clock may do next."""
+
+    @initialize(is_jittered=st.booleans(), capacity=CAPACITIES, model_settings=SETTINGS)
+    def begin(self, is_jittered: bool, capacity: int, model_settings: ModelSettings) -> None:
+        jitter_seconds = JITTER_SECONDS if is_jittered else 0
+        self.world = World(load_jitter_seconds=jitter_seconds)
+        # A bug in the control thread is logged and survived; here it should be seen.
+        self.world.manager._guarded = lambda call: call()  # type: ignore[method-assign]
+        self.disk = DiskAndPolicy(self.world)
+        self.judge = Judge(self.disk, jitter_seconds)
+        self.disk.capacity = capacity
+        self.labels: Mapping[str, int] = {}
+        self.effective_labels: Mapping[str, int] = {}
+        self.answers: list[Future[Any]] = []
+        self.change_settings(model_settings)
+
+    # --- The disk and people ----------------------------------------------------------------------
+
+    @rule(version=VERSIONS, failures=FAILURES, is_done=st.booleans())
+    def drop(self, version: int, failures: Failures, is_done: bool) -> None:
+        """A version comes, or its files are replaced; its first loads fail with `failures`."""
+        self.disk.found_at_ns[version] = self.world.clock.now_ns()
+        self.world.fail(version, *[make() for make in failures])
+        self.disk.aspire()
+        if is_done:
+            self.work()
+
+    @rule(version=VERSIONS)
+    def remove(self, version: int) -> None:
+        """The last one too."""
+        self.disk.found_at_ns.pop(version, None)
+        self.disk.aspire()
+
+    @rule(selection=SELECTIONS, is_done=st.booleans())
+    def select(self, selection: VersionSelection, is_done: bool) -> None:
+        self.disk.selection = selection
+        self.disk.aspire()
+        if is_done:
+            self.work()
+
+    @rule(model_settings=SETTINGS)
+    def change_settings(self, model_settings: ModelSettings) -> None:
+        self.disk.settings = model_settings
+        self.world.manager.set_settings("m", model_settings)
+
+    @rule(labels=LABELS)
+    def move_labels(self, labels: dict[str, int]) -> None:
+        self.labels = labels
+        self.world.router.set_labels("m", labels)
+
+    @rule(is_cold_allowed=st.booleans())
+    def roll_back(self, is_cold_allowed: bool) -> None:
+        self.answers.append(self.world.manager.rollback("m", is_cold_allowed=is_cold_allowed))
+
+    @rule()
+    def promote(self) -> None:
+        self.answers.append(self.world.manager.promote("m"))
+
+    @rule(version=VERSIONS)
+    def allow(self, version: int) -> None:
+        self.answers.append(self.world.manager.allow("m", version))
+
+    # --- What goes wrong, and what requests do ----------------------------------------------------
+
+    @rule(capacity=CAPACITIES)
+    def change_memory(self, capacity: int) -> None:
+        self.disk.capacity = capacity
+
+    @rule(version=VERSIONS)
+    def hold(self, version: int) -> None:
+        """A request that is slow: its version cannot be freed."""
+        for servable in self.world.serving_map.published.values():
+            if servable.id.version == version:
+                servable.handle_count = 1
+
+    @rule()
+    def let_go(self) -> None:
+        for servable in self.world.loading.servables:
+            servable.handle_count = 0
+
+    @rule(version=VERSIONS, failed_count=st.sampled_from([0, 150]))
+    def answer_requests(self, version: int, failed_count: int) -> None:
+        """By which a canary is judged."""
+        for servable in self.world.serving_map.published.values():
+            if servable.id.version == version:
+                servable.figures = FakeStatistics(request_count=200, failed_count=failed_count)
+
+    # --- The server's threads and the clock -------------------------------------------------------
+
+    @rule()
+    def tick(self) -> None:
+        self.world.manager.tick()
+        self.no_more_are_ready_than_the_policy_allows()
+        # What was barred meanwhile is left out.
+        self.disk.aspire()
+
+    @rule()
+    def load(self) -> None:
+        self.world.loaders.run_one()
+
+    @rule()
+    def unload(self) -> None:
+        self.world.unloaders.run_one()
+
+    @rule(seconds=st.sampled_from([1, 30, RETRY_SECONDS]))
+    def time_passes(self, seconds: int) -> None:
+        self.world.clock.advance(seconds)
+
+    @rule()
+    def work(self) -> None:
+        """Everything that can be done now: most of what is worth seeing comes after it."""
+        for _ in range(3):
+            self.tick()
+            self.world.loaders.run_all()
+            for _ in range(len(self.world.unloaders.tasks)):
+                self.world.unloaders.run_one()
+        self.tick()
+
+    @rule()
+    def rest(self) -> None:
+        """Whatever has happened: once nothing fails any more, what is wanted serves."""
+        self.world.loading.failures.clear()
+        self.let_go()
+        for _ in range(REST_ROUND_COUNT):
+            self.work()
+            self.world.clock.advance(RETRY_SECONDS)
+        self.work()
+        assert not self.world.loaders.tasks
+        assert not self.world.unloaders.tasks
+        self.what_is_wanted_serves()
+
+    def what_is_wanted_serves(self) -> None:
+        states, aspired = self.world.states(), self.judge.aspired
+        # Those that have failed wait for other files, and those that do not fit for memory.
+        waiting = {version for version in aspired if states[version] is not AVAILABLE}
+        assert all(states[version] is END or version in self.disk.refused for version in waiting), (
+            f"{waiting} of {aspired} neither serve nor have failed: {states}"
+        )
+        resident = {version for version, state in states.items() if state is not END}
+        # What was barred, by a person or for failing after room was made for it, is not tried again.
+        if waiting & self.disk.refused - self.disk.barred:
+            is_full = len(self.disk.resident()) >= self.disk.capacity
+            assert is_full, f"{waiting} would fit: {resident} of {self.disk.capacity}"
+        if aspired and not self.judge.in_state(AVAILABLE):
+            assert all(states[version] is END for version in aspired)
+
+    # --- What always holds ------------------------------------------------------------------------
+
+    def no_more_are_ready_than_the_policy_allows(self) -> None:
+        """After a tick: beside what somebody names, one as cover or kept, and none by `resource`."""
+        surplus = self.judge.surplus(AVAILABLE)
+        policy = self.disk.settings.aspired_version_policy
+        is_kept = self.disk.settings.keep_previous_seconds > 0
+        is_cover = not self.judge.in_state(AVAILABLE) & self.judge.aspired
+        is_allowed = policy is not PolicyName.RESOURCE and (is_kept or is_cover)
+        has_hope = self.judge.in_state(START, LOADING) & self.judge.aspired
+        assert len(surplus) <= (1 if is_allowed or not has_hope else 0), surplus
+        if not self.judge.aspired:
+            assert not self.judge.in_state(AVAILABLE)
+
+    @invariant()
+    def every_move_is_in_the_table(self) -> None:
+        for states in self.world.history.values():
+            for old, new in pairwise(states):
+                assert new in TRANSITIONS[old] or (old, new) == (END, START)
+
+    @invariant()
+    def every_move_is_allowed_by_the_policy(self) -> None:
+        assert not self.judge.faults, self.judge.faults[0]
+
+    @invariant()
+    def answers_are_for_whoever_asked(self) -> None:
+        for answer in self.answers:
+            if answer.done() and (error := answer.exception()) is not None:
+                assert isinstance(error, MillpondError), error
+
+    @invariant()
+    def routing_leads_to_published_versions(self) -> None:
+        published = set(self.world.serving_map.versions("m"))
+        seen = self.world.serving_map.routings.get("m", Routing())
+        assert set(seen.labels.values()) <= published
+        assert seen.default_version is None or seen.default_version in published
+        if seen.canary_version is not None:
+            assert seen.canary_version in published - self.disk.barred
+            assert seen.default_version not in (None, seen.canary_version)
+
+    @invariant()
+    def what_was_rolled_back_does_not_answer(self) -> None:
+        published = set(self.world.serving_map.versions("m")) - self.judge.in_state(UNLOADING)
+        if published - self.disk.barred:
+            assert self.world.router.answering("m") not in self.disk.barred
+
+    @invariant()
+    def no_label_is_lost(self) -> None:
+        """A label leads to its version as soon as that serves, and always to the one before till then.
+
+        Only an operator who wants no version at all takes it from one that serves.
+        """
+        serving = set(self.world.serving_map.versions("m")) - self.judge.in_state(UNLOADING)
+        now = dict(self.world.router.labels("m"))
+        for label, version in self.labels.items():
+            if version in serving:
+                assert now[label] == version
+            elif label in self.effective_labels and self.judge.aspired:
+                assert label in now, f"{label} led to {self.effective_labels[label]}"
+        self.effective_labels = now
+
+    def teardown(self) -> None:
+        """Everything ends, and nothing is left."""
+        if not hasattr(self, "world"):
+            return
+        self.let_go()
+        self.world.router.set_labels("m", {})
+        self.world.manager.set_aspired("m", ())
+        self.world.manager.tick()
+        self.world.run_all()
+        assert set(self.world.states().values()) <= {END}
+        assert not self.world.serving_map.published
+        assert all(servable.is_destroyed for servable in self.world.loading.servables)
+
+
+TestLifeMachine = LifeMachine.TestCase
+TestLifeMachine.settings = settings(max_examples=400, stateful_step_count=30, deadline=None)
