@@ -33,6 +33,9 @@ Array = npt.NDArray[Any]
 # What grpcio says where it gives up itself.
 _DEADLINE_MESSAGE = "Deadline Exceeded"
 
+# What servers of gRPC, in C++ and in Python, say of a method that they do not have.
+_NO_METHOD_MESSAGES = frozenset({"", "Method not found!"})
+
 # Models take and give large tensors; the server has its own limit.
 _CHANNEL_OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
@@ -252,6 +255,11 @@ class Client:
         message = call.details()
         if message == _DEADLINE_MESSAGE:
             message = f"no answer from {self._target} in {timeout_seconds:g} s"
+        elif call.code() == grpc.StatusCode.UNIMPLEMENTED and message in _NO_METHOD_MESSAGES:
+            message = (
+                f"the server at {self._target} does not know this call; "
+                "is it Millpond's, and as new as this command?"
+            )
         return from_status(call.code().value[0], message)
 
 

@@ -25,6 +25,7 @@ from serving.errors import (
     NotFound,
     StatusCode,
     Unavailable,
+    Unimplemented,
 )
 from serving.found_versions import Note
 from serving.protos import (
@@ -248,6 +249,23 @@ def test_client_whose_server_does_not_answer_in_time_says_which_and_how_long():
         ):
             client.model_status("m", timeout_seconds=0.05)
     assert raised.value.code == StatusCode.DEADLINE_EXCEEDED
+
+
+@pytest.mark.parametrize("message", ["", "Method not found!"])
+def test_client_of_a_server_without_the_method_says_that_it_may_not_be_millponds(message: str):
+    class WithoutMethods(grpc.GenericRpcHandler):
+        def service(self, call_details: grpc.HandlerCallDetails) -> Any:
+            return grpc.unary_unary_rpc_method_handler(
+                lambda request, context: context.abort(grpc.StatusCode.UNIMPLEMENTED, message)
+            )
+
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_generic_rpc_handlers((WithoutMethods(),))
+    target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    with Client(target) as client, pytest.raises(Unimplemented, match=f"{target} does not know"):
+        client.describe_models()
+    server.stop(None)
 
 
 def test_client_without_server_raises_unavailable_with_the_target(dead_target: str):
