@@ -5,9 +5,11 @@ keys `event`, `level`, `timestamp` (UTC, ISO 8601) and the values; lines of Tens
 are no JSON, may stand between them.
 """
 
+import io
 import logging
 import sys
-from typing import TextIO
+from contextlib import suppress
+from typing import TextIO, cast
 
 import structlog
 from structlog.typing import Processor
@@ -30,9 +32,27 @@ def configure_logs(log_format: str, stream: TextIO | None = None) -> None:
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         # Writes a line with one call, so that lines of several threads do not run into each other.
-        logger_factory=structlog.WriteLoggerFactory(file=stream),
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _LossyStream(stream))),
         cache_logger_on_first_use=True,
     )
+
+
+class _LossyStream(io.TextIOBase):
+    """Loses what its stream does not take: a reader that has gone away, or a full disk, must stop
+    neither a load nor the server.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
 
 
 def _human(stream: TextIO) -> list[Processor]:

@@ -55,3 +55,20 @@ def test_logs_human_names_event_and_values():
     structlog.get_logger().info("ready", port=8500)
     assert "ready" in stream.getvalue()
     assert "port=8500" in stream.getvalue()
+
+
+@pytest.mark.parametrize("method", ["write", "flush"])
+def test_logs_that_nobody_takes_are_lost_and_raise_nothing(
+    method: str, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*arguments: object) -> int:
+        raise BrokenPipeError
+
+    stream = io.StringIO()
+    configure_logs("json", stream)
+    log = structlog.get_logger()
+    with monkeypatch.context() as broken:
+        broken.setattr(stream, method, refuse)
+        log.info("lost")
+    log.info("kept")
+    assert stream.getvalue().splitlines()[-1].count("kept") == 1
