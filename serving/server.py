@@ -21,7 +21,13 @@ from serving.data_plane import DataPlane, native_module
 from serving.health import HealthReporter
 from serving.http_health import health_routes
 from serving.model_loaders import ModelLoaders
+from serving.monitoring.collector import MetricsExposition
+from serving.monitoring.metrics_routes import metrics_routes
+from serving.monitoring.page_data import PageData, page_sources
+from serving.monitoring.page_routes import page_routes
 from serving.monitoring.request_statistics import RequestStatistics
+from serving.monitoring.server_sources import server_sources
+from serving.monitoring.swap_routes import swap_routes
 from serving.rare_calls import RareCallThreads
 from serving.request_cores import pin_always
 from serving.router import Router
@@ -134,7 +140,32 @@ class Server:
             self._grpc.set_health,
             self._grpc.remove_health,
         )
-        self._http = parts.make_http_server(config, [*health_routes(self._health.view)])
+        self._swaps = parts.make_swap_timeline(
+            *(self._request_statistics, self._monitor, router, self._slab_pool, clock)
+        )
+        self._monitor.add_listener(self._swaps.on_status)
+        metrics = server_sources(
+            *(plane, self._request_statistics),
+            monitor=self._monitor,
+            servable=self._manager.servable,
+            router=router,
+            base_path=self._models.base_path,
+            slab_pool=self._slab_pool,
+            reservoirs=reservoirs,
+            swap_counts=self._swaps.counts,
+            clock=clock,
+        )
+        self._http = parts.make_http_server(
+            config,
+            [
+                *health_routes(self._health.view, self._models.notes),
+                *metrics_routes(MetricsExposition(metrics)),
+                *swap_routes(self._swaps),
+                *page_routes(
+                    PageData(page_sources(metrics, self._swaps.records), clock, millpond_version())
+                ),
+            ],
+        )
         self._monitor.add_listener(self._on_state_change)
 
     @property
@@ -199,6 +230,7 @@ class Server:
             self._patience.start()
         if self._capture is not None:
             self._capture.start()
+        self._swaps.start()
         self._manager.start()
         if self._watcher is not None:
             self._watcher.start()
@@ -233,6 +265,7 @@ class Server:
         if self._capture is not None:
             is_over.append(self._capture.stop(CAPTURE_TIMEOUT_SECONDS))
         is_over.append(self._http.join())
+        self._swaps.stop()
         self._pace.stop()
         self._request_statistics.stop()
         if self._patience is not None:

@@ -54,7 +54,7 @@ REQUEST_LATENCY = MetricFamily(
     unit="seconds",
     labels=(*_METHOD_LABELS, "code"),
     help="From when a request thread takes a request from gRPC to its reply's bytes, failures and expired "
-    "deadlines included. Edges a quarter apart, from 10 microseconds to 10 seconds.",
+    "deadlines included. Edges a quarter apart, from 5 microseconds to 10 seconds.",
 )
 REQUEST_LATENCY_QUANTILES = MetricFamily(
     name="serving_request_latency_quantile_seconds",

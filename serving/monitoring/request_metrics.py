@@ -11,11 +11,12 @@ from serving.monitoring.metric_samples import Samples, edge_labels
 from serving.monitoring.native_histogram import EDGES_NS, native_histogram
 from serving.monitoring.request_statistics import PHASES, LatencyFigures, MethodStatistics
 
-# A quarter apart, ten to a decade, as round as can be (the preferred numbers R10): 62 buckets with
-# the infinite one, so 64 series for each method of a version and code that occurred. Below 10 µs no
-# request is answered, and above 10 s a client has gone.
+# A quarter apart, ten to a decade, as round as can be (the preferred numbers R10): 65 buckets with
+# the infinite one, so 67 series for each method of a version and code that occurred. A request of
+# the smallest models takes 6 µs, and after 10 s a client has gone.
 _STEPS = (100, 125, 160, 200, 250, 315, 400, 500, 630, 800)
 LATENCY_EDGES_NS = (
+    *(5_000, 6_300, 8_000),
     *(step * 10**power for power in range(2, 8) for step in _STEPS),
     10 * NS_PER_SECOND,
 )

@@ -1,0 +1,130 @@
+"""A real Prometheus server that scrapes what a test tells it to."""
+
+import json
+import socket
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+from tests.integration.clients import wait_until
+from tests.unit.promtool import tool
+
+SCRAPE_SECONDS = 0.5
+_START_SECONDS = 30
+_STOP_SECONDS = 20
+# No proxy: it is on this machine.
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One series of an instant vector."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+class Prometheus:
+    """A running server. `query` raises what HTTP raises where the expression is wrong."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def query(self, expression: str) -> list[Sample]:
+        """An instant vector, now."""
+        found = self._get("/api/v1/query", {"query": expression})
+        return [
+            Sample(labels=result["metric"], value=float(result["value"][1]))
+            for result in found["data"]["result"]
+        ]
+
+    def value(self, expression: str) -> float:
+        """The one value that the expression has."""
+        samples = self.query(expression)
+        assert len(samples) == 1, (expression, samples)
+        return samples[0].value
+
+    def wait_for(
+        self, expression: str, is_reached: Callable[[list[Sample]], object], seconds: float = 20
+    ) -> list[Sample]:
+        """Asks until it is so."""
+        samples: list[Sample] = []
+
+        def has_reached() -> object:
+            samples[:] = self.query(expression)
+            return is_reached(samples)
+
+        wait_until(has_reached, expression, seconds)
+        return samples
+
+    def is_ready(self) -> bool:
+        try:
+            with _opener.open(f"{self.url}/-/ready", timeout=5) as response:
+                return bool(response.status == 200)
+        except (URLError, OSError):
+            return False
+
+    def _get(self, path: str, parameters: Mapping[str, str]) -> Any:
+        url = f"{self.url}{path}?{urllib.parse.urlencode(parameters)}"
+        with _opener.open(url, timeout=10) as response:
+            return json.load(response)
+
+
+@contextmanager
+def running_prometheus(
+    directory: Path, target_url: str, *, rule_files: Sequence[Path] = ()
+) -> Iterator[Prometheus]:
+    """Scrapes `target_url` every SCRAPE_SECONDS; its files are in `directory`."""
+    config = {
+        "global": {
+            "scrape_interval": f"{round(SCRAPE_SECONDS * 1_000)}ms",
+            "evaluation_interval": f"{round(SCRAPE_SECONDS * 1_000)}ms",
+        },
+        "rule_files": [str(path) for path in rule_files],
+        "scrape_configs": [
+            {
+                "job_name": "millpond",
+                "metrics_path": urllib.parse.urlsplit(target_url).path,
+                "static_configs": [{"targets": [urllib.parse.urlsplit(target_url).netloc]}],
+            }
+        ],
+    }
+    # JSON is YAML.
+    (directory / "prometheus.yml").write_text(json.dumps(config))
+    prometheus = Prometheus(f"http://127.0.0.1:{_free_port()}")
+    with (directory / "prometheus.log").open("w") as log:
+        process = subprocess.Popen(
+            [
+                tool("prometheus"),
+                f"--config.file={directory / 'prometheus.yml'}",
+                f"--storage.tsdb.path={directory / 'tsdb'}",
+                f"--web.listen-address={prometheus.url.removeprefix('http://')}",
+                "--log.level=warn",
+            ],
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        wait_until(prometheus.is_ready, "Prometheus ready", _START_SECONDS)
+        yield prometheus
+    finally:
+        process.terminate()
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+
+def _free_port() -> int:
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port

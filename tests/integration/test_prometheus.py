@@ -1,0 +1,190 @@
+"""Metrics as a real Prometheus server reads them: scraped, stored, and asked for with PromQL.
+
+First of requests whose latencies are known, then of a real server.
+"""
+
+import random
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+
+from serving import ModelServer
+from serving.clock import NS_PER_SECOND
+from serving.config import HttpPort
+from serving.http_app import HttpAppSettings, make_http_app
+from serving.http_server import HttpServer
+from serving.monitoring.collector import MetricsExposition
+from serving.monitoring.metrics_routes import PATHS, metrics_routes
+from serving.monitoring.request_metrics import LATENCY_EDGES_NS
+from tests.integration.clients import caller_to, predict_request, refusal, wait_until
+from tests.integration.conftest import StartServer
+from tests.integration.exports import ScaleModel
+from tests.integration.prometheus import Prometheus, Sample, running_prometheus
+from tests.unit import promtool
+from tests.unit.metric_fakes import FakeMethod, FakeRequestStatistics, fake_sources
+
+REQUEST_COUNT = 3_000
+# An empty model: requests for models that there are not.
+PREDICT = 'method="Predict",model!=""'
+P999_BY_BUCKETS = (
+    "histogram_quantile(0.999, sum by (model, le) "
+    f"(rate(serving_request_latency_seconds_bucket{{{PREDICT}}}[1m])))"
+)
+P999 = f'serving_request_latency_quantile_seconds{{{PREDICT},quantile="0.999"}}'
+COUNT = f'serving_request_latency_seconds_count{{{PREDICT},code="OK"}}'
+
+
+def bucket_around(seconds: float) -> tuple[float, float]:
+    """The edges of the bucket that a latency lies in, in seconds."""
+    index = bisect_left(LATENCY_EDGES_NS, seconds * NS_PER_SECOND)
+    below, above = LATENCY_EDGES_NS[index - 1 : index + 1]
+    return below / NS_PER_SECOND, above / NS_PER_SECOND
+
+
+def is_within_a_bucket(by_buckets: float, seconds: float) -> bool:
+    """As near as buckets can tell; 0.8 % is the error of the quantile itself."""
+    below, above = bucket_around(seconds)
+    return below * 0.992 <= by_buckets <= above * 1.008
+
+
+def has_value(value: float) -> Callable[[list[Sample]], object]:
+    return lambda samples: [sample.value for sample in samples] == [value]
+
+
+# --- Of requests that are known -------------------------------------------------------------------------
+
+
+def latencies_with_a_tail() -> list[int]:
+    """About 1 ms, and one in 500 some 80 ms."""
+    draw = random.Random(1)
+    body = [round(draw.lognormvariate(0, 0.3) * 1e6) for _ in range(REQUEST_COUNT)]
+    tail = [round(draw.uniform(60, 100) * 1e6) for _ in range(REQUEST_COUNT // 500)]
+    return body + tail
+
+
+def method_of(latencies_ns: list[int]) -> FakeMethod:
+    phases = {"total": latencies_ns}
+    return FakeMethod(latencies_ns={0: latencies_ns}, phases_ns=phases, recent_phases_ns=phases)
+
+
+@pytest.fixture
+def statistics() -> FakeRequestStatistics:
+    """A version that is there and has had no request; a test's to go on from."""
+    idle = method_of([])
+    return FakeRequestStatistics(by_version=[idle], by_model=[idle])
+
+
+@pytest.fixture
+def fake_fed(tmp_path: Path, statistics: FakeRequestStatistics) -> Iterator[Prometheus]:
+    routes = metrics_routes(MetricsExposition(fake_sources(requests=statistics)))
+    http = HttpServer(
+        make_http_app(routes, HttpAppSettings()),
+        host="127.0.0.1",
+        port=HttpPort(0),
+        blocking_thread_count=1,
+    )
+    http.start()
+    try:
+        with running_prometheus(tmp_path, f"http://127.0.0.1:{http.port}{PATHS[0]}") as prometheus:
+            yield prometheus
+    finally:
+        http.stop()
+        assert http.join()
+
+
+def test_p999_by_buckets_is_within_a_bucket_of_the_true_one(
+    fake_fed: Prometheus, statistics: FakeRequestStatistics
+):
+    fake_fed.wait_for(COUNT, has_value(0))
+    latencies_ns = latencies_with_a_tail()
+    served = method_of(latencies_ns)
+    statistics.by_version = statistics.by_model = [served]
+    fake_fed.wait_for(COUNT, has_value(len(latencies_ns)))
+    true_seconds = sorted(latencies_ns)[int(0.999 * len(latencies_ns))] / NS_PER_SECOND
+    assert fake_fed.value(P999) == pytest.approx(true_seconds)
+    assert is_within_a_bucket(fake_fed.value(P999_BY_BUCKETS), true_seconds)
+    # The buckets of TensorFlow Serving, for comparison, are too wide for that.
+    theirs = "histogram_quantile(0.999, :tensorflow:serving:request_latency_bucket)"
+    assert not is_within_a_bucket(fake_fed.value(theirs) / 1e6, true_seconds)
+
+
+# --- Of a real server -------------------------------------------------------------------------------------
+
+
+RIGHT = predict_request("scale", {"x": np.array([1, 2], np.float32)})
+
+
+@pytest.fixture
+def scale_server(
+    start_server: StartServer, scale_model: ScaleModel, base_path: Path
+) -> ModelServer:
+    """With version 1 of `scale` answering."""
+    scale_model.write(base_path, 1)
+    server = start_server(model_name="scale", base_path=base_path)
+    wait_until(lambda: httpx.get(f"{server.url}/readyz").status_code == 200, "ready")
+    return server
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path, scale_server: ModelServer) -> Iterator[Prometheus]:
+    with running_prometheus(tmp_path, f"{scale_server.url}{PATHS[0]}") as running:
+        yield running
+
+
+def test_prometheus_sees_every_request_and_the_p999_of_a_real_server(
+    prometheus: Prometheus, scale_server: ModelServer
+):
+    prometheus.wait_for(COUNT, has_value(0))
+    wrong = predict_request("scale", {"x": np.array([[1, 2]], np.float32)})
+    unknown = predict_request("unknown", {"x": np.array([1, 2], np.float32)})
+    with caller_to(scale_server.target) as caller:
+        for _ in range(REQUEST_COUNT):
+            caller.predict(RIGHT)
+        assert refusal(lambda: caller.predict(wrong))[0] is grpc.StatusCode.INVALID_ARGUMENT
+        assert refusal(lambda: caller.predict(unknown))[0] is grpc.StatusCode.NOT_FOUND
+    prometheus.wait_for(COUNT, has_value(REQUEST_COUNT))
+    # The second of the last request has to end before it is in the quantiles' window.
+    counted_at = prometheus.value(f"timestamp({COUNT})")
+    prometheus.wait_for(f"timestamp({COUNT}) > {counted_at + 1.2}", len)
+    assert is_within_a_bucket(prometheus.value(P999_BY_BUCKETS), prometheus.value(P999))
+    by_code = prometheus.query('serving_requests_total{method="Predict"}')
+    assert {(item.labels.get("model"), item.labels["code"]): item.value for item in by_code} == {
+        ("scale", "OK"): REQUEST_COUNT,
+        ("scale", "INVALID_ARGUMENT"): 1,
+        (None, "NOT_FOUND"): 1,
+    }
+
+
+def test_swap_is_seen_by_version_and_counted_on_by_model(
+    prometheus: Prometheus, scale_server: ModelServer, scale_model: ScaleModel, base_path: Path
+):
+    with caller_to(scale_server.target) as caller:
+        for _ in range(30):
+            caller.predict(RIGHT)
+        scale_model.write(base_path, 2)
+        is_now = 'serving_servable_state{state="AVAILABLE",version="2"} == 1'
+        prometheus.wait_for(is_now, len)
+        for _ in range(12):
+            caller.predict(RIGHT)
+    prometheus.wait_for(':tensorflow:serving:request_count{status="OK"}', has_value(42))
+    by_version = prometheus.query(COUNT)
+    assert {item.labels["version"]: item.value for item in by_version} == {"1": 30, "2": 12}
+    shares = prometheus.query("serving_routing_share_ratio")
+    assert {item.labels["version"]: item.value for item in shares} == {"2": 1}
+    is_gone = 'serving_servable_state{state="END",version="1"} == 1'
+    prometheus.wait_for(is_gone, len)
+    assert prometheus.value('serving_load_stage_seconds{stage="restore",version="2"}') > 0
+    assert prometheus.value("serving_arena_resident_bytes") > 0
+
+
+def test_page_of_a_real_server_satisfies_promtool(scale_server: ModelServer):
+    with caller_to(scale_server.target) as caller:
+        caller.predict(RIGHT)
+    lines = promtool.complaints(httpx.get(f"{scale_server.url}{PATHS[1]}").text)
+    assert {line.partition(" ")[2] for line in lines} == {"metric names should not contain ':'"}
+    assert all(line.startswith(":tensorflow:serving:") for line in lines)
