@@ -5,14 +5,16 @@ Nothing is computed or kept between two polls, so a page that nobody looks at co
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 from zlib import crc32
 
 from serving.clock import NS_PER_SECOND, Clock
 from serving.errors import StatusCode
+from serving.monitoring.metric_sources import MetricSources
 from serving.monitoring.page_points import latency_json, points_json
 from serving.monitoring.request_statistics import MethodStatistics, RequestStatistics
-from serving.servable import AVAILABLE, Routing, ServableId, ServableStatus
+from serving.monitoring.swap_record import SwapRecord, SwapResult, record_document
+from serving.servable import AVAILABLE, ArenaStatistics, Routing, ServableId, ServableStatus
 from serving.state_monitor import Statuses
 
 WINDOW_SECONDS = 10
@@ -21,34 +23,36 @@ WINDOW_SECONDS = 10
 LISTED_SWAP_COUNT_MAX = 20
 """With their stages; the charts mark all that are known."""
 
-MARKED_SECONDS = 960.0
+MARKED_NS = 960 * NS_PER_SECOND
 """Swaps older than this are not on the charts, which show 15 minutes."""
-
-# A swap as `GET /v1/swaps` has it.
-SwapJson = Mapping[str, Any]
-
-
-class ArenaBytes(Protocol):
-    """Where the bytes of one version's arena are (`_native.ArenaStatistics`)."""
-
-    @property
-    def allocated_bytes(self) -> int: ...
-    @property
-    def slab_resident_bytes(self) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageSources:
-    """Where the page's facts come from. Each is asked once a poll, and must answer at once.
+    """Where the page's facts come from. Each is asked at each poll, and must answer at once.
 
-    `swaps`: newest first. `arenas`: of the versions that have one at the moment.
+    `arena` as in MetricSources. `default_version`: who answers a request that names none, a canary
+    aside. `swaps`: newest first.
     """
 
-    statistics: RequestStatistics
+    requests: RequestStatistics
     statuses: Callable[[], Statuses]
+    arena: Callable[[ServableId], ArenaStatistics | None]
     routing: Callable[[str], Routing]
-    arenas: Callable[[], Mapping[ServableId, ArenaBytes]]
-    swaps: Callable[[], Sequence[SwapJson]]
+    default_version: Callable[[str], int | None]
+    swaps: Callable[[], Sequence[SwapRecord]]
+
+
+def page_sources(metrics: MetricSources, swaps: Callable[[], Sequence[SwapRecord]]) -> PageSources:
+    """The page shows what the metrics are made of, and the swaps (`SwapTimeline.records`)."""
+    return PageSources(
+        requests=metrics.requests,
+        statuses=metrics.statuses,
+        arena=metrics.arena,
+        routing=metrics.routing,
+        default_version=metrics.default_version,
+        swaps=swaps,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +68,7 @@ class PageQuestion:
 
 
 class PageData:
-    """Answers the page's polls. Any thread; one poll costs about a millisecond."""
+    """Answers the page's polls. Any thread; one poll costs half a millisecond, a page's first one five."""
 
     def __init__(self, sources: PageSources, clock: Clock, server_version: str) -> None:
         self._sources = sources
@@ -80,7 +84,7 @@ class PageData:
         """
         now_ns, wall_ns = self._clock.now_ns(), self._clock.wall_ns()
         since_ns = self._since_ns(question.cursor, now_ns)
-        history = self._sources.statistics.history(question.model, since_ns)
+        history = self._sources.requests.history(question.model, since_ns)
         points, cursor_ns = points_json(history, since_ns, wall_ns - now_ns)
         statuses = self._sources.statuses()
         answer = {
@@ -93,10 +97,10 @@ class PageData:
             "cursor": f"{self._started_wall_ns:x}.{cursor_ns}",
             "is_continued": since_ns > 0,
             "points": points,
-            "codes": codes_json(self._sources.statistics.model_methods(), question.model),
+            "codes": codes_json(self._sources.requests.model_methods(), question.model),
             "versions": self._versions(statuses, question.model),
         }
-        return answer | self._swaps(question, wall_ns / NS_PER_SECOND)
+        return answer | self._swaps(question, now_ns)
 
     def _since_ns(self, cursor: str, now_ns: int) -> int:
         """0 for a cursor that is not this process's: another one's clock may be another machine's."""
@@ -108,30 +112,36 @@ class PageData:
         return since_ns if since_ns <= now_ns else 0
 
     def _versions(self, statuses: Statuses, model: str | None) -> list[dict[str, Any]]:
-        methods = _methods_by_version(self._sources.statistics.methods())
-        arenas = self._sources.arenas()
+        methods = _methods_by_version(self._sources.requests.methods())
         return [
             version_json(
                 status,
-                route_json(status.id.version, versions, self._sources.routing(name)),
+                route_json(status, routing, default_version),
                 methods.get(status.id, ()),
-                arenas.get(status.id),
+                self._sources.arena(status.id) if status.state is AVAILABLE else None,
             )
-            for name, versions in sorted(statuses.items())
-            if model in (None, name)
-            for status in reversed(versions)
+            for name, routing, default_version in self._routes(statuses, model)
+            for status in reversed(statuses[name])
         ]
 
-    def _swaps(self, question: PageQuestion, now_seconds: float) -> dict[str, Any]:
-        swaps = [swap for swap in self._sources.swaps() if question.model in (None, swap["model"])]
+    def _routes(
+        self, statuses: Statuses, model: str | None
+    ) -> list[tuple[str, Routing, int | None]]:
+        return [
+            (name, self._sources.routing(name), self._sources.default_version(name))
+            for name in sorted(statuses)
+            if model in (None, name)
+        ]
+
+    def _swaps(self, question: PageQuestion, now_ns: int) -> dict[str, Any]:
+        swaps = [swap for swap in self._sources.swaps() if question.model in (None, swap.model)]
         tag = swaps_tag(question.model, swaps)
         if tag == question.swaps_tag:
             return {"swaps_tag": tag}
-        since_seconds = now_seconds - MARKED_SECONDS
         return {
             "swaps_tag": tag,
-            "swaps": swaps[:LISTED_SWAP_COUNT_MAX],
-            "marks": [mark_json(swap) for swap in swaps if swap["began_at"] > since_seconds],
+            "swaps": [record_document(swap) for swap in swaps[:LISTED_SWAP_COUNT_MAX]],
+            "marks": marks_json(swaps, now_ns - MARKED_NS),
         }
 
 
@@ -149,7 +159,7 @@ def version_json(
     status: ServableStatus,
     route: Mapping[str, Any],
     methods: Sequence[MethodStatistics],
-    arena: ArenaBytes | None,
+    arena: ArenaStatistics | None,
 ) -> dict[str, Any]:
     """One version: its state and why, who reaches it, and what its requests and its memory do."""
     return {
@@ -174,32 +184,39 @@ def version_json(
 
 
 def route_json(
-    version: int, versions: Sequence[ServableStatus], routing: Routing
+    status: ServableStatus, routing: Routing, default_version: int | None
 ) -> dict[str, Any]:
-    """Which requests that name no version reach this one of a model's `versions`."""
-    available = [status.id.version for status in versions if status.state is AVAILABLE]
-    default = routing.default_version
-    if default not in available:
-        default = max(available, default=None)
-    is_canary = version == routing.canary_version and version in available
+    """Which requests that do not name its number reach a version."""
+    version = status.id.version
+    is_canary = version == routing.canary_version and status.state is AVAILABLE
     return {
-        "is_default": version == default,
+        "is_default": version == default_version,
         "canary_ratio": routing.canary_weight if is_canary else None,
         "labels": sorted(label for label, held in routing.labels.items() if held == version),
     }
 
 
-def mark_json(swap: SwapJson) -> dict[str, Any]:
-    """What the charts need of a swap."""
-    names = ("model", "version", "result", "began_at", "published_at", "ended_at")
-    return {name: swap[name] for name in names}
+def marks_json(swaps: Sequence[SwapRecord], since_ns: int) -> list[dict[str, Any]]:
+    """What the charts need of the swaps since then. A version that only went is no swap to them."""
+    return [
+        {
+            "model": swap.model,
+            "version": swap.version,
+            "result": swap.result.value if swap.result else None,
+            "began_at": swap.wall_seconds(swap.load_began_at_ns or swap.began_at_ns),
+            "published_at": swap.wall_seconds(swap.published_at_ns),
+            "ended_at": swap.wall_seconds(swap.ended_at_ns),
+        }
+        for swap in swaps
+        if swap.began_at_ns > since_ns and swap.result is not SwapResult.UNLOADED
+    ]
 
 
-def swaps_tag(model: str | None, swaps: Sequence[SwapJson]) -> str:
+def swaps_tag(model: str | None, swaps: Sequence[SwapRecord]) -> str:
     """Changes when anything does that the page shows of them; cheaper than making their JSON."""
-    marked = [(swap["id"], swap["result"], swap["ended_at"]) for swap in swaps]
+    marked = [(swap.id, swap.result, swap.published_at_ns, swap.ended_at_ns) for swap in swaps]
     listed = [
-        (len(swap["stages"]), swap["stages"][-1:], swap["latency"])
+        (swap.load_began_at_ns, len(swap.stages), swap.reason, swap.during, swap.after)
         for swap in swaps[:LISTED_SWAP_COUNT_MAX]
     ]
     return f"{crc32(repr((model, marked, listed)).encode()):08x}"

@@ -1,13 +1,14 @@
 """The live page over HTTP: its files, and the data that it polls while somebody looks at it."""
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -75,30 +76,28 @@ def page_routes(data: PageData) -> list[Route]:
     return [
         Route("/", get_index),
         Route("/static/{name:path}", partial(_get_static, files)),
-        Route("/v1/page", _poll(data)),
+        Route("/v1/page", partial(_poll, data)),
     ]
 
 
-def _poll(data: PageData) -> Callable[[Request], Awaitable[Response]]:
-    async def get_page_data(request: Request) -> Response:
-        """On the event loop itself: a millisecond's work is not worth another thread."""
-        query = request.query_params
-        question = PageQuestion(
-            model=query.get("model"),
-            cursor=query.get("cursor", ""),
-            swaps_tag=query.get("swaps_tag", ""),
-        )
-        content = json.dumps(data.answer(question), separators=(",", ":"))
-        headers = {"Cache-Control": "no-store", **_SECURITY_HEADERS}
-        return Response(content, media_type="application/json", headers=headers)
-
-    return get_page_data
+def _poll(data: PageData, request: Request) -> Response:
+    """On a thread beside the event loop: a page's first poll takes some milliseconds."""
+    query = request.query_params
+    question = PageQuestion(
+        model=query.get("model"),
+        cursor=query.get("cursor", ""),
+        swaps_tag=query.get("swaps_tag", ""),
+    )
+    # In ASCII: a message may hold the name of a file that is not UTF-8.
+    content = json.dumps(data.answer(question), separators=(",", ":"))
+    headers = {"Cache-Control": "no-store", **_SECURITY_HEADERS}
+    return Response(content, media_type="application/json", headers=headers)
 
 
 async def _get_static(files: Mapping[str, PageFile], request: Request) -> Response:
     file = files.get(request.path_params["name"])
     if file is None:
-        return Response(status_code=404, headers=dict(_SECURITY_HEADERS))
+        raise HTTPException(404)
     return _file_response(file, request)
 
 

@@ -3,7 +3,7 @@
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlparse
 
@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from serving.clock import NS_PER_SECOND, SystemClock
 from serving.errors import StatusCode
+from serving.monitoring.swap_record import SwapResult
 from serving.servable import END, Health, Routing
 from tests.integration.page_server import serve_page
 from tests.unit.page_fakes import (
@@ -20,6 +21,7 @@ from tests.unit.page_fakes import (
     FakePageSources,
     FakePoint,
     busy_scene,
+    span_latency,
     status,
     swap,
 )
@@ -205,7 +207,7 @@ def test_page_lists_swaps_with_stages_and_tail(open_page: OpenPage, busy_address
         .locator(".bar .part")
         .evaluate_all("parts => parts.map((part) => part.getBoundingClientRect().width)")
     )
-    assert len(widths) == 13
+    assert len(widths) == 14
     assert max(widths) == widths[0] > 80, "settle took longest"
 
 
@@ -232,13 +234,10 @@ def test_page_hides_unloaded_versions_until_asked(open_page: OpenPage, busy_addr
 def test_page_shows_no_bare_p999_of_few_requests(open_page: OpenPage) -> None:
     clock = SystemClock()
     few = FakeLatency(999, 1_000_000, 2_000_000, 3_000_000)
-    began = clock.wall_ns() / NS_PER_SECOND - 60
-    tail = swap("ctr", 2, began)["latency"]
+    tail = {name: span_latency(999, 0.0061) for name in ("before", "during", "after")}
     scene = FakePageSources(
         statuses=[status("ctr", 2)],
-        swaps=[
-            swap("ctr", 2, began, latency={k: {**v, "request_count": 999} for k, v in tail.items()})
-        ],
+        swaps=[swap("ctr", 2, clock.now_ns() - 60 * NS_PER_SECOND, **tail)],
     )
     scene.statistics.by_version = [FakeMethod("ctr", 2, latency_10s=few)]
     now = clock.now_ns() // NS_PER_SECOND
@@ -251,8 +250,36 @@ def test_page_shows_no_bare_p999_of_few_requests(open_page: OpenPage) -> None:
         version = visit.page.get_by_role("table", name="Versions").locator("tbody tr")
         expect(version.locator("td.weak")).to_have_text("3.00 ms of 999")
         swaps = visit.page.get_by_role("table", name="Swaps").locator("td.weak")
-        expect(swaps).to_have_text(["6.10 ms of 999", "6.40 ms of 999", "6.00 ms of 999"])
+        expect(swaps).to_have_text(["6.10 ms of 999"] * 3)
         assert visit.pixels("latency", "p999") == 0
+
+
+def test_page_of_an_idle_server_shows_no_figures_of_long_ago(open_page: OpenPage) -> None:
+    clock, scene = SystemClock(), FakePageSources()
+    latency = FakeLatency(5_000, 1_000_000, 2_000_000, 3_000_000)
+    now = clock.now_ns() // NS_PER_SECOND
+    scene.statistics.points[None] = [
+        FakePoint((now - seconds) * NS_PER_SECOND, 500, 1, latency)
+        for seconds in (600, 599, 60, 59)
+    ]
+    with serve_page(scene, clock) as address:
+        visit = open_page(address)
+        for tile, text in (("p999", "–"), ("rate", "0"), ("failed", "0")):
+            expect(visit.page.locator(f"[data-tile={tile}] dd")).to_have_text(text)
+        visit.page.locator("#latency").focus()
+        visit.page.keyboard.press("End")
+        expect(visit.page.locator("[data-tile=p999] dd")).to_have_text("3.00 ms")
+        # Two short strokes, and no line over the nine idle minutes between them.
+        assert 0 < visit.pixels("latency", "p999") < 100
+
+
+def test_page_swap_leads_to_its_trace(open_page: OpenPage) -> None:
+    clock, scene = SystemClock(), FakePageSources()
+    scene.swaps = [swap("team/ctr %1?", 7, clock.now_ns(), id="team/ctr %1?-7-1763769600")]
+    with serve_page(scene, clock) as address:
+        link = open_page(address).page.get_by_role("link", name="trace of team/ctr %1? v7")
+        path = "v1/swaps/team/ctr%20%251%3F-7-1763769600/trace"
+        expect(link).to_have_attribute("href", path)
 
 
 def test_page_of_an_empty_server_says_so(open_page: OpenPage, empty_address: str) -> None:
@@ -344,12 +371,13 @@ def test_page_shows_one_model_and_remembers_it(open_page: OpenPage, busy_address
 
 def test_page_names_with_markup_are_inert(open_page: OpenPage) -> None:
     failed = status(MARKUP, 2, END, health=Health(StatusCode.INTERNAL, MARKUP))
+    refused = swap(MARKUP, 2, NS_PER_SECOND, result=SwapResult.REFUSED, reason=MARKUP)
+    refused = replace(refused, stages=(replace(refused.stages[0], name=MARKUP),))
     scene = FakePageSources(
         statuses=[status(MARKUP, 1), failed],
         routings={MARKUP: Routing(labels={MARKUP: 1})},
-        swaps=[swap(MARKUP, 2, 1_000.0, result="refused", reason=MARKUP)],
+        swaps=[refused],
     )
-    scene.swaps[0]["stages"][0]["name"] = MARKUP
     with serve_page(scene, SystemClock()) as address:
         page = open_page(address).page
         page.get_by_role("combobox", name="Model").select_option(MARKUP)
@@ -398,7 +426,7 @@ def test_page_never_scrolls_sideways(open_page: OpenPage, width: int) -> None:
         status(name, 2, END, health=Health(StatusCode.NOT_FOUND, reason)),
     ]
     scene.routings[name] = Routing(labels={"z" * 80: 1})
-    scene.swaps.insert(0, swap(name, 2, clock.wall_ns() / NS_PER_SECOND - 9, reason=reason))
+    scene.swaps.insert(0, swap(name, 2, clock.now_ns() - 9 * NS_PER_SECOND, reason=reason))
     with serve_page(scene, clock) as address:
         page = open_page(address, width=width).page
         assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -2,20 +2,22 @@
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from serving.clock import NS_PER_SECOND, Clock
 from serving.errors import StatusCode
-from serving.monitoring.page_data import ArenaBytes, PageSources, SwapJson
+from serving.monitoring.page_data import PageSources
 from serving.monitoring.request_statistics import HistoryPoint, LatencyFigures, MethodStatistics
+from serving.monitoring.swap_record import SpanLatency, StageSpan, SwapRecord, SwapResult
 from serving.servable import (
     AVAILABLE,
     END,
     HEALTHY,
     LOADING,
     UNLOADING,
+    ArenaStatistics,
     GateVerdict,
     Health,
     LoadStage,
@@ -107,10 +109,13 @@ class FakeRequestStatistics:
 
 @dataclass(frozen=True)
 class FakeArena:
-    """The part of `_native.ArenaStatistics` that the page shows."""
+    """`ArenaStatistics`."""
 
     allocated_bytes: int
     slab_resident_bytes: int
+    active_unused_bytes: int = 0
+    retained_bytes: int = 0
+    unused_bytes: int = 0
 
 
 @dataclass
@@ -120,16 +125,17 @@ class FakePageSources:
     statistics: FakeRequestStatistics = field(default_factory=FakeRequestStatistics)
     statuses: list[ServableStatus] = field(default_factory=list)
     routings: dict[str, Routing] = field(default_factory=dict)
-    arenas: dict[ServableId, ArenaBytes] = field(default_factory=dict)
-    swaps: list[dict[str, Any]] = field(default_factory=list)
+    arenas: dict[ServableId, ArenaStatistics] = field(default_factory=dict)
+    swaps: list[SwapRecord] = field(default_factory=list)
 
     def sources(self) -> PageSources:
         return PageSources(
-            statistics=self.statistics,
+            requests=self.statistics,
             statuses=self._statuses_by_model,
+            arena=lambda servable_id: self.arenas.get(servable_id),
             routing=lambda name: self.routings.get(name, Routing()),
-            arenas=lambda: self.arenas,
-            swaps=self._swaps,
+            default_version=self._default_version,
+            swaps=lambda: self.swaps,
         )
 
     def _statuses_by_model(self) -> Mapping[str, tuple[ServableStatus, ...]]:
@@ -138,8 +144,14 @@ class FakePageSources:
             by_model.setdefault(item.id.name, []).append(item)
         return {name: tuple(items) for name, items in by_model.items()}
 
-    def _swaps(self) -> Sequence[SwapJson]:
-        return self.swaps
+    def _default_version(self, name: str) -> int | None:
+        routing = self.routings.get(name, Routing())
+        available = [
+            item.id.version
+            for item in self.statuses
+            if item.id.name == name and item.state is AVAILABLE
+        ]
+        return routing.default_version or max(available, default=None)
 
 
 def status(
@@ -164,46 +176,67 @@ def status(
     )
 
 
-def swap(name: str, version: int, began_at: float, **changes: Any) -> dict[str, Any]:
-    """A published swap as `GET /v1/swaps` has it, with `changes`."""
-    stages = _stages(began_at, [0.004, 0.09, 0.002, 0.03, 0.81, 0.06, 0.04, 0.21, 0.32, 0.15])
-    end = stages[-1]["began_at"] + stages[-1]["seconds"]
-    figures = {"p50_seconds": 0.0011, "p99_seconds": 0.0034, "max_seconds": 0.021}
-    return {
-        "id": f"{name}-{version}-{began_at:.0f}",
-        "model": name,
-        "version": version,
-        "previous_version": version - 1,
-        "result": "published",
-        "reason": "",
-        "began_at": began_at,
-        "published_at": end,
-        "ended_at": end + 0.2,
-        "stages": [
-            *stages,
-            {"name": "quiesce", "began_at": end, "seconds": 0.03, "of": "unload"},
-            {"name": "destroy", "began_at": end + 0.03, "seconds": 0.17, "of": "unload"},
-        ],
-        "parameter_bytes": 1_210_000_000,
-        "slab_bytes": 1_250_000_000,
-        "page_fault_count": 412,
-        "cpu_seconds": 1.31,
-        "latency": {
-            "before": {"request_count": 42_000, "p999_seconds": 0.0061, **figures},
-            "during": {"request_count": 8_400, "p999_seconds": 0.0064, **figures},
-            "after": {"request_count": 41_500, "p999_seconds": 0.0060, **figures},
+def swap(name: str, version: int, began_at_ns: int, **changes: Any) -> SwapRecord:
+    """A published swap, with `changes`."""
+    stages = _stages(version, began_at_ns)
+    published_at_ns = stages[-1].ended_at_ns
+    unload_ns = [
+        ("quiesce", published_at_ns, published_at_ns + 30 * _MS),
+        ("destroy", published_at_ns + 30 * _MS, published_at_ns + 200 * _MS),
+    ]
+    record = SwapRecord(
+        id=f"{name}-{version}-{began_at_ns // NS_PER_SECOND}",
+        model=name,
+        version=version,
+        previous_version=version - 1,
+        began_at_ns=began_at_ns,
+        wall_offset_ns=0,
+        load_began_at_ns=began_at_ns + NS_PER_SECOND,
+        published_at_ns=published_at_ns,
+        ended_at_ns=published_at_ns + 200 * _MS,
+        result=SwapResult.PUBLISHED,
+        stages=(*stages, *(_stage(name, "unload", version - 1, *at) for name, *at in unload_ns)),
+        figures={
+            "parameter_bytes": 1_210_000_000,
+            "slab_bytes": 1_250_000_000,
+            "page_fault_count": 412,
+            "load_cpu_seconds": 1.1,
+            "unload_cpu_seconds": 0.2,
         },
-        **changes,
-    }
+        before=span_latency(42_000, 0.0061),
+        during=span_latency(8_400, 0.0064),
+        after=span_latency(41_500, 0.0060),
+    )
+    return replace(record, **changes)
 
 
-def _stages(began_at: float, lengths: Sequence[float]) -> list[dict[str, Any]]:
-    stages = [{"name": "settle", "began_at": began_at, "seconds": 1.0, "of": "load"}]
-    at = began_at + 1.0
-    for stage, seconds in zip(LoadStage, lengths):
-        stages.append({"name": stage.value, "began_at": at, "seconds": seconds, "of": "load"})
-        at += seconds
-    return stages
+def span_latency(request_count: int, p999_seconds: float) -> SpanLatency:
+    return SpanLatency(
+        span_seconds=10.0,
+        request_count=request_count,
+        p50_seconds=0.0011,
+        p99_seconds=0.0034,
+        p999_seconds=p999_seconds,
+        max_seconds=0.021,
+    )
+
+
+_STAGES_MS = (4, 90, 2, 30, 810, 60, 40, 210, 320, 150, 1)
+
+
+def _stages(version: int, began_at_ns: int) -> tuple[StageSpan, ...]:
+    at_ns = began_at_ns + NS_PER_SECOND
+    stages = [_stage("settle", "source", version, began_at_ns, at_ns)]
+    for stage, length_ms in zip(LoadStage, _STAGES_MS):
+        stages.append(_stage(stage.value, "load", version, at_ns, at_ns + length_ms * _MS))
+        at_ns += length_ms * _MS
+    return tuple(stages)
+
+
+def _stage(name: str, task: str, version: int, began_at_ns: int, ended_at_ns: int) -> StageSpan:
+    return StageSpan(
+        name=name, task=task, version=version, began_at_ns=began_at_ns, ended_at_ns=ended_at_ns
+    )
 
 
 @dataclass
@@ -242,7 +275,6 @@ class LiveHistory(FakeRequestStatistics):
 def busy_scene(clock: Clock) -> FakePageSources:
     """Five models: one in the middle of a swap, one with a canary, one whose new version failed."""
     now_ns, wall_ns = clock.now_ns(), clock.wall_ns()
-    now = wall_ns / NS_PER_SECOND
 
     def ago(seconds: float) -> int:
         return wall_ns - round(seconds * NS_PER_SECOND)
@@ -278,7 +310,7 @@ def busy_scene(clock: Clock) -> FakePageSources:
             "ranker": Routing(default_version=7, canary_version=8, canary_weight=0.05),
         },
         arenas={item: FakeArena(1_210_000_000, 1_250_000_000) for item in serving},
-        swaps=_busy_swaps(now),
+        swaps=_busy_swaps(clock),
     )
 
 
@@ -308,26 +340,23 @@ def _served(servable_id: ServableId) -> FakeMethod:
     return FakeMethod(servable_id.name, servable_id.version, in_flight_count=3, latency_10s=latency)
 
 
-def _busy_swaps(now: float) -> list[dict[str, Any]]:
-    running = swap("ctr", 43, now - 3, result=None, published_at=None, ended_at=None)
-    running["stages"] = running["stages"][:9]
-    running["latency"] = {**running["latency"], "during": None, "after": None}
-    failed = swap("spelling", 4, now - 273, result="load_failed", published_at=None)
-    failed["stages"] = failed["stages"][:6]
-    failed["reason"] = "DATA_LOSS: dense_3/kernel: crc32c does not match"
-    failed["latency"] = {
-        span: {**figures, "request_count": 400} for span, figures in failed["latency"].items()
-    }
-    bad = swap("ranker", 8, now - 662)
-    bad["latency"]["during"]["p999_seconds"] = 0.0142
+def _busy_swaps(clock: Clock) -> list[SwapRecord]:
+    offset_ns = clock.wall_ns() - clock.now_ns()
+
+    def ago(name: str, version: int, seconds: float, **changes: Any) -> SwapRecord:
+        began_at_ns = clock.now_ns() - round(seconds * NS_PER_SECOND)
+        return swap(name, version, began_at_ns, wall_offset_ns=offset_ns, **changes)
+
+    running = ago("ctr", 43, 3, result=None, published_at_ns=None, ended_at_ns=None)
+    failed = ago("spelling", 4, 273, result=SwapResult.LOAD_FAILED, published_at_ns=None)
+    few = {span: span_latency(400, 0.0061) for span in ("before", "during", "after")}
+    reason = "DATA_LOSS: dense_3/kernel: crc32c does not match"
+    lookalike = "audience_lookalike_expansion_eu_west"
     return [
-        running,
-        swap("embeddings", 12, now - 5),
-        swap("audience_lookalike_expansion_eu_west", 20_260_101, now - 53, previous_version=None),
-        failed,
-        swap("ctr", 42, now - 423),
-        bad,
+        replace(running, stages=running.stages[:9], during=None, after=None),
+        ago("embeddings", 12, 5),
+        ago(lookalike, 20_260_101, 53, previous_version=None),
+        replace(failed, stages=failed.stages[:6], reason=reason, **few),
+        ago("ctr", 42, 423),
+        ago("ranker", 8, 662, during=span_latency(8_400, 0.0142)),
     ]
-
-
-Scene = Callable[[Clock], FakePageSources]

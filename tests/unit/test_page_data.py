@@ -12,11 +12,23 @@ from serving.monitoring.page_data import (
     LISTED_SWAP_COUNT_MAX,
     PageData,
     PageQuestion,
+    page_sources,
     route_json,
 )
 from serving.monitoring.page_points import points_json
-from serving.servable import END, LOADING, GateVerdict, Health, LoadStage, Routing, ServableId
+from serving.monitoring.swap_record import SwapResult
+from serving.servable import (
+    END,
+    LOADING,
+    UNLOADING,
+    GateVerdict,
+    Health,
+    LoadStage,
+    Routing,
+    ServableId,
+)
 from tests.unit.fakes import FakeClock
+from tests.unit.metric_fakes import fake_sources
 from tests.unit.page_fakes import (
     FakeArena,
     FakeLatency,
@@ -172,15 +184,24 @@ def test_page_counts_requests_by_code_over_all_models_and_none() -> None:
     }
 
 
+def test_page_sources_are_those_of_the_metrics() -> None:
+    metrics = fake_sources(statuses=[status("ctr", 7)])
+    sources = page_sources(metrics, list)
+    assert sources.requests is metrics.requests
+    assert sources.arena is metrics.arena
+    assert sources.default_version("ctr") == 7
+    assert sources.statuses().keys() == {"ctr"}
+
+
 # Swaps
 
 
 def test_page_swaps_are_sent_once_until_one_changes() -> None:
-    scene = FakePageSources(swaps=[swap("ctr", 7, 10.0, result=None, ended_at=None)])
+    scene = FakePageSources(swaps=[swap("ctr", 7, 10 * SECOND, result=None, ended_at_ns=None)])
     page = make_page(scene)
     first = page.answer(PageQuestion())
     again = page.answer(PageQuestion(swaps_tag=first["swaps_tag"]))
-    scene.swaps[0] = swap("ctr", 7, 10.0)
+    scene.swaps[0] = swap("ctr", 7, 10 * SECOND)
     changed = page.answer(PageQuestion(swaps_tag=first["swaps_tag"]))
     assert ("swaps" in first, "swaps" in again, "swaps" in changed) == (True, False, True)
 
@@ -188,27 +209,51 @@ def test_page_swaps_are_sent_once_until_one_changes() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"latency": {"before": None, "during": None, "after": None}},
-        {"stages": [{"name": "settle", "began_at": 10.0, "seconds": 2.0, "of": "load"}]},
-        {"ended_at": 99.0},
+        {"after": None},
+        {"during": None},
+        {"stages": ()},
+        {"reason": "why"},
+        {"ended_at_ns": None},
+        {"result": SwapResult.ROLLED_BACK},
     ],
 )
 def test_page_swaps_are_sent_again_after_any_change(change: dict[str, object]) -> None:
-    scene = FakePageSources(swaps=[swap("ctr", 7, 10.0)])
+    scene = FakePageSources(swaps=[swap("ctr", 7, 10 * SECOND)])
     page = make_page(scene)
     tag = page.answer(PageQuestion())["swaps_tag"]
-    scene.swaps[0] = swap("ctr", 7, 10.0, **change)
+    scene.swaps[0] = swap("ctr", 7, 10 * SECOND, **change)
     assert page.answer(PageQuestion(swaps_tag=tag))["swaps_tag"] != tag
 
 
 def test_page_lists_the_newest_swaps_and_marks_all_that_the_charts_show() -> None:
     clock = FakeClock()
-    now = clock.wall_ns() / SECOND
-    scene = FakePageSources(swaps=[swap("ctr", 200 - i, now - 10.0 * i) for i in range(200)])
+    clock.advance(10_000)
+    scene = FakePageSources(
+        swaps=[swap("ctr", 200 - i, clock.now_ns() - 10 * i * SECOND) for i in range(200)]
+    )
     answer = make_page(scene, clock).answer(PageQuestion())
     assert [item["version"] for item in answer["swaps"]][:2] == [200, 199]
     assert len(answer["swaps"]) == LISTED_SWAP_COUNT_MAX
     assert len(answer["marks"]) == 96
+
+
+def test_page_marks_no_version_that_only_went() -> None:
+    clock = FakeClock()
+    swaps = [
+        swap("ctr", version, clock.now_ns() - SECOND, result=result)
+        for version, result in ((1, SwapResult.UNLOADED), (2, SwapResult.PUBLISHED))
+    ]
+    answer = make_page(FakePageSources(swaps=swaps), clock).answer(PageQuestion())
+    assert [mark["version"] for mark in answer["marks"]] == [2]
+    assert [item["version"] for item in answer["swaps"]] == [1, 2]
+
+
+def test_page_marks_a_load_from_its_beginning_and_not_from_its_first_sight() -> None:
+    clock = FakeClock()
+    began_at_ns = clock.now_ns() - 5 * SECOND
+    scene = FakePageSources(swaps=[swap("ctr", 7, began_at_ns, wall_offset_ns=100 * SECOND)])
+    [mark] = make_page(scene, clock).answer(PageQuestion())["marks"]
+    assert mark["began_at"] == began_at_ns / SECOND + 1 + 100
 
 
 # Versions
@@ -224,6 +269,13 @@ def test_version_that_failed_says_why() -> None:
     assert version["health"] == {"code": "DATA_LOSS", "message": "crc32c does not match"}
     assert version["failed_gates"] == [{"gate": "golden", "mode": "enforce", "reason": "Δ 0.3"}]
     assert (version["in_flight_count"], version["latency"]) == (None, None)
+    assert version["arena_allocated_bytes"] is None
+
+
+def test_version_that_is_not_available_is_not_asked_for_its_arena() -> None:
+    scene = FakePageSources(statuses=[status("ctr", 7, UNLOADING)])
+    scene.arenas[ServableId("ctr", 7)] = FakeArena(1_000, 4_096)
+    [version] = make_page(scene).answer(PageQuestion())["versions"]
     assert version["arena_allocated_bytes"] is None
 
 
@@ -276,35 +328,21 @@ def test_versions_are_in_the_order_of_models_newest_first() -> None:
     assert [(item["model"], item["version"]) for item in versions] == [("a", 2), ("a", 1), ("b", 1)]
 
 
-VERSIONS = [status("m", 1), status("m", 2), status("m", 3, LOADING)]
-
-
-@pytest.mark.parametrize(
-    ("routing", "default"),
-    [
-        (Routing(), 2),
-        (Routing(default_version=1), 1),
-        # Not published: the highest that is.
-        (Routing(default_version=3), 2),
-        (Routing(default_version=9), 2),
-    ],
-)
-def test_route_default_is_what_a_request_without_version_finds(
-    routing: Routing, default: int
-) -> None:
-    routes = {version: route_json(version, VERSIONS, routing) for version in (1, 2, 3)}
-    assert [version for version in routes if routes[version]["is_default"]] == [default]
+def test_route_default_is_who_answers_a_request_without_version() -> None:
+    assert route_json(status("m", 2), Routing(), 2)["is_default"]
+    assert not route_json(status("m", 1), Routing(), 2)["is_default"]
+    assert not route_json(status("m", 1), Routing(), None)["is_default"]
 
 
 def test_route_names_labels_and_the_share_of_a_canary() -> None:
     routing = Routing(
         default_version=1, labels={"stable": 1, "a": 1}, canary_version=2, canary_weight=0.05
     )
-    assert route_json(1, VERSIONS, routing)["labels"] == ["a", "stable"]
-    assert route_json(1, VERSIONS, routing)["canary_ratio"] is None
-    assert route_json(2, VERSIONS, routing)["canary_ratio"] == 0.05
+    assert route_json(status("m", 1), routing, 1)["labels"] == ["a", "stable"]
+    assert route_json(status("m", 1), routing, 1)["canary_ratio"] is None
+    assert route_json(status("m", 2), routing, 1)["canary_ratio"] == 0.05
 
 
 def test_route_canary_that_is_not_available_gets_nothing() -> None:
     routing = Routing(default_version=1, canary_version=3, canary_weight=0.05)
-    assert route_json(3, VERSIONS, routing)["canary_ratio"] is None
+    assert route_json(status("m", 3, LOADING), routing, 1)["canary_ratio"] is None

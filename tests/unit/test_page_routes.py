@@ -6,8 +6,10 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from serving.errors import StatusCode
 from serving.monitoring.page_data import PageData
 from serving.monitoring.page_routes import PAGE_DIRECTORY, page_routes, read_page_files
+from serving.servable import END, Health
 from tests.unit.fakes import FakeClock
 from tests.unit.page_fakes import FakePageSources, FakePoint, status
 
@@ -79,6 +81,15 @@ def test_page_poll_answers_what_its_query_asks(client: TestClient, scene: FakePa
     assert [version["model"] for version in first.json()["versions"]] == ["a&b"]
     assert len(first.json()["points"]["at"]) == 1
     assert (again.json()["points"]["at"], "swaps" in again.json()) == ([], False)
+
+
+def test_page_poll_survives_a_message_that_is_not_utf_8(
+    client: TestClient, scene: FakePageSources
+) -> None:
+    health = Health(StatusCode.NOT_FOUND, "/models/\udcff: no such file")
+    scene.statuses = [status("ctr", 1, END, health=health)]
+    [version] = client.get("/v1/page").json()["versions"]
+    assert version["health"]["message"] == health.message
 
 
 def test_page_costs_nothing_while_nobody_polls(client: TestClient, scene: FakePageSources) -> None:

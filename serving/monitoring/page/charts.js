@@ -251,7 +251,8 @@ export class Charts {
     const { ctx, bbox } = plot;
     const gap = 4 * devicePixelRatio;
     const name = this.hasNames ? `${shorten(mark.model)} v${mark.version}` : `v${mark.version}`;
-    const text = isFailed ? `✕ ${name}` : name;
+    const sign = isFailed ? "✕ " : mark.result === "rolled_back" ? "↶ " : "";
+    const text = sign + name;
     const { width } = ctx.measureText(text);
     const left = x + gap + width <= bbox.left + bbox.width ? x + gap : x - gap - width;
     if (left < labelsEnd + gap || left < bbox.left) return labelsEnd;

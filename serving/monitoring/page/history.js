@@ -4,8 +4,10 @@ import { P999_REQUESTS_MIN } from "./format.js";
 
 export const KEPT_SECONDS = 900;
 
-// Without a point for so long, nothing is known: the line has a gap there.
-const GAP_SECONDS = 3;
+// Seconds without any request in the 10 s before have no point: so long after the last one, there were none.
+const IDLE_SECONDS = 3;
+
+const IDLE = { per_second: 0, failed_per_second: 0, window_count: 0, p50_us: null, p99_us: null, p999_us: null };
 
 const COLUMNS = ["at", "per_second", "failed_per_second", "window_count", "p50_us", "p99_us", "p999_us"];
 
@@ -31,7 +33,10 @@ export class History {
     if (points.at.length && this.length && points.at[0] <= this.at[this.length - 1]) return false;
     for (let i = 0; i < points.at.length; i += 1) {
       const last = this.at[this.length - 1];
-      if (last !== undefined && points.at[i] - last > GAP_SECONDS) this.pushGap(last + 1);
+      if (last !== undefined && points.at[i] - last > IDLE_SECONDS) {
+        this.push({ ...IDLE, at: last + 1 });
+        this.push({ ...IDLE, at: points.at[i] - 1 });
+      }
       for (const name of COLUMNS) this[name].push(points[name][i]);
     }
     const old = this.at.findIndex((at) => at >= now - KEPT_SECONDS - 5);
@@ -39,12 +44,18 @@ export class History {
     return true;
   }
 
-  pushGap(at) {
-    for (const name of COLUMNS) this[name].push(name === "at" ? at : null);
+  push(point) {
+    for (const name of COLUMNS) this[name].push(point[name]);
   }
 
   point(index) {
     return Object.fromEntries(COLUMNS.map((name) => [name, this[name][index]]));
+  }
+
+  /** How it is now: idle, where the last point is of a while ago. */
+  latest(now) {
+    const last = this.at[this.length - 1];
+    return last !== undefined && now - last <= IDLE_SECONDS ? this.point(this.length - 1) : { ...IDLE, at: now };
   }
 
   /** Whether any request ended since then. */

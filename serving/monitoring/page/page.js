@@ -103,8 +103,7 @@ function codesText(codes) {
 
 /** Of the second under the cursor, else of the last one. */
 function showTiles() {
-  const index = cursorIndex ?? points.length - 1;
-  const point = points.point(index);
+  const point = cursorIndex === null ? points.latest(now) : points.point(cursorIndex);
   setText(tiles.p50, format.latency(point.p50_us));
   setText(tiles.p99, format.latency(point.p99_us));
   showP999Tile(point);
@@ -113,7 +112,7 @@ function showTiles() {
   tiles.failed.classList.toggle("bad", point.failed_per_second > 0);
   const held = versions.map((version) => version.in_flight_count ?? 0);
   setText(tiles.inflight, versions.length ? format.count(held.reduce((sum, count) => sum + count, 0)) : format.NONE);
-  setText(byId("moment"), cursorIndex === null || !point.at ? "" : `at ${format.clock(point.at)}`);
+  setText(byId("moment"), cursorIndex === null ? "" : `at ${format.clock(point.at)}`);
   byId("latency").setAttribute("aria-label", summary(point));
 }
 
@@ -127,7 +126,6 @@ function showP999Tile(point) {
 }
 
 function summary(point) {
-  if (!point.at) return "Latency chart, empty. Arrow keys move through time.";
   return `Latency at ${format.clock(point.at)}: p50 ${format.latency(point.p50_us)}, p99 ${format.latency(point.p99_us)}, `
     + `p999 ${format.latency(point.p999_us)}, ${format.rate(point.per_second)} requests per second. `
     + "Arrow keys move through time.";

@@ -10,14 +10,16 @@ const RESULTS = {
   refused: ["✕", "refused"],
   cancelled: ["○", "cancelled"],
   rolled_back: ["↶", "rolled back"],
+  promoted: ["●", "promoted"],
+  unloaded: ["○", "unloaded"],
 };
 
 const NAMED_STAGE_COUNT = 4;
 
 // Each has a colour of its own in page.css; any other stage is grey.
 const COLORED_STAGES = new Set([
-  "settle", "preflight", "check", "read_graph", "take_arena", "create_session", "restore", "init",
-  "make_callables", "warm_up", "self_warm_up", "gates", "publish", "quiesce", "destroy",
+  "settle", "wait", "check", "read_graph", "take_arena", "create_session", "restore", "init",
+  "make_callables", "warm_up", "self_warm_up", "gates", "publish", "quiesce", "destroy", "return_slab",
 ]);
 
 export class SwapsTable {
@@ -78,14 +80,14 @@ function makeStages(swap) {
   const tell = (stage) => `${format.words(stage.name)} ${format.duration(stage.seconds)}`;
   bar.setAttribute("role", "img");
   bar.setAttribute("aria-label", stages.map(tell).join(", ") || "no stage yet");
-  let before = "load";
-  for (const stage of stages) {
-    const part = make("span", stageClass(stage) + (stage.of !== before ? " turn" : ""));
+  stages.forEach((stage, i) => {
+    // Where the unload of the old version follows the load of the new one.
+    const isTurn = i > 0 && (stage.of === "unload") !== (stages[i - 1].of === "unload");
+    const part = make("span", `${stageClass(stage)}${isTurn ? " turn" : ""}`);
     part.style.flexGrow = stage.seconds / total;
-    part.title = stage.of === "unload" ? `${tell(stage)} (of the previous version)` : tell(stage);
+    part.title = `${tell(stage)} (v${stage.version})`;
     bar.append(part);
-    before = stage.of;
-  }
+  });
   return [bar, makeLongest(stages, tell), ...makeNotes(swap)];
 }
 
@@ -107,8 +109,17 @@ function makeNotes(swap) {
     notes.push(`${format.count(swap.page_fault_count)} page faults`);
   }
   if (swap.cpu_seconds) notes.push(`${format.duration(swap.cpu_seconds)} of CPU`);
-  const elements = notes.length ? [make("div", "notes", notes.join(" · "))] : [];
+  const elements = [make("div", "notes", notes.map((note) => `${note} · `).join(""), makeTraceLink(swap))];
   return swap.reason ? [...elements, make("p", "reason", swap.reason)] : elements;
+}
+
+function makeTraceLink(swap) {
+  const link = make("a", "", "trace");
+  // A model's name may hold a slash, which is one in the path too.
+  link.href = `v1/swaps/${swap.id.split("/").map(encodeURIComponent).join("/")}/trace`;
+  link.title = "What happened when, for ui.perfetto.dev or chrome://tracing";
+  link.setAttribute("aria-label", `trace of ${swap.model} v${swap.version}`);
+  return link;
 }
 
 function makeLatency(swap, span) {
