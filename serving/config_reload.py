@@ -41,6 +41,7 @@ class ConfigReloader:
         # Notified when a state, `_change_count` or `_is_stopping` changes.
         self._changed = threading.Condition()
         self._change_count = 0
+        self._applied_count = 0
         self._is_stopping = False
         # What was known of each model that was added and is still waited for, when it was added.
         self._stale: dict[str, tuple[ServableStatus, ...]] = {}
@@ -50,6 +51,11 @@ class ConfigReloader:
     def settings(self) -> SettingsByModel:
         """Of the models that are configured, and of those to come."""
         return self._settings
+
+    @property
+    def applied_count(self) -> int:
+        """How many changes were made that changed something, since the start."""
+        return self._applied_count
 
     def change(
         self,
@@ -111,6 +117,7 @@ class ConfigReloader:
             self._settings = settings
             with self._changed:
                 self._change_count += is_awaited or not plan.is_empty
+                self._applied_count += not plan.is_empty
                 count = self._change_count
                 self._stale |= {model.name: stale.get(model.name, ()) for model in plan.added}
                 for model in plan.removed:

@@ -217,8 +217,12 @@ PAGE_FAULTS = MetricFamily(
 CONFIG_CHANGES = MetricFamily(
     name="serving_config_changes_total",
     kind="counter",
-    labels=("result",),
-    help="Changes of the configuration while the server runs: applied, refused.",
+    help="Changes of the configuration that were applied since the start, from files and by calls.",
+)
+CONFIG_REFUSED = MetricFamily(
+    name="serving_config_refused",
+    kind="gauge",
+    help="1 while the server goes on with an earlier configuration because a file of it is refused.",
 )
 BUILD = MetricFamily(
     name="serving_build_info",
@@ -310,7 +314,7 @@ FAMILIES: tuple[MetricFamily, ...] = (
     *(SLABS_IN_USE, SLABS_SPARE, SLABS_QUARANTINED, SLAB_IN_USE_BYTES, SLAB_SPARE_BYTES),
     *(SLAB_SPARE_RESIDENT_BYTES, SLAB_SURPLUS_BYTES, SLAB_QUARANTINED_BYTES),
     *(REQUEST_MEMORY_IN_USE, REQUEST_MEMORY_PEAK, REQUEST_MEMORY_ALLOCATIONS),
-    *(PAGE_FAULTS, CONFIG_CHANGES, BUILD, *PROCESS_FAMILIES),
+    *(PAGE_FAULTS, CONFIG_CHANGES, CONFIG_REFUSED, BUILD, *PROCESS_FAMILIES),
     *TENSORFLOW_SERVING_FAMILIES,
 )
 

@@ -36,7 +36,7 @@ class MetricSources:
     `swap_counts`: by model and result (`SwapResult.value`). `arena`: of a version that is AVAILABLE; None
     where it has none, is gone, or goes as we ask.
     `slab_pool` None: there is none. `reservoirs`: by model. `default_version` is who answers a request
-    that names none, a canary aside. `base_path`: of a configured model. `config_changes`: by result.
+    that names none, a canary aside. `base_path`: of a configured model.
     """
 
     requests: RequestStatistics
@@ -50,6 +50,7 @@ class MetricSources:
     routing: Callable[[str], Routing]
     default_version: Callable[[str], int | None]
     base_path: Callable[[str], str | None]
-    config_changes: Callable[[], Mapping[str, int]] = dict
+    config_change_count: Callable[[], int]
+    is_config_refused: Callable[[], bool]
     build_info: Mapping[str, str] = field(default_factory=dict)
     clock: Clock

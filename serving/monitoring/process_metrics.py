@@ -39,25 +39,23 @@ def process_metrics(sources: MetricSources) -> Iterator[Metric]:
         yield samples.metric
     memory = sources.request_memory()
     for family, read_memory in _MEMORY_FIGURES.items():
-        samples = Samples(family)
-        samples.add((), read_memory(memory))
-        yield samples.metric
+        yield _single(family, read_memory(memory))
     yield _page_faults(sources.page_faults())
-    yield _config_changes(sources.config_changes())
+    yield _single(families.CONFIG_CHANGES, sources.config_change_count())
+    yield _single(families.CONFIG_REFUSED, int(sources.is_config_refused()))
     yield _build(sources.build_info)
+
+
+def _single(family: MetricFamily, value: int) -> Metric:
+    samples = Samples(family)
+    samples.add((), value)
+    return samples.metric
 
 
 def _page_faults(faults: PageFaults) -> Metric:
     samples = Samples(families.PAGE_FAULTS)
     samples.add(("minor",), faults.ru_minflt)
     samples.add(("major",), faults.ru_majflt)
-    return samples.metric
-
-
-def _config_changes(counts: Mapping[str, int]) -> Metric:
-    samples = Samples(families.CONFIG_CHANGES)
-    for result, count in counts.items():
-        samples.add((result,), count)
     return samples.metric
 
 

@@ -26,7 +26,8 @@ def server_sources(
     slab_pool: SlabPool | None,
     reservoirs: Reservoirs,
     swap_counts: Callable[[], Mapping[tuple[str, str], int]],
-    config_changes: Callable[[], Mapping[str, int]] = dict,
+    config_change_count: Callable[[], int],
+    is_config_refused: Callable[[], bool],
     clock: Clock,
 ) -> MetricSources:
     """`servable` is the manager's, `swap_counts` the swap timeline's `counts`, `base_path` that of the served
@@ -44,7 +45,8 @@ def server_sources(
         routing=router.routing,
         default_version=router.answering,
         base_path=base_path,
-        config_changes=config_changes,
+        config_change_count=config_change_count,
+        is_config_refused=is_config_refused,
         build_info=plane.build_info(),
         clock=clock,
     )

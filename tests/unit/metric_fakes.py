@@ -151,6 +151,8 @@ def fake_sources(
             (item.id.version for item in by_name.get(name, ())), default=None
         ),
         base_path=lambda name: f"/models/{name}",
+        config_change_count=lambda: 4,
+        is_config_refused=lambda: False,
         build_info=BUILD_INFO,
         clock=clock or FakeClock(),
     )

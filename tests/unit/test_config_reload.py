@@ -213,6 +213,17 @@ def test_change_of_settings_reaches_present_models_and_those_to_come(reload: Rel
     assert reload.world.settings["b"] == kept
 
 
+def test_changes_that_change_something_are_counted(reload: Reload) -> None:
+    reload.reloader.change([A, B])
+    reload.reloader.change([A, B])
+    reload.error(A, B)
+    with pytest.raises(InvalidConfig):
+        reload.reloader.change([B, B])
+    assert reload.reloader.applied_count == 1
+    reload.reloader.change(settings=SettingsByModel(ModelSettings(keep_previous_seconds=60)))
+    assert reload.reloader.applied_count == 2
+
+
 def test_change_to_the_same_is_not_logged(reload: Reload) -> None:
     with capture_logs() as logs:
         reload.reloader.change([A])

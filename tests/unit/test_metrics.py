@@ -404,8 +404,7 @@ def test_reservoirs_are_shown_by_model():
 
 
 def test_process_shows_slabs_memory_faults_configuration_and_build():
-    sources = fake_sources(config_changes=lambda: {"applied": 2, "refused": 1})
-    series = series_of(sources)
+    series = series_of(fake_sources(is_config_refused=lambda: True))
     assert {
         name: number for (name, labels), number in series.items() if "slab" in name and not labels
     } == {
@@ -423,7 +422,8 @@ def test_process_shows_slabs_memory_faults_configuration_and_build():
     assert value(series, "serving_request_memory_allocations_total") == 7_000
     assert value(series, "serving_process_page_faults_total", kind="minor") == 11
     assert value(series, "serving_process_page_faults_total", kind="major") == 2
-    assert value(series, "serving_config_changes_total", result="refused") == 1
+    assert value(series, "serving_config_changes_total") == 4
+    assert value(series, "serving_config_refused") == 1
     assert value(series, "process_resident_memory_bytes") > 1_000_000
     (labels,) = (labels for name, labels in series if name == "serving_build_info")
     assert dict(labels)["version"] == "0.1.0"
@@ -451,7 +451,6 @@ def busy_sources() -> MetricSources:
         statuses=[status(stage_seconds=stages, verdicts=(verdict,))],
         arena=lambda servable_id: FakeArenaStatistics(),
         reservoirs=lambda: {"m": FakeReservoirStatistics()},
-        config_changes=lambda: {"applied": 1, "refused": 0},
     )
 
 

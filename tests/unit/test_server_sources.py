@@ -46,6 +46,8 @@ def sources_of(
         slab_pool=FakeSlabPool(),
         reservoirs=reservoirs or Reservoirs(None),
         swap_counts=swap_counts,
+        config_change_count=lambda: 1,
+        is_config_refused=lambda: False,
         clock=clock,
     )
 
