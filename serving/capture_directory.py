@@ -67,7 +67,12 @@ class CaptureDirectory:
             try:
                 self._write(name, reservoir)
             except OSError as error:
-                _log.warning("warm_up_capture_failed", model=name, reason=str(error))
+                _log.warning(
+                    "warm_up_capture_failed",
+                    model=name,
+                    reason=str(error),
+                    remedy="make --warmup_capture_directory writable for the server's user, with room",
+                )
 
     def _write(self, name: str, reservoir: RequestReservoir) -> None:
         path = self._directory / name / WARM_UP_FILE.name

@@ -3,6 +3,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from serving.capture_directory import PERIOD_SECONDS, CaptureDirectory
 from serving.clock import SystemClock
@@ -63,6 +64,16 @@ def test_model_whose_file_cannot_be_written_does_not_keep_the_others_from_theirs
     (tmp_path / "a").unlink()
     capture.write_now()
     assert outputs(tmp_path, "a") == ["x"]
+
+
+def test_file_that_cannot_be_written_is_told_by_its_own_name_and_with_the_flag(tmp_path: Path):
+    path = tmp_path / "m" / WARM_UP_FILE.name
+    path.mkdir(parents=True)
+    with capture_logs() as logs:
+        capture_of(tmp_path, {"m": FixedReservoir([request_for("x")])}).write_now()
+    (warning,) = logs
+    assert warning["reason"].endswith(f"{str(path)!r}")
+    assert "--warmup_capture_directory" in warning["remedy"]
 
 
 def test_stop_writes_once_more_and_ends_the_thread(tmp_path: Path):
