@@ -73,6 +73,7 @@ def test_file_that_cannot_be_written_is_told_by_its_own_name_and_with_the_flag(t
         capture_of(tmp_path, {"m": FixedReservoir([request_for("x")])}).write_now()
     (warning,) = logs
     assert warning["reason"].endswith(f"{str(path)!r}")
+    assert ".partial" not in warning["reason"]
     assert "--warmup_capture_directory" in warning["remedy"]
 
 
