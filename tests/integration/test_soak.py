@@ -4,18 +4,23 @@ import os
 
 from rich.console import Console
 
-from loadtest.soak import EVENTS, soak
+from loadtest.soak import SoakSetup, soak
+from loadtest.soak_events import OPENING
 
 SECONDS = float(os.environ.get("MILLPOND_SOAK_SECONDS", "25"))
 
 
 def test_random_changes_under_load_lose_no_request_and_find_no_bug():
-    result = soak(minutes=SECONDS / 60, rate=100, seed=5, console=Console(quiet=True))
+    setup = SoakSetup(minutes=SECONDS / 60, rate_per_second=100, seed=5)
+    result = soak(setup, Console(quiet=True))
     assert len(result.outcome.codes) > 50 * SECONDS
     # Enough happened, and versions came and went by it.
-    assert len(result.done) >= len(EVENTS) // 3
+    assert set(result.done) >= {event.__name__ for event in OPENING}
     assert result.loads["version_available"] >= 5
     assert result.loads["version_unloaded"] >= 4
+    # The unfit version was met, and a gate refused it.
+    assert result.refusals["FAILED_PRECONDITION"] >= 1
+    assert not result.forbidden_answers
     assert not result.bugs
     assert not result.wrong_count
     assert not result.outcome.codes.any()

@@ -1,0 +1,300 @@
+"""What happens in a soak: a server's disk, config, settings and people, one event at a time."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from loadtest.demo import MODEL_NAME
+from loadtest.soak_unfit import UnfitVersion
+from loadtest.version_series import VersionSeries
+from serving.clock import Clock, pause
+from serving.errors import FailedPrecondition
+
+NEIGHBOUR_NAME = "neighbour"
+_VERSIONS_ON_DISK_MAX = 4
+# Versions go up from here and, for those who select an older one, down.
+FIRST_VERSION = 1_000
+
+
+class Person(Protocol):
+    """What a person may ask of the server (`serving.client.Client`); FailedPrecondition: not now."""
+
+    def rollback(self, name: str, *, is_cold_allowed: bool = False) -> object: ...
+    def allow(self, name: str, version: int) -> object: ...
+    def promote(self, name: str) -> object: ...
+    def describe_models(self) -> Mapping[str, Any]: ...
+
+
+@dataclass
+class World:
+    """A server, the versions on its disk, and what was done to them. `dice` draws what is next.
+
+    `broken` and `unfit` are on the disk now; `forbidden` are all that ever were either.
+    """
+
+    series: VersionSeries
+    directory: Path
+    client: Person
+    clock: Clock
+    dice: random.Random
+    unfit_version: UnfitVersion
+    # Whether two versions of a model may not fit beside each other: then no policy that lets the old
+    # one go first is right for a model under load.
+    is_memory_tight: bool
+    next_version: int = FIRST_VERSION + 1
+    next_lower_version: int = FIRST_VERSION - 1
+    sound: set[int] = field(default_factory=lambda: {FIRST_VERSION})
+    broken: set[int] = field(default_factory=set)
+    forbidden: set[int] = field(default_factory=set)
+    selection: str = ""
+    label_version: int | None = None
+    has_neighbour: bool = False
+    done: Counter[str] = field(default_factory=Counter)
+
+    def take_version(self) -> int:
+        """The number of the next version, above all others; none comes twice."""
+        self.next_version += 1
+        return self.next_version - 1
+
+    def take_lower_version(self) -> int:
+        """A number below all others."""
+        self.next_lower_version -= 1
+        return self.next_lower_version + 1
+
+    def pause(self, seconds: float) -> None:
+        """Waits."""
+        pause(self.clock, seconds)
+
+    def write_config(self) -> None:
+        """Writes the server's config file as the world is now, by one rename."""
+        label = ""
+        if self.label_version is not None:
+            label = f'version_labels {{ key: "stable" value: {self.label_version} }}'
+        policy = f"model_version_policy {{ {self.selection} }}" if self.selection else ""
+        models = {MODEL_NAME: f"{policy} {label}"}
+        if self.has_neighbour:
+            models[NEIGHBOUR_NAME] = ""
+        write_config(self.directory, self.series.base_path, models)
+
+
+def write_config(directory: Path, base_path: Path, models: Mapping[str, str]) -> None:
+    """Writes a config file of `models`, by name with what is said of each beside its place."""
+    configs = (
+        f'config {{ name: "{name}" base_path: "{base_path}" model_platform: "tensorflow" {more} }}'
+        for name, more in models.items()
+    )
+    _replace(directory / "models.config", f"model_config_list {{ {' '.join(configs)} }}")
+
+
+def write_settings(directory: Path, text: str) -> None:
+    """Writes a settings file whose gates refuse what is no number. `text`: tables of models."""
+    gates = '[default.gates]\ngolden = "enforce"\ndrift = "enforce"\n'
+    _replace(directory / "settings.toml", gates + text)
+
+
+def _replace(path: Path, text: str) -> None:
+    partial = path.with_suffix(".partial")
+    partial.write_text(text)
+    partial.rename(path)
+
+
+# --- What can happen ------------------------------------------------------------------------------
+
+
+def drop(world: World) -> None:
+    """A new version comes by one rename; old ones go, so that the disk does not fill."""
+    version = world.take_version()
+    world.series.drop(version)
+    world.sound.add(version)
+    while len(world.sound) > _VERSIONS_ON_DISK_MAX:
+        _remove(world, min(world.sound))
+
+
+def drop_slowly(world: World) -> None:
+    """A new version comes as a copy that stalls before its variables are there."""
+    version = world.take_version()
+    finish = world.series.begin_copy(version)
+    world.pause(world.dice.uniform(0.5, 3))
+    finish()
+    world.sound.add(version)
+
+
+def drop_broken(world: World) -> None:
+    """A new version whose variables are damaged: it must never serve."""
+    version = world.take_version()
+    world.forbidden.add(version)
+    world.series.drop_damaged(version)
+    world.broken.add(version)
+
+
+def drop_unfit(world: World) -> None:
+    """A new version that loads and answers, but no numbers: a gate must refuse it."""
+    version = world.take_version()
+    world.forbidden.add(version)
+    world.unfit_version.drop(version)
+    world.broken.add(version)
+
+
+def drop_lower(world: World) -> None:
+    """A version below all others comes, and is the one selected: a selection goes down too."""
+    version = world.take_lower_version()
+    world.series.drop(version)
+    world.sound.add(version)
+    _select(world, specific([version]))
+
+
+def select_latest(world: World) -> None:
+    """The highest version, or the two highest."""
+    _select(world, f"latest {{ num_versions: {world.dice.choice([1, 1, 2])} }}")
+
+
+def select_all(world: World) -> None:
+    """Every version on disk."""
+    _select(world, "all {}")
+
+
+def select_specific(world: World) -> None:
+    """One version or two by number; now and then one that is not fit to serve."""
+    versions = sorted(world.sound | world.broken)
+    count = min(world.dice.choice([1, 2]), len(versions))
+    _select(world, specific(world.dice.sample(versions, count)))
+
+
+def specific(versions: Sequence[int]) -> str:
+    """These versions, as a config has it."""
+    return f"specific {{ {' '.join(f'versions: {version}' for version in versions)} }}"
+
+
+def _select(world: World, selection: str) -> None:
+    world.selection = selection
+    world.write_config()
+
+
+def remove_broken(world: World) -> None:
+    """What never served goes."""
+    for version in sorted(world.broken):
+        world.series.remove(version)
+    world.broken.clear()
+
+
+def remove(world: World) -> None:
+    """Any version goes, the one that serves included; one stays."""
+    if len(world.sound) > 1:
+        _remove(world, world.dice.choice(sorted(world.sound)))
+
+
+def _remove(world: World, version: int) -> None:
+    world.sound.discard(version)
+    world.series.remove(version)
+
+
+def vanish(world: World) -> None:
+    """The disk is away for a while."""
+    away = world.series.base_path.with_suffix(".away")
+    world.series.base_path.rename(away)
+    world.pause(world.dice.uniform(0.1, 3))
+    away.rename(world.series.base_path)
+
+
+def overwrite(world: World) -> None:
+    """A version's files are replaced under it."""
+    world.series.rewrite_graph(world.dice.choice(sorted(world.sound)))
+
+
+def roll_back(world: World) -> None:
+    """A person puts the previous version back."""
+    with suppress(FailedPrecondition):
+        world.client.rollback(MODEL_NAME, is_cold_allowed=world.dice.random() < 0.5)
+
+
+def allow(world: World) -> None:
+    """A person takes all rollbacks back."""
+    for version in world.client.describe_models()[MODEL_NAME].get("barred", ()):
+        with suppress(FailedPrecondition):
+            world.client.allow(MODEL_NAME, version)
+
+
+def promote(world: World) -> None:
+    """A person promotes a canary, where there is one."""
+    with suppress(FailedPrecondition):
+        world.client.promote(MODEL_NAME)
+
+
+def move_label(world: World) -> None:
+    """A label moves to a version on disk, or goes."""
+    world.label_version = world.dice.choice([None, *sorted(world.sound)])
+    world.write_config()
+
+
+def toggle_neighbour(world: World) -> None:
+    """Another model is configured, or is not any more."""
+    world.has_neighbour = not world.has_neighbour
+    # Settings of a model that is not configured are refused.
+    write_settings(world.directory, "")
+    world.write_config()
+
+
+def change_settings(world: World) -> None:
+    """Another policy, another time that the previous version stays, a canary or none."""
+    policy = (
+        "availability" if world.is_memory_tight else world.dice.choice(["availability", "auto"])
+    )
+    text = (
+        f'[models.{MODEL_NAME}]\naspired_version_policy = "{policy}"\n'
+        f"keep_previous_seconds = {world.dice.choice([0, 5, 60])}\n"
+        f"[models.{MODEL_NAME}.canary]\nweight = {world.dice.choice([0, 0, 0.2])}\n"
+        f"request_count = {world.dice.choice([0, 200])}\n"
+    )
+    if world.has_neighbour:
+        # Nobody asks it anything, so that it may be without a version for a while.
+        policy = world.dice.choice(["availability", "auto", "resource"])
+        text += f'[models.{NEIGHBOUR_NAME}]\naspired_version_policy = "{policy}"\n'
+    write_settings(world.directory, text)
+
+
+EVENTS: Mapping[Callable[[World], None], int] = {
+    drop: 30,
+    drop_slowly: 8,
+    drop_broken: 8,
+    drop_unfit: 8,
+    drop_lower: 4,
+    remove_broken: 6,
+    remove: 10,
+    vanish: 4,
+    overwrite: 4,
+    select_latest: 8,
+    select_all: 3,
+    select_specific: 5,
+    roll_back: 10,
+    allow: 8,
+    promote: 6,
+    move_label: 6,
+    toggle_neighbour: 6,
+    change_settings: 8,
+}
+"""What happens, and how often beside the others."""
+
+OPENING = (drop, drop_unfit, toggle_neighbour, drop_broken, drop, drop_lower, select_latest)
+"""What happens first, so that a short soak has it too."""
+
+
+def happens(world: World, event: Callable[[World], None]) -> None:
+    """One event, and a moment in which the server may get somewhere with it."""
+    event(world)
+    world.done[event.__name__] += 1
+    world.pause(world.dice.uniform(0.2, 2))
+
+
+def come_to_rest(world: World) -> int:
+    """Puts all back as it was at first, with a new version, which has to serve: returns its number."""
+    world.selection, world.label_version, world.has_neighbour = "", None, False
+    write_settings(world.directory, "")
+    world.write_config()
+    allow(world)
+    remove_broken(world)
+    drop(world)
+    return max(world.sound)
