@@ -99,6 +99,7 @@ class ServerConfig:
     swap_p99_guard: float = 0.0  # 0: off
     self_warmup_requests: int = 64  # 0: off
     warmup_capture_directory: str = ""  # "": off
+    state_directory: str = ""  # "": what was rolled back is forgotten at the end
     saved_model_tags: tuple[str, ...] = ("serve",)
     # Above the deadline that clients usually set, below the time that orchestrators wait to kill.
     drain_seconds: float = 20.0
@@ -204,6 +205,7 @@ def server_config(flags: Mapping[str, Any]) -> ServerConfig:
         swap_p99_guard=flags["swap_p99_guard"],
         self_warmup_requests=_self_warmup_requests(flags),
         warmup_capture_directory=flags["warmup_capture_directory"],
+        state_directory=flags["state_directory"],
         saved_model_tags=flags["saved_model_tags"],
         drain_seconds=flags["drain_seconds"],
     )

@@ -545,6 +545,14 @@ _MILLPOND_FLAGS: tuple[Flag, ...] = (
         "DIR",
     ),
     Flag(
+        "state_directory",
+        local_path,
+        ServerConfig.state_directory,
+        "what was rolled back is remembered in DIR, which no other server uses, and stays out after a "
+        "restart; without it a restart serves such a version again",
+        "DIR",
+    ),
+    Flag(
         "tensorflow_runtime",
         choice("millpond", "stock"),
         ServerConfig.tensorflow_runtime,

@@ -155,7 +155,8 @@ class Memory:
 
     `fingerprints`: of each found version, as it was when it was found. `missing`: found, kept, but
     gone from the disk. `looked_at_ns`: when the files of a version that may serve were last
-    compared with what was found; `overwritten`: those that differed.
+    compared with what was found; `overwritten`: those that differed. `on_disk`: those that have a
+    directory, None until it is known.
     """
 
     found: Mapping[int, AspiredVersion] = field(default_factory=dict)
@@ -163,6 +164,7 @@ class Memory:
     looked_at_ns: Mapping[int, int] = field(default_factory=dict)
     overwritten: frozenset[int] = frozenset()
     missing: frozenset[int] = frozenset()
+    on_disk: frozenset[int] | None = None
     candidates: Mapping[int, Candidate] = field(default_factory=dict)
     # None until the first version is aspired: nothing can be omitted before.
     aspired: tuple[AspiredVersion, ...] | None = None
@@ -222,13 +224,16 @@ def unfound(memory: Memory, directories: Mapping[int, str]) -> dict[int, str]:
 
 
 def to_observe(
-    memory: Memory, directories: Mapping[int, str], failed: Collection[int]
+    memory: Memory,
+    directories: Mapping[int, str],
+    failed: Collection[int],
+    barred: frozenset[int] = frozenset(),
 ) -> dict[int, str]:
     """Those of `directories` that may be loaded once they are seen to be complete: not found, or
-    aspired and `failed`. Their files are to be looked at.
+    `failed` and aspired, or `failed` and `barred` for that. Their files are to be looked at.
     """
     aspired = {item.version for item in memory.aspired or ()}
-    wanted = unfound(memory, directories).keys() | (aspired & set(failed))
+    wanted = unfound(memory, directories).keys() | ((aspired | barred) & set(failed))
     return {version: directories[version] for version in directories if version in wanted}
 
 
@@ -366,6 +371,7 @@ def decide(
             looked_at_ns={key: at for key, at in memory.looked_at_ns.items() if key in known},
             overwritten=overwritten,
             missing=missing,
+            on_disk=frozenset(directories),
             candidates={key: item for key, item in candidates.items() if key not in complete},
             aspired=memory.aspired,
             notes=frozenset(notes | {_overwritten_note(version) for version in overwritten}),
@@ -389,10 +395,25 @@ def select_again(memory: Memory, wanted: Wanted) -> Memory:
         aspired = memory.aspired
         if wanted.barred.intersection(item.version for item in aspired or ()):
             notes.add(Note.of("last_version_barred", remedy="drop another version"))
+        elif aspired is None and wanted.barred & memory.found.keys():
+            notes.add(_only_barred_note(wanted.barred & memory.found.keys()))
     return replace(memory, aspired=aspired, notes=frozenset(notes))
 
 
-_SELECTION_EVENTS = ("specific_version_not_found", "last_version_barred")
+_SELECTION_EVENTS = (
+    "specific_version_not_found",
+    "last_version_barred",
+    "only_barred_versions_found",
+)
+
+
+def _only_barred_note(versions: Collection[int]) -> Note:
+    """After a restart nothing serves that could go on, and what a person took out is not put back."""
+    return Note.of(
+        "only_barred_versions_found",
+        versions=tuple(sorted(versions)),
+        remedy="drop another version, or let one of these serve again: millpond allow",
+    )
 
 
 def _may_be_empty(memory: Memory, wanted: Wanted) -> bool:

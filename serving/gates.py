@@ -5,7 +5,7 @@ passed. The predecessor is the version that serves while the new one waits.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from math import ceil
 from statistics import median
@@ -55,10 +55,29 @@ class Gate(Enum):
     SHADOW = "shadow"
 
 
+_SHARED_SETTINGS = {
+    # A golden answer that is looked at is not compared with the predecessor's.
+    Gate.DRIFT: ("golden",),
+    Gate.SHADOW: ("golden", "drift_tolerance", "drift_share_max", "latency_ratio_max"),
+}
+
+
 def mode_of(gate: Gate, settings: GateSettings) -> GateMode:
     """What comes of `gate` not being passed."""
     mode: GateMode = getattr(settings, gate.value)
     return mode
+
+
+def settings_of(gate: Gate, settings: GateSettings) -> dict[str, object]:
+    """What decides whether `gate` is passed, by name: its own settings, which begin with its name,
+    and those that it shares with another.
+    """
+    shared = _SHARED_SETTINGS.get(gate, ())
+    return {
+        item.name: getattr(settings, item.name)
+        for item in fields(settings)
+        if item.name in shared or item.name == gate.value or item.name.startswith(f"{gate.value}_")
+    }
 
 
 def verdict_of(

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 import structlog
@@ -27,6 +28,7 @@ from serving.aspired_version_policy import (
     Load,
     ResourcePreserving,
 )
+from serving.bars import BarredBy, Bars
 from serving.cancellation import Cancellation
 from serving.clock import NS_PER_SECOND, Clock, seconds_since
 from serving.executor import Executor
@@ -50,7 +52,7 @@ from serving.servable import (
 )
 from serving.state_monitor import StateMonitor
 from serving.stream import Stream, StreamStatus
-from serving.succession import BarsChanged, FoundVersions, Rollback, Succession
+from serving.succession import BarsChanged, FoundVersions, KeepBars, Rollback, Succession
 from serving.task_figures import thread_costs
 from serving.unload import Unload
 
@@ -161,14 +163,17 @@ class AspiredVersionsManager:
         router: Router | None = None,
         bars_changed: BarsChanged = lambda name, versions: None,
         found_versions: FoundVersions = lambda name: (),
+        bars: Mapping[str, Bars] = MappingProxyType({}),
+        keep_bars: KeepBars = lambda name, bars: None,
         load_jitter_seconds: float = 0.0,
         random: Callable[[], float] = lambda: 1.0,
         monitor: StateMonitor,
         clock: Clock,
     ) -> None:
         """`bars_changed` hears which versions of a model a source should leave out, `found_versions`
-        says which it finds. `random` (0 to 1) draws the share of `load_jitter_seconds` that the load
-        of a further version is put off.
+        says which it finds. `bars` are by model what was barred before the process began, and
+        `keep_bars` hears what is to be known after it. `random` (0 to 1) draws the share of
+        `load_jitter_seconds` that the load of a further version is put off.
         """
         self._make_loader = make_loader
         self._serving_map = serving_map
@@ -182,9 +187,12 @@ class AspiredVersionsManager:
         self._succession = Succession(
             self._router,
             found_versions=found_versions,
-            bars_changed=bars_changed,
+            bars_changed=self._tell_bars,
+            keep_bars=keep_bars,
             apply_wanted=self._apply_wanted,
+            clock=clock,
         )
+        self._bars_changed = bars_changed
         self._load_jitter_ns = round(load_jitter_seconds * NS_PER_SECOND)
         self._random = random
         self._monitor = monitor
@@ -195,10 +203,12 @@ class AspiredVersionsManager:
         self._settings: dict[str, ModelSettings] = {}
         self._statuses: dict[str, StreamStatus] = {}
         self._servables: dict[str, Mapping[int, Servable]] = {}
+        self._barred: dict[str, frozenset[int]] = {}
         # Since when a name has had a version AVAILABLE without a break (monotonic).
         self._served_since_ns: dict[str, int] = {}
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+        self._restore_bars(bars)
 
     # --- Any thread -------------------------------------------------------------------------------
 
@@ -220,6 +230,14 @@ class AspiredVersionsManager:
     def servable(self, servable_id: ServableId) -> Servable | None:
         """The version, where it is AVAILABLE. Whoever has it may meet its end at any time."""
         return self._servables.get(servable_id.name, {}).get(servable_id.version)
+
+    def barred(self, name: str) -> frozenset[int]:
+        """The versions that a model's source is to leave out."""
+        return self._barred.get(name, frozenset())
+
+    def found_anew(self, name: str, version: int) -> None:
+        """A version that is barred was found with other files than before. Returns at once."""
+        self._inbox.post(partial(self._found_anew, name, version))
 
     def stream_status(self, name: str) -> StreamStatus | None:
         """What there is to say of a stream beside its versions; None where it has none."""
@@ -322,10 +340,25 @@ class AspiredVersionsManager:
     def _begin_stop(self) -> None:
         for name, stream in list(self._streams.items()):
             self._replace_aspired(name, ())
-            stream.barred = frozenset()
+            stream.bars = {}
             if stream.is_idle:
                 del self._streams[name]
         self._is_stopping = True
+
+    def _restore_bars(self, bars: Mapping[str, Bars]) -> None:
+        for name, barred in bars.items():
+            if barred:
+                self._streams[name] = Stream(is_idle=True)
+                self._succession.restore(name, self._streams[name], barred)
+                self._barred[name] = frozenset(barred)
+
+    def _tell_bars(self, name: str, versions: frozenset[int]) -> None:
+        self._barred[name] = versions
+        self._bars_changed(name, versions)
+
+    def _found_anew(self, name: str, version: int) -> None:
+        if name in self._streams:
+            self._succession.forgive(name, self._streams[name], version, "its files have changed")
 
     def _replace_settings(self, name: str, settings: ModelSettings) -> None:
         self._settings[name] = settings
@@ -344,6 +377,7 @@ class AspiredVersionsManager:
             stream.is_idle = True
         else:
             del self._streams[name]
+            self._barred.pop(name, None)
             self._router.forget(name)
 
     def _ask(self, question: Callable[[], Answer]) -> Future[Answer]:
@@ -422,6 +456,7 @@ class AspiredVersionsManager:
                 )
 
     def _advance(self, name: str, stream: Stream) -> None:
+        self._try_again(name, stream)
         self._reconcile(name, stream)
         self._succession.end_canary_unless_aspired(name, stream)
         self._succession.resume_canary(name, stream, stream.settings.canary)
@@ -434,6 +469,17 @@ class AspiredVersionsManager:
                 break
             self._perform(action, harness)
         stream.note_superseded(self._router.routing(name), self._clock.now_ns())
+
+    def _try_again(self, name: str, stream: Stream) -> None:
+        """Lets go of failures by settings that are others now."""
+        stream.forget_past_loads()
+        for version, reason in stream.worth_another_try().items():
+            del stream.failed_loads[version]
+            _log.info("load_tried_again", model=name, version=version, reason=reason)
+            if version in stream.bars:
+                self._succession.forgive(name, stream, version, reason)
+            else:
+                del stream.harnesses[version]
 
     def _next_action(self, name: str, stream: Stream) -> Action | None:
         policy = _RESOURCE_PRESERVING if stream.is_resource_preserving else self._policy
@@ -462,11 +508,17 @@ class AspiredVersionsManager:
         now_ns = self._clock.now_ns()
         for harness in stream.harnesses.values():
             if harness.retry_at_ns is not None and harness.retry_at_ns <= now_ns:
+                self._note_settings(harness)
                 harness.begin_retry()
                 self._loaders.submit(partial(self._load, harness), harness.id.name)
 
+    def _note_settings(self, harness: LoaderHarness) -> None:
+        stream = self._streams[harness.id.name]
+        stream.load_settings[harness.id.version] = stream.settings
+
     def _perform(self, action: Action, harness: LoaderHarness) -> None:
         if isinstance(action, Load):
+            self._note_settings(harness)
             harness.begin_load()
             _log.info("load_began", **_fields(harness))
             self._loaders.submit(partial(self._load, harness), harness.id.name)
@@ -512,6 +564,7 @@ class AspiredVersionsManager:
     def _load_failed(self, harness: LoaderHarness, error: errors.MillpondError) -> None:
         makes_room = self._begin_to_make_room(harness, error)
         harness.load_failed(error, is_retried=makes_room)
+        self._remember_failure(harness)
         self._take_back_room(harness)
         health = harness.status.health
         will_retry = harness.retry_at_ns is not None
@@ -523,6 +576,14 @@ class AspiredVersionsManager:
             reason=health.message,
             will_retry=will_retry,
         )
+
+    def _remember_failure(self, harness: LoaderHarness) -> None:
+        stream = self._streams.get(harness.id.name)
+        is_current = stream is not None and stream.harnesses.get(harness.id.version) is harness
+        if stream is None or not is_current or harness.is_cancelled:
+            return
+        if harness.status.state is END:
+            stream.load_failed(harness)
 
     def _unloaded(self, harness: LoaderHarness, error: errors.MillpondError | None) -> None:
         harness.unloaded(error)
@@ -566,7 +627,10 @@ class AspiredVersionsManager:
             return
         stream.end_making_room()
         if not harness.is_cancelled and not stream.ready_versions:
-            self._succession.bar(harness.id.name, stream, frozenset({version}))
+            reason = harness.status.health.message
+            self._succession.bar(
+                harness.id.name, stream, {version}, by=BarredBy.FAILURE, reason=reason
+            )
 
     # --- Loader threads ---------------------------------------------------------------------------
 

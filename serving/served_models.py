@@ -100,6 +100,8 @@ class ServedModels:
         except BaseException:
             self._set_models(before)
             raise
+        # Loads that a change gives rise to go by it.
+        self._set_loaders((*after, *plan.removed))
         for change in plan.changed:
             self._change(change)
         for model in plan.removed:

@@ -44,6 +44,9 @@ SOURCE_TIMEOUT_SECONDS = 0.1
 """How long a stop waits for each source, and for who reads the config files: a poll takes
 milliseconds, or hangs on a dead disk."""
 
+BARS_TIMEOUT_SECONDS = 2.0
+"""How long a stop waits for bars that are not written yet: a kilobyte, or a dead disk."""
+
 CAPTURE_TIMEOUT_SECONDS = 2.0
 """How long a stop waits for the recent requests to be written: megabytes, or a dead disk."""
 
@@ -104,9 +107,11 @@ class Server:
         )
         loaders = ModelLoaders(load_settings, reservoirs=reservoirs, plane=plane, clock=clock)
         router = Router(serving_map)
+        self._bar_keeper = parts.make_bar_keeper(config, clock)
         self._manager = parts.make_manager(
             *(config, executor, serving_map, loaders.make, arenas, self._monitor, clock),
             router=router,
+            bar_keeper=self._bar_keeper,
             bars_changed=self._bar_versions,
             found_versions=self._found_versions,
         )
@@ -231,6 +236,7 @@ class Server:
         if self._capture is not None:
             self._capture.start()
         self._swaps.start()
+        self._bar_keeper.start()
         self._manager.start()
         if self._watcher is not None:
             self._watcher.start()
@@ -260,6 +266,7 @@ class Server:
         self._http.stop()
         is_over = [self._rare_calls.stop(), self._manager.stop(UNLOAD_TIMEOUT_SECONDS)]
         is_over.append(self._models.join(SOURCE_TIMEOUT_SECONDS))
+        is_over.append(self._bar_keeper.stop(BARS_TIMEOUT_SECONDS))
         if self._watcher is not None:
             is_over.append(self._watcher.join(SOURCE_TIMEOUT_SECONDS))
         if self._capture is not None:

@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute
 from serving.admin_service import AdminService
 from serving.arenas import Arenas, MemoryLimits, SlabPool
 from serving.aspired_version_policy import AvailabilityPreserving
+from serving.bar_file import BarFile, BarKeeper, NoBarKeeper
 from serving.capture_directory import CaptureDirectory
 from serving.capture_service import CAPTURE_WARM_UP, CaptureService
 from serving.clock import NS_PER_SECOND, Clock
@@ -72,6 +73,7 @@ def make_manager(
     clock: Clock,
     *,
     router: Router,
+    bar_keeper: BarKeeper,
     bars_changed: BarsChanged,
     found_versions: FoundVersions,
 ) -> AspiredVersionsManager:
@@ -91,11 +93,19 @@ def make_manager(
         router=router,
         bars_changed=bars_changed,
         found_versions=found_versions,
+        bars=bar_keeper.read(),
+        keep_bars=bar_keeper.keep,
         load_jitter_seconds=config.load_jitter_seconds,
         random=random.random,
         monitor=monitor,
         clock=clock,
     )
+
+
+def make_bar_keeper(config: ServerConfig, clock: Clock) -> BarKeeper:
+    if not config.state_directory:
+        return NoBarKeeper()
+    return BarFile(Path(config.state_directory), clock=clock)
 
 
 def check_platforms(config: ServerConfig) -> None:
@@ -273,19 +283,24 @@ def make_source(
         with statuses_as_errors(plane.StatusError):
             plane.check_saved_model(directory)
 
-    return FileSystemSource(
+    source = FileSystemSource(
         model.name,
         model.base_path,
         model.version_selection,
         set_aspired=manager.set_aspired,
         check=check,
         failed_versions=monitor.failed_versions,
+        found_anew=manager.found_anew,
+        versions_seen=monitor.versions_seen,
         period_seconds=config.file_system_poll_wait_seconds,
         keeps_last=config.servable_versions_always_present,
         labels=model.labels,
         labels_in_effect=router.labels,
         clock=clock,
     )
+    # Before its first poll: nothing that was rolled back is to be loaded until somebody tells it.
+    source.set_barred(manager.barred(model.name))
+    return source
 
 
 def make_config_watcher(

@@ -43,6 +43,8 @@ from serving.version_selection import VersionSelection
 
 SetAspired = Callable[[str, Sequence[AspiredVersion]], None]
 FailedVersions = Callable[[str], Collection[int]]
+FoundAnew = Callable[[str, int], None]
+VersionsSeen = Callable[[str, frozenset[int], frozenset[int]], None]
 LabelsOf = Callable[[str], Mapping[str, int]]
 _log = structlog.get_logger(__name__)
 
@@ -94,7 +96,9 @@ class FileSystemSource:
     `check` raises where a directory is no complete version. `set_aspired` is called, under the
     source's lock, only when the list changes, and not after `stop`. `failed_versions` says which
     versions of a model have ended with an error: one of these whose files change is aspired again
-    under a new `found_at_ns`. `labels_in_effect` are a model's labels as requests see them: people
+    under a new `found_at_ns`, and `found_anew` hears of one that is barred. `versions_seen` hears,
+    after each poll that could look, which versions are on the disk, and for the files of which the
+    source watches. `labels_in_effect` are a model's labels as requests see them: people
     are told of one that waits for a version which does not come. Versions that serve are compared
     with what was found every RECHECK_NS, to tell who overwrites one.
 
@@ -111,6 +115,8 @@ class FileSystemSource:
         set_aspired: SetAspired,
         check: Callable[[str], None],
         failed_versions: FailedVersions,
+        found_anew: FoundAnew = lambda name, version: None,
+        versions_seen: VersionsSeen = lambda name, on_disk, watched: None,
         period_seconds: float,
         keeps_last: bool = True,
         labels: Mapping[str, int] = NO_LABELS,
@@ -122,6 +128,8 @@ class FileSystemSource:
         self._set_aspired = set_aspired
         self._check = check
         self._failed_versions = failed_versions
+        self._found_anew = found_anew
+        self._versions_seen = versions_seen
         self._labels_in_effect = labels_in_effect
         self._period_seconds = period_seconds
         self._clock = clock
@@ -144,6 +152,7 @@ class FileSystemSource:
         with self._wake:
             self._is_stopping = True
             self._wake.notify_all()
+            self._versions_seen(self._name, frozenset(), frozenset())
 
     def join(self, timeout_seconds: float) -> bool:
         """After `stop`: False where the disk still holds the thread after `timeout_seconds`."""
@@ -191,8 +200,8 @@ class FileSystemSource:
         """
         now = Instant(self._clock.now_ns(), self._clock.wall_ns())
         with self._wake:
-            before, base_path = self._memory, self._base_path
-        decide_on = self._look(before, base_path, now)
+            before, base_path, barred = self._memory, self._base_path, self._wanted.barred
+        decide_on = self._look(before, base_path, barred, now)
         with self._wake:
             # Where it looked elsewhere than it should by now, the next poll is due already.
             if base_path == self._base_path:
@@ -214,10 +223,19 @@ class FileSystemSource:
             return
         before, self._memory = self._memory, memory
         self._tell_changes(before.notes, memory.notes)
+        self._tell_versions(before, memory)
         aspired = memory.aspired
         if aspired is not None and aspired != before.aspired:
             _log.info("aspired", model=self._name, versions=[item.version for item in aspired])
             self._set_aspired(self._name, aspired)
+
+    def _tell_versions(self, before: Memory, after: Memory) -> None:
+        for version in self._wanted.barred & after.found.keys():
+            if before.found.get(version) != after.found[version]:
+                self._found_anew(self._name, version)
+        if after.on_disk is not None:
+            aspired = {item.version for item in after.aspired or ()}
+            self._versions_seen(self._name, after.on_disk, self._wanted.barred | aspired)
 
     # --- The thread of the source -----------------------------------------------------------------
 
@@ -241,10 +259,10 @@ class FileSystemSource:
             return not self._is_stopping
 
     def _look(
-        self, memory: Memory, base_path: str, now: Instant
+        self, memory: Memory, base_path: str, barred: frozenset[int], now: Instant
     ) -> Callable[[Memory, Wanted], Memory]:
         """Looks at the disk; returns what makes a new memory of the one at the time and of what is
-        wanted by then. `memory` is the one to know which versions to look at.
+        wanted by then. `memory` and `barred` are those to know which versions to look at.
         """
         listing = list_children(base_path)
         if listing.error:
@@ -254,7 +272,8 @@ class FileSystemSource:
         names, name_notes = version_directories(listing, known, base_path)
         directories = {version: str(Path(base_path, name)) for version, name in names.items()}
         failed = self._failed_versions(self._name)
-        candidates, read_notes = self._candidates(memory, directories, failed, now)
+        observed = to_observe(memory, directories, failed, barred)
+        candidates, read_notes = self._candidates(memory, observed, now)
         live = self._fingerprints(to_compare(memory, directories, failed, now))
 
         def decide_on(memory: Memory, wanted: Wanted) -> Memory:
@@ -266,14 +285,10 @@ class FileSystemSource:
         return decide_on
 
     def _candidates(
-        self,
-        memory: Memory,
-        directories: Mapping[int, str],
-        failed: Collection[int],
-        now: Instant,
+        self, memory: Memory, directories: Mapping[int, str], now: Instant
     ) -> tuple[dict[int, Candidate], frozenset[Note]]:
         candidates, notes = {}, set()
-        for version, directory in to_observe(memory, directories, failed).items():
+        for version, directory in directories.items():
             try:
                 seen = fingerprint(directory)
             except OSError as error:

@@ -2,6 +2,8 @@
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import inf
 from types import MappingProxyType
 
 import structlog
@@ -14,8 +16,21 @@ ENDED_COUNT_MAX = 32
 model that gets a version every minute must not grow the status without limit."""
 
 UNLOADED_SECONDS_MAX = 3_600.0
-"""How long a version that ended in good order is remembered. One that ended with an error stays: its
-files are watched for a change as long as it is known."""
+"""How long a version that ended in good order is remembered, and one that failed and is gone from the
+disk: whoever removed it may not be who wants to know why it failed."""
+
+FAILED_SECONDS_MAX = 86_400.0
+"""How long a failure is remembered that is over, because another version was aspired instead, while
+the files that failed are still there. One whose files are watched for a change stays."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a source last said of a model's versions."""
+
+    on_disk: frozenset[int]
+    watched: frozenset[int]
+
 
 # Versions in ascending order, by model.
 Statuses = Mapping[str, tuple[ServableStatus, ...]]
@@ -36,6 +51,7 @@ class StateMonitor:
         # Of each model, in the order of the last changes.
         self._by_version: dict[str, dict[int, ServableStatus]] = {}
         self._statuses: dict[str, tuple[ServableStatus, ...]] = {}
+        self._seen: dict[str, _Seen] = {}
         self._listeners: list[Listener] = []
 
     def add_listener(self, listener: Listener) -> None:
@@ -48,11 +64,18 @@ class StateMonitor:
             versions = self._by_version.setdefault(status.id.name, {})
             before = versions.pop(status.id.version, None)
             versions[status.id.version] = status
-            self._forget_ended(versions)
+            self._forget_ended(status.id.name)
             self._update(status.id.name)
             self._changed.notify_all()
         if before is None or before.state is not status.state:
             self._tell_listeners(status)
+
+    def versions_seen(self, name: str, on_disk: frozenset[int], watched: frozenset[int]) -> None:
+        """Which versions of a model are on the disk, and for the files of which its source watches;
+        none of both once it has no source. What has failed is remembered by that.
+        """
+        with self._changed:
+            self._seen[name] = _Seen(on_disk, watched)
 
     def status(self, servable_id: ServableId) -> ServableStatus | None:
         """The status of one version; None where it was never seen, or forgotten."""
@@ -65,8 +88,8 @@ class StateMonitor:
         A model of which no version is remembered is not in it.
         """
         with self._changed:
-            for name, versions in list(self._by_version.items()):
-                if self._forget_ended(versions):
+            for name in list(self._by_version):
+                if self._forget_ended(name):
                     self._update(name)
             return MappingProxyType(dict(self._statuses))
 
@@ -100,15 +123,17 @@ class StateMonitor:
             del self._by_version[name]
             self._statuses.pop(name, None)
 
-    def _forget_ended(self, versions: dict[int, ServableStatus]) -> bool:
+    def _forget_ended(self, name: str) -> bool:
         """True where one was."""
+        versions = self._by_version[name]
         count_before = len(versions)
         ended = [status for status in versions.values() if status.state is END]
-        before_wall_ns = self._clock.wall_ns() - round(UNLOADED_SECONDS_MAX * NS_PER_SECOND)
+        now_wall_ns = self._clock.wall_ns()
         for status in ended[:-ENDED_COUNT_MAX]:
             del versions[status.id.version]
         for status in ended[-ENDED_COUNT_MAX:]:
-            if status.health == HEALTHY and status.state_changed_wall_ns < before_wall_ns:
+            seconds = _remembered_seconds(status, self._seen.get(name))
+            if now_wall_ns - status.state_changed_wall_ns > seconds * NS_PER_SECOND:
                 del versions[status.id.version]
         return len(versions) < count_before
 
@@ -118,6 +143,15 @@ class StateMonitor:
                 listener(status)
             except Exception:  # noqa: BLE001 (one listener's bug is not another's)
                 _log.exception("listener_failed", model=status.id.name, version=status.id.version)
+
+
+def _remembered_seconds(status: ServableStatus, seen: _Seen | None) -> float:
+    """How long after its end; for ever while its files are watched, or nobody can say."""
+    if status.health == HEALTHY:
+        return UNLOADED_SECONDS_MAX
+    if seen is None or status.id.version in seen.watched:
+        return inf
+    return FAILED_SECONDS_MAX if status.id.version in seen.on_disk else UNLOADED_SECONDS_MAX
 
 
 def _ascending(versions: Mapping[int, ServableStatus]) -> tuple[ServableStatus, ...]:

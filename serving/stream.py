@@ -5,12 +5,16 @@ Decisions are functions of the values here and of the instant; the manager acts 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from serving.bars import Bar, as_rows
 from serving.canary import Answered
 from serving.clock import NS_PER_SECOND
+from serving.failed_loads import FailedLoad, why_try_again
 from serving.harness import LoaderHarness
 from serving.model_settings import ModelSettings, PolicyName
 from serving.servable import (
+    END,
     START,
     AspiredVersion,
     Routing,
@@ -34,6 +38,8 @@ class StreamStatus:
     canary_weight: float = 0.0
     previous: int | None = None
     barred: tuple[int, ...] = ()
+    # Of each of these who barred it, why and since when (`bars.as_rows`).
+    bars: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass
@@ -43,13 +49,16 @@ class Stream:
     settings: ModelSettings = field(default_factory=ModelSettings)
     # As the source has it; what is barred in it is not aspired.
     wanted: tuple[AspiredVersion, ...] = ()
-    barred: frozenset[int] = frozenset()
+    bars: dict[int, Bar] = field(default_factory=dict)
     aspired: dict[int, AspiredVersion] = field(default_factory=dict)
     harnesses: dict[int, LoaderHarness] = field(default_factory=dict)
     # Since when a version that is ready has another in its place (monotonic).
     superseded_at_ns: dict[int, int] = field(default_factory=dict)
     # When a load that is put off to keep a fleet out of step may begin (monotonic).
     load_at_ns: dict[int, int] = field(default_factory=dict)
+    # By which settings each load began, and the loads that have failed by them for good.
+    load_settings: dict[int, ModelSettings] = field(default_factory=dict)
+    failed_loads: dict[int, FailedLoad] = field(default_factory=dict)
     # Why an old version goes before a new one comes, and for which one; see `is_resource_preserving`.
     room_reason: str = ""
     room_version: int | None = None
@@ -58,6 +67,11 @@ class Stream:
     stable_before: Answered | None = None
     # Only its bars are left.
     is_idle: bool = False
+
+    @property
+    def barred(self) -> frozenset[int]:
+        """Versions that are not aspired, whatever the source says."""
+        return frozenset(self.bars)
 
     @property
     def ready_versions(self) -> list[int]:
@@ -171,7 +185,39 @@ class Stream:
             canary_weight=routing.canary_weight,
             previous=self.previous,
             barred=tuple(sorted(self.barred)),
+            bars=as_rows(self.bars),
         )
+
+    def load_failed(self, harness: LoaderHarness) -> None:
+        """Remembers a load that has failed for good, and by which settings."""
+        version = harness.id.version
+        self.failed_loads[version] = FailedLoad.of(
+            harness.status, self.load_settings.get(version, self.settings)
+        )
+
+    def worth_another_try(self) -> dict[int, str]:
+        """Versions whose load failed by settings that are others now, and what has changed."""
+        reasons = {
+            version: why_try_again(failed, self.settings)
+            for version, failed in self.failed_loads.items()
+        }
+        return {version: reason for version, reason in reasons.items() if reason}
+
+    def forget_past_loads(self) -> None:
+        """Of versions that are not waiting to be tried again."""
+        self.load_settings = {
+            version: settings
+            for version, settings in self.load_settings.items()
+            if version in self.harnesses
+        }
+        self.failed_loads = {
+            version: failed
+            for version, failed in self.failed_loads.items()
+            if version in self.bars or self._has_ended(version)
+        }
+
+    def _has_ended(self, version: int) -> bool:
+        return version in self.harnesses and self.harnesses[version].status.state is END
 
     def _wants_to_load(self) -> bool:
         return any(

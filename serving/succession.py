@@ -4,12 +4,14 @@ For the manager's control thread. What it decides takes effect in three places, 
 router (requests), the source (what is selected from disk), the stream (what is loaded and kept).
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import structlog
 
 from serving import canary
+from serving.bars import Bar, BarredBy, Bars
+from serving.clock import Clock
 from serving.errors import FailedPrecondition
 from serving.model_settings import CanarySettings
 from serving.router import Canary, Router
@@ -17,6 +19,9 @@ from serving.stream import Stream
 
 BarsChanged = Callable[[str, frozenset[int]], None]
 """Hears which versions of a model its source should leave out."""
+
+KeepBars = Callable[[str, Bars], None]
+"""Hears which versions of a model are to stay out beyond the end of the process."""
 
 FoundVersions = Callable[[str], Collection[int]]
 """The versions of a model that its source finds on disk."""
@@ -46,14 +51,26 @@ class Succession:
         *,
         found_versions: FoundVersions,
         bars_changed: BarsChanged,
+        keep_bars: KeepBars,
         apply_wanted: Callable[[str, Stream], None],
+        clock: Clock,
     ) -> None:
         self._router = router
         self._found_versions = found_versions
         self._bars_changed = bars_changed
+        self._keep_bars = keep_bars
+        self._clock = clock
         self._apply_wanted = apply_wanted
 
-    def roll_back(self, name: str, stream: Stream, *, is_cold_allowed: bool) -> Rollback:
+    def roll_back(
+        self,
+        name: str,
+        stream: Stream,
+        *,
+        is_cold_allowed: bool,
+        by: BarredBy = BarredBy.OPERATOR,
+        reason: str = "",
+    ) -> Rollback:
         """Bars the version that answers, or the canary, and all above it; see the manager's."""
         canary_version = self._router.routing(name).canary_version
         current = self._router.answering(name) if canary_version is None else canary_version
@@ -68,7 +85,7 @@ class Succession:
             self._check_cold(name, stream, current, is_cold_allowed)
         known = stream.harnesses.keys() | {item.version for item in stream.wanted}
         barred = frozenset(version for version in known if version >= current)
-        self.bar(name, stream, barred)
+        self.bar(name, stream, barred, by, reason or f"rolled back from {current} to {earlier}")
         _log.warning(
             "rolled_back",
             model=name,
@@ -76,6 +93,7 @@ class Succession:
             to=earlier,
             barred=sorted(barred),
             is_canary=current == canary_version,
+            by=by.value,
         )
         return Rollback(rolled_back=current, version=earlier)
 
@@ -103,11 +121,29 @@ class Succession:
             raise FailedPrecondition(
                 f"model {name!r}: version {version} is not barred; barred: {known}"
             )
-        self._set_barred(name, stream, stream.barred - {version})
+        self._set_bars(name, stream, _without(stream.bars, version))
 
-    def bar(self, name: str, stream: Stream, versions: frozenset[int]) -> None:
+    def bar(
+        self, name: str, stream: Stream, versions: Iterable[int], by: BarredBy, reason: str
+    ) -> None:
         """These are not served, loaded or kept any more, as long as there is another version."""
-        self._set_barred(name, stream, stream.barred | versions)
+        bar = Bar(by=by, reason=reason, since_wall_ns=self._clock.wall_ns())
+        # Who was first is who has to take it back; but a person's word outlives a failure's.
+        standing = {key: item for key, item in stream.bars.items() if item.is_until_told}
+        self._set_bars(name, stream, {**stream.bars, **dict.fromkeys(versions, bar), **standing})
+
+    def forgive(self, name: str, stream: Stream, version: int, reason: str) -> None:
+        """Takes a bar away that was for a failure, where there is one: `reason` is what has changed."""
+        bar = stream.bars.get(version)
+        if bar is None or bar.is_until_told:
+            return
+        _log.info("bar_lifted", model=name, version=version, reason=reason)
+        self._set_bars(name, stream, _without(stream.bars, version))
+
+    def restore(self, name: str, stream: Stream, bars: Bars) -> None:
+        """At the start: what was barred before the process began."""
+        stream.bars = dict(bars)
+        self._router.set_barred(name, stream.barred)
 
     def tell_bars(self, name: str, stream: Stream) -> None:
         """Says again what the model's source should leave out."""
@@ -186,10 +222,17 @@ class Succession:
         _log.warning(
             "canary_failed", model=name, version=candidate.id.version, reason=verdict.reason
         )
-        self.roll_back(name, stream, is_cold_allowed=False)
+        self.roll_back(
+            name, stream, is_cold_allowed=False, by=BarredBy.CANARY, reason=verdict.reason
+        )
 
-    def _set_barred(self, name: str, stream: Stream, barred: frozenset[int]) -> None:
-        stream.barred = barred
-        self._router.set_barred(name, barred)
-        self._bars_changed(name, barred)
+    def _set_bars(self, name: str, stream: Stream, bars: Bars) -> None:
+        stream.bars = dict(bars)
+        self._router.set_barred(name, stream.barred)
+        self._keep_bars(name, {key: bar for key, bar in bars.items() if bar.is_until_told})
+        self._bars_changed(name, stream.barred)
         self._apply_wanted(name, stream)
+
+
+def _without(bars: Bars, version: int) -> Bars:
+    return {key: bar for key, bar in bars.items() if key != version}

@@ -268,6 +268,8 @@ class FakeLoaders:
     failures: dict[ServableId, list[Exception]] = field(default_factory=dict)
     servables: list[FakeServable] = field(default_factory=list)
     loads: list[ServableId] = field(default_factory=list)
+    # What its gates say in the next load of a version.
+    verdicts: dict[ServableId, list[GateVerdict]] = field(default_factory=dict)
     # Called in the middle of each load, such as to cancel it.
     during: Callable[[], None] = lambda: None
 
@@ -290,6 +292,8 @@ class FakeLoader:
             progress.stage_began(stage)
             progress.stage_ended(stage, 0.5)
         self._loaders.loads.append(self._id)
+        for verdict in self._loaders.verdicts.pop(self._id, []):
+            progress.gate_ended(verdict)
         self._loaders.during()
         failures = self._loaders.failures.get(self._id, [])
         if failures:
@@ -448,7 +452,7 @@ class FakePlane:
         return self.warm_up_bytes
 
     def build_info(self) -> dict[str, str]:
-        return {"allocator": self.allocator}
+        return {"allocator": self.allocator, "millpond": "0.1.0"}
 
     def request_memory_statistics(self) -> FakeRequestMemory:
         return FakeRequestMemory()

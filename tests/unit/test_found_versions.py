@@ -247,7 +247,7 @@ class Disk:
                 (incomplete or {}).get(version, ""),
                 self.now,
             )
-            for version, directory in to_observe(self.memory, on_disk, failed).items()
+            for version, directory in to_observe(self.memory, on_disk, failed, self.barred).items()
             if not is_as_found(self.memory, version, directory, seen := files.get(version, OLD))
         }
         live = to_compare(self.memory, on_disk, failed, self.now)
@@ -672,3 +672,30 @@ def test_candidate_complete_only_after_a_check() -> None:
     assert not candidate.is_complete
     assert checked(candidate, "", NOW).is_complete
     assert not checked(candidate, "no index", NOW).is_complete
+
+
+def test_decide_says_so_where_only_barred_versions_are_there_from_the_start() -> None:
+    disk = Disk(barred=frozenset({2, 3}))
+    assert disk.poll(2) == []
+    (note,) = disk.memory.notes
+    assert (note.event, dict(note.values)["versions"]) == ("only_barred_versions_found", (2,))
+    assert disk.poll(1, 2) == [1]
+    assert disk.memory.notes == frozenset()
+
+
+def test_barred_version_that_failed_is_looked_at_and_found_anew_once_it_is_mended() -> None:
+    disk = Disk(barred=frozenset({2}))
+    disk.poll(1, 2, failed={2})
+    before = disk.memory.found[2]
+    disk.poll(1, 2, failed={2})
+    assert disk.memory.found[2] == before
+    disk.change(2)
+    disk.poll(1, 2, failed={2})
+    assert disk.memory.found[2].found_at_ns > before.found_at_ns
+    assert disk.aspired() == [1]
+
+
+def test_barred_version_that_did_not_fail_is_not_looked_at() -> None:
+    disk = Disk(barred=frozenset({2}))
+    disk.poll(1, 2)
+    assert to_observe(disk.memory, {1: "/m/1", 2: "/m/2"}, {3}, frozenset({2})) == {}

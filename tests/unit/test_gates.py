@@ -1,5 +1,6 @@
 import math
 from collections.abc import Mapping
+from dataclasses import fields
 from random import Random
 from typing import Any
 
@@ -25,6 +26,7 @@ from serving.gates import (
     mode_of,
     refusal,
     refused,
+    settings_of,
     signature_faults,
     skipped,
     verdict_of,
@@ -90,6 +92,31 @@ def test_refusal_names_the_enforced_gates_that_are_not_passed_and_is_permanent()
 )
 def test_refusal_is_none_without_an_enforced_gate_that_is_not_passed(verdict: Any):
     assert refusal(ServableId("m", 7), [verdict]) is None
+
+
+# --- Settings -------------------------------------------------------------------------------------
+
+
+def test_every_setting_belongs_to_a_gate():
+    of_gates = [settings_of(gate, GateSettings()) for gate in Gate]
+    assert {name for settings in of_gates for name in settings} == {
+        item.name for item in fields(GateSettings)
+    }
+
+
+@pytest.mark.parametrize(
+    ("gate", "names"),
+    [
+        (Gate.WARM_UP, {"warm_up"}),
+        (Gate.SIGNATURE, {"signature"}),
+        (Gate.LATENCY, {"latency", "latency_ratio_max"}),
+        (Gate.DRIFT, {"drift", "drift_tolerance", "drift_share_max", "golden"}),
+    ],
+)
+def test_gate_has_the_settings_that_begin_with_its_name_and_those_it_shares(
+    gate: Gate, names: set[str]
+):
+    assert set(settings_of(gate, GateSettings())) == names
 
 
 # --- Warm-up --------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import pytest
@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from structlog.testing import capture_logs
 
 from serving.aspired_version_policy import Action, AvailabilityPreserving
+from serving.bars import Bars
 from serving.clock import NS_PER_SECOND, SystemClock
 from serving.errors import StatusCode
 from serving.executor import ThreadExecutor
@@ -68,11 +69,14 @@ class FakeVersionMemory:
 class World:
     """A manager without threads: what runs, runs when a test says so."""
 
-    def __init__(self, load_jitter_seconds: float = 0.0) -> None:
+    def __init__(
+        self, load_jitter_seconds: float = 0.0, bars: Mapping[str, Bars] | None = None
+    ) -> None:
         self.clock = FakeClock()
         self.serving_map = FakeServingMap()
         self.router = Router(self.serving_map)
         self.bars: dict[str, frozenset[int]] = {}
+        self.kept_bars: dict[str, Bars] = {}
         self.on_disk: set[int] = set()
         self.loading = FakeLoaders()
         self.loaders = ManualExecutor()
@@ -92,6 +96,8 @@ class World:
             router=self.router,
             bars_changed=self.bars.__setitem__,
             found_versions=lambda name: self.on_disk,
+            bars=bars or {},
+            keep_bars=self.kept_bars.__setitem__,
             load_jitter_seconds=load_jitter_seconds,
             random=lambda: 0.5,
             monitor=self.monitor,

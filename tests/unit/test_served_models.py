@@ -79,6 +79,7 @@ class World:
         self.refused: set[str] = set()
         self.running: dict[str, FakeSource] = {}
         self.loaders: list[str] = []
+        self.load_settings: dict[str, ModelSettings] = {}
         self.labels: dict[str, Mapping[str, int]] = {}
         self.settings: dict[str, ModelSettings] = {}
         self.on_set_settings: Callable[[], object] = lambda: None
@@ -93,6 +94,7 @@ class World:
 
     def set_loaders(self, models: Sequence[ModelConfig]) -> None:
         self.loaders = [model.name for model in models]
+        self.load_settings = {model.name: model.settings for model in models}
 
     def set_labels(self, name: str, labels: Mapping[str, int]) -> None:
         self.labels[name] = labels
@@ -158,6 +160,15 @@ def test_served_models_changed_labels_reach_the_source_and_the_router() -> None:
     world.configure(A, B)
     world.configure(A, replace(B, labels={"stable": 2}))
     assert world.running["b"].labels == world.labels["b"] == {"stable": 2}
+
+
+def test_served_models_loads_go_by_settings_that_the_manager_hears_of() -> None:
+    world = World()
+    world.configure(A, B)
+    told: list[ModelSettings] = []
+    world.on_set_settings = lambda: told.append(world.load_settings["b"])
+    world.configure(A, replace(B, settings=KEPT))
+    assert told == [KEPT]
 
 
 def test_served_models_source_that_cannot_start_changes_nothing() -> None:

@@ -25,6 +25,17 @@ class Aspirations:
         # What the manager would say of them; a test's to set.
         self.failed: set[int] = set()
         self.labels_in_effect: dict[str, int] = {}
+        # What it hears of versions that it does not aspire.
+        self.found_anew: list[int] = []
+        self.seen: list[tuple[set[int], set[int]]] = []
+
+    def note_found_anew(self, name: str, version: int) -> None:
+        assert name == "m"
+        self.found_anew.append(version)
+
+    def note_seen(self, name: str, on_disk: frozenset[int], watched: frozenset[int]) -> None:
+        assert name == "m"
+        self.seen.append((set(on_disk), set(watched)))
 
     def set_aspired(self, name: str, versions: Sequence[AspiredVersion]) -> None:
         assert name == "m"
@@ -57,6 +68,8 @@ def make_source(
         set_aspired=aspirations.set_aspired,
         check=check,
         failed_versions=aspirations.failed_versions,
+        found_anew=aspirations.note_found_anew,
+        versions_seen=aspirations.note_seen,
         period_seconds=period_seconds,
         keeps_last=keeps_last,
         labels=labels,
@@ -694,3 +707,56 @@ def test_source_last_version_moved_away_and_back_is_what_was_aspired(
     source.poll()
     assert aspirations.lists == [[7]]
     assert source.notes() == []
+
+
+def test_source_tells_of_a_barred_version_that_was_mended_after_its_failure(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    drop(tmp_path, "1", clock)
+    directory = drop(tmp_path, "2", clock)
+    source = make_source(tmp_path, aspirations, clock, Latest(1))
+    source.poll()
+    aspirations.failed = {2}
+    source.set_barred(frozenset({2}))
+    clock.advance(60)
+    source.poll()
+    assert (aspirations.lists[-1], aspirations.found_anew) == ([1], [])
+    (directory / "saved_model.pb").write_bytes(b"mended graph")
+    set_age(directory, clock, 30)
+    clock.advance(60)
+    source.poll()
+    assert (aspirations.lists[-1], aspirations.found_anew) == ([1], [2])
+    source.set_barred(frozenset())
+    assert aspirations.lists[-1] == [2]
+
+
+def test_source_barred_before_its_first_poll_leaves_the_version_out(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    drop(tmp_path, "1", clock)
+    drop(tmp_path, "2", clock)
+    source = make_source(tmp_path, aspirations, clock, Latest(1))
+    source.set_barred(frozenset({2}))
+    source.poll()
+    assert aspirations.lists == [[1]]
+
+
+def test_source_says_what_is_on_the_disk_and_what_it_watches(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    source = make_source(tmp_path / "m", aspirations, clock, Latest(1))
+    source.poll()
+    assert aspirations.seen == []  # It could not look.
+    for version in ("1", "2", "3"):
+        drop(tmp_path / "m", version, clock)
+    source.poll()
+    assert aspirations.seen[-1] == ({1, 2, 3}, {3})
+    source.set_barred(frozenset({3}))
+    assert aspirations.seen[-1] == ({1, 2, 3}, {2, 3})
+    remove(tmp_path / "m" / "3")
+    source.poll()
+    assert aspirations.seen[-1] == ({1, 2}, {2, 3})
+    source.stop()
+    assert aspirations.seen[-1] == (set(), set())
+    source.poll()
+    assert aspirations.seen[-1] == (set(), set())

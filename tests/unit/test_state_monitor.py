@@ -18,6 +18,7 @@ from serving.servable import (
 )
 from serving.state_monitor import (
     ENDED_COUNT_MAX,
+    FAILED_SECONDS_MAX,
     UNLOADED_SECONDS_MAX,
     StateMonitor,
     Statuses,
@@ -113,6 +114,75 @@ def test_monitor_forgets_an_unloaded_version_after_its_time_and_no_failed_one() 
     assert [item.id.version for item in monitor.statuses()["m"]] == [1, 2, 3]
     clock.advance(1)
     assert [item.id.version for item in monitor.statuses()["m"]] == [2, 3]
+
+
+FAILED = Health.of(DataLoss("bad checksum"))
+
+
+def monitor_of_failures(clock: FakeClock, *versions: int) -> StateMonitor:
+    monitor = StateMonitor(clock)
+    for version in versions:
+        monitor.record(
+            ServableStatus(
+                id=ServableId("m", version),
+                state=END,
+                health=FAILED,
+                state_changed_wall_ns=clock.wall_ns(),
+            )
+        )
+    return monitor
+
+
+def versions_known(monitor: StateMonitor) -> list[int]:
+    return [item.id.version for item in monitor.statuses().get("m", ())]
+
+
+def test_monitor_forgets_a_failure_whose_files_are_gone_like_a_version_that_was_unloaded() -> None:
+    clock = FakeClock()
+    monitor = monitor_of_failures(clock, 1, 2)
+    monitor.versions_seen("m", frozenset({2}), frozenset({2}))
+    clock.advance(UNLOADED_SECONDS_MAX)
+    assert versions_known(monitor) == [1, 2]
+    clock.advance(1)
+    assert versions_known(monitor) == [2]
+    assert monitor.failed_versions("m") == {2}
+
+
+def test_monitor_forgets_a_failure_that_is_over_the_day_after() -> None:
+    clock = FakeClock()
+    monitor = monitor_of_failures(clock, 1, 2)
+    # 1 is still there, and nobody waits for it to be mended.
+    monitor.versions_seen("m", frozenset({1, 2}), frozenset({2}))
+    clock.advance(FAILED_SECONDS_MAX)
+    assert versions_known(monitor) == [1, 2]
+    clock.advance(1)
+    assert versions_known(monitor) == [2]
+
+
+def test_monitor_keeps_a_failure_that_is_watched_though_its_files_are_gone() -> None:
+    clock = FakeClock()
+    monitor = monitor_of_failures(clock, 2)
+    monitor.versions_seen("m", frozenset(), frozenset({2}))
+    clock.advance(10 * FAILED_SECONDS_MAX)
+    assert versions_known(monitor) == [2]
+
+
+def test_monitor_forgets_the_failures_of_a_model_without_a_source() -> None:
+    clock = FakeClock()
+    monitor = monitor_of_failures(clock, 2)
+    monitor.versions_seen("m", frozenset({2}), frozenset({2}))
+    monitor.versions_seen("m", frozenset(), frozenset())
+    clock.advance(UNLOADED_SECONDS_MAX + 1)
+    assert "m" not in monitor.statuses()
+
+
+def test_monitor_failure_that_was_forgotten_is_none_of_those_to_watch() -> None:
+    clock = FakeClock()
+    monitor = monitor_of_failures(clock, 2)
+    monitor.versions_seen("m", frozenset(), frozenset())
+    clock.advance(UNLOADED_SECONDS_MAX + 1)
+    monitor.statuses()
+    assert monitor.failed_versions("m") == frozenset()
 
 
 def test_monitor_model_whose_versions_are_all_forgotten_is_not_listed() -> None:

@@ -1,0 +1,233 @@
+"""Bars on disk (--state_directory): what was rolled back stays out when the server comes back.
+
+{"bars": {"ctr": [{"version": 7, "by": "operator", "reason": "…", "since_wall_ns": …}]}}
+"""
+
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from serving.bars import Bars, as_rows, from_rows
+from serving.clock import Clock
+from serving.errors import DataLoss
+
+FILE_NAME = "bars.json"
+
+RETRY_SECONDS = 10.0
+"""After a write that failed: a disk that is full or away may be back."""
+
+_log = structlog.get_logger(__name__)
+
+
+def read_bars(path: Path) -> dict[str, Bars]:
+    """By model; none where there is no file. DataLoss where it is no such file, OSError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except UnicodeDecodeError as error:
+        raise DataLoss(f"{path}: no text: {error}") from error
+    try:
+        models = json.loads(text)["bars"]
+        return {name: from_rows(rows) for name, rows in models.items()}
+    except DataLoss as error:
+        raise DataLoss(f"{path}: {error.message}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataLoss(f"{path}: not what Millpond wrote: {error!r}") from error
+
+
+def write_bars(path: Path, bars: Mapping[str, Bars]) -> None:
+    """Puts a whole file in the place of the one before, on the disk once this returns. OSError.
+
+    Whenever the process or the machine ends, one of the two is there.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = {"bars": {name: as_rows(bars[name]) for name in sorted(bars) if bars[name]}}
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("w", encoding="utf-8") as file:
+            json.dump(table, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+    _sync_directory(path.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    """A rename is on the disk when its directory is."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class BarKeeper(Protocol):
+    """Who keeps bars beyond the end of the process."""
+
+    def read(self) -> Mapping[str, Bars]:
+        """What was kept, by model. Once, before `keep`."""
+        ...
+
+    def keep(self, name: str, bars: Bars) -> None:
+        """Replaces what is kept of one model. Any thread; returns at once."""
+        ...
+
+    def start(self) -> None: ...
+    def stop(self, timeout_seconds: float) -> bool: ...
+
+
+class NoBarKeeper:
+    """Where bars end with the process."""
+
+    def read(self) -> Mapping[str, Bars]:
+        """Nothing was kept."""
+        return {}
+
+    def keep(self, name: str, bars: Bars) -> None:
+        """Nothing is."""
+
+    def start(self) -> None:
+        """There is no thread."""
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """There is no thread."""
+        del timeout_seconds
+        return True
+
+
+class BarFile:
+    """Keeps `directory/bars.json`, on a thread of its own: a rollback waits for no disk.
+
+    A file or disk that refuses is told of, and stops nothing: what could not be read is put aside,
+    and what could not be written is tried again every RETRY_SECONDS and with the next change.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        clock: Clock,
+        write: Callable[[Path, Mapping[str, Bars]], None] = write_bars,
+    ) -> None:
+        self._path = directory / FILE_NAME
+        self._clock = clock
+        self._write = write
+        # Guards all below, and is notified of changes; not held while the disk is written to.
+        self._changed = threading.Condition()
+        self._bars: dict[str, Bars] = {}
+        self._is_unwritten = False
+        self._is_retry = False
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="bars", daemon=True)
+
+    def read(self) -> Mapping[str, Bars]:
+        """See `BarKeeper`. Looks whether it could write, so that whoever starts the server hears it."""
+        try:
+            self._bars = read_bars(self._path)
+        except (DataLoss, OSError) as error:
+            _log.error(
+                "bars_unreadable",
+                file=str(self._path),
+                reason=str(error),
+                consequence="versions that were rolled back before this start are served again",
+                put_aside=self._put_aside(),
+                remedy="roll them back again (millpond rollback)",
+            )
+        # Written as it was: what refuses now would refuse at the next rollback.
+        self._is_unwritten = True
+        self.write_now()
+        if any(self._bars.values()):
+            barred = {name: sorted(bars) for name, bars in self._bars.items()}
+            _log.warning("bars_read", file=str(self._path), barred=barred)
+        return dict(self._bars)
+
+    def keep(self, name: str, bars: Bars) -> None:
+        """See `BarKeeper`."""
+        with self._changed:
+            if self._bars.get(name, {}) == bars:
+                return
+            self._bars = {**self._bars, name: bars}
+            self._is_unwritten, self._is_retry = True, False
+            self._changed.notify_all()
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """Writes what is not written yet and ends the thread; False where a disk takes longer."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+        if self._thread.ident is None:
+            return True
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def write_now(self) -> bool:
+        """Writes what has changed, on the calling thread; False where that failed. One at a time."""
+        with self._changed:
+            if not self._is_unwritten:
+                return True
+            bars, self._is_unwritten = self._bars, False
+        try:
+            self._write(self._path, bars)
+        except OSError as error:
+            self._tell_unwritten(error)
+            return False
+        with self._changed:
+            self._is_retry = False
+        return True
+
+    def _tell_unwritten(self, error: OSError) -> None:
+        with self._changed:
+            self._is_unwritten = True
+            is_first, self._is_retry = not self._is_retry, True
+        if is_first:
+            _log.error(
+                "bars_not_kept",
+                file=str(self._path),
+                reason=str(error),
+                consequence="a rollback holds until this process ends, and not after it",
+                retry_seconds=RETRY_SECONDS,
+            )
+
+    def _put_aside(self) -> str:
+        """The damaged file's new name: the next write is not to destroy what somebody may mend."""
+        aside = self._path.with_suffix(".damaged")
+        try:
+            self._path.replace(aside)
+        except OSError:
+            return ""
+        return str(aside)
+
+    def _run(self) -> None:
+        while self._wait_for_change():
+            self._write_guarded()
+        self._write_guarded()
+
+    def _wait_for_change(self) -> bool:
+        """Waits until there is something to write, or to try again; False: until `stop`."""
+        with self._changed:
+            while not self._is_stopping:
+                if self._is_unwritten and not self._is_retry:
+                    return True
+                self._clock.wait(self._changed, RETRY_SECONDS if self._is_retry else None)
+                if self._is_retry and not self._is_stopping:
+                    return True
+            return False
+
+    def _write_guarded(self) -> None:
+        try:
+            self.write_now()
+        except Exception:  # noqa: BLE001 (a bug; the next change may be spared it)
+            _log.exception("bars_not_kept", file=str(self._path))

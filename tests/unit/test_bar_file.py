@@ -1,0 +1,158 @@
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from serving.bar_file import FILE_NAME, RETRY_SECONDS, BarFile, read_bars, write_bars
+from serving.bars import Bar, BarredBy, Bars
+from serving.clock import SystemClock
+from serving.errors import DataLoss
+from tests.unit.fakes import FakeClock
+
+BAR = Bar(by=BarredBy.OPERATOR, reason="wrong answers", since_wall_ns=5)
+
+
+class Disk:
+    """Writes as `write_bars`, or refuses as often as a test says."""
+
+    def __init__(self, refusal_count: int = 0) -> None:
+        self.refusal_count = refusal_count
+        self.written: list[Mapping[str, Bars]] = []
+        self.is_written = threading.Event()
+
+    def write(self, path: Path, bars: Mapping[str, Bars]) -> None:
+        if self.refusal_count:
+            self.refusal_count -= 1
+            raise PermissionError(13, "Permission denied")
+        write_bars(path, bars)
+        self.written.append(bars)
+        self.is_written.set()
+
+
+def bar_file(directory: Path, disk: Disk | None = None) -> BarFile:
+    return BarFile(directory, clock=FakeClock(), write=(disk or Disk()).write)
+
+
+def events(logs: Sequence[Mapping[str, object]]) -> list[object]:
+    return [log["event"] for log in logs]
+
+
+def test_what_was_kept_is_read_after_a_restart(tmp_path: Path):
+    before = bar_file(tmp_path / "state")
+    assert before.read() == {}
+    before.keep("m", {7: BAR})
+    before.write_now()
+    with capture_logs() as logs:
+        assert bar_file(tmp_path / "state").read() == {"m": {7: BAR}}
+    assert [(log["event"], log["barred"]) for log in logs] == [("bars_read", {"m": [7]})]
+
+
+def test_bar_that_is_taken_back_is_kept_no_longer(tmp_path: Path):
+    keeper = bar_file(tmp_path)
+    keeper.keep("m", {7: BAR})
+    keeper.keep("n", {1: BAR})
+    keeper.keep("m", {})
+    keeper.write_now()
+    assert read_bars(tmp_path / FILE_NAME) == {"n": {1: BAR}}
+
+
+def test_nothing_is_written_where_nothing_has_changed(tmp_path: Path):
+    disk = Disk()
+    keeper = bar_file(tmp_path, disk)
+    keeper.keep("m", {7: BAR})
+    keeper.write_now()
+    keeper.keep("m", {7: BAR})
+    keeper.keep("n", {})
+    keeper.write_now()
+    assert len(disk.written) == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xff", b"{", b"[]", b'{"bars": []}', b'{"bars": {"m": [7]}}', b"7", b"[" * 100_000],
+)
+def test_damaged_file_is_told_of_and_put_aside(tmp_path: Path, content: bytes):
+    path = tmp_path / FILE_NAME
+    path.write_bytes(content)
+    with pytest.raises(DataLoss, match=FILE_NAME):
+        read_bars(path)
+    with capture_logs() as logs:
+        assert bar_file(tmp_path).read() == {}
+    (told,) = logs
+    assert (told["event"], told["log_level"]) == ("bars_unreadable", "error")
+    assert str(path) in str(told["reason"])
+    assert Path(str(told["put_aside"])).read_bytes() == content
+    assert read_bars(path) == {}
+
+
+def test_write_that_fails_leaves_the_file_before_and_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / FILE_NAME
+    write_bars(path, {"m": {7: BAR}})
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        write_bars(path, {"m": {8: BAR}})
+    assert read_bars(path) == {"m": {7: BAR}}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_write_that_fails_is_told_once_and_tried_again(tmp_path: Path):
+    disk = Disk(refusal_count=3)
+    keeper = bar_file(tmp_path, disk)
+    keeper.keep("m", {7: BAR})
+    with capture_logs() as logs:
+        assert [keeper.write_now() for _ in range(4)] == [False, False, False, True]
+    assert events(logs) == ["bars_not_kept"]
+    assert logs[0]["reason"] == "[Errno 13] Permission denied"
+    assert read_bars(tmp_path / FILE_NAME) == {"m": {7: BAR}}
+
+
+def test_each_change_that_cannot_be_kept_is_told(tmp_path: Path):
+    keeper = bar_file(tmp_path, Disk(refusal_count=9))
+    with capture_logs() as logs:
+        for version in (7, 8):
+            keeper.keep("m", {version: BAR})
+            keeper.write_now()
+    assert events(logs) == ["bars_not_kept"] * 2
+
+
+def test_disk_that_refuses_is_told_at_the_start(tmp_path: Path):
+    (tmp_path / "state").write_text("a file")
+    with capture_logs() as logs:
+        assert bar_file(tmp_path / "state").read() == {}
+    assert "bars_not_kept" in events(logs)
+
+
+def test_thread_writes_what_is_kept_and_what_is_left_at_the_stop(tmp_path: Path):
+    disk = Disk()
+    keeper = BarFile(tmp_path, clock=SystemClock(), write=disk.write)
+    keeper.start()
+    keeper.keep("m", {7: BAR})
+    assert disk.is_written.wait(10)
+    keeper.keep("m", {8: BAR})
+    assert keeper.stop(timeout_seconds=10)
+    assert read_bars(tmp_path / FILE_NAME) == {"m": {8: BAR}}
+
+
+def test_thread_tries_again_by_itself(tmp_path: Path):
+    disk, clock = Disk(refusal_count=2), FakeClock()
+    # FakeClock's waits return at once, and end where the thread would wait for a change.
+    keeper = BarFile(tmp_path, clock=clock, write=disk.write)
+    keeper.keep("m", {7: BAR})
+    for _ in range(3):
+        assert keeper._wait_for_change()
+        keeper.write_now()
+    assert clock.waits == [RETRY_SECONDS] * 2
+    assert len(disk.written) == 1
+
+
+def test_stop_of_one_that_was_never_started_returns_at_once(tmp_path: Path):
+    assert bar_file(tmp_path).stop(timeout_seconds=0)

@@ -1,0 +1,66 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.bars import Bar, BarredBy, Bars, as_rows, from_rows
+from serving.errors import DataLoss
+
+BARS = st.dictionaries(
+    st.integers(0, 2**63 - 1),
+    st.builds(
+        Bar,
+        by=st.sampled_from(BarredBy),
+        reason=st.text(),
+        since_wall_ns=st.integers(0, 2**63 - 1),
+    ),
+    max_size=4,
+)
+
+
+@given(BARS)
+def test_rows_are_json_and_lead_back_to_the_bars(bars: Bars):
+    assert from_rows(json.loads(json.dumps(as_rows(bars)))) == bars
+
+
+def test_rows_are_by_version():
+    bar = Bar(by=BarredBy.OPERATOR, reason="bad", since_wall_ns=5)
+    assert as_rows({9: bar, 7: bar}) == [
+        {"version": 7, "by": "operator", "reason": "bad", "since_wall_ns": 5},
+        {"version": 9, "by": "operator", "reason": "bad", "since_wall_ns": 5},
+    ]
+
+
+GOOD = {"version": 7, "by": "operator", "reason": "bad", "since_wall_ns": 5}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        None,
+        {},
+        "[]",
+        [7],
+        [{}],
+        [{**GOOD, "by": "nobody"}],
+        [{**GOOD, "version": "7"}],
+        [{**GOOD, "version": True}],
+        [{**GOOD, "version": -1}],
+        [{**GOOD, "since_wall_ns": 0.5}],
+        [{**GOOD, "reason": None}],
+    ],
+)
+def test_rows_of_something_else_are_refused(rows: Any):
+    assert from_rows([GOOD])
+    with pytest.raises(DataLoss):
+        from_rows(rows)
+
+
+@pytest.mark.parametrize(
+    ("by", "is_until_told"),
+    [(BarredBy.OPERATOR, True), (BarredBy.CANARY, True), (BarredBy.FAILURE, False)],
+)
+def test_bar_for_a_failure_is_not_until_somebody_tells(by: BarredBy, is_until_told: bool):
+    assert Bar(by=by).is_until_told == is_until_told

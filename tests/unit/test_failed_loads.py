@@ -1,0 +1,82 @@
+from dataclasses import replace
+
+import pytest
+
+from serving.errors import DataLoss, DoesNotFitBeside, FailedPrecondition, MillpondError
+from serving.failed_loads import FailedLoad, why_try_again
+from serving.gates import Gate, verdict_of
+from serving.model_settings import GateMode, GateSettings, ModelSettings, PolicyName
+from serving.servable import END, Health, ServableId, ServableStatus
+from tests.unit.fakes import permanent
+
+ENFORCE, WARN = GateMode.ENFORCE, GateMode.WARN
+
+ENFORCED = ModelSettings(gates=GateSettings(latency=ENFORCE, drift=ENFORCE))
+
+
+def failed(error: MillpondError, settings: ModelSettings, *refused_by: Gate) -> FailedLoad:
+    status = ServableStatus(
+        id=ServableId("m", 2),
+        state=END,
+        health=Health.of(error),
+        verdicts=(
+            verdict_of(Gate.GOLDEN, ENFORCE, []),
+            verdict_of(Gate.SIGNATURE, WARN, ["a fault that is only told"]),
+            *(verdict_of(gate, ENFORCE, ["bad"]) for gate in refused_by),
+        ),
+    )
+    return FailedLoad.of(status, settings)
+
+
+def with_gates(settings: ModelSettings, **changes: object) -> ModelSettings:
+    return replace(settings, gates=replace(settings.gates, **changes))  # type: ignore[arg-type]
+
+
+REFUSED = failed(FailedPrecondition("slow"), ENFORCED, Gate.LATENCY)
+
+
+@pytest.mark.parametrize("changes", [{"latency": WARN}, {"latency_ratio_max": 5.0}])
+def test_load_is_tried_again_once_the_gate_that_refused_it_is_another(changes: dict[str, object]):
+    now = with_gates(ENFORCED, **changes)
+    assert why_try_again(REFUSED, now) == "the settings of gate 'latency' have changed"
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        ENFORCED,
+        with_gates(ENFORCED, drift=WARN, golden=ENFORCE, signature=WARN, warm_up=WARN),
+        replace(ENFORCED, keep_previous_seconds=9.0, aspired_version_policy=PolicyName.AUTO),
+    ],
+)
+def test_load_is_not_tried_again_by_what_did_not_refuse_it(now: ModelSettings):
+    assert why_try_again(REFUSED, now) == ""
+
+
+def test_load_of_broken_files_is_not_tried_again_by_any_settings():
+    now = ModelSettings(
+        aspired_version_policy=PolicyName.RESOURCE,
+        keep_previous_seconds=9.0,
+        gates=GateSettings(latency=GateMode.OFF),
+    )
+    assert why_try_again(failed(permanent(), ENFORCED), now) == ""
+
+
+@pytest.mark.parametrize(
+    ("now", "name"),
+    [
+        (replace(ENFORCED, aspired_version_policy=PolicyName.RESOURCE), "aspired_version_policy"),
+        (replace(ENFORCED, keep_previous_seconds=9.0), "keep_previous_seconds"),
+    ],
+)
+def test_load_that_did_not_fit_is_tried_again_once_memory_is_shared_otherwise(
+    now: ModelSettings, name: str
+):
+    load = failed(DoesNotFitBeside("beside 1"), ENFORCED)
+    assert why_try_again(load, ENFORCED) == ""
+    assert why_try_again(load, now) == f"{name} has changed"
+
+
+def test_warm_up_that_was_enforced_refuses_whatever_its_record_failed_with():
+    load = failed(DataLoss("record 2"), ModelSettings(), Gate.WARM_UP)
+    assert why_try_again(load, with_gates(ModelSettings(), warm_up=WARN))

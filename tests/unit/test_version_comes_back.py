@@ -1,0 +1,267 @@
+"""What lets a version come back, or keeps it out: bars that are lifted or outlive the process, and
+settings that are worth another try.
+"""
+
+from dataclasses import replace
+
+from structlog.testing import capture_logs
+
+from serving.bars import Bar, BarredBy
+from serving.errors import DoesNotFitBeside, FailedPrecondition
+from serving.gates import Gate, verdict_of
+from serving.model_settings import GateMode, GateSettings, ModelSettings, PolicyName
+from serving.servable import AVAILABLE, END, ServableId
+from tests.unit.fakes import FakeStatistics, permanent
+from tests.unit.test_manager import RETRY_SECONDS, World, aspired
+from tests.unit.test_version_life import JUDGED, KEEP, answer, world_with
+
+# --- What takes a bar away ------------------------------------------------------------------------
+
+RESOURCE = ModelSettings(aspired_version_policy=PolicyName.RESOURCE)
+
+
+def world_of_a_failure_without_cover() -> World:
+    """Version 2 has failed for good after 1 was unloaded for it, and 1 is back."""
+    world = world_with(RESOURCE)
+    world.settle(1)
+    world.fail(2, permanent())
+    world.settle(2)
+    world.settle(1)
+    assert (world.states()[1], world.bars["m"]) == (AVAILABLE, frozenset({2}))
+    return world
+
+
+def test_bar_for_a_failure_goes_when_the_files_change() -> None:
+    world = world_of_a_failure_without_cover()
+    world.manager.found_anew("m", 2)
+    world.manager.tick()
+    assert world.bars["m"] == frozenset()
+    world.settle(2)
+    assert world.states() == {1: END, 2: AVAILABLE}
+
+
+def test_bar_for_a_failure_says_who_when_and_why_and_is_not_kept() -> None:
+    world = world_of_a_failure_without_cover()
+    status = world.manager.stream_status("m")
+    assert status is not None
+    assert status.bars == [
+        {
+            "version": 2,
+            "by": "failure",
+            "reason": "bad checksum",
+            "since_wall_ns": world.clock.wall_ns(),
+        }
+    ]
+    assert world.kept_bars == {"m": {}}
+
+
+def test_bar_of_a_rollback_stays_whatever_becomes_of_the_files() -> None:
+    world = world_with(KEEP)
+    world.settle(1)
+    world.settle(2)
+    answer(world, world.manager.rollback("m"))
+    world.manager.found_anew("m", 2)
+    world.manager.found_anew("m", 3)
+    world.manager.found_anew("unknown", 1)
+    world.manager.tick()
+    assert world.bars["m"] == frozenset({2})
+
+
+def test_rollback_of_a_version_barred_for_a_failure_outlives_its_files() -> None:
+    world = world_of_a_failure_without_cover()
+    world.on_disk = {0}
+    world.manager.set_aspired("m", aspired(1))
+    answer(world, world.manager.rollback("m", is_cold_allowed=True))
+    world.manager._succession.bar(
+        "m", world.manager._streams["m"], {2}, by=BarredBy.OPERATOR, reason="told"
+    )
+    world.manager.found_anew("m", 2)
+    world.manager.tick()
+    assert 2 in world.bars["m"]
+    # And a failure later is no reason to forget who said so.
+    world.manager._succession.bar(
+        "m", world.manager._streams["m"], {2}, by=BarredBy.FAILURE, reason="again"
+    )
+    assert world.kept_bars["m"][2].reason == "told"
+
+
+# --- Bars that outlive the process ----------------------------------------------------------------
+
+
+def test_rollback_is_kept_with_who_when_and_why_until_it_is_allowed() -> None:
+    world = world_with(KEEP)
+    world.settle(1)
+    world.settle(2)
+    answer(world, world.manager.rollback("m"))
+    since_wall_ns = world.clock.wall_ns()
+    assert world.kept_bars["m"] == {
+        2: Bar(by=BarredBy.OPERATOR, reason="rolled back from 2 to 1", since_wall_ns=since_wall_ns)
+    }
+    answer(world, world.manager.allow("m", 2))
+    assert world.kept_bars["m"] == {}
+
+
+def test_canary_that_is_rolled_back_by_its_figures_is_kept_with_them() -> None:
+    world = world_with(JUDGED)
+    world.settle(1)
+    world.servable(1).figures = FakeStatistics(request_count=1_000, failed_count=0)
+    world.settle(2)
+    world.servable(2).figures = FakeStatistics(request_count=0, failed_count=0)
+    world.manager.tick()
+    world.servable(2).figures = FakeStatistics(request_count=200, failed_count=100)
+    world.servable(1).figures = FakeStatistics(request_count=3_000, failed_count=0)
+    world.manager.tick()
+    bar = world.kept_bars["m"][2]
+    assert (bar.by, bar.is_until_told) == (BarredBy.CANARY, True)
+    assert bar.reason
+
+
+def test_stop_keeps_what_was_rolled_back() -> None:
+    world = world_with(KEEP)
+    world.settle(1)
+    world.settle(2)
+    answer(world, world.manager.rollback("m"))
+    world.manager.stop(timeout_seconds=0)
+    world.manager.tick()
+    world.run_all()
+    assert world.kept_bars["m"].keys() == {2}
+
+
+KEPT = {"m": {2: Bar(by=BarredBy.OPERATOR, reason="rolled back", since_wall_ns=5)}}
+
+
+def test_version_rolled_back_before_a_restart_is_left_out() -> None:
+    world = World(bars=KEPT)
+    assert world.manager.barred("m") == {2}
+    assert world.manager.barred("n") == frozenset()
+    world.manager.tick()
+    assert world.manager.next_due_seconds() is None
+    world.settle(1)
+    assert world.bars["m"] == frozenset({2})
+    # Even where it is aspired beside another one.
+    world.settle(1, 2)
+    assert world.states() == {1: AVAILABLE}
+    status = world.manager.stream_status("m")
+    assert status is not None
+    assert (status.barred, status.bars[0]["reason"]) == ((2,), "rolled back")
+
+
+def test_version_rolled_back_before_a_restart_can_be_allowed() -> None:
+    world = World(bars=KEPT)
+    answer(world, world.manager.allow("m", 2))
+    assert (world.kept_bars, world.manager.barred("m")) == ({"m": {}}, frozenset())
+    world.settle(2)
+    assert world.states() == {2: AVAILABLE}
+
+
+def test_settings_that_come_after_the_bars_hold_for_the_model() -> None:
+    world = World(bars=KEPT)
+    world.manager.set_settings("m", KEEP)
+    world.settle(1)
+    world.settle(3)
+    assert world.states() == {1: AVAILABLE, 3: AVAILABLE}
+
+
+# --- Settings that are worth another try ----------------------------------------------------------
+
+ENFORCED = ModelSettings(gates=GateSettings(drift=GateMode.ENFORCE))
+RELAXED = ModelSettings(gates=GateSettings(drift=GateMode.WARN))
+
+
+def refuse(world: World, version: int, *gates: Gate) -> None:
+    """The next load of `version` does not pass `gates`, which are enforced."""
+    world.fail(version, FailedPrecondition("gates"))
+    world.loading.verdicts[ServableId("m", version)] = [
+        verdict_of(gate, GateMode.ENFORCE, ["bad"]) for gate in gates
+    ]
+
+
+def world_of_a_refusal(model_settings: ModelSettings = ENFORCED) -> World:
+    world = world_with(model_settings)
+    world.settle(1)
+    refuse(world, 2, Gate.DRIFT)
+    world.settle(2)
+    assert world.states()[2] is END
+    return world
+
+
+def set_settings(world: World, model_settings: ModelSettings) -> None:
+    world.manager.set_settings("m", model_settings)
+    world.manager.tick()
+    world.run_all()
+
+
+def test_version_that_a_gate_refused_is_tried_again_when_that_gate_is_relaxed() -> None:
+    world = world_of_a_refusal()
+    with capture_logs() as logs:
+        set_settings(world, RELAXED)
+    assert world.states() == {1: END, 2: AVAILABLE}
+    told = [log["reason"] for log in logs if log["event"] == "load_tried_again"]
+    assert told == ["the settings of gate 'drift' have changed"]
+
+
+def test_version_that_a_gate_refused_stays_out_when_others_are_relaxed() -> None:
+    world = world_of_a_refusal()
+    set_settings(
+        world,
+        ModelSettings(
+            keep_previous_seconds=9.0,
+            gates=GateSettings(drift=GateMode.ENFORCE, latency=GateMode.OFF),
+        ),
+    )
+    assert world.states() == {1: AVAILABLE, 2: END}
+    assert len(world.loading.loads) == 2
+
+
+def test_version_that_is_refused_again_is_tried_once() -> None:
+    world = world_of_a_refusal()
+    refuse(world, 2, Gate.DRIFT)
+    set_settings(
+        world, ModelSettings(gates=GateSettings(drift=GateMode.ENFORCE, drift_share_max=0.5))
+    )
+    for _ in range(3):
+        world.manager.tick()
+        world.run_all()
+    assert (world.states()[2], len(world.loading.loads)) == (END, 3)
+
+
+def test_settings_that_change_while_a_version_is_being_refused_count() -> None:
+    world = world_with(ENFORCED)
+    world.settle(1)
+    refuse(world, 2, Gate.DRIFT)
+    world.aspire(2)
+    world.manager.set_settings("m", RELAXED)
+    world.run_all()
+    assert world.states() == {1: END, 2: AVAILABLE}
+
+
+def test_refused_version_that_is_no_longer_aspired_is_not_tried_again() -> None:
+    world = world_of_a_refusal()
+    world.settle(1)
+    set_settings(world, RELAXED)
+    assert (world.states(), len(world.loading.loads)) == ({1: AVAILABLE, 2: END}, 2)
+
+
+def test_version_refused_without_cover_is_tried_again_when_its_gate_is_relaxed() -> None:
+    resource = replace(ENFORCED, aspired_version_policy=PolicyName.RESOURCE)
+    world = world_of_a_refusal(resource)
+    assert world.bars["m"] == frozenset({2})
+    world.settle(1)
+    set_settings(world, replace(resource, gates=RELAXED.gates))
+    assert world.bars["m"] == frozenset()
+    world.settle(2)
+    assert world.states() == {1: END, 2: AVAILABLE}
+
+
+def test_version_that_did_not_fit_is_tried_again_when_room_may_be_made() -> None:
+    world = World()
+    world.settle(1)
+    world.fail(2, *[DoesNotFitBeside("beside 1")] * 3)
+    world.settle(2)
+    for _ in range(2):
+        world.clock.advance(RETRY_SECONDS)
+        world.manager.tick()
+        world.run_all()
+    assert world.states() == {1: AVAILABLE, 2: END}
+    set_settings(world, RESOURCE)
+    assert world.states() == {1: END, 2: AVAILABLE}
