@@ -176,9 +176,7 @@ class GuardedConnection(HttpToolsProtocol):
 
     def _head_timed_out(self) -> None:
         self._head_timer = None
-        if self.transport.is_closing() or not self.is_idle:
-            return
-        if self._phase is _Phase.HEAD:
+        if self._phase is _Phase.HEAD and not self.transport.is_closing():
             self._refuse(408, f"no complete request in {self.limits.head_seconds:g} s")
         else:
             self.transport.close()

@@ -124,7 +124,7 @@ class HttpServer:
                 listener.close()
 
     async def _serve(self, sockets: list[socket.socket]) -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
+        self._lower_priority()
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(_log_loop_error)
         limiter = anyio.to_thread.current_default_thread_limiter()
@@ -134,6 +134,13 @@ class HttpServer:
         await self._uvicorn.serve(sockets=sockets)
         for connection in list(self._uvicorn.server_state.connections):
             connection.transport.abort()
+
+    def _lower_priority(self) -> None:
+        try:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
+        except OSError as error:
+            # A sandbox that refuses is no reason to answer no probe.
+            _log.warning("http_priority_refused", asked=self._nice, reason=error.strerror)
 
 
 def bind(host: str, port: int) -> list[socket.socket]:

@@ -315,13 +315,35 @@ def test_head_without_end_is_refused_at_the_limit(connections: Connections, begi
     assert connections.loop.tasks == []
 
 
-def test_refused_head_takes_its_body_with_it(connections: Connections) -> None:
+def test_heads_in_pieces_are_each_measured_alone(connections: Connections) -> None:
+    connection, transport = connections.connect()
+    for _ in range(20):
+        connection.data_received(REQUEST[:15])
+        connection.data_received(REQUEST[15:])
+        connections.answer()
+    assert not transport.is_closed
+    assert transport.written.count(b" 204 ") == 20
+
+
+def test_large_next_head_is_not_answered_into_the_response_before_it(
+    connections: Connections,
+) -> None:
+    connection, transport = connections.connect()
+    connection.data_received(REQUEST)
+    connection.data_received(head_of(300)[:-4])
+    assert (transport.written, transport.is_closed) == (b"", True)
+
+
+def test_refused_head_takes_its_body_with_it(
+    connections: Connections, caplog: pytest.LogCaptureFixture
+) -> None:
     connection, transport = connections.connect()
     large = head_of(300).replace(b"GET", b"POST")[:-2] + b"Content-Length: 3\r\n\r\nabc"
     connection.data_received(large)
     connection.data_received(REQUEST)
     assert transport.status == 431
     assert connections.loop.tasks == []
+    assert caplog.records == []
 
 
 def test_large_body_is_no_large_head(connections: Connections) -> None:

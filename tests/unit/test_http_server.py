@@ -1,5 +1,6 @@
 import asyncio
 import errno
+import gc
 import http.client
 import logging
 import os
@@ -142,6 +143,21 @@ def test_http_server_cuts_short_what_does_not_end_and_says_so_once(
         assert server.join(10)
     assert [log["event"] for log in logs] == ["http_server_says"]
     assert "running task" in logs[0]["message"]
+
+
+def test_http_server_stop_leaves_a_client_that_takes_nothing(make_server: MakeServer) -> None:
+    descriptors = os.listdir("/proc/self/fd")
+    server = make_server(Route("/large", lambda request: Response(bytes(100 * 2**20))))
+    server._uvicorn.config.timeout_graceful_shutdown = 0
+    server.start()
+    with connect(server) as connection:
+        connection.request("GET", "/large")
+        connection.getresponse().read(1)
+        server.stop()
+        assert server.join(10)
+        connection.close()
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == len(descriptors)
 
 
 def test_http_server_that_was_never_started_stops(make_server: MakeServer) -> None:
