@@ -190,6 +190,12 @@ def test_phases_have_sum_and_count_since_the_load_and_recent_quantiles():
     assert value(series, name, **labels, quantile="0.999") == 0.003
 
 
+def test_model_of_any_name_is_read_back_as_it_is():
+    name = 'a "model"\\with\na line'
+    series = series_of(fake_sources(requests=serving(FakeMethod(model=name))))
+    assert set(having(series, "serving_requests_total")) == {("OK", "Predict", name, "1")}
+
+
 def test_requests_in_flight_are_counted_once_for_all_methods_of_a_version():
     methods = [
         FakeMethod(in_flight_count=4),
