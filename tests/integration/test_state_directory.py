@@ -1,0 +1,104 @@
+"""What outlives a server: what was rolled back, and how it says that it could not remember."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from serving import ModelServer
+from serving.bar_file import FILE_NAME, read_bars
+from serving.client import Client
+from serving.servable import AVAILABLE
+from tests.integration.clients import wait_for_states, wait_until
+from tests.integration.conftest import StartServer
+from tests.integration.exports import ScaleModel
+from tests.integration.logs import logged
+
+Start = Callable[[], ModelServer]
+
+
+@pytest.fixture
+def start(
+    start_server: StartServer, scale_model: ScaleModel, base_path: Path, tmp_path: Path
+) -> Start:
+    """Starts a server of `scale`, whose versions 1 and 2 are there, on the same state each time."""
+    for version in (1, 2):
+        scale_model.write(base_path, version)
+    settings = tmp_path / "settings.toml"
+    settings.write_text("[models.scale]\nkeep_previous_seconds = 600\n")
+
+    def start_again() -> ModelServer:
+        return start_server(
+            model_name="scale",
+            base_path=base_path,
+            model_settings_file=settings,
+            state_directory=tmp_path / "state",
+        )
+
+    return start_again
+
+
+def roll_back(server: ModelServer, file: Path) -> None:
+    """Takes version 2 out, for which 1 is loaded from disk, and waits until that is kept."""
+    server.wait_until_available("scale", 2)
+    with Client(server.target) as client:
+        client.rollback("scale", is_cold_allowed=True)
+        wait_for_states(client, "scale", {1: AVAILABLE})
+    wait_until(lambda: 2 in read_bars(file).get("scale", {}), "the bar is kept")
+
+
+def versions_loaded(server: ModelServer) -> list[object]:
+    return [event["version"] for event in logged(server, "load_began")]
+
+
+@pytest.mark.parametrize("end", [ModelServer.stop, ModelServer.kill])
+def test_version_that_was_rolled_back_stays_out_after_a_restart_until_it_is_allowed(
+    start: Start, tmp_path: Path, end: Callable[[ModelServer], None]
+):
+    file = tmp_path / "state" / FILE_NAME
+    first = start()
+    roll_back(first, file)
+    end(first)
+
+    second = start()
+    second.wait_until_available("scale", 1)
+    assert versions_loaded(second) == [1]
+    with Client(second.target) as client:
+        described = client.describe_models()["scale"]
+        assert (described["default_version"], described["barred"]) == (1, [2])
+        (bar,) = described["bars"]
+        assert (bar["version"], bar["by"]) == (2, "operator")
+        client.allow("scale", 2)
+        wait_for_states(client, "scale", {2: AVAILABLE})
+    wait_until(lambda: read_bars(file) == {}, "the bar is forgotten")
+    second.stop()
+
+    third = start()
+    third.wait_until_available("scale", 2)
+    assert versions_loaded(third) == [2]
+
+
+def test_damaged_state_is_told_of_and_stops_nothing(start: Start, tmp_path: Path):
+    file = tmp_path / "state" / FILE_NAME
+    file.parent.mkdir()
+    file.write_text(json.dumps({"bars": 7}))
+    server = start()
+    server.wait_until_available("scale", 2)
+    (told,) = logged(server, "bars_unreadable")
+    assert told["level"] == "error"
+    assert json.loads(Path(str(told["put_aside"])).read_text()) == {"bars": 7}
+    roll_back(server, file)
+
+
+def test_state_that_cannot_be_written_is_told_of_and_a_rollback_holds_all_the_same(
+    start: Start, tmp_path: Path
+):
+    (tmp_path / "state").write_text("no directory")
+    server = start()
+    server.wait_until_available("scale", 2)
+    assert logged(server, "bars_not_kept")
+    with Client(server.target) as client:
+        client.rollback("scale", is_cold_allowed=True)
+        wait_for_states(client, "scale", {1: AVAILABLE})
+        assert client.describe_models()["scale"]["barred"] == [2]
