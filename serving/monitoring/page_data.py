@@ -27,6 +27,12 @@ MARKED_NS = 960 * NS_PER_SECOND
 """Swaps older than this are not on the charts, which show 15 minutes."""
 
 
+VERSION_METHODS = frozenset(
+    {"Predict", "Classify", "Regress", "MultiInference", "GetModelMetadata"}
+)
+"""Whatever else is asked for without a model (states, reloads) is of the server, and no model's request."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PageSources:
     """Where the page's facts come from. Each is asked at each poll, and must answer at once.
@@ -146,10 +152,13 @@ class PageData:
 
 
 def codes_json(methods: Sequence[MethodStatistics], model: str | None) -> dict[str, int]:
-    """Requests since the server started by the name of their code; `model` None: of all models."""
+    """Requests since the server started by the name of their code; `model` None: of all models, and
+    of those that there are not. As in the charts, what is asked of the server itself does not count.
+    """
     counts: dict[int, int] = {}
     for statistics in methods:
-        if model in (None, statistics.model):
+        is_of_model = statistics.model != "" or statistics.method in VERSION_METHODS
+        if is_of_model and model in (None, statistics.model):
             for code, count in statistics.count_by_code.items():
                 counts[code] = counts.get(code, 0) + count
     return {_code_name(code): count for code, count in sorted(counts.items())}

@@ -1,19 +1,25 @@
 """The live page in a real Chromium, over faked figures."""
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
+import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Response, expect, sync_playwright
 
 from serving.clock import NS_PER_SECOND, SystemClock
 from serving.errors import StatusCode
 from serving.monitoring.swap_record import SwapResult
 from serving.servable import END, Health, Routing
+from tests.integration.clients import caller_to, predict_request
+from tests.integration.conftest import StartServer
+from tests.integration.exports import ScaleModel, flip_a_byte
 from tests.integration.page_server import serve_page
 from tests.unit.page_fakes import (
     FakeLatency,
@@ -92,21 +98,21 @@ class Visit:
     address: str
     complaints: list[str] = field(default_factory=list)
     hosts: set[str] = field(default_factory=set)
-    polls: list[dict[str, Any]] = field(default_factory=list)
+    polls: list[Response] = field(default_factory=list)
 
     def watch(self) -> None:
         self.page.on("console", lambda message: self._console(message.type, message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self.hosts.add(urlparse(request.url).netloc))
-        self.page.on("requestfinished", lambda request: self._finished(request.url, request))
+        self.page.on("response", self._response)
 
     def _console(self, kind: str, text: str) -> None:
         if kind in ("error", "warning"):
             self.complaints.append(text)
 
-    def _finished(self, url: str, request: Any) -> None:
-        if "/v1/page" in url:
-            self.polls.append(request.response().json())
+    def _response(self, response: Response) -> None:
+        if "/v1/page" in response.url:
+            self.polls.append(response)
 
     def pixels(self, chart: str, color: str) -> int:
         count: int = self.page.evaluate(COUNT_PIXELS, [f"#{chart}", color])
@@ -298,7 +304,7 @@ def test_page_fetches_only_what_is_new(open_page: OpenPage, busy_address: str) -
     with visit.page.expect_response("**/v1/page?*"):
         pass
     expect(visit.page.locator("#connection")).to_have_text("live")
-    first, *later = visit.polls
+    first, *later = [response.json() for response in visit.polls]
     assert len(first["points"]["at"]) >= 899
     assert later
     assert all(len(poll["points"]["at"]) <= 5 for poll in later)
@@ -498,3 +504,44 @@ def formats(browser: Browser, empty_address: str) -> Page:
     page = browser.new_page()
     page.goto(empty_address)
     return page
+
+
+# Over a real server
+
+
+def test_page_of_a_server_tells_a_swap_and_a_failed_load(
+    start_server: StartServer, scale_model: ScaleModel, base_path: Path, open_page: OpenPage
+) -> None:
+    scale_model.write(base_path, 1)
+    server = start_server(model_name="scale", base_path=base_path, max_num_load_retries=0)
+    server.wait_until_available("scale", 1)
+    page = open_page(server.url).page
+    versions = page.get_by_role("table", name="Versions").locator("tbody tr")
+    swaps = page.get_by_role("table", name="Swaps").locator("tbody tr")
+    expect(versions).to_have_count(1)
+    expect(versions).to_contain_text("available")
+
+    request = predict_request("scale", {"x": np.array([1.0], np.float32)})
+    with caller_to(server.target) as caller:
+        for _ in range(200):
+            caller.predict(request)
+    expect(page.locator("[data-tile=p999] dd")).to_have_text(re.compile(r"[mµ]s of 200$"))
+    expect(page.locator("#codes")).to_have_text("since start: 200 OK")
+
+    scale_model.write(base_path, 2)
+    expect(versions.filter(has_text="v2")).to_contain_text("default", timeout=30_000)
+    expect(swaps.filter(has_text="v1 → v2")).to_contain_text("published")
+    scale_model.write(base_path, 3, prepare=damage)
+    expect(versions.filter(has_text="v3")).to_contain_text("DATA_LOSS", timeout=30_000)
+    expect(swaps.first).to_contain_text("load failed")
+    # After the first load, or still with it.
+    expect(swaps.locator(".weak").filter(has_text="of 200").first).to_be_visible()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="trace of scale v2").click()
+    events = json.loads(download.value.path().read_text())["traceEvents"]
+    assert "restore" in [event["name"] for event in events]
+
+
+def damage(directory: Path) -> None:
+    shard = max((directory / "variables").glob("*.data-*"), key=lambda path: path.stat().st_size)
+    flip_a_byte(shard, 0)

@@ -175,6 +175,7 @@ def test_page_counts_requests_by_code_over_all_models_and_none() -> None:
         FakeMethod("a", count_by_code={0: 5}),
         FakeMethod("b", count_by_code={0: 2, 4: 1}),
         FakeMethod("", count_by_code={5: 3, 99: 1}),
+        FakeMethod("", method="GetModelStatus", count_by_code={0: 100}),
     ]
     assert make_page(scene).answer(PageQuestion())["codes"] == {
         "OK": 7,
