@@ -323,3 +323,25 @@ def test_record_that_fails_ends_the_version_where_that_is_enforced(
     with Client(server.target) as client:
         wait_for_states(client, "gated", {1: state})
     assert bool(logged(server, "gate_not_passed", gate="warm_up")) == (mode == "enforce")
+
+
+def test_version_that_was_refused_is_tried_again_once_the_gate_is_relaxed(
+    start_server: StartServer, exports: dict[str, Path], base_path: Path, tmp_path: Path
+):
+    settings = tmp_path / "settings.toml"
+    settings.write_text('[models.gated.gates]\nsignature = "enforce"\n')
+    drop(exports["doubles"], base_path, 1)
+    server = start_server(
+        model_name="gated",
+        base_path=base_path,
+        model_settings_file=str(settings),
+        model_config_file_poll_wait_seconds=0.1,
+    )
+    server.wait_until_available("gated", 1)
+    drop(exports["renamed"], base_path, 2)
+    with Client(server.target) as client:
+        assert_refused(server, client, "signature", "input 'x' is gone")
+        settings.write_text('[models.gated.gates]\nsignature = "warn"\n')
+        wait_for_states(client, "gated", {2: AVAILABLE})
+    (told,) = logged(server, "load_tried_again")
+    assert told["reason"] == "the settings of gate 'signature' have changed"
