@@ -28,20 +28,20 @@ from serving.aspired_version_policy import (
     Load,
     ResourcePreserving,
 )
-from serving.bars import BarredBy, Bars
+from serving.bars import Bars
 from serving.cancellation import Cancellation
 from serving.clock import NS_PER_SECOND, Clock, seconds_since
 from serving.executor import Executor
 from serving.harness import LoaderHarness, RetryPolicy
 from serving.loader import MakeLoader
-from serving.model_settings import ModelSettings, PolicyName
+from serving.model_settings import ModelSettings
+from serving.room import Room
 from serving.router import Canary, Router
 from serving.servable import (
     AVAILABLE,
     END,
     LOADING,
     START,
-    UNLOADING,
     AspiredVersion,
     GateVerdict,
     LoadStage,
@@ -193,6 +193,7 @@ class AspiredVersionsManager:
             clock=clock,
         )
         self._bars_changed = bars_changed
+        self._room = Room(self._router, self._succession, self._stream_of)
         self._load_jitter_ns = round(load_jitter_seconds * NS_PER_SECOND)
         self._random = random
         self._monitor = monitor
@@ -562,10 +563,10 @@ class AspiredVersionsManager:
             self._served_since_ns.pop(servable_id.name, None)
 
     def _load_failed(self, harness: LoaderHarness, error: errors.MillpondError) -> None:
-        makes_room = self._begin_to_make_room(harness, error)
+        makes_room = self._room.begin(harness, error)
         harness.load_failed(error, is_retried=makes_room)
         self._remember_failure(harness)
-        self._take_back_room(harness)
+        self._room.take_back(harness)
         health = harness.status.health
         will_retry = harness.retry_at_ns is not None
         report = _log.info if harness.is_cancelled else _log.warning if will_retry else _log.error
@@ -578,12 +579,15 @@ class AspiredVersionsManager:
         )
 
     def _remember_failure(self, harness: LoaderHarness) -> None:
+        stream = self._stream_of(harness)
+        if stream is not None and not harness.is_cancelled and harness.status.state is END:
+            stream.load_failed(harness)
+
+    def _stream_of(self, harness: LoaderHarness) -> Stream | None:
+        """The stream whose life this is; None where it is gone, or the version has another life."""
         stream = self._streams.get(harness.id.name)
         is_current = stream is not None and stream.harnesses.get(harness.id.version) is harness
-        if stream is None or not is_current or harness.is_cancelled:
-            return
-        if harness.status.state is END:
-            stream.load_failed(harness)
+        return stream if is_current else None
 
     def _unloaded(self, harness: LoaderHarness, error: errors.MillpondError | None) -> None:
         harness.unloaded(error)
@@ -592,45 +596,6 @@ class AspiredVersionsManager:
         for waiting in stream.harnesses.values() if stream else ():
             if waiting.status.health.code is errors.StatusCode.RESOURCE_EXHAUSTED:
                 waiting.retry_now()
-
-    # --- Versions that do not fit side by side ----------------------------------------------------
-
-    def _begin_to_make_room(self, harness: LoaderHarness, error: errors.MillpondError) -> bool:
-        """True where an `auto` policy lets the old version go first: two do not fit, and one will."""
-        name, version = harness.id.name, harness.id.version
-        stream = self._streams.get(name)
-        if stream is None or harness.is_cancelled or not isinstance(error, errors.DoesNotFitBeside):
-            return False
-        is_auto = stream.settings.aspired_version_policy is PolicyName.AUTO
-        is_leaving = any(item.status.state is UNLOADING for item in stream.harnesses.values())
-        # What is on its way out makes room by itself, and what stays for a label makes none.
-        if not is_auto or is_leaving or stream.has_named(self._router.routing(name)):
-            return is_auto and is_leaving
-        if stream.room_version is None:
-            stream.begin_to_make_room(version, error.message)
-            _log.warning(
-                "resource_preserving_chosen",
-                **_fields(harness),
-                reason=error.message,
-                consequence="the old version goes first, and requests fail until the new one is ready",
-            )
-        # Once: where it still does not fit without the old one, it never will.
-        return bool(stream.ready_versions)
-
-    def _take_back_room(self, harness: LoaderHarness) -> None:
-        """Where the version for which the old one went has failed for good, the old one comes back."""
-        stream = self._streams.get(harness.id.name)
-        version = harness.id.version
-        if stream is None or stream.harnesses.get(version) is not harness:
-            return
-        if harness.status.state is not END or not stream.is_resource_preserving:
-            return
-        stream.end_making_room()
-        if not harness.is_cancelled and not stream.ready_versions:
-            reason = harness.status.health.message
-            self._succession.bar(
-                harness.id.name, stream, {version}, by=BarredBy.FAILURE, reason=reason
-            )
 
     # --- Loader threads ---------------------------------------------------------------------------
 

@@ -1,0 +1,66 @@
+"""Room: which version goes first so that another one fits. For the manager's control thread."""
+
+from collections.abc import Callable
+
+import structlog
+
+from serving.bars import BarredBy
+from serving.errors import DoesNotFitBeside, MillpondError
+from serving.harness import LoaderHarness
+from serving.model_settings import PolicyName
+from serving.router import Router
+from serving.servable import END, UNLOADING
+from serving.stream import Stream
+from serving.succession import Succession
+
+_log = structlog.get_logger(__name__)
+
+
+class Room:
+    """Turns a stream to memory for one while that is needed, and back. `stream_of` is the one that
+    has the life, None where it has another one by now.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        succession: Succession,
+        stream_of: Callable[[LoaderHarness], Stream | None],
+    ) -> None:
+        self._router = router
+        self._succession = succession
+        self._stream_of = stream_of
+
+    def begin(self, harness: LoaderHarness, error: MillpondError) -> bool:
+        """True where an `auto` policy lets the old version go first: two do not fit, and one will."""
+        stream = self._stream_of(harness)
+        if stream is None or harness.is_cancelled or not isinstance(error, DoesNotFitBeside):
+            return False
+        is_auto = stream.settings.aspired_version_policy is PolicyName.AUTO
+        is_leaving = any(item.status.state is UNLOADING for item in stream.harnesses.values())
+        # What is on its way out makes room by itself, and what stays for a label makes none.
+        if not is_auto or is_leaving or stream.has_named(self._router.routing(harness.id.name)):
+            return is_auto and is_leaving
+        if stream.room_version is None:
+            stream.begin_to_make_room(harness.id.version, error.message)
+            _log.warning(
+                "resource_preserving_chosen",
+                model=harness.id.name,
+                version=harness.id.version,
+                reason=error.message,
+                consequence="the old version goes first, and requests fail until the new one is ready",
+            )
+        # Once: where it still does not fit without the old one, it never will.
+        return bool(stream.ready_versions)
+
+    def take_back(self, harness: LoaderHarness) -> None:
+        """Where the version for which the old one went has failed for good, the old one comes back."""
+        stream = self._stream_of(harness)
+        if stream is None or harness.status.state is not END or not stream.is_resource_preserving:
+            return
+        stream.end_making_room()
+        if not harness.is_cancelled and not stream.ready_versions:
+            reason = harness.status.health.message
+            self._succession.bar(
+                harness.id.name, stream, {harness.id.version}, by=BarredBy.FAILURE, reason=reason
+            )
