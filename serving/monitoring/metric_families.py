@@ -282,7 +282,8 @@ TFS_RUNTIME_LATENCY = _tensorflow_serving(
 )
 TFS_WARMUP_LATENCY = _tensorflow_serving(
     *("model_warmup_latency", "histogram", "microseconds", "model_path status"),
-    "microseconds that the warm-up of a version took; here until 10 minutes after its end.",
+    "microseconds that the warm-up of a version took; here of each version, with a warm-up file or without, "
+    "until 10 minutes after its end.",
 )
 
 TENSORFLOW_SERVING_FAMILIES = (
