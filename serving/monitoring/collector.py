@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 from serving.monitoring.metric_sources import MetricSources
 from serving.monitoring.process_metrics import process_metrics
 from serving.monitoring.request_metrics import request_metrics
+from serving.monitoring.swap_metrics import swap_metrics
 from serving.monitoring.tensorflow_serving_metrics import tensorflow_serving_metrics
 from serving.monitoring.version_metrics import shown_statuses, version_metrics
 
@@ -56,6 +57,7 @@ class MetricsCollector:
         statuses = shown_statuses(sources.statuses(), sources.clock.wall_ns())
         yield from request_metrics(sources.requests.methods(), is_native=self._is_native)
         yield from version_metrics(sources, statuses)
+        yield from swap_metrics(sources.swaps())
         yield from process_metrics(sources)
         yield from tensorflow_serving_metrics(
             sources.requests.model_methods(), statuses, sources.base_path

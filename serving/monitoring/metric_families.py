@@ -126,6 +126,35 @@ SWAPS = MetricFamily(
     help="How changes of what answers a model's requests ended: published, load_failed, refused (by a "
     "gate), cancelled, rolled_back, promoted, unloaded.",
 )
+SWAP_SECONDS = MetricFamily(
+    name="serving_swap_seconds",
+    kind="gauge",
+    unit="seconds",
+    labels=("model",),
+    help="Of the model's last swap that ended: from the begin of its load until the version before it was "
+    "unloaded and its slab was back.",
+)
+SWAP_LATENCY = MetricFamily(
+    name="serving_swap_latency_seconds",
+    kind="summary",
+    unit="seconds",
+    labels=("model", "part", "quantile"),
+    help="What the model's requests took before (10 s), during and after (10 s) its last swap, failed "
+    "requests too.",
+)
+SWAP_REQUESTS = MetricFamily(
+    name="serving_swap_requests",
+    kind="gauge",
+    labels=("model", "part"),
+    help="How many requests serving_swap_latency_seconds is of: below 1,000 a p999 is the slowest one.",
+)
+MODEL_READY = MetricFamily(
+    name="serving_model_ready",
+    kind="gauge",
+    labels=("model",),
+    help="1 where a version of the model answers, 0 where none does: of every model that is configured, "
+    "also where no version was ever found. 0 while the server drains.",
+)
 ROUTING_SHARE = MetricFamily(
     name="serving_routing_share_ratio",
     kind="gauge",
@@ -204,6 +233,20 @@ REQUEST_MEMORY_ALLOCATIONS = MetricFamily(
     name="serving_request_memory_allocations_total",
     kind="counter",
     help="Blocks that TensorFlow's allocator gave out.",
+)
+
+MEMORY_AVAILABLE = MetricFamily(
+    name="serving_memory_available_bytes",
+    kind="gauge",
+    unit="bytes",
+    help="What the machine and the process's control groups have left for it, page cache that can be "
+    "dropped included: what a load must fit. No series where the system does not say.",
+)
+MODEL_MEMORY_LIMIT = MetricFamily(
+    name="serving_model_memory_limit_bytes",
+    kind="gauge",
+    unit="bytes",
+    help="--model_memory_limit_bytes: what the parameters of all versions may take. No series without.",
 )
 
 # --- The process ------------------------------------------------------------------------------------
@@ -309,12 +352,14 @@ LEFT_OUT = {
 FAMILIES: tuple[MetricFamily, ...] = (
     *(REQUESTS, REQUEST_LATENCY, REQUEST_LATENCY_QUANTILES, REQUEST_PHASE, REQUESTS_IN_FLIGHT),
     *(SERVABLE_STATE, SERVABLE_HEALTH, FAILED_LOADS, LOAD_STAGE, UNLOAD_STAGE, GATE_PASSED),
-    *(SWAPS, ROUTING_SHARE, RESERVOIR_REQUESTS, RESERVOIR_BYTES),
+    *(SWAPS, SWAP_SECONDS, SWAP_LATENCY, SWAP_REQUESTS, MODEL_READY),
+    *(ROUTING_SHARE, RESERVOIR_REQUESTS, RESERVOIR_BYTES),
     *(ARENA_ALLOCATED, ARENA_ACTIVE_UNUSED, ARENA_RETAINED, ARENA_UNUSED),
     *(ARENA_SLAB, ARENA_RESIDENT),
     *(SLABS_IN_USE, SLABS_SPARE, SLABS_QUARANTINED, SLAB_IN_USE_BYTES, SLAB_SPARE_BYTES),
     *(SLAB_SPARE_RESIDENT_BYTES, SLAB_SURPLUS_BYTES, SLAB_QUARANTINED_BYTES),
     *(REQUEST_MEMORY_IN_USE, REQUEST_MEMORY_PEAK, REQUEST_MEMORY_ALLOCATIONS),
+    *(MEMORY_AVAILABLE, MODEL_MEMORY_LIMIT),
     *(PAGE_FAULTS, CONFIG_CHANGES, CONFIG_REFUSED, BUILD, *PROCESS_FAMILIES),
     *TENSORFLOW_SERVING_FAMILIES,
 )

@@ -3,14 +3,16 @@
 Every call is quick, waits for nothing that a request holds, and may be made on any thread.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from serving.arenas import SlabPoolStatistics
 from serving.clock import Clock
 from serving.data_plane import RequestMemoryStatistics
+from serving.memory_fit import available_bytes
 from serving.monitoring.request_statistics import RequestStatistics
+from serving.monitoring.swap_record import SwapRecord
 from serving.servable import (
     ArenaStatistics,
     RequestReservoirStatistics,
@@ -36,7 +38,9 @@ class MetricSources:
     `swap_counts`: by model and result (`SwapResult.value`). `arena`: of a version that is AVAILABLE; None
     where it has none, is gone, or goes as we ask.
     `slab_pool` None: there is none. `reservoirs`: by model. `default_version` is who answers a request
-    that names none, a canary aside. `base_path`: of a configured model.
+    that names none, a canary aside. `base_path`: of a configured model. `swaps`: the newest first.
+    `models_ready`: of each configured model. `memory_available_bytes`: UNLIMITED_BYTES where nothing says;
+    `model_memory_limit_bytes` 0: none.
     """
 
     requests: RequestStatistics
@@ -52,5 +56,9 @@ class MetricSources:
     base_path: Callable[[str], str | None]
     config_change_count: Callable[[], int]
     is_config_refused: Callable[[], bool]
+    swaps: Callable[[], Sequence[SwapRecord]] = tuple
+    models_ready: Callable[[], Mapping[str, bool]] = dict
+    memory_available_bytes: Callable[[], int] = available_bytes
+    model_memory_limit_bytes: int = 0
     build_info: Mapping[str, str] = field(default_factory=dict)
     clock: Clock

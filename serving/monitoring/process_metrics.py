@@ -6,6 +6,7 @@ from prometheus_client.metrics_core import Metric
 
 from serving.arenas import SlabPoolStatistics
 from serving.data_plane import RequestMemoryStatistics
+from serving.memory_fit import UNLIMITED_BYTES
 from serving.monitoring import metric_families as families
 from serving.monitoring.metric_families import MetricFamily
 from serving.monitoring.metric_samples import Samples
@@ -40,6 +41,7 @@ def process_metrics(sources: MetricSources) -> Iterator[Metric]:
     memory = sources.request_memory()
     for family, read_memory in _MEMORY_FIGURES.items():
         yield _single(family, read_memory(memory))
+    yield from _memory_left(sources)
     yield _page_faults(sources.page_faults())
     yield _single(families.CONFIG_CHANGES, sources.config_change_count())
     yield _single(families.CONFIG_REFUSED, int(sources.is_config_refused()))
@@ -50,6 +52,17 @@ def _single(family: MetricFamily, value: int) -> Metric:
     samples = Samples(family)
     samples.add((), value)
     return samples.metric
+
+
+def _memory_left(sources: MetricSources) -> Iterator[Metric]:
+    available, limit = Samples(families.MEMORY_AVAILABLE), Samples(families.MODEL_MEMORY_LIMIT)
+    available_bytes = sources.memory_available_bytes()
+    if available_bytes < UNLIMITED_BYTES:
+        available.add((), available_bytes)
+    if sources.model_memory_limit_bytes:
+        limit.add((), sources.model_memory_limit_bytes)
+    yield available.metric
+    yield limit.metric
 
 
 def _page_faults(faults: PageFaults) -> Metric:

@@ -1,14 +1,16 @@
 """Where a server's metrics come from: MetricSources of its parts."""
 
 import resource
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from serving.arenas import SlabPool
 from serving.clock import Clock
 from serving.data_plane import DataPlane
+from serving.health import HealthView
 from serving.monitoring.metric_sources import MetricSources
 from serving.monitoring.request_statistics import RequestStatistics
+from serving.monitoring.swap_record import SwapRecord
 from serving.reservoirs import Reservoirs
 from serving.router import Router
 from serving.servable import ArenaStatistics, RequestReservoirStatistics, Servable, ServableId
@@ -28,10 +30,14 @@ def server_sources(
     swap_counts: Callable[[], Mapping[tuple[str, str], int]],
     config_change_count: Callable[[], int],
     is_config_refused: Callable[[], bool],
+    swaps: Callable[[], Sequence[SwapRecord]],
+    health: Callable[[], HealthView],
+    model_memory_limit_bytes: int,
     clock: Clock,
 ) -> MetricSources:
     """`servable` is the manager's, `swap_counts` the swap timeline's `counts`, `base_path` that of the served
-    models. `slab_pool` None: versions have no arenas.
+    models. `slab_pool` None: versions have no arenas. `swaps` is the swap timeline's `records`, `health` the
+    health reporter's `view`.
     """
     return MetricSources(
         requests=requests,
@@ -47,9 +53,18 @@ def server_sources(
         base_path=base_path,
         config_change_count=config_change_count,
         is_config_refused=is_config_refused,
+        swaps=swaps,
+        models_ready=partial(_models_ready, health),
+        model_memory_limit_bytes=model_memory_limit_bytes,
         build_info=plane.build_info(),
         clock=clock,
     )
+
+
+def _models_ready(health: Callable[[], HealthView]) -> Mapping[str, bool]:
+    """The same decision as `/readyz?model=` shows."""
+    view = health()
+    return {name: view.is_model_serving(name) for name in view.models}
 
 
 def _arena(

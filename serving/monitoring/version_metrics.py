@@ -47,6 +47,7 @@ def version_metrics(sources: MetricSources, statuses: Sequence[ServableStatus]) 
     yield _routing_shares(sources, available)
     yield from _arenas(sources.arena, available)
     yield _swaps(sources.swap_counts(), statuses)
+    yield _readiness(sources.models_ready())
     yield from _reservoirs(sources.reservoirs())
 
 
@@ -149,6 +150,13 @@ def _swaps(counts: Mapping[tuple[str, str], int], statuses: Sequence[ServableSta
     for model in dict.fromkeys(models):
         for result in SwapResult:
             samples.add((model, result.value), counts.get((model, result.value), 0))
+    return samples.metric
+
+
+def _readiness(models_ready: Mapping[str, bool]) -> Metric:
+    samples = Samples(families.MODEL_READY)
+    for model, is_ready in models_ready.items():
+        samples.add((model,), int(is_ready))
     return samples.metric
 
 

@@ -4,8 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from serving.clock import NS_PER_SECOND
 from serving.monitoring.metric_sources import MetricSources
 from serving.monitoring.request_statistics import HistoryPoint
+from serving.monitoring.swap_record import SpanLatency, SwapRecord, SwapResult
 from serving.servable import Routing, ServableId, ServableStatus
 from tests.unit.fakes import FakeClock, FakeRequestMemory, FakeSlabPoolStatistics
 
@@ -118,6 +120,37 @@ class FakePageFaults:
     ru_majflt: int = 2
 
 
+def span_of(request_count: int, p999_seconds: float = 0.04) -> SpanLatency:
+    return SpanLatency(
+        span_seconds=10,
+        request_count=request_count,
+        p50_seconds=0.001,
+        p99_seconds=0.02,
+        p999_seconds=p999_seconds,
+        max_seconds=0.05,
+    )
+
+
+def swap_of(model: str, **changes: object) -> SwapRecord:
+    """One that loaded for half a second, took two in all and has ended, its effect too."""
+    record = SwapRecord(
+        id=f"{model}-2-0",
+        model=model,
+        version=2,
+        previous_version=1,
+        began_at_ns=0,
+        wall_offset_ns=0,
+        load_began_at_ns=NS_PER_SECOND,
+        published_at_ns=NS_PER_SECOND * 3 // 2,
+        ended_at_ns=3 * NS_PER_SECOND,
+        result=SwapResult.PUBLISHED,
+        before=span_of(3_000, 0.01),
+        during=span_of(1_000),
+        after=span_of(0),
+    )
+    return replace(record, **changes)  # type: ignore[arg-type]
+
+
 BUILD_INFO = {
     "millpond": "0.1.0",
     "tensorflow": "2.21.0",
@@ -146,6 +179,7 @@ def fake_sources(
         slab_pool=FakeSlabPoolStatistics,
         request_memory=FakeRequestMemory,
         page_faults=FakePageFaults,
+        memory_available_bytes=lambda: 8_000,
         routing=lambda name: Routing(),
         default_version=lambda name: max(
             (item.id.version for item in by_name.get(name, ())), default=None

@@ -17,6 +17,7 @@ from prometheus_client.samples import NativeHistogram
 
 from serving.clock import NS_PER_SECOND
 from serving.errors import StatusCode
+from serving.memory_fit import UNLIMITED_BYTES
 from serving.monitoring.collector import MetricsExposition
 from serving.monitoring.metric_families import FAMILIES, MetricFamily, left_out_list, markdown_table
 from serving.monitoring.metric_sources import MetricSources
@@ -43,6 +44,7 @@ from tests.unit.metric_fakes import (
     FakeMethod,
     FakeRequestStatistics,
     fake_sources,
+    swap_of,
 )
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "observability.md"
@@ -436,6 +438,15 @@ def test_process_shows_slabs_memory_faults_configuration_and_build():
     assert dict(labels)["allocator"] == "jemalloc"
 
 
+def test_memory_that_is_left_and_the_limit_are_exposed_where_there_are_any():
+    series = series_of(fake_sources(model_memory_limit_bytes=9_000))
+    assert value(series, "serving_memory_available_bytes") == 8_000
+    assert value(series, "serving_model_memory_limit_bytes") == 9_000
+    unlimited = series_of(fake_sources(memory_available_bytes=lambda: UNLIMITED_BYTES))
+    assert having(unlimited, "serving_memory_available_bytes") == {}
+    assert having(unlimited, "serving_model_memory_limit_bytes") == {}
+
+
 def test_server_without_slab_pool_has_no_slab_series():
     series = series_of(fake_sources(slab_pool=None))
     assert [name for name, _ in series if name.startswith("serving_slab")] == []
@@ -457,6 +468,9 @@ def busy_sources() -> MetricSources:
         statuses=[status(stage_seconds=stages, verdicts=(verdict,))],
         arena=lambda servable_id: FakeArenaStatistics(),
         reservoirs=lambda: {"m": FakeReservoirStatistics()},
+        swaps=lambda: [swap_of("m")],
+        models_ready=lambda: {"m": True},
+        model_memory_limit_bytes=9_000,
     )
 
 

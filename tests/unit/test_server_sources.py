@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 
+from serving.health import HealthView
 from serving.monitoring.collector import MetricsCollector
 from serving.monitoring.metric_sources import MetricSources
 from serving.monitoring.server_sources import server_sources
@@ -19,7 +20,7 @@ from tests.unit.fakes import (
     FakeServingMap,
     FakeSlabPool,
 )
-from tests.unit.metric_fakes import FakeRequestStatistics
+from tests.unit.metric_fakes import FakeRequestStatistics, swap_of
 
 FIRST, SECOND = ServableId("m", 1), ServableId("m", 2)
 
@@ -30,6 +31,7 @@ def sources_of(
     router: Router | None = None,
     reservoirs: Reservoirs | None = None,
     swap_counts: Callable[[], Mapping[tuple[str, str], int]] = dict,
+    is_draining: bool = False,
 ) -> MetricSources:
     """Of a server with two versions of a model."""
     clock = FakeClock()
@@ -48,6 +50,14 @@ def sources_of(
         swap_counts=swap_counts,
         config_change_count=lambda: 1,
         is_config_refused=lambda: False,
+        swaps=lambda: [swap_of("m")],
+        health=lambda: HealthView(
+            models=("m", "absent"),
+            statuses=monitor.statuses(),
+            needed=frozenset(),
+            is_draining=is_draining,
+        ),
+        model_memory_limit_bytes=3_000,
         clock=clock,
     )
 
@@ -92,6 +102,19 @@ def test_reservoirs_slabs_swaps_and_request_memory_are_the_servers():
     assert values(sources, "serving_slab_in_use") == {(): 2}
     assert values(sources, "serving_swaps_total")["m", "published"] == 2
     assert values(sources, "serving_request_memory_in_use_bytes") == {(): 5_000}
+
+
+def test_model_is_ready_where_readyz_says_so():
+    ready = "serving_model_ready"
+    assert values(sources_of(), ready) == {("m",): 1, ("absent",): 0}
+    assert values(sources_of(is_draining=True), ready) == {("m",): 0, ("absent",): 0}
+
+
+def test_last_swaps_limit_and_free_memory_are_the_servers():
+    sources = sources_of()
+    assert values(sources, "serving_swap_seconds") == {("m",): 2.0}
+    assert values(sources, "serving_model_memory_limit_bytes") == {(): 3_000}
+    assert values(sources, "serving_memory_available_bytes")[()] > 1_000_000
 
 
 def test_page_faults_are_those_of_the_process():

@@ -1,0 +1,55 @@
+"""Metrics of each model's last swap: how long it took, and what it did to requests."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from prometheus_client.metrics_core import Metric
+
+from serving.clock import NS_PER_SECOND
+from serving.monitoring import metric_families as families
+from serving.monitoring.metric_samples import Samples
+from serving.monitoring.swap_record import SpanLatency, SwapRecord
+
+
+def swap_metrics(newest_first: Sequence[SwapRecord]) -> Iterator[Metric]:
+    """Of `SwapTimeline.records`."""
+    yield _seconds(_last([record for record in newest_first if record.ended_at_ns is not None]))
+    # One that waits for its load has done nothing yet: the swap before it is shown on.
+    begun = _last([record for record in newest_first if record.load_began_at_ns is not None])
+    yield from _latencies(begun)
+
+
+def _last(newest_first: Sequence[SwapRecord]) -> Mapping[str, SwapRecord]:
+    """The newest record of each model."""
+    return {record.model: record for record in reversed(newest_first)}
+
+
+def _seconds(swaps: Mapping[str, SwapRecord]) -> Metric:
+    samples = Samples(families.SWAP_SECONDS)
+    for model, swap in swaps.items():
+        if swap.ended_at_ns is not None and swap.load_began_at_ns is not None:
+            seconds = (swap.ended_at_ns - swap.load_began_at_ns) / NS_PER_SECOND
+            samples.add((model,), seconds)
+    return samples.metric
+
+
+def _latencies(swaps: Mapping[str, SwapRecord]) -> Iterator[Metric]:
+    """Parts that are not over yet have no series."""
+    latencies, requests = Samples(families.SWAP_LATENCY), Samples(families.SWAP_REQUESTS)
+    for model, swap in swaps.items():
+        parts = {"before": swap.before, "during": swap.during, "after": swap.after}
+        for part, latency in parts.items():
+            if latency is not None:
+                requests.add((model, part), latency.request_count)
+                _add_quantiles(latencies, (model, part), latency)
+    yield latencies.metric
+    yield requests.metric
+
+
+def _add_quantiles(samples: Samples, values: Sequence[str], latency: SpanLatency) -> None:
+    """None of no requests: 0 would be the best p999 of all."""
+    if latency.request_count == 0:
+        return
+    samples.add((*values, "0.5"), latency.p50_seconds)
+    samples.add((*values, "0.99"), latency.p99_seconds)
+    samples.add((*values, "0.999"), latency.p999_seconds)
+    samples.add((*values, "1.0"), latency.max_seconds)

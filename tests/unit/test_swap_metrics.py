@@ -1,0 +1,66 @@
+"""What a scraper sees of each model's last swap."""
+
+from collections.abc import Sequence
+
+from serving.monitoring.swap_metrics import swap_metrics
+from serving.monitoring.swap_record import SwapRecord
+from tests.unit.metric_fakes import span_of, swap_of
+
+LATENCY = "serving_swap_latency_seconds"
+
+
+def samples_of(newest_first: Sequence[SwapRecord], name: str) -> dict[tuple[str, ...], float]:
+    """By label values in the order of the family's labels."""
+    return {
+        tuple(sample.labels.values()): sample.value
+        for metric in swap_metrics(newest_first)
+        for sample in metric.samples
+        if sample.name == name
+    }
+
+
+def test_swap_shows_its_seconds_and_what_requests_took_in_each_part():
+    swaps = [swap_of("m")]
+    assert samples_of(swaps, "serving_swap_seconds") == {("m",): 2.0}
+    latencies = samples_of(swaps, LATENCY)
+    assert latencies["m", "before", "0.999"] == 0.01
+    assert latencies["m", "during", "0.999"] == 0.04
+    assert latencies["m", "during", "0.5"] == 0.001
+    assert latencies["m", "during", "0.99"] == 0.02
+    assert latencies["m", "during", "1.0"] == 0.05
+    assert samples_of(swaps, "serving_swap_requests") == {
+        ("m", "before"): 3_000,
+        ("m", "during"): 1_000,
+        ("m", "after"): 0,
+    }
+
+
+def test_part_without_requests_has_no_latency():
+    parts = {part for _, part, _ in samples_of([swap_of("m", after=span_of(0))], LATENCY)}
+    assert parts == {"before", "during"}
+
+
+def test_newest_swap_of_each_model_is_shown():
+    newest_first = [
+        swap_of("m", during=span_of(7)),
+        swap_of("other", during=span_of(8)),
+        swap_of("m", during=span_of(9)),
+    ]
+    requests = samples_of(newest_first, "serving_swap_requests")
+    assert requests["m", "during"] == 7
+    assert requests["other", "during"] == 8
+
+
+def test_swap_under_way_shows_what_is_known_and_the_seconds_of_the_one_before():
+    loading = swap_of("m", ended_at_ns=None, during=None, after=None, before=span_of(5))
+    newest_first = [loading, swap_of("m")]
+    assert samples_of(newest_first, "serving_swap_requests") == {("m", "before"): 5}
+    assert samples_of(newest_first, "serving_swap_seconds") == {("m",): 2.0}
+
+
+def test_swap_that_waits_for_its_load_does_not_hide_the_one_before():
+    waiting = swap_of(
+        "m", load_began_at_ns=None, ended_at_ns=None, before=None, during=None, after=None
+    )
+    newest_first = [waiting, swap_of("m")]
+    assert samples_of(newest_first, "serving_swap_requests")["m", "during"] == 1_000
