@@ -152,6 +152,8 @@ def test_thread_tries_again_by_itself(tmp_path: Path):
         keeper.write_now()
     assert clock.waits == [RETRY_SECONDS] * 2
     assert len(disk.written) == 1
+    with pytest.raises(AssertionError, match="without limit"):
+        keeper._wait_for_change()
 
 
 def test_stop_of_one_that_was_never_started_returns_at_once(tmp_path: Path):

@@ -631,8 +631,14 @@ def test_watch_of_a_version_too_slow_to_be_run_often_says_nothing_against_it():
     assert verdict is not None
     assert verdict.is_passed
     assert verdict.reason.startswith("skipped: 7 runs")
-    # The budget is looked at after each run, not after a pass.
-    assert verdict.figures["seconds"] < 2
+
+
+def test_watch_ends_in_the_middle_of_a_pass_when_its_time_is_over():
+    clock = FakeClock()
+    numbers = [float(number) for number in range(100)]
+    verdict = converged(slow_at_first(clock, 0.3), clock, numbers)
+    assert verdict is not None
+    assert verdict.figures["seconds"] == pytest.approx(1.2)
 
 
 def test_watch_without_records_has_nothing_to_say_of_convergence():
