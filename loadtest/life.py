@@ -1,4 +1,6 @@
-"""`life`: how long a rollback takes, and how soon a dropped version serves, as clients see it."""
+"""`life`: how long a rollback takes, how soon a dropped version serves, and what a slow request on
+another model changes of that, as clients see it.
+"""
 
 import argparse
 import statistics
@@ -14,8 +16,9 @@ from rich.table import Table
 
 from loadtest.ctr_load import CtrLoad
 from loadtest.demo import MODEL_NAME, DemoModel, demo_directory, prepare_model
-from loadtest.options import Command, positive_integer, writable_file
-from loadtest.tables import write_json
+from loadtest.life_slow_request import SlowRequestSetup, measure_slow_request
+from loadtest.options import Command, positive, positive_integer, writable_file
+from loadtest.tables import number, write_json
 from loadtest.timeline import LogClock
 from loadtest.version_series import VersionSeries
 from serving.client import Client
@@ -36,6 +39,18 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rollbacks", type=positive_integer, default=100, help="default 100")
     parser.add_argument("--drops", type=positive_integer, default=20, help="default 20")
     parser.add_argument(
+        "--rounds",
+        type=positive_integer,
+        default=10,
+        help="swaps without and with a slow request on another model, default 10 of each",
+    )
+    parser.add_argument(
+        "--slow-seconds", type=positive, default=30, metavar="S", help="of that one, default 30"
+    )
+    parser.add_argument(
+        "--rate", type=positive, default=300, metavar="R", help="requests per second meanwhile"
+    )
+    parser.add_argument(
         "--json", type=writable_file, metavar="FILE", help="write the figures there"
     )
 
@@ -46,6 +61,13 @@ def _run(parsed: argparse.Namespace) -> int:
         exports = prepare_model(directory, _TABLE_ROWS, console.print)
         rollbacks = measure_rollbacks(exports, parsed.rollbacks, clock)
         drops_ms = measure_drops(exports, parsed.drops, clock)
+        setup = SlowRequestSetup(
+            rounds=parsed.rounds,
+            slow_seconds=parsed.slow_seconds,
+            rate_per_second=parsed.rate,
+            table_rows=_TABLE_ROWS,
+        )
+        slow_request = measure_slow_request(exports, setup, clock)
     figures = {
         "rollback_reply_ms": _figures(rollbacks["reply_ms"]),
         "rollback_to_answer_ms": _figures(rollbacks["answer_ms"]),
@@ -53,13 +75,23 @@ def _run(parsed: argparse.Namespace) -> int:
         "poll_seconds": _POLL_SECONDS,
         "first_answers_of_another_version": int(sum(rollbacks["is_late"])),
     }
+    figures["slow_request_on_another_model"] = slow_request
     console.print(_table(figures))
+    console.print(_slow_request_table(slow_request, parsed.slow_seconds))
     console.print(
         f"first request after a rollback's reply answered by another version: "
         f"{figures['first_answers_of_another_version']} of {parsed.rollbacks}"
     )
+    console.print(
+        f"requests beside the slow ones: {slow_request['failed_count']} failed, "
+        f"{slow_request['wrong_count']} wrong"
+    )
     write_json(parsed.json, figures)
-    return 1 if figures["first_answers_of_another_version"] else 0
+    faults = (
+        *(figures["first_answers_of_another_version"],),
+        *(slow_request["failed_count"], slow_request["wrong_count"]),
+    )
+    return 1 if any(faults) else 0
 
 
 def measure_rollbacks(
@@ -148,9 +180,19 @@ def _figures(values_ms: Sequence[float]) -> dict[str, float]:
 def _table(figures: Mapping[str, Any]) -> Table:
     table = Table("", "times", "p50 ms", "max ms", title="life of versions")
     for name, shown in figures.items():
-        if isinstance(shown, dict):
+        if name.endswith("_ms"):
             title = name.removesuffix("_ms").replace("_", " ")
             table.add_row(title, *(f"{value:g}" for value in shown.values()))
+    return table
+
+
+def _slow_request_table(shown: Mapping[str, Any], slow_seconds: float) -> Table:
+    title = f"a swap without and with a request of {slow_seconds:g} s on another model"
+    table = Table("", "without ms", "with ms", "ratio", title=title)
+    for key, over in shown["ratio"].items():
+        name = key.replace("_ms", "").replace("_", " ")
+        figures = (number(part[key]) for part in (shown["alone"], shown["beside"]))
+        table.add_row(name, *figures, number(over))
     return table
 
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from loadtest.soak import SoakSetup, soak
 from loadtest.soak_events import OPENING
 
-SECONDS = float(os.environ.get("MILLPOND_SOAK_SECONDS", "25"))
+SECONDS = float(os.environ.get("MILLPOND_SOAK_SECONDS", "20"))
 
 
 def test_random_changes_under_load_lose_no_request_and_find_no_bug():

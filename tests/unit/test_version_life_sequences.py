@@ -11,6 +11,7 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
+    precondition,
     rule,
 )
 
@@ -80,6 +81,8 @@ class DiskAndPolicy:
         self.capacity = 9
         # Since they were aspired: versions that did not fit beside the others.
         self.refused: set[int] = set()
+        # Of those, since the memory was last another one.
+        self.crowded_out: set[int] = set()
         self._aspired: tuple[AspiredVersion, ...] = ()
         world.loading.during = self._take_memory
 
@@ -103,6 +106,7 @@ class DiskAndPolicy:
             return
         self._aspired = aspired
         self.refused.intersection_update(selected)
+        self.crowded_out.intersection_update(selected)
         self.world.manager.set_aspired("m", aspired)
 
     def resident(self) -> list[FakeServable]:
@@ -112,6 +116,7 @@ class DiskAndPolicy:
         version = self.world.loading.loads[-1].version
         if len(self.resident()) >= self.capacity:
             self.refused.add(version)
+            self.crowded_out.add(version)
             raise DoesNotFitBeside(f"m/{version} beside {[item.id for item in self.resident()]}")
 
 
@@ -176,7 +181,8 @@ class Judge:
             self._fault(f"{version} is unloaded and nothing else serves")
         if policy is PolicyName.AUTO and not self._disk.refused & self.aspired:
             self._fault(f"{version} is unloaded for one that was never refused")
-        if not self.in_state(START, LOADING) & self.aspired:
+        # One that is still on its way out comes back by a life of its own.
+        if not self.in_state(START, LOADING, UNLOADING) & self.aspired:
             self._fault(f"{version} is unloaded for nothing that could serve")
 
     def _judge_load(self, version: int) -> None:
@@ -203,8 +209,20 @@ class Judge:
 class LifeMachine(RuleBasedStateMachine):
     """One model. Each rule is what a person, a disk, a thread or the clock may do next."""
 
-    @initialize(is_jittered=st.booleans(), capacity=CAPACITIES, model_settings=SETTINGS)
-    def begin(self, is_jittered: bool, capacity: int, model_settings: ModelSettings) -> None:
+    @initialize(
+        is_brisk=st.booleans(),
+        is_jittered=st.booleans(),
+        capacity=CAPACITIES,
+        model_settings=SETTINGS,
+    )
+    def begin(
+        self, is_brisk: bool, is_jittered: bool, capacity: int, model_settings: ModelSettings
+    ) -> None:
+        """`is_brisk`: the server does all it can after each event, so that a sequence leads far.
+
+        Else its threads take their steps at any time between.
+        """
+        self.is_brisk = is_brisk
         jitter_seconds = JITTER_SECONDS if is_jittered else 0
         self.world = World(load_jitter_seconds=jitter_seconds)
         # A bug in the control thread is logged and survived; here it should be seen.
@@ -216,58 +234,71 @@ class LifeMachine(RuleBasedStateMachine):
         self.effective_labels: Mapping[str, int] = {}
         self.answers: list[Future[Any]] = []
         self.change_settings(model_settings)
+        # What is worth seeing begins with a version that serves.
+        self.drop(2, [])
+        self.work()
 
     # --- The disk and people ----------------------------------------------------------------------
 
-    @rule(version=VERSIONS, failures=FAILURES, is_done=st.booleans())
-    def drop(self, version: int, failures: Failures, is_done: bool) -> None:
+    @rule(version=VERSIONS, failures=FAILURES)
+    def drop(self, version: int, failures: Failures) -> None:
         """A version comes, or its files are replaced; its first loads fail with `failures`."""
         self.disk.found_at_ns[version] = self.world.clock.now_ns()
         self.world.fail(version, *[make() for make in failures])
         self.disk.aspire()
-        if is_done:
-            self.work()
+        self.go_on()
+
+    @rule(version=VERSIONS)
+    def drop_good(self, version: int) -> None:
+        """As most are."""
+        self.drop(version, [])
 
     @rule(version=VERSIONS)
     def remove(self, version: int) -> None:
         """The last one too."""
         self.disk.found_at_ns.pop(version, None)
         self.disk.aspire()
+        self.go_on()
 
-    @rule(selection=SELECTIONS, is_done=st.booleans())
-    def select(self, selection: VersionSelection, is_done: bool) -> None:
+    @rule(selection=SELECTIONS)
+    def select(self, selection: VersionSelection) -> None:
         self.disk.selection = selection
         self.disk.aspire()
-        if is_done:
-            self.work()
+        self.go_on()
 
     @rule(model_settings=SETTINGS)
     def change_settings(self, model_settings: ModelSettings) -> None:
         self.disk.settings = model_settings
         self.world.manager.set_settings("m", model_settings)
+        self.go_on()
 
     @rule(labels=LABELS)
     def move_labels(self, labels: dict[str, int]) -> None:
         self.labels = labels
         self.world.router.set_labels("m", labels)
+        self.go_on()
 
     @rule(is_cold_allowed=st.booleans())
     def roll_back(self, is_cold_allowed: bool) -> None:
         self.answers.append(self.world.manager.rollback("m", is_cold_allowed=is_cold_allowed))
+        self.go_on()
 
     @rule()
     def promote(self) -> None:
         self.answers.append(self.world.manager.promote("m"))
+        self.go_on()
 
     @rule(version=VERSIONS)
     def allow(self, version: int) -> None:
         self.answers.append(self.world.manager.allow("m", version))
+        self.go_on()
 
     # --- What goes wrong, and what requests do ----------------------------------------------------
 
     @rule(capacity=CAPACITIES)
     def change_memory(self, capacity: int) -> None:
         self.disk.capacity = capacity
+        self.disk.crowded_out.clear()
 
     @rule(version=VERSIONS)
     def hold(self, version: int) -> None:
@@ -290,17 +321,24 @@ class LifeMachine(RuleBasedStateMachine):
 
     # --- The server's threads and the clock -------------------------------------------------------
 
+    @precondition(lambda self: not self.is_brisk)
     @rule()
     def tick(self) -> None:
+        self.take_turn()
+
+    def take_turn(self) -> None:
+        """A turn of the control thread."""
         self.world.manager.tick()
         self.no_more_are_ready_than_the_policy_allows()
         # What was barred meanwhile is left out.
         self.disk.aspire()
 
+    @precondition(lambda self: not self.is_brisk)
     @rule()
     def load(self) -> None:
         self.world.loaders.run_one()
 
+    @precondition(lambda self: not self.is_brisk)
     @rule()
     def unload(self) -> None:
         self.world.unloaders.run_one()
@@ -308,16 +346,22 @@ class LifeMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 30, RETRY_SECONDS]))
     def time_passes(self, seconds: int) -> None:
         self.world.clock.advance(seconds)
+        self.go_on()
 
     @rule()
     def work(self) -> None:
         """Everything that can be done now: most of what is worth seeing comes after it."""
         for _ in range(3):
-            self.tick()
+            self.take_turn()
             self.world.loaders.run_all()
             for _ in range(len(self.world.unloaders.tasks)):
                 self.world.unloaders.run_one()
-        self.tick()
+        self.take_turn()
+
+    def go_on(self) -> None:
+        """After an event."""
+        if self.is_brisk:
+            self.work()
 
     @rule()
     def rest(self) -> None:
@@ -339,11 +383,11 @@ class LifeMachine(RuleBasedStateMachine):
         assert all(states[version] is END or version in self.disk.refused for version in waiting), (
             f"{waiting} of {aspired} neither serve nor have failed: {states}"
         )
-        resident = {version for version, state in states.items() if state is not END}
-        # What was barred, by a person or for failing after room was made for it, is not tried again.
-        if waiting & self.disk.refused - self.disk.barred:
+        # Those that have ended, for want of memory too, wait for other files.
+        crowded_out = {item for item in waiting & self.disk.crowded_out if states[item] is not END}
+        if crowded_out:
             is_full = len(self.disk.resident()) >= self.disk.capacity
-            assert is_full, f"{waiting} would fit: {resident} of {self.disk.capacity}"
+            assert is_full, f"{crowded_out} would fit: {states}, {self.disk.capacity} do"
         if aspired and not self.judge.in_state(AVAILABLE):
             assert all(states[version] is END for version in aspired)
 
@@ -356,7 +400,7 @@ class LifeMachine(RuleBasedStateMachine):
         is_kept = self.disk.settings.keep_previous_seconds > 0
         is_cover = not self.judge.in_state(AVAILABLE) & self.judge.aspired
         is_allowed = policy is not PolicyName.RESOURCE and (is_kept or is_cover)
-        has_hope = self.judge.in_state(START, LOADING) & self.judge.aspired
+        has_hope = self.judge.in_state(START, LOADING, UNLOADING) & self.judge.aspired
         assert len(surplus) <= (1 if is_allowed or not has_hope else 0), surplus
         if not self.judge.aspired:
             assert not self.judge.in_state(AVAILABLE)

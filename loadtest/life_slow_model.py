@@ -1,0 +1,56 @@
+"""A model that computes for as long as a request says, whatever the machine's speed.
+
+    python -m loadtest.life_slow_model DIRECTORY
+
+exports it there. A process of its own: TensorFlow must not share ours with the clients.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadtest.ctr_request import predict_request
+from serving.errors import InvalidConfig
+from serving.protos import predict_pb2
+
+SLOW_MODEL_NAME = "slow"
+
+
+def prepare_slow_model(base_path: Path) -> None:
+    """Exports version 1 into `base_path`. Raises InvalidConfig where that does not work."""
+    base_path.mkdir(parents=True)
+    command = [sys.executable, "-m", "loadtest.life_slow_model", str(base_path / "1")]
+    if subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode != 0:
+        raise InvalidConfig(f"the slow model could not be exported to {base_path}; see above")
+
+
+def slow_request(seconds: float) -> predict_pb2.PredictRequest:
+    """A request that takes `seconds` of one core."""
+    return predict_request(SLOW_MODEL_NAME, {"seconds": np.array(seconds, np.float64)})
+
+
+def export(directory: Path) -> None:
+    """`serving_default`: `seconds` float64[] to `rounds`, the turns of a loop of small kernels."""
+    import tensorflow as tf
+
+    def serving_default(seconds: Any) -> dict[str, Any]:
+        end = tf.timestamp() + seconds
+        matrix = tf.eye(16)
+        rounds, _ = tf.while_loop(
+            lambda rounds, value: tf.timestamp() < end,
+            lambda rounds, value: (rounds + 1, tf.matmul(value, matrix)),
+            (tf.constant(0, tf.int64), matrix),
+        )
+        return {"rounds": rounds}
+
+    signature = tf.function(
+        serving_default, input_signature=[tf.TensorSpec([], tf.float64, name="seconds")]
+    )
+    tf.saved_model.save(tf.Module(), str(directory), signatures={"serving_default": signature})
+
+
+if __name__ == "__main__":
+    export(Path(sys.argv[1]))
