@@ -111,7 +111,8 @@ class Stream:
     def is_resource_preserving(self) -> bool:
         """Whether an old version goes before a new one comes."""
         policy = self.settings.aspired_version_policy
-        return policy is PolicyName.RESOURCE or bool(self.room_reason)
+        makes_room = policy is PolicyName.AUTO and bool(self.room_reason)
+        return policy is PolicyName.RESOURCE or makes_room
 
     def effective_aspired(self) -> Sequence[AspiredVersion]:
         """What is wanted and not barred. Where all that is wanted is barred, what serves instead."""
