@@ -680,3 +680,15 @@ def test_version_zero_is_a_version() -> None:
     status = world.manager.stream_status("m")
     assert status is not None
     assert status.default_version == 0
+
+
+def test_change_to_availability_while_room_is_made_keeps_the_old_version() -> None:
+    world = world_with(AUTO)
+    world.settle(1)
+    world.fail(2, DoesNotFitBeside("beside 1"))
+    world.aspire(2)
+    world.loaders.run_all()
+    # In the same turn the control thread hears of the refusal, and then of this.
+    world.manager.set_settings("m", ModelSettings())
+    world.manager.tick()
+    assert world.states()[1] is AVAILABLE
