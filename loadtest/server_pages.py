@@ -1,0 +1,81 @@
+"""What a server says of itself over HTTP, to be held against what its clients saw."""
+
+import json
+import urllib.request
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from serving.errors import Unavailable
+
+# A page of many versions on a machine whose cores are taken.
+_TIMEOUT_SECONDS = 10
+
+
+class Metrics:
+    """One scrape."""
+
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._samples = [sample for family in families for sample in family.samples]
+
+    @classmethod
+    def parse(cls, text: str) -> "Metrics":
+        """Of a page in Prometheus' text format. Raises ValueError where it is none."""
+        return cls(list(text_string_to_metric_families(text)))
+
+    def total(self, name: str, **labels: str) -> float:
+        """The sum over all series of that name that have these labels; 0 where there is none."""
+        return sum(self._values(name, labels))
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """Of the one series of that name that has these labels; None where there is none."""
+        values = self._values(name, labels)
+        if len(values) > 1:
+            raise ValueError(f"{len(values)} series are {name} {labels}; name more labels")
+        return values[0] if values else None
+
+    def counts_by(self, label: str, name: str, **labels: str) -> Counter[str]:
+        """The same sum for each value of `label`, as whole numbers."""
+        counts: Counter[str] = Counter()
+        for sample in self._samples:
+            if sample.name == name and labels.items() <= sample.labels.items():
+                counts[sample.labels.get(label, "")] += int(sample.value)
+        return counts
+
+    def _values(self, name: str, labels: Mapping[str, str]) -> list[float]:
+        return [
+            float(sample.value)
+            for sample in self._samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        ]
+
+
+class ServerPages:
+    """The pages of one server; `url` is `http://HOST:PORT`. Each method raises Unavailable."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        # No proxy: it is on this machine.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def metrics(self) -> Metrics:
+        """As Prometheus would scrape it now."""
+        return Metrics.parse(self._get("/metrics").decode())
+
+    def swaps(self, model: str) -> Sequence[Mapping[str, Any]]:
+        """The records of `/v1/swaps`, the oldest first."""
+        document = json.loads(self._get(f"/v1/swaps?{urlencode({'model': model})}"))
+        records: list[Mapping[str, Any]] = document["swaps"]
+        return records[::-1]
+
+    def _get(self, path: str) -> bytes:
+        try:
+            with self._opener.open(f"{self._url}{path}", timeout=_TIMEOUT_SECONDS) as response:
+                content: bytes = response.read()
+        except OSError as error:
+            raise Unavailable(f"{self._url}{path}: {error}") from None
+        return content

@@ -1,0 +1,80 @@
+from collections.abc import Iterator
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from loadtest.server_pages import Metrics, ServerPages
+from serving.config import HttpPort
+from serving.errors import Unavailable
+from serving.http_app import HttpAppSettings, make_http_app
+from serving.http_server import HttpServer
+
+PAGE = """\
+# HELP serving_requests_total Requests.
+# TYPE serving_requests_total counter
+serving_requests_total{model="m",version="1",code="OK"} 3
+serving_requests_total{model="m",version="2",code="OK"} 4
+serving_requests_total{model="",version="",code="NOT_FOUND"} 2
+# HELP :tensorflow:serving:request_count predict
+# TYPE :tensorflow:serving:request_count unknown
+:tensorflow:serving:request_count{model_name="m",status="OK"} 7
+"""
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """Of a server with two pages."""
+
+    async def metrics(request: Request) -> Response:
+        return PlainTextResponse(PAGE)
+
+    async def swaps(request: Request) -> Response:
+        model = request.query_params["model"]
+        return JSONResponse({"swaps": [{"model": model, "version": 3}, {"version": 2}]})
+
+    routes = [Route("/metrics", metrics), Route("/v1/swaps", swaps)]
+    server = HttpServer(
+        make_http_app(routes, HttpAppSettings()),
+        host="127.0.0.1",
+        port=HttpPort(0),
+        blocking_thread_count=1,
+    )
+    server.start()
+    yield f"http://127.0.0.1:{server.port}"
+    server.stop()
+    assert server.join()
+
+
+def test_totals_are_over_all_series_with_the_labels():
+    metrics = Metrics.parse(PAGE)
+    assert metrics.total("serving_requests_total") == 9
+    assert metrics.total("serving_requests_total", code="OK") == 7
+    assert metrics.total("serving_requests_total", code="INTERNAL") == 0
+    assert metrics.total(":tensorflow:serving:request_count", status="OK") == 7
+
+
+def test_counts_are_summed_over_the_labels_that_are_not_asked_for():
+    metrics = Metrics.parse(PAGE)
+    assert metrics.counts_by("code", "serving_requests_total") == {"OK": 7, "NOT_FOUND": 2}
+    assert metrics.counts_by("version", "serving_requests_total", code="OK") == {"1": 3, "2": 4}
+
+
+def test_value_is_of_one_series_or_of_none():
+    metrics = Metrics.parse(PAGE)
+    assert metrics.value("serving_requests_total", version="2") == 4
+    assert metrics.value("serving_requests_total", version="9") is None
+    with pytest.raises(ValueError, match="2 series are serving_requests_total"):
+        metrics.value("serving_requests_total", code="OK")
+
+
+def test_pages_are_read_from_a_server_and_its_swaps_come_in_their_order(url: str):
+    pages = ServerPages(url)
+    assert pages.metrics().total("serving_requests_total") == 9
+    assert pages.swaps("a/b c") == [{"version": 2}, {"model": "a/b c", "version": 3}]
+
+
+def test_a_server_that_is_not_there_is_unavailable():
+    with pytest.raises(Unavailable, match=r"http://127\.0\.0\.1:1/metrics: "):
+        ServerPages("http://127.0.0.1:1").metrics()
