@@ -36,6 +36,11 @@ int64_t NearestRank(double quantile, int64_t count) {
   return std::clamp(static_cast<int64_t>(rank), int64_t{1}, count);
 }
 
+// Where no other thread writes to `cell`.
+void AddAlone(int64_t value, std::memory_order order, std::atomic<int64_t>* cell) {
+  cell->store(cell->load(std::memory_order_relaxed) + value, order);
+}
+
 }  // namespace
 
 int64_t LatencySnapshot::ValueAtQuantile(double quantile) const {
@@ -108,17 +113,26 @@ LatencyFigures FiguresOf(const LatencySnapshot& snapshot) {
 
 void LatencyHistogram::Record(int64_t latency_ns) {
   latency_ns = std::max<int64_t>(latency_ns, 0);
-  Shard& shard = shards_.Mine();
-  shard.sum_ns.fetch_add(latency_ns, std::memory_order_relaxed);
-  RaiseTo(shard.max_ns, latency_ns);
-  // Last, and released: who counts this latency sees it in the sum and the maximum.
-  shard.bucket_counts[BucketOf(latency_ns)].fetch_add(1, std::memory_order_release);
+  const int mine = own_shard_count_ > 0 ? LeasedShard() : kNoShard;
+  Shard& shard = shards_[mine >= 0 ? mine : own_shard_count_];
+  std::atomic<int64_t>& bucket_count = shard.bucket_counts[BucketOf(latency_ns)];
+  // The count is last, and released: who counts this latency sees it in the sum and the maximum.
+  if (mine >= 0) {
+    AddAlone(latency_ns, std::memory_order_relaxed, &shard.sum_ns);
+    RaiseTo(shard.max_ns, latency_ns);
+    AddAlone(1, std::memory_order_release, &bucket_count);
+  } else {
+    shard.sum_ns.fetch_add(latency_ns, std::memory_order_relaxed);
+    RaiseTo(shard.max_ns, latency_ns);
+    bucket_count.fetch_add(1, std::memory_order_release);
+  }
 }
 
 LatencySnapshot LatencyHistogram::Snapshot() const {
   LatencySnapshot snapshot;
   snapshot.MakeBuckets();
-  for (const Shard& shard : shards_) {
+  for (int i = 0; i <= own_shard_count_; ++i) {
+    const Shard& shard = shards_[i];
     for (int bucket = 0; bucket < kLatencyBucketCount; ++bucket) {
       const int64_t count = shard.bucket_counts[bucket].load(std::memory_order_acquire);
       snapshot.bucket_counts_[bucket] += count;

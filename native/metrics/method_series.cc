@@ -41,11 +41,15 @@ int64_t MethodSeries::in_flight_count() const {
   return in_flight_count_ == nullptr ? 0 : in_flight_count_();
 }
 
+std::optional<int64_t> MethodSeries::ended_ns() const {
+  return version_ == nullptr ? ended_ns_ : version_->ended_ns();
+}
+
 MethodSeries::Increment MethodSeries::Sample(TimeSpan span) {
   sampled_.ForgetSpans(span.end_ns);
-  if (recorder_ == nullptr) return {};
+  if (is_closed()) return {};
   // First whether it has ended: then nothing is recorded after the snapshot.
-  const std::optional<int64_t> ended_ns = version_ == nullptr ? std::nullopt : version_->ended_ns();
+  const std::optional<int64_t> ended_at_ns = ended_ns();
   MethodSnapshot now = recorder_->Snapshot();
   Increment increment;
   if (now.count() > sampled_.since_start.count()) {
@@ -54,8 +58,8 @@ MethodSeries::Increment MethodSeries::Sample(TimeSpan span) {
     AddSpan(span, now);
     sampled_.since_start = std::move(now);
   }
-  if (ended_ns) {
-    ended_ns_ = ended_ns;
+  if (ended_at_ns) {
+    ended_ns_ = ended_at_ns;
     recorder_.reset();
     version_.reset();
     in_flight_count_ = nullptr;
@@ -64,7 +68,7 @@ MethodSeries::Increment MethodSeries::Sample(TimeSpan span) {
 }
 
 MethodFigures MethodSeries::Figures() const {
-  if (recorder_ == nullptr) return sampled_;
+  if (is_closed()) return sampled_;
   return {recorder_->Snapshot(), sampled_.spans};
 }
 

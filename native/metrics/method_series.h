@@ -63,8 +63,10 @@ class MethodSeries {
                std::function<int64_t()> in_flight_count = nullptr);
 
   const MethodKey& key() const { return key_; }
-  // The instant when its version was gone, once Sample has seen it.
-  std::optional<int64_t> ended_ns() const { return ended_ns_; }
+  // The instant when its version was gone.
+  std::optional<int64_t> ended_ns() const;
+  // Whether Sample has seen the end: nothing will be recorded any more.
+  bool is_closed() const { return recorder_ == nullptr; }
   int64_t in_flight_count() const;
 
   // What was recorded since the last call.

@@ -20,8 +20,8 @@ MethodSnapshot& MethodSnapshot::operator+=(const MethodSnapshot& other) {
   return *this;
 }
 
-LatencyHistogram& LazyHistogram::Make(int shard_count) {
-  auto made = std::make_unique<LatencyHistogram>(shard_count);
+LatencyHistogram& LazyHistogram::Make(LatencyHistogram::Use use) {
+  auto made = std::make_unique<LatencyHistogram>(use);
   LatencyHistogram* kept = nullptr;
   if (histogram_.compare_exchange_strong(kept, made.get(), std::memory_order_acq_rel)) {
     return *made.release();
@@ -34,20 +34,19 @@ LatencySnapshot LazyHistogram::Snapshot() const {
   return histogram == nullptr ? LatencySnapshot() : histogram->Snapshot();
 }
 
-MethodRecorder::MethodRecorder(Use use)
-    : shard_count_(use == Use::kHot ? ShardCountForRequestThreads() : 1) {
+MethodRecorder::MethodRecorder(Use use) : use_(use) {
   if (use == Use::kRare) return;
-  totals_by_code_[kOk].Get(shard_count_);
-  for (LazyHistogram& phase : phases_) phase.Get(shard_count_);
+  totals_by_code_[kOk].Get(use_);
+  for (LazyHistogram& phase : phases_) phase.Get(use_);
 }
 
 void MethodRecorder::Record(base::Code code, const PhaseTimes& times) {
   for (size_t phase = 0; phase < kTimedPhaseCount; ++phase) {
-    if (times.ns[phase] >= 0) phases_[phase].Get(shard_count_).Record(times.ns[phase]);
+    if (times.ns[phase] >= 0) phases_[phase].Get(use_).Record(times.ns[phase]);
   }
   // Last: it is what counts the request.
-  const int shard_count = code == base::Code::kOk ? shard_count_ : 1;
-  totals_by_code_[static_cast<size_t>(code)].Get(shard_count).Record(times[Phase::kTotal]);
+  const Use use = code == base::Code::kOk ? use_ : Use::kRare;
+  totals_by_code_[static_cast<size_t>(code)].Get(use).Record(times[Phase::kTotal]);
 }
 
 MethodSnapshot MethodRecorder::Snapshot() const {

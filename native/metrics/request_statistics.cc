@@ -101,7 +101,7 @@ void RequestStatistics::EndSecond(int64_t at_ns) {
 void RequestStatistics::FoldEnded(int64_t now_ns) {
   std::vector<std::list<MethodSeries>::iterator> ended;
   for (auto series = series_.begin(); series != series_.end(); ++series) {
-    if (series->ended_ns()) ended.push_back(series);
+    if (series->is_closed()) ended.push_back(series);
   }
   std::stable_sort(ended.begin(), ended.end(), [](const auto& one, const auto& other) {
     return *one->ended_ns() < *other->ended_ns();
@@ -129,7 +129,7 @@ void RequestStatistics::FoldEarlier(const std::string& model, int64_t version, i
   if (earlier.empty()) return;
   SampleSeries(NextSpan(now_ns));  // It may have ended since the last look.
   for (const auto& series : earlier) {
-    if (series->ended_ns()) Fold(series);
+    if (series->is_closed()) Fold(series);
   }
 }
 

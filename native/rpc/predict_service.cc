@@ -76,7 +76,7 @@ Status PredictHandler::ServeAndRecord(UnaryCall* call, grpc::ByteBuffer* message
   metrics::PhaseWatch watch(call->received_ns());
   watch.Enter(metrics::Phase::kDecode, base::MonotonicNs());
   servable::ServableHandle handle;
-  Status status = Serve(call, map_, &handle, &wanted->kind, message, &watch);
+  Status status = call->AsSeenByClient(Serve(call, map_, &handle, &wanted->kind, message, &watch));
   wanted->now_ns = base::MonotonicNs();
   RecorderOf(handle, unmatched_)
       .Of(metrics::Method::kPredict)

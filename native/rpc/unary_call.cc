@@ -17,6 +17,15 @@ constexpr char kTruncated[] = "...TRUNCATED";
 // Deadlines further away than this (30 years) are none: their nanoseconds would overflow.
 constexpr int64_t kMaxDeadlineSeconds = 1'000'000'000;
 
+// How long before its deadline, as it is known here, a call is cancelled by the deadline at the
+// client: clients round the timeout that they send up, by 1 % at most, and the request was longer
+// on its way than the cancellation, or waited for a thread.
+int64_t DeadlineToleranceNs(int64_t timeout_ns) {
+  constexpr int64_t kTimeoutRatio = 50;  // 2 %
+  constexpr int64_t kWayNs = 5'000'000;
+  return timeout_ns / kTimeoutRatio + kWayNs;
+}
+
 // The client's deadline on base::MonotonicNs's clock.
 int64_t DeadlineNs(gpr_timespec deadline, int64_t now_ns) {
   if (gpr_time_cmp(deadline, gpr_inf_future(deadline.clock_type)) == 0) {
@@ -85,7 +94,10 @@ void UnaryCall::ReadRequest() {
 }
 
 void UnaryCall::OnDone(bool) {
-  if (context_.IsCancelled()) is_cancelled_.store(true, std::memory_order_relaxed);
+  if (context_.IsCancelled()) {
+    cancelled_ns_.store(base::MonotonicNs(), std::memory_order_relaxed);
+    is_cancelled_.store(true, std::memory_order_release);
+  }
   Release();
 }
 
@@ -126,6 +138,15 @@ base::Status UnaryCall::CheckIsWanted() const {
     return {base::Code::kDeadlineExceeded, "the request's deadline passed before it ran"};
   }
   return {};
+}
+
+base::Status UnaryCall::AsSeenByClient(base::Status status) const {
+  const bool is_cancelled =
+      status.code() == base::Code::kCancelled && is_cancelled_.load(std::memory_order_acquire);
+  if (!is_cancelled || run_.deadline_ns == tf::RunContext::kNoDeadline) return status;
+  const int64_t early_ns = run_.deadline_ns - cancelled_ns_.load(std::memory_order_relaxed);
+  if (early_ns > DeadlineToleranceNs(run_.deadline_ns - received_ns_)) return status;
+  return {base::Code::kDeadlineExceeded, "the request's deadline passed: " + status.message()};
 }
 
 grpc::ByteBuffer UnaryCall::MakeMessage(size_t size, const std::function<void(char*)>& write) {

@@ -68,6 +68,10 @@ class UnaryCall {
   std::optional<std::string_view> FindMetadata(std::string_view key) const;
   // OK while an answer is still wanted: nothing need be computed for a client that is gone.
   base::Status CheckIsWanted() const;
+  // What a request ended with that ended with `status`, as its client has it. A client whose
+  // deadline passes cancels the call, which is often heard of before the deadline is seen to pass
+  // here.
+  base::Status AsSeenByClient(base::Status status) const;
 
   // A message of `size` bytes, which `write` lays out in the buffer that goes to the network.
   static grpc::ByteBuffer MakeMessage(size_t size, const std::function<void(char*)>& write);
@@ -101,6 +105,7 @@ class UnaryCall {
   int64_t received_ns_ = 0;
   tf::RunContext run_;
   std::atomic<bool> is_cancelled_{false};
+  std::atomic<int64_t> cancelled_ns_{0};  // set before is_cancelled_
   MemberTag<UnaryCall> received_tag_{this, &UnaryCall::OnReceived};
   MemberTag<UnaryCall> done_tag_{this, &UnaryCall::OnDone};
   MemberTag<UnaryCall> answered_tag_{this, &UnaryCall::OnAnswered};

@@ -162,18 +162,34 @@ TEST(LatencyHistogram, CountsEveryRecordOfManyThreads) {
   EXPECT_EQ(histogram.Snapshot().max_ns(), latencies_ns.back());
 }
 
-TEST(LatencyHistogram, CountsEveryRecordOfThreadsThatShareAShard) {
-  constexpr int64_t kRecordCount = 1'000'000;
-  LatencyHistogram histogram;
-  testing::RunOnOneShard(
-      ShardCountForRequestThreads(), [&] { histogram.Record(1); },
-      [&] {
-        for (int64_t record = 0; record < kRecordCount; ++record) histogram.Record(2 * kMs);
-      });
-  const int64_t use_count = ShardCountForRequestThreads() + 1;
-  EXPECT_EQ(histogram.Snapshot().count(), 2 * kRecordCount + use_count);
-  EXPECT_EQ(histogram.Snapshot().sum_ns(), 2 * kRecordCount * 2 * kMs + use_count);
+class LatencyHistogramOfUse : public ::testing::TestWithParam<LatencyHistogram::Use> {};
+
+// More threads than shards: some have one to themselves, and the others share one.
+TEST_P(LatencyHistogramOfUse, CountsEveryRecordOfMoreThreadsThanShards) {
+  constexpr int64_t kRecordCount = 200'000;
+  const int thread_count = ShardCountForRequestThreads() + 3;
+  LatencyHistogram histogram(GetParam());
+  testing::RunTogether(thread_count, [&](int) {
+    for (int64_t record = 0; record < kRecordCount; ++record) histogram.Record(2 * kMs);
+  });
+  EXPECT_EQ(histogram.Snapshot().count(), thread_count * kRecordCount);
+  EXPECT_EQ(histogram.Snapshot().sum_ns(), thread_count * kRecordCount * 2 * kMs);
 }
+
+// Each takes over the shard of one before it.
+TEST_P(LatencyHistogramOfUse, CountsEveryRecordOfThreadsThatFollowEachOther) {
+  LatencyHistogram histogram(GetParam());
+  for (int thread = 0; thread < 100; ++thread) {
+    std::thread([&] {
+      for (int record = 0; record < 100; ++record) histogram.Record(kMs);
+    }).join();
+  }
+  EXPECT_EQ(histogram.Snapshot().count(), 10'000);
+}
+
+INSTANTIATE_TEST_SUITE_P(Uses, LatencyHistogramOfUse,
+                         ::testing::Values(LatencyHistogram::Use::kHot,
+                                           LatencyHistogram::Use::kRare));
 
 TEST(LatencyHistogram, SnapshotBesideARecorderHoldsTheSumAndMaximumOfWhatItCounts) {
   constexpr int64_t kRecordCount = 100'000;

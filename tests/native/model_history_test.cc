@@ -11,7 +11,7 @@ constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kSecond = 1'000 * kMs;
 
 LatencySnapshot Requests(int64_t count, int64_t latency_ns) {
-  LatencyHistogram histogram(1);
+  LatencyHistogram histogram(LatencyHistogram::Use::kRare);
   for (int64_t i = 0; i < count; ++i) histogram.Record(latency_ns);
   return histogram.Snapshot();
 }

@@ -1,6 +1,7 @@
 // What a server records of the calls that it answers.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <future>
 #include <memory>
@@ -70,6 +71,20 @@ TEST_F(RecordedCallsTest, ABadInputEndsInDecodeAndAnExpiredRunInRun) {
   EXPECT_EQ(cancelled.by_code.at(Code::kCancelled).count(), 1);
   EXPECT_EQ(cancelled.phase(Phase::kRun).count(), 1);
   EXPECT_EQ(cancelled.phase(Phase::kEncode).count(), 0);
+}
+
+// Its client cancels it at the deadline, which is a little later here.
+TEST_F(RecordedCallsTest, ARunThatItsDeadlineEndsIsNoCancelledOne) {
+  for (int call = 1; call <= 5; ++call) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(300));
+    auto held = client_->Begin(kPredictPath, Request("held"), &context);
+    EXPECT_EQ(held.get().code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+    WaitUntilUnpinned(*held_.entry);
+    const MethodSnapshot recorded = Of(*held_.entry, Method::kPredict);
+    EXPECT_EQ(recorded.by_code.at(Code::kDeadlineExceeded).count(), call);
+    EXPECT_EQ(recorded.count(), call);
+  }
 }
 
 TEST_F(RecordedCallsTest, MetadataIsRecordedByTheVersionThatAnsweredOrByNone) {

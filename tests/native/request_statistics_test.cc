@@ -126,8 +126,9 @@ TEST_F(RequestStatisticsTest, ASecondThatEndsLateIsTheLastWindowWhole) {
 TEST_F(RequestStatisticsTest, AVersionThatEndedIsToldOfForTenMinutes) {
   const auto version = Load("m", 7);
   Answer(*version, 5);
-  End(*version);
-  PassSeconds(598);
+  version->MarkEnded(now_ns_);
+  EXPECT_EQ(Find("m", 7)->ended_ns, now_ns_);  // before any second has ended, too
+  PassSeconds(599);
   ASSERT_TRUE(Find("m", 7));
   EXPECT_EQ(now_ns_ - *Find("m", 7)->ended_ns, 599 * kSecond);
   EXPECT_EQ(Find("m", 7)->figures.since_start.count(), 5);

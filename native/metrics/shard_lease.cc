@@ -1,0 +1,51 @@
+#include "native/metrics/shard_lease.h"
+
+#include <atomic>
+#include <cstdint>
+
+#include "native/metrics/sharded.h"
+
+namespace millpond::metrics {
+namespace {
+
+// Once a thread has given its shard back, as it ends.
+constexpr int kOver = -2;
+
+// A bit for each shard that a thread holds.
+std::atomic<uint32_t> held_shards{0};
+
+uint32_t AllShards() { return ~uint32_t{0} >> (32 - ShardCountForRequestThreads()); }
+
+// Gives a thread's shard back when the thread ends.
+class Lease {
+ public:
+  explicit Lease(int* mine) : mine_(mine) {}
+  ~Lease() {
+    // Released: the next holder sees what this one wrote.
+    held_shards.fetch_and(~(uint32_t{1} << *mine_), std::memory_order_release);
+    *mine_ = kOver;
+  }
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+
+ private:
+  int* const mine_;
+};
+
+}  // namespace
+
+int LeaseShard(int* mine) {
+  static const uint32_t all = AllShards();
+  if (*mine == kOver) return kNoShard;
+  uint32_t held = held_shards.load(std::memory_order_relaxed);
+  uint32_t first_free = 0;
+  do {
+    if ((all & ~held) == 0) return kNoShard;
+    first_free = all & ~held & (held + 1);
+  } while (!held_shards.compare_exchange_weak(held, held | first_free, std::memory_order_acquire));
+  *mine = __builtin_ctz(first_free);
+  static thread_local const Lease lease(mine);
+  return *mine;
+}
+
+}  // namespace millpond::metrics
