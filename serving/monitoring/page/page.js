@@ -164,6 +164,9 @@ function chooseModel(name) {
   poll();
 }
 
+// Of several servers' tabs each says whose it is.
+document.title = `${location.host} · Millpond`;
+
 byId("model").addEventListener("change", (event) => chooseModel(event.target.value));
 byId("range").addEventListener("change", (event) => {
   rangeSeconds = Number(event.target.value);
