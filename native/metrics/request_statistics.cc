@@ -6,7 +6,7 @@
 namespace millpond::metrics {
 namespace {
 
-std::vector<MethodStatistics> ValuesOf(std::map<MethodKey, MethodStatistics> by_key) {
+std::vector<MethodStatistics> ValuesOf(std::map<MethodKey, MethodStatistics>&& by_key) {
   std::vector<MethodStatistics> values;
   values.reserve(by_key.size());
   for (auto& [key, statistics] : by_key) values.push_back(std::move(statistics));
@@ -23,7 +23,8 @@ RequestStatistics::RequestStatistics(int64_t now_ns) : sampled_ns_(now_ns) {
 
 void RequestStatistics::AddVersion(const std::string& model, int64_t version,
                                    const std::shared_ptr<RequestRecorder>& recorder,
-                                   std::function<int64_t()> in_flight_count, int64_t now_ns) {
+                                   const std::function<int64_t()>& in_flight_count,
+                                   int64_t now_ns) {
   const std::lock_guard lock(mutex_);
   FoldEarlier(model, version, now_ns);
   for (const Method method : {Method::kPredict, Method::kGetModelMetadata}) {

@@ -51,7 +51,7 @@ class RequestStatistics {
   // there again; `in_flight_count` is asked at each look, under the mutex.
   void AddVersion(const std::string& model, int64_t version,
                   const std::shared_ptr<RequestRecorder>& recorder,
-                  std::function<int64_t()> in_flight_count, int64_t now_ns);
+                  const std::function<int64_t()>& in_flight_count, int64_t now_ns);
   // For the requests that find no version: model "", version 0. Until the end.
   const std::shared_ptr<RequestRecorder>& unmatched() const { return unmatched_; }
   // For the requests to a method that no version answers: model "", version 0. Until the end, and

@@ -35,16 +35,16 @@ class Lease {
 }  // namespace
 
 int LeaseShard(int* mine) {
-  static const uint32_t all = AllShards();
+  static const uint32_t kAll = AllShards();
   if (*mine == kOver) return kNoShard;
   uint32_t held = held_shards.load(std::memory_order_relaxed);
   uint32_t first_free = 0;
   do {
-    if ((all & ~held) == 0) return kNoShard;
-    first_free = all & ~held & (held + 1);
+    if ((kAll & ~held) == 0) return kNoShard;
+    first_free = kAll & ~held & (held + 1);
   } while (!held_shards.compare_exchange_weak(held, held | first_free, std::memory_order_acquire));
   *mine = __builtin_ctz(first_free);
-  static thread_local const Lease lease(mine);
+  static thread_local Lease lease(mine);
   return *mine;
 }
 
