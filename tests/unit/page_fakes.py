@@ -349,7 +349,9 @@ def _busy_swaps(clock: Clock) -> list[SwapRecord]:
 
     running = ago("ctr", 43, 3, result=None, published_at_ns=None, ended_at_ns=None)
     failed = ago("spelling", 4, 273, result=SwapResult.LOAD_FAILED, published_at_ns=None)
-    few = {span: span_latency(400, 0.0061) for span in ("before", "during", "after")}
+    few: dict[str, Any] = {
+        span: span_latency(400, 0.0061) for span in ("before", "during", "after")
+    }
     reason = "DATA_LOSS: dense_3/kernel: crc32c does not match"
     lookalike = "audience_lookalike_expansion_eu_west"
     return [

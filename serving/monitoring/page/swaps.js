@@ -117,7 +117,7 @@ function makeTraceLink(swap) {
   const link = make("a", "", "trace");
   // A model's name may hold a slash, which is one in the path too.
   link.href = `v1/swaps/${swap.id.split("/").map(encodeURIComponent).join("/")}/trace`;
-  link.title = "What happened when, for ui.perfetto.dev or chrome://tracing";
+  link.title = "What happened when, for ui.perfetto.dev";
   link.setAttribute("aria-label", `trace of ${swap.model} v${swap.version}`);
   return link;
 }
