@@ -19,6 +19,7 @@ from loadtest.plan import Outcome
 from loadtest.process_memory import Resident
 from loadtest.processor_time import CoreShares
 from loadtest.scenario import Setup, SwapRun
+from loadtest.server_swaps import medians_by_both, swaps_by_both
 from loadtest.swaps import Swap
 from loadtest.timeline import LATE_NS, Span, held_up_by_generator, late_stretches, windows
 from serving.clock import NS_PER_SECOND
@@ -60,6 +61,7 @@ def window_latencies(runs: Sequence[SwapRun]) -> WindowLatencies:
 def swap_report(setup: Setup, runs: Sequence[SwapRun]) -> dict[str, Any]:
     """The JSON of a preset's runs. Windows hold the requests of all runs; `runs` each by itself."""
     each = [_window_figures([run]) for run in runs]
+    by_both = [swap for run in runs for swap in swaps_by_both(run.outcome, run.server_swaps)]
     return {
         "preset": setup.preset,
         "rate_per_second": setup.rate_per_second,
@@ -73,6 +75,8 @@ def swap_report(setup: Setup, runs: Sequence[SwapRun]) -> dict[str, Any]:
         "error_messages": error_messages([run.outcome for run in runs]),
         **_window_figures(runs),
         "swaps": [_swap_stages(swap) for run in runs for swap in run.stages],
+        "server_swaps": by_both,
+        "server_swaps_median": medians_by_both(by_both),
         "memory": _memory(runs),
         "machine": machine(),
         "generator": generator_figures([run.outcome for run in runs]),

@@ -20,6 +20,8 @@ from loadtest.plan import Outcome, Plan
 from loadtest.presets import preset
 from loadtest.process_memory import MemoryWatch, Resident
 from loadtest.processor_time import CoreShares, ProcessorTime, core_shares
+from loadtest.server_pages import ServerPages
+from loadtest.server_swaps import ServerSwap, wait_for_swaps
 from loadtest.swaps import Swap, is_unloaded, swaps_in
 from loadtest.timeline import LogClock, Mask, SwapSpans, swaps_of
 from loadtest.version_series import VersionSeries, content_of
@@ -75,7 +77,10 @@ class Setup:
 
 @dataclass(frozen=True, kw_only=True)
 class SwapRun:
-    """One run of a setup, as it went. Instants are of `Clock.now_ns`."""
+    """One run of a setup, as it went. Instants are of `Clock.now_ns`.
+
+    `server_swaps`: what the server itself says of the swaps.
+    """
 
     outcome: Outcome
     is_wrong: Mask
@@ -85,6 +90,7 @@ class SwapRun:
     memory: Mapping[str, Resident | None]
     arena_live_bytes: int | None
     cores: CoreShares
+    server_swaps: Sequence[ServerSwap] = ()
 
     @property
     def is_failed(self) -> Mask:
@@ -113,6 +119,7 @@ def measure(setup: Setup, exports: DemoModel, clock: Clock, say: Say) -> SwapRun
             outcome = generator.stop()
         after = ProcessorTime.now(server.process_id, clock.now_ns())
         running.note("after_last_unload")
+        server_swaps = running.server_swaps(log_clock)
         watch.watch_closely()
         server.stop()
         events = server.events()
@@ -127,6 +134,7 @@ def measure(setup: Setup, exports: DemoModel, clock: Clock, say: Say) -> SwapRun
         memory=_memory(watch.samples(), running.notes, spans, _last_unload_ns(events, log_clock)),
         arena_live_bytes=_arena_live_bytes(events),
         cores=core_shares(before, after, outcome.cpu_ns),
+        server_swaps=server_swaps,
     )
 
 
@@ -181,6 +189,16 @@ class Running:
         self._pause_until(load_started_ns, _SETTLE_SECONDS + self._setup.swap_interval_seconds)
         for version in range(2, self._setup.swaps + 2):
             self._swap_to(version)
+
+    def server_swaps(self, log_clock: LogClock) -> Sequence[ServerSwap]:
+        """What the server says of the swaps, once all are over; none where the clients ask another
+        model. Raises Unavailable.
+        """
+        if self._setup.loaded != self._setup.reloaded:
+            return ()
+        versions = range(2, self._setup.swaps + 2)
+        pages = ServerPages(self.server.url)
+        return wait_for_swaps(pages, self._setup.reloaded, versions, log_clock, self._clock)
 
     def _swap_to(self, version: int) -> None:
         series = self._series[self._setup.reloaded]

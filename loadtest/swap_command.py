@@ -61,6 +61,7 @@ def print_swap_report(report: Mapping[str, Any], console: Console) -> None:
         f"p99 {number(report['ratio_p99_swap_over_steady_all'])}, "
         f"p999 {number(report['ratio_p999_swap_over_steady_all'])}"
     )
+    console.print(server_swaps_line(report["server_swaps_median"]))
     memory = report["memory"]
     resident = ", ".join(f"{k} {number(v, 0)}" for k, v in memory["resident_mb"].items())
     console.print(f"resident MB: {resident}", highlight=False)
@@ -69,6 +70,19 @@ def print_swap_report(report: Mapping[str, Any], console: Console) -> None:
     console.print(f"errors {report['errors']}, wrong answers {report['wrong_answers']}")
     for message in report["error_messages"]:
         console.print(f"  {message}", markup=False)
+
+
+def server_swaps_line(shown: Mapping[str, Any]) -> str:
+    """What the server says of its swaps, beside its clients: it knows neither wire nor client."""
+    server, clients = shown["server"], shown["clients"]
+    figures = ", ".join(
+        f"{key} {number(server[f'{key}_ms'])} | {number(clients[f'{key}_ms'])} ms"
+        for key in ("p50", "p99", "p999")
+    )
+    return (
+        f"each swap by /v1/swaps | by its clients, median of {shown['swap_count']}: {figures}; "
+        f"requests {server['count']:,} | {clients['count']:,}"
+    )
 
 
 def exit_status(report: Mapping[str, Any]) -> int:

@@ -111,6 +111,24 @@ def test_swap_loses_nothing_and_reports_both_swaps(models: Path, tmp_path: Path)
     assert sorted(models.rglob("*")) == before
 
 
+def test_swap_shows_the_servers_figures_beside_the_clients_of_the_same_requests(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    _, report = ran(tmp_path, "swap", *swap_arguments(models))
+    assert [swap["version"] for swap in report["server_swaps"]] == [2, 3]
+    for swap in report["server_swaps"]:
+        server, clients = swap["server"], swap["clients"]
+        # A swap and its second; what ends at an edge may be in one of the two: 50 ms of requests.
+        assert clients["count"] > 150
+        assert abs(server["count"] - clients["count"]) <= 10
+        # No request took the server longer than its client, within the histogram's error.
+        assert 0 < server["p50_ms"] <= clients["p50_ms"] * 1.02
+    both = report["server_swaps_median"]
+    assert both["swap_count"] == 2
+    assert both["server"]["p999_ms"] >= both["server"]["p99_ms"] > 0
+    assert "each swap by /v1/swaps | by its clients, median of 2" in capsys.readouterr().out
+
+
 def test_swap_with_a_falsified_reference_finds_one_content_wrong(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
