@@ -181,6 +181,8 @@ class ServableStatistics:
     def latency_ns_p999(self) -> int: ...
     @property
     def latency_ns_max(self) -> int: ...
+    def since(self, earlier: ServableStatistics) -> ServableStatistics:
+        """What came in between: `earlier` is of the same version. `latency_ns_max` within 1 % then."""
 
 @final
 class LatencyFigures:

@@ -1,7 +1,5 @@
 """Judging a canary: whether a version that answers a share of the requests may have them all."""
 
-from dataclasses import dataclass
-
 from serving.clock import NS_PER_SECOND
 from serving.model_settings import CanarySettings, GateMode
 from serving.servable import GateVerdict, ServableStatistics
@@ -25,14 +23,6 @@ GATE = "canary"
 BY_A_PERSON = "a person decides"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answered:
-    """How many requests a version had answered at some time since it was loaded."""
-
-    request_count: int = 0
-    failed_count: int = 0
-
-
 def rule_text(settings: CanarySettings) -> str:
     """Who decides on a canary, and by what, for people. Pure."""
     if settings.request_count == 0:
@@ -44,24 +34,19 @@ def rule_text(settings: CanarySettings) -> str:
 
 
 def judge(
-    settings: CanarySettings,
-    canary: ServableStatistics,
-    stable: ServableStatistics,
-    stable_before: Answered | None = None,
+    settings: CanarySettings, canary: ServableStatistics, stable: ServableStatistics
 ) -> GateVerdict | None:
     """None while the canary has not answered enough requests, or a person decides. Pure.
 
-    Both statistics are since each version was loaded. `stable_before` is what the same stable
-    version had answered when the canary began, and its failures count from there; None: since it
-    was loaded. p999 is since it was loaded in any case: a percentile has no difference.
+    `canary` is since that version was loaded, `stable` what the version beside it has answered
+    since the canary began: yesterday's requests say nothing of how it fares with today's.
     """
     if settings.request_count == 0 or canary.request_count < settings.request_count:
         return None
-    since = _since(stable, stable_before or Answered())
     p999_ratio = canary.latency_ns_p999 / max(stable.latency_ns_p999, 1)
-    error_ratio = _error_ratio(canary, since)
+    error_ratio = _error_ratio(canary, stable)
     is_p999_known = min(canary.request_count, stable.request_count) >= P999_REQUEST_COUNT_MIN
-    faults = _failure_faults(settings, canary, since)
+    faults = _failure_faults(settings, canary, stable)
     if is_p999_known and p999_ratio > settings.p999_ratio_max:
         faults.append(f"p999 is {p999_ratio:.2f} times the stable version's")
     unknown = f"p999 is not judged below {P999_REQUEST_COUNT_MIN} requests of either version"
@@ -73,8 +58,8 @@ def judge(
         figures={
             "request_count": canary.request_count,
             "failed_count": canary.failed_count,
-            "stable_request_count": since.request_count,
-            "stable_failed_count": since.failed_count,
+            "stable_request_count": stable.request_count,
+            "stable_failed_count": stable.failed_count,
             "latency_seconds_p999": canary.latency_ns_p999 / NS_PER_SECOND,
             "stable_latency_seconds_p999": stable.latency_ns_p999 / NS_PER_SECOND,
             "p999_ratio": round(p999_ratio, 4),
@@ -83,21 +68,14 @@ def judge(
     )
 
 
-def _since(stable: ServableStatistics, before: Answered) -> Answered:
-    return Answered(
-        request_count=stable.request_count - before.request_count,
-        failed_count=stable.failed_count - before.failed_count,
-    )
-
-
-def _error_ratio(canary: ServableStatistics, stable: Answered) -> float:
+def _error_ratio(canary: ServableStatistics, stable: ServableStatistics) -> float:
     """A ratio over 0 failures counts one: of as many requests one might have failed."""
     stable_share = max(stable.failed_count, 1) / max(stable.request_count, 1)
     return canary.failed_count / canary.request_count / stable_share
 
 
 def _failure_faults(
-    settings: CanarySettings, canary: ServableStatistics, stable: Answered
+    settings: CanarySettings, canary: ServableStatistics, stable: ServableStatistics
 ) -> list[str]:
     share = canary.failed_count / canary.request_count
     if share == 1:

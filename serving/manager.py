@@ -52,7 +52,14 @@ from serving.servable import (
 )
 from serving.state_monitor import StateMonitor
 from serving.stream import Stream, StreamStatus
-from serving.succession import BarsChanged, FoundVersions, KeepBars, Rollback, Succession
+from serving.succession import (
+    BarsChanged,
+    ChangedOver,
+    FoundVersions,
+    KeepBars,
+    Rollback,
+    Succession,
+)
 from serving.task_figures import thread_costs
 from serving.unload import Unload
 
@@ -165,6 +172,7 @@ class AspiredVersionsManager:
         found_versions: FoundVersions = lambda name: (),
         bars: Mapping[str, Bars] = MappingProxyType({}),
         keep_bars: KeepBars = lambda name, bars: None,
+        changed_over: ChangedOver = lambda name, version, previous_version, how: None,
         load_jitter_seconds: float = 0.0,
         random: Callable[[], float] = lambda: 1.0,
         monitor: StateMonitor,
@@ -172,7 +180,8 @@ class AspiredVersionsManager:
     ) -> None:
         """`bars_changed` hears which versions of a model a source should leave out, `found_versions`
         says which it finds. `bars` are by model what was barred before the process began, and
-        `keep_bars` hears what is to be known after it. `random` (0 to 1) draws the share of
+        `keep_bars` hears what is to be known after it. `changed_over` hears of what answers without
+        having been loaded for it. `random` (0 to 1) draws the share of
         `load_jitter_seconds` that the load of a further version is put off.
         """
         self._make_loader = make_loader
@@ -189,6 +198,7 @@ class AspiredVersionsManager:
             found_versions=found_versions,
             bars_changed=self._tell_bars,
             keep_bars=keep_bars,
+            changed_over=changed_over,
             apply_wanted=self._apply_wanted,
             clock=clock,
         )

@@ -178,6 +178,11 @@ class ServableStatistics(Protocol):
     @property
     def latency_ns_p999(self) -> int: ...
 
+    # Any: the difference of two of its own data plane's.
+    def since(self, earlier: Any) -> "ServableStatistics":
+        """What came between `earlier` and this, of the same version."""
+        ...
+
 
 class ArenaStatistics(Protocol):
     """Where the bytes of a version's slab are (`_native.ArenaStatistics`); the first four add up to it."""

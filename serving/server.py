@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import structlog
+from starlette.routing import BaseRoute
 
 from serving import server_parts as parts
 from serving.clock import Clock, SystemClock
@@ -23,13 +24,13 @@ from serving.http_health import health_routes
 from serving.model_loaders import ModelLoaders
 from serving.monitoring.collector import MetricsExposition
 from serving.monitoring.metrics_routes import metrics_routes
-from serving.monitoring.page_data import PageData, page_sources
 from serving.monitoring.page_routes import page_routes
 from serving.monitoring.request_statistics import RequestStatistics
 from serving.monitoring.server_sources import server_sources
 from serving.monitoring.swap_routes import swap_routes
 from serving.rare_calls import RareCallThreads
 from serving.request_cores import pin_always
+from serving.reservoirs import Reservoirs
 from serving.router import Router
 from serving.servable import AVAILABLE, END, Servable, ServableId, ServableStatus
 from serving.served_models import ServedModels
@@ -108,10 +109,14 @@ class Server:
         loaders = ModelLoaders(load_settings, reservoirs=reservoirs, plane=plane, clock=clock)
         router = Router(serving_map)
         self._bar_keeper = parts.make_bar_keeper(config, clock)
+        self._swaps = parts.make_swap_timeline(
+            *(self._request_statistics, self._monitor, router, self._slab_pool, clock)
+        )
         self._manager = parts.make_manager(
             *(config, executor, serving_map, loaders.make, arenas, self._monitor, clock),
             router=router,
             bar_keeper=self._bar_keeper,
+            changed_over=self._swaps.changed_over,
             bars_changed=self._bar_versions,
             found_versions=self._found_versions,
         )
@@ -145,12 +150,12 @@ class Server:
             self._grpc.set_health,
             self._grpc.remove_health,
         )
-        self._swaps = parts.make_swap_timeline(
-            *(self._request_statistics, self._monitor, router, self._slab_pool, clock)
-        )
-        self._monitor.add_listener(self._swaps.on_status)
+        self._http = parts.make_http_server(config, self._http_routes(router, reservoirs, clock))
+        self._monitor.add_listener(self._on_state_change)
+
+    def _http_routes(self, router: Router, reservoirs: Reservoirs, clock: Clock) -> list[BaseRoute]:
         metrics = server_sources(
-            *(plane, self._request_statistics),
+            *(self._plane, self._request_statistics),
             monitor=self._monitor,
             servable=self._manager.servable,
             router=router,
@@ -158,20 +163,19 @@ class Server:
             slab_pool=self._slab_pool,
             reservoirs=reservoirs,
             swap_counts=self._swaps.counts,
+            config_change_count=lambda: self._reloader.applied_count,
+            is_config_refused=self._is_config_refused,
+            swaps=self._swaps.records,
+            health=self._health.view,
+            model_memory_limit_bytes=self._config.model_memory_limit_bytes,
             clock=clock,
         )
-        self._http = parts.make_http_server(
-            config,
-            [
-                *health_routes(self._health.view, self._models.notes),
-                *metrics_routes(MetricsExposition(metrics)),
-                *swap_routes(self._swaps),
-                *page_routes(
-                    PageData(page_sources(metrics, self._swaps.records), clock, millpond_version())
-                ),
-            ],
-        )
-        self._monitor.add_listener(self._on_state_change)
+        return [
+            *health_routes(self._health.view, self._models.notes),
+            *metrics_routes(MetricsExposition(metrics)),
+            *swap_routes(self._swaps),
+            *page_routes(parts.make_page_data(metrics, self._swaps, clock)),
+        ]
 
     @property
     def port(self) -> int:
@@ -235,8 +239,8 @@ class Server:
             self._patience.start()
         if self._capture is not None:
             self._capture.start()
-        self._swaps.start()
         self._bar_keeper.start()
+        self._swaps.start()
         self._manager.start()
         if self._watcher is not None:
             self._watcher.start()
@@ -285,6 +289,9 @@ class Server:
     def _incumbent(self, servable_id: ServableId) -> Servable | None:
         """What a new version is compared with. On a loader thread."""
         return self._manager.incumbent(servable_id)
+
+    def _is_config_refused(self) -> bool:
+        return self._watcher is not None and self._watcher.refusal is not None
 
     def _bar_versions(self, name: str, versions: frozenset[int]) -> None:
         """A rollback's: the model's source selects without them. On the control thread."""

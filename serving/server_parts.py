@@ -36,7 +36,10 @@ from serving.loader import LoadSettings, MakeLoader, statuses_as_errors
 from serving.manager import AspiredVersionsManager
 from serving.memory_fit import available_bytes
 from serving.model_service import GET_MODEL_STATUS, ModelService
+from serving.monitoring.metric_sources import MetricSources
+from serving.monitoring.page_data import PageData, page_sources
 from serving.monitoring.request_statistics import RequestStatistics
+from serving.monitoring.swap_timeline import SwapTimeline
 from serving.rare_calls import Handler
 from serving.request_cores import RequestCores
 from serving.reservoirs import Reservoirs
@@ -46,7 +49,7 @@ from serving.servable import Servable, ServableId, ServingMap
 from serving.served_models import ServedModels
 from serving.source import FileSystemSource
 from serving.state_monitor import StateMonitor
-from serving.succession import BarsChanged, FoundVersions
+from serving.succession import BarsChanged, ChangedOver, FoundVersions
 from warmup.replay import warm_up
 from warmup.self_warm_up import self_warm_up
 
@@ -74,6 +77,7 @@ def make_manager(
     *,
     router: Router,
     bar_keeper: BarKeeper,
+    changed_over: ChangedOver,
     bars_changed: BarsChanged,
     found_versions: FoundVersions,
 ) -> AspiredVersionsManager:
@@ -91,6 +95,7 @@ def make_manager(
         unloaders=executor("unloader", config.num_unload_threads),
         version_memory=arenas,
         router=router,
+        changed_over=changed_over,
         bars_changed=bars_changed,
         found_versions=found_versions,
         bars=bar_keeper.read(),
@@ -345,6 +350,31 @@ def make_rare_handlers(
             *(names, monitor.statuses, manager, served.notes, served.found_versions, refused_config)
         ).handlers,
     }
+
+
+def make_swap_timeline(
+    statistics: RequestStatistics,
+    monitor: StateMonitor,
+    router: Router,
+    slab_pool: SlabPool | None,
+    clock: Clock,
+) -> SwapTimeline:
+    def is_slab_due() -> bool:
+        return slab_pool is not None and slab_pool.statistics().surplus_resident_bytes > 0
+
+    swaps = SwapTimeline(
+        statistics,
+        status=monitor.status,
+        answering=router.answering,
+        is_slab_due=is_slab_due,
+        clock=clock,
+    )
+    monitor.add_listener(swaps.on_status)
+    return swaps
+
+
+def make_page_data(metrics: MetricSources, swaps: SwapTimeline, clock: Clock) -> PageData:
+    return PageData(page_sources(metrics, swaps.records), clock, metrics.build_info["millpond"])
 
 
 def make_http_server(config: ServerConfig, routes: Sequence[BaseRoute]) -> HttpServer:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serving.bars import Bar, as_rows
-from serving.canary import Answered
 from serving.clock import NS_PER_SECOND
 from serving.failed_loads import FailedLoad, why_try_again
 from serving.harness import LoaderHarness
@@ -64,7 +63,7 @@ class Stream:
     room_version: int | None = None
     # The canary and the version beside it, and what that had answered when they came together.
     canary_pair: tuple[int, int] | None = None
-    stable_before: Answered | None = None
+    stable_before: ServableStatistics | None = None
     # Only its bars are left.
     is_idle: bool = False
 
@@ -78,14 +77,14 @@ class Stream:
         """AVAILABLE, ascending."""
         return sorted(version for version, item in self.harnesses.items() if item.is_ready)
 
-    def answered_before(self, pair: tuple[int, int], stable: ServableStatistics) -> Answered:
-        """What the stable version of `pair` (canary, stable) had answered when they came together."""
+    def since_canary_began(
+        self, pair: tuple[int, int], stable: ServableStatistics
+    ) -> ServableStatistics:
+        """What the stable version of `pair` (canary, stable) has answered since they came together."""
         if self.canary_pair != pair or self.stable_before is None:
             self.canary_pair = pair
-            self.stable_before = Answered(
-                request_count=stable.request_count, failed_count=stable.failed_count
-            )
-        return self.stable_before
+            self.stable_before = stable
+        return stable.since(self.stable_before)
 
     def ready(self, version: int | None) -> LoaderHarness | None:
         """The version, where it is AVAILABLE."""

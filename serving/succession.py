@@ -26,6 +26,13 @@ KeepBars = Callable[[str, Bars], None]
 FoundVersions = Callable[[str], Collection[int]]
 """The versions of a model that its source finds on disk."""
 
+ChangedOver = Callable[[str, int, int | None, str], None]
+"""Hears that without a load a version (the first number) of a model answers instead of another, and
+how that came: ROLLED_BACK or PROMOTED."""
+
+ROLLED_BACK = "rolled_back"
+PROMOTED = "promoted"
+
 BY_OPERATOR = "operator"
 BY_RULE = "canary"
 BY_SETTINGS = "settings"
@@ -52,6 +59,7 @@ class Succession:
         found_versions: FoundVersions,
         bars_changed: BarsChanged,
         keep_bars: KeepBars,
+        changed_over: ChangedOver,
         apply_wanted: Callable[[str, Stream], None],
         clock: Clock,
     ) -> None:
@@ -59,6 +67,7 @@ class Succession:
         self._found_versions = found_versions
         self._bars_changed = bars_changed
         self._keep_bars = keep_bars
+        self._changed_over = changed_over
         self._clock = clock
         self._apply_wanted = apply_wanted
 
@@ -95,6 +104,8 @@ class Succession:
             is_canary=current == canary_version,
             by=by.value,
         )
+        if earlier is not None:
+            self._changed_over(name, earlier, current, ROLLED_BACK)
         return Rollback(rolled_back=current, version=earlier)
 
     def _check_cold(self, name: str, stream: Stream, current: int, is_cold_allowed: bool) -> None:
@@ -154,8 +165,10 @@ class Succession:
         version = self._router.routing(name).canary_version
         if version is None:
             raise FailedPrecondition(f"model {name!r} has no canary to promote")
+        previous = self._router.answering(name)
         self._router.promote(name)
         _log.info("canary_promoted", model=name, version=version, by=by)
+        self._changed_over(name, version, previous, PROMOTED)
         return version
 
     def end_canary_unless_aspired(self, name: str, stream: Stream) -> None:
@@ -208,11 +221,10 @@ class Succession:
         stable = stream.ready(routing.default_version)
         if candidate is None or stable is None:
             return
-        stable_now = stable.servable.statistics()
-        before = stream.answered_before((candidate.id.version, stable.id.version), stable_now)
-        verdict = canary.judge(
-            stream.settings.canary, candidate.servable.statistics(), stable_now, before
+        beside = stream.since_canary_began(
+            (candidate.id.version, stable.id.version), stable.servable.statistics()
         )
+        verdict = canary.judge(stream.settings.canary, candidate.servable.statistics(), beside)
         if verdict is None:
             return
         candidate.gate_ended(verdict)

@@ -143,6 +143,15 @@ struct PyServableStatistics {
     return count;
   }
   int64_t FailedCount() const { return RequestCount() - requests.count_by_code[0]; }
+
+  PyServableStatistics Since(const PyServableStatistics& earlier) const {
+    PyServableStatistics difference{requests};
+    difference.requests.latency = requests.latency - earlier.requests.latency;
+    for (size_t code = 0; code < requests.count_by_code.size(); ++code) {
+      difference.requests.count_by_code[code] -= earlier.requests.count_by_code[code];
+    }
+    return difference;
+  }
 };
 
 void CheckIsAlive(const ServableEntry& entry) {
@@ -236,7 +245,8 @@ void RegisterServableStatistics(nb::module_& module) {
       .def_prop_ro("latency_ns_p99", quantile(0.99))
       .def_prop_ro("latency_ns_p999", quantile(0.999))
       .def_prop_ro("latency_ns_max",
-                   [](const Statistics& self) { return self.requests.latency.max_ns(); });
+                   [](const Statistics& self) { return self.requests.latency.max_ns(); })
+      .def("since", &Statistics::Since, nb::arg("earlier"));
 }
 
 void RegisterLoadedServable(nb::module_& module) {

@@ -160,17 +160,15 @@ class SwapTimeline:
             change(status, self._clock.now_ns())
         self._watch_and_tell()
 
-    def changed_over(
-        self, name: str, version: int, previous_version: int | None, result: SwapResult
-    ) -> None:
-        """Without a load `version` answers from now on and `previous_version` does not: ROLLED_BACK,
-        PROMOTED.
+    def changed_over(self, name: str, version: int, previous_version: int | None, how: str) -> None:
+        """Without a load `version` answers from now on and `previous_version` does not
+        (`succession.ChangedOver`).
         """
         with self._lock:
             now_ns = self._clock.now_ns()
             opened = self._open_record(ServableId(name, version), now_ns, previous_version)
             self._begin(opened, now_ns)
-            self._publish(opened, result, now_ns)
+            self._publish(opened, SwapResult(how), now_ns)
         self._watch_and_tell()
 
     def _watch_and_tell(self) -> None:

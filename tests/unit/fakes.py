@@ -3,7 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from serving.cancellation import Cancellation
@@ -102,6 +102,13 @@ class FakeStatistics:
     latency_ns_p50: int = 1_000_000
     latency_ns_p99: int = 2_000_000
     latency_ns_p999: int = 3_000_000
+
+    def since(self, earlier: "FakeStatistics") -> "FakeStatistics":
+        return replace(
+            self,
+            request_count=self.request_count - earlier.request_count,
+            failed_count=self.failed_count - earlier.failed_count,
+        )
 
 
 @dataclass(frozen=True)

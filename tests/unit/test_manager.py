@@ -85,6 +85,7 @@ class World:
         self.history: dict[ServableId, list[ServableState]] = {}
         self.monitor.add_listener(self._remember)
         self.memory = FakeVersionMemory()
+        self.changeovers: list[tuple[str, int, int | None, str]] = []
         self.manager = AspiredVersionsManager(
             make_loader=self.loading.make,
             serving_map=self.serving_map,
@@ -98,6 +99,7 @@ class World:
             found_versions=lambda name: self.on_disk,
             bars=bars or {},
             keep_bars=self.kept_bars.__setitem__,
+            changed_over=lambda *change: self.changeovers.append(change),
             load_jitter_seconds=load_jitter_seconds,
             random=lambda: 0.5,
             monitor=self.monitor,

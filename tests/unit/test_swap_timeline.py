@@ -30,6 +30,7 @@ from serving.servable import (
     ServableStatus,
     UnloadStage,
 )
+from serving.succession import ROLLED_BACK
 from tests.unit.fakes import FakeClock
 
 MS = 1_000_000
@@ -325,7 +326,7 @@ def test_timeline_old_version_that_goes_first_belongs_to_the_swap(world: World) 
 def test_timeline_rollback_is_a_swap_without_a_load(world: World) -> None:
     world.load(2)
     world.pass_time(20)
-    world.timeline.changed_over("m", 1, 2, SwapResult.ROLLED_BACK)
+    world.timeline.changed_over("m", 1, 2, ROLLED_BACK)
     world.unload(2)
     world.pass_time(1)
     record = world.newest

@@ -94,6 +94,7 @@ def test_rollback_routes_to_the_previous_version_at_once_and_bars_the_other() ->
     world.settle(2)
     done = answer(world, world.manager.rollback("m"))
     assert (done.rolled_back, done.version) == (2, 1)
+    assert world.changeovers == [("m", 1, 2, "rolled_back")]
     assert routing(world).default_version == 1
     assert world.bars["m"] == frozenset({2})
     # As the source goes on to say what is on disk, 2 stays out.
@@ -242,9 +243,12 @@ def figures(request_count: int, failed_count: int = 0, p999_ns: int = 1_000_000)
     )
 
 
-def judged(stable: FakeStatistics, candidate: FakeStatistics) -> World:
+def judged(
+    stable: FakeStatistics, candidate: FakeStatistics, stable_before: FakeStatistics | None = None
+) -> World:
     world = world_with(JUDGED)
     world.settle(1)
+    world.servable(1).figures = stable_before or figures(0)
     world.settle(2)
     world.servable(1).figures = stable
     world.servable(2).figures = candidate
@@ -263,6 +267,7 @@ def test_canary_waits_for_its_requests() -> None:
 def test_canary_whose_figures_are_good_is_promoted_by_rule() -> None:
     world = judged(figures(1_000), figures(100))
     assert world.states() == {1: END, 2: AVAILABLE}
+    assert world.changeovers == [("m", 2, 1, "promoted")]
     verdict = world.status(2).verdicts[-1]
     assert (verdict.gate, verdict.is_passed) == ("canary", True)
 
@@ -282,6 +287,15 @@ def test_canary_whose_figures_are_bad_is_rolled_back_by_rule(
     verdict = world.status(2).verdicts[-1]
     assert not verdict.is_passed
     assert reason in verdict.reason
+
+
+def test_canary_is_held_against_what_the_stable_version_answered_beside_it() -> None:
+    # Half of all requests failed yesterday, none of today's.
+    before, now = figures(9_000, failed_count=4_500), figures(10_000, failed_count=4_500)
+    world = judged(now, figures(100, failed_count=8), stable_before=before)
+    assert world.states() == {1: AVAILABLE, 2: END}
+    found = world.status(2).verdicts[-1].figures
+    assert (found["stable_request_count"], found["stable_failed_count"]) == (1_000, 0)
 
 
 # --- Memory for one -------------------------------------------------------------------------------
