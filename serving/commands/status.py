@@ -99,6 +99,13 @@ def _rows(name: str, model: Mapping[str, Any], now_wall_ns: int) -> list[tuple[s
     ]
 
 
+_BAR_TEXTS = {
+    "operator": "rolled back",
+    "canary": "rolled back by its figures",
+    "failure": "left out: its load failed",
+}
+
+
 def age_text(seconds: float) -> str:
     """Like "42 s", "7 min", "3 h", "2 d": since the state last changed. A clock set back is 0 s."""
     for unit_seconds, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
@@ -120,8 +127,7 @@ def roles(model: Mapping[str, Any], version: Mapping[str, Any]) -> list[str]:
     found += [f"label {label}" for label in sorted(labels) if labels[label] == number]
     if is_ready and number == model.get("previous"):
         found.append("previous")
-    if number in model.get("barred", ()):
-        found.append("rolled back")
+    found += [_BAR_TEXTS[bar["by"]] for bar in model.get("bars", ()) if bar["version"] == number]
     return found
 
 

@@ -329,17 +329,23 @@ def test_roles_say_which_requests_find_a_version():
         "canary_weight": 0.05,
         "labels": {"stable": 2, "old": 1},
         "previous": 1,
-        "barred": [4],
+        "bars": [
+            {"version": 4, "by": "operator"},
+            {"version": 5, "by": "canary"},
+            {"version": 6, "by": "failure"},
+        ],
     }
     found = {
         number: roles(model, {"version": number, "state": state})
-        for number, state in ((1, "AVAILABLE"), (2, "AVAILABLE"), (3, "AVAILABLE"), (4, "END"))
+        for number, state in enumerate(["AVAILABLE"] * 3 + ["END"] * 3, start=1)
     }
     assert found == {
         1: ["label old", "previous"],
         2: ["default", "label stable"],
         3: ["canary 5%"],
         4: ["rolled back"],
+        5: ["rolled back by its figures"],
+        6: ["left out: its load failed"],
     }
 
 
