@@ -7,6 +7,7 @@
     soak       random changes of versions, config and disk under load: nothing may fail
     life       how long a rollback takes, and how soon a dropped version serves
     memory     how much of a large version's memory a server keeps once it is unloaded
+    p999       the server's p999 beside that of its clients, of the same requests
     null       the generator against a server that does nothing: what it measures of itself
 
 Exit status 1 where a request failed or was answered wrongly, or what was asked for cannot be done; 2
@@ -23,6 +24,7 @@ from loadtest.ablation import ABLATION
 from loadtest.life import LIFE
 from loadtest.neighbour import NEIGHBOUR
 from loadtest.options import Command
+from loadtest.p999 import P999
 from loadtest.plain_run import NULL, RUN
 from loadtest.soak import SOAK
 from loadtest.swap_command import SWAP
@@ -38,6 +40,7 @@ COMMANDS: Mapping[str, Command] = {
     "soak": SOAK,
     "life": LIFE,
     "memory": MEMORY,
+    "p999": P999,
     "null": NULL,
 }
 

@@ -109,14 +109,19 @@ def add_load_options(parser: argparse.ArgumentParser, default_rate: float | None
     )
 
 
-def add_swap_options(parser: argparse.ArgumentParser) -> None:
-    """What is swapped and how often."""
+def add_models_option(parser: argparse.ArgumentParser) -> None:
+    """Where the model that is served lies."""
     parser.add_argument(
         "--models",
         type=Path,
         metavar="DIR",
         help="keep the exported model (1 GB) here; default: export it to a temporary place",
     )
+
+
+def add_swap_options(parser: argparse.ArgumentParser) -> None:
+    """What is swapped and how often."""
+    add_models_option(parser)
     parser.add_argument(
         "--swaps",
         type=positive_integer,

@@ -16,7 +16,7 @@ from loadtest.tables import generator_line, latency_table, write_json
 from serving.errors import InvalidConfig
 
 # About what the CTR model answers to 100 rows.
-_NULL_REPLY = bytes(1_300)
+NULL_REPLY = bytes(1_300)
 _WRONG_ANSWERS_HINT = (
     "right is what `millpond demo-model` exports; is --table-rows the --rows that it was given?"
 )
@@ -35,7 +35,7 @@ def _add_null_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(parsed: argparse.Namespace) -> int:
-    load = _load(parsed, parsed.model)
+    load = load_of(parsed, parsed.model)
     rate_per_second = parsed.rate
     if parsed.saturation is not None:
         rate_per_second = saturation_rate(parsed.target, load) * parsed.saturation
@@ -48,12 +48,13 @@ def _run(parsed: argparse.Namespace) -> int:
 def _run_null(parsed: argparse.Namespace) -> int:
     if parsed.saturation is not None:
         raise InvalidConfig("--saturation: the null server has none worth a share; give --rate")
-    with null_server(_NULL_REPLY) as target:
-        outcome = _sent(parsed, _load(parsed, MODEL_NAME), parsed.rate, target)
+    with null_server(NULL_REPLY) as target:
+        outcome = _sent(parsed, load_of(parsed, MODEL_NAME), parsed.rate, target)
     return _show(parsed, outcome, parsed.rate, None)
 
 
-def _load(parsed: argparse.Namespace, model_name: str) -> CtrLoad:
+def load_of(parsed: argparse.Namespace, model_name: str) -> CtrLoad:
+    """The requests that the options of `add_load_options` say."""
     return CtrLoad(
         model_name,
         rows=parsed.rows,

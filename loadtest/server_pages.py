@@ -46,6 +46,11 @@ class Metrics:
                 counts[sample.labels.get(label, "")] += int(sample.value)
         return counts
 
+    def bucket_counts(self, histogram: str, **labels: str) -> Mapping[float, int]:
+        """How many were at most each edge, by edge, ascending; summed over series."""
+        counts = self.counts_by("le", f"{histogram}_bucket", **labels)
+        return {edge: counts[text] for edge, text in sorted((float(t), t) for t in counts)}
+
     def _values(self, name: str, labels: Mapping[str, str]) -> list[float]:
         return [
             float(sample.value)

@@ -69,6 +69,21 @@ def test_value_is_of_one_series_or_of_none():
         metrics.value("serving_requests_total", code="OK")
 
 
+def test_buckets_are_by_edge_ascending_and_summed():
+    lines = [
+        "# TYPE h histogram",
+        *(
+            f'h_bucket{{code="{code}",le="{edge}"}} {count}'
+            for code, counts in {"OK": (1, 2, 4), "INTERNAL": (0, 1, 1)}.items()
+            for edge, count in zip(("0.5", "10.0", "+Inf"), counts, strict=True)
+        ),
+    ]
+    counts = Metrics.parse("\n".join(lines) + "\n").bucket_counts("h")
+    assert list(counts.items()) == [(0.5, 1), (10.0, 3), (float("inf"), 5)]
+    of_ok = Metrics.parse("\n".join(lines) + "\n").bucket_counts("h", code="OK")
+    assert list(of_ok.values()) == [1, 2, 4]
+
+
 def test_pages_are_read_from_a_server_and_its_swaps_come_in_their_order(url: str):
     pages = ServerPages(url)
     assert pages.metrics().total("serving_requests_total") == 9
