@@ -27,7 +27,7 @@ ENV MODEL_BASE_PATH=/models
 ENV MODEL_NAME=model
 ENV MILLPOND_PORT=8500
 VOLUME /models
-EXPOSE 8500
+EXPOSE 8500 8501
 USER millpond
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD /opt/millpond/share/healthcheck.py
 ENTRYPOINT ["/opt/millpond/share/entrypoint.sh"]
