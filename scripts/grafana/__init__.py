@@ -1,0 +1,1 @@
+"""What the Grafana dashboards show (overview, swap, memory), and how it becomes JSON (model)."""

@@ -1,0 +1,68 @@
+"""Recording and alert rules as promtool sees them, and what each alert must have."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from serving.monitoring.metric_families import FAMILIES
+from tests.unit import promtool
+
+DIRECTORY = Path(__file__).parents[2] / "deploy" / "prometheus"
+ALERT_RULES = (DIRECTORY / "alert_rules.yml").read_text()
+RECORDING_RULES = (DIRECTORY / "recording_rules.yml").read_text()
+TESTS = (DIRECTORY / "tests" / "alerts.yml").read_text()
+
+
+def alerts() -> dict[str, str]:
+    """The text of each, by its name."""
+    first, *others = re.split(r"^ +- alert: ", ALERT_RULES, flags=re.MULTILINE)
+    assert "expr" not in first
+    return {text.partition("\n")[0]: text for text in others}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", "rules", "recording_rules.yml", "alert_rules.yml"),
+        ("check", "config", "prometheus.yml"),
+        ("test", "rules", "tests/alerts.yml"),
+    ],
+    ids=" ".join,
+)
+def test_promtool_is_content(arguments: tuple[str, ...]):
+    done = subprocess.run(
+        [promtool.tool("promtool"), *arguments],
+        cwd=DIRECTORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", alerts())
+def test_alert_says_what_it_is_and_what_to_do(name: str):
+    text = alerts()[name]
+    assert re.search(r"labels: \{severity: (page|ticket)\}", text)
+    for annotation in ("summary", "description", "runbook"):
+        assert re.search(rf'^ +{annotation}: ".+"$', text, re.MULTILINE), annotation
+
+
+@pytest.mark.parametrize("name", alerts())
+def test_alert_is_raised_in_a_test_and_is_not_raised_in_another(name: str):
+    asked = re.findall(rf"alertname: {name}\n +eval_time: \w+\n( +exp_alerts:)?", TESTS)
+    assert set(asked) >= {" " * 8 + "exp_alerts:"}
+    # A test that says more than one series beside the one that raises it says the same.
+    assert "" in asked or name == "MillpondSwapHurtTail"
+
+
+def test_rules_read_only_metrics_that_there_are():
+    names = {family.name for family in FAMILIES}
+    known = {f"{name}{suffix}" for name in names for suffix in ("", "_bucket")}
+    recorded = re.findall(r"record: (\S+)", RECORDING_RULES)
+    text = re.sub(r'"[^"]*"|#.*', "", RECORDING_RULES + ALERT_RULES)
+    for name in recorded:
+        text = text.replace(name, "")
+    assert set(re.findall(r"\b(?:serving|process)_[a-z_]+\b", text)) <= known
