@@ -506,8 +506,85 @@ class RareCall:
     def remaining_seconds(self) -> float | None:
         """How long the client still waits, now: 0 once its deadline has passed; None without one."""
 
+    @property
+    def trace_context(self) -> TraceContext | None:
+        """Of which trace the call is a part, as its metadata says."""
+
     def reply(self, response: bytes) -> None: ...
     def fail(self, code: int, message: str) -> None: ...
+
+@final
+class TraceContext:
+    """Of which trace a request is a part, as its client says in `traceparent` and `tracestate` (W3C)."""
+
+    @property
+    def trace_id(self) -> str:
+        """32 hexadecimal digits."""
+
+    @property
+    def parent_id(self) -> str:
+        """16 of them: the client's span."""
+
+    @property
+    def is_sampled(self) -> bool: ...
+    @property
+    def state(self) -> str:
+        """As it came; may be empty."""
+
+@final
+class RequestSpan:
+    """A request to PredictionService that has ended, for a trace that its client samples."""
+
+    @property
+    def context(self) -> TraceContext: ...
+    @property
+    def method(self) -> str:
+        """Like `Predict`."""
+
+    @property
+    def model(self) -> str:
+        """As asked for; empty where the request does not say."""
+
+    @property
+    def version(self) -> int | None:
+        """The one that it reached."""
+
+    @property
+    def code(self) -> int: ...
+    @property
+    def message(self) -> str:
+        """Of a request that failed."""
+
+    @property
+    def received_ns(self) -> int:
+        """On the clock of `time.monotonic_ns`."""
+
+    @property
+    def phase_ns(self) -> dict[str, int]:
+        """How long it was in `queue`, `decode`, `run` and `encode`, as far as it came: one after the other, and
+        together the total.
+        """
+
+    @property
+    def total_ns(self) -> int: ...
+    @property
+    def request_bytes(self) -> int: ...
+    @property
+    def response_bytes(self) -> int: ...
+
+@final
+class SpanBuffer:
+    """Where a server puts the spans of its requests, which wait for nothing: what is too much is dropped."""
+
+    def __init__(self, *, capacity: int, per_second_max: int) -> None:
+        """INVALID_ARGUMENT where `capacity` is no power of two."""
+
+    def take(self, count_max: int) -> list[RequestSpan]:
+        """Takes the oldest out. Waits for nothing; one thread at a time."""
+
+    @property
+    def dropped_counts(self) -> dict[str, int]:
+        """Spans that were dropped: `over_rate` for the limit of a second, `full` where nobody took them."""
 
 @final
 class GrpcServer:
@@ -523,10 +600,12 @@ class GrpcServer:
         channel_arguments: Mapping[str, int | str],
         rare_methods: Sequence[str],
         request_statistics: RequestStatistics | None = None,
+        spans: SpanBuffer | None = None,
     ) -> None:
         """`addresses`: `HOST:PORT` (port 0 takes a free one) or `unix:PATH`. `completion_queue_count` 0: one a core.
 
-        `request_statistics` tells of the rare methods and of the requests that find no version.
+        `request_statistics` tells of the rare methods and of the requests that find no version. `spans`
+        takes the requests whose trace is sampled; None: nothing is traced.
         """
 
     def start(self) -> None:

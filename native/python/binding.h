@@ -26,6 +26,7 @@ void RegisterRuntime(nanobind::module_& module);
 void RegisterMemory(nanobind::module_& module);
 void RegisterReservoir(nanobind::module_& module);
 void RegisterStatistics(nanobind::module_& module);
+void RegisterSpans(nanobind::module_& module);
 void RegisterServable(nanobind::module_& module);
 void RegisterServingMap(nanobind::module_& module);
 void RegisterServer(nanobind::module_& module);

@@ -9,6 +9,7 @@ NB_MODULE(_data_plane, module) {
   RegisterMemory(module);
   RegisterReservoir(module);
   RegisterStatistics(module);
+  RegisterSpans(module);
   RegisterServable(module);
   RegisterServingMap(module);
   RegisterServer(module);

@@ -1,5 +1,6 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/variant.h>
@@ -41,6 +42,7 @@ void RegisterRareCall(nb::module_& module) {
                      return nb::bytes(self.request().data(), self.request().size());
                    })
       .def_prop_ro("remaining_seconds", &RemainingSeconds)
+      .def_prop_ro("trace_context", &RareCall::trace_context)
       .def(
           "reply",
           [](RareCall& self, nb::bytes response) {
@@ -58,7 +60,8 @@ void RegisterRareCall(nb::module_& module) {
 void MakeServer(Server* self, servable::ServingMap& map, std::vector<std::string> addresses,
                 int completion_queue_count, int64_t max_message_bytes,
                 std::map<std::string, std::variant<int, std::string>> channel_arguments,
-                std::vector<std::string> rare_methods, const PyRequestStatistics* statistics) {
+                std::vector<std::string> rare_methods, const PyRequestStatistics* statistics,
+                std::shared_ptr<metrics::SpanBuffer> spans) {
   ServerOptions options;
   options.addresses = std::move(addresses);
   options.completion_queue_count = completion_queue_count;
@@ -66,6 +69,7 @@ void MakeServer(Server* self, servable::ServingMap& map, std::vector<std::string
   options.channel_arguments = std::move(channel_arguments);
   options.rare_methods = std::move(rare_methods);
   if (statistics != nullptr) options.statistics = statistics->statistics();
+  options.spans = std::move(spans);
   new (self) Server(&map, std::move(options));
 }
 
@@ -77,7 +81,7 @@ void RegisterServer(nb::module_& module) {
       .def("__init__", &MakeServer, nb::keep_alive<1, 2>(), nb::arg("serving_map"), nb::kw_only(),
            nb::arg("addresses"), nb::arg("completion_queue_count"), nb::arg("max_message_bytes"),
            nb::arg("channel_arguments"), nb::arg("rare_methods"),
-           nb::arg("request_statistics").none() = nb::none())
+           nb::arg("request_statistics").none() = nb::none(), nb::arg("spans").none() = nb::none())
       .def("start", [](Server& self) { ThrowIfError(WithoutGil([&] { return self.Start(); })); })
       .def_prop_ro("port", &Server::port)
       .def(

@@ -64,23 +64,28 @@ metrics::RequestRecorder& RecorderOf(const servable::ServableHandle& handle,
 void PredictHandler::Handle(UnaryCall* call) {
   grpc::ByteBuffer message;
   WantedRequest wanted;
-  const Status status = ServeAndRecord(call, &message, &wanted);
-  if (!status.ok()) return call->Fail(status);
-  call->Reply(message);
+  RequestTrace trace(spans_, metrics::Method::kPredict);
+  const Status status = ServeAndRecord(call, &message, &wanted, &trace);
+  if (status.ok()) {
+    call->Reply(message);
+  } else {
+    call->Fail(status);
+  }
+  trace.Offer(*call, status, message.Length());
   if (wanted.reservoir) wanted.reservoir->Take(wanted.kind, call->request(), wanted.now_ns);
 }
 
 // Recorded, and the version let go, before the answer is sent: who has it finds it counted.
 Status PredictHandler::ServeAndRecord(UnaryCall* call, grpc::ByteBuffer* message,
-                                      WantedRequest* wanted) {
+                                      WantedRequest* wanted, RequestTrace* trace) {
   metrics::PhaseWatch watch(call->received_ns());
   watch.Enter(metrics::Phase::kDecode, base::MonotonicNs());
   servable::ServableHandle handle;
   Status status = call->AsSeenByClient(Serve(call, map_, &handle, &wanted->kind, message, &watch));
   wanted->now_ns = base::MonotonicNs();
-  RecorderOf(handle, unmatched_)
-      .Of(metrics::Method::kPredict)
-      .Record(status.code(), watch.End(wanted->now_ns));
+  const metrics::PhaseTimes& times = watch.End(wanted->now_ns);
+  RecorderOf(handle, unmatched_).Of(metrics::Method::kPredict).Record(status.code(), times);
+  trace->End(handle, times, wanted->now_ns);
   if (status.ok() && handle.reservoir() != nullptr &&
       handle.reservoir()->Wants(wanted->kind, wanted->now_ns)) {
     wanted->reservoir = handle.reservoir();
@@ -89,18 +94,28 @@ Status PredictHandler::ServeAndRecord(UnaryCall* call, grpc::ByteBuffer* message
 }
 
 void MetadataHandler::Handle(UnaryCall* call) {
-  const base::StatusOr<std::string> reply = AnswerAndRecord(*call);
-  return reply.ok() ? call->Reply(reply.value()) : call->Fail(reply.status());
+  RequestTrace trace(spans_, metrics::Method::kGetModelMetadata);
+  const base::StatusOr<std::string> reply = AnswerAndRecord(*call, &trace);
+  if (reply.ok()) {
+    call->Reply(reply.value());
+  } else {
+    call->Fail(reply.status());
+  }
+  trace.Offer(*call, reply.status(), reply.ok() ? reply.value().size() : 0);
 }
 
-base::StatusOr<std::string> MetadataHandler::AnswerAndRecord(const UnaryCall& call) {
+base::StatusOr<std::string> MetadataHandler::AnswerAndRecord(const UnaryCall& call,
+                                                             RequestTrace* trace) {
   metrics::PhaseWatch watch(call.received_ns());
   watch.Enter(metrics::Phase::kRun, base::MonotonicNs());
   servable::ServableHandle handle;
   auto reply = GetModelMetadata(call.request(), map_, &handle);
+  const int64_t now_ns = base::MonotonicNs();
+  const metrics::PhaseTimes& times = watch.End(now_ns);
   RecorderOf(handle, unmatched_)
       .Of(metrics::Method::kGetModelMetadata)
-      .Record(reply.status().code(), watch.End(base::MonotonicNs()));
+      .Record(reply.status().code(), times);
+  trace->End(handle, times, now_ns);
   return reply;
 }
 

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "native/metrics/request_recorder.h"
+#include "native/metrics/span_buffer.h"
+#include "native/rpc/request_trace.h"
 #include "native/rpc/unary_call.h"
 #include "native/servable/request_reservoir.h"
 #include "native/servable/serving_map.h"
@@ -17,10 +19,12 @@ namespace millpond::rpc {
 // What it answered it offers to the model's RequestReservoir, after the reply is on its way.
 class PredictHandler final : public UnaryHandler {
  public:
-  // Borrows both. `unmatched` records the requests that reached no version; the others are recorded
-  // by the version that they reached.
-  PredictHandler(servable::ServingMap* map, metrics::RequestRecorder* unmatched)
-      : map_(map), unmatched_(unmatched) {}
+  // Borrows all. `unmatched` records the requests that reached no version; the others are recorded
+  // by the version that they reached. `spans` takes those whose trace is sampled; null: nothing is
+  // traced.
+  PredictHandler(servable::ServingMap* map, metrics::RequestRecorder* unmatched,
+                 metrics::SpanBuffer* spans)
+      : map_(map), unmatched_(unmatched), spans_(spans) {}
 
   void Handle(UnaryCall* call) override;
 
@@ -33,26 +37,30 @@ class PredictHandler final : public UnaryHandler {
     int64_t now_ns = 0;
   };
 
-  base::Status ServeAndRecord(UnaryCall* call, grpc::ByteBuffer* message, WantedRequest* wanted);
+  base::Status ServeAndRecord(UnaryCall* call, grpc::ByteBuffer* message, WantedRequest* wanted,
+                              RequestTrace* trace);
 
   servable::ServingMap* const map_;
   metrics::RequestRecorder* const unmatched_;
+  metrics::SpanBuffer* const spans_;
 };
 
 // tensorflow.serving.PredictionService/GetModelMetadata. Of its phases it knows queue and run.
 class MetadataHandler final : public UnaryHandler {
  public:
-  // Borrows both, as PredictHandler.
-  MetadataHandler(servable::ServingMap* map, metrics::RequestRecorder* unmatched)
-      : map_(map), unmatched_(unmatched) {}
+  // Borrows all, as PredictHandler.
+  MetadataHandler(servable::ServingMap* map, metrics::RequestRecorder* unmatched,
+                  metrics::SpanBuffer* spans)
+      : map_(map), unmatched_(unmatched), spans_(spans) {}
 
   void Handle(UnaryCall* call) override;
 
  private:
-  base::StatusOr<std::string> AnswerAndRecord(const UnaryCall& call);
+  base::StatusOr<std::string> AnswerAndRecord(const UnaryCall& call, RequestTrace* trace);
 
   servable::ServingMap* const map_;
   metrics::RequestRecorder* const unmatched_;
+  metrics::SpanBuffer* const spans_;
 };
 
 }  // namespace millpond::rpc

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "native/base/clock.h"
+#include "native/rpc/request_trace.h"
 #include "native/rpc/unary_call.h"
 
 namespace millpond::rpc {
@@ -22,7 +23,8 @@ RareCall::RareCall(UnaryCall* call, std::shared_ptr<metrics::MethodRecorder> req
       watch_(call->received_ns()),
       deadline_ns_(call->run_context().deadline_ns),
       path_(call->path()),
-      request_(call->CopyRequest()) {}
+      request_(call->CopyRequest()),
+      trace_context_(FindTraceContext(*call)) {}
 
 RareCall::~RareCall() {
   if (call_ != nullptr) (void)Fail(base::Internal(path_ + " was dropped without an answer"));

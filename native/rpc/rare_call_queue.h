@@ -9,6 +9,7 @@
 #include <string>
 
 #include "native/base/status.h"
+#include "native/base/trace_context.h"
 #include "native/metrics/request_recorder.h"
 
 namespace millpond::rpc {
@@ -27,6 +28,8 @@ class RareCall {
 
   const std::string& path() const { return path_; }
   const std::string& request() const { return request_; }
+  // Of which trace it is a part.
+  const std::optional<base::TraceContext>& trace_context() const { return trace_context_; }
   // How long the client still waits for its answer, from `now_ns` on base::MonotonicNs's clock: 0
   // where its deadline has passed, nothing where it set none.
   std::optional<int64_t> RemainingNs(int64_t now_ns) const;
@@ -49,6 +52,7 @@ class RareCall {
   const int64_t deadline_ns_;  // tf::RunContext::kNoDeadline where there is none
   const std::string path_;
   const std::string request_;
+  const std::optional<base::TraceContext> trace_context_;
 };
 
 // Calls of rare methods on their way from the threads that serve to the control plane's, which

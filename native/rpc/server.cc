@@ -84,8 +84,8 @@ struct Server::State {
   State(servable::ServingMap* map, ServerOptions server_options)
       : options(std::move(server_options)),
         statistics(StatisticsOf(options)),
-        predict(map, statistics->unmatched().get()),
-        metadata(map, statistics->unmatched().get()) {}
+        predict(map, statistics->unmatched().get(), options.spans.get()),
+        metadata(map, statistics->unmatched().get(), options.spans.get()) {}
 
   void AddMethods();
   base::Status Listen();

@@ -9,6 +9,7 @@
 
 #include "native/base/status.h"
 #include "native/metrics/request_statistics.h"
+#include "native/metrics/span_buffer.h"
 #include "native/rpc/rare_call_queue.h"
 #include "native/servable/serving_map.h"
 
@@ -25,6 +26,8 @@ struct ServerOptions {
   // Takes the requests that reach no version and those of rare methods; where it is null the server
   // makes one of its own.
   std::shared_ptr<metrics::RequestStatistics> statistics;
+  // Takes the requests whose trace is sampled; null: nothing is traced.
+  std::shared_ptr<metrics::SpanBuffer> spans;
 };
 
 // The gRPC server: completion queues, their threads and the methods.
