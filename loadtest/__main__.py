@@ -7,6 +7,7 @@
     soak       random changes of versions, config and disk under load: nothing may fail
     life       how long a rollback takes, and how soon a dropped version serves
     memory     how much of a large version's memory a server keeps once it is unloaded
+    monitoring what scrapes of /metrics and an open page do to the tail of gRPC
     p999       the server's p999 beside that of its clients, of the same requests
     null       the generator against a server that does nothing: what it measures of itself
 
@@ -22,6 +23,7 @@ from types import FrameType
 
 from loadtest.ablation import ABLATION
 from loadtest.life import LIFE
+from loadtest.monitoring import MONITORING
 from loadtest.neighbour import NEIGHBOUR
 from loadtest.options import Command
 from loadtest.p999 import P999
@@ -40,6 +42,7 @@ COMMANDS: Mapping[str, Command] = {
     "soak": SOAK,
     "life": LIFE,
     "memory": MEMORY,
+    "monitoring": MONITORING,
     "p999": P999,
     "null": NULL,
 }

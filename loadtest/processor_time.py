@@ -1,6 +1,8 @@
 """Who had the cores while a run was on: a tail measured beside a compiler says nothing of the server."""
 
 import os
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +14,7 @@ _BUSY_FIELDS = (0, 1, 2, 5, 6)
 _STOLEN_FIELD = 7
 # Of those in /proc/PID/stat after the name, which may hold spaces: utime and stime.
 _PROCESS_FIELDS = (11, 12)
+_NICE_FIELD = 16
 
 
 @dataclass(frozen=True)
@@ -61,3 +64,23 @@ def core_shares(before: ProcessorTime, after: ProcessorTime, generator_ns: int) 
     stolen_ns = after.stolen_ns - before.stolen_ns
     shares = (part_ns / took_ns for part_ns in (server_ns, generator_ns, other_ns, stolen_ns))
     return CoreShares(*(round(share, 3) for share in shares))
+
+
+def thread_times_ns(process_id: int, nice: int) -> Mapping[str, int]:
+    """Processor time so far of the process's threads with that nice value, to the tick of 10 ms.
+
+    By the thread's id; of those that are there.
+    """
+    times_ns = {}
+    for stat in Path(f"/proc/{process_id}/task").glob("*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[_NICE_FIELD]) == nice:
+                ticks = sum(int(fields[field]) for field in _PROCESS_FIELDS)
+                times_ns[stat.parent.name] = ticks * _NS_PER_TICK
+    return times_ns
+
+
+def spent_ns(before: Mapping[str, int], after: Mapping[str, int]) -> int:
+    """Between two looks at threads; one that ended in between takes its time with it."""
+    return sum(time_ns - before.get(thread, 0) for thread, time_ns in after.items())

@@ -1,6 +1,14 @@
 import os
+import threading
+import time
 
-from loadtest.processor_time import CoreShares, ProcessorTime, core_shares
+from loadtest.processor_time import (
+    CoreShares,
+    ProcessorTime,
+    core_shares,
+    spent_ns,
+    thread_times_ns,
+)
 from serving.clock import NS_PER_SECOND
 
 # user nice system idle iowait irq softirq steal guest guest_nice
@@ -32,3 +40,30 @@ def test_core_shares_of_others_are_never_negative():
     before = ProcessorTime(0, busy_ns=0, process_ns=0, stolen_ns=0)
     after = ProcessorTime(1_000, busy_ns=100, process_ns=101, stolen_ns=0)
     assert core_shares(before, after, generator_ns=10).other == 0
+
+
+def test_threads_are_told_apart_by_their_nice_value():
+    is_spinning, is_over = threading.Event(), threading.Event()
+
+    def spin() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 7)
+        end_ns = time.thread_time_ns() + 3 * TICK_NS
+        while time.thread_time_ns() < end_ns:
+            pass
+        is_spinning.set()
+        is_over.wait(30)
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    assert is_spinning.wait(30)
+    seen = thread_times_ns(os.getpid(), 7)
+    is_over.set()
+    thread.join()
+    assert list(seen) == [str(thread.native_id)]
+    assert seen[str(thread.native_id)] >= 2 * TICK_NS
+    assert thread_times_ns(os.getpid(), 6) == {}
+
+
+def test_spent_time_is_of_the_threads_that_are_still_there():
+    before = {"1": 100, "2": 5_000}
+    assert spent_ns(before, {"1": 130, "3": 7}) == 37

@@ -1,0 +1,124 @@
+"""Who looks at a server over HTTP while it is under load: a Prometheus that scrapes, a page that polls.
+
+Each is one connection that is kept, as theirs are, and reads the answer without looking into it, so
+that what a load test sees is the server's cost and not the visitor's.
+"""
+
+import http.client
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from urllib.parse import urlencode, urlsplit
+
+from serving.clock import NS_PER_SECOND, Clock
+from serving.errors import Unavailable
+
+_TIMEOUT_SECONDS = 10
+# Below every request thread: on two cores the visitors are on the server's own.
+_NICE = 19
+# What Prometheus 2.42 asks for.
+_PROMETHEUS_HEADERS = {
+    "Accept": "application/openmetrics-text;version=1.0.0,application/openmetrics-text;"
+    "version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+    "Accept-Encoding": "gzip",
+}
+
+Visit = Callable[[http.client.HTTPConnection], None]
+
+
+def scrape(connection: http.client.HTTPConnection) -> None:
+    """Reads the metrics as Prometheus does. Raises OSError, HTTPException, Unavailable."""
+    _get(connection, "/metrics", _PROMETHEUS_HEADERS)
+
+
+class PagePolls:
+    """Polls as the page does: the answer says where the next one goes on."""
+
+    def __init__(self) -> None:
+        self._question = {"cursor": "", "swaps_tag": ""}
+
+    def __call__(self, connection: http.client.HTTPConnection) -> None:
+        """Raises as `scrape` does."""
+        answer = json.loads(_get(connection, f"/v1/page?{urlencode(self._question)}", {}))
+        self._question = {key: answer[key] for key in self._question}
+
+
+class Visitor:
+    """Visits once a second, inside `with`, from a thread of its own.
+
+    `check`, after the end, raises Unavailable where a visit failed.
+    """
+
+    def __init__(
+        self, name: str, url: str, visit: Visit, clock: Clock, period_seconds: float = 1
+    ) -> None:
+        self.visit_count = 0
+        self._visit = visit
+        self._clock = clock
+        self._period_ns = round(period_seconds * NS_PER_SECOND)
+        self._address = urlsplit(url).netloc
+        self._changed = threading.Condition()
+        self._is_stopping = False
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def __enter__(self) -> "Visitor":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def check(self) -> None:
+        """Raises Unavailable, with what went wrong."""
+        if self._failure is not None:
+            raise Unavailable(f"{self._thread.name} of {self._address}: {self._failure!r}")
+
+    def _run(self) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        connection = http.client.HTTPConnection(self._address, timeout=_TIMEOUT_SECONDS)
+        due_ns = self._clock.now_ns()
+        try:
+            while self._waits_until(due_ns):
+                self._visit(connection)
+                self.visit_count += 1
+                due_ns += self._period_ns
+        except (OSError, http.client.HTTPException, Unavailable) as error:
+            self._failure = error
+        finally:
+            connection.close()
+
+    def _waits_until(self, due_ns: int) -> bool:
+        """False where it is to stop."""
+        with self._changed:
+            while not self._is_stopping:
+                left_ns = due_ns - self._clock.now_ns()
+                if left_ns <= 0:
+                    return True
+                self._clock.wait(self._changed, left_ns / NS_PER_SECOND)
+        return False
+
+
+@contextmanager
+def visited(visitors: Sequence[Visitor]) -> Iterator[None]:
+    """All of them, inside `with`. Raises Unavailable at the end where a visit failed."""
+    with ExitStack() as stack:
+        for visitor in visitors:
+            stack.enter_context(visitor)
+        yield
+    for visitor in visitors:
+        visitor.check()
+
+
+def _get(connection: http.client.HTTPConnection, path: str, headers: dict[str, str]) -> bytes:
+    connection.request("GET", path, headers=headers)
+    response = connection.getresponse()
+    content = response.read()
+    if response.status != http.client.OK:
+        raise Unavailable(f"{path}: status {response.status}")
+    return content

@@ -1,0 +1,107 @@
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+
+from loadtest.monitoring import (
+    PAGE,
+    SCRAPE,
+    WITH,
+    WITHOUT,
+    MonitoredRun,
+    Segment,
+    kinds_of,
+    monitoring_report,
+    print_monitoring,
+    visitors_of,
+)
+from loadtest.plan import Reply
+from loadtest.processor_time import CoreShares
+from loadtest.timeline import Span
+from serving.clock import SystemClock
+from tests.unit.loadtest_outcomes import MS, outcome_of
+
+SEGMENT_MS = 6_000
+
+
+def run_of(kinds: Sequence[str], latencies_ms: Sequence[float], **changes: Any) -> MonitoredRun:
+    """A request each ms, and a segment after the other with one latency each."""
+    segments = [
+        Segment(kind, Span(n * SEGMENT_MS * MS, (n + 1) * SEGMENT_MS * MS), 0.001 * n)
+        for n, kind in enumerate(kinds)
+    ]
+    instants = [
+        (n * SEGMENT_MS + ms, n * SEGMENT_MS + ms, n * SEGMENT_MS + ms + latency)
+        for n, latency in enumerate(latencies_ms)
+        for ms in range(SEGMENT_MS)
+    ]
+    cores = CoreShares(server=0.5, generator=0.05, other=0.01, stolen=0)
+    values = {"outcome": outcome_of(instants), "wrong_count": 0, **changes}
+    return MonitoredRun(segments=segments, cores=cores, **values)
+
+
+FOUR = (WITHOUT, WITH, WITHOUT, WITH, PAGE, SCRAPE)
+
+
+def test_kinds_take_turns_and_each_visitor_alone_comes_last():
+    assert kinds_of(2) == FOUR
+
+
+def test_visitors_are_those_of_the_kind():
+    def count(kind: str) -> int:
+        return len(visitors_of(kind, "http://127.0.0.1:1", SystemClock()))
+
+    assert [count(kind) for kind in (WITHOUT, PAGE, SCRAPE, WITH)] == [0, 1, 1, 2]
+
+
+def test_ratio_is_that_of_the_requests_with_visits_over_those_without():
+    report = monitoring_report(run_of(FOUR, [1, 1.5, 1, 1.5, 9, 9]), 300)
+    assert report["pooled"][WITHOUT]["count"] == report["pooled"][WITH]["count"] == 2 * SEGMENT_MS
+    assert report["ratio_pooled"] == {"p50_ms": 1.5, "p99_ms": 1.5, "p999_ms": 1.5}
+    assert report["ratio_of_medians"]["p999_ms"] == 1.5
+    assert report["ratio_by_chance"]["p999_ms"] == 1
+
+
+def test_medians_are_over_segments_so_that_one_bad_one_does_not_decide():
+    kinds = (WITHOUT, WITH) * 3
+    report = monitoring_report(run_of((*kinds, PAGE, SCRAPE), [1, 1, 1, 7, 1, 1, 1, 1]), 300)
+    assert report["ratio_of_medians"]["p999_ms"] == 1
+    assert report["ratio_pooled"]["p999_ms"] == 7
+
+
+def test_chance_is_what_the_quiet_segments_differ_by_among_themselves():
+    report = monitoring_report(run_of(FOUR, [2, 1, 1, 1, 1, 1]), 300)
+    assert report["ratio_by_chance"]["p999_ms"] == 2
+    report = monitoring_report(run_of(FOUR, [1, 1, 2, 1, 1, 1]), 300)
+    assert report["ratio_by_chance"]["p999_ms"] == 2
+    one = monitoring_report(run_of((WITHOUT, WITH, PAGE, SCRAPE), [1, 1, 1, 1]), 300)
+    assert one["ratio_by_chance"]["p999_ms"] is None
+
+
+def test_shares_of_a_core_are_by_kind():
+    shares = monitoring_report(run_of(FOUR, [1] * 6), 300)["http_core_share"]
+    assert shares == {WITHOUT: 0.001, WITH: 0.002, PAGE: 0.004, SCRAPE: 0.005}
+
+
+def test_table_shows_ratios_goals_and_shares():
+    console = Console(file=io.StringIO(), width=240)
+    print_monitoring(monitoring_report(run_of(FOUR, [1, 1.5, 1, 1.5, 9, 9]), 300), console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "ratio pooled: p50 1.500, p99 1.500, p999 1.500" in text
+    assert "page alone 0.40%" in text
+    assert "p999 at most 1.05" in text
+
+
+def test_failed_requests_are_counted():
+    kinds = (WITHOUT, WITH, PAGE, SCRAPE)
+    run = run_of(kinds, [1] * 4)
+    replies = [Reply(0, 0, b""), Reply(0, 14, b"gone")]
+    instants = [(1, 1, 2), (6_001, 6_001, 6_002)]
+    failed = outcome_of(instants, codes=[0, 14], replies=replies, reply_of=[0, 1])
+    report = monitoring_report(
+        MonitoredRun(failed, run.segments, run.cores, wrong_count=0), rate_per_second=300
+    )
+    assert (report["errors"], report["error_messages"]) == (1, ["1 x 14: gone"])
+    assert report["pooled"][WITH]["p999_ms"] is None
