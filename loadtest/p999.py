@@ -10,7 +10,7 @@ import argparse
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console
@@ -32,10 +32,17 @@ from loadtest.options import (
 from loadtest.plain_run import NULL_REPLY, load_of
 from loadtest.plan import Outcome, Plan
 from loadtest.presets import preset
-from loadtest.report import error_messages, generator_figures, latencies_ns, machine
+from loadtest.processor_time import CoreShares, ProcessorTime, core_shares
+from loadtest.report import (
+    error_messages,
+    generator_figures,
+    latencies_ns,
+    machine,
+    worst_cores,
+)
 from loadtest.saturation import saturation_rate
 from loadtest.server_pages import Metrics, ServerPages
-from loadtest.tables import generator_line, number, write_json
+from loadtest.tables import cores_line, generator_line, number, write_json
 from serving.clock import Clock, SystemClock, pause, seconds_since
 from serving.errors import InvalidConfig
 from serving.model_server import ModelServer
@@ -69,6 +76,7 @@ class Measured:
     before: Metrics
     after: Metrics
     is_in_window: bool
+    cores: CoreShares
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -157,12 +165,20 @@ def _measured(plan: Plan, server: ModelServer, clock: Clock) -> Measured:
     # What was before is then out of the window that the run fills.
     pause(clock, _WINDOW_SECONDS - RUN_SECONDS)
     before = pages.metrics()
+    time_before = ProcessorTime.now(server.process_id, clock.now_ns())
     with Generator(plan, server.target) as generator:
         outcome = generator.finish()
+    time_after = ProcessorTime.now(server.process_id, clock.now_ns())
     pause(clock, _SECOND_ENDS_SECONDS)
     after = pages.metrics()
     took_seconds = seconds_since(clock, int(outcome.issued_ns[0]))
-    return Measured(outcome, before, after, is_in_window=took_seconds <= _WINDOW_SECONDS)
+    return Measured(
+        outcome,
+        before,
+        after,
+        is_in_window=took_seconds <= _WINDOW_SECONDS,
+        cores=core_shares(time_before, time_after, outcome.cpu_ns),
+    )
 
 
 # --- Figures --------------------------------------------------------------------------------------
@@ -187,6 +203,7 @@ def load_report(
         "errors": sum(int((outcome.codes != 0).sum()) for outcome in outcomes),
         "error_messages": error_messages(outcomes),
         "generator": generator_figures(outcomes),
+        "cores_used": asdict(worst_cores([run.cores for run in runs])),
     }
 
 
@@ -266,13 +283,14 @@ def print_load(shown: Mapping[str, Any], console: Console) -> None:
         "server, /metrics": "server",
         "clients, open loop": "clients",
         "difference": "difference",
-        "wire + gRPC + client: a server that does nothing": "null",
+        "a server that does nothing": "null",
     }
     for name, side in rows.items():
         table.add_row(name, *(number(shown[side][key], 3) for key in _QUANTILES))
     console.print(table)
     console.print(unexplained_line(shown), highlight=False)
     console.print(generator_line(shown["generator"]))
+    console.print(cores_line(shown["cores_used"]))
     for message in shown["error_messages"]:
         console.print(f"  {message}", markup=False)
 
@@ -280,7 +298,8 @@ def print_load(shown: Mapping[str, Any], console: Console) -> None:
 def unexplained_line(shown: Mapping[str, Any]) -> str:
     """What of the difference is not the wire's: it waited before a request thread had it."""
     left_ms = _difference(shown["difference"]["p999_ms"], shown["null"]["p999_ms"])
-    error_ms = (shown["server"]["p999_ms"] or 0) * shown["stated_error_ratio"]
+    p999_ms = shown["server"]["p999_ms"]
+    error_ms = None if p999_ms is None else p999_ms * shown["stated_error_ratio"]
     spread = " ".join(number(run["difference"]["p999_ms"], 3) for run in shown["runs"])
     within = sum(is_in_its_bucket(run) for run in shown["runs"])
     counts = "equal" if shown["is_exact"] else "NOT EQUAL"
@@ -291,8 +310,8 @@ def unexplained_line(shown: Mapping[str, Any]) -> str:
         for run in shown["runs"]
     )
     return (
-        f"p999's difference by run: {spread} ms; beyond the wire's: {number(left_ms, 3)} ms, with "
-        f"{number(error_ms, 3)} ms stated error: it waited for a request thread; counts {counts}; "
+        f"p999's difference by run: {spread} ms; beyond that of a server that does nothing: "
+        f"{number(left_ms, 3)} ms, stated error {number(error_ms, 3)} ms; counts {counts}; "
         f"the server's histogram has p999 at {buckets} ms, which agrees in {within} of "
         f"{len(shown['runs'])} runs"
     )

@@ -81,7 +81,7 @@ def swap_report(setup: Setup, runs: Sequence[SwapRun]) -> dict[str, Any]:
         "machine": machine(),
         "generator": generator_figures([run.outcome for run in runs]),
         "medians_of_runs": medians(each),
-        "cores_used": asdict(_worst_cores(runs)),
+        "cores_used": asdict(worst_cores([run.cores for run in runs])),
         "runs": [
             {**shown, "memory": _memory([run]), "cores_used": asdict(run.cores)}
             for shown, run in zip(each, runs, strict=True)
@@ -191,9 +191,9 @@ def _swap_stages(swap: Swap) -> dict[str, Any]:
     }
 
 
-def _worst_cores(runs: Sequence[SwapRun]) -> CoreShares:
+def worst_cores(runs: Iterable[CoreShares]) -> CoreShares:
     """Of the run that others disturbed most."""
-    return max((run.cores for run in runs), key=lambda cores: cores.other + cores.stolen)
+    return max(runs, key=lambda cores: cores.other + cores.stolen)
 
 
 def _memory(runs: Sequence[SwapRun]) -> dict[str, Any]:

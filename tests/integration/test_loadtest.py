@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from loadtest import scenario
+from loadtest import p999, scenario
 from loadtest.__main__ import main
 from loadtest.demo import MODEL_NAME, DemoModel, prepare_model
+from loadtest.p999 import is_in_its_bucket
 from serving import ModelServer
 from tests.integration.conftest import StartServer
 
@@ -151,6 +152,34 @@ def test_neighbour_reloads_one_model_while_the_other_answers(models: Path, tmp_p
     assert (status, report["errors"], report["wrong_answers"]) == (0, 0, 0)
     assert report["while_reloading_all"]["count"] > 0
     assert report["alone_all"]["count"] > 0
+
+
+def test_p999_is_the_servers_and_the_clients_of_the_same_requests(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(p999, "RUN_SECONDS", 4)
+    load = ("--rate=1400", "--rows=3", f"--table-rows={TABLE_ROWS}")
+    arguments = ("p999", f"--models={models}", "--runs=1", "--high-load=0.3", *load)
+    status, report = ran(tmp_path, *arguments)
+    assert status == 0
+    for at_rate in report["loads"]:
+        (run,) = at_rate["runs"]
+        assert run["server_count"] == run["clients_count"] > 5_000
+        # No request took the server longer than its client, within the stated error.
+        assert all(0 < run["server"][key] <= run["clients"][key] * 1.008 for key in run["server"])
+        assert is_in_its_bucket(run)
+
+
+def test_monitoring_compares_segments_with_visits_to_those_without(models: Path, tmp_path: Path):
+    arguments = ("monitoring", f"--models={models}", "--segments=1", "--segment-seconds=3", *LOAD)
+    status, report = ran(tmp_path, *arguments)
+    assert (status, report["errors"], report["wrong_answers"]) == (0, 0, 0)
+    assert all(shown["count"] > 400 for shown in report["pooled"].values())
+    assert report["ratio_pooled"]["p50_ms"] > 0
+    assert report["ratio_pooled"]["p999_ms"] is None
+    shares = report["http_core_share"]
+    assert shares["without"] < shares["with both"] < 0.5
+    assert shares["page alone"] < 0.05
 
 
 def test_ablation_has_a_row_a_preset_and_draws_them(
