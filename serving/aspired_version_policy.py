@@ -31,6 +31,10 @@ class AspiredVersionPolicy(Protocol):
         """The one thing to do now, or None. The caller does it and asks again."""
         ...
 
+    def may_retry(self, snapshots: Sequence[ServableSnapshot]) -> bool:
+        """Whether a load that failed may have memory again now."""
+        ...
+
 
 class AvailabilityPreserving:
     """Keeps a version serving at the price of memory for two; the default.
@@ -54,6 +58,11 @@ class AvailabilityPreserving:
         loadable = [row.id for row in aspired if row.state is START]
         return Load(max(loadable)) if loadable else None
 
+    def may_retry(self, snapshots: Sequence[ServableSnapshot]) -> bool:
+        """Always: see `AspiredVersionPolicy`."""
+        del snapshots
+        return True
+
 
 class ResourcePreserving:
     """Never has memory for a version that is not aspired beside a load; requests wait for nothing
@@ -61,7 +70,7 @@ class ResourcePreserving:
 
     1. Where a version that is not aspired is ready: unload the lowest. The last one stays where all
        that is aspired has failed: it would go for nothing.
-    2. Else, while one is on its way in or out: nothing.
+    2. Else, while one is on its way in or out: nothing, and no load that failed is retried.
     3. Else load the highest aspired version in START.
 
     For `Latest(1)` the peak is one version in memory.
@@ -74,11 +83,15 @@ class ResourcePreserving:
         has_hope = not aspired or any(row.state is not END for row in aspired)
         if idle and (has_hope or len(idle) > 1):
             return Unload(idle[0])
-        others = [row for row in snapshots if not row.is_aspired and not row.is_kept]
-        if any(row.state not in (START, END) for row in others):
+        if not self.may_retry(snapshots):
             return None
         loadable = [row.id for row in snapshots if row.is_aspired and row.state is START]
         return Load(max(loadable)) if loadable else None
+
+    def may_retry(self, snapshots: Sequence[ServableSnapshot]) -> bool:
+        """As for a first load: not beside a version that is not aspired. See `AspiredVersionPolicy`."""
+        others = [row for row in snapshots if not row.is_aspired and not row.is_kept]
+        return all(row.state in (START, END) for row in others)
 
 
 def _idle(snapshots: Sequence[ServableSnapshot]) -> list[ServableId]:

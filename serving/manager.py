@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextvars import copy_context
 from functools import partial
 from types import MappingProxyType
 from typing import Protocol, TypeVar
@@ -47,6 +48,7 @@ from serving.servable import (
     LoadStage,
     Servable,
     ServableId,
+    ServableSnapshot,
     ServingMap,
     UnloadStage,
 )
@@ -182,7 +184,7 @@ class AspiredVersionsManager:
         says which it finds. `bars` are by model what was barred before the process began, and
         `keep_bars` hears what is to be known after it. `changed_over` hears of what answers without
         having been loaded for it. `random` (0 to 1) draws the share of
-        `load_jitter_seconds` that the load of a further version is put off.
+        `load_jitter_seconds` that the swap to a further version is put off.
         """
         self._make_loader = make_loader
         self._serving_map = serving_map
@@ -325,12 +327,13 @@ class AspiredVersionsManager:
 
     def _due_instants_ns(self, name: str) -> Iterator[int]:
         stream = self._streams[name]
-        for harness in stream.harnesses.values():
+        for harness in stream.harnesses.values() if self._may_retry(name, stream) else ():
             if harness.retry_at_ns is not None:
                 yield harness.retry_at_ns
         action = self._next_action(name, stream)
-        if isinstance(action, Load) and action.id.version in stream.load_at_ns:
-            yield stream.load_at_ns[action.id.version]
+        swap_version = None if action is None else stream.swap_of(action)
+        if swap_version is not None and swap_version in stream.swap_at_ns:
+            yield stream.swap_at_ns[swap_version]
         keep_until_ns = None if stream.is_resource_preserving else stream.keep_until_ns()
         if keep_until_ns is not None:
             yield keep_until_ns
@@ -400,7 +403,8 @@ class AspiredVersionsManager:
             except Exception as error:  # noqa: BLE001 (whoever asked gets it)
                 future.set_exception(error)
 
-        self._inbox.post(answer)
+        # With what the log says of whoever asks: the call's trace.
+        self._inbox.post(partial(copy_context().run, answer))
         return future
 
     def _replace_aspired(self, name: str, versions: tuple[AspiredVersion, ...]) -> None:
@@ -451,11 +455,7 @@ class AspiredVersionsManager:
             is_over = harness.status.state is END
             if is_over and (harness.is_discarded or aspired != harness.aspired):
                 del stream.harnesses[version]
-        stream.load_at_ns = {
-            version: at_ns
-            for version, at_ns in stream.load_at_ns.items()
-            if version in stream.harnesses and stream.harnesses[version].status.state is START
-        }
+        stream.forget_past_swaps()
         for version, aspired in stream.aspired.items():
             if version not in stream.harnesses:
                 stream.harnesses[version] = LoaderHarness(
@@ -473,47 +473,52 @@ class AspiredVersionsManager:
         self._succession.resume_canary(name, stream, stream.settings.canary)
         self._succession.judge_canary(name, stream)
         stream.note_superseded(self._router.routing(name), self._clock.now_ns())
-        self._retry_due_loads(stream)
         while (action := self._next_action(name, stream)) is not None:
-            harness = stream.harnesses[action.id.version]
-            if isinstance(action, Load) and self._is_put_off(stream, harness):
+            swap_version = stream.swap_of(action)
+            if swap_version is not None and self._is_put_off(stream, swap_version):
                 break
-            self._perform(action, harness)
+            self._perform(action, stream.harnesses[action.id.version])
+        if self._may_retry(name, stream):
+            self._retry_due_loads(stream)
         stream.note_superseded(self._router.routing(name), self._clock.now_ns())
 
     def _try_again(self, name: str, stream: Stream) -> None:
-        """Lets go of failures by settings that are others now."""
+        """Lets go of failures by settings that are others now, or for want of room that can be made."""
         stream.forget_past_loads()
-        for version, reason in stream.worth_another_try().items():
+        for version, reason in stream.worth_another_try(self._router.routing(name)).items():
             del stream.failed_loads[version]
             _log.info("load_tried_again", model=name, version=version, reason=reason)
+            stream.harnesses.pop(version, None)
             if version in stream.bars:
                 self._succession.forgive(name, stream, version, reason)
-            else:
-                del stream.harnesses[version]
 
     def _next_action(self, name: str, stream: Stream) -> Action | None:
-        policy = _RESOURCE_PRESERVING if stream.is_resource_preserving else self._policy
-        routing = self._router.routing(name)
-        return policy.next_action(stream.snapshots(routing, self._clock.now_ns()))
+        return self._policy_of(stream).next_action(self._snapshots(name, stream))
 
-    def _is_put_off(self, stream: Stream, harness: LoaderHarness) -> bool:
-        """Whether the load waits, so that a fleet does not swap in step; never a model's first."""
+    def _may_retry(self, name: str, stream: Stream) -> bool:
+        return self._policy_of(stream).may_retry(self._snapshots(name, stream))
+
+    def _policy_of(self, stream: Stream) -> AspiredVersionPolicy:
+        return _RESOURCE_PRESERVING if stream.is_resource_preserving else self._policy
+
+    def _snapshots(self, name: str, stream: Stream) -> list[ServableSnapshot]:
+        return stream.snapshots(self._router.routing(name), self._clock.now_ns())
+
+    def _is_put_off(self, stream: Stream, version: int) -> bool:
+        """Whether the swap to `version` waits, so that a fleet does not swap in step: the load, and
+        the unload that makes room for it, by an instant that is drawn once. Never a model's first.
+        """
         if self._load_jitter_ns == 0 or not stream.ready_versions:
             return False
         now_ns = self._clock.now_ns()
-        version = harness.id.version
-        if version not in stream.load_at_ns:
-            stream.load_at_ns[version] = now_ns + round(self._random() * self._load_jitter_ns)
+        if version not in stream.swap_at_ns:
+            stream.swap_at_ns[version] = now_ns + round(self._random() * self._load_jitter_ns)
             _log.info(
                 "load_put_off",
-                **_fields(harness),
-                seconds=(stream.load_at_ns[version] - now_ns) / NS_PER_SECOND,
+                **_fields(stream.harnesses[version]),
+                seconds=(stream.swap_at_ns[version] - now_ns) / NS_PER_SECOND,
             )
-        if now_ns < stream.load_at_ns[version]:
-            return True
-        del stream.load_at_ns[version]
-        return False
+        return now_ns < stream.swap_at_ns[version]
 
     def _retry_due_loads(self, stream: Stream) -> None:
         now_ns = self._clock.now_ns()
@@ -561,6 +566,7 @@ class AspiredVersionsManager:
         self._served_since_ns.setdefault(name, self._clock.now_ns())
         if name in self._streams:
             self._streams[name].end_making_room()
+            self._succession.note_last_resort(name, self._streams[name])
         _log.info("version_available", **_fields(harness), **_stage_fields(harness))
 
     def _let_go(self, servable_id: ServableId) -> None:
@@ -573,6 +579,7 @@ class AspiredVersionsManager:
             self._served_since_ns.pop(servable_id.name, None)
 
     def _load_failed(self, harness: LoaderHarness, error: errors.MillpondError) -> None:
+        error = self._room.note_failure(harness, error)
         makes_room = self._room.begin(harness, error)
         harness.load_failed(error, is_retried=makes_room)
         self._remember_failure(harness)

@@ -38,8 +38,8 @@ class Room:
             return False
         is_auto = stream.settings.aspired_version_policy is PolicyName.AUTO
         is_leaving = any(item.status.state is UNLOADING for item in stream.harnesses.values())
-        # What is on its way out makes room by itself, and what stays for a label makes none.
-        if not is_auto or is_leaving or stream.has_named(self._router.routing(harness.id.name)):
+        # What is on its way out makes room by itself, and what is aspired or labelled makes none.
+        if not is_auto or is_leaving or not self._superfluous_versions(stream, harness):
             return is_auto and is_leaving
         if stream.room_version is None:
             stream.begin_to_make_room(harness.id.version, error.message)
@@ -50,13 +50,36 @@ class Room:
                 reason=error.message,
                 consequence="the old version goes first, and requests fail until the new one is ready",
             )
-        # Once: where it still does not fit without the old one, it never will.
-        return bool(stream.ready_versions)
+        return True
+
+    def note_failure(self, harness: LoaderHarness, error: MillpondError) -> MillpondError:
+        """Remembers whether it is for want of memory, and none of the others may go. `error` with that."""
+        stream = self._stream_of(harness)
+        if stream is None:
+            return error
+        stream.crowded_out.discard(harness.id.version)
+        is_refused = isinstance(error, DoesNotFitBeside)
+        if not is_refused or self._superfluous_versions(stream, harness):
+            return error
+        stream.crowded_out.add(harness.id.version)
+        if not stream.ready_versions:
+            return error
+        staying = ", ".join(map(str, stream.ready_versions))
+        return DoesNotFitBeside(
+            f"{error.message}; none goes for it: {staying} aspired, or kept by a label or a canary"
+        )
+
+    def _superfluous_versions(self, stream: Stream, harness: LoaderHarness) -> list[int]:
+        return stream.superfluous_versions(self._router.routing(harness.id.name))
 
     def take_back(self, harness: LoaderHarness) -> None:
-        """Where the version for which the old one went has failed for good, the old one comes back."""
+        """Where the version for which the old one went, or was rolled back, has failed for good, the
+        old one comes back.
+        """
         stream = self._stream_of(harness)
-        if stream is None or harness.status.state is not END or not stream.is_resource_preserving:
+        if stream is None or harness.status.state is not END:
+            return
+        if not stream.is_resource_preserving and not stream.has_rolled_back:
             return
         stream.end_making_room()
         if not harness.is_cancelled and not stream.ready_versions:

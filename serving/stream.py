@@ -3,10 +3,11 @@
 Decisions are functions of the values here and of the instant; the manager acts on them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from serving.aspired_version_policy import Action, Load
 from serving.bars import Bar, as_rows
 from serving.clock import NS_PER_SECOND
 from serving.failed_loads import FailedLoad, why_try_again
@@ -14,10 +15,12 @@ from serving.harness import LoaderHarness
 from serving.model_settings import ModelSettings, PolicyName
 from serving.servable import (
     END,
+    LOADING,
     START,
     AspiredVersion,
     Routing,
     ServableSnapshot,
+    ServableState,
     ServableStatistics,
 )
 
@@ -53,11 +56,15 @@ class Stream:
     harnesses: dict[int, LoaderHarness] = field(default_factory=dict)
     # Since when a version that is ready has another in its place (monotonic).
     superseded_at_ns: dict[int, int] = field(default_factory=dict)
-    # When a load that is put off to keep a fleet out of step may begin (monotonic).
-    load_at_ns: dict[int, int] = field(default_factory=dict)
+    # When a swap to a version may begin, put off to keep a fleet out of step (monotonic).
+    swap_at_ns: dict[int, int] = field(default_factory=dict)
     # By which settings each load began, and the loads that have failed by them for good.
     load_settings: dict[int, ModelSettings] = field(default_factory=dict)
     failed_loads: dict[int, FailedLoad] = field(default_factory=dict)
+    # Those whose load was refused last for want of memory, when no other version could go for it.
+    crowded_out: set[int] = field(default_factory=set)
+    # One that a person or a canary's figures barred, and that comes back: no other one loads.
+    last_resort: int | None = None
     # Why an old version goes before a new one comes, and for which one; see `is_resource_preserving`.
     room_reason: str = ""
     room_version: int | None = None
@@ -71,6 +78,30 @@ class Stream:
     def barred(self) -> frozenset[int]:
         """Versions that are not aspired, whatever the source says."""
         return frozenset(self.bars)
+
+    @property
+    def has_rolled_back(self) -> bool:
+        """Whether a person or a canary's figures barred a version."""
+        return any(bar.is_until_told for bar in self.bars.values())
+
+    def find_last_resort(self, found: Collection[int]) -> int | None:
+        """Of the versions `found` on disk, a rolled back one that has to serve all the same: every
+        other one is barred, and it has not failed. The one that answered last: of those that were
+        barred last, the lowest.
+        """
+        if set(found) - self.barred or set(self.ready_versions) - self.barred:
+            return None
+        rolled_back = [
+            (bar.since_wall_ns, -version)
+            for version, bar in self.bars.items()
+            if bar.is_until_told and version in found and version not in self.failed_loads
+        ]
+        return -max(rolled_back)[1] if rolled_back else None
+
+    @property
+    def left_out(self) -> frozenset[int]:
+        """Of those that are barred, the versions that a source leaves out and nothing aspires."""
+        return self.barred - {self.last_resort}
 
     @property
     def ready_versions(self) -> list[int]:
@@ -115,7 +146,7 @@ class Stream:
 
     def effective_aspired(self) -> Sequence[AspiredVersion]:
         """What is wanted and not barred. Where all that is wanted is barred, what serves instead."""
-        allowed = [item for item in self.wanted if item.version not in self.barred]
+        allowed = [item for item in self.wanted if item.version not in self.left_out]
         if allowed or not self.wanted:
             return allowed
         ready = self.ready_versions
@@ -139,6 +170,25 @@ class Stream:
     def end_making_room(self) -> None:
         """Both may be in memory again."""
         self.room_version, self.room_reason = None, ""
+
+    def superfluous_versions(self, routing: Routing) -> list[int]:
+        """Those that may go so that another one fits, ascending. None while a label or a canary keeps
+        one of them: the others would go for too little.
+        """
+        if self.has_named(routing):
+            return []
+        return [version for version in self.ready_versions if version not in self.aspired]
+
+    def swap_of(self, action: Action) -> int | None:
+        """The version for which `action` takes one from requests or loads one; None: for none.
+
+        What goes while an aspired version answers takes nothing away.
+        """
+        if isinstance(action, Load):
+            return action.id.version
+        if not self.is_resource_preserving or self.aspired.keys() & set(self.ready_versions):
+            return None
+        return max(self._versions_in(START, LOADING) & self.aspired.keys(), default=None)
 
     def has_named(self, routing: Routing) -> bool:
         """Whether a version that is not aspired stays for a label or beside a canary."""
@@ -195,13 +245,24 @@ class Stream:
             harness.status, self.load_settings.get(version, self.settings)
         )
 
-    def worth_another_try(self) -> dict[int, str]:
-        """Versions whose load failed by settings that are others now, and what has changed."""
+    def worth_another_try(self, routing: Routing) -> dict[int, str]:
+        """Versions whose load failed by what is another now, and what has changed."""
         reasons = {
             version: why_try_again(failed, self.settings)
+            or self._why_room_can_be_made(version, routing)
             for version, failed in self.failed_loads.items()
         }
         return {version: reason for version, reason in reasons.items() if reason}
+
+    def _why_room_can_be_made(self, version: int, routing: Routing) -> str:
+        is_wanted = version in self.crowded_out and version in self.aspired
+        superfluous = self.superfluous_versions(routing) if is_wanted else []
+        return f"version {superfluous[0]} may go for it now" if superfluous else ""
+
+    def forget_past_swaps(self) -> None:
+        """Those that are over, or whose version has another life to come."""
+        coming = self._versions_in(START, LOADING)
+        self.swap_at_ns = {key: at_ns for key, at_ns in self.swap_at_ns.items() if key in coming}
 
     def forget_past_loads(self) -> None:
         """Of versions that are not waiting to be tried again."""
@@ -213,8 +274,12 @@ class Stream:
         self.failed_loads = {
             version: failed
             for version, failed in self.failed_loads.items()
-            if version in self.bars or self._has_ended(version)
+            if self._has_ended(version) or version in self.bars.keys() - self.harnesses.keys()
         }
+        self.crowded_out &= self.harnesses.keys()
+
+    def _versions_in(self, *states: ServableState) -> set[int]:
+        return {key for key, harness in self.harnesses.items() if harness.status.state in states}
 
     def _has_ended(self, version: int) -> bool:
         return version in self.harnesses and self.harnesses[version].status.state is END

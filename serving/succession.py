@@ -146,10 +146,41 @@ class Succession:
     def forgive(self, name: str, stream: Stream, version: int, reason: str) -> None:
         """Takes a bar away that was for a failure, where there is one: `reason` is what has changed."""
         bar = stream.bars.get(version)
-        if bar is None or bar.is_until_told:
+        if bar is None:
+            return
+        stream.failed_loads.pop(version, None)
+        if bar.is_until_told:
+            # Only a person takes that back, but it may be what serves where nothing else can.
+            self.note_last_resort(name, stream)
             return
         _log.info("bar_lifted", model=name, version=version, reason=reason)
         self._set_bars(name, stream, _without(stream.bars, version))
+
+    def note_last_resort(self, name: str, stream: Stream) -> None:
+        """A rolled back version comes back while every other one that is found is barred too.
+
+        Its bar stands: whatever else loads takes its place at once.
+        """
+        if self._find_last_resort(name, stream):
+            self.tell_bars(name, stream)
+            self._apply_wanted(name, stream)
+
+    def _find_last_resort(self, name: str, stream: Stream) -> bool:
+        """Whether it is another one than before."""
+        version = stream.find_last_resort(self._found_versions(name)) if stream.bars else None
+        if version == stream.last_resort:
+            return False
+        stream.last_resort = version
+        if version is not None:
+            _log.error(
+                "rolled_back_version_comes_back",
+                model=name,
+                version=version,
+                reason="no other version on disk can be loaded",
+                barred=sorted(stream.barred),
+                remedy="drop a version that loads, or accept this one: millpond allow",
+            )
+        return True
 
     def restore(self, name: str, stream: Stream, bars: Bars) -> None:
         """At the start: what was barred before the process began."""
@@ -158,7 +189,7 @@ class Succession:
 
     def tell_bars(self, name: str, stream: Stream) -> None:
         """Says again what the model's source should leave out."""
-        self._bars_changed(name, stream.barred)
+        self._bars_changed(name, stream.left_out)
 
     def promote(self, name: str, *, by: str = BY_OPERATOR) -> int:
         """The canary answers everything. FailedPrecondition where there is none."""
@@ -240,9 +271,10 @@ class Succession:
 
     def _set_bars(self, name: str, stream: Stream, bars: Bars) -> None:
         stream.bars = dict(bars)
+        self._find_last_resort(name, stream)
         self._router.set_barred(name, stream.barred)
         self._keep_bars(name, {key: bar for key, bar in bars.items() if bar.is_until_told})
-        self._bars_changed(name, stream.barred)
+        self.tell_bars(name, stream)
         self._apply_wanted(name, stream)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +17,8 @@ from hypothesis.stateful import (
 )
 
 from serving.clock import NS_PER_SECOND
-from serving.errors import DoesNotFitBeside, MillpondError
+from serving.errors import DoesNotFitBeside, MillpondError, StatusCode
+from serving.executor import Task
 from serving.model_settings import CanarySettings, ModelSettings, PolicyName
 from serving.servable import (
     AVAILABLE,
@@ -83,6 +85,8 @@ class DiskAndPolicy:
         self.refused: set[int] = set()
         # Of those, since the memory was last another one.
         self.crowded_out: set[int] = set()
+        # Hears of each load that gets memory, or is refused it.
+        self.memory_asked: Callable[[int, bool], None] = lambda version, is_refused: None
         self._aspired: tuple[AspiredVersion, ...] = ()
         world.loading.during = self._take_memory
 
@@ -114,7 +118,9 @@ class DiskAndPolicy:
 
     def _take_memory(self) -> None:
         version = self.world.loading.loads[-1].version
-        if len(self.resident()) >= self.capacity:
+        is_refused = len(self.resident()) >= self.capacity
+        self.memory_asked(version, is_refused)
+        if is_refused:
             self.refused.add(version)
             self.crowded_out.add(version)
             raise DoesNotFitBeside(f"m/{version} beside {[item.id for item in self.resident()]}")
@@ -133,7 +139,14 @@ class Judge:
         self._jitter_seconds = jitter_seconds
         self._states: dict[int, ServableState] = {}
         self._started_at_ns: dict[int, int] = {}
+        # Refused for want of memory the last time, when nothing could go for them.
+        self.blocked: set[int] = set()
+        # With the files that are there now.
+        self.failed: set[int] = set()
         self._world.monitor.add_listener(self._moved)
+        self._submit = self._world.loaders.submit
+        self._world.loaders.submit = self._submitted  # type: ignore[method-assign]
+        disk.memory_asked = self._memory_asked
 
     @property
     def aspired(self) -> set[int]:
@@ -154,6 +167,36 @@ class Judge:
         """Versions in one of `states` that are there for nobody's sake."""
         return self.in_state(*states) - self.aspired - self.named()
 
+    def room(self) -> set[int]:
+        """What may go for another version; nothing while a label or a canary keeps an old one."""
+        return set() if self.named() - self.aspired else self.surplus(AVAILABLE)
+
+    def is_put_off(self) -> bool:
+        """Whether the swap to come may have to wait, to keep a fleet out of step."""
+        coming = self.in_state(START, LOADING, UNLOADING) & self.aspired
+        return bool(coming) and not any(map(self._is_due, coming))
+
+    def _is_due(self, version: int) -> bool:
+        # `World` draws a half of it.
+        return self._waited_ns(version) >= self._jitter_seconds / 2 * NS_PER_SECOND
+
+    def _waited_ns(self, version: int) -> int:
+        return self._world.clock.now_ns() - self._started_at_ns[version]
+
+    def _memory_asked(self, version: int, is_refused: bool) -> None:
+        self.blocked.discard(version)
+        if is_refused and not self.room():
+            self.blocked.add(version)
+
+    def _submitted(self, task: Task, owner: str = "") -> None:
+        """A load is handed to the loaders: the first one of a life, or one more."""
+        assert isinstance(task, partial)
+        version = task.args[0].id.version
+        is_resource = self._disk.settings.aspired_version_policy is PolicyName.RESOURCE
+        if is_resource and (surplus := self.surplus(AVAILABLE, UNLOADING)):
+            self._fault(f"memory for {version} is asked for beside {surplus}")
+        self._submit(task, owner)
+
     def _moved(self, status: ServableStatus) -> None:
         version, before = status.id.version, self._states.get(status.id.version)
         self._states[version] = status.state
@@ -163,6 +206,11 @@ class Judge:
             self._judge_unload(version)
         elif (before, status.state) == (START, LOADING):
             self._judge_load(version)
+        elif status.state is END and status.health.code not in (
+            StatusCode.OK,
+            StatusCode.CANCELLED,
+        ):
+            self.failed.add(version)
 
     def _fault(self, what: str) -> None:
         policy = self._disk.settings.aspired_version_policy.value
@@ -181,26 +229,23 @@ class Judge:
             self._fault(f"{version} is unloaded and nothing else serves")
         if policy is PolicyName.AUTO and not self._disk.refused & self.aspired:
             self._fault(f"{version} is unloaded for one that was never refused")
+        if self.is_put_off():
+            self._fault(f"{version} is unloaded in step with others")
         # One that is still on its way out comes back by a life of its own.
         if not self.in_state(START, LOADING, UNLOADING) & self.aspired:
             self._fault(f"{version} is unloaded for nothing that could serve")
 
     def _judge_load(self, version: int) -> None:
         """A load begins only where the policy has memory for it beside what is there."""
-        if self._disk.settings.aspired_version_policy is PolicyName.RESOURCE:
-            if surplus := self.surplus(AVAILABLE, UNLOADING):
-                self._fault(f"{version} is loaded beside {surplus}")
-        elif len(surplus := self.surplus(AVAILABLE)) > 1:
+        if len(surplus := self.surplus(AVAILABLE)) > 1:
             self._fault(f"{version} is loaded beside more than one cover: {surplus}")
         if version in self._disk.barred and not self.aspired <= self._disk.barred:
             self._fault(f"{version} is loaded though it was rolled back")
         self._judge_jitter(version)
 
     def _judge_jitter(self, version: int) -> None:
-        waited_ns = self._world.clock.now_ns() - self._started_at_ns[version]
-        # `World` draws a half of it.
-        is_due = waited_ns >= self._jitter_seconds / 2 * NS_PER_SECOND
-        if self.in_state(AVAILABLE) and not is_due:
+        if self.in_state(AVAILABLE) and not self._is_due(version):
+            waited_ns = self._waited_ns(version)
             self._fault(
                 f"{version} is loaded {waited_ns} ns after it was found, in step with others"
             )
@@ -244,6 +289,7 @@ class LifeMachine(RuleBasedStateMachine):
     def drop(self, version: int, failures: Failures) -> None:
         """A version comes, or its files are replaced; its first loads fail with `failures`."""
         self.disk.found_at_ns[version] = self.world.clock.now_ns()
+        self.judge.failed.discard(version)
         self.world.fail(version, *[make() for make in failures])
         self.disk.aspire()
         self.go_on()
@@ -378,10 +424,14 @@ class LifeMachine(RuleBasedStateMachine):
 
     def what_is_wanted_serves(self) -> None:
         states, aspired = self.world.states(), self.judge.aspired
-        # Those that have failed wait for other files, and those that do not fit for memory.
+        # Those that have failed wait for other files, and those that never fitted too.
         waiting = {version for version in aspired if states[version] is not AVAILABLE}
-        assert all(states[version] is END or version in self.disk.refused for version in waiting), (
+        assert all(states[version] is END for version in waiting), (
             f"{waiting} of {aspired} neither serve nor have failed: {states}"
+        )
+        blocked = waiting & self.judge.blocked
+        assert not (blocked and self.judge.room()), (
+            f"{blocked} were not tried again though {self.judge.room()} may go: {states}"
         )
         # Those that have ended, for want of memory too, wait for other files.
         crowded_out = {item for item in waiting & self.disk.crowded_out if states[item] is not END}
@@ -389,7 +439,14 @@ class LifeMachine(RuleBasedStateMachine):
             is_full = len(self.disk.resident()) >= self.disk.capacity
             assert is_full, f"{crowded_out} would fit: {states}, {self.disk.capacity} do"
         if aspired and not self.judge.in_state(AVAILABLE):
-            assert all(states[version] is END for version in aspired)
+            assert not (loadable := self.loadable_though_barred()), f"{loadable}: {states}"
+
+    def loadable_though_barred(self) -> set[int]:
+        """Versions that would serve if nobody had rolled them back, where all others have failed."""
+        bars = self.world.manager._streams["m"].bars
+        rolled_back = {version for version, bar in bars.items() if bar.is_until_told}
+        sound = self.disk.found_at_ns.keys() - self.judge.failed
+        return set(self.disk.selection.select(sound).versions) if sound <= rolled_back else set()
 
     # --- What always holds ------------------------------------------------------------------------
 
@@ -399,7 +456,8 @@ class LifeMachine(RuleBasedStateMachine):
         policy = self.disk.settings.aspired_version_policy
         is_kept = self.disk.settings.keep_previous_seconds > 0
         is_cover = not self.judge.in_state(AVAILABLE) & self.judge.aspired
-        is_allowed = policy is not PolicyName.RESOURCE and (is_kept or is_cover)
+        is_resource = policy is PolicyName.RESOURCE and not self.judge.is_put_off()
+        is_allowed = not is_resource and (is_kept or is_cover)
         has_hope = self.judge.in_state(START, LOADING, UNLOADING) & self.judge.aspired
         assert len(surplus) <= (1 if is_allowed or not has_hope else 0), surplus
         if not self.judge.aspired:

@@ -1,0 +1,186 @@
+"""A rolled back version comes back where nothing else can be loaded, and leaves as soon as it can."""
+
+import pytest
+from structlog.testing import capture_logs
+
+from serving.bars import Bar, BarredBy
+from serving.clock import NS_PER_SECOND
+from serving.model_settings import ModelSettings, PolicyName
+from serving.servable import AVAILABLE, END
+from serving.stream import Stream
+from serving.version_selection import All
+from tests.unit.fakes import permanent
+from tests.unit.test_manager import World
+from tests.unit.test_version_life_sequences import DiskAndPolicy
+
+AVAILABILITY = ModelSettings()
+RESOURCE = ModelSettings(aspired_version_policy=PolicyName.RESOURCE)
+AUTO = ModelSettings(aspired_version_policy=PolicyName.AUTO)
+
+
+class Site:
+    """A model's disk and its server, after each step at rest."""
+
+    def __init__(self, settings: ModelSettings, world: World | None = None) -> None:
+        self.world = world or World()
+        self.world.manager.set_settings("m", settings)
+        self.disk = DiskAndPolicy(self.world)
+        # Memory for one, but where the policy wants two.
+        self.disk.capacity = 9 if settings is AVAILABILITY else 1
+
+    def drop(self, version: int, *, is_broken: bool = False) -> None:
+        self.world.clock.advance(1)
+        self.disk.found_at_ns[version] = self.world.clock.now_ns()
+        self.world.fail(version, *[permanent()] * (9 if is_broken else 0))
+        self.rest()
+
+    def roll_back_cold(self) -> None:
+        self.world.clock.advance(1)
+        self.world.manager.rollback("m", is_cold_allowed=True)
+        self.rest()
+
+    def rest(self) -> None:
+        """Polls and works until nothing is left to do now."""
+        for _ in range(5):
+            self.disk.aspire()
+            self.world.manager.tick()
+            self.world.run_all()
+
+    @property
+    def serving(self) -> list[int]:
+        return [key for key, state in self.world.states().items() if state is AVAILABLE]
+
+
+def site_of_a_broken_rollback(settings: ModelSettings) -> Site:
+    """Version 2 serves, 1 is broken on disk, and somebody rolls back cold."""
+    site = Site(settings)
+    site.drop(2)
+    site.drop(1, is_broken=True)
+    site.roll_back_cold()
+    return site
+
+
+@pytest.mark.parametrize("settings", [AVAILABILITY, RESOURCE, AUTO])
+def test_cold_rollback_to_a_broken_version_ends_with_the_one_that_was_rolled_back(
+    settings: ModelSettings,
+) -> None:
+    with capture_logs() as logs:
+        site = site_of_a_broken_rollback(settings)
+    assert site.serving == [2]
+    # What a person said still stands.
+    assert site.world.kept_bars["m"].keys() == {2}
+    told = [log for log in logs if log["event"] == "rolled_back_version_comes_back"]
+    if settings is not AVAILABILITY:
+        assert [(log["version"], log["log_level"]) for log in told] == [(2, "error")]
+
+
+@pytest.mark.parametrize("settings", [RESOURCE, AUTO])
+def test_cold_rollback_goes_on_to_an_older_version_before_it_takes_back_the_rolled_back_one(
+    settings: ModelSettings,
+) -> None:
+    site = Site(settings)
+    for version, is_broken in ((3, False), (2, True), (1, False)):
+        site.drop(version, is_broken=is_broken)
+    site.roll_back_cold()
+    assert site.serving == [1]
+    assert site.world.bars["m"] == frozenset({2, 3})
+
+
+@pytest.mark.parametrize("settings", [RESOURCE, AUTO])
+def test_last_resort_is_the_version_that_was_rolled_back_last(settings: ModelSettings) -> None:
+    site = Site(settings)
+    for version, is_broken in ((3, False), (2, False), (1, True)):
+        site.drop(version, is_broken=is_broken)
+    site.roll_back_cold()
+    assert site.serving == [2]
+    site.roll_back_cold()
+    assert site.serving == [2]
+    assert site.world.kept_bars["m"].keys() == {2, 3}
+
+
+def test_last_resort_that_is_broken_too_gives_way_to_the_next_one() -> None:
+    site = Site(RESOURCE)
+    for version, is_broken in ((3, False), (2, False), (1, True)):
+        site.drop(version, is_broken=is_broken)
+    site.roll_back_cold()
+    site.world.fail(2, *[permanent()] * 9)
+    site.roll_back_cold()
+    assert site.serving == [3]
+
+
+def test_last_resort_leaves_for_a_new_version_and_is_left_out_again() -> None:
+    site = site_of_a_broken_rollback(RESOURCE)
+    site.drop(3)
+    assert site.serving == [3]
+    assert site.world.bars["m"] == frozenset({1, 2})
+
+
+def test_last_resort_leaves_for_the_older_version_once_that_is_mended() -> None:
+    site = site_of_a_broken_rollback(RESOURCE)
+    site.world.manager.found_anew("m", 1)
+    site.world.manager.tick()
+    site.drop(1)
+    assert site.serving == [1]
+    assert site.world.bars["m"] == frozenset({2})
+
+
+def test_last_resort_that_is_allowed_serves_as_any_other() -> None:
+    site = site_of_a_broken_rollback(RESOURCE)
+    site.world.manager.allow("m", 2)
+    site.rest()
+    assert site.serving == [2]
+    assert len(site.world.loading.loads) == 3
+    assert site.world.bars["m"] == frozenset({1})
+
+
+@pytest.mark.parametrize("settings", [AVAILABILITY, RESOURCE, AUTO])
+def test_rolled_back_version_comes_back_after_a_restart_with_a_broken_one(
+    settings: ModelSettings,
+) -> None:
+    bars = {"m": {2: Bar(by=BarredBy.OPERATOR)}}
+    site = Site(settings, World(bars=bars))
+    site.world.bars["m"] = frozenset({2})
+    site.disk.found_at_ns[2] = site.world.clock.now_ns()
+    site.drop(1, is_broken=True)
+    assert site.world.states() == {1: END, 2: AVAILABLE}
+
+
+def test_last_resort_of_several_selected_versions_loads_beside_those_that_failed() -> None:
+    bars = {"m": {2: Bar(by=BarredBy.OPERATOR)}}
+    site = Site(AVAILABILITY, World(bars=bars))
+    site.world.bars["m"] = frozenset({2})
+    site.disk.selection = All()
+    site.disk.found_at_ns[2] = site.world.clock.now_ns()
+    site.drop(1, is_broken=True)
+    assert site.serving == [2]
+
+
+def test_model_without_rollback_keeps_to_the_newest_version_though_that_failed() -> None:
+    site = Site(AVAILABILITY)
+    site.disk.found_at_ns[1] = site.world.clock.now_ns()
+    site.drop(2, is_broken=True)
+    assert site.world.states() == {2: END}
+    assert not site.world.bars
+
+
+@pytest.mark.parametrize(
+    ("bars", "found", "expected"),
+    [
+        ({2: 1, 3: 1}, {2, 3}, 2),
+        ({2: 2, 3: 1}, {2, 3}, 2),
+        ({2: 1, 3: 2}, {2, 3}, 3),
+        ({2: 1}, {1, 2}, None),
+        ({2: 1}, set(), None),
+        ({}, {1}, None),
+    ],
+)
+def test_last_resort_answered_last_of_what_is_found(
+    bars: dict[int, int], found: set[int], expected: int | None
+) -> None:
+    stream = Stream(
+        bars={
+            version: Bar(by=BarredBy.OPERATOR, since_wall_ns=since * NS_PER_SECOND)
+            for version, since in bars.items()
+        }
+    )
+    assert stream.find_last_resort(found) == expected

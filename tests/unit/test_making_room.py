@@ -1,0 +1,232 @@
+"""Room for a version: which others go for it, when, and when none do."""
+
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from serving.errors import DoesNotFitBeside, ResourceExhausted, StatusCode
+from serving.model_settings import ModelSettings, PolicyName
+from serving.servable import AVAILABLE, END, LOADING, START, UNLOADING
+from tests.unit.fakes import permanent, transient
+from tests.unit.test_manager import RETRY_SECONDS, World
+
+AVAILABILITY = ModelSettings()
+RESOURCE = ModelSettings(aspired_version_policy=PolicyName.RESOURCE)
+AUTO = ModelSettings(aspired_version_policy=PolicyName.AUTO)
+
+JITTER_SECONDS = 60
+# `World` draws a half of it.
+PUT_OFF_SECONDS = JITTER_SECONDS / 2
+
+
+def world_with(settings: ModelSettings, jitter_seconds: float = 0) -> World:
+    world = World(load_jitter_seconds=jitter_seconds)
+    world.manager.set_settings("m", settings)
+    return world
+
+
+def refused(count: int = 100) -> list[Exception]:
+    return [DoesNotFitBeside("2 needs 5 GB beside 5 GB")] * count
+
+
+def pass_time(world: World, round_count: int = 10) -> None:
+    """Until every retry that there may be has been made."""
+    for _ in range(round_count):
+        world.clock.advance(RETRY_SECONDS)
+        world.manager.tick()
+        world.run_all()
+
+
+def room_reason(world: World) -> str:
+    status = world.manager.stream_status("m")
+    assert status is not None
+    return status.room_reason
+
+
+# --- When -----------------------------------------------------------------------------------------
+
+
+def test_unload_that_makes_room_is_put_off_by_the_jitter() -> None:
+    world = world_with(RESOURCE, JITTER_SECONDS)
+    world.settle(1)
+    world.aspire(2)
+    assert world.states() == {1: AVAILABLE, 2: START}
+    assert world.manager.next_due_seconds() == PUT_OFF_SECONDS
+    world.clock.advance(PUT_OFF_SECONDS)
+    world.manager.tick()
+    assert world.states() == {1: UNLOADING, 2: START}
+    world.run_all()
+    assert world.states() == {1: END, 2: AVAILABLE}
+
+
+def test_swap_is_put_off_once_though_it_unloads_and_loads() -> None:
+    world = world_with(AUTO, JITTER_SECONDS)
+    world.settle(1)
+    world.fail(2, *refused(1))
+    with capture_logs() as logs:
+        world.aspire(2)
+        world.clock.advance(PUT_OFF_SECONDS)
+        world.manager.tick()
+        world.run_all()
+    assert world.states() == {1: END, 2: AVAILABLE}
+    assert [log["event"] for log in logs].count("load_put_off") == 1
+
+
+def test_room_for_a_load_that_was_not_put_off_is_made_only_after_the_jitter() -> None:
+    world = world_with(AUTO, JITTER_SECONDS)
+    world.fail(2, transient(), *refused(1))
+    # The first version of a model is not put off; when 2 is tried again, 1 serves.
+    world.settle(1, 2)
+    world.aspire(2)
+    world.clock.advance(RETRY_SECONDS)
+    world.manager.tick()
+    world.run_all()
+    assert world.states() == {1: AVAILABLE, 2: LOADING}
+    world.clock.advance(PUT_OFF_SECONDS)
+    world.manager.tick()
+    world.run_all()
+    assert world.states() == {1: END, 2: AVAILABLE}
+
+
+def test_old_version_goes_at_once_where_an_aspired_one_answers() -> None:
+    world = world_with(RESOURCE, JITTER_SECONDS)
+    world.settle(1)
+    world.settle(1, 2)
+    pass_time(world, 1)
+    assert world.states() == {1: AVAILABLE, 2: AVAILABLE}
+    world.aspire(2, 3)
+    assert world.states() == {1: UNLOADING, 2: AVAILABLE, 3: START}
+
+
+# --- For whom -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [AVAILABILITY, RESOURCE, AUTO])
+def test_version_that_does_not_fit_beside_aspired_ones_fails_for_good(
+    settings: ModelSettings,
+) -> None:
+    world = world_with(settings)
+    world.settle(1)
+    world.fail(2, *refused())
+    world.settle(1, 2)
+    pass_time(world)
+    assert world.states() == {1: AVAILABLE, 2: END}
+    assert (len(world.loading.loads), room_reason(world)) == (4, "")
+    health = world.status(2).health
+    assert health.code is StatusCode.RESOURCE_EXHAUSTED
+    assert "5 GB beside 5 GB; none goes for it: 1 aspired" in health.message
+
+
+@pytest.mark.parametrize("settings", [RESOURCE, AUTO])
+def test_version_for_which_none_could_go_is_tried_again_once_one_can(
+    settings: ModelSettings,
+) -> None:
+    world = world_with(settings)
+    world.settle(1)
+    # As often as it is tried beside 1: by `auto` once more, before 1 goes.
+    world.fail(2, *refused(4 if settings is AUTO else 3))
+    world.settle(1, 2)
+    pass_time(world)
+    world.settle(2)
+    assert world.states() == {1: END, 2: AVAILABLE}
+
+
+def test_version_for_which_none_may_go_by_policy_is_not_tried_for_ever() -> None:
+    world = world_with(AVAILABILITY)
+    world.settle(1)
+    world.fail(2, *refused())
+    world.settle(1, 2)
+    pass_time(world)
+    world.settle(2)
+    pass_time(world)
+    assert world.states() == {1: AVAILABLE, 2: END}
+    assert len(world.loading.loads) == 1 + 3 + 3
+
+
+def test_version_that_fits_nowhere_is_not_tried_again_when_room_could_be_made() -> None:
+    world = world_with(AUTO)
+    world.settle(1)
+    world.fail(2, *[ResourceExhausted("2 needs 50 GB of 5")] * 100)
+    world.settle(1, 2)
+    pass_time(world)
+    world.settle(2)
+    pass_time(world)
+    assert world.states() == {1: AVAILABLE, 2: END}
+    assert len(world.loading.loads) == 1 + 3
+
+
+def test_label_on_the_old_version_keeps_it_and_the_one_beside_it() -> None:
+    world = world_with(AUTO)
+    world.settle(1)
+    world.router.set_labels("m", {"old": 1})
+    world.settle(2)
+    world.fail(3, *refused(1))
+    world.aspire(3)
+    world.run_loads()
+    assert room_reason(world) == ""
+    assert world.states() == {1: AVAILABLE, 2: AVAILABLE, 3: LOADING}
+
+
+# --- And then -------------------------------------------------------------------------------------
+
+
+def test_load_refused_beside_a_version_that_leaves_is_retried_when_that_is_gone() -> None:
+    world = world_with(replace(AVAILABILITY, keep_previous_seconds=300))
+    world.settle(1)
+    world.settle(2)
+    world.servable(1).handle_count = 1
+    world.fail(3, *refused(1))
+    world.aspire(3)
+    world.run_loads()
+    assert world.states() == {1: UNLOADING, 2: AVAILABLE, 3: LOADING}
+    assert world.manager.next_due_seconds() == RETRY_SECONDS
+    world.servable(1).handle_count = 0
+    # No time passes: it does not wait for its retry.
+    world.run_all()
+    assert world.states()[3] is AVAILABLE
+
+
+def test_load_that_failed_for_another_reason_waits_though_memory_is_freed() -> None:
+    world = world_with(AVAILABILITY)
+    world.settle(1)
+    world.fail(3, transient())
+    world.settle(1, 2, 3)
+    world.settle(2, 3)
+    assert world.states() == {1: END, 2: AVAILABLE, 3: LOADING}
+
+
+def test_previous_version_goes_only_for_one_that_wants_to_load() -> None:
+    world = world_with(replace(AVAILABILITY, keep_previous_seconds=300))
+    world.settle(1)
+    world.settle(2)
+    world.aspire(2)
+    assert world.states() == {1: AVAILABLE, 2: AVAILABLE}
+    world.aspire(2, 3)
+    assert world.states() == {1: UNLOADING, 2: AVAILABLE, 3: LOADING}
+
+
+def test_retry_under_the_resource_policy_waits_until_a_withdrawn_version_is_gone() -> None:
+    world = world_with(RESOURCE)
+    world.settle(1)
+    world.fail(2, transient())
+    world.settle(1, 2)
+    assert world.states() == {1: AVAILABLE, 2: LOADING}
+    world.clock.advance(RETRY_SECONDS)
+    world.servable(1).handle_count = 1
+    world.aspire(2)
+    assert world.states() == {1: UNLOADING, 2: LOADING}
+    assert not world.loaders.tasks
+    # Nothing is due until the unload says that it is over.
+    assert world.manager.next_due_seconds() is None
+    world.servable(1).handle_count = 0
+    world.run_all()
+    assert world.states() == {1: END, 2: AVAILABLE}
+
+
+def test_permanent_failure_after_room_was_made_takes_the_old_version_back() -> None:
+    world = world_with(AUTO)
+    world.settle(1)
+    world.fail(2, *refused(1), permanent())
+    world.settle(2)
+    assert (world.bars["m"], room_reason(world)) == (frozenset({2}), "")
