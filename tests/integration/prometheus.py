@@ -44,6 +44,23 @@ class Prometheus:
             for result in found["data"]["result"]
         ]
 
+    def query_range(self, expression: str, *, seconds: float) -> list[Mapping[str, str]]:
+        """The labels of each series that the expression has had in the last seconds."""
+        now_seconds = self.value("vector(time())")
+        parameters = {
+            "query": expression,
+            "start": f"{now_seconds - seconds:.3f}",
+            "end": f"{now_seconds:.3f}",
+            "step": "1s",
+        }
+        found = self._get("/api/v1/query_range", parameters)
+        return [result["metric"] for result in found["data"]["result"]]
+
+    def rules(self) -> list[Mapping[str, Any]]:
+        """All rules as Prometheus last evaluated them."""
+        groups = self._get("/api/v1/rules", {})["data"]["groups"]
+        return [rule for group in groups for rule in group["rules"]]
+
     def value(self, expression: str) -> float:
         """The one value that the expression has."""
         samples = self.query(expression)

@@ -1,0 +1,250 @@
+"""Every expression of dashboards, rules and alerts, asked of a real Prometheus that scrapes a real server.
+
+The server has been through a load, a swap and a version that could not be loaded, under requests of
+which some failed. Grafana itself is in neither Debian nor PyPI: its part, putting values in the place of
+variables, is done here.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+
+from serving import ModelServer
+from serving.client import Client
+from serving.monitoring.metrics_routes import PATHS
+from serving.servable import AVAILABLE, END
+from tests.integration.clients import (
+    SteadyClients,
+    array,
+    caller_to,
+    is_right,
+    predict_request,
+    refusal,
+    wait_for_states,
+    wait_until,
+)
+from tests.integration.conftest import REPOSITORY, StartServer
+from tests.integration.exports import SMALL_SHARD, ScaleModel, flip_a_byte
+from tests.integration.prometheus import Prometheus, running_prometheus
+
+DEPLOY = Path(REPOSITORY) / "deploy"
+RULE_FILES = [DEPLOY / "prometheus" / f"{name}_rules.yml" for name in ("recording", "alert")]
+X = np.array([1.0, 2.5], np.float32)
+
+# A p999 is of so many requests at least (recording_rules.yml), before a swap and during it.
+REQUEST_COUNT = 1_000
+
+# A swap is over when its effect is: 10 s after the last of it, on a busy machine some more.
+SWAP_SECONDS = 60
+
+EMPTY_WHEN_HEALTHY = {
+    'code=~"UNKNOWN|DEADLINE_EXCEEDED': "no request has failed by the server's fault",
+}
+"""What rules read and the scenario has no series of: a part of the selector's text, and why."""
+
+FIRING = {"MillpondLoadFailed"}
+"""Alerts that the scenario raises."""
+
+MAY_FIRE = {"MillpondGateNotPassed", "MillpondSwapHurtTail"}
+"""Alerts that are up to the machine that the test runs on."""
+
+
+class Case(NamedTuple):
+    """One expression as it stands in a file, and where."""
+
+    place: str
+    expr: str
+
+
+def dashboards() -> Iterator[tuple[str, Any]]:
+    """By name."""
+    for path in sorted((DEPLOY / "grafana").glob("*.json")):
+        yield path.stem, json.loads(path.read_text())
+
+
+def dashboard_cases() -> list[Case]:
+    """Every target and annotation."""
+    return [
+        *(
+            Case(f"{name}: {panel['title']} {target['refId']}", target["expr"])
+            for name, dashboard in dashboards()
+            for panel in dashboard["panels"]
+            for target in panel.get("targets", ())
+        ),
+        *(
+            Case(f"{name}: {annotation['name']}", annotation["expr"])
+            for name, dashboard in dashboards()
+            for annotation in dashboard["annotations"]["list"]
+        ),
+    ]
+
+
+def variable_cases() -> list[Case]:
+    """The series that each variable's values are of."""
+    return [
+        Case(f"{name}: ${variable['name']}", found)
+        for name, dashboard in dashboards()
+        for variable in dashboard["templating"]["list"]
+        if variable["type"] == "query"
+        for found in re.findall(r"^label_values\((.*), \w+\)$", variable["definition"])
+    ]
+
+
+ALL = {"instance": ".*", "model": ".*", "version": ".*"}
+
+
+def filled_in(expr: str, variables: dict[str, str]) -> str:
+    """As Grafana fills it in: variables by name, its own intervals for a range of an hour."""
+    intervals = {"__rate_interval": "1m", "__interval": "15s", "__range": "1h"}
+    for name, value in {**intervals, **variables}.items():
+        expr = expr.replace(f"${name}", value)
+    assert "$" not in expr, expr
+    return expr
+
+
+def selectors_of(expr: str) -> list[str]:
+    """The series that an expression reads."""
+    names = r"(?:serving|process|up|model|slo|guard|instance_model|instance_version)"
+    return re.findall(rf"\b({names}(?:[_:][a-z0-9_:]+)?\b(?:\{{[^}}]*\}})?)(?!\()", _bare(expr))
+
+
+def _bare(expr: str) -> str:
+    """Without the label lists of `by (...)` and `on (...)`, which hold names too."""
+    return re.sub(r"\b(?:by|on|ignoring|without) \([^)]*\)", "", expr)
+
+
+def is_empty_when_healthy(selector: str) -> bool:
+    return any(part in selector for part in EMPTY_WHEN_HEALTHY)
+
+
+# --- The scenario -----------------------------------------------------------------------------------------
+
+
+def _fault(response: Any) -> str:
+    version = response.model_spec.version.value
+    answer = array(response.outputs["y"])
+    return "" if is_right(answer, ScaleModel.answer(version, X)) else f"wrong: {response}"
+
+
+def _fail_a_request(target: str) -> None:
+    wrong = predict_request("scale", {"x": np.array([[1, 2]], np.float32)})
+    with caller_to(target) as caller:
+        assert refusal(lambda: caller.predict(wrong))[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def _live_through(
+    server: ModelServer, prometheus: Prometheus, scale_model: ScaleModel, base_path: Path
+) -> None:
+    """Requests, a swap under them, a version that is broken, and the time until all of it is known."""
+    clients = SteadyClients(server.target, predict_request("scale", {"x": X}), _fault, count=2)
+    with clients.running(), Client(server.target) as client:
+        _fail_a_request(server.target)
+        clients.wait_for_answers_of(1, REQUEST_COUNT)
+        scale_model.write(base_path, 2)
+        wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
+        clients.wait_for_answers_of(2, REQUEST_COUNT)
+        prometheus.wait_for('serving_swap_requests{part="after"}', len, SWAP_SECONDS)
+        scale_model.write(
+            base_path, 3, prepare=lambda directory: flip_a_byte(directory / SMALL_SHARD, 0)
+        )
+        wait_for_states(client, "scale", {2: AVAILABLE, 3: END})
+        _fail_a_request(server.target)
+        failed = 'increase(serving_swaps_total{result="load_failed"}[1m]) > 0'
+        prometheus.wait_for(failed, len)
+        after = 'serving_swap_latency_seconds{part="after",quantile="0.999"}'
+        prometheus.wait_for(after, len, SWAP_SECONDS)
+
+
+@pytest.fixture(scope="module")
+def prometheus(
+    start_module_server: StartServer,
+    scale_model: ScaleModel,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Prometheus]:
+    """After the scenario."""
+    directory = tmp_path_factory.mktemp("prometheus")
+    base_path = directory / "base"
+    base_path.mkdir()
+    scale_model.write(base_path, 1)
+    server = start_module_server(
+        model_name="scale", base_path=base_path, model_memory_limit_bytes=2_000_000_000
+    )
+    wait_until(lambda: httpx.get(f"{server.url}/readyz").status_code == 200, "ready")
+    metrics_url = f"{server.url}{PATHS[0]}"
+    with running_prometheus(directory, metrics_url, rule_files=RULE_FILES) as running:
+        running.wait_for('serving_model_ready{model="scale"} == 1', len)
+        _live_through(server, running, scale_model, base_path)
+        yield running
+
+
+# --- Dashboards -------------------------------------------------------------------------------------------
+
+
+def test_every_panel_has_something_to_show(prometheus: Prometheus):
+    series_of = {
+        case: prometheus.query_range(filled_in(case.expr, ALL), seconds=60)
+        for case in dashboard_cases()
+    }
+    empty = [case for case, series in series_of.items() if not series]
+    assert empty == []
+
+
+def test_every_panel_shows_one_model_and_version_that_are_chosen(prometheus: Prometheus):
+    instance = prometheus.query("serving_build_info")[0].labels["instance"]
+    # Grafana escapes a value for the regular expression, and that for PromQL's string.
+    escaped = re.escape(instance).replace("\\", "\\\\")
+    chosen = {"instance": escaped, "model": "scale", "version": "(1|2)"}
+    for case in dashboard_cases():
+        series = prometheus.query_range(filled_in(case.expr, chosen), seconds=60)
+        assert series, case
+        assert {labels.get("model", "scale") for labels in series} <= {"scale"}, case
+        if "build" not in case.expr:
+            assert {labels.get("version", "2") for labels in series} <= {"1", "2"}, case
+
+
+def test_no_panel_shows_what_is_not_chosen(prometheus: Prometheus):
+    none = {"instance": "no such", "model": "no such", "version": "no such"}
+    for case in dashboard_cases():
+        samples = prometheus.query(filled_in(case.expr, none))
+        assert [sample for sample in samples if sample.value] == [], case
+
+
+def test_every_variable_has_values(prometheus: Prometheus):
+    for case in variable_cases():
+        assert prometheus.query(filled_in(case.expr, ALL)) != [], case
+
+
+# --- Rules ------------------------------------------------------------------------------------------------
+
+
+def test_every_rule_is_evaluated_without_error(prometheus: Prometheus):
+    rules = prometheus.rules()
+    assert {rule["health"] for rule in rules} == {"ok"}, rules
+    assert len(rules) > 20
+
+
+def test_every_recording_rule_has_recorded(prometheus: Prometheus):
+    names = [rule["name"] for rule in prometheus.rules() if rule["type"] == "recording"]
+    assert [name for name in names if not prometheus.query_range(name, seconds=60)] == []
+
+
+def test_every_rule_reads_series_that_there_are(prometheus: Prometheus):
+    for rule in prometheus.rules():
+        selectors = selectors_of(rule["query"])
+        assert selectors or rule["query"].startswith("vector("), rule
+        for selector in selectors:
+            has_series = bool(prometheus.query_range(selector, seconds=60))
+            assert has_series != is_empty_when_healthy(selector), (rule["name"], selector)
+
+
+def test_only_the_alert_of_the_failed_load_fires(prometheus: Prometheus):
+    prometheus.wait_for('ALERTS{alertname="MillpondLoadFailed",alertstate="firing"}', len)
+    firing = {item.labels["alertname"] for item in prometheus.query('ALERTS{alertstate="firing"}')}
+    assert firing - MAY_FIRE == FIRING
