@@ -100,6 +100,8 @@ class ServerConfig:
     self_warmup_requests: int = 64  # 0: off
     warmup_capture_directory: str = ""  # "": off
     state_directory: str = ""  # "": what was rolled back is forgotten at the end
+    otlp_endpoint: str = ""  # "": no spans are exported
+    slow_request_log_seconds: float = 0.0  # 0: none is
     saved_model_tags: tuple[str, ...] = ("serve",)
     # Above the deadline that clients usually set, below the time that orchestrators wait to kill.
     drain_seconds: float = 20.0
@@ -108,6 +110,11 @@ class ServerConfig:
     def has_arenas(self) -> bool:
         """Whether versions lie in arenas of their own."""
         return self.arena and not self.is_stock
+
+    @property
+    def is_tracing(self) -> bool:
+        """Whether requests are asked for the trace that they are a part of."""
+        return bool(self.otlp_endpoint) or self.slow_request_log_seconds > 0
 
     @property
     def is_stock(self) -> bool:
@@ -206,6 +213,8 @@ def server_config(flags: Mapping[str, Any]) -> ServerConfig:
         self_warmup_requests=_self_warmup_requests(flags),
         warmup_capture_directory=flags["warmup_capture_directory"],
         state_directory=flags["state_directory"],
+        otlp_endpoint=flags["otlp_endpoint"],
+        slow_request_log_seconds=flags["slow_request_log_seconds"],
         saved_model_tags=flags["saved_model_tags"],
         drain_seconds=flags["drain_seconds"],
     )

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from serving.arenas import SlabPool
 from serving.loader import SavedModelPlane
 from serving.monitoring.request_statistics import RequestStatistics
+from serving.monitoring.tracing import SpanBuffer
 from serving.rare_calls import RareCall
 from serving.restore_pace import LatencyWindow
 from serving.servable import RequestReservoir, ServingMap
@@ -56,6 +57,8 @@ class DataPlane(SavedModelPlane, Protocol):
     def RequestReservoir(self) -> Callable[..., RequestReservoir]: ...  # noqa: N802
     @property
     def RequestStatistics(self) -> Callable[[], SampledRequestStatistics]: ...  # noqa: N802
+    @property
+    def SpanBuffer(self) -> Callable[..., SpanBuffer]: ...  # noqa: N802
     @property
     def LatencyWindow(self) -> Callable[[Any], LatencyWindow]: ...  # noqa: N802
     def build_info(self) -> Mapping[str, str]: ...

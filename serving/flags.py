@@ -6,6 +6,7 @@ moved over from `tensorflow_model_server` either means here what it meant there,
 
 import difflib
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -204,6 +205,13 @@ def local_path(text: str) -> str:
     if "://" in text:
         raise ValueError("must be a local path; mount remote storage and name the mount point")
     return os.path.abspath(text)
+
+
+def http_url(text: str) -> str:
+    """The URL of an HTTP server, with or without a path."""
+    if text and not re.fullmatch(r"https?://[^/?#\s]+[^?#\s]*", text):
+        raise ValueError("must be a URL like http://collector:4318")
+    return text
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -571,6 +579,23 @@ _MILLPOND_FLAGS: tuple[Flag, ...] = (
         seconds_not_negative(DRAIN_SECONDS_MAX),
         ServerConfig.drain_seconds,
         "seconds that running requests have to finish after SIGTERM",
+    ),
+    Flag(
+        "otlp_endpoint",
+        http_url,
+        ServerConfig.otlp_endpoint,
+        "base URL of an OpenTelemetry collector, which gets spans of the swaps and of the requests "
+        "that their clients sample, by OTLP over HTTP; needs pip install 'millpond[otel]'; without "
+        "it nothing is traced, whatever the environment says",
+        "URL",
+    ),
+    Flag(
+        "slow_request_log_seconds",
+        seconds_not_negative(WAIT_SECONDS_MAX),
+        ServerConfig.slow_request_log_seconds,
+        "a log line for each sampled request that takes so long, and for each that fails with "
+        "INTERNAL, UNKNOWN or DATA_LOSS, with its trace's id; 0: none is slow, and failed ones have a "
+        "line only with --otlp_endpoint",
     ),
     Flag(
         "log_format",

@@ -7,7 +7,9 @@ from typing import Protocol
 
 import structlog
 
-from serving.errors import InternalError, MillpondError, Unimplemented
+from serving.clock import Clock
+from serving.errors import InternalError, MillpondError, StatusCode, Unimplemented
+from serving.trace_context import CallTrace, TraceContext, traced
 
 Handler = Callable[[bytes], bytes]
 """Serialized request to serialized response; raises MillpondError."""
@@ -35,12 +37,25 @@ class RareCall(Protocol):
     def request(self) -> bytes: ...
     @property
     def remaining_seconds(self) -> float | None: ...
+    @property
+    def trace_context(self) -> TraceContext | None: ...
     def reply(self, response: bytes) -> None: ...
     def fail(self, code: int, message: str) -> None: ...
 
 
 TakeRareCall = Callable[[float], RareCall | None]
 """`GrpcServer.take_rare_call`: the next call, None at the timeout (seconds) or after shutdown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnsweredCall:
+    """A call of a trace, from when it was taken. Instants are monotonic; `method` is the full name."""
+
+    trace: CallTrace
+    method: str
+    code: StatusCode
+    taken_ns: int
+    ended_ns: int
 
 
 @dataclass(frozen=True)
@@ -71,14 +86,24 @@ class RareCallThreads:
     """Threads `rare-call-N` that take calls and answer them by `handlers` (full method name).
 
     Two, so that one call that waits does not keep a status from being told. Stop them after the
-    gRPC server: until then they answer the calls that are still running.
+    gRPC server: until then they answer the calls that are still running. What is logged of a call
+    has its trace's ids.
     """
 
     def __init__(
-        self, take: TakeRareCall, handlers: Mapping[str, Handler], *, thread_count: int = 2
+        self,
+        take: TakeRareCall,
+        handlers: Mapping[str, Handler],
+        *,
+        thread_count: int = 2,
+        on_answered: Callable[[AnsweredCall], None] = lambda call: None,
+        clock: Clock,
     ) -> None:
+        """`on_answered` hears of each call that is part of a trace, on a thread of this."""
         self._take = take
         self._handlers = handlers
+        self._on_answered = on_answered
+        self._clock = clock
         self._is_stopping = False
         self._threads = [
             threading.Thread(target=self._run, name=f"rare-call-{index}", daemon=True)
@@ -106,23 +131,40 @@ class RareCallThreads:
 
     def _answer_guarded(self, call: RareCall) -> None:
         try:
-            answer(call, self._handlers)
+            self._answer_in_trace(call)
         except Exception:  # noqa: BLE001 (the call is broken; the next one is innocent)
             _log.exception("rare_call_lost", method=call.method)
 
+    def _answer_in_trace(self, call: RareCall) -> None:
+        taken_ns = self._clock.now_ns()
+        with traced(call.trace_context) as trace:
+            code = answer(call, self._handlers)
+        if trace is not None:
+            self._on_answered(
+                AnsweredCall(
+                    trace=trace,
+                    method=call.method,
+                    code=code,
+                    taken_ns=taken_ns,
+                    ended_ns=self._clock.now_ns(),
+                )
+            )
 
-def answer(call: RareCall, handlers: Mapping[str, Handler]) -> None:
-    """Answers one call. An error that is no MillpondError is ours: INTERNAL, and logged."""
+
+def answer(call: RareCall, handlers: Mapping[str, Handler]) -> StatusCode:
+    """Answers one call, and says how. An error that is no MillpondError is ours: INTERNAL, and logged."""
     try:
         response = _handle(_handler(call.method, handlers), call)
     except MillpondError as error:
         call.fail(int(error.code), error.message)
+        return error.code
     except Exception as error:  # noqa: BLE001 (the caller must get an answer)
         _log.exception("rare_call_failed", method=call.method)
         bug = InternalError(f"{type(error).__name__} in {call.method}; see the server's log")
         call.fail(int(bug.code), bug.message)
-    else:
-        call.reply(response)
+        return bug.code
+    call.reply(response)
+    return StatusCode.OK
 
 
 def _handle(handler: Handler, call: RareCall) -> bytes:

@@ -51,6 +51,9 @@ BARS_TIMEOUT_SECONDS = 2.0
 CAPTURE_TIMEOUT_SECONDS = 2.0
 """How long a stop waits for the recent requests to be written: megabytes, or a dead disk."""
 
+TRACING_TIMEOUT_SECONDS = 2.0
+"""How long a stop waits for the last spans to go out: one POST, or a collector that is gone."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -76,8 +79,7 @@ class Server:
         clock = clock or SystemClock()
         self._config = config
         self._plane = plane
-        self._on_listening = on_listening
-        self._on_ready = on_ready
+        self._on_listening, self._on_ready = on_listening, on_ready
         self._is_ready = False
         self._readiness = threading.Lock()
         self._stop_requests: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -103,6 +105,7 @@ class Server:
         reservoirs = parts.make_reservoirs(config, plane)
         self._capture = parts.make_capture(config, reservoirs, enter_background, clock)
         self._request_statistics = plane.RequestStatistics()
+        self._tracing = parts.make_tracing(config, plane, clock)
         load_settings = parts.load_settings(
             *(config, arenas, self._pace, self._incumbent, self._request_statistics, clock)
         )
@@ -110,7 +113,8 @@ class Server:
         router = Router(serving_map)
         self._bar_keeper = parts.make_bar_keeper(config, clock)
         self._swaps = parts.make_swap_timeline(
-            *(self._request_statistics, self._monitor, router, self._slab_pool, clock)
+            *(self._request_statistics, self._monitor, router, self._slab_pool, clock),
+            on_over=self._tracing.add_swap,
         )
         self._manager = parts.make_manager(
             *(config, executor, serving_map, loaders.make, arenas, self._monitor, clock),
@@ -140,10 +144,13 @@ class Server:
             *(reservoirs, self._watcher),
         )
         self._grpc = parts.make_grpc_server(
-            config, plane, serving_map, list(handlers), self._request_statistics
+            *(config, plane, serving_map, list(handlers), self._request_statistics),
+            self._tracing.requests,
         )
         self._cores = parts.make_request_cores(config, self._grpc)
-        self._rare_calls = RareCallThreads(self._grpc.take_rare_call, handlers)
+        self._rare_calls = RareCallThreads(
+            self._grpc.take_rare_call, handlers, on_answered=self._tracing.add_call, clock=clock
+        )
         self._health = HealthReporter(
             [model.name for model in config.models],
             self._monitor.statuses,
@@ -168,6 +175,7 @@ class Server:
             swaps=self._swaps.records,
             health=self._health.view,
             model_memory_limit_bytes=self._config.model_memory_limit_bytes,
+            spans_dropped=self._tracing.dropped_counts,
             clock=clock,
         )
         return [
@@ -241,6 +249,7 @@ class Server:
             self._capture.start()
         self._bar_keeper.start()
         self._swaps.start()
+        self._tracing.start()
         self._manager.start()
         if self._watcher is not None:
             self._watcher.start()
@@ -277,6 +286,8 @@ class Server:
             is_over.append(self._capture.stop(CAPTURE_TIMEOUT_SECONDS))
         is_over.append(self._http.join())
         self._swaps.stop()
+        if not self._tracing.stop(TRACING_TIMEOUT_SECONDS):
+            _log.warning("spans_left_behind", timeout_seconds=TRACING_TIMEOUT_SECONDS)
         self._pace.stop()
         self._request_statistics.stop()
         if self._patience is not None:

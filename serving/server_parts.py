@@ -37,9 +37,19 @@ from serving.manager import AspiredVersionsManager
 from serving.memory_fit import available_bytes
 from serving.model_service import GET_MODEL_STATUS, ModelService
 from serving.monitoring.metric_sources import MetricSources
+from serving.monitoring.otlp import OtlpExporter
 from serving.monitoring.page_data import PageData, page_sources
 from serving.monitoring.request_statistics import RequestStatistics
+from serving.monitoring.swap_record import SwapRecord
 from serving.monitoring.swap_timeline import SwapTimeline
+from serving.monitoring.tracing import (
+    BUFFERED_REQUESTS_MAX,
+    REQUESTS_PER_SECOND_MAX,
+    NoExporter,
+    NoTracing,
+    SpanBuffer,
+    Tracing,
+)
 from serving.rare_calls import Handler
 from serving.request_cores import RequestCores
 from serving.reservoirs import Reservoirs
@@ -358,6 +368,8 @@ def make_swap_timeline(
     router: Router,
     slab_pool: SlabPool | None,
     clock: Clock,
+    *,
+    on_over: Callable[[SwapRecord], None],
 ) -> SwapTimeline:
     def is_slab_due() -> bool:
         return slab_pool is not None and slab_pool.statistics().surplus_resident_bytes > 0
@@ -370,7 +382,25 @@ def make_swap_timeline(
         clock=clock,
     )
     monitor.add_listener(swaps.on_status)
+    swaps.add_listener(on_over)
     return swaps
+
+
+def make_tracing(config: ServerConfig, plane: DataPlane, clock: Clock) -> Tracing | NoTracing:
+    """Raises InvalidConfig where OpenTelemetry is wanted and not installed."""
+    if not config.is_tracing:
+        return NoTracing()
+    exporter = (
+        OtlpExporter(config.otlp_endpoint, version=plane.build_info()["millpond"])
+        if config.otlp_endpoint
+        else NoExporter()
+    )
+    return Tracing(
+        plane.SpanBuffer(capacity=BUFFERED_REQUESTS_MAX, per_second_max=REQUESTS_PER_SECOND_MAX),
+        exporter,
+        slow_seconds=config.slow_request_log_seconds,
+        clock=clock,
+    )
 
 
 def make_page_data(metrics: MetricSources, swaps: SwapTimeline, clock: Clock) -> PageData:
@@ -416,6 +446,7 @@ def make_grpc_server(
     serving_map: ServingMap,
     rare_methods: Sequence[str],
     request_statistics: RequestStatistics,
+    spans: SpanBuffer | None,
 ) -> GrpcServer:
     with statuses_as_errors(plane.StatusError):
         return plane.GrpcServer(
@@ -426,4 +457,5 @@ def make_grpc_server(
             channel_arguments=config.grpc_channel_arguments,
             rare_methods=rare_methods,
             request_statistics=request_statistics,
+            spans=spans,
         )

@@ -267,6 +267,14 @@ CONFIG_REFUSED = MetricFamily(
     kind="gauge",
     help="1 while the server goes on with an earlier configuration because a file of it is refused.",
 )
+SPANS_DROPPED = MetricFamily(
+    name="serving_spans_dropped_total",
+    kind="counter",
+    labels=("reason",),
+    help="Spans of traces that were lost: over_rate (more than 200 sampled requests in a second), full (they came "
+    "faster than they went), export (the collector did not take them). Of the first two a request counts as one. "
+    "No series where nothing is traced.",
+)
 BUILD = MetricFamily(
     name="serving_build_info",
     kind="info",
@@ -360,7 +368,7 @@ FAMILIES: tuple[MetricFamily, ...] = (
     *(SLAB_SPARE_RESIDENT_BYTES, SLAB_SURPLUS_BYTES, SLAB_QUARANTINED_BYTES),
     *(REQUEST_MEMORY_IN_USE, REQUEST_MEMORY_PEAK, REQUEST_MEMORY_ALLOCATIONS),
     *(MEMORY_AVAILABLE, MODEL_MEMORY_LIMIT),
-    *(PAGE_FAULTS, CONFIG_CHANGES, CONFIG_REFUSED, BUILD, *PROCESS_FAMILIES),
+    *(PAGE_FAULTS, CONFIG_CHANGES, CONFIG_REFUSED, SPANS_DROPPED, BUILD, *PROCESS_FAMILIES),
     *TENSORFLOW_SERVING_FAMILIES,
 )
 

@@ -40,7 +40,7 @@ class MetricSources:
     `slab_pool` None: there is none. `reservoirs`: by model. `default_version` is who answers a request
     that names none, a canary aside. `base_path`: of a configured model. `swaps`: the newest first.
     `models_ready`: of each configured model. `memory_available_bytes`: UNLIMITED_BYTES where nothing says;
-    `model_memory_limit_bytes` 0: none.
+    `model_memory_limit_bytes` 0: none. `spans_dropped`: by reason; empty where nothing is traced.
     """
 
     requests: RequestStatistics
@@ -60,5 +60,6 @@ class MetricSources:
     models_ready: Callable[[], Mapping[str, bool]] = dict
     memory_available_bytes: Callable[[], int] = available_bytes
     model_memory_limit_bytes: int = 0
+    spans_dropped: Callable[[], Mapping[str, int]] = dict
     build_info: Mapping[str, str] = field(default_factory=dict)
     clock: Clock

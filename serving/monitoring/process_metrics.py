@@ -45,6 +45,7 @@ def process_metrics(sources: MetricSources) -> Iterator[Metric]:
     yield _page_faults(sources.page_faults())
     yield _single(families.CONFIG_CHANGES, sources.config_change_count())
     yield _single(families.CONFIG_REFUSED, int(sources.is_config_refused()))
+    yield _spans_dropped(sources.spans_dropped())
     yield _build(sources.build_info)
 
 
@@ -69,6 +70,13 @@ def _page_faults(faults: PageFaults) -> Metric:
     samples = Samples(families.PAGE_FAULTS)
     samples.add(("minor",), faults.ru_minflt)
     samples.add(("major",), faults.ru_majflt)
+    return samples.metric
+
+
+def _spans_dropped(counts: Mapping[str, int]) -> Metric:
+    samples = Samples(families.SPANS_DROPPED)
+    for reason, count in counts.items():
+        samples.add((reason,), count)
     return samples.metric
 
 

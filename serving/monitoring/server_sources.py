@@ -33,11 +33,12 @@ def server_sources(
     swaps: Callable[[], Sequence[SwapRecord]],
     health: Callable[[], HealthView],
     model_memory_limit_bytes: int,
+    spans_dropped: Callable[[], Mapping[str, int]] = dict,
     clock: Clock,
 ) -> MetricSources:
     """`servable` is the manager's, `swap_counts` the swap timeline's `counts`, `base_path` that of the served
     models. `slab_pool` None: versions have no arenas. `swaps` is the swap timeline's `records`, `health` the
-    health reporter's `view`.
+    health reporter's `view`, `spans_dropped` the tracing's `dropped_counts`.
     """
     return MetricSources(
         requests=requests,
@@ -56,6 +57,7 @@ def server_sources(
         swaps=swaps,
         models_ready=partial(_models_ready, health),
         model_memory_limit_bytes=model_memory_limit_bytes,
+        spans_dropped=spans_dropped,
         build_info=plane.build_info(),
         clock=clock,
     )

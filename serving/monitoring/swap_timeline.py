@@ -105,12 +105,19 @@ class SwapTimeline:
         self._counts: Counter[tuple[str, str]] = Counter()
         # Of those that are over, what is still to be logged.
         self._untold: list[SwapRecord] = []
+        self._listeners: list[Callable[[SwapRecord], None]] = []
         # When the effect of a model's last swap was over.
         self._last_end_ns: dict[str, int] = {}
         # One key, "open", as long as any swap is.
         self._watch: Watch[str, None] = Watch(
             "swap-timeline", lambda _: self.look(), period_seconds=PERIOD_SECONDS, clock=clock
         )
+
+    def add_listener(self, listener: Callable[[SwapRecord], None]) -> None:
+        """`listener` hears of each swap that is over, on the control thread or this one's. Before `start`;
+        it waits for nothing.
+        """
+        self._listeners.append(listener)
 
     def start(self) -> None:
         """Starts the thread that ends records."""
@@ -264,6 +271,8 @@ class SwapTimeline:
             untold, self._untold = self._untold, []
         for record in untold:
             _log.info("swap", **log_fields(record))
+            for listener in self._listeners:
+                listener(record)
 
     # --- Under the lock ---------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from serving.monitoring.request_statistics import (
     LatencyFigures,
     MethodStatistics,
 )
+from serving.monitoring.spans import RequestSpan
 from serving.rare_calls import RareCall
 from serving.servable import GateVerdict, LoadStage, Routing, ServableId
 
@@ -314,15 +315,42 @@ class StatusError(Exception):
     """As `_native.StatusError`: args are a code and a message."""
 
 
+@dataclass(frozen=True)
+class FakeTraceContext:
+    """`_native.TraceContext`."""
+
+    trace_id: str = "4bf92f3577b34da6a3ce929d0e0e4736"
+    parent_id: str = "00f067aa0ba902b7"
+    is_sampled: bool = True
+    state: str = ""
+
+
+class FakeSpanBuffer:
+    """`_native.SpanBuffer`: gives out what a test has put in."""
+
+    def __init__(self, *, capacity: int = 0, per_second_max: int = 0) -> None:
+        self.limits = (capacity, per_second_max)
+        self.requests: deque[RequestSpan] = deque()
+        self.dropped_counts: dict[str, int] = {"full": 0, "over_rate": 0}
+
+    def take(self, count_max: int) -> list[RequestSpan]:
+        return [self.requests.popleft() for _ in range(min(count_max, len(self.requests)))]
+
+
 class FakeRareCall:
     """One call and the answer that it got."""
 
     def __init__(
-        self, method: str, request: bytes = b"", remaining_seconds: float | None = None
+        self,
+        method: str,
+        request: bytes = b"",
+        remaining_seconds: float | None = None,
+        trace_context: "FakeTraceContext | None" = None,
     ) -> None:
         self.method = method
         self.request = request
         self.remaining_seconds = remaining_seconds
+        self.trace_context = trace_context
         self.answers: list[bytes | tuple[int, str]] = []
         self.is_answered = threading.Event()
 
@@ -481,6 +509,9 @@ class FakePlane:
     def RequestStatistics(self) -> "FakeSampledStatistics":  # noqa: N802
         return self.request_statistics
 
+    def SpanBuffer(self, *, capacity: int, per_second_max: int) -> FakeSpanBuffer:  # noqa: N802
+        return FakeSpanBuffer(capacity=capacity, per_second_max=per_second_max)
+
     def LatencyWindow(self, serving_map: FakeServingMap) -> "FakeLatencyWindow":  # noqa: N802
         assert serving_map is self.serving_map
         return FakeLatencyWindow()
@@ -511,6 +542,7 @@ class FakePlane:
         channel_arguments: Mapping[str, int | str],
         rare_methods: Sequence[str],
         request_statistics: "FakeSampledStatistics",
+        spans: FakeSpanBuffer | None,
     ) -> FakeGrpcServer:
         del serving_map
         assert request_statistics is self.request_statistics
@@ -520,6 +552,7 @@ class FakePlane:
             "max_message_bytes": max_message_bytes,
             "channel_arguments": dict(channel_arguments),
             "rare_methods": list(rare_methods),
+            "spans": spans,
         }
         return self.grpc
 

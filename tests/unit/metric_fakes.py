@@ -187,6 +187,7 @@ def fake_sources(
         base_path=lambda name: f"/models/{name}",
         config_change_count=lambda: 4,
         is_config_refused=lambda: False,
+        spans_dropped=lambda: {"over_rate": 3, "full": 0, "export": 2},
         build_info=BUILD_INFO,
         clock=clock or FakeClock(),
     )

@@ -36,6 +36,7 @@ def test_server_config_carries_every_flag():
                 "--warmup_capture_directory=/captured",
                 *("--rest_api_port=8600", "--rest_api_num_threads=11"),
                 *("--rest_api_timeout_in_ms=12", "--rest_api_enable_cors_support"),
+                *("--otlp_endpoint=http://c:4318", "--slow_request_log_seconds=0.25"),
             ]
         )
     )
@@ -56,6 +57,7 @@ def test_server_config_carries_every_flag():
     assert (config.drain_seconds, config.load_jitter_seconds) == (0.5, 1.5)
     assert config.model_config_file_poll_wait_seconds == 9
     assert not config.servable_versions_always_present
+    assert (config.otlp_endpoint, config.slow_request_log_seconds) == ("http://c:4318", 0.25)
 
 
 def test_server_config_of_file_reads_its_models(path: Path):
@@ -134,3 +136,12 @@ def test_server_config_capture_directory_without_requests_is_refused():
     flags = ["--model_base_path=/m", "--self_warmup_requests=0", "--warmup_capture_directory=/c"]
     with pytest.raises(InvalidConfig, match="no requests are kept"):
         server_config(parse_flags(flags))
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_tracing"),
+    [([], False), (["--otlp_endpoint=http://c"], True), (["--slow_request_log_seconds=1"], True)],
+)
+def test_server_config_traces_for_a_collector_or_for_the_log(flags: list[str], is_tracing: bool):
+    config = server_config(parse_flags(["--model_base_path=/m", *flags]))
+    assert config.is_tracing == is_tracing

@@ -20,3 +20,9 @@ def test_pyproject_module_is_built_with_the_tensorflow_it_runs_with() -> None:
     built_with = tensorflow(PYPROJECT["build-system"]["requires"])
     assert len(built_with) == 1
     assert tensorflow(PYPROJECT["project"]["dependencies"]) == built_with
+
+
+def test_pyproject_test_group_has_what_the_extra_otel_has() -> None:
+    assert set(PYPROJECT["project"]["optional-dependencies"]["otel"]) <= set(
+        PYPROJECT["dependency-groups"]["test"]
+    )

@@ -1,9 +1,20 @@
+from typing import Any
+
 import pytest
+import structlog
+from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
-from serving.errors import NotFound
-from serving.rare_calls import Handler, RareCallThreads, Waiting, answer, patience_seconds
-from tests.unit.fakes import FakeGrpcServer, FakeRareCall
+from serving.errors import NotFound, StatusCode
+from serving.rare_calls import (
+    AnsweredCall,
+    Handler,
+    RareCallThreads,
+    Waiting,
+    answer,
+    patience_seconds,
+)
+from tests.unit.fakes import FakeClock, FakeGrpcServer, FakeRareCall, FakeTraceContext
 
 
 def reverse(request: bytes) -> bytes:
@@ -77,7 +88,7 @@ def test_answer_of_unknown_method_is_unimplemented() -> None:
 
 def test_rare_call_threads_answer_until_they_are_stopped() -> None:
     grpc = FakeGrpcServer()
-    threads = RareCallThreads(grpc.take_rare_call, HANDLERS)
+    threads = RareCallThreads(grpc.take_rare_call, HANDLERS, clock=FakeClock())
     calls = [FakeRareCall("/s/Reverse", b"ab"), FakeRareCall("/s/Refuse")]
     for call in calls:
         grpc.call(call)
@@ -94,7 +105,7 @@ def test_rare_call_threads_survive_a_call_that_cannot_be_answered() -> None:
             raise RuntimeError("answered already")
 
     grpc = FakeGrpcServer()
-    threads = RareCallThreads(grpc.take_rare_call, HANDLERS, thread_count=1)
+    threads = RareCallThreads(grpc.take_rare_call, HANDLERS, thread_count=1, clock=FakeClock())
     sound = FakeRareCall("/s/Reverse", b"ab")
     grpc.call(Lost("/s/Reverse"))
     grpc.call(sound)
@@ -107,4 +118,52 @@ def test_rare_call_threads_survive_a_call_that_cannot_be_answered() -> None:
 
 
 def test_rare_call_threads_never_started_stop() -> None:
-    assert RareCallThreads(FakeGrpcServer().take_rare_call, HANDLERS).stop()
+    assert RareCallThreads(FakeGrpcServer().take_rare_call, HANDLERS, clock=FakeClock()).stop()
+
+
+# --- Of a trace -----------------------------------------------------------------------------------
+
+
+def answered_in_trace(call: FakeRareCall) -> tuple[list[AnsweredCall], list[dict[str, Any]]]:
+    """What is told of one call that the threads answer, and what it logs."""
+    grpc, told, clock = FakeGrpcServer(), list[AnsweredCall](), FakeClock()
+
+    def work(request: bytes) -> bytes:
+        clock.advance(0.5)
+        structlog.get_logger().info("working")
+        return refuse(request) if request == b"no" else request
+
+    threads = RareCallThreads(
+        grpc.take_rare_call, {"/s/Work": work}, on_answered=told.append, clock=clock
+    )
+    with capture_logs(processors=[merge_contextvars]) as logs:
+        threads.start()
+        grpc.call(call)
+        assert call.is_answered.wait(30)
+        grpc.shutdown(0)
+        assert threads.stop()
+    return told, [dict(line) for line in logs]
+
+
+@pytest.mark.parametrize("is_sampled", [True, False])
+def test_call_of_a_trace_logs_its_ids_and_is_told_of(is_sampled: bool) -> None:
+    context = FakeTraceContext(is_sampled=is_sampled)
+    (told,), (line,) = answered_in_trace(FakeRareCall("/s/Work", b"yes", trace_context=context))
+    assert (line["trace_id"], line["span_id"]) == (context.trace_id, told.trace.span_id)
+    assert told.trace.context is context
+    assert told.trace.span_id not in (context.parent_id, "")
+    assert (told.method, told.code) == ("/s/Work", StatusCode.OK)
+    assert told.ended_ns - told.taken_ns == 500_000_000
+
+
+def test_call_of_a_trace_that_fails_is_told_with_its_code() -> None:
+    call = FakeRareCall("/s/Work", b"no", trace_context=FakeTraceContext())
+    (told,), _ = answered_in_trace(call)
+    assert told.code is StatusCode.NOT_FOUND
+    assert call.answers == [(5, "no such model")]
+
+
+def test_call_of_no_trace_logs_no_ids() -> None:
+    told, (line,) = answered_in_trace(FakeRareCall("/s/Work", b"yes"))
+    assert told == []
+    assert set(line) == {"event", "log_level"}

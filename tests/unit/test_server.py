@@ -24,7 +24,16 @@ from serving.servable import AVAILABLE, END, ServableId, ServableState, Servable
 from serving.server import Server, is_ready
 from serving.state_monitor import Statuses
 from serving.stop_signals import ECHO_SECONDS, StopSignals
-from tests.unit.fakes import FakeClock, FakeGrpcServer, FakePlane, FakeRareCall, StatusError
+from tests.unit.fakes import (
+    FakeClock,
+    FakeGrpcServer,
+    FakePlane,
+    FakeRareCall,
+    FakeSpanBuffer,
+    FakeTraceContext,
+    StatusError,
+)
+from tests.unit.tracing_fakes import FakeExporter, FakeRequestSpan
 
 
 def drop(base_path: Path, version: int) -> None:
@@ -304,6 +313,7 @@ def test_server_passes_its_settings_to_the_data_plane(tmp_path: Path, plane: Fak
         "max_message_bytes": 1000,
         "channel_arguments": {"grpc.max_concurrent_streams": 5},
         "rare_methods": RARE_METHODS,
+        "spans": None,
     }
 
 
@@ -625,3 +635,60 @@ def test_server_grpc_on_the_default_port_of_http_goes_without_http(
         "port 8501 is gRPC's; say --rest_api_port"
     ]
     assert server.stop()
+
+
+# --- Tracing --------------------------------------------------------------------------------------
+
+
+def test_server_traces_nothing_unless_it_is_told_to(tmp_path: Path, plane: FakePlane) -> None:
+    server = Server(config_for(tmp_path / "m"), native=plane)
+    assert plane.grpc.options["spans"] is None
+    server.start()
+    assert not any(thread.name == "tracing" for thread in threading.enumerate())
+    assert server.stop()
+
+
+def test_server_that_logs_slow_requests_has_a_buffer_and_a_thread_for_them(
+    tmp_path: Path, plane: FakePlane
+) -> None:
+    server = Server(config_for(tmp_path / "m", slow_request_log_seconds=0.5), native=plane)
+    buffer = plane.grpc.options["spans"]
+    assert isinstance(buffer, FakeSpanBuffer)
+    assert buffer.limits == (1024, 200)
+    slow = FakeRequestSpan(total_ns=500_000_000)
+    buffer.requests.append(slow)
+    with capture_logs() as logs:
+        server.start()
+        assert any(thread.name == "tracing" for thread in threading.enumerate())
+        assert server.stop()
+    (line,) = [log for log in logs if log["event"] == "request_slow"]
+    assert line["trace_id"] == slow.context.trace_id
+
+
+def test_server_exports_the_spans_of_its_swaps_and_calls(
+    tmp_path: Path, plane: FakePlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter = FakeExporter()
+    endpoints: list[str] = []
+
+    def make_exporter(endpoint: str, *, version: str) -> FakeExporter:
+        assert version == "0.1.0"
+        endpoints.append(endpoint)
+        return exporter
+
+    monkeypatch.setattr("serving.server_parts.OtlpExporter", make_exporter)
+    drop(tmp_path / "m", 7)
+    server = Server(config_for(tmp_path / "m", otlp_endpoint="http://c:4318"), native=plane)
+    server.start()
+    assert server.monitor.wait_until(has_state("m", AVAILABLE), timeout_seconds=30)
+    call = FakeRareCall(LIST_MODELS, b"", trace_context=FakeTraceContext())
+    plane.grpc.call(call)
+    assert call.is_answered.wait(30)
+    # The swap is over ten seconds after its end; here at once.
+    (record,) = server._swaps.records()
+    for listener in server._swaps._listeners:
+        listener(record)
+    assert server.stop()
+    assert endpoints == ["http://c:4318"]
+    names = {span.name for span in exporter.spans}
+    assert {"swap m/7", LIST_MODELS.removeprefix("/")} <= names

@@ -436,3 +436,13 @@ def test_swap_trace_has_each_stage_and_the_publish(world: World, get: Any) -> No
 def test_unknown_swap_is_not_found(get: Any) -> None:
     assert "no swap 'm-9-1'" in get("/v1/swaps/m-9-1", 404)["error"]
     assert "no swap" in get("/v1/swaps/m-9-1/trace", 404)["error"]
+
+
+def test_listener_hears_of_each_swap_once_it_is_over(world: World) -> None:
+    heard: list[SwapRecord] = []
+    world.timeline.add_listener(heard.append)
+    world.swap(1, 2)
+    assert heard == []
+    world.pass_time(30)
+    assert heard == [world.newest]
+    assert heard[0].after is not None

@@ -1,0 +1,129 @@
+"""Spans to an OpenTelemetry collector: OTLP over HTTP, with what `pip install 'millpond[otel]'` brings.
+
+HTTP and not gRPC: the server has Debian's gRPC in its process, and grpcio beside it would bring
+threads and a second one for what is one POST a second.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from serving.errors import InvalidConfig, Unavailable
+from serving.monitoring.spans import Span
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+SIGNAL_PATH = "/v1/traces"
+
+EXPORT_SECONDS = 5.0
+"""For one batch, its repetitions included: the next ones wait meanwhile, and are dropped at some point."""
+
+
+def traces_url(endpoint: str) -> str:
+    """Where spans are posted: `endpoint` is a collector's base URL, or has its path for traces. Pure."""
+    path = urlsplit(endpoint).path
+    return endpoint if path.endswith(SIGNAL_PATH) else endpoint.rstrip("/") + SIGNAL_PATH
+
+
+class OtlpExporter:
+    """Posts spans to a collector. One thread at a time, but for `stop`.
+
+    The standard variables say what has no flag: OTEL_EXPORTER_OTLP_HEADERS, _CERTIFICATE, _COMPRESSION;
+    OTEL_SERVICE_NAME (default: millpond), OTEL_RESOURCE_ATTRIBUTES.
+    """
+
+    def __init__(self, endpoint: str, *, version: str) -> None:
+        """Raises InvalidConfig where the extra is not installed. Connects to nothing yet."""
+        try:
+            from opentelemetry.exporter.otlp.proto.http import trace_exporter
+            from opentelemetry.sdk import resources
+            from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+        except ImportError as error:
+            raise InvalidConfig(
+                f"--otlp_endpoint={endpoint} needs OpenTelemetry, which is not installed ({error}): "
+                "pip install 'millpond[otel]'"
+            ) from None
+        self._reason = _LastReason()
+        self._reason.attach()
+        own = {resources.SERVICE_NAME: "millpond", resources.SERVICE_VERSION: version}
+        # What the environment says goes before.
+        self._resource = resources.Resource(own).merge(resources.OTELResourceDetector().detect())
+        self._scope = InstrumentationScope("millpond", version)
+        self._exporter = trace_exporter.OTLPSpanExporter(
+            endpoint=traces_url(endpoint), timeout=EXPORT_SECONDS
+        )
+
+    def export(self, spans: Sequence[Span]) -> None:
+        """Raises Unavailable where the collector did not take them, within EXPORT_SECONDS."""
+        from opentelemetry.sdk.trace.export import SpanExportResult
+
+        readable = [self._readable(span) for span in spans]
+        self._reason.text = "the collector did not take them"
+        result = self._exporter.export(readable)
+        if result is not SpanExportResult.SUCCESS:
+            raise Unavailable(self._reason.text)
+
+    def stop(self) -> None:
+        """Ends an `export` under way, and takes no more. Any thread."""
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]
+        self._reason.detach()
+
+    def _readable(self, span: Span) -> "ReadableSpan":
+        from opentelemetry.sdk.trace import ReadableSpan
+        from opentelemetry.trace import SpanKind, Status, StatusCode
+
+        status = Status() if span.error is None else Status(StatusCode.ERROR, span.error)
+        return ReadableSpan(
+            name=span.name,
+            context=_context(span, span.span_id, is_remote=False),
+            parent=_context(span, span.parent_id, is_remote=span.is_parent_remote)
+            if span.parent_id is not None
+            else None,
+            resource=self._resource,
+            attributes=span.attributes,
+            kind=SpanKind.SERVER if span.is_of_server else SpanKind.INTERNAL,
+            status=status,
+            start_time=span.began_at_ns,
+            end_time=span.ended_at_ns,
+            instrumentation_scope=self._scope,
+        )
+
+
+def _context(span: Span, span_id: str, *, is_remote: bool) -> Any:
+    from opentelemetry.trace import SpanContext, TraceFlags, TraceState
+
+    return SpanContext(
+        trace_id=int(span.trace_id, 16),
+        span_id=int(span_id, 16),
+        is_remote=is_remote,
+        trace_flags=TraceFlags(TraceFlags.SAMPLED),
+        # A state that is none is left out; it says so itself, where only we hear it.
+        trace_state=TraceState.from_header([span.trace_state]) if span.trace_state else None,
+    )
+
+
+class _LastReason(logging.Handler):
+    """Keeps what the library says last of a failure, instead of standard error: each line would be
+    one, and no JSON; who exports logs it, once in a while.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = record.getMessage()
+
+    def attach(self) -> None:
+        self._library.addHandler(self)
+        self._library.propagate = False
+
+    def detach(self) -> None:
+        self._library.removeHandler(self)
+        self._library.propagate = True
+
+    @property
+    def _library(self) -> logging.Logger:
+        return logging.getLogger("opentelemetry")
