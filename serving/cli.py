@@ -5,7 +5,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from serving.closed_pipe import until_closed_pipe
+from serving.closed_pipe import EXIT_FAILURE, until_closed_pipe
 from serving.errors import InvalidConfig, MillpondError
 
 COMMANDS = {
@@ -22,7 +22,6 @@ COMMANDS = {
 
 # What shells and service managers read as "wrong usage": starting again will not help.
 EXIT_USAGE = 2
-EXIT_FAILURE = 1
 # What a shell says of a command that SIGINT ended.
 EXIT_INTERRUPTED = 130
 

@@ -1,4 +1,6 @@
-"""Commands whose standard output nobody reads any more, as in `millpond status | head -1`."""
+"""Commands whose standard output goes nowhere: nobody reads it any more, as in `millpond status | head
+-1`, or its disk is full.
+"""
 
 import os
 import select
@@ -15,24 +17,34 @@ or client has gone away.
 """
 
 
-def until_closed_pipe(command: Callable[[], int]) -> int:
-    """Runs `command` and returns its exit status, EXIT_CLOSED_PIPE where its reader went away first.
+EXIT_FAILURE = 1
 
-    Raises what `command` raises, SystemExit among them.
+
+def until_closed_pipe(command: Callable[[], int]) -> int:
+    """Runs `command` and returns its exit status, EXIT_CLOSED_PIPE where its reader went away first,
+    EXIT_FAILURE where an OSError that it let pass, which is the output's, is told instead.
+
+    Raises what else `command` raises, SystemExit among them.
     """
     try:
         try:
             return command()
         finally:
-            # Here and not at the interpreter's end, where it could only complain.
-            sys.stdout.flush()
+            # Here and not at the interpreter's end, where it could only complain. None: `>&-`.
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except BrokenPipeError:
-        closed = [stream for stream in (sys.stdout, sys.stderr) if _has_no_reader(stream)]
+        streams = [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
+        closed = [stream for stream in streams if _has_no_reader(stream)]
         if not closed:
             raise  # another pipe than these
         for stream in closed:
             _discard_rest(stream)
         return EXIT_CLOSED_PIPE
+    except OSError as error:
+        _discard_rest(sys.stdout)
+        print(f"the output cannot be written: {error}", file=sys.stderr)
+        return EXIT_FAILURE
     except SystemExit as exit_:
         # What rich makes of it.
         if isinstance(exit_.__context__, BrokenPipeError):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.closed_pipe import EXIT_CLOSED_PIPE, until_closed_pipe
+from serving.closed_pipe import EXIT_CLOSED_PIPE, EXIT_FAILURE, until_closed_pipe
 from warmup.records import write_records
 
 # More than Python and the kernel keep of what is printed.
@@ -48,6 +48,35 @@ def test_command_whose_reader_goes_away_meanwhile_ends_quietly(tmp_path: Path):
 def test_command_whose_error_nobody_reads_ends_as_quietly():
     arguments = ["-m", "serving", "nonsense"]
     assert run_without_reader(arguments, is_stderr_closed=True) == (EXIT_CLOSED_PIPE, "")
+
+
+@pytest.mark.parametrize("module", ["serving", "warmup", "loadtest", "loadtest.demo"])
+def test_command_whose_output_fills_the_disk_says_so_in_a_line(module: str):
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", module, "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": ""},  # as in a shell
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert result.returncode == EXIT_FAILURE
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("the output cannot be written: ")
+    assert "No space left on device" in line
+
+
+def test_command_without_any_standard_output_has_its_own_status():
+    result = subprocess.run(
+        ["/bin/sh", "-c", f"'{sys.executable}' -m serving --help >&-"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_table_that_nobody_reads_ends_quietly():
