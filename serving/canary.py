@@ -38,8 +38,9 @@ def judge(
 ) -> GateVerdict | None:
     """None while the canary has not answered enough requests, or a person decides. Pure.
 
-    `canary` is since that version was loaded, `stable` what the version beside it has answered
-    since the canary began: yesterday's requests say nothing of how it fares with today's.
+    `canary` is what that version has answered since it was loaded, or became a canary again,
+    `stable` what the version beside it has since then: yesterday's requests say nothing of how it
+    fares with today's.
     """
     if settings.request_count == 0 or canary.request_count < settings.request_count:
         return None

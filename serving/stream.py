@@ -71,6 +71,8 @@ class Stream:
     # The canary and the version beside it, and what that had answered when they came together.
     canary_pair: tuple[int, int] | None = None
     stable_before: ServableStatistics | None = None
+    # A canary that goes on after it was out, and what it had answered until then.
+    resumed_canary: tuple[int, ServableStatistics] | None = None
     # Only its bars are left.
     is_idle: bool = False
 
@@ -109,13 +111,26 @@ class Stream:
         return sorted(version for version, item in self.harnesses.items() if item.is_ready)
 
     def since_canary_began(
-        self, pair: tuple[int, int], stable: ServableStatistics
-    ) -> ServableStatistics:
-        """What the stable version of `pair` (canary, stable) has answered since they came together."""
+        self, canary: LoaderHarness, stable: LoaderHarness
+    ) -> tuple[ServableStatistics, ServableStatistics]:
+        """What both have answered since the canary began, or went on, and they came together."""
+        answered, beside = canary.servable.statistics(), stable.servable.statistics()
+        pair = (canary.id.version, stable.id.version)
         if self.canary_pair != pair or self.stable_before is None:
             self.canary_pair = pair
-            self.stable_before = stable
-        return stable.since(self.stable_before)
+            self.stable_before = beside
+        if self.resumed_canary is not None and self.resumed_canary[0] == canary.id.version:
+            answered = answered.since(self.resumed_canary[1])
+        return answered, beside.since(self.stable_before)
+
+    def forget_canary(self) -> None:
+        """No canary runs: the next one is judged by requests of its own."""
+        self.canary_pair, self.stable_before, self.resumed_canary = None, None, None
+
+    def resume_canary(self, canary: LoaderHarness) -> None:
+        """A version that was a canary is one again: what it was judged by is over."""
+        self.forget_canary()
+        self.resumed_canary = (canary.id.version, canary.servable.statistics())
 
     def ready(self, version: int | None) -> LoaderHarness | None:
         """The version, where it is AVAILABLE."""

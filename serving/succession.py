@@ -225,6 +225,7 @@ class Succession:
                 self._router.prove(name, version)
                 _log.info("canary_promoted", model=name, version=version, by=BY_SETTINGS)
             else:
+                stream.resume_canary(stream.harnesses[version])
                 self._router.set_canary(name, Canary.of(version, wanted))
             return
 
@@ -245,17 +246,18 @@ class Succession:
 
     def judge_canary(self, name: str, stream: Stream) -> None:
         """Promotes the canary or rolls it back, once it has answered enough requests."""
+        routing = self._router.routing(name)
+        if routing.canary_version is None:
+            stream.forget_canary()
         if not self.is_judged_by_rule(name, stream):
             return
-        routing = self._router.routing(name)
         candidate = stream.ready(routing.canary_version)
         stable = stream.ready(routing.default_version)
         if candidate is None or stable is None:
             return
-        beside = stream.since_canary_began(
-            (candidate.id.version, stable.id.version), stable.servable.statistics()
+        verdict = canary.judge(
+            stream.settings.canary, *stream.since_canary_began(candidate, stable)
         )
-        verdict = canary.judge(stream.settings.canary, candidate.servable.statistics(), beside)
         if verdict is None:
             return
         candidate.gate_ended(verdict)

@@ -1,6 +1,7 @@
 """The manager beyond load and unload: policies, the previous version, rollback, canary, labels."""
 
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
@@ -296,6 +297,24 @@ def test_canary_is_held_against_what_the_stable_version_answered_beside_it() -> 
     assert world.states() == {1: AVAILABLE, 2: END}
     found = world.status(2).verdicts[-1].figures
     assert (found["stable_request_count"], found["stable_failed_count"]) == (1_000, 0)
+
+
+def test_canary_that_failed_and_is_allowed_is_judged_by_new_requests_alone() -> None:
+    world = world_with(replace(JUDGED, keep_previous_seconds=300))
+    world.settle(1)
+    world.settle(2)
+    failing = figures(200, failed_count=100)
+    world.servable(2).figures = failing
+    world.manager.tick()
+    assert world.bars["m"] == frozenset({2})
+    answer(world, world.manager.allow("m", 2))
+    world.manager.tick()
+    assert routing(world).canary_version == 2
+    # As many again, and none of these fails.
+    world.servable(2).figures = figures(300, failed_count=100)
+    world.manager.tick()
+    assert (routing(world).canary_version, routing(world).default_version) == (None, None)
+    assert world.changeovers[-1] == ("m", 2, 1, "promoted")
 
 
 # --- Memory for one -------------------------------------------------------------------------------
