@@ -2,9 +2,7 @@
 
 import logging
 import sys
-import threading
-from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Iterator
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -12,42 +10,13 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from serving.errors import InvalidConfig, Unavailable
 from serving.monitoring.otlp import OtlpExporter, traces_url
 from serving.monitoring.spans import Span
-
-
-class Collector(HTTPServer):
-    """Takes what is posted; answers `status`."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.status = 200
-        self.posts: list[tuple[str, Mapping[str, str], bytes]] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Collector
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.posts.append((self.path, {k.lower(): v for k, v in self.headers.items()}, body))
-        self.send_response(self.server.status)
-        self.end_headers()
-
-    def log_message(self, *arguments: object) -> None:
-        """Says nothing."""
+from tests.unit.otlp_collector import Collector, running_collector
 
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    with Collector() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+    with running_collector() as collector:
+        yield collector
 
 
 @pytest.fixture
