@@ -61,11 +61,14 @@ class _Open:
     def __init__(self, record: SwapRecord, fault_count: int) -> None:
         self.record = record
         self.fault_count_before = fault_count
+        # From then on what happens to the model's requests is its doing.
+        self.during_began_at_ns: int | None = None
+        self.during_ended_at_ns: int | None = None
         # Of the versions that go because of it.
         self.unloading: set[int] = set()
         # When the last of them was gone; its slab is on its way back from then on.
         self.unloaded_at_ns: int | None = None
-        self.during_ended_at_ns: int | None = None
+        self.slab_back_at_ns: int | None = None
 
     @property
     def id(self) -> str:
@@ -190,12 +193,8 @@ class SwapTimeline:
 
     def _load_began(self, status: ServableStatus, now_ns: int) -> None:
         opened = self._open_of(status.id)
-        if opened is None:
-            return
-        for other in list(self._open.values()):
-            if other is not opened and other.record.model == status.id.name:
-                self._make_way(other, now_ns)
-        self._begin(opened, now_ns)
+        if opened is not None:
+            self._begin(opened, now_ns)
 
     def _published(self, status: ServableStatus, now_ns: int) -> None:
         opened = self._open_of(status.id)
@@ -216,6 +215,8 @@ class SwapTimeline:
         ]
         if candidates:
             opened = candidates[-1]
+            # Where the old version goes first, the new one's load has not begun.
+            self._begin_during(opened, now_ns)
         else:
             opened = self._open_record(status.id, now_ns, None)
             self._begin(opened, now_ns)
@@ -231,12 +232,14 @@ class SwapTimeline:
         own = self._open_of(status.id)
         if own is None or own.record.result is not None:
             return
-        if own.record.load_began_at_ns is None:
+        if own.during_began_at_ns is None:
             # Taken back before anything was done for it. Nobody waits for the watch to forget it.
             self._forget(own)
             return
         own.record = replace(
-            _with_load(own.record, status), ended_at_ns=now_ns, reason=status.health.message
+            _with_load(own.record, status),
+            ended_at_ns=None if own.unloading else now_ns,
+            reason=status.health.message,
         )
         self._conclude(own, failure_of(status))
 
@@ -250,7 +253,7 @@ class SwapTimeline:
             reason=record.reason if status.health == HEALTHY else status.health.message,
         )
         if not opened.unloading:
-            opened.unloaded_at_ns = now_ns
+            opened.unloaded_at_ns, opened.slab_back_at_ns = now_ns, None
             self._advance(opened, now_ns)
 
     # --- The timeline's thread --------------------------------------------------------------------
@@ -304,17 +307,34 @@ class SwapTimeline:
         return found[-1] if found else None
 
     def _begin(self, opened: _Open, now_ns: int) -> None:
-        """What happens to requests from now on is the swap's doing."""
-        record = opened.record
-        began_at_ns = self._statistics.cut()
-        from_ns = max(began_at_ns - BEFORE_AFTER_NS, self._last_end_ns.get(record.model, 0))
-        opened.fault_count_before = self._fault_count()
+        self._begin_during(opened, now_ns)
         opened.record = replace(
-            record,
+            opened.record,
             load_began_at_ns=now_ns,
-            previous_version=record.previous_version or self._answering_before(record),
-            before=self._latency(record.model, from_ns, began_at_ns),
+            previous_version=opened.record.previous_version
+            or self._answering_before(opened.record),
         )
+
+    def _begin_during(self, opened: _Open, now_ns: int) -> None:
+        """What happens to requests from now on is the swap's doing, where it was not before."""
+        if opened.during_began_at_ns is not None:
+            return
+        model = opened.record.model
+        others = [
+            item
+            for item in self._open.values()
+            if item.record.model == model and item.during_began_at_ns is not None
+        ]
+        for other in others:
+            self._make_way(other, now_ns)
+        began_at_ns = self._statistics.cut()
+        opened.during_began_at_ns = began_at_ns
+        opened.fault_count_before = self._fault_count()
+        from_ns = max(began_at_ns - BEFORE_AFTER_NS, self._last_end_ns.get(model, 0))
+        # Beside a swap that is under way there is nothing to compare with.
+        is_alone = all(other.during_ended_at_ns is not None for other in others)
+        before = self._latency(model, from_ns, began_at_ns) if is_alone else None
+        opened.record = replace(opened.record, before=before)
 
     def _answering_before(self, record: SwapRecord) -> int | None:
         version = self._answering(record.model)
@@ -340,25 +360,21 @@ class SwapTimeline:
         return now_ns >= opened.during_ended_at_ns + BEFORE_AFTER_NS
 
     def _has_ended(self, opened: _Open, now_ns: int) -> bool:
-        record = opened.record
-        if record.ended_at_ns is not None:
-            return True
-        if record.result is None or opened.unloading:
-            return False
-        if opened.unloaded_at_ns is None:
-            # Whether an unload follows is decided in the next moment.
-            published_at_ns = record.published_at_ns or now_ns
-            is_over = now_ns >= published_at_ns + round(PERIOD_SECONDS * NS_PER_SECOND)
-            opened.record = replace(record, ended_at_ns=published_at_ns) if is_over else record
-            return is_over
-        if self._is_slab_due() and now_ns < opened.unloaded_at_ns + SLAB_RETURN_NS_MAX:
-            return False
-        opened.record = replace(
-            record,
-            ended_at_ns=now_ns,
-            stages=(*record.stages, _slab_returned(record, opened.unloaded_at_ns, now_ns)),
-        )
-        return True
+        self._mind_slab(opened, now_ns)
+        if opened.record.ended_at_ns is None:
+            opened.record = replace(opened.record, ended_at_ns=_ended_at_ns(opened, now_ns))
+        return opened.record.ended_at_ns is not None
+
+    def _mind_slab(self, opened: _Open, now_ns: int) -> None:
+        """Ends the return of the slab where it is back."""
+        unloaded_at_ns = opened.unloaded_at_ns
+        if opened.unloading or unloaded_at_ns is None or opened.slab_back_at_ns is not None:
+            return
+        if self._is_slab_due() and now_ns < unloaded_at_ns + SLAB_RETURN_NS_MAX:
+            return
+        opened.slab_back_at_ns = now_ns
+        stage = _slab_returned(opened.record, unloaded_at_ns, now_ns)
+        opened.record = replace(opened.record, stages=(*opened.record.stages, stage))
 
     def _end_during(self, opened: _Open) -> None:
         record = opened.record
@@ -367,7 +383,7 @@ class SwapTimeline:
         opened.record = replace(
             record,
             during=self._latency(
-                record.model, record.load_began_at_ns or 0, opened.during_ended_at_ns
+                record.model, opened.during_began_at_ns or 0, opened.during_ended_at_ns
             ),
             figures={**record.figures, "page_fault_count": fault_count},
         )
@@ -384,7 +400,7 @@ class SwapTimeline:
         record = opened.record
         ended_at_ns = self._statistics.cut()
         during_ended_at_ns = opened.during_ended_at_ns or ended_at_ns
-        since_ns = (record.load_began_at_ns or record.began_at_ns) - BEFORE_AFTER_NS
+        since_ns = (opened.during_began_at_ns or record.began_at_ns) - BEFORE_AFTER_NS
         history = self._statistics.history(record.model, since_ns)
         opened.record = replace(
             record,
@@ -403,6 +419,22 @@ class SwapTimeline:
         if to_ns - from_ns < SPAN_NS_MIN:
             return None
         return SpanLatency.of(self._statistics.between(model, from_ns, to_ns), to_ns - from_ns)
+
+
+def _ended_at_ns(opened: _Open, now_ns: int) -> int | None:
+    """When the last of it was done; None while something is left. Pure."""
+    if opened.record.result is None or opened.unloading:
+        return None
+    published_at_ns = opened.record.published_at_ns or 0
+    if opened.unloaded_at_ns is not None:
+        if opened.slab_back_at_ns is None:
+            return None
+        if opened.unloaded_at_ns > published_at_ns:
+            return opened.slab_back_at_ns
+    # Whether an unload follows is decided in the next moment.
+    if now_ns < published_at_ns + round(PERIOD_SECONDS * NS_PER_SECOND):
+        return None
+    return max(published_at_ns, opened.slab_back_at_ns or 0)
 
 
 def _with_load(record: SwapRecord, status: ServableStatus) -> SwapRecord:

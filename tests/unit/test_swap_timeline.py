@@ -352,6 +352,70 @@ def test_timeline_next_load_ends_the_comparison_of_the_swap_before(world: World)
     assert second.before.span_seconds == first.after.span_seconds
 
 
+def test_timeline_slab_that_is_back_before_the_load_is_not_counted_to_its_end(world: World) -> None:
+    world.tell(2, START)
+    world.unload(1)
+    world.pass_time(0.5)
+    world.tell(2, LOADING)
+    world.end_stage(2, LoadStage.RESTORE, 5)
+    world.tell(2, AVAILABLE)
+    world.pass_time(1)
+    (slab,) = [stage for stage in world.newest.stages if stage.name == "return_slab"]
+    assert slab.seconds < 0.5
+    assert world.newest.ended_at_ns == world.newest.published_at_ns
+
+
+def test_timeline_old_version_that_goes_first_is_during_the_swap(world: World) -> None:
+    world.tell(2, START)
+    world.tell(1, UNLOADING)
+    world.requests.answer(8)
+    world.end_stage(1, UnloadStage.QUIESCE, 3)
+    world.requests.answer(9)
+    world.tell(1, END)
+    world.tell(2, LOADING)
+    world.end_stage(2, LoadStage.RESTORE, 5)
+    world.tell(2, AVAILABLE)
+    world.pass_time(3)
+    record = world.newest
+    assert record.during is not None
+    assert record.during.span_seconds == pytest.approx(9, abs=0.3)
+    assert record.during.request_count == 1
+
+
+def test_timeline_version_taken_back_while_the_old_one_goes_is_a_swap(world: World) -> None:
+    world.tell(2, START)
+    world.tell(1, UNLOADING)
+    world.tell(2, END, health=Health(StatusCode.CANCELLED, "no longer aspired"))
+    world.pass_time(3)
+    world.end_stage(1, UnloadStage.DESTROY, 1)
+    world.tell(1, END)
+    record = world.newest
+    assert (record.version, record.result) == (2, SwapResult.CANCELLED)
+    assert "destroy" in [stage.name for stage in record.stages]
+    assert record.ended_at_ns == world.clock.now_ns()
+
+
+def test_timeline_rollback_ends_the_comparison_of_the_swap_before(world: World) -> None:
+    world.swap(1, 2)
+    world.pass_time(3)
+    world.timeline.changed_over("m", 1, 2, ROLLED_BACK)
+    world.clock.advance(1)
+    world.requests.answer(4)
+    rollback, swap = world.timeline.records()[:2]
+    assert swap.after is not None
+    assert rollback.before is not None
+    assert rollback.before.span_seconds == swap.after.span_seconds < 3
+
+
+def test_timeline_swap_beside_another_of_its_model_is_compared_with_nothing(world: World) -> None:
+    world.tell(2, START)
+    world.tell(3, START)
+    world.tell(2, LOADING)
+    world.end_stage(2, LoadStage.RESTORE, 2)
+    world.tell(3, LOADING)
+    assert [record.before is None for record in world.timeline.records()[:2]] == [True, False]
+
+
 def test_timeline_load_under_way_is_shown_as_far_as_it_has_come(world: World) -> None:
     world.tell(2, START)
     world.tell(2, LOADING)
