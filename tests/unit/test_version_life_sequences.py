@@ -237,7 +237,8 @@ class Judge:
 
     def _judge_load(self, version: int) -> None:
         """A load begins only where the policy has memory for it beside what is there."""
-        if len(surplus := self.surplus(AVAILABLE)) > 1:
+        is_covered = bool(self.in_state(AVAILABLE) & self.aspired)
+        if len(surplus := self.surplus(AVAILABLE)) > (0 if is_covered else 1):
             self._fault(f"{version} is loaded beside more than one cover: {surplus}")
         if version in self._disk.barred and not self.aspired <= self._disk.barred:
             self._fault(f"{version} is loaded though it was rolled back")
@@ -312,6 +313,16 @@ class LifeMachine(RuleBasedStateMachine):
         self.disk.aspire()
         self.go_on()
 
+    @rule()
+    def stop_and_start(self) -> None:
+        """Nothing is wanted for a while, and nothing serves when the versions come back."""
+        selection = self.disk.selection
+        self.select(Specific(frozenset()))
+        self.work()
+        # A label may go with its version here, and only here.
+        self.no_label_is_lost()
+        self.select(selection)
+
     @rule(model_settings=SETTINGS)
     def change_settings(self, model_settings: ModelSettings) -> None:
         self.disk.settings = model_settings
@@ -328,6 +339,23 @@ class LifeMachine(RuleBasedStateMachine):
     def roll_back(self, is_cold_allowed: bool) -> None:
         self.answers.append(self.world.manager.rollback("m", is_cold_allowed=is_cold_allowed))
         self.go_on()
+
+    @rule()
+    def roll_back_as_the_others_turn_out_broken(self) -> None:
+        """Who rolls back cold finds out what the older versions on disk are worth."""
+        for version in self.disk.found_at_ns.keys() - self.judge.in_state(AVAILABLE):
+            self.drop(version, [permanent] * 4)
+        self.roll_back(is_cold_allowed=True)
+        self.work()
+
+    @rule(version=VERSIONS)
+    def select_one_as_the_retry_of_another_is_due(self, version: int) -> None:
+        """Memory for both would be asked for where the one that goes is still there."""
+        self.select(Latest(2))
+        self.drop(version, [transient])
+        self.work()
+        self.world.clock.advance(RETRY_SECONDS)
+        self.select(Latest(1))
 
     @rule()
     def promote(self) -> None:
@@ -514,7 +542,8 @@ class LifeMachine(RuleBasedStateMachine):
         """Everything ends, and nothing is left."""
         if not hasattr(self, "world"):
             return
-        self.let_go()
+        self.rest()
+        self.every_move_is_allowed_by_the_policy()
         self.world.router.set_labels("m", {})
         self.world.manager.set_aspired("m", ())
         self.world.manager.tick()
