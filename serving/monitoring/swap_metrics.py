@@ -7,14 +7,16 @@ from prometheus_client.metrics_core import Metric
 from serving.clock import NS_PER_SECOND
 from serving.monitoring import metric_families as families
 from serving.monitoring.metric_samples import Samples
-from serving.monitoring.swap_record import SpanLatency, SwapRecord
+from serving.monitoring.swap_record import SpanLatency, SwapRecord, SwapResult
 
 
 def swap_metrics(newest_first: Sequence[SwapRecord]) -> Iterator[Metric]:
     """Of `SwapTimeline.records`."""
-    yield _seconds(_last([record for record in newest_first if record.ended_at_ns is not None]))
+    # A version that just goes is no swap: each swap has one where the version before is kept a while.
+    swaps = [record for record in newest_first if record.result is not SwapResult.UNLOADED]
+    yield _seconds(_last([record for record in swaps if record.ended_at_ns is not None]))
     # One that waits for its load has done nothing yet: the swap before it is shown on.
-    begun = _last([record for record in newest_first if record.load_began_at_ns is not None])
+    begun = _last([record for record in swaps if record.load_began_at_ns is not None])
     yield from _latencies(begun)
 
 

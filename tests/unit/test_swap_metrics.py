@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from serving.clock import NS_PER_SECOND
 from serving.monitoring.swap_metrics import swap_metrics
-from serving.monitoring.swap_record import SwapRecord
+from serving.monitoring.swap_record import SwapRecord, SwapResult
 from tests.unit.metric_fakes import span_of, swap_of
 
 LATENCY = "serving_swap_latency_seconds"
@@ -63,4 +64,13 @@ def test_swap_that_waits_for_its_load_does_not_hide_the_one_before():
         "m", load_began_at_ns=None, ended_at_ns=None, before=None, during=None, after=None
     )
     newest_first = [waiting, swap_of("m")]
+    assert samples_of(newest_first, "serving_swap_requests")["m", "during"] == 1_000
+
+
+def test_version_that_goes_once_its_time_is_over_hides_no_swap():
+    unload = swap_of(
+        "m", result=SwapResult.UNLOADED, ended_at_ns=20 * NS_PER_SECOND, during=span_of(5)
+    )
+    newest_first = [unload, swap_of("m")]
+    assert samples_of(newest_first, "serving_swap_seconds") == {("m",): 2.0}
     assert samples_of(newest_first, "serving_swap_requests")["m", "during"] == 1_000
