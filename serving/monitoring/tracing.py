@@ -25,8 +25,8 @@ PERIOD_SECONDS = 1.0
 """Between two rounds: nobody looks at a trace sooner, and a round may find nothing."""
 
 REQUESTS_PER_SECOND_MAX = 200
-"""Requests of which spans are made: five each, 0.15 ms of Python. A collector's sampling decision in the
-client is meant to give fewer."""
+"""Requests of which spans are made: five each and 0.1 ms of Python, so at the most a fiftieth of a core.
+Clients that sample all of many requests get some of them."""
 
 BUFFERED_REQUESTS_MAX = 1024
 """What the data plane keeps for five seconds at that rate, as long as one export may take."""

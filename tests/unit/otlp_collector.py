@@ -66,5 +66,6 @@ def running_collector() -> Iterator[Collector]:
 def attributes(span: Span) -> dict[str, Any]:
     """By name, as Python has them."""
     return {
-        item.key: getattr(item.value, item.value.WhichOneof("value")) for item in span.attributes
+        item.key: getattr(item.value, item.value.WhichOneof("value") or "string_value")
+        for item in span.attributes
     }

@@ -1,0 +1,53 @@
+// What a trace costs a request, once its metadata is sorted: reading the header of one that nobody
+// samples, of one too many, and of one that leaves its span. All threads share one buffer. Without
+// --otlp_endpoint and --slow_request_log_seconds a request tests one pointer twice, and nothing of
+// this runs.
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "native/base/trace_context.h"
+#include "native/bench/measure.h"
+#include "native/metrics/span_buffer.h"
+
+namespace millpond::bench {
+namespace {
+
+using metrics::RequestSpan;
+using metrics::SpanBuffer;
+
+constexpr char kSampled[] = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+constexpr char kUnsampled[] = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
+constexpr int64_t kNowNs = 1'000'000'000;
+
+// As rpc::RequestTrace does.
+void Offer(SpanBuffer* spans, const char* header) {
+  auto context = base::ParseTraceparent(header);
+  if (!context || !context->is_sampled || !spans->Admit(kNowNs)) return;
+  RequestSpan span;
+  span.context = std::move(*context);
+  span.model = "the name of a model";
+  spans->Put(std::move(span));
+}
+
+void MeasureOffer(const char* name, int thread_count, const char* header, int64_t per_second_max) {
+  SpanBuffer spans({1024, per_second_max});
+  Measure(name, thread_count, 2'000'000, [&](int thread, int call) {
+    Offer(&spans, header);
+    // One thread takes, as in the server, and often enough that nothing is dropped for room.
+    if (thread == 0 && call % 64 == 0) Keep(spans.Take(1024).data());
+  });
+}
+
+}  // namespace
+}  // namespace millpond::bench
+
+int main() {
+  for (const int thread_count : {1, 2}) {
+    millpond::bench::MeasureOffer("not sampled", thread_count, millpond::bench::kUnsampled, 200);
+    millpond::bench::MeasureOffer("sampled, over the rate", thread_count, millpond::bench::kSampled,
+                                  200);
+    millpond::bench::MeasureOffer("sampled, its span put and taken", thread_count,
+                                  millpond::bench::kSampled, INT32_MAX);
+  }
+}
