@@ -77,7 +77,7 @@ class SwapRecord:
     """One swap of `model`, under way (`result` None, or `after` None) or over.
 
     Instants are monotonic; `wall_offset_ns` added makes them Unix time. `began_at_ns`: its directory
-    was seen, or the change was asked for. `previous_version` answered before; None: none did.
+    was seen, or the change was asked for. `previous_version` answered before; None: none did, or it just goes.
     `figures` by name with unit: `parameter_bytes`, `slab_bytes`, `prefaulted_bytes`,
     `load_cpu_seconds`, `load_page_fault_count`, the same of `unload`, and `page_fault_count` of the
     whole process during the swap.

@@ -195,6 +195,8 @@ class SwapTimeline:
         opened = self._open_of(status.id)
         if opened is not None:
             self._begin(opened, now_ns)
+            previous_version = opened.record.previous_version or self._answering_before(opened)
+            opened.record = replace(opened.record, previous_version=previous_version)
 
     def _published(self, status: ServableStatus, now_ns: int) -> None:
         opened = self._open_of(status.id)
@@ -308,12 +310,7 @@ class SwapTimeline:
 
     def _begin(self, opened: _Open, now_ns: int) -> None:
         self._begin_during(opened, now_ns)
-        opened.record = replace(
-            opened.record,
-            load_began_at_ns=now_ns,
-            previous_version=opened.record.previous_version
-            or self._answering_before(opened.record),
-        )
+        opened.record = replace(opened.record, load_began_at_ns=now_ns)
 
     def _begin_during(self, opened: _Open, now_ns: int) -> None:
         """What happens to requests from now on is the swap's doing, where it was not before."""
@@ -336,9 +333,9 @@ class SwapTimeline:
         before = self._latency(model, from_ns, began_at_ns) if is_alone else None
         opened.record = replace(opened.record, before=before)
 
-    def _answering_before(self, record: SwapRecord) -> int | None:
-        version = self._answering(record.model)
-        return None if version == record.version else version
+    def _answering_before(self, opened: _Open) -> int | None:
+        version = self._answering(opened.record.model)
+        return None if version == opened.record.version else version
 
     def _publish(self, opened: _Open, result: SwapResult, at_ns: int) -> None:
         opened.record = replace(opened.record, published_at_ns=at_ns)

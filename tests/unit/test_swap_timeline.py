@@ -312,6 +312,15 @@ def test_timeline_version_that_just_goes_is_an_unload(world: World) -> None:
     assert [stage.name for stage in world.newest.stages] == ["quiesce", "destroy", "return_slab"]
 
 
+def test_timeline_unload_beside_the_version_that_answers_has_no_version_before(
+    world: World,
+) -> None:
+    world.load(2)
+    world.pass_time(20)
+    world.unload(1)
+    assert (world.newest.result, world.newest.previous_version) == (SwapResult.UNLOADED, None)
+
+
 def test_timeline_old_version_that_goes_first_belongs_to_the_swap(world: World) -> None:
     world.tell(2, START)
     world.unload(1)
