@@ -105,8 +105,8 @@ def _context(span: Span, span_id: str, *, is_remote: bool) -> Any:
 
 
 class _LastReason(logging.Handler):
-    """Keeps what the library says last of a failure, instead of standard error: each line would be
-    one, and no JSON; who exports logs it, once in a while.
+    """Keeps what the library says last of a failure. Python writes what no handler takes to standard
+    error, a line for each batch and no JSON; who exports logs this instead, once in a while.
     """
 
     def __init__(self) -> None:
@@ -118,11 +118,9 @@ class _LastReason(logging.Handler):
 
     def attach(self) -> None:
         self._library.addHandler(self)
-        self._library.propagate = False
 
     def detach(self) -> None:
         self._library.removeHandler(self)
-        self._library.propagate = True
 
     @property
     def _library(self) -> logging.Logger:

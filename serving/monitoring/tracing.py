@@ -160,7 +160,7 @@ class Tracing:
         """One round, on the calling thread; one at a time."""
         wall_offset_ns = self._clock.wall_ns() - self._clock.now_ns()
         self._export(self._pending_spans(wall_offset_ns))
-        while requests := self._requests.take(BATCH_SPANS_MAX // 5):
+        while requests := self._requests.take(BATCH_SPANS_MAX):
             self._export(self._spans_of(requests, wall_offset_ns))
         self._lines.end_round()
 

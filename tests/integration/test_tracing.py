@@ -294,6 +294,9 @@ def test_collector_that_is_gone_costs_spans_and_nothing_else(
     server.stop()
     assert logged(server, "stopped", is_complete=True)
     assert len(logged(server, "spans_not_exported")) == 1
+    # Nor does the library write lines of its own.
+    lines = server.log_path.read_text().splitlines()
+    assert [line for line in lines if "xport" in line and not line.startswith("{")] == []
 
 
 def test_server_without_the_extra_says_what_to_install(tmp_path: Path) -> None:

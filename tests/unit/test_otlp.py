@@ -117,7 +117,7 @@ def test_stopped_exporter_takes_nothing_more(collector: Collector):
     with pytest.raises(Unavailable):
         exporter.export([span()])
     assert collector.posts == []
-    assert logging.getLogger("opentelemetry").propagate
+    assert not logging.getLogger("opentelemetry").handlers
 
 
 def test_missing_extra_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch):

@@ -92,19 +92,19 @@ def test_call_is_a_server_span_from_when_it_was_taken():
     context = FakeTraceContext()
     call = AnsweredCall(
         trace=CallTrace(context, "a" * 16),
-        method="/millpond.AdminService/Rollback",
+        method="/millpond.v1.Admin/Rollback",
         code=StatusCode.INTERNAL,
         taken_ns=10,
         ended_ns=30,
     )
     span = call_span(call, WALL_OFFSET_NS)
-    assert span.name == "millpond.AdminService/Rollback"
+    assert span.name == "millpond.v1.Admin/Rollback"
     assert (span.trace_id, span.parent_id, span.span_id) == (
         *(context.trace_id, context.parent_id),
         "a" * 16,
     )
     assert (span.began_at_ns, span.ended_at_ns) == (10 + WALL_OFFSET_NS, 30 + WALL_OFFSET_NS)
-    assert span.attributes["rpc.method"] == "millpond.AdminService/Rollback"
+    assert span.attributes["rpc.method"] == "millpond.v1.Admin/Rollback"
     assert span.error == "INTERNAL"
 
 
