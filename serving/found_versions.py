@@ -408,7 +408,9 @@ _SELECTION_EVENTS = (
 
 
 def _only_barred_note(versions: Collection[int]) -> Note:
-    """After a restart nothing serves that could go on, and what a person took out is not put back."""
+    """After a restart nothing serves that could go on. Whether one of these has to is the manager's to
+    say (`Stream.find_last_resort`).
+    """
     return Note.of(
         "only_barred_versions_found",
         versions=tuple(sorted(versions)),

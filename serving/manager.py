@@ -249,7 +249,7 @@ class AspiredVersionsManager:
         return self._barred.get(name, frozenset())
 
     def found_anew(self, name: str, version: int) -> None:
-        """A version that is barred was found with other files than before. Returns at once."""
+        """A version was found, or with other files than before; it may be barred. Returns at once."""
         self._inbox.post(partial(self._found_anew, name, version))
 
     def stream_status(self, name: str) -> StreamStatus | None:
@@ -372,7 +372,10 @@ class AspiredVersionsManager:
 
     def _found_anew(self, name: str, version: int) -> None:
         if name in self._streams:
-            self._succession.forgive(name, self._streams[name], version, "its files have changed")
+            stream = self._streams[name]
+            self._succession.forgive(name, stream, version, "its files have changed")
+            # One that is not barred takes the place of a rolled back one that came back.
+            self._succession.note_last_resort(name, stream)
 
     def _replace_settings(self, name: str, settings: ModelSettings) -> None:
         self._settings[name] = settings

@@ -96,11 +96,12 @@ class FileSystemSource:
     `check` raises where a directory is no complete version. `set_aspired` is called, under the
     source's lock, only when the list changes, and not after `stop`. `failed_versions` says which
     versions of a model have ended with an error: one of these whose files change is aspired again
-    under a new `found_at_ns`, and `found_anew` hears of one that is barred. `versions_seen` hears,
-    after each poll that could look, which versions are on the disk, and for the files of which the
-    source watches. `labels_in_effect` are a model's labels as requests see them: people
-    are told of one that waits for a version which does not come. Versions that serve are compared
-    with what was found every RECHECK_NS, to tell who overwrites one.
+    under a new `found_at_ns`. `found_anew` hears of each version that is found, or found with other
+    files than before, barred ones too. `versions_seen` hears, after each poll that could look, which
+    versions are on the disk, and for the files of which the source watches. `labels_in_effect` are a
+    model's labels as requests see them: people are told of one that waits for a version which does
+    not come. Versions that serve are compared with what was found every RECHECK_NS, to tell who
+    overwrites one.
 
     What is wanted may change at any time, from any thread. What follows for the versions that are
     found follows at once, even while the disk hangs.
@@ -230,8 +231,8 @@ class FileSystemSource:
             self._set_aspired(self._name, aspired)
 
     def _tell_versions(self, before: Memory, after: Memory) -> None:
-        for version in self._wanted.barred & after.found.keys():
-            if before.found.get(version) != after.found[version]:
+        for version, found in after.found.items():
+            if before.found.get(version) != found:
                 self._found_anew(self._name, version)
         if after.on_disk is not None:
             aspired = {item.version for item in after.aspired or ()}

@@ -1,6 +1,7 @@
 """What outlives a server: what was rolled back, and how it says that it could not remember."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -77,6 +78,23 @@ def test_version_that_was_rolled_back_stays_out_after_a_restart_until_it_is_allo
     third = start()
     third.wait_until_available("scale", 2)
     assert versions_loaded(third) == [2]
+
+
+def test_version_that_was_rolled_back_serves_only_until_another_one_is_there(
+    start: Start, scale_model: ScaleModel, base_path: Path, tmp_path: Path
+):
+    first = start()
+    roll_back(first, tmp_path / "state" / FILE_NAME)
+    first.stop()
+    shutil.rmtree(base_path / "1")
+
+    second = start()
+    second.wait_until_available("scale", 2)
+    assert logged(second, "rolled_back_version_comes_back")
+    scale_model.write(base_path, 1)
+    second.wait_until_available("scale", 1)
+    with Client(second.target) as client:
+        assert client.describe_models()["scale"]["default_version"] == 1
 
 
 def test_damaged_state_is_told_of_and_stops_nothing(start: Start, tmp_path: Path):

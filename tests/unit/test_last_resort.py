@@ -124,6 +124,20 @@ def test_last_resort_leaves_for_the_older_version_once_that_is_mended() -> None:
     assert site.world.bars["m"] == frozenset({2})
 
 
+@pytest.mark.parametrize("settings", [AVAILABILITY, RESOURCE, AUTO])
+def test_last_resort_leaves_for_a_lower_version_that_comes_after_it(
+    settings: ModelSettings,
+) -> None:
+    site = Site(settings, World(bars={"m": {2: Bar(by=BarredBy.OPERATOR)}}))
+    site.world.bars["m"] = frozenset({2})
+    for version, serving in ((2, [2]), (1, [1])):
+        site.disk.found_at_ns[version] = site.world.clock.now_ns()
+        site.world.manager.found_anew("m", version)
+        site.rest()
+        assert site.serving == serving
+    assert site.world.bars["m"] == frozenset({2})
+
+
 def test_last_resort_that_is_allowed_serves_as_any_other() -> None:
     site = site_of_a_broken_rollback(RESOURCE)
     site.world.manager.allow("m", 2)

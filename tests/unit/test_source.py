@@ -709,23 +709,25 @@ def test_source_last_version_moved_away_and_back_is_what_was_aspired(
     assert source.notes() == []
 
 
-def test_source_tells_of_a_barred_version_that_was_mended_after_its_failure(
+def test_source_tells_of_each_version_that_is_found(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     drop(tmp_path, "1", clock)
     directory = drop(tmp_path, "2", clock)
     source = make_source(tmp_path, aspirations, clock, Latest(1))
     source.poll()
+    assert aspirations.found_anew == [1, 2]
+    # And of a barred one that is mended after its failure.
     aspirations.failed = {2}
     source.set_barred(frozenset({2}))
     clock.advance(60)
     source.poll()
-    assert (aspirations.lists[-1], aspirations.found_anew) == ([1], [])
+    assert (aspirations.lists[-1], aspirations.found_anew) == ([1], [1, 2])
     (directory / "saved_model.pb").write_bytes(b"mended graph")
     set_age(directory, clock, 30)
     clock.advance(60)
     source.poll()
-    assert (aspirations.lists[-1], aspirations.found_anew) == ([1], [2])
+    assert (aspirations.lists[-1], aspirations.found_anew) == ([1], [1, 2, 2])
     source.set_barred(frozenset())
     assert aspirations.lists[-1] == [2]
 
