@@ -316,22 +316,23 @@ class SwapTimeline:
         """What happens to requests from now on is the swap's doing, where it was not before."""
         if opened.during_began_at_ns is not None:
             return
-        model = opened.record.model
-        others = [
-            item
-            for item in self._open.values()
-            if item.record.model == model and item.during_began_at_ns is not None
-        ]
-        for other in others:
+        for other in self._under_way_beside(opened):
             self._make_way(other, now_ns)
         began_at_ns = self._statistics.cut()
-        opened.during_began_at_ns = began_at_ns
         opened.fault_count_before = self._fault_count()
-        from_ns = max(began_at_ns - BEFORE_AFTER_NS, self._last_end_ns.get(model, 0))
-        # Beside a swap that is under way there is nothing to compare with.
-        is_alone = all(other.during_ended_at_ns is not None for other in others)
-        before = self._latency(model, from_ns, began_at_ns) if is_alone else None
+        before = self._undisturbed(opened, began_at_ns - BEFORE_AFTER_NS, began_at_ns)
         opened.record = replace(opened.record, before=before)
+        opened.during_began_at_ns = began_at_ns
+
+    def _under_way_beside(self, opened: _Open) -> list[_Open]:
+        """The model's other swaps that did something to its requests and are not closed."""
+        return [
+            item
+            for item in self._open.values()
+            if item is not opened
+            and item.record.model == opened.record.model
+            and item.during_began_at_ns is not None
+        ]
 
     def _answering_before(self, opened: _Open) -> int | None:
         version = self._answering(opened.record.model)
@@ -401,16 +402,27 @@ class SwapTimeline:
         history = self._statistics.history(record.model, since_ns)
         opened.record = replace(
             record,
-            after=self._latency(record.model, during_ended_at_ns, ended_at_ns),
+            after=self._undisturbed(opened, during_ended_at_ns, ended_at_ns),
             history=tuple(point for point in history if point.at_ns <= ended_at_ns),
         )
-        self._last_end_ns[record.model] = during_ended_at_ns
+        last_end_ns = self._last_end_ns.get(record.model, 0)
+        self._last_end_ns[record.model] = max(last_end_ns, during_ended_at_ns)
         self._over.append(opened.record)
         self._untold.append(opened.record)
         self._forget(opened)
 
     def _forget(self, opened: _Open) -> None:
         del self._open[opened.id]
+
+    def _undisturbed(self, opened: _Open, from_ns: int, to_ns: int) -> SpanLatency | None:
+        """The last part of the span in which no other swap of the model did anything; None: no such."""
+        model = opened.record.model
+        last_end_ns = self._last_end_ns.get(model, 0)
+        for other in self._under_way_beside(opened):
+            if other.during_ended_at_ns is None:
+                return None
+            last_end_ns = max(last_end_ns, other.during_ended_at_ns)
+        return self._latency(model, max(from_ns, last_end_ns), to_ns)
 
     def _latency(self, model: str, from_ns: int, to_ns: int) -> SpanLatency | None:
         if to_ns - from_ns < SPAN_NS_MIN:

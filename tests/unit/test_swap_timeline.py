@@ -425,6 +425,24 @@ def test_timeline_swap_beside_another_of_its_model_is_compared_with_nothing(worl
     assert [record.before is None for record in world.timeline.records()[:2]] == [True, False]
 
 
+def test_timeline_what_comes_after_a_swap_is_not_during_the_one_beside_it(world: World) -> None:
+    world.tell(2, START)
+    world.tell(3, START)
+    world.tell(2, LOADING)
+    world.tell(3, LOADING)
+    world.end_stage(2, LoadStage.PUBLISH, 1)
+    world.tell(2, AVAILABLE)
+    world.pass_time(5)
+    world.requests.answer(4)
+    world.tell(3, AVAILABLE)
+    world.pass_time(20)
+    third, second = world.timeline.records()[:2]
+    assert (third.version, second.version) == (3, 2)
+    assert third.after is not None
+    assert second.after is not None
+    assert second.after.request_count == 0
+
+
 def test_timeline_load_under_way_is_shown_as_far_as_it_has_come(world: World) -> None:
     world.tell(2, START)
     world.tell(2, LOADING)
