@@ -1,6 +1,7 @@
 """The swaps over HTTP: `/v1/swaps`, one of them, and its trace."""
 
 import json
+import re
 from typing import Protocol
 
 from starlette.requests import Request
@@ -36,8 +37,8 @@ def swap_routes(swaps: Swaps) -> list[Route]:
         record = swaps.record(request.path_params["id"])
         if record is None:
             return _unknown(request)
-        # Browsers save it under this name; Perfetto opens it.
-        name = "".join(char if char.isalnum() or char in "-." else "_" for char in record.id)
+        # Browsers save it under this name, in ASCII as headers are; Perfetto opens it.
+        name = re.sub(r"[^A-Za-z0-9.-]", "_", record.id)
         headers = {"Content-Disposition": f'attachment; filename="swap-{name}.json"'}
         return _json(trace_document(record), headers=headers)
 

@@ -524,6 +524,12 @@ def test_swap_trace_has_each_stage_and_the_publish(world: World, get: Any) -> No
     assert trace_document(world.newest)["traceEvents"] == events
 
 
+def test_swap_trace_of_a_model_with_any_name_can_be_saved(world: World, get: Any) -> None:
+    world.tell(7, START, name="模型/ä")
+    world.tell(7, LOADING, name="模型/ä")
+    assert get(f"/v1/swaps/{world.newest.id}/trace")["otherData"]["model"] == "模型/ä"
+
+
 def test_unknown_swap_is_not_found(get: Any) -> None:
     assert "no swap 'm-9-1'" in get("/v1/swaps/m-9-1", 404)["error"]
     assert "no swap" in get("/v1/swaps/m-9-1/trace", 404)["error"]
