@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from serving.servable import AVAILABLE, END, START, ServableId, ServableSnapshot
+from serving.servable import AVAILABLE, END, START, UNLOADING, ServableId, ServableSnapshot
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class ResourcePreserving:
     and fail in between.
 
     1. Where a version that is not aspired is ready: unload the lowest. The last one stays where all
-       that is aspired has failed: it would go for nothing.
+       that is aspired has failed, or is still on its way out: it would go for nothing.
     2. Else, while one is on its way in or out: nothing, and no load that failed is retried.
     3. Else load the highest aspired version in START.
 
@@ -80,7 +80,7 @@ class ResourcePreserving:
         """See `AspiredVersionPolicy`."""
         idle = _idle(snapshots)
         aspired = [row for row in snapshots if row.is_aspired]
-        has_hope = not aspired or any(row.state is not END for row in aspired)
+        has_hope = not aspired or any(row.state not in (UNLOADING, END) for row in aspired)
         if idle and (has_hope or len(idle) > 1):
             return Unload(idle[0])
         if not self.may_retry(snapshots):

@@ -190,6 +190,11 @@ RESOURCE_ROWS: list[tuple[str, list[ServableSnapshot], Action | None]] = [
         None,
     ),
     (
+        "an old version answers while the one that comes back is still on its way out",
+        [row(1, AVAILABLE, aspired=False), row(2, UNLOADING, aspired=True)],
+        None,
+    ),
+    (
         "the highest new version is loaded once there is room",
         [row(1, END, aspired=False), row(2, START, aspired=True), row(3, START, aspired=True)],
         load(3),

@@ -173,7 +173,7 @@ class Judge:
 
     def is_put_off(self) -> bool:
         """Whether the swap to come may have to wait, to keep a fleet out of step."""
-        coming = self.in_state(START, LOADING, UNLOADING) & self.aspired
+        coming = self.in_state(START, LOADING) & self.aspired
         return bool(coming) and not any(map(self._is_due, coming))
 
     def _is_due(self, version: int) -> bool:
@@ -231,8 +231,7 @@ class Judge:
             self._fault(f"{version} is unloaded for one that was never refused")
         if self.is_put_off():
             self._fault(f"{version} is unloaded in step with others")
-        # One that is still on its way out comes back by a life of its own.
-        if not self.in_state(START, LOADING, UNLOADING) & self.aspired:
+        if not self.in_state(START, LOADING) & self.aspired:
             self._fault(f"{version} is unloaded for nothing that could serve")
 
     def _judge_load(self, version: int) -> None:
@@ -292,6 +291,8 @@ class LifeMachine(RuleBasedStateMachine):
         self.disk.found_at_ns[version] = self.world.clock.now_ns()
         self.judge.failed.discard(version)
         self.world.fail(version, *[make() for make in failures])
+        if version in self.disk.barred:
+            self.world.manager.found_anew("m", version)
         self.disk.aspire()
         self.go_on()
 
@@ -485,7 +486,7 @@ class LifeMachine(RuleBasedStateMachine):
         is_kept = self.disk.settings.keep_previous_seconds > 0
         is_cover = not self.judge.in_state(AVAILABLE) & self.judge.aspired
         is_allowed = policy is not PolicyName.RESOURCE and (is_kept or is_cover)
-        has_hope = self.judge.in_state(START, LOADING, UNLOADING) & self.judge.aspired
+        has_hope = self.judge.in_state(START, LOADING) & self.judge.aspired
         # All that would make room stays until its instant; `rest` sees that this comes.
         is_waiting = (
             policy is not PolicyName.AVAILABILITY and self.judge.jitter_seconds and is_cover
