@@ -33,10 +33,21 @@ class CallQueue {
   void RemoveCall() { call_count_.fetch_sub(1); }
   int64_t call_count() const { return call_count_.load(); }
 
+  // Runs `ask`, which asks gRPC for a call, unless the server stops. gRPC forgets what it is asked
+  // for while it begins to stop; so its stop begins when `is_stopping` is set and no queue asks.
+  template <typename Ask>
+  void AskUnless(const std::atomic<bool>& is_stopping, Ask&& ask) {
+    asking_count_.fetch_add(1);
+    if (!is_stopping.load()) ask();
+    asking_count_.fetch_sub(1);
+  }
+  bool is_asking() const { return asking_count_.load() > 0; }
+
  private:
   const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   // Of this queue's thread, and rarely of another's.
   alignas(64) std::atomic<int64_t> call_count_{0};
+  std::atomic<int64_t> asking_count_{0};  // threads within AskUnless
 };
 
 }  // namespace millpond::rpc

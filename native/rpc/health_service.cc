@@ -215,7 +215,7 @@ HealthWatchMethod::HealthWatchMethod(RawService* service, HealthService* health,
       index_(service->AddServerStreamingMethod("/grpc.health.v1.Health/Watch")) {}
 
 void HealthWatchMethod::WaitForCall(CallQueue* queue) {
-  if (!phase_->is_stopping.load()) (new HealthWatch(this, queue))->Wait();
+  queue->AskUnless(phase_->is_stopping, [&] { (new HealthWatch(this, queue))->Wait(); });
 }
 
 }  // namespace millpond::rpc

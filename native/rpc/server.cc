@@ -14,6 +14,7 @@
 #include "native/rpc/poller_pool.h"
 #include "native/rpc/predict_service.h"
 #include "native/rpc/raw_service.h"
+#include "native/rpc/server_stop.h"
 #include "native/rpc/unary_call.h"
 
 namespace millpond::rpc {
@@ -31,6 +32,10 @@ constexpr int kAdoptedRareCount = 64;
 
 // Between two looks at whether all calls have ended: the end of a drain is not urgent.
 constexpr int64_t kEndPollNs = 1'000'000;
+
+// How long a client may take to leave once its last call is answered: above a round trip to any,
+// and what a socket still holds of its reply. A client that is gone without a word costs this.
+constexpr int64_t kGoodbyeNs = 1'000'000'000;
 
 size_t CoreCount() { return std::max(1U, std::thread::hardware_concurrency()); }
 
@@ -91,6 +96,7 @@ struct Server::State {
   base::Status Listen();
   void WaitForCalls();
   void AdoptWaitingCalls();
+  void StopAsking();
   bool WaitForLastCall(int64_t timeout_ns);
   void End(int64_t timeout_ns);
 
@@ -168,6 +174,12 @@ void Server::State::AdoptWaitingCalls() {
   }
 }
 
+void Server::State::StopAsking() {
+  phase.is_stopping = true;
+  const auto is_asking = [](const auto& queue) { return queue->is_asking(); };
+  while (std::any_of(queues.begin(), queues.end(), is_asking)) base::SleepNs(kEndPollNs);
+}
+
 // False where `timeout_ns` passed first.
 bool Server::State::WaitForLastCall(int64_t timeout_ns) {
   const int64_t deadline_ns = base::MonotonicNs() + timeout_ns;
@@ -243,11 +255,11 @@ bool Server::Shutdown(int64_t drain_ns) {
   }
   const int64_t deadline_ns = base::MonotonicNs() + drain_ns;
   if (drain_ns > 0) state_->AdoptWaitingCalls();
-  state_->phase.is_stopping = true;
-  // Cancels at the deadline what is left then, and does not wait for answers that are being made.
-  state_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::nanoseconds(drain_ns));
-  const int64_t left_ns = deadline_ns - base::MonotonicNs();
-  state_->has_drained = left_ns > 0 && state_->WaitForLastCall(left_ns);
+  state_->StopAsking();
+  ServerStop stop(state_->server.get());
+  // No longer than our calls: gRPC would wait for what keeps a connection open too.
+  state_->has_drained = drain_ns > 0 && state_->WaitForLastCall(deadline_ns - base::MonotonicNs());
+  stop.EndConnections(*state_->has_drained ? kGoodbyeNs : 0);
   state_->phase.is_cut_short = !*state_->has_drained;
   state_->rare_calls.Close();
   state_->End(kCutShortNs);

@@ -56,7 +56,8 @@ class Server {
 
   // Takes no new call and lets those that have arrived finish, waiting ones too; cancels after
   // `drain_ns` what is left, and ends all threads. True where nothing was cut short. A second call
-  // returns the same.
+  // returns the same. Waits for calls, and not for clients: a connection that is still open when
+  // the last call has ended is closed a second later.
   //
   // A kernel is not interrupted. Where one still runs kCutShortNs after the cancellation, its
   // threads go on, and the serving map must outlive them: end the process.

@@ -60,7 +60,7 @@ UnaryMethod::UnaryMethod(std::string path, RawService* service, UnaryHandler* ha
       index_(service->AddUnaryMethod(path_)) {}
 
 void UnaryMethod::WaitForCall(CallQueue* queue) {
-  if (!phase_->is_stopping.load()) (new UnaryCall(this, queue))->Wait();
+  queue->AskUnless(phase_->is_stopping, [&] { (new UnaryCall(this, queue))->Wait(); });
 }
 
 UnaryCall::UnaryCall(UnaryMethod* method, CallQueue* queue) : method_(method), queue_(queue) {

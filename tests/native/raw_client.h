@@ -88,6 +88,15 @@ class RawClient {
         channel_.get(), method, context, ToByteBuffer(request)));
   }
 
+  // Begins a call and sends no message.
+  using UnsentCall = std::unique_ptr<grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>>;
+  UnsentCall BeginWithoutMessage(const char* path, grpc::ClientContext* context) const {
+    const grpc::internal::RpcMethod method(path, grpc::internal::RpcMethod::BIDI_STREAMING);
+    return UnsentCall(
+        grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(
+            channel_.get(), method, context));
+  }
+
  private:
   struct BegunCall {
     grpc::ClientContext context;

@@ -597,6 +597,17 @@ TEST_F(ServerTest, ShutdownUnderLoadLosesNoReplyOfARun) {
   EXPECT_EQ(quick_.servable->run_count(), answered_count);
 }
 
+// Only gRPC knows of it, as of calls that arrive just while it begins to stop.
+TEST_F(ServerTest, ShutdownDoesNotWaitForACallWhoseMessageNeverComes) {
+  Start();
+  grpc::ClientContext context;
+  const RawClient::UnsentCall silent = client_->BeginWithoutMessage(kPredictPath, &context);
+  // In order on the one connection: when this has come, the other has.
+  EXPECT_TRUE(Predict("m").status.ok());
+  EXPECT_TRUE(server_->Shutdown(kForeverNs));
+  EXPECT_EQ(silent->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
 // Calls that have arrived wait in gRPC, as all threads are taken; the drain is for them too.
 TEST_F(ServerTest, ShutdownAnswersTheCallsThatWaitInGrpc) {
   Start();
