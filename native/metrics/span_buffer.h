@@ -69,10 +69,11 @@ class SpanBuffer {
   const Limits limits_;
   const size_t mask_;
   const std::unique_ptr<Slot[]> slots_;
-  alignas(64) std::atomic<size_t> put_position_{0};
   size_t take_position_ = 0;
+  // What threads that serve write, away from what they only read.
+  alignas(64) std::atomic<size_t> put_position_{0};
   // The second, and behind it in kCountBits how many spans it had.
-  alignas(64) std::atomic<uint64_t> second_and_count_{0};
+  std::atomic<uint64_t> second_and_count_{0};
   std::atomic<int64_t> over_rate_count_{0};
   std::atomic<int64_t> full_count_{0};
 };

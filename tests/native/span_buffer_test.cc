@@ -66,6 +66,7 @@ TEST(SpanBuffer, LosesNothingUncountedBetweenThreads) {
   SpanBuffer buffer({64, 1'000'000});
   std::atomic<int> running{kThreads};
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&buffer, &running, name = std::string(40, static_cast<char>('a' + i))] {
       for (int number = 0; number < kSpansEach; ++number) buffer.Put(Span(name, number));
@@ -93,6 +94,7 @@ TEST(SpanBuffer, AdmitsNoMoreBetweenThreads) {
   SpanBuffer buffer({8, 1'000});
   std::atomic<int> admitted{0};
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       for (int number = 0; number < 1'000; ++number) admitted += buffer.Admit(kSecondNs) ? 1 : 0;
