@@ -93,7 +93,8 @@ def json_response(
     value: object, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
     """`value` as JSON; what a server says of itself is never to be cached."""
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    # In ASCII: a reason may hold the name of a file that is not UTF-8.
+    text = json.dumps(value, separators=(",", ":"))
     headers = {"Cache-Control": "no-store", **(headers or {})}
     return Response(text.encode(), status, headers, "application/json")
 

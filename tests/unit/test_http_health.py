@@ -197,6 +197,15 @@ def test_readyz_of_an_unknown_model_is_404(probes: Probes) -> None:
     assert "'x' is not configured" in json.loads(response.content)["error"]
 
 
+def test_readyz_tells_of_a_file_whose_name_is_not_utf_8(probes: Probes) -> None:
+    failed = Health(StatusCode.DATA_LOSS, "/m/\udcff is cut short")
+    probes.monitor.record(status(1, END, "n", health=failed))
+    probes.becomes("m", AVAILABLE)
+    response = probes.client.get("/readyz?model=n")
+    assert response.status_code == 503
+    assert failed.message in response.json()["models"]["n"]["reason"]
+
+
 def test_readyz_is_never_cached(probes: Probes) -> None:
     assert probes.client.get("/readyz").headers["cache-control"] == "no-store"
     assert probes.client.get("/healthz").headers["cache-control"] == "no-store"
