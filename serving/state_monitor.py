@@ -13,7 +13,8 @@ from serving.servable import END, HEALTHY, ServableId, ServableStatus
 
 ENDED_COUNT_MAX = 32
 """Versions in END kept of each model, the latest to end: people look for yesterday's failure, and a
-model that gets a version every minute must not grow the status without limit."""
+model that gets a version every minute must not grow the status without limit. Beside those that have
+failed and whose files are watched."""
 
 UNLOADED_SECONDS_MAX = 3_600.0
 """How long a version that ended in good order is remembered, and one that failed and is gone from the
@@ -125,14 +126,15 @@ class StateMonitor:
 
     def _forget_ended(self, name: str) -> bool:
         """True where one was."""
-        versions = self._by_version[name]
+        versions, seen = self._by_version[name], self._seen.get(name)
         count_before = len(versions)
-        ended = [status for status in versions.values() if status.state is END]
+        ended = [item for item in versions.values() if item.state is END]
+        past = [item for item in ended if not _is_watched(item, seen)]
         now_wall_ns = self._clock.wall_ns()
-        for status in ended[:-ENDED_COUNT_MAX]:
+        for status in past[:-ENDED_COUNT_MAX]:
             del versions[status.id.version]
-        for status in ended[-ENDED_COUNT_MAX:]:
-            seconds = _remembered_seconds(status, self._seen.get(name))
+        for status in past[-ENDED_COUNT_MAX:]:
+            seconds = _remembered_seconds(status, seen)
             if now_wall_ns - status.state_changed_wall_ns > seconds * NS_PER_SECOND:
                 del versions[status.id.version]
         return len(versions) < count_before
@@ -145,11 +147,16 @@ class StateMonitor:
                 _log.exception("listener_failed", model=status.id.name, version=status.id.version)
 
 
+def _is_watched(status: ServableStatus, seen: _Seen | None) -> bool:
+    """Whether it has failed, and its files are watched for a change: then it stays for ever."""
+    return status.health != HEALTHY and seen is not None and status.id.version in seen.watched
+
+
 def _remembered_seconds(status: ServableStatus, seen: _Seen | None) -> float:
-    """How long after its end; for ever while its files are watched, or nobody can say."""
+    """How long after its end, where it is not watched; for ever while nobody can say."""
     if status.health == HEALTHY:
         return UNLOADED_SECONDS_MAX
-    if seen is None or status.id.version in seen.watched:
+    if seen is None:
         return inf
     return FAILED_SECONDS_MAX if status.id.version in seen.on_disk else UNLOADED_SECONDS_MAX
 

@@ -1,4 +1,5 @@
 import threading
+from dataclasses import replace
 
 from structlog.testing import capture_logs
 
@@ -165,6 +166,16 @@ def test_monitor_keeps_a_failure_that_is_watched_though_its_files_are_gone() -> 
     monitor.versions_seen("m", frozenset(), frozenset({2}))
     clock.advance(10 * FAILED_SECONDS_MAX)
     assert versions_known(monitor) == [2]
+
+
+def test_monitor_keeps_each_failure_that_is_watched_however_many_there_are() -> None:
+    # A base path of many broken versions under `all {}`: each can be mended in place.
+    versions = range(1, ENDED_COUNT_MAX + 6)
+    monitor = StateMonitor(FakeClock())
+    monitor.versions_seen("m", frozenset(versions), frozenset(versions))
+    for version in versions:
+        monitor.record(replace(status(version, END), health=FAILED))
+    assert monitor.failed_versions("m") == frozenset(versions)
 
 
 def test_monitor_forgets_the_failures_of_a_model_without_a_source() -> None:
