@@ -10,7 +10,7 @@ import structlog
 
 from serving.clock import Clock, pause
 from serving.config import ModelConfig
-from serving.errors import InvalidConfig, MillpondError
+from serving.errors import InvalidConfig, MillpondError, from_exception
 from serving.model_settings_file import SettingsByModel, parse_model_settings
 
 SETTLE_SECONDS = 0.1
@@ -108,14 +108,15 @@ class ConfigWatcher:
     def poll(self) -> None:
         """Looks once. On one thread at a time."""
         texts = self._read_settled()
-        before, self._seen = self._seen, texts
         if texts == self._applied:
             self._refusal = None  # Where there was one, it was taken back.
-        elif texts != before:
+        elif texts != self._seen:
             is_config_new = texts.config != self._applied.config
             with suppress(MillpondError):  # `_blaming` has told it.
                 self._apply(texts.config if is_config_new else None, texts.settings)
                 self._applied, self._refusal = texts, None
+        # Last: what is not the files' fault, as a thread that cannot be had, the next look tries again.
+        self._seen = texts
 
     def _read_settled(self) -> _Texts:
         """Both files; where one has changed, as they are once they stay the same for a moment.
@@ -155,17 +156,18 @@ class ConfigWatcher:
 
     @contextmanager
     def _blaming(self, file: str) -> Iterator[None]:
-        """Tells of a MillpondError, which goes on its way, that `file` is what has to be mended."""
+        """Tells of an error, which goes on its way, that what `file` says is not in effect for it."""
         try:
             yield
-        except MillpondError as error:
+        except Exception as error:
             earlier = self._refusal
             since_wall_ns = earlier.since_wall_ns if earlier else self._clock.wall_ns()
-            self._refusal = ConfigRefusal(file, error.message, since_wall_ns)
+            reason = from_exception(error).message
+            self._refusal = ConfigRefusal(file, reason, since_wall_ns)
             _log.error(
                 "config_refused",
                 file=file,
-                reason=error.message,
+                reason=reason,
                 consequence="the configuration stays as it is",
             )
             raise
@@ -174,7 +176,7 @@ class ConfigWatcher:
         while not self._is_stopping:
             try:
                 self.poll()
-            except Exception:  # noqa: BLE001 (a bug; the next edit may fare better)
+            except Exception:  # noqa: BLE001 (a bug, or none of the files'; the next look tries again)
                 _log.exception("config_poll_failed")
             with self._wake:
                 if not self._is_stopping:

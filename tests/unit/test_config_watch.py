@@ -208,6 +208,24 @@ def test_watcher_refusal_names_the_file_to_mend(
     assert (Path(refusal.file).name, message in refusal.reason) == (culprit, True)
 
 
+def test_watcher_change_that_fails_for_no_fault_of_the_files_is_told_and_tried_again(
+    watch: Watch,
+) -> None:
+    watch.config.write_text(config_text("a", "b"))
+    watch.error = RuntimeError("can't start new thread")
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            watch.watcher.poll()
+        refusal = watch.refusal()
+        assert refusal is not None
+        assert refusal.file == str(watch.config)
+        assert "can't start new thread" in refusal.reason
+    assert len(watch.changes) == 2
+    watch.error = None
+    watch.watcher.poll()
+    assert (watch.refusal(), watch.names) == (None, ["a", "b"])
+
+
 def test_watcher_refusal_is_as_old_as_the_first_fault_and_gone_once_mended(watch: Watch) -> None:
     watch.config.write_text("model_config_list {")
     watch.refusals()
