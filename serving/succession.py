@@ -94,7 +94,8 @@ class Succession:
             self._check_cold(name, stream, current, is_cold_allowed)
         known = stream.harnesses.keys() | {item.version for item in stream.wanted}
         barred = frozenset(version for version in known if version >= current)
-        self.bar(name, stream, barred, by, reason or f"rolled back from {current} to {earlier}")
+        to = "an earlier one on disk" if earlier is None else earlier
+        self.bar(name, stream, barred, by, reason or f"rolled back from {current} to {to}")
         _log.warning(
             "rolled_back",
             model=name,

@@ -163,6 +163,7 @@ def test_cold_rollback_goes_on_serving_until_the_old_version_is_loaded() -> None
     world.on_disk = {1, 2}
     done = answer(world, world.manager.rollback("m", is_cold_allowed=True))
     assert (done.rolled_back, done.version) == (2, None)
+    assert world.kept_bars["m"][2].reason == "rolled back from 2 to an earlier one on disk"
     assert world.states() == {2: AVAILABLE}
     # The source selects without what is barred.
     world.aspire(1)
