@@ -124,27 +124,26 @@ class ServedModels:
         self._set_loaders(models)
 
     def _add(self, models: Sequence[ModelConfig]) -> None:
-        added: dict[str, Source] = {}
+        before, begun = self._sources, []
         try:
             for model in models:
-                added[model.name] = self._add_one(model)
+                begun.append(model.name)
+                self._add_one(model)
         except BaseException:
-            for name, source in added.items():
-                source.stop()
+            for name in reversed(begun):
+                if name in self._sources:
+                    self._sources[name].stop()
                 self._forget(name)
+            self._sources = before
             raise
-        self._sources = {**self._sources, **added}
 
-    def _add_one(self, model: ModelConfig) -> Source:
-        try:
-            self._manager.set_settings(model.name, model.settings)
-            self._set_labels(model.name, model.labels)
-            source = self._make_source(model)
-            source.start()
-        except BaseException:
-            self._forget(model.name)
-            raise
-        return source
+    def _add_one(self, model: ModelConfig) -> None:
+        self._manager.set_settings(model.name, model.settings)
+        self._set_labels(model.name, model.labels)
+        source = self._make_source(model)
+        # Known before it starts: as soon as it finds something it is asked what, and told of bars.
+        self._sources = {**self._sources, model.name: source}
+        source.start()
 
     def _change(self, change: ModelChange) -> None:
         name, after = change.after.name, change.after

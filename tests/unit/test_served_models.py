@@ -40,6 +40,10 @@ class FakeSource:
         # A load or a listener may ask for its model from here on.
         assert self.name in self.world.loaders
         assert self.name in self.world.models.names
+        assert self.world.models.found_versions(self.name)
+        self.world.models.set_barred(self.name, frozenset({7}))
+        assert self.barred == {7}
+        self.barred = frozenset()
         self.world.running[self.name] = self
         self._say("start")
 
