@@ -46,7 +46,8 @@ class OtlpExporter:
                 "pip install 'millpond[otel]'"
             ) from None
         self._reason = _LastReason()
-        self._reason.attach()
+        # For good: an export that `stop` ends has something to say as well.
+        logging.getLogger("opentelemetry").addHandler(self._reason)
         own = {resources.SERVICE_NAME: "millpond", resources.SERVICE_VERSION: version}
         # What the environment says goes before.
         self._resource = resources.Resource(own).merge(resources.OTELResourceDetector().detect())
@@ -68,7 +69,6 @@ class OtlpExporter:
     def stop(self) -> None:
         """Ends an `export` under way, and takes no more. Any thread."""
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
-        self._reason.detach()
 
     def _readable(self, span: Span) -> "ReadableSpan":
         from opentelemetry.sdk.trace import ReadableSpan
@@ -115,13 +115,3 @@ class _LastReason(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.text = record.getMessage()
-
-    def attach(self) -> None:
-        self._library.addHandler(self)
-
-    def detach(self) -> None:
-        self._library.removeHandler(self)
-
-    @property
-    def _library(self) -> logging.Logger:
-        return logging.getLogger("opentelemetry")

@@ -111,13 +111,17 @@ def test_refusal_is_unavailable_with_its_reason_and_nothing_else_is_written(
     assert capfd.readouterr() == ("", "")
 
 
-def test_stopped_exporter_takes_nothing_more(collector: Collector):
+def test_stopped_exporter_takes_nothing_more_and_writes_nothing(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    # As in the server; pytest has handlers of its own.
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
     exporter = OtlpExporter(collector.url, version="1")
     exporter.stop()
     with pytest.raises(Unavailable):
         exporter.export([span()])
     assert collector.posts == []
-    assert not logging.getLogger("opentelemetry").handlers
+    assert capfd.readouterr() == ("", "")
 
 
 def test_missing_extra_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch):
