@@ -10,8 +10,8 @@ from typing import Any
 from serving.clock import NS_PER_SECOND
 from serving.monitoring.request_statistics import HistoryPoint, LatencyFigures
 
-# Where a second was cut short (`RequestStatistics.cut`), its few requests over its few milliseconds would
-# be a spike that never was: such points are taken together with the next.
+# Where a second came late, the next one is as much shorter, and its few requests over its few
+# milliseconds would be a spike that never was: such points are taken together with the next.
 SPAN_NS_MIN = NS_PER_SECOND // 2
 
 # Beyond this nothing was recorded in between, and the point is that of its own second.

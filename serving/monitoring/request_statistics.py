@@ -106,7 +106,7 @@ class HistoryPoint(Protocol):
 
 
 class RequestStatistics(Protocol):
-    """All that is recorded, of live versions and of those that ended in the last 10 minutes."""
+    """All that is recorded, of live versions and of the last 32 that ended in the last 10 minutes."""
 
     def methods(self) -> Sequence[MethodStatistics]:
         """By version and method, also those that had no request yet."""
@@ -127,5 +127,5 @@ class RequestStatistics(Protocol):
         ...
 
     def cut(self) -> int:
-        """Ends the running second now, so that `between` can begin or end here; returns the instant."""
+        """Lets `between` begin or end here, within the running second; returns the instant."""
         ...
