@@ -1,0 +1,131 @@
+"""SwapTimeline over lives of versions in any order: each swap ends, and what it is compared with was calm."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from serving.errors import StatusCode
+from serving.monitoring.swap_record import SwapRecord, SwapResult
+from serving.servable import (
+    AVAILABLE,
+    END,
+    HEALTHY,
+    LOADING,
+    START,
+    TRANSITIONS,
+    UNLOADING,
+    Health,
+    ServableState,
+)
+from serving.succession import ROLLED_BACK
+from tests.unit.test_swap_timeline import World
+
+CALM_MS, BUSY_MS = 1.0, 9.0
+
+# Whose turn, the time before it, which of its moves, and whether memory is on its way back from then on.
+Steps = list[tuple[int, float, int, bool]]
+STEPS = st.lists(
+    st.tuples(
+        st.integers(1, 3),
+        st.sampled_from((0.0, 0.25, 1.0, 3.0, 12.0)),
+        st.integers(0, 1),
+        st.booleans(),
+    ),
+    max_size=30,
+)
+
+NOT_PUBLISHED = (SwapResult.LOAD_FAILED, SwapResult.CANCELLED, SwapResult.UNLOADED)
+
+LONG_SECONDS = 90
+"""More than a slab is waited for, an unload has its effect, and a swap is compared with."""
+
+
+class Lives:
+    """Versions of one model that move as TRANSITIONS lets them, and requests that feel it."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.states: dict[int, ServableState] = {}
+        self.told: list[SwapRecord] = []
+        self.world.timeline.add_listener(self.told.append)
+
+    def pass_time(self, seconds: float) -> None:
+        """A request ends after each quarter of a second: slow while a version comes or goes."""
+        is_busy = not {LOADING, UNLOADING}.isdisjoint(self.states.values())
+        for _ in range(round(seconds * 4)):
+            self.world.pass_time(0.25)
+            self.world.requests.answer(BUSY_MS if is_busy else CALM_MS)
+
+    def step(self, version: int, choice: int) -> None:
+        """One of the version's moves; one that is AVAILABLE may also answer in another's place."""
+        state = self.states.get(version, END)
+        if state is AVAILABLE and choice:
+            previous_version = self.world.answering.get("m")
+            self.world.answering["m"] = version
+            self.world.timeline.changed_over("m", version, previous_version, ROLLED_BACK)
+            return
+        moves = sorted(TRANSITIONS[state]) or [START]
+        self.move(version, moves[min(choice, len(moves) - 1)])
+
+    def move(self, version: int, state: ServableState) -> None:
+        """Also where it is answered from: by the version that was published last."""
+        is_failure = state is END and self.states[version] is LOADING
+        if state is AVAILABLE:
+            self.world.answering["m"] = version
+        failed = Health(StatusCode.DATA_LOSS, "bad checksum")
+        self.states[version] = state
+        self.world.tell(version, state, health=failed if is_failure else HEALTHY)
+
+    def end(self) -> None:
+        """What is on its way ends, and the effects of it."""
+        for version, state in list(self.states.items()):
+            if state not in (AVAILABLE, END):
+                self.move(version, END)
+        self.pass_time(LONG_SECONDS)
+
+
+def lives_of(steps: Steps) -> Lives:
+    lives = Lives()
+    with capture_logs():
+        for version, seconds, choice, is_slab_due in steps:
+            lives.world.is_slab_due = is_slab_due
+            lives.pass_time(seconds)
+            lives.step(version, choice)
+        lives.end()
+    return lives
+
+
+@given(STEPS)
+def test_timeline_each_swap_ends_and_is_told_once(steps: Steps) -> None:
+    lives = lives_of(steps)
+    timeline = lives.world.timeline
+    assert sorted(record.id for record in lives.told) == sorted(
+        record.id for record in timeline.records()
+    )
+    assert sum(timeline.counts().values()) == len(lives.told)
+
+
+@given(STEPS)
+def test_timeline_instants_of_a_swap_are_in_order(
+    steps: Steps,
+) -> None:
+    for record in lives_of(steps).told:
+        instants = [
+            instant
+            for instant in (record.began_at_ns, record.load_began_at_ns, record.published_at_ns)
+            if instant is not None
+        ]
+        assert record.ended_at_ns is not None
+        assert instants == sorted(instants)
+        assert instants[-1] <= record.ended_at_ns
+        assert all(stage.seconds >= 0 for stage in record.stages)
+        assert (record.published_at_ns is None) == (record.result in NOT_PUBLISHED)
+
+
+@given(STEPS)
+def test_timeline_no_swap_is_compared_with_what_another_did(
+    steps: Steps,
+) -> None:
+    for record in lives_of(steps).told:
+        for calm in (record.before, record.after):
+            assert calm is None or calm.max_seconds <= CALM_MS / 1_000
