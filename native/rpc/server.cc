@@ -33,6 +33,9 @@ constexpr int kAdoptedRareCount = 64;
 // Between two looks at whether all calls have ended: the end of a drain is not urgent.
 constexpr int64_t kEndPollNs = 1'000'000;
 
+// How long a call may hang that gRPC has forgotten as the drain began (ServerStop).
+constexpr int64_t kRefusalIntervalNs = 100'000'000;
+
 // How long a client may take to leave once its last call is answered: above a round trip to any,
 // and what a socket still holds of its reply. A client that is gone without a word costs this.
 constexpr int64_t kGoodbyeNs = 1'000'000'000;
@@ -98,6 +101,7 @@ struct Server::State {
   void AdoptWaitingCalls();
   void StopAsking();
   bool WaitForLastCall(int64_t timeout_ns);
+  bool Drain(ServerStop* stop, int64_t deadline_ns);
   void End(int64_t timeout_ns);
 
   const ServerOptions options;
@@ -191,6 +195,16 @@ bool Server::State::WaitForLastCall(int64_t timeout_ns) {
   return true;
 }
 
+// False where `deadline_ns` came first.
+bool Server::State::Drain(ServerStop* stop, int64_t deadline_ns) {
+  int64_t left_ns = 0;
+  while ((left_ns = deadline_ns - base::MonotonicNs()) > 0) {
+    stop->RefuseForgottenCalls();
+    if (WaitForLastCall(std::min(left_ns, kRefusalIntervalNs))) return true;
+  }
+  return false;
+}
+
 // Ends the threads once no call is left; leaves them be where one still is after `timeout_ns`.
 void Server::State::End(int64_t timeout_ns) {
   // With the watchdog still there: a run learns of its cancellation from another thread.
@@ -258,7 +272,7 @@ bool Server::Shutdown(int64_t drain_ns) {
   state_->StopAsking();
   ServerStop stop(state_->server.get());
   // No longer than our calls: gRPC would wait for what keeps a connection open too.
-  state_->has_drained = drain_ns > 0 && state_->WaitForLastCall(deadline_ns - base::MonotonicNs());
+  state_->has_drained = state_->Drain(&stop, deadline_ns);
   stop.EndConnections(*state_->has_drained ? kGoodbyeNs : 0);
   state_->phase.is_cut_short = !*state_->has_drained;
   state_->rare_calls.Close();
