@@ -143,10 +143,12 @@ TEST_F(TracedCalls, ARareCallKnowsItsTraceAlsoWhereNothingIsTraced) {
   EXPECT_EQ(call->trace_context()->trace_id, kTraceId);
   EXPECT_FALSE(call->trace_context()->is_sampled);
   ASSERT_TRUE(call->Reply("").ok());
+  EXPECT_TRUE(traced.get().status.ok());  // it uses the context until then
   auto plain = client_->Begin(kRarePath, "");
   call = server_->TakeRareCall(kForeverNs);
   EXPECT_FALSE(call->trace_context());
   ASSERT_TRUE(call->Reply("").ok());
+  EXPECT_TRUE(plain.get().status.ok());
   EXPECT_TRUE(CallWith(Traceparent("01"), kPredictPath, Request("m")).status.ok());
   EXPECT_TRUE(spans_->Take(100).empty());
 }
