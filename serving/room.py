@@ -77,7 +77,7 @@ class Room:
         old one comes back.
         """
         stream = self._stream_of(harness)
-        if stream is None or harness.status.state is not END:
+        if stream is None or harness.status.state is not END or stream.is_outdated(harness):
             return
         if not stream.is_resource_preserving and not stream.has_rolled_back:
             return

@@ -253,9 +253,16 @@ class Stream:
             bars=as_rows(self.bars),
         )
 
+    def is_outdated(self, harness: LoaderHarness) -> bool:
+        """Whether the version has other files by now, which wait for a life of their own."""
+        found = [item for item in self.wanted if item.version == harness.id.version]
+        return bool(found) and found[0] != harness.aspired
+
     def load_failed(self, harness: LoaderHarness) -> None:
         """Remembers a load that has failed for good, and by which settings."""
         version = harness.id.version
+        if self.is_outdated(harness):
+            return
         self.failed_loads[version] = FailedLoad.of(
             harness.status, self.load_settings.get(version, self.settings)
         )

@@ -198,3 +198,17 @@ def test_last_resort_answered_last_of_what_is_found(
         }
     )
     assert stream.find_last_resort(found) == expected
+
+
+def test_load_of_files_that_were_replaced_meanwhile_bars_nothing_when_it_fails() -> None:
+    world = World()
+    world.manager.set_settings("m", RESOURCE)
+    world.settle(1)
+    world.fail(2, permanent())
+    world.aspire(2)
+    world.run_unloads()
+    # Other files are found while those from before are being loaded.
+    world.aspire(2, found_at_ns=7)
+    world.run_all()
+    assert world.states() == {1: END, 2: AVAILABLE}
+    assert not world.bars

@@ -288,6 +288,8 @@ class LifeMachine(RuleBasedStateMachine):
     @rule(version=VERSIONS, failures=FAILURES)
     def drop(self, version: int, failures: Failures) -> None:
         """A version comes, or its files are replaced; its first loads fail with `failures`."""
+        # No two drops are found at the same instant: other files would look like the same.
+        self.world.clock.ns += 1
         self.disk.found_at_ns[version] = self.world.clock.now_ns()
         self.judge.failed.discard(version)
         self.world.fail(version, *[make() for make in failures])
