@@ -96,6 +96,8 @@ class ServableHandle {
   ServableHandle& operator=(ServableHandle&& other) noexcept;
 
   explicit operator bool() const { return entry_ != nullptr; }
+  // The analyzer does not follow a status from the look-up that fills a handle to who asks for OK.
+  // NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage)
   const Servable& operator*() const { return entry_->servable(); }
   const Servable* operator->() const { return &entry_->servable(); }
   metrics::RequestRecorder& requests() const { return entry_->requests(); }
