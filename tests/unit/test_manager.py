@@ -510,11 +510,11 @@ def test_manager_newer_version_during_a_load_goes_first(world: World) -> None:
 
 
 def test_manager_policy_that_raises_for_one_model_does_not_stop_another(world: World) -> None:
-    class Broken:
+    class Broken(AvailabilityPreserving):
         def next_action(self, snapshots: Sequence[ServableSnapshot]) -> Action | None:
             if snapshots[0].id.name == "bad":
                 raise ValueError("bug")
-            return AvailabilityPreserving().next_action(snapshots)
+            return super().next_action(snapshots)
 
     world.manager._policy = Broken()
     with capture_logs() as logs:
