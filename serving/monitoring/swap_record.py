@@ -50,21 +50,31 @@ class StageSpan:
 
 @dataclass(frozen=True, kw_only=True)
 class SpanLatency:
-    """What the model's requests took within a part of a swap, failed ones too."""
+    """What the model's requests took within a part of a swap, failed ones too.
+
+    `failed_count` of them did not end OK, and `unmatched_count` more, of whatever model, found no
+    version: both in whole seconds.
+    """
 
     span_seconds: float
     request_count: int
+    failed_count: int = 0
+    unmatched_count: int = 0
     p50_seconds: float
     p99_seconds: float
     p999_seconds: float
     max_seconds: float
 
     @classmethod
-    def of(cls, figures: LatencyFigures, span_ns: int) -> "SpanLatency":
+    def of(
+        cls, figures: LatencyFigures, span_ns: int, *, failed_count: int, unmatched_count: int
+    ) -> "SpanLatency":
         """`figures` over a span of so many nanoseconds."""
         return cls(
             span_seconds=span_ns / NS_PER_SECOND,
             request_count=figures.count,
+            failed_count=failed_count,
+            unmatched_count=unmatched_count,
             p50_seconds=figures.p50_ns / NS_PER_SECOND,
             p99_seconds=figures.p99_ns / NS_PER_SECOND,
             p999_seconds=figures.p999_ns / NS_PER_SECOND,
@@ -209,6 +219,8 @@ def _latency_document(latency: SpanLatency | None) -> dict[str, float] | None:
     return {
         "span_seconds": latency.span_seconds,
         "request_count": latency.request_count,
+        "failed_count": latency.failed_count,
+        "unmatched_count": latency.unmatched_count,
         "p50_seconds": latency.p50_seconds,
         "p99_seconds": latency.p99_seconds,
         "p999_seconds": latency.p999_seconds,
@@ -234,6 +246,7 @@ def log_fields(record: SwapRecord) -> dict[str, object]:
         latency = getattr(record, part)
         if latency is not None:
             fields[f"request_count_{part}"] = latency.request_count
+            fields[f"failed_count_{part}"] = latency.failed_count + latency.unmatched_count
             fields[f"latency_seconds_p99_{part}"] = round(latency.p99_seconds, 6)
             fields[f"latency_seconds_p999_{part}"] = round(latency.p999_seconds, 6)
     return fields

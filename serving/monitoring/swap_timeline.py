@@ -9,7 +9,7 @@ from dataclasses import replace
 import structlog
 
 from serving.clock import NS_PER_SECOND, Clock
-from serving.monitoring.request_statistics import RequestStatistics
+from serving.monitoring.request_statistics import HistoryPoint, RequestStatistics
 from serving.monitoring.swap_record import (
     SpanLatency,
     StageSpan,
@@ -427,7 +427,19 @@ class SwapTimeline:
     def _latency(self, model: str, from_ns: int, to_ns: int) -> SpanLatency | None:
         if to_ns - from_ns < SPAN_NS_MIN:
             return None
-        return SpanLatency.of(self._statistics.between(model, from_ns, to_ns), to_ns - from_ns)
+        return SpanLatency.of(
+            self._statistics.between(model, from_ns, to_ns),
+            to_ns - from_ns,
+            failed_count=sum(item.failed_count for item in self._seconds(model, from_ns, to_ns)),
+            # Where an old version goes first nobody answers, and these are all that clients got.
+            unmatched_count=sum(item.count for item in self._seconds("", from_ns, to_ns)),
+        )
+
+    def _seconds(self, model: str, from_ns: int, to_ns: int) -> list[HistoryPoint]:
+        """Those that are mostly within; the one that runs is not among them."""
+        half_ns = NS_PER_SECOND // 2
+        history = self._statistics.history(model, from_ns + half_ns)
+        return [point for point in history if point.at_ns <= to_ns + half_ns]
 
 
 def _ended_at_ns(opened: _Open, now_ns: int) -> int | None:

@@ -292,6 +292,16 @@ def test_page_swap_leads_to_its_trace(open_page: OpenPage) -> None:
         expect(link).to_have_attribute("href", path)
 
 
+def test_page_swap_in_which_nobody_answered_tells_the_failures(open_page: OpenPage) -> None:
+    clock, scene = SystemClock(), FakePageSources()
+    during = replace(span_latency(2_000, 0.004), failed_count=1, unmatched_count=38)
+    scene.swaps = [swap("ctr", 7, clock.now_ns(), during=during)]
+    with serve_page(scene, clock) as address:
+        row = open_page(address).page.get_by_role("table", name="Swaps").locator("tbody tr")
+        expect(row.locator(".during")).to_contain_text("39 failed")
+        expect(row.locator(".after")).not_to_contain_text("failed")
+
+
 def test_page_of_an_empty_server_says_so(open_page: OpenPage, empty_address: str) -> None:
     page = open_page(empty_address).page
     for text in ("No request in the last 15 min", "No version yet", "No swap yet"):

@@ -71,9 +71,11 @@ class RecordedRequests:
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
         self.requests: list[tuple[str, int, int]] = []
+        self.failures: list[tuple[str, int, int]] = []
 
-    def answer(self, latency_ms: float, model: str = "m") -> None:
+    def answer(self, latency_ms: float, model: str = "m", *, is_failed: bool = False) -> None:
         self.requests.append((model, self._clock.now_ns(), round(latency_ms * MS)))
+        self.failures.extend(self.requests[-1:] if is_failed else [])
 
     def between(self, model: str, from_ns: int, to_ns: int) -> Figures:
         return Figures(
@@ -82,7 +84,7 @@ class RecordedRequests:
 
     def history(self, model: str | None, since_ns: int = 0) -> Sequence[Point]:
         return [
-            Point(at, 1, 0, Figures((ns,)))
+            Point(at, 1, int((name, at, ns) in self.failures), Figures((ns,)))
             for name, at, ns in self.requests
             if model in (None, name) and at > since_ns
         ]
@@ -221,6 +223,24 @@ def test_timeline_parts_of_a_swap_have_the_requests_that_ended_in_them(world: Wo
     assert (record.during.request_count, record.during.max_seconds) == (2, 0.009)
     assert record.after is not None
     assert (record.after.request_count, record.after.max_seconds) == (1, 0.003)
+
+
+def test_timeline_failures_of_a_swap_count_where_nobody_answered_too(world: World) -> None:
+    world.tell(2, START)
+    world.tell(2, LOADING)
+    world.clock.advance(2)
+    world.requests.answer(5, is_failed=True)
+    for _ in range(3):
+        world.requests.answer(1, model="")
+    world.end_stage(2, LoadStage.PUBLISH, 1)
+    world.tell(2, AVAILABLE)
+    world.unload(1)
+    world.pass_time(12)
+    during, after = world.newest.during, world.newest.after
+    assert during is not None
+    assert after is not None
+    assert (during.request_count, during.failed_count, during.unmatched_count) == (1, 1, 3)
+    assert (after.failed_count, after.unmatched_count) == (0, 0)
 
 
 def test_timeline_other_models_requests_are_not_a_swaps(world: World) -> None:

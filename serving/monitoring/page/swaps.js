@@ -125,8 +125,10 @@ function makeTraceLink(swap) {
 function makeLatency(swap, span) {
   const figures = swap.latency?.[span];
   const cell = makeCell(`p999 ${span}`, `number ${span}`);
+  const failed = (figures?.failed_count ?? 0) + (figures?.unmatched_count ?? 0);
   if (!figures || !figures.request_count) {
     cell.textContent = format.NONE;
+    if (failed) cell.append(makeFailures(figures, failed));
     return cell;
   }
   fillP999(cell, figures.p999_seconds * 1e6, figures.request_count);
@@ -134,7 +136,16 @@ function makeLatency(swap, span) {
     + `p99 ${format.latency(figures.p99_seconds * 1e6)}, slowest ${format.latency(figures.max_seconds * 1e6)}`;
   const ratio = span === "before" ? null : ratioToBefore(swap.latency.before, figures);
   if (ratio !== null) cell.append(make("small", ratio > 1.5 ? "worse" : "", ` ×${ratio.toFixed(2)}`));
+  if (failed) cell.append(makeFailures(figures, failed));
   return cell;
+}
+
+/** A quick p999 says nothing of requests that found no version. */
+function makeFailures(figures, failed) {
+  const element = make("small", "worse", ` ${format.count(failed)} failed`);
+  element.title = `${format.count(figures.failed_count)} did not end OK, `
+    + `${format.count(figures.unmatched_count)} of any model found no version`;
+  return element;
 }
 
 /** Only between two that are worth their names. */
