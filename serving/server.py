@@ -30,7 +30,6 @@ from serving.monitoring.server_sources import server_sources
 from serving.monitoring.swap_routes import swap_routes
 from serving.rare_calls import RareCallThreads
 from serving.request_cores import pin_always
-from serving.reservoirs import Reservoirs
 from serving.router import Router
 from serving.servable import AVAILABLE, END, Servable, ServableId, ServableStatus
 from serving.served_models import ServedModels
@@ -75,81 +74,102 @@ class Server:
         on_ready: Callable[[int], None] = lambda port: None,
     ) -> None:
         """Raises InvalidConfig. Nothing listens, polls or loads yet."""
-        plane = native or native_module()
-        clock = clock or SystemClock()
+        self._plane = native or native_module()
+        self._clock = clock or SystemClock()
         self._config = config
-        self._plane = plane
         self._on_listening, self._on_ready = on_listening, on_ready
         self._is_ready = False
         self._readiness = threading.Lock()
         self._stop_requests: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._first_plan = plan_change((), config.models)
         parts.check_platforms(config)
+        parts.initialize(config, self._plane)
+        # Each needs what the ones before it have made.
+        self._make_memory_and_pace()
+        self._make_manager()
+        self._make_models()
+        self._make_services()
 
-        # The data plane, and how fast and on which threads versions are loaded.
-        parts.initialize(config, plane)
-        serving_map = plane.ServingMap()
-        self._monitor = StateMonitor(clock)
+    def _make_memory_and_pace(self) -> None:
+        """The data plane's state, and how fast and on which threads versions are loaded."""
+        config, plane = self._config, self._plane
+        self._serving_map = plane.ServingMap()
+        self._monitor = StateMonitor(self._clock)
+        self._request_statistics = plane.RequestStatistics()
+        self._tracing = parts.make_tracing(config, plane, self._clock)
         self._slab_pool = parts.make_slab_pool(config, plane)
-        self._pace = parts.make_pace(config, plane, serving_map, clock)
-        enter_background = parts.make_background(config, plane)
-        self._patience = parts.make_patience(config, enter_background, clock)
-        executor = partial(
-            parts.make_executor,
-            enter_background=enter_background,
-            around_task=self._around_background,
+        self._pace = parts.make_pace(config, plane, self._serving_map, self._clock)
+        self._enter_background = parts.make_background(config, plane)
+        self._patience = parts.make_patience(config, self._enter_background, self._clock)
+        self._reservoirs = parts.make_reservoirs(config, plane)
+        self._capture = parts.make_capture(
+            config, self._reservoirs, self._enter_background, self._clock
         )
 
-        # From what is aspired to what is loaded and answers.
+    def _make_manager(self) -> None:
+        """From what is aspired to what is loaded and answers."""
+        config, clock = self._config, self._clock
         arenas = parts.make_arenas(config, self._slab_pool)
-        reservoirs = parts.make_reservoirs(config, plane)
-        self._capture = parts.make_capture(config, reservoirs, enter_background, clock)
-        self._request_statistics = plane.RequestStatistics()
-        self._tracing = parts.make_tracing(config, plane, clock)
         load_settings = parts.load_settings(
             *(config, arenas, self._pace, self._incumbent, self._request_statistics, clock)
         )
-        loaders = ModelLoaders(load_settings, reservoirs=reservoirs, plane=plane, clock=clock)
-        router = Router(serving_map)
+        self._loaders = ModelLoaders(
+            load_settings, reservoirs=self._reservoirs, plane=self._plane, clock=clock
+        )
+        self._router = Router(self._serving_map)
         self._bar_keeper = parts.make_bar_keeper(config, clock)
         self._swaps = parts.make_swap_timeline(
-            *(self._request_statistics, self._monitor, router, self._slab_pool, clock),
+            *(self._request_statistics, self._monitor, self._router, self._slab_pool, clock),
             on_over=self._tracing.add_swap,
         )
+        executor = partial(
+            parts.make_executor,
+            enter_background=self._enter_background,
+            around_task=self._around_background,
+        )
         self._manager = parts.make_manager(
-            *(config, executor, serving_map, loaders.make, arenas, self._monitor, clock),
-            router=router,
+            *(config, executor, self._serving_map, self._loaders.make, arenas, self._monitor),
+            clock,
+            router=self._router,
             bar_keeper=self._bar_keeper,
             changed_over=self._swaps.changed_over,
             bars_changed=self._bar_versions,
             found_versions=self._found_versions,
         )
 
-        # What is configured, and so aspired.
+    def _make_models(self) -> None:
+        """What is configured, and so aspired."""
+        config, clock = self._config, self._clock
         self._models = ServedModels(
             make_source=partial(
-                parts.make_source, config, plane, self._manager, router, self._monitor, clock
+                parts.make_source,
+                *(config, self._plane, self._manager, self._router, self._monitor, clock),
             ),
-            set_loaders=loaders.set_models,
+            set_loaders=self._loaders.set_models,
             manager=self._manager,
-            set_labels=router.set_labels,
+            set_labels=self._router.set_labels,
             names_changed=self._on_names_changed,
         )
         self._reloader = ConfigReloader(self._models, self._monitor, config.model_settings, clock)
         self._watcher = parts.make_config_watcher(config, self._reloader, self._models, clock)
 
-        # What clients reach.
+    def _make_services(self) -> None:
+        """What clients reach."""
+        config = self._config
         handlers = parts.make_rare_handlers(
-            *(self._monitor, self._manager, router, self._models, self._reloader),
-            *(reservoirs, self._watcher),
+            *(self._monitor, self._manager, self._router, self._models, self._reloader),
+            *(self._reservoirs, self._watcher),
         )
         self._grpc = parts.make_grpc_server(
-            *(config, plane, serving_map, list(handlers), self._request_statistics),
+            *(config, self._plane, self._serving_map, list(handlers), self._request_statistics),
             self._tracing.requests,
         )
         self._cores = parts.make_request_cores(config, self._grpc)
         self._rare_calls = RareCallThreads(
-            self._grpc.take_rare_call, handlers, on_answered=self._tracing.add_call, clock=clock
+            self._grpc.take_rare_call,
+            handlers,
+            on_answered=self._tracing.add_call,
+            clock=self._clock,
         )
         self._health = HealthReporter(
             [model.name for model in config.models],
@@ -157,18 +177,18 @@ class Server:
             self._grpc.set_health,
             self._grpc.remove_health,
         )
-        self._http = parts.make_http_server(config, self._http_routes(router, reservoirs, clock))
+        self._http = parts.make_http_server(config, self._http_routes())
         self._monitor.add_listener(self._on_state_change)
 
-    def _http_routes(self, router: Router, reservoirs: Reservoirs, clock: Clock) -> list[BaseRoute]:
+    def _http_routes(self) -> list[BaseRoute]:
         metrics = server_sources(
             *(self._plane, self._request_statistics),
             monitor=self._monitor,
             servable=self._manager.servable,
-            router=router,
+            router=self._router,
             base_path=self._models.base_path,
             slab_pool=self._slab_pool,
-            reservoirs=reservoirs,
+            reservoirs=self._reservoirs,
             swap_counts=self._swaps.counts,
             config_change_count=lambda: self._reloader.applied_count,
             is_config_refused=self._is_config_refused,
@@ -176,13 +196,13 @@ class Server:
             health=self._health.view,
             model_memory_limit_bytes=self._config.model_memory_limit_bytes,
             spans_dropped=self._tracing.dropped_counts,
-            clock=clock,
+            clock=self._clock,
         )
         return [
             *health_routes(self._health.view, self._models.notes),
             *metrics_routes(MetricsExposition(metrics)),
             *swap_routes(self._swaps),
-            *page_routes(parts.make_page_data(metrics, self._swaps, clock)),
+            *page_routes(parts.make_page_data(metrics, self._swaps, self._clock)),
         ]
 
     @property
