@@ -15,6 +15,7 @@ import structlog
 from serving.bars import Bars, as_rows, from_rows
 from serving.clock import Clock
 from serving.errors import DataLoss
+from serving.periodic_thread import PeriodicThread
 
 FILE_NAME = "bars.json"
 
@@ -119,15 +120,21 @@ class BarFile:
         write: Callable[[Path, Mapping[str, Bars]], None] = write_bars,
     ) -> None:
         self._path = directory / FILE_NAME
-        self._clock = clock
         self._write = write
-        # Guards all below, and is notified of changes; not held while the disk is written to.
-        self._changed = threading.Condition()
+        # Guards what follows; not held while the disk is written to.
+        self._lock = threading.Lock()
         self._bars: dict[str, Bars] = {}
         self._is_unwritten = False
         self._is_retry = False
-        self._is_stopping = False
-        self._thread = threading.Thread(target=self._run, name="bars", daemon=True)
+        self._thread = PeriodicThread(
+            "bars",
+            self.write_now,
+            # Without a write to try again there is nothing to do until the next change.
+            wait_seconds=lambda: RETRY_SECONDS if self._is_retry else None,
+            failure_event="bars_not_kept",
+            at_end=self.write_now,
+            clock=clock,
+        )
 
     def read(self) -> Mapping[str, Bars]:
         """See `BarKeeper`. Looks whether it could write, so that whoever starts the server hears it."""
@@ -152,12 +159,12 @@ class BarFile:
 
     def keep(self, name: str, bars: Bars) -> None:
         """See `BarKeeper`."""
-        with self._changed:
+        with self._lock:
             if self._bars.get(name, {}) == bars:
                 return
             self._bars = {**self._bars, name: bars}
             self._is_unwritten, self._is_retry = True, False
-            self._changed.notify_all()
+        self._thread.wake()
 
     def start(self) -> None:
         """Starts the thread."""
@@ -165,17 +172,12 @@ class BarFile:
 
     def stop(self, timeout_seconds: float) -> bool:
         """Writes what is not written yet and ends the thread; False where a disk takes longer."""
-        with self._changed:
-            self._is_stopping = True
-            self._changed.notify_all()
-        if self._thread.ident is None:
-            return True
-        self._thread.join(timeout_seconds)
-        return not self._thread.is_alive()
+        self._thread.stop()
+        return self._thread.join(timeout_seconds)
 
     def write_now(self) -> bool:
         """Writes what has changed, on the calling thread; False where that failed. One at a time."""
-        with self._changed:
+        with self._lock:
             if not self._is_unwritten:
                 return True
             bars, self._is_unwritten = self._bars, False
@@ -184,12 +186,12 @@ class BarFile:
         except OSError as error:
             self._tell_unwritten(error)
             return False
-        with self._changed:
+        with self._lock:
             self._is_retry = False
         return True
 
     def _tell_unwritten(self, error: OSError) -> None:
-        with self._changed:
+        with self._lock:
             self._is_unwritten = True
             is_first, self._is_retry = not self._is_retry, True
         if is_first:
@@ -209,25 +211,3 @@ class BarFile:
         except OSError:
             return ""
         return str(aside)
-
-    def _run(self) -> None:
-        while self._wait_for_change():
-            self._write_guarded()
-        self._write_guarded()
-
-    def _wait_for_change(self) -> bool:
-        """Waits until there is something to write, or to try again; False: until `stop`."""
-        with self._changed:
-            while not self._is_stopping:
-                if self._is_unwritten and not self._is_retry:
-                    return True
-                self._clock.wait(self._changed, RETRY_SECONDS if self._is_retry else None)
-                if self._is_retry and not self._is_stopping:
-                    return True
-            return False
-
-    def _write_guarded(self) -> None:
-        try:
-            self.write_now()
-        except Exception:  # noqa: BLE001 (a bug; the next change may be spared it)
-            _log.exception("bars_not_kept", file=str(self._path))

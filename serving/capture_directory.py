@@ -3,13 +3,13 @@
 So that what the next version is warmed up with, or a test replays, outlives the server.
 """
 
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import structlog
 
 from serving.clock import Clock
+from serving.periodic_thread import PeriodicThread
 from serving.servable import RequestReservoir
 from warmup.capture import captured_logs
 from warmup.prediction_log import RECORD_COUNT_MAX, WARM_UP_FILE, encode_logs
@@ -40,12 +40,16 @@ class CaptureDirectory:
         """`reservoirs` are those of the models now; `on_thread_start` lowers the thread's priority."""
         self._directory = directory
         self._reservoirs = reservoirs
-        self._on_thread_start = on_thread_start
-        self._clock = clock
         self._written: dict[str, set[bytes]] = {}
-        self._changed = threading.Condition()
-        self._is_stopping = False
-        self._thread = threading.Thread(target=self._run, name="warm-up-capture", daemon=True)
+        self._thread = PeriodicThread(
+            "warm-up-capture",
+            self.write_now,
+            wait_seconds=lambda: PERIOD_SECONDS,
+            failure_event="warm_up_capture_failed",
+            at_start=on_thread_start,
+            at_end=self.write_now,
+            clock=clock,
+        )
 
     def start(self) -> None:
         """Starts the thread."""
@@ -53,13 +57,8 @@ class CaptureDirectory:
 
     def stop(self, timeout_seconds: float) -> bool:
         """Writes once more and ends the thread; False where a disk takes longer than that."""
-        with self._changed:
-            self._is_stopping = True
-            self._changed.notify_all()
-        if self._thread.ident is None:
-            return True
-        self._thread.join(timeout_seconds)
-        return not self._thread.is_alive()
+        self._thread.stop()
+        return self._thread.join(timeout_seconds)
 
     def write_now(self) -> None:
         """Writes what is new, on the calling thread. One thread at a time."""
@@ -84,19 +83,3 @@ class CaptureDirectory:
         write_records(path, records)
         self._written[name] = set(records)
         _log.info("warm_up_captured", model=name, file=str(path), record_count=len(records))
-
-    def _run(self) -> None:
-        self._on_thread_start()
-        is_over = False
-        while not is_over:
-            with self._changed:
-                if not self._is_stopping:
-                    self._clock.wait(self._changed, PERIOD_SECONDS)
-                is_over = self._is_stopping
-            self._write_guarded()
-
-    def _write_guarded(self) -> None:
-        try:
-            self.write_now()
-        except Exception:  # noqa: BLE001 (a bug; the next look may be spared it)
-            _log.exception("warm_up_capture_failed")

@@ -1,6 +1,5 @@
 """ConfigWatcher: applies the config files again when somebody has edited them."""
 
-import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from serving.clock import Clock, pause
 from serving.config import ModelConfig
 from serving.errors import InvalidConfig, MillpondError, from_exception
 from serving.model_settings_file import SettingsByModel, parse_model_settings
+from serving.periodic_thread import PeriodicThread
 
 SETTLE_SECONDS = 0.1
 """An edited file that stays the same for so long has been written to its end."""
@@ -72,7 +72,6 @@ class ConfigWatcher:
         """`change` is `ConfigReloader.change`; `model_names` are those configured now."""
         self._config_file = config_file
         self._settings_file = settings_file
-        self._period_seconds = period_seconds
         self._change = change
         self._model_names = model_names
         self._clock = clock
@@ -80,9 +79,14 @@ class ConfigWatcher:
         self._seen = _Texts()
         self._applied = _Texts()
         self._refusal: ConfigRefusal | None = None
-        self._is_stopping = False
-        self._wake = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="config", daemon=True)
+        self._thread = PeriodicThread(
+            "config",
+            self.poll,
+            wait_seconds=lambda: period_seconds,
+            failure_event="config_poll_failed",
+            at_start=self.poll,
+            clock=clock,
+        )
 
     @property
     def refusal(self) -> ConfigRefusal | None:
@@ -95,15 +99,11 @@ class ConfigWatcher:
 
     def stop(self) -> None:
         """Ends looking. Returns at once."""
-        with self._wake:
-            self._is_stopping = True
-            self._wake.notify_all()
+        self._thread.stop()
 
     def join(self, timeout_seconds: float) -> bool:
         """After `stop`: False where the disk still holds the thread after `timeout_seconds`."""
-        if self._thread.ident is not None:
-            self._thread.join(timeout_seconds)
-        return not self._thread.is_alive()
+        return self._thread.join(timeout_seconds)
 
     def poll(self) -> None:
         """Looks once. On one thread at a time."""
@@ -171,16 +171,6 @@ class ConfigWatcher:
                 consequence="the configuration stays as it is",
             )
             raise
-
-    def _run(self) -> None:
-        while not self._is_stopping:
-            try:
-                self.poll()
-            except Exception:  # noqa: BLE001 (a bug, or none of the files'; the next look tries again)
-                _log.exception("config_poll_failed")
-            with self._wake:
-                if not self._is_stopping:
-                    self._clock.wait(self._wake, self._period_seconds)
 
 
 def _read(path: str) -> _Text | None:

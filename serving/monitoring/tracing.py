@@ -18,6 +18,7 @@ from serving.monitoring.spans import (
     swap_spans,
 )
 from serving.monitoring.swap_record import SwapRecord
+from serving.periodic_thread import PeriodicThread
 from serving.rare_calls import AnsweredCall
 from serving.trace_context import new_span_id, new_trace_id
 
@@ -108,12 +109,20 @@ class Tracing:
         self._clock = clock
         self._new_span_id = new_span_id
         self._new_trace_id = new_trace_id
-        self._changed = threading.Condition()
-        self._is_stopping = False
+        # Guards what waits and what was lost.
+        self._lock = threading.Lock()
         self._pending: deque[SwapRecord | AnsweredCall] = deque()
         self._dropped: Counter[str] = Counter()
         self._failure_told_ns: int | None = None
-        self._thread = threading.Thread(target=self._run, name="tracing", daemon=True)
+        self._thread = PeriodicThread(
+            "tracing",
+            self.look_now,
+            wait_seconds=lambda: PERIOD_SECONDS,
+            failure_event="tracing_failed",
+            at_start=_lower_priority,
+            at_end=self.look_now,
+            clock=clock,
+        )
 
     @property
     def requests(self) -> SpanBuffer:
@@ -126,13 +135,10 @@ class Tracing:
 
     def stop(self, timeout_seconds: float) -> bool:
         """Exports what is there and ends the thread; False where the collector takes longer."""
-        with self._changed:
-            self._is_stopping = True
-            self._changed.notify_all()
-        if self._thread.ident is not None:
-            self._thread.join(timeout_seconds)
+        self._thread.stop()
+        is_over = self._thread.join(timeout_seconds)
         self._exporter.stop()
-        return not self._thread.is_alive()
+        return is_over
 
     def add_swap(self, record: SwapRecord) -> None:
         """A swap that is over. Waits for nothing."""
@@ -150,7 +156,7 @@ class Tracing:
         did not. Of the first two a request counts as one.
         """
         of_requests = self._requests.dropped_counts
-        with self._changed:
+        with self._lock:
             return {
                 reason: of_requests.get(reason, 0) + self._dropped[reason]
                 for reason in DROP_REASONS
@@ -165,14 +171,14 @@ class Tracing:
         self._lines.end_round()
 
     def _add(self, item: SwapRecord | AnsweredCall) -> None:
-        with self._changed:
+        with self._lock:
             if len(self._pending) >= PENDING_MAX:
                 self._dropped["full"] += 1
             else:
                 self._pending.append(item)
 
     def _pending_spans(self, wall_offset_ns: int) -> list[Span]:
-        with self._changed:
+        with self._lock:
             pending = list(self._pending)
             self._pending.clear()
         spans: list[Span] = []
@@ -200,7 +206,7 @@ class Tracing:
                 self._tell_of_loss(len(batch), error.message)
 
     def _tell_of_loss(self, count: int, reason: str) -> None:
-        with self._changed:
+        with self._lock:
             self._dropped["export"] += count
             dropped = self._dropped["export"]
         now_ns = self._clock.now_ns()
@@ -213,29 +219,6 @@ class Tracing:
                 dropped_since_start=dropped,
                 remedy="look whether the collector of --otlp_endpoint answers",
             )
-
-    def _run(self) -> None:
-        self._lower_priority()
-        is_over = False
-        while not is_over:
-            with self._changed:
-                if not self._is_stopping:
-                    self._clock.wait(self._changed, PERIOD_SECONDS)
-                is_over = self._is_stopping
-            self._look_guarded()
-
-    def _look_guarded(self) -> None:
-        try:
-            self.look_now()
-        except Exception:  # noqa: BLE001 (a bug; the next round may be spared it)
-            _log.exception("tracing_failed")
-
-    def _lower_priority(self) -> None:
-        try:
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), TRACING_NICE)
-        except OSError as error:
-            # A sandbox that refuses is no reason to trace nothing.
-            _log.warning("tracing_priority_refused", asked=TRACING_NICE, reason=error.strerror)
 
 
 class NoTracing:
@@ -310,3 +293,11 @@ def line_fields(request: RequestSpan, span_id: str) -> dict[str, object]:
     if request.message:
         fields["reason"] = request.message
     return fields
+
+
+def _lower_priority() -> None:
+    try:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), TRACING_NICE)
+    except OSError as error:
+        # A sandbox that refuses is no reason to trace nothing.
+        _log.warning("tracing_priority_refused", asked=TRACING_NICE, reason=error.strerror)

@@ -148,12 +148,12 @@ def test_thread_tries_again_by_itself(tmp_path: Path):
     keeper = BarFile(tmp_path, clock=clock, write=disk.write)
     keeper.keep("m", {7: BAR})
     for _ in range(3):
-        assert keeper._wait_for_change()
+        assert keeper._thread.wait_for_turn()
         keeper.write_now()
     assert clock.waits == [RETRY_SECONDS] * 2
     assert len(disk.written) == 1
     with pytest.raises(AssertionError, match="without limit"):
-        keeper._wait_for_change()
+        keeper._thread.wait_for_turn()
 
 
 def test_stop_of_one_that_was_never_started_returns_at_once(tmp_path: Path):

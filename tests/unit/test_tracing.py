@@ -216,8 +216,7 @@ def test_stop_waits_for_a_collector_no_longer_than_it_may():
     tracing.add_swap(swap())
     assert not tracing.stop(timeout_seconds=0.05)
     # Let go by the exporter's end.
-    tracing._thread.join(30)
-    assert not tracing._thread.is_alive()
+    assert tracing._thread.join(30)
 
 
 def test_stop_without_a_start_is_one():
@@ -231,13 +230,12 @@ def test_thread_goes_on_after_a_bug():
         def take(self, count_max: int) -> list[FakeRequestSpan]:  # type: ignore[override]
             if clock.waits[-1:] and len(clock.waits) < 3:
                 raise KeyError("bug")
-            tracing._is_stopping = True
+            tracing._thread.stop()
             return []
 
     tracing = Tracing(Broken(), exporter, slow_seconds=0, clock=clock)
     with capture_logs() as logs:
         tracing.start()
-        tracing._thread.join(30)
-    assert not tracing._thread.is_alive()
+        assert tracing._thread.join(30)
     assert [log["event"] for log in logs][:2] == ["tracing_failed"] * 2
     assert clock.waits == [PERIOD_SECONDS] * len(clock.waits)
