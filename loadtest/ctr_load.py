@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
+from loadtest.arrivals import payload_numbers
 from loadtest.ctr_model import reference_answer, request_inputs
 from loadtest.ctr_request import predict_request
-from loadtest.plan import Outcome, Reply
+from loadtest.plan import Outcome, Plan, Reply
 from serving.errors import InvalidArgument, StatusCode
 from serving.protos import predict_pb2
 from serving.tensor_proto import from_tensor_proto
@@ -49,6 +50,11 @@ class CtrLoad:
         self._inputs = [request_inputs(s, rows, table_rows) for s in seeds]
         self.payloads = [_serialized(model_name, inputs, output_filter) for inputs in self._inputs]
         self._reference = lru_cache(maxsize=None)(self._computed_reference)
+
+    def plan(self, offsets_ns: npt.NDArray[np.int64], seed: int) -> Plan:
+        """One request at each of `offsets_ns`, which of the pool is drawn from `seed`."""
+        numbers = payload_numbers(len(offsets_ns), len(self.payloads), seed)
+        return Plan(offsets_ns=offsets_ns, payload_of=numbers, payloads=self.payloads)
 
     def is_right(self, reply: Reply, content_of: ContentOf) -> bool:
         """Whether the outputs are those asked for, of the version that the reply names."""

@@ -1,7 +1,8 @@
 """Percentiles that are refused where too few requests stand behind them."""
 
 import math
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,16 @@ def figures(latencies_ns: Latencies) -> dict[str, Any]:
             refused[key] = str(error)
     shown["max_ms"] = round(int(max(latencies_ns)) / NS_PER_MS, 3) if len(latencies_ns) else None
     return shown | ({"refused": refused} if refused else {})
+
+
+def medians(each: Sequence[Mapping[str, Any]], keys: Iterable[str]) -> dict[str, float | None]:
+    """Of each key's figures; None where one of them was refused."""
+    found: dict[str, float | None] = {}
+    for key in keys:
+        values = [shown[key] for shown in each]
+        has_all = values and None not in values
+        found[key] = round(statistics.median(values), 3) if has_all else None
+    return found
 
 
 def ratio(over: Mapping[str, Any], under: Mapping[str, Any], key: str) -> float | None:

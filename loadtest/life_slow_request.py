@@ -4,7 +4,7 @@ import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 
-from loadtest.arrivals import payload_numbers, poisson
+from loadtest.arrivals import poisson
 from loadtest.ctr_load import CtrLoad
 from loadtest.demo import MODEL_NAME, DemoModel
 from loadtest.generator import Generator
@@ -188,9 +188,4 @@ def _serving(stack: ExitStack, series: VersionSeries) -> ModelServer:
 def _plan(load: CtrLoad, setup: SlowRequestSetup) -> Plan:
     # The generator is stopped when the rounds are over.
     offsets_ns = poisson(setup.rate_per_second, setup.rounds * _ROUND_SECONDS_MAX, seed=1)
-    return Plan(
-        offsets_ns=offsets_ns,
-        payload_of=payload_numbers(len(offsets_ns), len(load.payloads), seed=1),
-        payloads=load.payloads,
-        kept_reply_bytes_max=_KEPT_REPLY_BYTES_MAX,
-    )
+    return replace(load.plan(offsets_ns, seed=1), kept_reply_bytes_max=_KEPT_REPLY_BYTES_MAX)

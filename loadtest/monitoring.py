@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from loadtest.arrivals import ARRIVALS, payload_numbers
+from loadtest.arrivals import ARRIVALS
 from loadtest.ctr_load import CtrLoad
-from loadtest.demo import MODEL_NAME, demo_directory, prepare_model
+from loadtest.demo import MODEL_NAME
+from loadtest.demo_server import demo_server
 from loadtest.generator import Generator
 from loadtest.http_visitors import PagePolls, Visitor, scrape, visited
-from loadtest.latency import figures, ratio
+from loadtest.latency import figures, medians, ratio
 from loadtest.options import (
     Command,
     add_load_options,
@@ -29,9 +30,8 @@ from loadtest.options import (
     positive,
     positive_integer,
 )
-from loadtest.plain_run import load_of
-from loadtest.plan import Outcome, Plan
-from loadtest.presets import preset
+from loadtest.plain_run import load_of, rate_of
+from loadtest.plan import Outcome
 from loadtest.processor_time import (
     CoreShares,
     ProcessorTime,
@@ -40,7 +40,6 @@ from loadtest.processor_time import (
     thread_times_ns,
 )
 from loadtest.report import error_messages, generator_figures, latencies_ns, machine
-from loadtest.saturation import saturation_rate
 from loadtest.tables import cores_line, generator_line, latency_table, number, write_json
 from loadtest.timeline import Span
 from serving.clock import NS_PER_SECOND, Clock, SystemClock, pause, seconds_since
@@ -99,18 +98,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _run(parsed: argparse.Namespace) -> int:
     clock, console = SystemClock(), Console()
     load = load_of(parsed, MODEL_NAME)
-    with (
-        demo_directory(parsed.models) as directory,
-        ModelServer(
-            model_name=MODEL_NAME,
-            base_path=prepare_model(directory, parsed.table_rows, console.print).base_path,
-            **preset(parsed.preset).flags,  # type: ignore[arg-type]
-        ) as server,
-    ):
-        server.wait_until_available(MODEL_NAME, 1)
-        rate_per_second = parsed.rate
-        if parsed.saturation is not None:
-            rate_per_second = saturation_rate(server.target, load) * parsed.saturation
+    with demo_server(parsed, console.print) as server:
+        rate_per_second = rate_of(parsed, load, server.target)
         run = _measured(parsed, load, rate_per_second, server, clock, console.print)
     report = monitoring_report(run, rate_per_second)
     print_monitoring(report, console)
@@ -135,11 +124,7 @@ def _measured(
     # Drawn for longer than it takes, and stopped at the end.
     seconds = _SETTLE_SECONDS + len(kinds) * (parsed.segment_seconds + _VISITS_SETTLE_SECONDS + 1)
     offsets_ns = ARRIVALS[parsed.arrivals](rate_per_second, seconds, parsed.seed)
-    plan = Plan(
-        offsets_ns=offsets_ns,
-        payload_of=payload_numbers(len(offsets_ns), len(load.payloads), parsed.seed),
-        payloads=load.payloads,
-    )
+    plan = load.plan(offsets_ns, parsed.seed)
     before = ProcessorTime.now(server.process_id, clock.now_ns())
     with Generator(plan, server.target) as generator:
         pause(clock, _SETTLE_SECONDS)
@@ -183,17 +168,17 @@ def monitoring_report(run: MonitoredRun, rate_per_second: float) -> dict[str, An
     latencies = {kind: _latencies_by_segment(run, kind) for kind in (WITHOUT, WITH)}
     pooled = {kind: figures(np.concatenate(parts)) for kind, parts in latencies.items()}
     each = {kind: [figures(part) for part in parts] for kind, parts in latencies.items()}
-    medians = {kind: _medians(shown) for kind, shown in each.items()}
+    of_segments = {kind: medians(shown, _KEYS) for kind, shown in each.items()}
     return {
         "rate_per_second": rate_per_second,
         "errors": int((run.outcome.codes != 0).sum()),
         "wrong_answers": run.wrong_count,
         "error_messages": error_messages([run.outcome]),
         "pooled": pooled,
-        "medians_of_segments": medians,
+        "medians_of_segments": of_segments,
         "segments": each,
         "ratio_pooled": _ratios(pooled),
-        "ratio_of_medians": _ratios(medians),
+        "ratio_of_medians": _ratios(of_segments),
         "ratio_by_chance": _ratio_by_chance(latencies[WITHOUT]),
         "goal_ratio_p999": GOAL_RATIO,
         "http_core_share": {
@@ -213,15 +198,6 @@ def _latencies_by_segment(run: MonitoredRun, kind: str) -> list[npt.NDArray[np.i
         for segment in run.segments
         if segment.kind == kind
     ]
-
-
-def _medians(segments: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """Over the segments; None where one of them has too few requests."""
-    medians: dict[str, float | None] = {}
-    for key in _KEYS:
-        values = [shown[key] for shown in segments]
-        medians[key] = None if None in values else round(statistics.median(values), 3)
-    return medians
 
 
 def _ratios(by_kind: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:

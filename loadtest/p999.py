@@ -8,7 +8,6 @@ nothing; the third is next to nothing at a moderate load and most of the tail at
 
 import argparse
 import math
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,11 +15,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.arrivals import ARRIVALS, payload_numbers
+from loadtest.arrivals import ARRIVALS
 from loadtest.ctr_load import CtrLoad
-from loadtest.demo import MODEL_NAME, demo_directory, prepare_model
+from loadtest.demo import MODEL_NAME
+from loadtest.demo_server import demo_server
 from loadtest.generator import Generator, null_server
-from loadtest.latency import figures
+from loadtest.latency import figures, medians
 from loadtest.options import (
     Command,
     add_load_options,
@@ -31,7 +31,6 @@ from loadtest.options import (
 )
 from loadtest.plain_run import NULL_REPLY, load_of
 from loadtest.plan import Outcome, Plan
-from loadtest.presets import preset
 from loadtest.processor_time import CoreShares, ProcessorTime, core_shares
 from loadtest.report import (
     error_messages,
@@ -61,8 +60,6 @@ _REQUESTS = "serving_requests_total"
 _LATENCY = "serving_request_latency_seconds"
 _QUANTILE_GAUGE = "serving_request_latency_quantile_seconds"
 _PREDICT = {"model": MODEL_NAME, "method": "Predict"}
-
-Figures = Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -98,15 +95,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _run(parsed: argparse.Namespace) -> int:
     clock, console = SystemClock(), Console()
     load = load_of(parsed, MODEL_NAME)
-    with (
-        demo_directory(parsed.models) as directory,
-        ModelServer(
-            model_name=MODEL_NAME,
-            base_path=prepare_model(directory, parsed.table_rows, console.print).base_path,
-            **preset(parsed.preset).flags,  # type: ignore[arg-type]
-        ) as server,
-    ):
-        server.wait_until_available(MODEL_NAME, 1)
+    with demo_server(parsed, console.print) as server:
         loads = [
             _at_rate(parsed, load, rate_per_second, server, clock, console.print)
             for rate_per_second in _rates(parsed, load, server.target)
@@ -152,11 +141,7 @@ def plan_of(arrivals: str, load: CtrLoad, rate_per_second: float, seed: int) -> 
             f"{rate_per_second:g} requests/s for {RUN_SECONDS} s are too few for a p999 "
             f"({refused['p999_ms']}); give --rate=700 or more, and --rows=10 to a slow machine"
         )
-    return Plan(
-        offsets_ns=offsets_ns,
-        payload_of=payload_numbers(len(offsets_ns), len(load.payloads), seed),
-        payloads=load.payloads,
-    )
+    return load.plan(offsets_ns, seed)
 
 
 def _measured(plan: Plan, server: ModelServer, clock: Clock) -> Measured:
@@ -198,7 +183,7 @@ def load_report(
         "rate_per_second": rate_per_second,
         "stated_error_ratio": STATED_ERROR_RATIO,
         "runs": each,
-        **{side: _medians([run[side] for run in each]) for side in sides},
+        **{side: medians([run[side] for run in each], _QUANTILES) for side in sides},
         "is_exact": all(run["server_count"] == run["clients_count"] for run in each),
         "errors": sum(int((outcome.codes != 0).sum()) for outcome in outcomes),
         "error_messages": error_messages(outcomes),
@@ -254,17 +239,6 @@ def _count(metrics: Metrics) -> float:
 
 def _difference(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else round(one - other, 3)
-
-
-def _medians(runs: Sequence[Figures]) -> dict[str, float | None]:
-    """None where one of the runs has none."""
-    medians: dict[str, float | None] = {}
-    for key in _QUANTILES:
-        values = [run[key] for run in runs]
-        known = [value for value in values if value is not None]
-        has_all = known and len(known) == len(values)
-        medians[key] = round(statistics.median(known), 3) if has_all else None
-    return medians
 
 
 # --- What people read -----------------------------------------------------------------------------

@@ -4,12 +4,12 @@ import argparse
 
 from rich.console import Console
 
-from loadtest.arrivals import ARRIVALS, payload_numbers
+from loadtest.arrivals import ARRIVALS
 from loadtest.ctr_load import CtrLoad
 from loadtest.demo import MODEL_NAME
 from loadtest.generator import Generator, null_server
 from loadtest.options import Command, add_load_options, host_and_port, positive
-from loadtest.plan import Outcome, Plan
+from loadtest.plan import Outcome
 from loadtest.report import run_report
 from loadtest.saturation import saturation_rate
 from loadtest.tables import generator_line, latency_table, write_json
@@ -36,9 +36,7 @@ def _add_null_options(parser: argparse.ArgumentParser) -> None:
 
 def _run(parsed: argparse.Namespace) -> int:
     load = load_of(parsed, parsed.model)
-    rate_per_second = parsed.rate
-    if parsed.saturation is not None:
-        rate_per_second = saturation_rate(parsed.target, load) * parsed.saturation
+    rate_per_second = rate_of(parsed, load, parsed.target)
     outcome = _sent(parsed, load, rate_per_second, parsed.target)
     # The versions are served as they were exported.
     is_wrong = load.wrong(outcome, content_of=lambda version: version)
@@ -64,6 +62,14 @@ def load_of(parsed: argparse.Namespace, model_name: str) -> CtrLoad:
     )
 
 
+def rate_of(parsed: argparse.Namespace, load: CtrLoad, target: str) -> float:
+    """The requests per second that they say; for `--saturation` it is measured. Raises Unavailable."""
+    if parsed.saturation is None:
+        return float(parsed.rate)
+    share: float = parsed.saturation
+    return saturation_rate(target, load) * share
+
+
 def _sent(
     parsed: argparse.Namespace, load: CtrLoad, rate_per_second: float, target: str
 ) -> Outcome:
@@ -72,12 +78,7 @@ def _sent(
         raise InvalidConfig(
             f"--rate {rate_per_second:g} for --duration {parsed.duration:g} s is no request at all"
         )
-    plan = Plan(
-        offsets_ns=offsets_ns,
-        payload_of=payload_numbers(len(offsets_ns), len(load.payloads), parsed.seed),
-        payloads=load.payloads,
-    )
-    with Generator(plan, target) as generator:
+    with Generator(load.plan(offsets_ns, parsed.seed), target) as generator:
         return generator.finish()
 
 

@@ -10,11 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from loadtest.arrivals import payload_numbers
 from loadtest.ctr_load import CtrLoad
 from loadtest.demo import DemoModel
 from loadtest.generator import Generator
-from loadtest.plan import Outcome, Plan
+from loadtest.plan import Outcome
 from loadtest.report import error_messages
 from loadtest.scenario import Say, Setup, serving
 from serving.clock import NS_PER_SECOND, Clock
@@ -35,11 +34,8 @@ def saturation_rate(target: str, load: CtrLoad) -> float:
 
 def closed_loop_rate(target: str, load: CtrLoad, request_count: int) -> float:
     """Sends `request_count` requests, IN_FLIGHT_MAX under way; see `saturation_rate`."""
-    plan = Plan(
-        offsets_ns=np.zeros(request_count, np.int64),
-        payload_of=payload_numbers(request_count, len(load.payloads), seed=1),
-        payloads=load.payloads,
-        in_flight_max=IN_FLIGHT_MAX,
+    plan = replace(
+        load.plan(np.zeros(request_count, np.int64), seed=1), in_flight_max=IN_FLIGHT_MAX
     )
     with Generator(plan, target) as generator:
         return rate_of(generator.finish())

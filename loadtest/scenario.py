@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from loadtest.arrivals import ARRIVALS, payload_numbers
+from loadtest.arrivals import ARRIVALS
 from loadtest.ctr_load import CtrLoad
 from loadtest.demo import DemoModel
 from loadtest.generator import Generator
@@ -246,11 +246,7 @@ def _plan(setup: Setup, load: CtrLoad) -> Plan:
     swap_seconds = setup.swap_interval_seconds + _PLANNED_SWAP_SECONDS
     duration_seconds = _SETTLE_SECONDS + (setup.swaps + 1) * swap_seconds
     offsets_ns = ARRIVALS[setup.arrivals](setup.rate_per_second, duration_seconds, setup.seed)
-    return Plan(
-        offsets_ns=offsets_ns,
-        payload_of=payload_numbers(len(offsets_ns), len(load.payloads), setup.seed),
-        payloads=load.payloads,
-    )
+    return load.plan(offsets_ns, setup.seed)
 
 
 def _check_load_lasted(outcome: Outcome, spans: Sequence[SwapSpans]) -> None:

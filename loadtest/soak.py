@@ -6,13 +6,13 @@ import tempfile
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.arrivals import payload_numbers, poisson
+from loadtest.arrivals import poisson
 from loadtest.ctr_load import CtrLoad, parsed
 from loadtest.ctr_model import EMBEDDING_SIZE, TABLE_COUNT
 from loadtest.demo import MODEL_NAME, demo_directory, prepare_model
@@ -219,12 +219,7 @@ def _plan(load: CtrLoad, setup: SoakSetup) -> Plan:
     # Events and the rest at the end take seconds; the generator is stopped when they are over.
     seconds = setup.minutes * 60 + 60 + _REST_TIMEOUT_SECONDS
     offsets_ns = poisson(setup.rate_per_second, seconds, setup.seed)
-    return Plan(
-        offsets_ns=offsets_ns,
-        payload_of=payload_numbers(len(offsets_ns), len(load.payloads), setup.seed),
-        payloads=load.payloads,
-        kept_reply_bytes_max=_KEPT_REPLY_BYTES_MAX,
-    )
+    return replace(load.plan(offsets_ns, setup.seed), kept_reply_bytes_max=_KEPT_REPLY_BYTES_MAX)
 
 
 def _run(parsed: argparse.Namespace) -> int:

@@ -45,6 +45,16 @@ def test_payloads_are_distinct_and_come_again_from_their_seed():
     assert CtrLoad("ctr", rows=2, table_rows=TABLE_ROWS, seed=8).payloads != LOAD.payloads
 
 
+def test_plan_has_a_payload_for_each_instant_and_comes_again_from_its_seed():
+    offsets_ns = np.arange(1_000, dtype=np.int64)
+    plan = LOAD.plan(offsets_ns, seed=3)
+    assert plan.offsets_ns.tolist() == offsets_ns.tolist()
+    assert set(plan.payload_of) == set(range(len(plan.payloads)))
+    assert plan.payloads == LOAD.payloads
+    assert plan.payload_of.tolist() == LOAD.plan(offsets_ns, seed=3).payload_of.tolist()
+    assert plan.payload_of.tolist() != LOAD.plan(offsets_ns, seed=4).payload_of.tolist()
+
+
 def test_payloads_name_model_and_output_filter():
     load = CtrLoad("other", rows=2, table_rows=TABLE_ROWS, seed=7, output_filter=["ctr"])
     request = parsed_request(load, 0)

@@ -1,6 +1,6 @@
 import pytest
 
-from loadtest.latency import NS_PER_MS, TooFewRequests, percentile_ms
+from loadtest.latency import NS_PER_MS, TooFewRequests, medians, percentile_ms
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,13 @@ def test_percentile_of_too_few_requests_is_refused_with_how_many_are_missing(
     with pytest.raises(TooFewRequests, match=f"1 requests missing of {required}"):
         percentile_ms([1] * (required - 1), per_mille)
     assert percentile_ms([NS_PER_MS] * required, per_mille) == 1
+
+
+def test_medians_are_of_each_key_and_none_where_one_was_refused():
+    runs = [
+        {"p50_ms": 3, "p999_ms": 9},
+        {"p50_ms": 1, "p999_ms": None},
+        {"p50_ms": 2, "p999_ms": 8},
+    ]
+    assert medians(runs, ("p50_ms", "p999_ms")) == {"p50_ms": 2, "p999_ms": None}
+    assert medians([], ("p50_ms",)) == {"p50_ms": None}

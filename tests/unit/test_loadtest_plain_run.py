@@ -1,7 +1,23 @@
-from loadtest.plain_run import wrong_answers_text
+import argparse
+
+import pytest
+
+from loadtest import plain_run
+from loadtest.ctr_load import CtrLoad
+from loadtest.plain_run import rate_of, wrong_answers_text
 
 
 def test_wrong_answers_come_with_what_may_be_behind_them():
     assert wrong_answers_text(3).startswith("3 (")
     assert "is --table-rows the --rows" in wrong_answers_text(3)
     assert [wrong_answers_text(0), wrong_answers_text(None)] == ["0", "not looked at"]
+
+
+def test_rate_is_the_one_given_or_a_share_of_what_the_server_can_do(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(plain_run, "saturation_rate", lambda target, load: 1_000.0)
+    load = CtrLoad("ctr", rows=1, table_rows=5, seed=1)
+    given = argparse.Namespace(rate=300, saturation=None)
+    share = argparse.Namespace(rate=None, saturation=0.6)
+    assert [rate_of(parsed, load, "h:1") for parsed in (given, share)] == [300, 600]
