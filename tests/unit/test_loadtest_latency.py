@@ -21,10 +21,6 @@ def test_percentile_of_too_few_requests_is_refused_with_how_many_are_missing(
 
 
 def test_medians_are_of_each_key_and_none_where_one_was_refused():
-    runs = [
-        {"p50_ms": 3, "p999_ms": 9},
-        {"p50_ms": 1, "p999_ms": None},
-        {"p50_ms": 2, "p999_ms": 8},
-    ]
+    runs = [{"p50_ms": n, "p999_ms": p999_ms} for n, p999_ms in enumerate([9, None, 8], 1)]
     assert medians(runs, ("p50_ms", "p999_ms")) == {"p50_ms": 2, "p999_ms": None}
     assert medians([], ("p50_ms",)) == {"p50_ms": None}
