@@ -32,22 +32,26 @@ def slow_request(seconds: float) -> predict_pb2.PredictRequest:
     return predict_request(SLOW_MODEL_NAME, {"seconds": np.array(seconds, np.float64)})
 
 
-def export(directory: Path) -> None:
-    """`serving_default`: `seconds` float64[] to `rounds`, the turns of a loop of small kernels."""
+def compute_for(seconds: Any) -> dict[str, Any]:
+    """In a graph: `seconds` float64[] to `rounds`, the turns of a loop of small kernels until then."""
     import tensorflow as tf
 
-    def serving_default(seconds: Any) -> dict[str, Any]:
-        end = tf.timestamp() + seconds
-        matrix = tf.eye(16)
-        rounds, _ = tf.while_loop(
-            lambda rounds, value: tf.timestamp() < end,
-            lambda rounds, value: (rounds + 1, tf.matmul(value, matrix)),
-            (tf.constant(0, tf.int64), matrix),
-        )
-        return {"rounds": rounds}
+    end = tf.timestamp() + seconds
+    matrix = tf.eye(16)
+    rounds, _ = tf.while_loop(
+        lambda rounds, value: tf.timestamp() < end,
+        lambda rounds, value: (rounds + 1, tf.matmul(value, matrix)),
+        (tf.constant(0, tf.int64), matrix),
+    )
+    return {"rounds": rounds}
+
+
+def export(directory: Path) -> None:
+    """A model whose `serving_default` is `compute_for`."""
+    import tensorflow as tf
 
     signature = tf.function(
-        serving_default, input_signature=[tf.TensorSpec([], tf.float64, name="seconds")]
+        compute_for, input_signature=[tf.TensorSpec([], tf.float64, name="seconds")]
     )
     tf.saved_model.save(tf.Module(), str(directory), signatures={"serving_default": signature})
 

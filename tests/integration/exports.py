@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from loadtest.life_slow_model import compute_for
 from serving.protos import predict_pb2, prediction_log_pb2
 from serving.tensor_proto import to_tensor_proto
 from warmup.records import write_records
@@ -113,26 +114,15 @@ def export_echo(directory: Path) -> Path:
 def export_slow(directory: Path) -> Path:
     """A model that computes for as long as it is told, whatever the machine's speed.
 
-    `serving_default`: `seconds` float64[] to `rounds`, the turns of a while loop of small kernels
-    until the clock says so. `quick`: `x` to `x + 1`.
+    `serving_default`: the load tests' `compute_for`. `quick`: `x` to `x + 1`.
     """
     import tensorflow as tf
-
-    def serving_default(seconds: Any) -> RequestInputs:
-        end = tf.timestamp() + seconds
-        matrix = tf.eye(16)
-        rounds, _ = tf.while_loop(
-            lambda rounds, value: tf.timestamp() < end,
-            lambda rounds, value: (rounds + 1, tf.matmul(value, matrix)),
-            (tf.constant(0, tf.int64), matrix),
-        )
-        return {"rounds": rounds}
 
     def quick(x: Any) -> RequestInputs:
         return {"y": x + 1}
 
     signatures = {
-        "serving_default": _signature(serving_default, seconds=tf.TensorSpec([], tf.float64)),
+        "serving_default": _signature(compute_for, seconds=tf.TensorSpec([], tf.float64)),
         "quick": _signature(quick, x=tf.TensorSpec([], tf.int32)),
     }
     tf.saved_model.save(tf.Module(), str(directory), signatures=signatures)
