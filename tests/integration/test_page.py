@@ -21,8 +21,8 @@ from tests.integration.clients import caller_to, predict_request
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel, flip_a_byte
 from tests.integration.page_server import serve_page
+from tests.unit.fakes import FakeLatency
 from tests.unit.page_fakes import (
-    FakeLatency,
     FakeMethod,
     FakePageSources,
     FakePoint,

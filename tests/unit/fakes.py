@@ -413,16 +413,16 @@ class FakeGrpcServer:
 
 
 @dataclass(frozen=True)
-class NoFigures:
-    """`_native.LatencyFigures` of no requests."""
+class FakeLatency:
+    """`LatencyFigures` that a test says; of no requests where it says none."""
 
     count: int = 0
-    sum_ns: int = 0
     p50_ns: int = 0
-    p90_ns: int = 0
     p99_ns: int = 0
     p999_ns: int = 0
+    p90_ns: int = 0
     max_ns: int = 0
+    sum_ns: int = 0
 
 
 class FakeSampledStatistics:
@@ -443,7 +443,7 @@ class FakeSampledStatistics:
 
     def between(self, model: str, from_ns: int, to_ns: int) -> LatencyFigures:
         del model, from_ns, to_ns
-        return NoFigures()
+        return FakeLatency()
 
     def cut(self) -> int:
         return 0

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from serving.clock import NS_PER_SECOND
 from serving.monitoring.metric_sources import MetricSources
 from serving.monitoring.request_statistics import HistoryPoint
-from serving.monitoring.swap_record import SpanLatency, SwapRecord, SwapResult
+from serving.monitoring.swap_record import SwapRecord, SwapResult
 from serving.servable import Routing, ServableId, ServableStatus
 from tests.unit.fakes import FakeClock, FakeRequestMemory, FakeSlabPoolStatistics
+from tests.unit.page_fakes import span_latency
 
 
 @dataclass(frozen=True)
@@ -120,17 +121,6 @@ class FakePageFaults:
     ru_majflt: int = 2
 
 
-def span_of(request_count: int, p999_seconds: float = 0.04) -> SpanLatency:
-    return SpanLatency(
-        span_seconds=10,
-        request_count=request_count,
-        p50_seconds=0.001,
-        p99_seconds=0.02,
-        p999_seconds=p999_seconds,
-        max_seconds=0.05,
-    )
-
-
 def swap_of(model: str, **changes: object) -> SwapRecord:
     """One that loaded for half a second, took two in all and has ended, its effect too."""
     record = SwapRecord(
@@ -144,9 +134,9 @@ def swap_of(model: str, **changes: object) -> SwapRecord:
         published_at_ns=NS_PER_SECOND * 3 // 2,
         ended_at_ns=3 * NS_PER_SECOND,
         result=SwapResult.PUBLISHED,
-        before=span_of(3_000, 0.01),
-        during=span_of(1_000),
-        after=span_of(0),
+        before=span_latency(3_000, 0.01),
+        during=span_latency(1_000),
+        after=span_latency(0),
     )
     return replace(record, **changes)  # type: ignore[arg-type]
 

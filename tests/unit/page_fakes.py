@@ -28,21 +28,9 @@ from serving.servable import (
     Stage,
     UnloadStage,
 )
+from tests.unit.fakes import FakeArenaStatistics, FakeLatency
 
 _MS = 1_000_000
-
-
-@dataclass(frozen=True)
-class FakeLatency:
-    """`LatencyFigures`."""
-
-    count: int = 0
-    p50_ns: int = 0
-    p99_ns: int = 0
-    p999_ns: int = 0
-    p90_ns: int = 0
-    max_ns: int = 0
-    sum_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -105,17 +93,6 @@ class FakeRequestStatistics:
 
     def cut(self) -> int:
         raise AssertionError("who looks on cuts nothing")
-
-
-@dataclass(frozen=True)
-class FakeArena:
-    """`ArenaStatistics`."""
-
-    allocated_bytes: int
-    slab_resident_bytes: int
-    active_unused_bytes: int = 0
-    retained_bytes: int = 0
-    unused_bytes: int = 0
 
 
 @dataclass
@@ -210,7 +187,7 @@ def swap(name: str, version: int, began_at_ns: int, **changes: Any) -> SwapRecor
     return replace(record, **changes)
 
 
-def span_latency(request_count: int, p999_seconds: float) -> SpanLatency:
+def span_latency(request_count: int, p999_seconds: float = 0.012) -> SpanLatency:
     return SpanLatency(
         span_seconds=10.0,
         request_count=request_count,
@@ -292,6 +269,7 @@ def busy_scene(clock: Clock) -> FakePageSources:
         status("audience_lookalike_expansion_eu_west", 20_260_101, changed_wall_ns=ago(50)),
     ]
     serving = [item.id for item in statuses if item.state in (AVAILABLE, UNLOADING)]
+    arena = FakeArenaStatistics(allocated_bytes=1_210_000_000, slab_resident_bytes=1_250_000_000)
     return FakePageSources(
         statistics=LiveHistory(
             clock=clock,
@@ -309,7 +287,7 @@ def busy_scene(clock: Clock) -> FakePageSources:
             "ctr": Routing(labels={"stable": 42}),
             "ranker": Routing(default_version=7, canary_version=8, canary_weight=0.05),
         },
-        arenas={item: FakeArena(1_210_000_000, 1_250_000_000) for item in serving},
+        arenas=dict.fromkeys(serving, arena),
         swaps=_busy_swaps(clock),
     )
 

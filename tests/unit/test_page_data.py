@@ -27,11 +27,9 @@ from serving.servable import (
     Routing,
     ServableId,
 )
-from tests.unit.fakes import FakeClock
+from tests.unit.fakes import FakeArenaStatistics, FakeClock, FakeLatency
 from tests.unit.metric_fakes import fake_sources
 from tests.unit.page_fakes import (
-    FakeArena,
-    FakeLatency,
     FakeMethod,
     FakePageSources,
     FakePoint,
@@ -275,7 +273,7 @@ def test_version_that_failed_says_why() -> None:
 
 def test_version_that_is_not_available_is_not_asked_for_its_arena() -> None:
     scene = FakePageSources(statuses=[status("ctr", 7, UNLOADING)])
-    scene.arenas[ServableId("ctr", 7)] = FakeArena(1_000, 4_096)
+    scene.arenas[ServableId("ctr", 7)] = FakeArenaStatistics(slab_resident_bytes=4_096)
     [version] = make_page(scene).answer(PageQuestion())["versions"]
     assert version["arena_allocated_bytes"] is None
 
@@ -318,7 +316,7 @@ def test_version_has_nothing_of_an_earlier_life_of_its_number() -> None:
 
 def test_version_has_the_bytes_of_its_arena() -> None:
     scene = FakePageSources(statuses=[status("ctr", 7)])
-    scene.arenas[ServableId("ctr", 7)] = FakeArena(1_000, 4_096)
+    scene.arenas[ServableId("ctr", 7)] = FakeArenaStatistics(slab_resident_bytes=4_096)
     [version] = make_page(scene).answer(PageQuestion())["versions"]
     assert (version["arena_allocated_bytes"], version["arena_resident_bytes"]) == (1_000, 4_096)
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from serving.clock import NS_PER_SECOND
 from serving.monitoring.swap_metrics import swap_metrics
 from serving.monitoring.swap_record import SwapRecord, SwapResult
-from tests.unit.metric_fakes import span_of, swap_of
+from tests.unit.metric_fakes import swap_of
+from tests.unit.page_fakes import span_latency
 
 LATENCY = "serving_swap_latency_seconds"
 
@@ -25,10 +26,10 @@ def test_swap_shows_its_seconds_and_what_requests_took_in_each_part():
     assert samples_of(swaps, "serving_swap_seconds") == {("m",): 2.0}
     latencies = samples_of(swaps, LATENCY)
     assert latencies["m", "before", "0.999"] == 0.01
-    assert latencies["m", "during", "0.999"] == 0.04
-    assert latencies["m", "during", "0.5"] == 0.001
-    assert latencies["m", "during", "0.99"] == 0.02
-    assert latencies["m", "during", "1.0"] == 0.05
+    assert latencies["m", "during", "0.999"] == 0.012
+    assert latencies["m", "during", "0.5"] == 0.0011
+    assert latencies["m", "during", "0.99"] == 0.0034
+    assert latencies["m", "during", "1.0"] == 0.021
     assert samples_of(swaps, "serving_swap_requests") == {
         ("m", "before"): 3_000,
         ("m", "during"): 1_000,
@@ -37,15 +38,15 @@ def test_swap_shows_its_seconds_and_what_requests_took_in_each_part():
 
 
 def test_part_without_requests_has_no_latency():
-    parts = {part for _, part, _ in samples_of([swap_of("m", after=span_of(0))], LATENCY)}
+    parts = {part for _, part, _ in samples_of([swap_of("m", after=span_latency(0))], LATENCY)}
     assert parts == {"before", "during"}
 
 
 def test_newest_swap_of_each_model_is_shown():
     newest_first = [
-        swap_of("m", during=span_of(7)),
-        swap_of("other", during=span_of(8)),
-        swap_of("m", during=span_of(9)),
+        swap_of("m", during=span_latency(7)),
+        swap_of("other", during=span_latency(8)),
+        swap_of("m", during=span_latency(9)),
     ]
     requests = samples_of(newest_first, "serving_swap_requests")
     assert requests["m", "during"] == 7
@@ -53,7 +54,7 @@ def test_newest_swap_of_each_model_is_shown():
 
 
 def test_swap_under_way_shows_what_is_known_and_the_seconds_of_the_one_before():
-    loading = swap_of("m", ended_at_ns=None, during=None, after=None, before=span_of(5))
+    loading = swap_of("m", ended_at_ns=None, during=None, after=None, before=span_latency(5))
     newest_first = [loading, swap_of("m")]
     assert samples_of(newest_first, "serving_swap_requests") == {("m", "before"): 5}
     assert samples_of(newest_first, "serving_swap_seconds") == {("m",): 2.0}
@@ -69,7 +70,7 @@ def test_swap_that_waits_for_its_load_does_not_hide_the_one_before():
 
 def test_version_that_goes_once_its_time_is_over_hides_no_swap():
     unload = swap_of(
-        "m", result=SwapResult.UNLOADED, ended_at_ns=20 * NS_PER_SECOND, during=span_of(5)
+        "m", result=SwapResult.UNLOADED, ended_at_ns=20 * NS_PER_SECOND, during=span_latency(5)
     )
     newest_first = [unload, swap_of("m")]
     assert samples_of(newest_first, "serving_swap_seconds") == {("m",): 2.0}

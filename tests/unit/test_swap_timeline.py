@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,37 +32,10 @@ from serving.servable import (
 )
 from serving.succession import ROLLED_BACK
 from tests.unit.fakes import FakeClock
+from tests.unit.metric_fakes import FakeFigures
+from tests.unit.page_fakes import FakePoint
 
 MS = 1_000_000
-
-
-@dataclass(frozen=True)
-class Figures:
-    """Of a list of latencies; the quantile that matters here is the largest."""
-
-    latencies_ns: tuple[int, ...]
-
-    @property
-    def count(self) -> int:
-        return len(self.latencies_ns)
-
-    @property
-    def sum_ns(self) -> int:
-        return sum(self.latencies_ns)
-
-    @property
-    def max_ns(self) -> int:
-        return max(self.latencies_ns, default=0)
-
-    p50_ns = p90_ns = p99_ns = p999_ns = max_ns
-
-
-@dataclass(frozen=True)
-class Point:
-    at_ns: int
-    count: int
-    failed_count: int
-    latency: Figures
 
 
 class RecordedRequests:
@@ -77,14 +50,14 @@ class RecordedRequests:
         self.requests.append((model, self._clock.now_ns(), round(latency_ms * MS)))
         self.failures.extend(self.requests[-1:] if is_failed else [])
 
-    def between(self, model: str, from_ns: int, to_ns: int) -> Figures:
-        return Figures(
+    def between(self, model: str, from_ns: int, to_ns: int) -> FakeFigures:
+        return FakeFigures(
             tuple(ns for name, at, ns in self.requests if name == model and from_ns < at <= to_ns)
         )
 
-    def history(self, model: str | None, since_ns: int = 0) -> Sequence[Point]:
+    def history(self, model: str | None, since_ns: int = 0) -> Sequence[FakePoint]:
         return [
-            Point(at, 1, int((name, at, ns) in self.failures), Figures((ns,)))
+            FakePoint(at, 1, int((name, at, ns) in self.failures), FakeFigures((ns,)))
             for name, at, ns in self.requests
             if model in (None, name) and at > since_ns
         ]
