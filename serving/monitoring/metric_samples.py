@@ -1,6 +1,6 @@
 """Samples: the values of one metric family, on their way to prometheus_client."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import NativeHistogram, Sample
@@ -26,6 +26,14 @@ class Samples:
         """One sample: of a gauge, a counter, an info, or one quantile of a summary."""
         labels = dict(zip(self._family.labels, values, strict=True))
         self.metric.samples.append(Sample(self._family.name, labels, value))
+
+    def add_quantiles(
+        self, values: Sequence[str], seconds: Mapping[str, float], *, request_count: int
+    ) -> None:
+        """Of so many requests, by quantile. None of no requests: 0 would be the best p999 of all."""
+        if request_count > 0:
+            for quantile, quantile_seconds in seconds.items():
+                self.add((*values, quantile), quantile_seconds)
 
     def add_total(self, values: Sequence[str], count: int, total: float) -> None:
         """How many and how much in all, of a summary or histogram; without a quantile's label."""

@@ -111,17 +111,15 @@ def _phases(methods: Sequence[MethodStatistics]) -> Metric:
 
 
 def _add_quantiles(samples: Samples, values: Sequence[str], figures: LatencyFigures) -> None:
-    """None of no requests: 0 would be the best p999 of all."""
-    if figures.count == 0:
-        return
-    for quantile, value_ns in (
-        ("0.5", figures.p50_ns),
-        ("0.9", figures.p90_ns),
-        ("0.99", figures.p99_ns),
-        ("0.999", figures.p999_ns),
-        ("1.0", figures.max_ns),
-    ):
-        samples.add((*values, quantile), value_ns / NS_PER_SECOND)
+    quantiles_ns = {
+        "0.5": figures.p50_ns,
+        "0.9": figures.p90_ns,
+        "0.99": figures.p99_ns,
+        "0.999": figures.p999_ns,
+        "1.0": figures.max_ns,
+    }
+    seconds = {quantile: ns / NS_PER_SECOND for quantile, ns in quantiles_ns.items()}
+    samples.add_quantiles(values, seconds, request_count=figures.count)
 
 
 def _in_flight(methods: Sequence[MethodStatistics]) -> Metric:

@@ -42,16 +42,16 @@ def _latencies(swaps: Mapping[str, SwapRecord]) -> Iterator[Metric]:
         for part, latency in parts.items():
             if latency is not None:
                 requests.add((model, part), latency.request_count)
-                _add_quantiles(latencies, (model, part), latency)
+                count = latency.request_count
+                latencies.add_quantiles((model, part), _quantiles(latency), request_count=count)
     yield latencies.metric
     yield requests.metric
 
 
-def _add_quantiles(samples: Samples, values: Sequence[str], latency: SpanLatency) -> None:
-    """None of no requests: 0 would be the best p999 of all."""
-    if latency.request_count == 0:
-        return
-    samples.add((*values, "0.5"), latency.p50_seconds)
-    samples.add((*values, "0.99"), latency.p99_seconds)
-    samples.add((*values, "0.999"), latency.p999_seconds)
-    samples.add((*values, "1.0"), latency.max_seconds)
+def _quantiles(latency: SpanLatency) -> Mapping[str, float]:
+    return {
+        "0.5": latency.p50_seconds,
+        "0.99": latency.p99_seconds,
+        "0.999": latency.p999_seconds,
+        "1.0": latency.max_seconds,
+    }
