@@ -13,7 +13,9 @@ from grafana.panels import (
     SERVERS,
     VARIABLES,
     VERSIONS,
+    by_model,
     by_version,
+    each_server,
     rate,
     stat,
     total,
@@ -83,7 +85,7 @@ PROCESS = Row(
         Panel(
             title="How large is the process?",
             description="Resident memory. After a swap it should be where it was before.",
-            queries={EACH_SERVER: f"process_resident_memory_bytes{{{SERVERS}}}"},
+            queries={EACH_SERVER: each_server("process_resident_memory_bytes")},
             unit="bytes",
         ),
         Panel(
@@ -91,8 +93,8 @@ PROCESS = Row(
             description="What a load must fit: what the machine and the control groups leave the process, and "
             "--model_memory_limit_bytes where it is set.",
             queries={
-                "{{instance}} left": f"serving_memory_available_bytes{{{SERVERS}}}",
-                "{{instance}} limit of parameters": f"serving_model_memory_limit_bytes{{{SERVERS}}}",
+                "{{instance}} left": each_server("serving_memory_available_bytes"),
+                "{{instance}} limit of parameters": each_server("serving_model_memory_limit_bytes"),
             },
             unit="bytes",
         ),
@@ -157,7 +159,7 @@ SLABS = Row(
         Panel(
             title="Leaks",
             description="Slabs put aside because something of an ended version still lived in them.",
-            queries={EACH_SERVER: f"serving_slab_quarantined{{{SERVERS}}}"},
+            queries={EACH_SERVER: each_server("serving_slab_quarantined")},
             unit="short",
             width=8,
             thresholds=[(1, RED)],
@@ -171,8 +173,8 @@ REQUESTS = Row(
             title="How much do requests hold?",
             description="TensorFlow's allocator: requests' tensors, and parameters that lie in no arena.",
             queries={
-                "{{instance}} now": f"serving_request_memory_in_use_bytes{{{SERVERS}}}",
-                "{{instance}} at most": f"serving_request_memory_peak_bytes{{{SERVERS}}}",
+                "{{instance}} now": each_server("serving_request_memory_in_use_bytes"),
+                "{{instance}} at most": each_server("serving_request_memory_peak_bytes"),
             },
             unit="bytes",
             width=8,
@@ -189,7 +191,7 @@ REQUESTS = Row(
         Panel(
             title="How much do kept requests take?",
             description="Of live requests that wait for the next version's self-warm-up.",
-            queries={EACH_MODEL: f"sum by (model) (serving_reservoir_bytes{{{MODELS}}})"},
+            queries={EACH_MODEL: by_model("serving_reservoir_bytes")},
             unit="bytes",
             width=8,
         ),

@@ -24,6 +24,7 @@ from grafana.panels import (
     VARIABLES,
     VERSIONS,
     by_version,
+    each_server,
     quantile,
     rate,
     stat,
@@ -191,8 +192,8 @@ PROCESS = Row(
             description="1 while a configuration file is refused and the one before serves on; and how many "
             "changes were applied.",
             queries={
-                "{{instance}} refused": f"serving_config_refused{{{SERVERS}}}",
-                "{{instance}} applied": f"serving_config_changes_total{{{SERVERS}}}",
+                "{{instance}} refused": each_server("serving_config_refused"),
+                "{{instance}} applied": each_server("serving_config_changes_total"),
             },
             unit="short",
             width=8,

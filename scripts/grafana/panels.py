@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from grafana.model import RED, Annotation, Panel, Variable
 
@@ -25,6 +26,8 @@ INTERVAL = "[$__rate_interval]"
 EACH_VERSION = "{{model}}/{{version}}"
 EACH_SERVER = "{{instance}}"
 EACH_MODEL = "{{model}}"
+
+NO_MAPPINGS: Mapping[int, tuple[str, str]] = MappingProxyType({})
 
 # Numbers for a state timeline, in the order of a version's life.
 STATES = {
@@ -66,6 +69,16 @@ def total(metric: str, selector: str = SERVERS) -> str:
     return f"sum({metric}{{{selector}}})"
 
 
+def each_server(metric: str) -> str:
+    """Of each server, as it is: for metrics that it has once."""
+    return f"{metric}{{{SERVERS}}}"
+
+
+def by_model(metric: str, *, aggregation: str = "sum") -> str:
+    """Of each model, over the servers."""
+    return f"{aggregation} by (model) ({metric}{{{MODELS}}})"
+
+
 def by_servable(metric: str, label: str) -> str:
     """Of each version and value of `label`, the version as one label `servable`; the largest of the servers'."""
     largest = f"max by (model, version, {label}) ({metric}{{{VERSIONS}}})"
@@ -96,6 +109,30 @@ def stat(
         width=width,
         height=height,
         thresholds=thresholds,
+    )
+
+
+def servable_table(
+    title: str,
+    description: str,
+    *,
+    metric: str,
+    column_label: str,
+    unit: str,
+    width: int,
+    mappings: Mapping[int, tuple[str, str]] = NO_MAPPINGS,
+) -> Panel:
+    """A line for each version, a column for each value of `column_label`, as of now."""
+    return Panel(
+        title=title,
+        description=description,
+        queries={f"{{{{servable}}}} {{{{{column_label}}}}}": by_servable(metric, column_label)},
+        unit=unit,
+        kind="table",
+        width=width,
+        mappings=mappings,
+        is_instant=True,
+        pivot=("servable", column_label),
     )
 
 

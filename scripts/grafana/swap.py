@@ -23,9 +23,10 @@ from grafana.panels import (
     SWAPS,
     VARIABLES,
     VERSIONS,
-    by_servable,
+    by_model,
     by_version,
     rate,
+    servable_table,
     stat,
 )
 
@@ -75,7 +76,7 @@ LAST_SWAP = Row(
         stat(
             "How long did it take?",
             "From the begin of the load until the version before was unloaded and its slab back.",
-            f"max by (model) (serving_swap_seconds{{{MODELS}}})",
+            by_model("serving_swap_seconds", aggregation="max"),
             legend=EACH_MODEL,
             unit="s",
             thresholds=[(SWAP_SECONDS_MAX, RED)],
@@ -104,28 +105,22 @@ EFFECT = Row(
 STAGES = Row(
     title="What was it made of?",
     panels=[
-        Panel(
-            title="Load stages",
-            description="How long each stage of each version's last load took.",
-            queries={"{{servable}} {{stage}}": by_servable("serving_load_stage_seconds", "stage")},
+        servable_table(
+            "Load stages",
+            "How long each stage of each version's last load took.",
+            metric="serving_load_stage_seconds",
+            column_label="stage",
             unit="s",
-            kind="table",
             width=16,
-            is_instant=True,
-            pivot=("servable", "stage"),
         ),
-        Panel(
-            title="Unload stages",
-            description="quiesce waits for the last request, destroy frees session and arena. Empty until a "
+        servable_table(
+            "Unload stages",
+            "quiesce waits for the last request, destroy frees session and arena. Empty until a "
             "version was unloaded.",
-            queries={
-                "{{servable}} {{stage}}": by_servable("serving_unload_stage_seconds", "stage")
-            },
+            metric="serving_unload_stage_seconds",
+            column_label="stage",
             unit="s",
-            kind="table",
             width=8,
-            is_instant=True,
-            pivot=("servable", "stage"),
         ),
         Panel(
             title="How long did each load take?",
@@ -143,17 +138,15 @@ RESULTS = Row(
     panels=[
         STATE_TIMELINE,
         SWAPS,
-        Panel(
-            title="Gate verdicts",
-            description="What each version's gates said. Where a gate in mode enforce is not passed the version is "
+        servable_table(
+            "Gate verdicts",
+            "What each version's gates said. Where a gate in mode enforce is not passed the version is "
             "not served.",
-            queries={"{{servable}} {{gate}}": by_servable("serving_gate_passed", "gate")},
+            metric="serving_gate_passed",
+            column_label="gate",
             unit="none",
-            kind="table",
             width=8,
             mappings={1: ("passed", "green"), 0: ("not passed", "red")},
-            is_instant=True,
-            pivot=("servable", "gate"),
         ),
         Panel(
             title="How often has a load failed?",
@@ -166,7 +159,7 @@ RESULTS = Row(
         Panel(
             title="What is there to warm up with?",
             description="Recent live requests that are kept for the next version's self-warm-up and gates.",
-            queries={EACH_MODEL: f"sum by (model) (serving_reservoir_requests{{{MODELS}}})"},
+            queries={EACH_MODEL: by_model("serving_reservoir_requests")},
             unit="short",
             width=8,
         ),
