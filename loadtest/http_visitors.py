@@ -14,6 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 from serving.clock import NS_PER_SECOND, Clock
 from serving.errors import Unavailable
+from serving.periodic_thread import PeriodicThread
 
 _TIMEOUT_SECONDS = 10
 # Below every request thread: on two cores the visitors are on the server's own.
@@ -58,50 +59,51 @@ class Visitor:
         self._visit = visit
         self._clock = clock
         self._period_ns = round(period_seconds * NS_PER_SECOND)
+        self._name = name
         self._address = urlsplit(url).netloc
-        self._changed = threading.Condition()
-        self._is_stopping = False
+        self._connection = http.client.HTTPConnection(self._address, timeout=_TIMEOUT_SECONDS)
+        self._due_ns = clock.now_ns()
         self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = PeriodicThread(
+            name,
+            self._visit_once,
+            wait_seconds=self._until_due_seconds,
+            failure_event="visit_failed",
+            at_start=_lower_priority,
+            at_end=self._connection.close,
+            clock=clock,
+        )
 
     def __enter__(self) -> "Visitor":
+        self._due_ns = self._clock.now_ns()
         self._thread.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        with self._changed:
-            self._is_stopping = True
-            self._changed.notify_all()
-        self._thread.join()
+        self._thread.stop()
+        self._thread.join(None)
 
     def check(self) -> None:
         """Raises Unavailable, with what went wrong."""
         if self._failure is not None:
-            raise Unavailable(f"{self._thread.name} of {self._address}: {self._failure!r}")
+            raise Unavailable(f"{self._name} of {self._address}: {self._failure!r}")
 
-    def _run(self) -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-        connection = http.client.HTTPConnection(self._address, timeout=_TIMEOUT_SECONDS)
-        due_ns = self._clock.now_ns()
+    def _until_due_seconds(self) -> float:
+        return max(0, self._due_ns - self._clock.now_ns()) / NS_PER_SECOND
+
+    def _visit_once(self) -> None:
         try:
-            while self._waits_until(due_ns):
-                self._visit(connection)
-                self.visit_count += 1
-                due_ns += self._period_ns
+            self._visit(self._connection)
         except (OSError, http.client.HTTPException, Unavailable) as error:
             self._failure = error
-        finally:
-            connection.close()
+            self._thread.stop()
+            return
+        self.visit_count += 1
+        self._due_ns += self._period_ns
 
-    def _waits_until(self, due_ns: int) -> bool:
-        """False where it is to stop."""
-        with self._changed:
-            while not self._is_stopping:
-                left_ns = due_ns - self._clock.now_ns()
-                if left_ns <= 0:
-                    return True
-                self._clock.wait(self._changed, left_ns / NS_PER_SECOND)
-        return False
+
+def _lower_priority() -> None:
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serving.clock import Clock
+from serving.periodic_thread import PeriodicThread
 
 SOURCE = "RssAnon + RssFile + RssShmem of /proc/PID/status"
 
@@ -48,36 +49,40 @@ class MemoryWatch:
         self._process_id = process_id
         self._clock = clock
         self._period_seconds = period_seconds
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._samples: list[Resident] = []
-        self._is_stopping = False
-        self._thread = threading.Thread(target=self._run, name="memory-watch", daemon=True)
+        self._thread = PeriodicThread(
+            "memory-watch",
+            self._take,
+            wait_seconds=lambda: self._period_seconds,
+            failure_event="memory_watch_failed",
+            at_start=self._take,
+            at_end=self._take,
+            clock=clock,
+        )
 
     def __enter__(self) -> "MemoryWatch":
         self._thread.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        with self._changed:
-            self._is_stopping = True
-            self._changed.notify_all()
-        self._thread.join()
+        self._thread.stop()
+        self._thread.join(None)
 
     def samples(self) -> Sequence[Resident]:
         """What was seen until now, oldest first."""
-        with self._changed:
+        with self._lock:
             return tuple(self._samples)
 
     def watch_closely(self) -> None:
         """Samples ten times as often from now on: for a process that is about to end."""
-        with self._changed:
-            self._period_seconds /= 10
-            self._changed.notify_all()
+        self._period_seconds /= 10
+        self._thread.wake()
 
-    def _run(self) -> None:
-        while (sample := resident(self._process_id, self._clock)) is not None:
-            with self._changed:
-                self._samples.append(sample)
-                if self._is_stopping:
-                    return
-                self._clock.wait(self._changed, self._period_seconds)
+    def _take(self) -> None:
+        sample = resident(self._process_id, self._clock)
+        if sample is None:
+            self._thread.stop()
+            return
+        with self._lock:
+            self._samples.append(sample)

@@ -64,8 +64,8 @@ class PeriodicThread:
             self._is_stopping = True
             self._changed.notify_all()
 
-    def join(self, timeout_seconds: float) -> bool:
-        """After `stop`: False where the thread still runs after `timeout_seconds`."""
+    def join(self, timeout_seconds: float | None) -> bool:
+        """After `stop`: False where the thread still runs after `timeout_seconds`; None: waits for it."""
         if self._thread.ident is not None:
             self._thread.join(timeout_seconds)
         return not self._thread.is_alive()
