@@ -3,12 +3,13 @@
 {"bars": {"ctr": [{"version": 7, "by": "operator", "reason": "…", "since_wall_ns": …}]}}
 """
 
+import fcntl
 import json
 import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TextIO
 
 import structlog
 
@@ -18,6 +19,8 @@ from serving.errors import DataLoss
 from serving.periodic_thread import PeriodicThread
 
 FILE_NAME = "bars.json"
+
+LOCK_NAME = "lock"
 
 RETRY_SECONDS = 10.0
 """After a write that failed: a disk that is full or away may be back."""
@@ -121,6 +124,7 @@ class BarFile:
     ) -> None:
         self._path = directory / FILE_NAME
         self._write = write
+        self._lock_file: TextIO | None = None
         # Guards what follows; not held while the disk is written to.
         self._lock = threading.Lock()
         self._bars: dict[str, Bars] = {}
@@ -173,7 +177,29 @@ class BarFile:
     def stop(self, timeout_seconds: float) -> bool:
         """Writes what is not written yet and ends the thread; False where a disk takes longer."""
         self._thread.stop()
-        return self._thread.join(timeout_seconds)
+        is_over = self._thread.join(timeout_seconds)
+        if is_over and self._lock_file is not None:
+            self._lock_file.close()
+            self._lock_file = None
+        return is_over
+
+    def _lock_directory(self) -> None:
+        """Two servers would each write over what the other's people rolled back. Until `stop`.
+
+        OSError where another has it: a server that drains gives it up soon.
+        """
+        if self._lock_file is not None:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        lock_file = open(self._path.with_name(LOCK_NAME), "a", encoding="ascii")  # noqa: SIM115
+        try:
+            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock_file.close()
+            raise OSError(
+                error.errno, "another server keeps its bars there: give each a directory"
+            ) from error
+        self._lock_file = lock_file
 
     def write_now(self) -> bool:
         """Writes what has changed, on the calling thread; False where that failed. One at a time."""
@@ -182,6 +208,7 @@ class BarFile:
                 return True
             bars, self._is_unwritten = self._bars, False
         try:
+            self._lock_directory()
             self._write(self._path, bars)
         except OSError as error:
             self._tell_unwritten(error)

@@ -10,7 +10,7 @@ place. One that serves stays what was loaded, whatever becomes of its files; peo
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from types import MappingProxyType
@@ -171,6 +171,10 @@ class Memory:
     notes: frozenset[Note] = frozenset()
 
 
+OTHER_NAME_COUNT_MAX = 3
+"""Of directories that are no versions: as many are named."""
+
+
 def version_directories(
     listing: Listing, known: Mapping[int, str] = MappingProxyType({}), base_path: str = ""
 ) -> tuple[dict[int, str], frozenset[Note]]:
@@ -200,7 +204,23 @@ def version_directories(
             notes.add(Note.of("duplicate_version_ignored", name=other, used=name))
     if not chosen and any(child.name in _SAVED_MODEL_NAMES for child in listing.children):
         notes.add(_base_path_is_version_note(base_path))
+    elif not chosen and not notes:
+        notes.update(_no_version_names_note(listing, base_path))
     return chosen, frozenset(notes)
+
+
+def _no_version_names_note(listing: Listing, base_path: str) -> Iterator[Note]:
+    """Somebody meant a version by "v1", or gave the directory above the model's."""
+    # A copy that is under way is called .8 or so.
+    names = [item.name for item in listing.children if item.is_directory and item.name[:1] != "."]
+    if names:
+        yield Note.of(
+            "no_directory_is_named_by_a_number",
+            "info",
+            directories=", ".join(names[:OTHER_NAME_COUNT_MAX]),
+            remedy=f"name a version's directory by its number, like {PurePath(base_path) / '1'}, "
+            "or give the directory that holds such as the base path",
+        )
 
 
 def _base_path_is_version_note(base_path: str) -> Note:

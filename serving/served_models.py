@@ -22,6 +22,7 @@ class Source(Protocol):
     def set_base_path(self, base_path: str) -> None: ...
     def notes(self) -> list[Note]: ...
     def found_versions(self) -> frozenset[int]: ...
+    def selectable_versions(self) -> frozenset[int]: ...
 
 
 class Manager(Protocol):
@@ -80,6 +81,11 @@ class ServedModels:
         """The versions that a model's source finds on disk."""
         source = self._sources.get(name)
         return source.found_versions() if source else frozenset()
+
+    def selectable_versions(self, name: str) -> frozenset[int]:
+        """Of these, the ones that the model's version policy would take."""
+        source = self._sources.get(name)
+        return source.selectable_versions() if source else frozenset()
 
     def set_barred(self, name: str, versions: frozenset[int]) -> None:
         """The model's source leaves `versions` out of what it selects, until told otherwise."""

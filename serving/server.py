@@ -330,7 +330,7 @@ class Server:
 
     def _found_versions(self, name: str) -> frozenset[int]:
         """What a rollback asks, once there are models. On the control thread."""
-        return self._models.found_versions(name)
+        return self._models.selectable_versions(name)
 
     def _on_names_changed(self, names: Sequence[str]) -> None:
         self._health.set_models(names)
@@ -357,8 +357,17 @@ class Server:
             if self._is_ready or not is_ready(names, self._monitor.statuses()):
                 return
             self._is_ready = True
-        _log.info("ready", port=self.port, models=list(names))
+            statuses = self._monitor.statuses()
+        unavailable = [name for name in names if not has_available(statuses.get(name, ()))]
+        # People wait for this line, and must not take it for more than it is.
+        report = _log.warning if unavailable else _log.info
+        report("ready", port=self.port, models=list(names), unavailable=unavailable)
         self._on_ready(self.port)
+
+
+def has_available(statuses: Sequence[ServableStatus]) -> bool:
+    """Whether one of a model's versions serves. Pure."""
+    return any(status.state is AVAILABLE for status in statuses)
 
 
 def is_ready(models: Sequence[str], statuses: Statuses) -> bool:

@@ -194,6 +194,12 @@ class FileSystemSource:
         with self._wake:
             return frozenset(self._memory.found)
 
+    def selectable_versions(self) -> frozenset[int]:
+        """Of these, the ones that the selection would take if they were the only ones."""
+        with self._wake:
+            selection, found = self._wanted.selection, frozenset(self._memory.found)
+        return frozenset(version for version in found if selection.select([version]).versions)
+
     def poll(self) -> float | None:
         """Looks once, sets what is aspired, and returns the seconds until the next poll or None.
 

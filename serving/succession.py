@@ -24,7 +24,7 @@ KeepBars = Callable[[str, Bars], None]
 """Hears which versions of a model are to stay out beyond the end of the process."""
 
 FoundVersions = Callable[[str], Collection[int]]
-"""The versions of a model that its source finds on disk."""
+"""The versions of a model that its source finds on disk and its version policy would take."""
 
 ChangedOver = Callable[[str, int, int | None, str], None]
 """Hears that without a load a version (the first number) of a model answers instead of another, and
@@ -122,8 +122,8 @@ class Succession:
         found = set(self._found_versions(name)) - stream.barred
         if not any(version < current for version in found):
             raise FailedPrecondition(
-                f"model {name!r} has no version before {current} on disk that was not rolled back "
-                f"too{in_memory}; drop one"
+                f"model {name!r} has no version before {current} on disk that its version policy "
+                f"selects and that was not rolled back too{in_memory}; drop one"
             )
 
     def allow(self, name: str, stream: Stream, version: int) -> None:

@@ -127,8 +127,11 @@ def roles(model: Mapping[str, Any], version: Mapping[str, Any]) -> list[str]:
     found += [f"label {label}" for label in sorted(labels) if labels[label] == number]
     if is_ready and number == model.get("previous"):
         found.append("previous")
-    found += [_BAR_TEXTS[bar["by"]] for bar in model.get("bars", ()) if bar["version"] == number]
-    return found
+    bars = [_BAR_TEXTS[bar["by"]] for bar in model.get("bars", ()) if bar["version"] == number]
+    if bars and "default" in found:
+        # As a last resort; its bar stands.
+        bars.append("answers for want of another")
+    return found + bars
 
 
 def _memory_text(version: Mapping[str, Any]) -> str:
@@ -153,10 +156,23 @@ def _remarks(name: str, model: Mapping[str, Any]) -> list[str]:
         lines.append(f"{name}: the old version goes first: {model['room_reason']}")
     for label, version in model.get("waiting_labels", {}).items():
         lines.append(f"{name}: label {label} waits for version {version}, which is not AVAILABLE")
-    for note in model.get("notes", ()):
-        values = ", ".join(f"{k} {v}" for k, v in note.items() if k not in ("event", "level"))
-        lines.append(_one_line(f"{name}: {note['event']}: {values}"))
-    return lines
+    shown = {version["version"] for version in model["versions"]}
+    lines += [
+        f"{name}: version {bar['version']} stays out: {_BAR_TEXTS[bar['by']]}"
+        for bar in model.get("bars", ())
+        if bar["version"] not in shown
+    ]
+    return lines + [_note_text(name, note) for note in model.get("notes", ())]
+
+
+def _note_text(name: str, note: Mapping[str, Any]) -> str:
+    """Like "ctr: version_incomplete: version 8, reason …"."""
+    values = [
+        f"{key} {', '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
+        for key, value in note.items()
+        if key not in ("event", "level")
+    ]
+    return _one_line(": ".join([name, note["event"], *([", ".join(values)] if values else [])]))
 
 
 def _one_line(text: str) -> str:

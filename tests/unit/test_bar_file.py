@@ -1,6 +1,6 @@
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -32,8 +32,19 @@ class Disk:
         self.is_written.set()
 
 
+_KEEPERS: list[BarFile] = []
+
+
+@pytest.fixture(autouse=True)
+def _stop_keepers() -> Iterator[None]:
+    yield
+    while _KEEPERS:
+        _KEEPERS.pop().stop(timeout_seconds=10)
+
+
 def bar_file(directory: Path, disk: Disk | None = None) -> BarFile:
-    return BarFile(directory, clock=FakeClock(), write=(disk or Disk()).write)
+    _KEEPERS.append(BarFile(directory, clock=FakeClock(), write=(disk or Disk()).write))
+    return _KEEPERS[-1]
 
 
 def events(logs: Sequence[Mapping[str, object]]) -> list[object]:
@@ -45,6 +56,7 @@ def test_what_was_kept_is_read_after_a_restart(tmp_path: Path):
     assert before.read() == {}
     before.keep("m", {7: BAR})
     before.write_now()
+    assert before.stop(timeout_seconds=1)
     with capture_logs() as logs:
         assert bar_file(tmp_path / "state").read() == {"m": {7: BAR}}
     assert [(log["event"], log["barred"]) for log in logs] == [("bars_read", {"m": [7]})]
@@ -158,3 +170,20 @@ def test_thread_tries_again_by_itself(tmp_path: Path):
 
 def test_stop_of_one_that_was_never_started_returns_at_once(tmp_path: Path):
     assert bar_file(tmp_path).stop(timeout_seconds=0)
+
+
+def test_directory_that_another_server_keeps_is_not_written_over_until_it_ends(
+    tmp_path: Path,
+) -> None:
+    first, second = bar_file(tmp_path), bar_file(tmp_path)
+    first.read()
+    with capture_logs() as logs:
+        second.read()
+    (line,) = (line for line in logs if line["event"] == "bars_not_kept")
+    assert "another server keeps its bars there" in line["reason"]
+    second.keep("ctr", {7: BAR})
+    assert not second.write_now()
+    assert read_bars(tmp_path / FILE_NAME) == {}
+    assert first.stop(timeout_seconds=1)
+    assert second.write_now()
+    assert read_bars(tmp_path / FILE_NAME) == {"ctr": {7: BAR}}

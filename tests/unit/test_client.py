@@ -314,6 +314,25 @@ def test_refusal_text_names_the_file_once_and_says_since_when():
     )
 
 
+def test_status_of_what_is_rolled_back_says_so_where_it_answers_and_where_it_is_not_there():
+    version = {"version": 2, "state": "AVAILABLE", "state_changed_wall_ns": 0, "error_message": ""}
+    bars = [{"version": 2, "by": "operator"}, {"version": 3, "by": "canary"}]
+    model = {"versions": [version], "default_version": 2, "bars": bars}
+    assert roles(model, version) == ["default", "rolled back", "answers for want of another"]
+    out = io.StringIO()
+    print_models({"ctr": model}, 0, out)
+    assert "ctr: version 3 stays out: rolled back by its figures" in out.getvalue()
+    assert "version 2 stays out" not in out.getvalue()
+
+
+def test_status_notes_are_read_as_text():
+    model = {"versions": [], "notes": [{"event": "gone", "level": "warning", "kept": [1, 2]}]}
+    out = io.StringIO()
+    print_models({"ctr": model, "b": {"versions": [], "notes": [{"event": "empty"}]}}, 0, out)
+    assert "ctr: gone: kept 1, 2\n" in out.getvalue()
+    assert "b: empty\n" in out.getvalue()
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(-5, "0 s"), (119, "119 s"), (120, "2 min"), (7_200, "2 h"), (86_400 * 3, "3 d")],

@@ -69,7 +69,24 @@ def test_version_directories_takes_decimal_names(name: str) -> None:
     "name", ["", "v1", "1.denied", "-1", "+1", " 1", "1_0", "0x1", "1.0", "tmp", "١", "²"]
 )
 def test_version_directories_ignores_other_names_in_silence(name: str) -> None:
-    assert version_directories(directories(name)) == ({}, frozenset())
+    found, notes = version_directories(directories(name, "7"))
+    assert (found, notes) == ({7: "7"}, frozenset())
+
+
+@pytest.mark.parametrize("name", ["v1", "ctr", "1.denied"])
+def test_version_directories_that_has_only_other_names_says_what_a_version_is(name: str) -> None:
+    found, notes = version_directories(directories(name), base_path="/models")
+    (note,) = notes
+    values = dict(note.values)
+    assert (found, note.level, values["directories"]) == ({}, "info", name)
+    assert "like /models/1" in str(values["remedy"])
+
+
+@pytest.mark.parametrize("names", [(), (".8",)])
+def test_version_directories_of_an_empty_base_path_says_nothing_of_names(
+    names: tuple[str, ...],
+) -> None:
+    assert version_directories(directories(*names)) == ({}, frozenset())
 
 
 def test_version_directories_numeric_file_is_ignored_with_a_note() -> None:

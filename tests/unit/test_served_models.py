@@ -31,6 +31,9 @@ class FakeSource:
         self.barred: frozenset[int] = frozenset()
         self.is_over_in_time = True
 
+    def selectable_versions(self) -> frozenset[int]:
+        return frozenset({7})
+
     def _say(self, what: str) -> None:
         self.world.log.append(f"{self.name} {what}")
 

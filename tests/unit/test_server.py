@@ -180,9 +180,12 @@ def test_server_failing_load_is_ready_and_not_serving(tmp_path: Path, plane: Fak
     plane.failures["restore"] = StatusError(15, "bad checksum")
     ready = threading.Event()
     server = Server(config_for(tmp_path / "m"), native=plane, on_ready=lambda port: ready.set())
-    server.start()
-    assert ready.wait(30)
-    server.stop()
+    with capture_logs() as logs:
+        server.start()
+        assert ready.wait(30)
+        server.stop()
+    (line,) = (log for log in logs if log["event"] == "ready")
+    assert (line["log_level"], line["unavailable"]) == ("warning", ["m"])
     status = server.monitor.status(ServableId("m", 7))
     assert status is not None
     assert (status.health.code, status.health.message) == (StatusCode.DATA_LOSS, "bad checksum")

@@ -418,6 +418,19 @@ def test_source_other_selection_of_what_is_found_is_aspired_at_once(
     assert aspirations.lists == [[2], [1]]
 
 
+def test_source_selectable_versions_are_those_that_its_selection_could_take(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    for name in ("1", "2", "3"):
+        drop(tmp_path, name, clock)
+    source = make_source(tmp_path, aspirations, clock, Latest(1))
+    source.poll()
+    assert source.selectable_versions() == {1, 2, 3}
+    source.set_selection(Specific(frozenset({2, 9})))
+    assert source.selectable_versions() == {2}
+    assert source.found_versions() == {1, 2, 3}
+
+
 def test_source_label_of_a_version_that_does_not_come_is_told_once_and_when_that_is_over(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
