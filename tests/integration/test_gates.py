@@ -261,10 +261,11 @@ def test_gates_that_warn_tell_and_let_the_version_serve(
 # --- Convergence ----------------------------------------------------------------------------------
 
 # From the export to when the version below is as fast as any, and the share of what is left of that
-# which each of its runs takes. Its records are run for seven seconds: six runs more than the first
-# where its load begins at once, and not to the end where it begins seven seconds later.
+# which each of its runs takes: a run takes 0.85 of the time of the one before, well below the 0.9 at
+# which nothing is gained by another. Its records are run for nine seconds: six runs more than the
+# first where its load begins at once, and not to the end where it begins some seconds later.
 FASTER_SECONDS = 15.0
-RUN_RATIO = 0.1
+RUN_RATIO = 0.15
 
 
 def export_that_gets_faster(directory: Path) -> Path:
@@ -292,7 +293,7 @@ def test_version_that_gets_faster_all_the_time_ends_where_that_is_enforced(
     start_gated: StartGated, exports: dict[str, Path], base_path: Path, tmp_path: Path
 ):
     drop(exports["doubles"], base_path, 1)
-    server = start_gated(convergence="enforce", convergence_seconds=7.0, convergence_ratio_min=0.9)
+    server = start_gated(convergence="enforce", convergence_seconds=9.0, convergence_ratio_min=0.9)
     server.wait_until_available("gated", 1)
     with Client(server.target) as client:
         faster = export_that_gets_faster(tmp_path / "faster")
