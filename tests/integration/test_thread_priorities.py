@@ -11,6 +11,7 @@ import pytest
 
 from serving import ModelServer
 from serving.client import Client
+from serving.http_server import HTTP_NICE
 from serving.servable import AVAILABLE, END, LOADING
 from tests.integration.clients import wait_for_states, wait_until
 from tests.integration.conftest import StartServer
@@ -113,9 +114,21 @@ def test_nice_background_threads_have_the_lowest_nice_value(
 def test_normal_background_threads_are_as_any_other(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path
 ):
-    server = start_and_swap(start_server, scale_model, base_path, load_priority="normal")
+    # Without HTTP, whose threads have a nice value of their own.
+    server = start_and_swap(
+        start_server, scale_model, base_path, load_priority="normal", rest_api_port=0
+    )
     assert set(policies(server).values()) == {os.SCHED_OTHER}
     assert set(nice_values(server).values()) == {0}
+
+
+def test_http_threads_are_nicer_than_those_of_requests(
+    start_server: StartServer, scale_model: ScaleModel, base_path: Path
+):
+    server = start_and_swap(start_server, scale_model, base_path, load_priority="normal")
+    nicer = [value for value in nice_values(server).values() if value != 0]
+    assert nicer
+    assert set(nicer) == {HTTP_NICE}
 
 
 def test_stock_runtime_has_no_idle_thread(
