@@ -19,7 +19,7 @@ from serving.config import ServerConfig
 from serving.config_plan import plan_change
 from serving.config_reload import ConfigReloader
 from serving.data_plane import DataPlane, native_module
-from serving.health import HealthReporter
+from serving.health import HealthReporter, why_unavailable
 from serving.http_health import health_routes
 from serving.model_loaders import ModelLoaders
 from serving.monitoring.collector import MetricsExposition
@@ -353,21 +353,15 @@ class Server:
     def _tell_readiness(self) -> None:
         """Once, where it is so."""
         with self._readiness:
-            names = self._models.names
-            if self._is_ready or not is_ready(names, self._monitor.statuses()):
+            names, statuses = self._models.names, self._monitor.statuses()
+            if self._is_ready or not is_ready(names, statuses):
                 return
             self._is_ready = True
-            statuses = self._monitor.statuses()
-        unavailable = [name for name in names if not has_available(statuses.get(name, ()))]
+        unavailable = [name for name in names if why_unavailable(statuses.get(name, ()))]
         # People wait for this line, and must not take it for more than it is.
         report = _log.warning if unavailable else _log.info
         report("ready", port=self.port, models=list(names), unavailable=unavailable)
         self._on_ready(self.port)
-
-
-def has_available(statuses: Sequence[ServableStatus]) -> bool:
-    """Whether one of a model's versions serves. Pure."""
-    return any(status.state is AVAILABLE for status in statuses)
 
 
 def is_ready(models: Sequence[str], statuses: Statuses) -> bool:

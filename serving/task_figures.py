@@ -16,7 +16,8 @@ def thread_costs(task: str, tell: TellFigures) -> Iterator[None]:
     of the thread. What other threads do for the task, as TensorFlow's pools for a warm-up's large
     kernels, is not in it.
     """
-    cpu_seconds_before, fault_count_before = time.thread_time(), _fault_count()
+    cpu_seconds_before = time.thread_time()
+    fault_count_before = page_fault_count(resource.RUSAGE_THREAD)
     try:
         yield
     finally:
@@ -24,11 +25,13 @@ def thread_costs(task: str, tell: TellFigures) -> Iterator[None]:
             {
                 # Not of getrusage, which counts a thread's time by the kernel's ticks.
                 f"{task}_cpu_seconds": time.thread_time() - cpu_seconds_before,
-                f"{task}_page_fault_count": _fault_count() - fault_count_before,
+                f"{task}_page_fault_count": page_fault_count(resource.RUSAGE_THREAD)
+                - fault_count_before,
             }
         )
 
 
-def _fault_count() -> int:
-    usage = resource.getrusage(resource.RUSAGE_THREAD)
+def page_fault_count(who: int) -> int:
+    """Minor and major page faults so far, of the calling thread or the process: RUSAGE_THREAD, RUSAGE_SELF."""
+    usage = resource.getrusage(who)
     return usage.ru_minflt + usage.ru_majflt

@@ -5,6 +5,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
@@ -26,9 +27,11 @@ from serving.servable import (
     HEALTHY,
     LOADING,
     UNLOADING,
+    LoadStage,
     ServableId,
     ServableStatus,
 )
+from serving.task_figures import page_fault_count
 from serving.watch import Watch
 
 RECORD_COUNT_MAX = 200
@@ -82,7 +85,7 @@ class SwapTimeline:
     """Keeps a record of each swap, the last RECORD_COUNT_MAX, and logs each once it is over.
 
     `on_status` is a listener of the StateMonitor and runs on the control thread, as `changed_over`
-    does; `look` on the timeline's own. `statuses` gives the last status of a version, `answering`
+    does; `look` on the timeline's own. `status` gives the last status of a version, `answering`
     which version of a model answers, `is_slab_due` whether memory is on its way back to the system.
     """
 
@@ -101,7 +104,7 @@ class SwapTimeline:
         self._answering = answering
         self._is_slab_due = is_slab_due
         self._clock = clock
-        self._fault_count = fault_count or process_fault_count
+        self._fault_count = fault_count or partial(page_fault_count, resource.RUSAGE_SELF)
         self._lock = threading.Lock()
         self._over: deque[SwapRecord] = deque(maxlen=RECORD_COUNT_MAX)
         self._open: dict[str, _Open] = {}
@@ -202,10 +205,8 @@ class SwapTimeline:
         opened = self._open_of(status.id)
         if opened is not None:
             opened.record = _with_load(opened.record, status)
-            stages = [item for item in opened.record.stages if item.name == "publish"]
-            self._publish(
-                opened, SwapResult.PUBLISHED, stages[-1].ended_at_ns if stages else now_ns
-            )
+            published_at_ns = status.stage_ended_at_ns.get(LoadStage.PUBLISH, now_ns)
+            self._publish(opened, SwapResult.PUBLISHED, published_at_ns)
 
     def _unload_began(self, status: ServableStatus, now_ns: int) -> None:
         candidates = [
@@ -488,9 +489,3 @@ def _slab_returned(record: SwapRecord, unloaded_at_ns: int, now_ns: int) -> Stag
         began_at_ns=unloaded_at_ns,
         ended_at_ns=now_ns,
     )
-
-
-def process_fault_count() -> int:
-    """Minor and major page faults of the process so far (getrusage(2))."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_minflt + usage.ru_majflt
