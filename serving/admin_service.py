@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from serving.errors import InvalidArgument, Unavailable
@@ -32,6 +32,10 @@ ANSWER_TIMEOUT_SECONDS = 10.0
 """The control thread answers within a millisecond; one that does not is stuck, which is to be told.
 Earlier where its caller has less time than this."""
 
+KEPT_TIMEOUT_SECONDS = 3.0
+"""The longest wait for the disk before the reply to a rollback: a kilobyte, or a disk that hangs.
+The rollback itself is in effect before this wait."""
+
 Answer = TypeVar("Answer")
 
 
@@ -50,7 +54,7 @@ class AdminService:
 
     `model_names` are those configured now, `statuses` is `StateMonitor.statuses`, `notes` what a
     model's source has to tell of its base path, `found_versions` what it finds there,
-    `refused_config` is `ConfigWatcher.refusal`.
+    `refused_config` is `ConfigWatcher.refusal`, `wait_until_kept` is that of `BarKeeper`.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class AdminService:
         notes: Callable[[str], Collection[Note]] = lambda name: (),
         found_versions: Callable[[str], Collection[int]] = lambda name: (),
         refused_config: "Callable[[], ConfigRefusal | None]" = lambda: None,
+        wait_until_kept: Callable[[float], str] = lambda timeout_seconds: "",
     ) -> None:
         self._model_names = model_names
         self._statuses = statuses
@@ -68,6 +73,7 @@ class AdminService:
         self._notes = notes
         self._found_versions = found_versions
         self._refused_config = refused_config
+        self._wait_until_kept = wait_until_kept
 
     @property
     def handlers(self) -> Mapping[str, Callable[[bytes], bytes]]:
@@ -96,15 +102,18 @@ class AdminService:
         return json.dumps(reply).encode()
 
     def rollback(self, request: bytes, remaining_seconds: float | None = None) -> bytes:
-        """`{"model", "is_cold_allowed"}` to `{"rolled_back", "version"}`; see the manager's `rollback`.
+        """`{"model", "is_cold_allowed"}` to `{"rolled_back", "version", "warning"}`.
 
-        Once the reply is sent every request sees `version`, where that is no null.
+        See the manager's `rollback`. Once the reply is sent, every request sees `version` unless it
+        is null, and the rollback is on disk unless `warning` has the reason why it is not.
         """
         parsed = parse_object(request)
         is_cold_allowed = bool(parsed.get("is_cold_allowed", False))
         name = _model_name(parsed)
         answered = self._control.rollback(name, is_cold_allowed=is_cold_allowed)
-        done = _answer(answered, remaining_seconds)
+        done = replace(
+            _answer(answered, remaining_seconds), warning=self._kept_warning(remaining_seconds)
+        )
         return json.dumps(asdict(done)).encode()
 
     def promote(self, request: bytes, remaining_seconds: float | None = None) -> bytes:
@@ -114,13 +123,28 @@ class AdminService:
         return json.dumps({"version": version}).encode()
 
     def allow(self, request: bytes, remaining_seconds: float | None = None) -> bytes:
-        """`{"model", "version"}` to `{}`: takes back what a rollback said of that version."""
+        """`{"model", "version"}` to `{"warning"}`: takes back what a rollback said of that version.
+
+        It is on disk then, unless `warning` has the reason why it is not.
+        """
         parsed = parse_object(request)
         version = parsed.get("version")
         if not isinstance(version, int):
             raise InvalidArgument(f"version {version!r} is no version number")
         _answer(self._control.allow(_model_name(parsed), version), remaining_seconds)
-        return b"{}"
+        return json.dumps({"warning": self._kept_warning(remaining_seconds)}).encode()
+
+    def _kept_warning(self, remaining_seconds: float | None) -> str:
+        """Waits until a change is on disk; returns "", or the warning that it is not."""
+        patience = patience_seconds(remaining_seconds, ANSWER_TIMEOUT_SECONDS)
+        # Half of it: the control thread may have used some.
+        reason = self._wait_until_kept(min(KEPT_TIMEOUT_SECONDS, patience / 2))
+        if not reason:
+            return ""
+        return (
+            f"done, and in effect until this server ends, but not on disk yet: {reason}; the "
+            "server goes on trying, and a restart before that undoes it"
+        )
 
     def _model(self, name: str, statuses: Sequence[ServableStatus]) -> dict[str, Any]:
         stream = self._control.stream_status(name)

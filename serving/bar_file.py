@@ -14,7 +14,7 @@ from typing import Protocol, TextIO
 import structlog
 
 from serving.bars import Bars, as_rows, from_rows
-from serving.clock import Clock
+from serving.clock import NS_PER_SECOND, Clock
 from serving.errors import DataLoss
 from serving.periodic_thread import PeriodicThread
 
@@ -52,7 +52,8 @@ def write_bars(path: Path, bars: Mapping[str, Bars]) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     table = {"bars": {name: as_rows(bars[name]) for name in sorted(bars) if bars[name]}}
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    # One name for each write: a server that was killed leaves at most one such file behind.
+    beside = path.with_name(f".{path.name}.new")
     try:
         with beside.open("w", encoding="utf-8") as file:
             json.dump(table, file, indent=1)
@@ -85,6 +86,13 @@ class BarKeeper(Protocol):
         """Replaces what is kept of one model. Any thread; returns at once."""
         ...
 
+    def wait_until_kept(self, timeout_seconds: float) -> str:
+        """Waits until everything passed to `keep` is on disk; returns "", or why it is not.
+
+        Any thread but those that must not wait for a disk.
+        """
+        ...
+
     def start(self) -> None: ...
     def stop(self, timeout_seconds: float) -> bool: ...
 
@@ -99,6 +107,11 @@ class NoBarKeeper:
     def keep(self, name: str, bars: Bars) -> None:
         """Nothing is."""
 
+    def wait_until_kept(self, timeout_seconds: float) -> str:
+        """Returns "": bars that end with the process are not promised to be on disk."""
+        del timeout_seconds
+        return ""
+
     def start(self) -> None:
         """There is no thread."""
 
@@ -109,7 +122,8 @@ class NoBarKeeper:
 
 
 class BarFile:
-    """Keeps `directory/bars.json`, on a thread of its own: a rollback waits for no disk.
+    """Keeps `directory/bars.json`, on a thread of its own: requests and the control thread wait for
+    no disk. An operator's call waits for it by `wait_until_kept`, so that its reply is a promise.
 
     A file or disk that refuses is told of, and stops nothing: what could not be read is put aside,
     and what could not be written is tried again every RETRY_SECONDS and with the next change.
@@ -125,10 +139,17 @@ class BarFile:
         self._path = directory / FILE_NAME
         self._write = write
         self._lock_file: TextIO | None = None
-        # Guards what follows; not held while the disk is written to.
-        self._lock = threading.Lock()
+        self._clock = clock
+        # Guards what follows and is notified after each write; not held while the disk is written to.
+        self._lock = threading.Condition()
         self._bars: dict[str, Bars] = {}
-        self._is_unwritten = False
+        self._change_count = 0
+        # The change count that the file has, and the number of writes that have begun.
+        self._written_count = 0
+        self._attempt_count = 0
+        # The last write that failed: its number, and its reason.
+        self._failed_attempt = 0
+        self._refusal = ""
         self._is_retry = False
         self._thread = PeriodicThread(
             "bars",
@@ -154,7 +175,7 @@ class BarFile:
                 remedy="roll them back again (millpond rollback)",
             )
         # Written as it was: what refuses now would refuse at the next rollback.
-        self._is_unwritten = True
+        self._change_count += 1
         self.write_now()
         if any(self._bars.values()):
             barred = {name: sorted(bars) for name, bars in self._bars.items()}
@@ -167,8 +188,24 @@ class BarFile:
             if self._bars.get(name, {}) == bars:
                 return
             self._bars = {**self._bars, name: bars}
-            self._is_unwritten, self._is_retry = True, False
+            self._change_count += 1
+            self._is_retry = False
         self._thread.wake()
+
+    def wait_until_kept(self, timeout_seconds: float) -> str:
+        """See `BarKeeper`. Where the last write failed, the answer is that of a new one."""
+        end_ns = self._clock.now_ns() + round(timeout_seconds * NS_PER_SECOND)
+        self._thread.wake()
+        with self._lock:
+            wanted_count, first_attempt = self._change_count, self._attempt_count + 1
+            while self._written_count < wanted_count:
+                if self._failed_attempt >= first_attempt:
+                    return self._refusal
+                remaining_ns = end_ns - self._clock.now_ns()
+                if remaining_ns <= 0:
+                    return f"{self._path}: not written within {timeout_seconds:.3g} s"
+                self._clock.wait(self._lock, remaining_ns / NS_PER_SECOND)
+        return ""
 
     def start(self) -> None:
         """Starts the thread."""
@@ -204,9 +241,10 @@ class BarFile:
     def write_now(self) -> bool:
         """Writes what has changed, on the calling thread; False where that failed. One at a time."""
         with self._lock:
-            if not self._is_unwritten:
+            if self._written_count == self._change_count:
                 return True
-            bars, self._is_unwritten = self._bars, False
+            bars, change_count = self._bars, self._change_count
+            self._attempt_count += 1
         try:
             self._lock_directory()
             self._write(self._path, bars)
@@ -214,12 +252,15 @@ class BarFile:
             self._tell_unwritten(error)
             return False
         with self._lock:
+            self._written_count = change_count
             self._is_retry = False
+            self._lock.notify_all()
         return True
 
     def _tell_unwritten(self, error: OSError) -> None:
         with self._lock:
-            self._is_unwritten = True
+            self._failed_attempt, self._refusal = self._attempt_count, f"{self._path}: {error}"
+            self._lock.notify_all()
             is_first, self._is_retry = not self._is_retry, True
         if is_first:
             _log.error(

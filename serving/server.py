@@ -177,6 +177,7 @@ class Server:
             **parts.make_rare_handlers(
                 *(self._monitor, self._manager, self._router, self._models, self._reloader),
                 *(self._reservoirs, self._watcher, self._transport),
+                self._bar_keeper.wait_until_kept,
             ),
             **InferenceService(self._inference_questions).handlers,
         }

@@ -371,6 +371,7 @@ def make_rare_handlers(
     reservoirs: Reservoirs,
     watcher: ConfigWatcher | None,
     transport: Transport,
+    wait_until_kept: Callable[[float], str],
 ) -> dict[str, Handler]:
     """The methods that Python answers, by their full names."""
 
@@ -385,7 +386,8 @@ def make_rare_handlers(
         CAPTURE_WARM_UP: CaptureService(names, reservoirs.of).capture_warm_up,
         **ConfigService(reloader, served).handlers,
         **AdminService(
-            *(names, monitor.statuses, manager, served.notes, served.found_versions, refused_config)
+            *(names, monitor.statuses, manager, served.notes, served.found_versions),
+            *(refused_config, wait_until_kept),
         ).handlers,
     }
 

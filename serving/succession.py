@@ -43,10 +43,14 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Rollback:
-    """What a rollback did: `version` answers now; None: it is being loaded from disk."""
+    """What a rollback did: `version` answers now; None: it is being loaded from disk.
+
+    `warning` is "", or why the rollback may be lost when the server ends.
+    """
 
     rolled_back: int
     version: int | None
+    warning: str = ""
 
 
 class Succession:

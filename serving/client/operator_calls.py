@@ -65,7 +65,8 @@ class OperatorCalls:
         """Puts the version before the one that answers back; the next request is answered by it.
 
         Raises NotFound, and FailedPrecondition where none is in memory, unless `is_cold_allowed`:
-        then it is loaded from disk while the present one goes on.
+        then it is loaded from disk while the present one goes on. If the server has a state
+        directory, the rollback is on disk there on return, unless the result has a `warning`.
         """
         from serving.admin_service import ROLLBACK
         from serving.succession import Rollback
@@ -80,11 +81,16 @@ class OperatorCalls:
         version: int = self._order(PROMOTE, {"model": name}, timeout_seconds)["version"]
         return version
 
-    def allow(self, name: str, version: int, *, timeout_seconds: float = 10) -> None:
-        """Lets a version that was rolled back serve again. FailedPrecondition where it may."""
+    def allow(self, name: str, version: int, *, timeout_seconds: float = 10) -> str:
+        """Lets a version that was rolled back serve again. FailedPrecondition where it may.
+
+        Returns "", or a warning that a restart of the server would undo it.
+        """
         from serving.admin_service import ALLOW
 
-        self._order(ALLOW, {"model": name, "version": version}, timeout_seconds)
+        reply = self._order(ALLOW, {"model": name, "version": version}, timeout_seconds)
+        warning: str = reply.get("warning", "")
+        return warning
 
     def config(
         self, *, timeout_seconds: float = 10

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from serving.commands.argument_types import version_number
-from serving.commands.connection import connect
+from serving.commands.connection import connect, warn
 from serving.commands.model_parser import model_parser
 
 
@@ -13,6 +13,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("version", metavar="VERSION", type=version_number)
     parsed = parser.parse_args(arguments)
     with connect(parsed) as client:
-        client.allow(parsed.model, parsed.version)
+        warning = client.allow(parsed.model, parsed.version)
     print(f"{parsed.model}: version {parsed.version} may serve again")
+    warn("allow", warning)
     return 0

@@ -1,6 +1,7 @@
 """Which server a command asks, and how it gets there."""
 
 import argparse
+import sys
 from pathlib import Path
 
 from serving.client import Client, Tls
@@ -37,6 +38,12 @@ def connect(parsed: argparse.Namespace) -> Client:
         return Client(parsed.target, tls=_tls(parsed))
     except InvalidArgument as error:
         raise InvalidConfig(str(error)) from error
+
+
+def warn(command: str, warning: str) -> None:
+    """Prints a server's warning, unless it is "", beside what the command prints."""
+    if warning:
+        print(f"millpond {command}: warning: {warning}", file=sys.stderr)
 
 
 def _tls(parsed: argparse.Namespace) -> Tls | None:

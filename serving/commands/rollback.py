@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from serving.commands.connection import connect
+from serving.commands.connection import connect, warn
 from serving.commands.model_parser import model_parser
 
 
@@ -25,4 +25,5 @@ def run(arguments: Sequence[str]) -> int:
         print(f"{parsed.model}: an earlier version than {done.rolled_back} is being loaded")
     else:
         print(f"{parsed.model}: version {done.version} answers, {done.rolled_back} is rolled back")
+    warn("rollback", done.warning)
     return 0

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from serving import ModelServer
 from serving.bar_file import FILE_NAME, read_bars
 from serving.client import Client
 from serving.servable import AVAILABLE
-from tests.integration.clients import wait_for_states, wait_until
+from tests.integration.clients import wait_for_states
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
 from tests.integration.logs import logged
@@ -45,8 +47,9 @@ def roll_back(server: ModelServer, file: Path) -> None:
     server.wait_until_available("scale", 2)
     with Client(server.target) as client:
         client.rollback("scale", is_cold_allowed=True)
+        # The reply comes after the disk.
+        assert 2 in read_bars(file)["scale"]
         wait_for_states(client, "scale", {1: AVAILABLE})
-    wait_until(lambda: 2 in read_bars(file).get("scale", {}), "the bar is kept")
 
 
 def versions_loaded(server: ModelServer) -> list[object]:
@@ -70,9 +73,9 @@ def test_version_that_was_rolled_back_stays_out_after_a_restart_until_it_is_allo
         assert (described["default_version"], described["barred"]) == (1, [2])
         (bar,) = described["bars"]
         assert (bar["version"], bar["by"]) == (2, "operator")
-        client.allow("scale", 2)
+        assert client.allow("scale", 2) == ""
+        assert read_bars(file) == {}
         wait_for_states(client, "scale", {2: AVAILABLE})
-    wait_until(lambda: read_bars(file) == {}, "the bar is forgotten")
     second.stop()
 
     third = start()
@@ -117,6 +120,41 @@ def test_state_that_cannot_be_written_is_told_of_and_a_rollback_holds_all_the_sa
     server.wait_until_available("scale", 2)
     assert logged(server, "bars_not_kept")
     with Client(server.target) as client:
-        client.rollback("scale", is_cold_allowed=True)
+        done = client.rollback("scale", is_cold_allowed=True)
+        assert (done.rolled_back, done.version) == (2, None)
+        assert "not on disk" in done.warning
+        assert "File exists" in done.warning
         wait_for_states(client, "scale", {1: AVAILABLE})
         assert client.describe_models()["scale"]["barred"] == [2]
+    with subprocess.Popen(
+        [sys.executable, "-m", "serving", "allow", "scale", "2", "--target", server.target],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as command:
+        stdout, stderr = command.communicate(timeout=60)
+    assert (command.returncode, stdout) == (0, "scale: version 2 may serve again\n")
+    assert "warning: done, and in effect until this server ends" in stderr
+
+
+KILLED_ROUNDS = 20
+
+
+def test_acknowledged_rollback_survives_a_kill_right_after(
+    start: Start, scale_model: ScaleModel, base_path: Path
+):
+    rolled_back: list[int] = []
+    for version in range(3, 3 + KILLED_ROUNDS):
+        scale_model.write(base_path, version)
+        server = start()
+        server.wait_until_available("scale", version)
+        with Client(server.target) as client:
+            assert client.describe_models()["scale"]["barred"] == rolled_back
+            client.rollback("scale", is_cold_allowed=True)
+            server.kill()
+        rolled_back.append(version)
+    last = start()
+    last.wait_until_available("scale", 2)
+    with Client(last.target) as client:
+        described = client.describe_models()["scale"]
+    assert (described["default_version"], described["barred"]) == (2, rolled_back)

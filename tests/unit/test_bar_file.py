@@ -187,3 +187,48 @@ def test_directory_that_another_server_keeps_is_not_written_over_until_it_ends(
     assert first.stop(timeout_seconds=1)
     assert second.write_now()
     assert read_bars(tmp_path / FILE_NAME) == {"ctr": {7: BAR}}
+
+
+def test_wait_until_kept_returns_once_it_is_on_disk(tmp_path: Path):
+    keeper = BarFile(tmp_path, clock=SystemClock())
+    keeper.read()
+    keeper.start()
+    for version in range(1, 20):
+        keeper.keep("m", {version: BAR})
+        assert keeper.wait_until_kept(60) == ""
+        assert read_bars(tmp_path / FILE_NAME) == {"m": {version: BAR}}
+    assert keeper.stop(timeout_seconds=10)
+
+
+def test_wait_until_kept_returns_the_disks_refusal(tmp_path: Path):
+    disk = Disk(refusal_count=2)
+    keeper = BarFile(tmp_path, clock=SystemClock(), write=disk.write)
+    keeper.start()
+    keeper.keep("m", {7: BAR})
+    assert "Permission denied" in keeper.wait_until_kept(60)
+    # A later call asks the disk again.
+    while keeper.wait_until_kept(60):
+        pass
+    assert read_bars(tmp_path / FILE_NAME) == {"m": {7: BAR}}
+    assert keeper.stop(timeout_seconds=10)
+
+
+def test_wait_until_kept_is_bounded_when_the_disk_hangs(tmp_path: Path):
+    may_go_on, clock = threading.Event(), FakeClock()
+
+    def hang(path: Path, bars: Mapping[str, Bars]) -> None:
+        may_go_on.wait()
+
+    keeper = BarFile(tmp_path, clock=clock, write=hang)
+    keeper.keep("m", {7: BAR})
+    writer = threading.Thread(target=keeper.write_now)
+    writer.start()
+    assert "not written within 3 s" in keeper.wait_until_kept(3)
+    assert sum(clock.waits) == 3
+    may_go_on.set()
+    writer.join()
+    assert keeper.wait_until_kept(3) == ""
+
+
+def test_wait_without_a_change_returns_at_once(tmp_path: Path):
+    assert bar_file(tmp_path).wait_until_kept(0) == ""

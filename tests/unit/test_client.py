@@ -419,6 +419,24 @@ def test_admin_answers_before_its_caller_gives_up_where_the_control_thread_is_st
     assert "did not answer in 0.005 s" in message
 
 
+def test_reply_that_is_not_on_disk_carries_a_warning():
+    waits: list[float] = []
+
+    def refuse(timeout_seconds: float) -> str:
+        waits.append(timeout_seconds)
+        return "bars.json: disk full"
+
+    admin = AdminService(lambda: ["m"], dict, FakeControl(), wait_until_kept=refuse)
+    rolled_back = json.loads(admin.rollback(b'{"model": "m"}'))
+    assert (rolled_back["rolled_back"], rolled_back["version"]) == (10, 9)
+    allowed = json.loads(admin.allow(b'{"model": "m", "version": 10}', 2.0))
+    for warning in (rolled_back["warning"], allowed["warning"]):
+        assert "in effect until this server ends" in warning
+        assert "bars.json: disk full" in warning
+    # The second caller has 2 s, of which half a second is kept for the reply.
+    assert waits == [3.0, 0.75]
+
+
 def test_status_command_on_a_terminal_draws_a_table():
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
