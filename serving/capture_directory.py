@@ -9,11 +9,13 @@ from pathlib import Path
 import structlog
 
 from serving.clock import Clock
+from serving.directory_files import PRIVATE_FILE_MODE, opened_directory_of_name
+from serving.name_text import file_name
 from serving.periodic_thread import PeriodicThread
 from serving.servable import RequestReservoir
 from warmup.capture import captured_logs
 from warmup.prediction_log import RECORD_COUNT_MAX, WARM_UP_FILE, encode_logs
-from warmup.records import write_records
+from warmup.records import write_records_at
 
 PERIOD_SECONDS = 60.0
 """Between two looks: what a server that is killed loses at the most."""
@@ -23,6 +25,9 @@ _log = structlog.get_logger(__name__)
 
 class CaptureDirectory:
     """Keeps `directory/MODEL/tf_serving_warmup_requests` as the reservoirs are, on a thread of its own.
+
+    MODEL is the model's name, percent-encoded: no name leads out of `directory`. Only the server's
+    user can read the file, which holds what clients sent.
 
     A file is replaced at once, and only where its requests are others than at the last time; a model
     that has none any more keeps its file. How many, how large and how old requests are is the
@@ -74,12 +79,16 @@ class CaptureDirectory:
                 )
 
     def _write(self, name: str, reservoir: RequestReservoir) -> None:
-        path = self._directory / name / WARM_UP_FILE.name
+        path = self._directory / file_name(name) / WARM_UP_FILE.name
         logs = captured_logs(reservoir.requests(), RECORD_COUNT_MAX)
         records = encode_logs(logs, path)
         if not records or set(records) == self._written.get(name):
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_records(path, records)
+        try:
+            with opened_directory_of_name(self._directory, name) as directory:
+                write_records_at(directory, path.name, records, PRIVATE_FILE_MODE)
+        except OSError as error:
+            # With the whole path: a file opened relative to its directory has a short name.
+            raise OSError(error.errno, error.strerror, str(path)) from error
         self._written[name] = set(records)
         _log.info("warm_up_captured", model=name, file=str(path), record_count=len(records))

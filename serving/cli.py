@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from serving.closed_pipe import EXIT_FAILURE, until_closed_pipe
 from serving.errors import InvalidConfig, MillpondError
+from serving.name_text import printable
 
 COMMANDS = {
     "serve": "serve models (flags as TensorFlow Serving spells them)",
@@ -56,16 +57,22 @@ def _run(command: str, arguments: Sequence[str]) -> int:
     except SystemExit as exit_by_argparse:  # --help, or wrong usage that it has told already
         return int(exit_by_argparse.code or 0)
     except InvalidConfig as error:
-        print(f"millpond {command}: {error}", file=sys.stderr)
+        _print_error(command, error)
         return EXIT_USAGE
     except BrokenPipeError:
         raise
     except (MillpondError, OSError) as error:
-        print(f"millpond {command}: {error}", file=sys.stderr)
+        _print_error(command, error)
         return EXIT_FAILURE
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return status
+
+
+def _print_error(command: str, error: Exception) -> None:
+    """Prints the message line by line; it may hold text that a server or a file made up."""
+    for line in f"millpond {command}: {error}".split("\n"):
+        print(printable(line), file=sys.stderr)
 
 
 def _help_text() -> str:

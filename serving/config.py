@@ -10,6 +10,7 @@ from typing import Any
 from serving.errors import InvalidConfig
 from serving.model_settings import ModelSettings
 from serving.model_settings_file import SettingsByModel, read_model_settings_file
+from serving.name_text import fault_of_name
 from serving.op_library_files import op_libraries_of
 from serving.version_selection import Latest, Specific, VersionSelection
 
@@ -141,8 +142,9 @@ class ServerConfig:
 def check_models(models: Sequence[ModelConfig], where: str = "") -> None:
     """Raises InvalidConfig, whose message begins with `where`, for what cannot be served.
 
-    That is a name that two models have, a base path that is not absolute, and a label of a version
-    that there is not or that the model's version policy never loads.
+    That is a name that two models have or that holds a control character, a base path that is not
+    absolute, and a label of a version that there is not or that the model's version policy never
+    loads.
     """
     seen: set[str] = set()
     for model in models:
@@ -150,6 +152,8 @@ def check_models(models: Sequence[ModelConfig], where: str = "") -> None:
             raise InvalidConfig(
                 f"{where}model {model.name!r} is there twice; give each its own name"
             )
+        if fault := fault_of_name(model.name):
+            raise InvalidConfig(f"{where}model {model.name!r}: {fault}")
         seen.add(model.name)
         _check_model(model, f"{where}model {model.name!r}: ")
 

@@ -12,7 +12,9 @@ from contextlib import suppress
 from typing import TextIO, cast
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor
+
+from serving.name_text import printable
 
 
 def configure_logs(log_format: str, stream: TextIO | None = None) -> None:
@@ -57,10 +59,19 @@ class _LossyStream(io.TextIOBase):
 
 def _human(stream: TextIO) -> list[Processor]:
     return [
+        _printable_values,
         structlog.dev.ConsoleRenderer(
             colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback
-        )
+        ),
     ]
+
+
+def _printable_values(logger: object, method: str, event: EventDict) -> EventDict:
+    """Escapes what a terminal would obey: values hold names and messages that clients made up."""
+    del logger, method
+    return {
+        key: printable(value) if isinstance(value, str) else value for key, value in event.items()
+    }
 
 
 def _json() -> list[Processor]:

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 import google_crc32c
 
+from serving.directory_files import opened_directory, replace_file
 from serving.errors import DataLoss
 
 _HEADER = struct.Struct("<QI")
@@ -38,21 +39,21 @@ def write_records(path: Path, records: Iterable[bytes]) -> None:
     It is written beside its place and renamed once it is on the disk: a server that looks meanwhile,
     or a machine that fails, finds the old file or the new one.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with beside.open("wb") as file:
-            for record in records:
-                file.write(encode_record(record))
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+        with opened_directory(path.parent) as directory:
+            write_records_at(directory, path.name, records)
     except OSError as error:
         if error.errno is None:
             raise
-        # Nobody has heard of the name beside.
+        # The name beside means nothing to the reader of the message.
         raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
-        beside.unlink(missing_ok=True)
+
+
+def write_records_at(
+    directory: int, name: str, records: Iterable[bytes], mode: int = 0o666
+) -> None:
+    """Writes as `write_records`, into an opened directory; the process's umask applies to `mode`."""
+    replace_file(directory, name, map(encode_record, records), mode)
 
 
 def encode_record(record: bytes) -> bytes:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 
 from serving.found_versions import VERSION_MAX
+from serving.name_text import fault_of_name
 
 _GRPC_SCHEMES = frozenset({"unix", "unix-abstract", "dns", "ipv4", "ipv6", "xds"})
 _PORT_MAX = 65_535
@@ -41,6 +42,8 @@ def model_name(text: str) -> str:
     """A name that a model may have."""
     if not text:
         raise argparse.ArgumentTypeError("the name of the model is empty")
+    if fault := fault_of_name(text):
+        raise argparse.ArgumentTypeError(f"{text!r}: {fault}")
     return text
 
 

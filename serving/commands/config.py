@@ -16,6 +16,7 @@ from serving.errors import InvalidConfig
 from serving.label_targets import KnownVersions, absent_targets
 from serving.model_config_file import encode_model_config, read_model_config_file
 from serving.model_settings_file import read_model_settings_file
+from serving.name_text import printable
 from serving.version_selection import select_unbarred
 
 # A little longer than the server waits, so that it is the server that says what did not come.
@@ -94,7 +95,7 @@ def _known_versions(after: ModelConfig, model: Mapping[str, Any]) -> KnownVersio
 
 def _print(plan: ConfigPlan, warnings: Iterable[str]) -> None:
     for line in (*(plan.lines() or ("no changes",)), *warnings):
-        print(line)
+        print(printable(line))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 from serving.clock import NS_PER_SECOND, Clock, SystemClock
 from serving.commands.connection import add_connection, connect
 from serving.errors import NotFound
+from serving.name_text import printable
 
 _COLUMNS = ("model", "version", "state", "age", "memory MB", "role", "remark")
 _BYTES_PER_MB = 1e6
@@ -60,9 +61,13 @@ def print_models(
 
     Below it the remarks, one a line, and last those of the server as a whole.
     """
-    rows = [row for name in models for row in _rows(name, models[name], now_wall_ns)]
+    rows = [
+        tuple(map(printable, row))
+        for name in models
+        for row in _rows(name, models[name], now_wall_ns)
+    ]
     remarks = [line for name in models for line in _remarks(name, models[name])]
-    remarks += server_remarks
+    remarks = [printable(line) for line in (*remarks, *server_remarks)]
     if not stream.isatty():
         for row in (_COLUMNS, *rows, *((line,) for line in remarks)):
             print("\t".join(row), file=stream)

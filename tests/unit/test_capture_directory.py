@@ -123,3 +123,22 @@ def test_thread_looks_again_each_period(tmp_path: Path):
     assert capture.stop(10)
     assert clock.waits == [PERIOD_SECONDS, PERIOD_SECONDS]
     assert looks == [1, 2, 2]
+
+
+def test_name_with_a_path_in_it_stays_in_the_directory(tmp_path: Path):
+    directory = tmp_path / "a" / "captured"
+    names = ["../../x", str(tmp_path / "abs"), ".."]
+    capture_of(directory, {n: FixedReservoir([request_for("x")]) for n in names}).write_now()
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.parent.parent for path in files} == {directory}
+    assert len(files) == len(names)
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+
+
+def test_model_directory_that_is_a_link_gets_no_file(tmp_path: Path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "m").symlink_to(tmp_path / "elsewhere")
+    with capture_logs() as logs:
+        capture_of(tmp_path, {"m": FixedReservoir([request_for("x")])}).write_now()
+    assert [line["event"] for line in logs] == ["warm_up_capture_failed"]
+    assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -449,6 +449,15 @@ def test_status_command_on_a_terminal_draws_a_table():
     assert "[broken]" in terminal.getvalue()
 
 
+def test_status_escapes_what_a_terminal_obeys():
+    out = io.StringIO()
+    notes = [{"event": "gone", "path": "/m\u202e"}]
+    print_models({"a\x1b[2J\tb\nc": {"versions": [], "notes": notes}}, 0, out)
+    lines = out.getvalue().splitlines()
+    assert lines[1].startswith("a\\x1b[2J\\tb\\nc\t")
+    assert "/m\\u202e" in lines[2]
+
+
 def test_status_command_unknown_model_exits_one(target: str, capsys: pytest.CaptureFixture[str]):
     assert main(["status", "n", "--target", target]) == 1
     assert "'n' is not there; there are empty, m" in capsys.readouterr().err

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.config import HttpPort, ModelConfig, ServerConfig, server_config
+from serving.config import HttpPort, ModelConfig, ServerConfig, check_models, server_config
 from serving.errors import InvalidConfig
 from serving.flags import parse_flags
 from serving.model_settings import ModelSettings
@@ -172,3 +172,15 @@ def test_server_config_has_the_op_libraries_of_packages_then_those_by_path(
     ]
     config = server_config(parse_flags(["--model_base_path=/m", *arguments]))
     assert config.op_libraries == ("/t/a.so", "/t/b.so", "/m.so", "/x.so")
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[2J", "m\x00"])
+def test_check_models_refuses_control_characters(name: str):
+    with pytest.raises(InvalidConfig, match="control character") as caught:
+        check_models([ModelConfig(name=name, base_path="/m")])
+    assert repr(name) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["../../x", "/abs", "a b", "模型"])
+def test_check_models_takes_names_that_look_like_paths(name: str):
+    check_models([ModelConfig(name=name, base_path="/m")])

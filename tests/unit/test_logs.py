@@ -1,5 +1,6 @@
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,3 +73,10 @@ def test_logs_that_nobody_takes_are_lost_and_raise_nothing(
         log.info("lost")
     log.info("kept")
     assert stream.getvalue().splitlines()[-1].count("kept") == 1
+
+
+def test_logs_human_escapes_what_a_terminal_obeys():
+    stream = Terminal()
+    configure_logs("human", stream)
+    structlog.get_logger().info("ready", model="a\x9b31m\u202e")
+    assert "model=a\\x9b31m\\u202e" in re.sub(r"\x1b\[\d*m", "", stream.getvalue())
