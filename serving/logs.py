@@ -16,6 +16,46 @@ from structlog.typing import EventDict, Processor
 
 from serving.name_text import printable
 
+from serving.clock import SystemClock
+from serving.log_writer import LogWriter, unblock
+
+FLUSH_SECONDS = 1.0
+"""How long the process's end waits for lines that are not written yet: a slow reader, or none."""
+
+_log = structlog.get_logger(__name__)
+# The process has one standard error.
+_writers: list[LogWriter] = []
+
+
+def start_logs(log_format: str) -> None:
+    """Sets up structlog on standard error, so that no thread ever waits for its reader.
+
+    Native threads neither: their lines go to the same descriptors.
+    """
+    with suppress(OSError):  # Standard output may be closed.
+        unblock(sys.__stdout__.fileno() if sys.__stdout__ else 1)
+    descriptor = sys.stderr.fileno()
+    writer = LogWriter(
+        descriptor,
+        may_block=not unblock(descriptor),
+        on_dropped=lambda count: _log.warning("log_lines_dropped", count=count),
+        clock=SystemClock(),
+    )
+    _writers.append(writer)
+    writer.start()
+    configure_logs(log_format, cast("TextIO", writer))
+
+
+def flush_logs(timeout_seconds: float = FLUSH_SECONDS) -> None:
+    """Writes the lines that wait for their reader, for at most `timeout_seconds`. At the very end."""
+    while _writers:
+        _writers.pop().close_within(timeout_seconds)
+
+
+def dropped_line_count() -> int:
+    """Returns how many log lines were dropped because their reader did not keep up."""
+    return sum(writer.dropped_count for writer in _writers)
+
 
 def configure_logs(log_format: str, stream: TextIO | None = None) -> None:
     """Sets up structlog for the process. `log_format`: `human`, `json`, or `auto`.

@@ -27,6 +27,7 @@ from serving.http_server import RESPONSE_SECONDS, HttpServer
 from serving.kserve.inference_api import InferenceApi
 from serving.kserve.inference_service import InferenceService
 from serving.loader import statuses_as_errors
+from serving.logs import dropped_line_count, flush_logs
 from serving.model_loaders import ModelLoaders
 from serving.model_service import GET_MODEL_STATUS
 from serving.monitoring.collector import MetricsExposition
@@ -248,6 +249,7 @@ class Server:
             health=self._health.view,
             model_memory_limit_bytes=self._config.model_memory_limit_bytes,
             spans_dropped=self._tracing.dropped_counts,
+            log_lines_dropped=dropped_line_count,
             clock=self._clock,
         )
         return [
@@ -287,6 +289,7 @@ class Server:
             _log.info("stopping", reason=self.wait())
             if not self._stop_guarded():
                 # What still runs is in the data plane, whose libraries are about to be unloaded.
+                flush_logs()
                 signals.exit_now(0)
         return 0
 

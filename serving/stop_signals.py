@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -71,7 +72,8 @@ class StopSignals:
             return
         if seconds_since(self._clock, self._requested_at_ns) < ECHO_SECONDS:
             return
-        os.write(2, f"millpond: second signal ({name}): exiting at once\n".encode())
+        with suppress(OSError):  # Nothing may read it, and the process ends all the same.
+            os.write(2, f"millpond: second signal ({name}): exiting at once\n".encode())
         self.exit_now(128 + number)
 
     def _run(self) -> None:

@@ -28,11 +28,14 @@ def run(arguments: Sequence[str]) -> int:
     # What gRPC writes of a port that is taken, we say in one line.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # Only now: this is the process that stays.
-    from serving.logs import configure_logs
+    from serving.logs import flush_logs, start_logs
     from serving.server import Server
 
-    configure_logs(flags["log_format"])
-    return Server(config).run()
+    start_logs(flags["log_format"])
+    try:
+        return Server(config).run()
+    finally:
+        flush_logs()
 
 
 def _versions() -> str:

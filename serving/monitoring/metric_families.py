@@ -287,6 +287,11 @@ SPANS_DROPPED = MetricFamily(
     "faster than they went), export (the collector did not take them). Of the first two a request counts as one. "
     "No series where nothing is traced.",
 )
+LOG_LINES_DROPPED = MetricFamily(
+    name="serving_log_lines_dropped_total",
+    kind="counter",
+    help="Lines of the log that were lost because its reader did not keep up. TensorFlow's own are not counted.",
+)
 BUILD = MetricFamily(
     name="serving_build_info",
     kind="info",
@@ -382,7 +387,8 @@ FAMILIES: tuple[MetricFamily, ...] = (
     *(SLAB_SPARE_RESIDENT_BYTES, SLAB_SURPLUS_BYTES, SLAB_QUARANTINED_BYTES),
     *(REQUEST_MEMORY_IN_USE, REQUEST_MEMORY_PEAK, REQUEST_MEMORY_ALLOCATIONS),
     *(MEMORY_AVAILABLE, MODEL_MEMORY_LIMIT),
-    *(PAGE_FAULTS, CONFIG_CHANGES, CONFIG_REFUSED, SPANS_DROPPED, BUILD, *PROCESS_FAMILIES),
+    *(PAGE_FAULTS, CONFIG_CHANGES, CONFIG_REFUSED, SPANS_DROPPED),
+    *(LOG_LINES_DROPPED, BUILD, *PROCESS_FAMILIES),
     *TENSORFLOW_SERVING_FAMILIES,
 )
 

@@ -71,5 +71,6 @@ class MetricSources:
     memory_available_bytes: Callable[[], int] = available_bytes
     model_memory_limit_bytes: int = 0
     spans_dropped: Callable[[], Mapping[str, int]] = dict
+    log_lines_dropped: Callable[[], int] = lambda: 0
     build_info: Mapping[str, str] = field(default_factory=dict)
     clock: Clock

@@ -35,11 +35,13 @@ def server_sources(
     health: Callable[[], HealthView],
     model_memory_limit_bytes: int,
     spans_dropped: Callable[[], Mapping[str, int]] = dict,
+    log_lines_dropped: Callable[[], int] = lambda: 0,
     clock: Clock,
 ) -> MetricSources:
     """`servable` is the manager's, `swap_counts` the swap timeline's `counts`, `base_path` that of the served
     models. `slab_pool` None: versions have no arenas. `swaps` is the swap timeline's `records`, `health` the
-    health reporter's `view`, `spans_dropped` the tracing's `dropped_counts`.
+    health reporter's `view`, `spans_dropped` the tracing's `dropped_counts`,
+    `log_lines_dropped` is `logs.dropped_line_count`.
     """
     return MetricSources(
         requests=requests,
@@ -60,6 +62,7 @@ def server_sources(
         models_ready=partial(_models_ready, health),
         model_memory_limit_bytes=model_memory_limit_bytes,
         spans_dropped=spans_dropped,
+        log_lines_dropped=log_lines_dropped,
         build_info=plane.build_info(),
         clock=clock,
     )

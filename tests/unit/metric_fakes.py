@@ -184,6 +184,7 @@ def fake_sources(
         config_change_count=lambda: 4,
         is_config_refused=lambda: False,
         spans_dropped=lambda: {"over_rate": 3, "full": 0, "export": 2},
+        log_lines_dropped=lambda: 8,
         build_info=BUILD_INFO,
         clock=clock or FakeClock(),
     )
