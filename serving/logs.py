@@ -14,10 +14,9 @@ from typing import TextIO, cast
 import structlog
 from structlog.typing import EventDict, Processor
 
-from serving.name_text import printable
-
 from serving.clock import SystemClock
 from serving.log_writer import LogWriter, unblock
+from serving.name_text import printable
 
 FLUSH_SECONDS = 1.0
 """How long the process's end waits for lines that are not written yet: a slow reader, or none."""
