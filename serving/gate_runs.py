@@ -6,6 +6,7 @@ predecessor, which serves meanwhile (`gate_trials.py`).
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate, islice
 
 import structlog
@@ -34,13 +35,14 @@ from serving.gates import (
     latency_figures,
     mode_of,
     refused,
-    signature_faults,
     skipped,
     verdict_of,
     warm_up_faults,
 )
 from serving.model_settings import GateMode, GateSettings
+from serving.replay_gate import ReplayCounts, failed_share_verdict, self_warm_up_verdict
 from serving.servable import GateVerdict
+from serving.signature_gate import shape_faults, signature_faults
 from serving.tensor_compare import Comparison, Tolerance, compare_outputs
 from warmup.prediction_log import (
     METHODS,
@@ -206,6 +208,7 @@ class GateRuns:
         self._settings = settings
         self._trials = GateTrials(subject, settings, is_cancelled=is_cancelled, clock=clock)
         self._compared: list[Trial] | None = None
+        self._replayed: ReplayCounts | None = None
 
     def run(self) -> Iterator[GateVerdict]:
         """Yields the verdict of each gate that is not off, once it is there.
@@ -213,7 +216,10 @@ class GateRuns:
         Without a predecessor only the golden answers are looked at. Raises Cancelled.
         """
         runs: dict[Gate, Callable[[GateMode], GateVerdict]] = {
-            Gate.SIGNATURE: self._signature,
+            Gate.SIGNATURE: partial(self._signatures, Gate.SIGNATURE, signature_faults),
+            Gate.SHAPES: partial(self._signatures, Gate.SHAPES, shape_faults),
+            Gate.SELF_WARM_UP: partial(self._replay, Gate.SELF_WARM_UP, self_warm_up_verdict),
+            Gate.FAILED_SHARE: partial(self._replay, Gate.FAILED_SHARE, failed_share_verdict),
             Gate.GOLDEN: self._golden,
             Gate.LATENCY: self._latency,
             Gate.DRIFT: self._drift,
@@ -248,7 +254,7 @@ class GateRuns:
             try:
                 return run(mode)
             except PredecessorGone:
-                self._compared = None
+                self._compared = self._replayed = None
                 if not self._trials.restart():
                     # Nobody is served better by a version that waits to be compared.
                     return skipped(gate, mode, "the predecessor went away meanwhile")
@@ -257,10 +263,30 @@ class GateRuns:
 
     # --- The gates --------------------------------------------------------------------------------
 
-    def _signature(self, mode: GateMode) -> GateVerdict:
+    def _signatures(
+        self, gate: Gate, find_faults: Callable[[bytes, bytes], list[str]], mode: GateMode
+    ) -> GateVerdict:
         before = self._trials.read_predecessor(lambda servable: servable.signature_def_map())
         after = self._subject.candidate.signature_def_map()
-        return verdict_of(Gate.SIGNATURE, mode, signature_faults(before, after))
+        return verdict_of(gate, mode, find_faults(before, after))
+
+    def _replay(
+        self,
+        gate: Gate,
+        decide: Callable[[ReplayCounts, GateSettings], GateVerdict],
+        mode: GateMode,
+    ) -> GateVerdict:
+        result = self._subject.self_warm_up
+        if result is None:
+            return skipped(gate, mode, "no live request was replayed")
+        if result.failed_requests and self._may_write_variables():
+            return skipped(gate, mode, _WRITES)
+        if self._replayed is None:
+            self._replayed = ReplayCounts(
+                answered_count=result.run_count,
+                errors=self._trials.errors_of_candidate_alone(result.failed_requests),
+            )
+        return decide(self._replayed, self._settings)
 
     def _golden(self, mode: GateMode) -> GateVerdict:
         if self._subject.candidate.may_write_variables:

@@ -11,12 +11,18 @@ from serving.clock import NS_PER_SECOND, Clock, pause
 from serving.errors import Cancelled, FailedPrecondition, MillpondError
 from serving.gates import Latency, drift_tolerance, latency_faults, refused
 from serving.model_settings import GateMode, GateSettings
+from serving.replay_gate import is_failure_of_model
 from serving.servable import RequestReservoir, Servable
 from serving.tensor_compare import Comparison, compare_responses
+from warmup.self_warm_up import SelfWarmUpResult
 
 TIME_BUDGET_SECONDS = 0.5
 """Of a comparison of given requests. Slow models get fewer rounds, then fewer requests: a swap is
 not to wait for a bench."""
+
+REPLAY_BUDGET_SECONDS = 5.0
+"""For asking the predecessor the replayed requests that failed. A few of them suffice for a verdict
+if the model is slow."""
 
 # A round more would change little: each request counts with its fastest.
 ROUND_COUNT = 3
@@ -37,6 +43,7 @@ class GateSubject:
     """A version that is warm and not yet published, and what its gates may look at.
 
     `incumbent` is asked for each time: while the gates run, the predecessor may be unloaded.
+    `self_warm_up` is None if no live request was replayed.
     `translated` raises the data plane's errors as MillpondErrors.
     """
 
@@ -45,6 +52,7 @@ class GateSubject:
     incumbent: Callable[[], Servable | None]
     reservoir: RequestReservoir | None
     translated: Callable[[], AbstractContextManager[None]]
+    self_warm_up: SelfWarmUpResult | None = None
 
 
 class PredecessorGone(Exception):
@@ -139,6 +147,19 @@ class GateTrials:
             trials = [self._again(trial, round_number, end_ns) for trial in trials]
         return trials
 
+    def errors_of_candidate_alone(self, requests: Sequence[bytes]) -> list[str]:
+        """Returns the new version's error for each of `requests` that only the predecessor answers.
+
+        Asks as many as REPLAY_BUDGET_SECONDS allow, and at least one. Raises.
+        """
+        end_ns = self._clock.now_ns() + round(REPLAY_BUDGET_SECONDS * NS_PER_SECOND)
+        errors: list[str] = []
+        for index, request in enumerate(requests):
+            if index > 0 and self._clock.now_ns() >= end_ns:
+                break
+            errors += self._errors_of_candidate_alone(request)
+        return errors
+
     def shadowed(self, reservoir: RequestReservoir) -> Iterator[Trial]:
         """Yields live requests that come from now on, for `shadow_seconds` or until there are
         `shadow_request_count`. Raises.
@@ -164,6 +185,21 @@ class GateTrials:
         pause(self._clock, SHADOW_POLL_SECONDS)
 
     # --- One request ------------------------------------------------------------------------------
+
+    def _errors_of_candidate_alone(self, request: bytes) -> list[str]:
+        """Returns an empty list unless the predecessor answers and the new version fails once more."""
+        try:
+            self._ask_predecessor(request)
+        except MillpondError:
+            self._check_is_wanted()
+            self._predecessor()
+            return []
+        try:
+            self.ask_candidate(request)
+        except MillpondError as error:
+            self._check_is_wanted()
+            return [str(error)] if is_failure_of_model(error) else []
+        return []
 
     def _tried(self, trial_request: TrialRequest) -> list[Trial]:
         """Empty where the predecessor refuses the request: then there is nothing to compare."""

@@ -9,15 +9,12 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from math import ceil
 from statistics import median
-from typing import TypeAlias
 
 from serving.clock import NS_PER_SECOND
 from serving.errors import FailedPrecondition, MillpondError
 from serving.model_settings import GateMode, GateSettings
-from serving.protos import get_model_metadata_pb2, meta_graph_pb2, tensor_shape_pb2
 from serving.servable import GateVerdict, ServableId
 from serving.tensor_compare import Comparison, Tolerance
-from serving.tensor_proto import data_type_name
 
 # Between two versions' p99s, or two runs of a record: a scheduler's tick or a cache miss more or less
 # is no slow model.
@@ -39,9 +36,6 @@ CONVERGENCE_RATIO_ENOUGH = 0.9
 # A reason stands in a log line and in a status: the first few faults of a kind name the rest.
 _FAULT_COUNT_MAX = 3
 
-# Signatures of TensorFlow's own, which no client may ask for.
-_INTERNAL_SIGNATURE_PREFIX = "__saved_model_"
-
 
 class Gate(Enum):
     """The gates, in the order in which a version meets them. `GateSettings` has a mode for each."""
@@ -49,6 +43,9 @@ class Gate(Enum):
     WARM_UP = "warm_up"
     CONVERGENCE = "convergence"
     SIGNATURE = "signature"
+    SHAPES = "shapes"
+    SELF_WARM_UP = "self_warm_up"
+    FAILED_SHARE = "failed_share"
     GOLDEN = "golden"
     LATENCY = "latency"
     DRIFT = "drift"
@@ -121,7 +118,7 @@ def refusal(servable_id: ServableId, verdicts: Iterable[GateVerdict]) -> FailedP
         return None
     return FailedPrecondition(
         f"{servable_id} did not pass {'; '.join(failed)}; export it again, or set the gate to "
-        f"{GateMode.WARN.value!r}"
+        f"{GateMode.WARN.value!r} in --model_settings_file"
     )
 
 
@@ -130,7 +127,7 @@ def refusal(servable_id: ServableId, verdicts: Iterable[GateVerdict]) -> FailedP
 
 def warm_up_faults(faults: Sequence[str]) -> list[str]:
     """One fault of all that the records, and their file, gave rise to."""
-    return [_first_few(faults)] if faults else []
+    return [first_few(faults)] if faults else []
 
 
 def convergence_ratio(durations_ns: Iterable[Sequence[int]]) -> float | None:
@@ -191,84 +188,6 @@ def _windows(durations_ns: Iterable[Sequence[int]]) -> list[tuple[float, float]]
         if count > 0:
             windows.append((median(runs[-2 * count : -count]), median(runs[-count:])))
     return windows
-
-
-# --- Signature ------------------------------------------------------------------------------------
-
-_Tensors: TypeAlias = Mapping[str, meta_graph_pb2.TensorInfo]
-_Shape: TypeAlias = tensor_shape_pb2.TensorShapeProto
-
-
-def signature_faults(before: bytes, after: bytes) -> list[str]:
-    """What clients of `before` would miss in `after`, both serialized SignatureDefMaps."""
-    was, now = _signatures(before), _signatures(after)
-    faults = []
-    for name in sorted(was):
-        if name not in now:
-            faults.append(f"signature {name!r} is gone")
-            continue
-        differences = [
-            *_input_faults(was[name].inputs, now[name].inputs),
-            *_output_faults(was[name].outputs, now[name].outputs),
-        ]
-        if differences:
-            faults.append(f"signature {name!r}: {', '.join(differences)}")
-    return faults
-
-
-def _signatures(serialized: bytes) -> dict[str, meta_graph_pb2.SignatureDef]:
-    signatures = get_model_metadata_pb2.SignatureDefMap.FromString(serialized).signature_def
-    return {
-        name: signature
-        for name, signature in signatures.items()
-        if not name.startswith(_INTERNAL_SIGNATURE_PREFIX)
-    }
-
-
-def _input_faults(was: _Tensors, now: _Tensors) -> list[str]:
-    gone = [f"input {name!r} is gone" for name in sorted(set(was) - set(now))]
-    added = [f"input {name!r} is new" for name in sorted(set(now) - set(was))]
-    refused = [
-        f"input {name!r} is {_text(now[name])}, was {_text(was[name])}"
-        for name in sorted(set(was) & set(now))
-        if was[name].dtype != now[name].dtype
-        or not _accepts(now[name].tensor_shape, was[name].tensor_shape)
-    ]
-    return gone + added + refused
-
-
-def _output_faults(was: _Tensors, now: _Tensors) -> list[str]:
-    gone = [f"output {name!r} is gone" for name in sorted(set(was) - set(now))]
-    changed = [
-        f"output {name!r} is {_text(now[name])}, was {_text(was[name])}"
-        for name in sorted(set(was) & set(now))
-        if was[name].dtype != now[name].dtype
-        or not _has_same_rank(now[name].tensor_shape, was[name].tensor_shape)
-    ]
-    return gone + changed
-
-
-def _accepts(shape: _Shape, clients: _Shape) -> bool:
-    """Whether an input of `shape` takes every tensor that one of `clients` took."""
-    if shape.unknown_rank:
-        return True
-    if clients.unknown_rank or len(shape.dim) != len(clients.dim):
-        return False
-    return all(
-        mine.size < 0 or mine.size == theirs.size
-        for mine, theirs in zip(shape.dim, clients.dim, strict=True)
-    )
-
-
-def _has_same_rank(one: _Shape, other: _Shape) -> bool:
-    return one.unknown_rank or other.unknown_rank or len(one.dim) == len(other.dim)
-
-
-def _text(tensor: meta_graph_pb2.TensorInfo) -> str:
-    shape = tensor.tensor_shape
-    sizes = ",".join("?" if dim.size < 0 else str(dim.size) for dim in shape.dim)
-    dims = "…" if shape.unknown_rank else sizes
-    return f"{data_type_name(tensor.dtype).removeprefix('DT_').lower()}[{dims}]"
 
 
 # --- Latency --------------------------------------------------------------------------------------
@@ -346,7 +265,7 @@ def golden_faults(comparisons: Sequence[Comparison]) -> list[str]:
     texts = [text for text in wrong if text]
     if not texts:
         return []
-    return [f"{len(texts)} of {len(comparisons)} golden answers differ: {_first_few(texts)}"]
+    return [f"{len(texts)} of {len(comparisons)} golden answers differ: {first_few(texts)}"]
 
 
 def _golden_fault(comparison: Comparison) -> str:
@@ -369,7 +288,7 @@ def drift_faults(comparisons: Sequence[Comparison], share_max: float) -> list[st
     faulty = [", ".join(comparison.faults) for comparison in comparisons if comparison.faults]
     found = []
     if faulty:
-        found.append(f"{len(faulty)} of {len(comparisons)} answers: {_first_few(faulty)}")
+        found.append(f"{len(faulty)} of {len(comparisons)} answers: {first_few(faulty)}")
     changed_ratio = drift_figures(comparisons)["changed_ratio"]
     if changed_ratio > share_max:
         first = next(c.first_change for c in comparisons if c.first_change)
@@ -395,7 +314,7 @@ def refused(error: MillpondError) -> Comparison:
     return Comparison(faults=(f"refused: {error}",))
 
 
-def _first_few(texts: Sequence[str]) -> str:
+def first_few(texts: Sequence[str]) -> str:
     """The different ones of `texts`, the rest of them as a number."""
     different = list(dict.fromkeys(texts))
     shown = " / ".join(different[:_FAULT_COUNT_MAX])

@@ -200,11 +200,11 @@ class SavedModelLoader:
         gates = self._settings.gates()
         try:
             self._plane.mark_request_memory_peak()
-            verdicts = self._warm(servable, gates, progress)
+            verdicts, replayed = self._warm(servable, gates, progress)
             if self._settings.arenas is not None:
                 rise_bytes = self._plane.request_memory_peak_rise_bytes()
                 self._settings.arenas.warmed_up(self._id, rise_bytes)
-            pass_gates = partial(self._pass_gates, servable, gates, verdicts, progress)
+            pass_gates = partial(self._pass_gates, servable, gates, verdicts, replayed, progress)
             self._run_stage(progress, LoadStage.GATES, pass_gates)
             if self._settings.is_sealing:
                 self._seal(servable)
@@ -314,17 +314,20 @@ class SavedModelLoader:
 
     def _warm(
         self, servable: Servable, gates: GateSettings, progress: LoadProgress
-    ) -> list[GateVerdict]:
-        """The verdicts that may yet refuse the version, once its other gates have spoken."""
+    ) -> tuple[list[GateVerdict], list[SelfWarmUpResult]]:
+        """Returns the verdicts that may yet refuse the version after its other gates, and the result of
+        the self-warm-up if requests were replayed.
+        """
         verdicts: list[GateVerdict] = []
+        replayed: list[SelfWarmUpResult] = []
         run = partial(self._run_stage, progress)
         replay_records = partial(self._replay_records, servable, gates, verdicts, progress)
         run(LoadStage.WARM_UP, replay_records)
         reservoir = self._settings.reservoir
         if reservoir is not None:
-            replay = partial(self._replay_requests, servable, reservoir, progress)
+            replay = partial(self._replay_requests, servable, reservoir, replayed, progress)
             run(LoadStage.SELF_WARM_UP, replay)
-        return verdicts
+        return verdicts, replayed
 
     def _replay_records(
         self,
@@ -359,7 +362,11 @@ class SavedModelLoader:
                 verdicts.append(verdict)
 
     def _replay_requests(
-        self, servable: Servable, reservoir: RequestReservoir, progress: LoadProgress
+        self,
+        servable: Servable,
+        reservoir: RequestReservoir,
+        replayed: list[SelfWarmUpResult],
+        progress: LoadProgress,
     ) -> None:
         if servable.may_write_variables:
             # What a client asked for once must not happen twice.
@@ -376,7 +383,17 @@ class SavedModelLoader:
             predict=partial(self._answer, servable.predict),
             is_cancelled=lambda: progress.cancellation.is_cancelled,
         )
-        _log.info(
+        replayed.append(result)
+        progress.measured(
+            {
+                "self_warm_up_request_count": result.run_count + result.failed_count,
+                "self_warm_up_failed_count": result.failed_count,
+            }
+        )
+        log = _log.info
+        if result.failed_count:
+            log = _log.warning if result.run_count else _log.error
+        log(
             "self_warmed_up",
             model=self._id.name,
             version=self._id.version,
@@ -391,6 +408,7 @@ class SavedModelLoader:
         servable: Servable,
         gates: GateSettings,
         verdicts: list[GateVerdict],
+        replayed: list[SelfWarmUpResult],
         progress: LoadProgress,
     ) -> None:
         """All of them, so that the verdict is whole. FailedPrecondition where one says no, or one of
@@ -402,6 +420,7 @@ class SavedModelLoader:
             incumbent=partial(self._settings.incumbent, self._id),
             reservoir=self._settings.reservoir,
             translated=partial(statuses_as_errors, self._plane.StatusError),
+            self_warm_up=replayed[0] if replayed else None,
         )
         runs = GateRuns(
             subject,

@@ -217,6 +217,8 @@ class AspiredVersionsManager:
         self._statuses: dict[str, StreamStatus] = {}
         self._servables: dict[str, Mapping[int, Servable]] = {}
         self._barred: dict[str, frozenset[int]] = {}
+        # The versions that were first aspired together with each version of a name.
+        self._companions: dict[str, Mapping[int, frozenset[int]]] = {}
         # Since when a name has had a version AVAILABLE without a break (monotonic).
         self._served_since_ns: dict[str, int] = {}
         self._is_stopping = False
@@ -234,11 +236,20 @@ class AspiredVersionsManager:
         self._inbox.post(partial(self._replace_settings, name, settings))
 
     def incumbent(self, servable_id: ServableId) -> Servable | None:
-        """The version that answers the stream's requests now, where that is another one."""
-        servables = self._servables.get(servable_id.name, {})
-        default = self._router.routing(servable_id.name).default_version
+        """Returns the version whose clients `servable_id` will get: the one that answers now.
+
+        None for a version that gets no clients of another one. That is one that is lower, by a
+        rollback or by its number alone; one beside which the other was first aspired, as at the
+        start of a server of several versions; and one that follows a version rolled back.
+        """
+        name = servable_id.name
+        servables = self._servables.get(name, {})
+        default = self._router.routing(name).default_version
         version = default if default in servables else max(servables, default=None)
-        return None if version in (None, servable_id.version) else servables.get(version)
+        companions = self._companions.get(name, {}).get(servable_id.version, frozenset())
+        if version is None or version in companions or version in self.barred(name):
+            return None
+        return servables.get(version) if version < servable_id.version else None
 
     def servable(self, servable_id: ServableId) -> Servable | None:
         """The version, where it is AVAILABLE. Whoever has it may meet its end at any time."""
@@ -389,6 +400,7 @@ class AspiredVersionsManager:
     def _let_rest(self, name: str, stream: Stream) -> None:
         """Nothing of the stream is left, or to come; what was rolled back is remembered."""
         self._statuses.pop(name, None)
+        self._companions.pop(name, None)
         self._version_memory.forget(name)
         if stream.barred and not self._is_stopping:
             stream.is_idle = True
@@ -459,15 +471,19 @@ class AspiredVersionsManager:
             if is_over and (harness.is_discarded or aspired != harness.aspired):
                 del stream.harnesses[version]
         stream.forget_past_swaps()
-        for version, aspired in stream.aspired.items():
-            if version not in stream.harnesses:
-                stream.harnesses[version] = LoaderHarness(
-                    ServableId(name, version),
-                    aspired,
-                    retry=self._retry,
-                    clock=self._clock,
-                    record=self._monitor.record,
-                )
+        begun = [version for version in stream.aspired if version not in stream.harnesses]
+        if begun:
+            known = self._companions.get(name, {})
+            kept = {version: known[version] for version in stream.harnesses if version in known}
+            self._companions[name] = {**kept, **dict.fromkeys(begun, frozenset(begun))}
+        for version in begun:
+            stream.harnesses[version] = LoaderHarness(
+                ServableId(name, version),
+                stream.aspired[version],
+                retry=self._retry,
+                clock=self._clock,
+                record=self._monitor.record,
+            )
 
     def _advance(self, name: str, stream: Stream) -> None:
         self._try_again(name, stream)

@@ -33,12 +33,20 @@ class PolicyName(Enum):
 class GateSettings:
     """What a version must pass before it is AVAILABLE.
 
-    The defaults keep out what fails at once, tell of what looks wrong, and let every change through
-    that somebody may have meant.
+    The defaults refuse a version that fails requests which its predecessor answers, warn of what
+    looks wrong, and let every change through that may be on purpose.
     """
 
-    # Inputs and outputs that the predecessor's clients send and ask for.
-    signature: GateMode = GateMode.WARN
+    # Names and dtypes of what the predecessor's clients send and ask for.
+    signature: GateMode = GateMode.ENFORCE
+    # The declared shapes of the same. A warning: the graph may take other shapes than are declared.
+    shapes: GateMode = GateMode.WARN
+    # Replayed live requests: at least one that the predecessor answers is answered.
+    self_warm_up: GateMode = GateMode.ENFORCE
+    # The same requests: at most this share fails. It counts from so many requests on.
+    failed_share: GateMode = GateMode.ENFORCE
+    failed_share_max: float = 0.1
+    failed_share_request_count_min: int = 10
     # A record of the version's own warm-up file that fails, as in TensorFlow Serving.
     warm_up: GateMode = GateMode.ENFORCE
     # Whether further runs of those records would still make the version faster. They are run again

@@ -34,6 +34,7 @@ _MAXIMA = {
     "convergence_seconds": 3_600.0,
     "shadow_seconds": 86_400.0,
     "drift_share_max": 1.0,
+    "failed_share_max": 1.0,
 }
 
 Values = TypeVar("Values", bound=ModelSettings | CanarySettings | GateSettings)

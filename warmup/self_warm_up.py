@@ -39,6 +39,8 @@ class SelfWarmUpResult:
     first_error: str
     """Of the first that failed; "" where none did."""
     seconds: float
+    failed_requests: tuple[bytes, ...] = ()
+    """For the gates, which ask the predecessor for them. A deadline may be why one is here."""
 
 
 def self_warm_up(
@@ -54,8 +56,8 @@ def self_warm_up(
     """Prepares each of `requests` and sends it through `predict` `iterations` times, in their order.
 
     On the calling thread. Once the time budget is spent, only the first request of each pair of
-    signature and set of outputs is run. A request that fails does not fail the load: the version
-    may have other inputs than the one which answered it. It is counted, and not tried again.
+    signature and set of outputs is run. A request that fails is counted and not tried again here:
+    the gates ask the predecessor for it, and refuse a version that alone fails too many.
 
     Raises Cancelled, before the next call, once `is_cancelled`.
     """
@@ -64,6 +66,7 @@ def self_warm_up(
     warm_pairs: set[_Pair] = set()
     run_count = 0
     errors: list[str] = []
+    failed_requests: list[bytes] = []
     for request in requests:
         pair = _pair(request)
         if clock.now_ns() >= end_ns and pair in warm_pairs:
@@ -73,6 +76,7 @@ def self_warm_up(
         except MillpondError as error:
             _check_is_wanted(is_cancelled)
             errors.append(str(error))
+            failed_requests.append(request)
             continue
         warm_pairs.add(pair)
         run_count += 1
@@ -82,6 +86,7 @@ def self_warm_up(
         skipped_count=len(requests) - run_count - len(errors),
         first_error=errors[0] if errors else "",
         seconds=(clock.now_ns() - started_ns) / NS_PER_SECOND,
+        failed_requests=tuple(failed_requests),
     )
 
 

@@ -246,7 +246,7 @@ def test_gates_that_warn_tell_and_let_the_version_serve(
     start_gated: StartGated, exports: dict[str, Path], base_path: Path
 ):
     drop(exports["doubles"], base_path, 1)
-    server = start_gated()
+    server = start_gated(signature="warn")
     server.wait_until_available("gated", 1)
     drop_with(exports["renamed"], base_path, 2, record(X, golden=X * 7, input_name="z"))
     with Client(server.target) as client:

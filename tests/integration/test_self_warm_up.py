@@ -120,9 +120,19 @@ def test_request_that_failed_is_not_replayed(
 
 
 def test_version_that_cannot_answer_the_old_requests_serves_its_own(
-    server: ModelServer, caller: Caller, scale_model: ScaleModel, base_path: Path
+    start_server: StartServer,
+    slow_export: Path,
+    scale_model: ScaleModel,
+    base_path: Path,
+    tmp_path: Path,
 ):
-    caller.predict(predict_request("slow", {"x": np.int32(1)}, signature_name="quick"))
+    settings = tmp_path / "settings.toml"
+    settings.write_text('[default.gates]\nsignature = "warn"\nself_warm_up = "warn"\n')
+    drop(slow_export, base_path, 1)
+    server = start_server(model_name="slow", base_path=base_path, model_settings_file=str(settings))
+    server.wait_until_available("slow", 1)
+    with caller_to(server.target) as caller:
+        caller.predict(predict_request("slow", {"x": np.int32(1)}, signature_name="quick"))
     scale_model.write(base_path, 2)
     with Client(server.target) as client:
         wait_for_states(client, "slow", {1: END, 2: AVAILABLE})

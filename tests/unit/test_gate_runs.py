@@ -14,7 +14,7 @@ from serving.gate_runs import (
     GateRuns,
     WarmUpWatch,
 )
-from serving.gate_trials import TIME_BUDGET_SECONDS, GateSubject
+from serving.gate_trials import REPLAY_BUDGET_SECONDS, TIME_BUDGET_SECONDS, GateSubject
 from serving.loader import statuses_as_errors
 from serving.model_settings import GateMode, GateSettings
 from serving.protos import get_model_metadata_pb2, predict_pb2
@@ -23,11 +23,16 @@ from serving.tensor_proto import to_tensor_proto
 from tests.unit.fakes import FakeClock, FakeReservoir, FakeServable, StatusError
 from warmup.prediction_log import WARM_UP_FILE, Log, write_logs
 from warmup.replay import Ask
+from warmup.self_warm_up import SelfWarmUpResult
 
 OFF, WARN, ENFORCE = GateMode.OFF, GateMode.WARN, GateMode.ENFORCE
 
 ALL_OFF = dict.fromkeys(
-    ("signature", "warm_up", "convergence", "latency", "golden", "drift", "shadow"), OFF
+    (
+        *("signature", "shapes", "self_warm_up", "failed_share", "warm_up", "convergence"),
+        *("latency", "golden", "drift", "shadow"),
+    ),
+    OFF,
 )
 
 Respond = Callable[[bytes], bytes]
@@ -75,6 +80,7 @@ class Swap:
         self.serves: FakeServable | None = self.old
         self.reservoir: FakeReservoir | None = FakeReservoir()
         self.is_cancelled = False
+        self.self_warm_up: SelfWarmUpResult | None = None
 
     def keep(self, *numbers: float) -> None:
         assert self.reservoir is not None
@@ -110,6 +116,7 @@ class Swap:
             incumbent=lambda: self.serves,
             reservoir=self.reservoir,
             translated=partial(statuses_as_errors, StatusError),
+            self_warm_up=self.self_warm_up,
         )
         runs = GateRuns(
             subject,
@@ -200,6 +207,123 @@ def test_signature_of_the_new_version_is_held_against_the_predecessors(swap: Swa
     assert (verdict.is_passed, verdict.reason) == (False, "signature 'a' is gone")
     swap.candidate.signatures = signatures("a", "b", "c")
     assert swap.verdict("signature").is_passed
+
+
+# --- Replayed live requests ----------------------------------------------------------------------
+
+
+REPLAY_GATES: dict[str, Any] = {"self_warm_up": ENFORCE, "failed_share": ENFORCE}
+
+
+def replayed(run_count: int, *failed: float) -> SelfWarmUpResult:
+    return SelfWarmUpResult(
+        run_count=run_count,
+        failed_count=len(failed),
+        skipped_count=0,
+        first_error="first" if failed else "",
+        seconds=0,
+        failed_requests=tuple(request(number) for number in failed),
+    )
+
+
+def test_replay_that_only_the_predecessor_answers_is_a_failure(swap: Swap):
+    swap.self_warm_up = replayed(0, 1, 2)
+    swap.candidate.respond = refuses(3, "no input 'x'")
+    verdict = swap.verdict("self_warm_up")
+    assert (verdict.is_passed, verdict.figures) == (False, {"request_count": 2, "failed_count": 2})
+    assert "no input 'x'" in verdict.reason
+
+
+def test_replay_share_counts_answered_and_failed_requests(swap: Swap):
+    swap.self_warm_up = replayed(8, 1, 2)
+    swap.candidate.respond = refuses(3, "no input 'x'")
+    verdicts = swap.verdicts(**REPLAY_GATES)
+    assert [verdict.is_passed for verdict in verdicts.values()] == [True, False]
+    assert "2 of 10" in verdicts["failed_share"].reason
+    assert len(swap.old.predicted) == len(swap.candidate.predicted) == 2
+
+
+def test_replay_that_the_predecessor_refuses_too_does_not_count(swap: Swap):
+    swap.self_warm_up = replayed(0, *range(20))
+    swap.old.respond = swap.candidate.respond = refuses(3, "no input 'x'")
+    assert all(verdict.is_passed for verdict in swap.verdicts(**REPLAY_GATES).values())
+
+
+def test_replay_that_failed_once_does_not_count(swap: Swap):
+    swap.self_warm_up = replayed(0, *range(20))
+    assert all(verdict.is_passed for verdict in swap.verdicts(**REPLAY_GATES).values())
+
+
+@pytest.mark.parametrize("code", [1, 4, 14])
+def test_replay_that_was_cut_short_does_not_count(swap: Swap, code: int):
+    swap.self_warm_up = replayed(0, *range(20))
+    swap.candidate.respond = refuses(code, "stopped from outside")
+    assert all(verdict.is_passed for verdict in swap.verdicts(**REPLAY_GATES).values())
+
+
+def test_replay_without_a_predecessor_has_no_verdict(swap: Swap):
+    swap.serves = None
+    swap.self_warm_up = replayed(0, 1)
+    swap.candidate.respond = refuses(3, "no input 'x'")
+    assert swap.verdicts(**REPLAY_GATES) == {}
+
+
+def test_replay_whose_predecessor_goes_away_is_skipped(swap: Swap):
+    swap.self_warm_up = replayed(0, 1)
+
+    def go(serialized: bytes) -> bytes:
+        swap.serves = None
+        raise StatusError(9, "it is unloaded")
+
+    swap.old.respond, swap.candidate.respond = go, refuses(3, "no input 'x'")
+    assert swap.verdict("self_warm_up").reason == "skipped: the predecessor went away meanwhile"
+
+
+def test_replay_is_judged_anew_by_another_predecessor(swap: Swap):
+    swap.self_warm_up = replayed(0, 1)
+    other = FakeServable(ServableId("m", 0))
+    other.respond = answers()
+
+    def change(serialized: bytes) -> bytes:
+        swap.serves = other
+        raise StatusError(9, "it is unloaded")
+
+    swap.old.respond, swap.candidate.respond = change, refuses(3, "no input 'x'")
+    assert not swap.verdict("self_warm_up").is_passed
+    assert len(other.predicted) == 1
+
+
+def test_replay_of_slow_models_asks_for_a_few_requests(swap: Swap):
+    swap.self_warm_up = replayed(0, *range(20))
+    swap.takes(swap.old, REPLAY_BUDGET_SECONDS)
+    swap.candidate.respond = refuses(3, "no input 'x'")
+    assert not swap.verdict("self_warm_up").is_passed
+    assert len(swap.old.predicted) == 1
+
+
+@pytest.mark.parametrize("writer", ["old", "candidate"])
+def test_replay_is_not_repeated_if_it_may_write_variables(swap: Swap, writer: str):
+    getattr(swap, writer).may_write_variables = True
+    swap.self_warm_up = replayed(0, 1)
+    assert swap.verdict("self_warm_up").reason == "skipped: a request may change a variable"
+    assert swap.old.predicted == []
+
+
+def test_replay_that_did_not_take_place_is_skipped(swap: Swap):
+    assert swap.verdict("self_warm_up").reason == "skipped: no live request was replayed"
+
+
+def test_replay_that_is_cancelled_stops(swap: Swap):
+    swap.self_warm_up = replayed(0, 1, 2)
+
+    def cancel(serialized: bytes) -> bytes:
+        swap.is_cancelled = True
+        raise StatusError(3, "no input 'x'")
+
+    swap.candidate.respond = cancel
+    with pytest.raises(Cancelled):
+        swap.verdict("self_warm_up")
+    assert len(swap.old.predicted) == 1
 
 
 # --- Golden ---------------------------------------------------------------------------------------

@@ -1,5 +1,4 @@
 import math
-from collections.abc import Mapping
 from dataclasses import fields
 from random import Random
 from typing import Any
@@ -27,22 +26,15 @@ from serving.gates import (
     refusal,
     refused,
     settings_of,
-    signature_faults,
     skipped,
     verdict_of,
     warm_up_faults,
 )
 from serving.model_settings import GateMode, GateSettings
-from serving.protos import get_model_metadata_pb2, meta_graph_pb2, types_pb2
 from serving.servable import GateVerdict, ServableId
 from serving.tensor_compare import Comparison
 
-FLOAT, INT64 = types_pb2.DT_FLOAT, types_pb2.DT_INT64
 ENFORCE, WARN = GateMode.ENFORCE, GateMode.WARN
-
-Shape = tuple[int, ...] | None
-Tensor = tuple[int, Shape]
-Tensors = Mapping[str, Tensor]
 
 
 # --- Verdicts -------------------------------------------------------------------------------------
@@ -97,6 +89,11 @@ def test_refusal_is_none_without_an_enforced_gate_that_is_not_passed(verdict: An
 # --- Settings -------------------------------------------------------------------------------------
 
 
+def test_gates_that_refuse_by_default():
+    refusing = [gate for gate in Gate if mode_of(gate, GateSettings()) is ENFORCE]
+    assert refusing == [Gate.WARM_UP, Gate.SIGNATURE, Gate.SELF_WARM_UP, Gate.FAILED_SHARE]
+
+
 def test_every_setting_belongs_to_a_gate():
     of_gates = [settings_of(gate, GateSettings()) for gate in Gate]
     assert {name for settings in of_gates for name in settings} == {
@@ -109,6 +106,11 @@ def test_every_setting_belongs_to_a_gate():
     [
         (Gate.WARM_UP, {"warm_up"}),
         (Gate.SIGNATURE, {"signature"}),
+        (Gate.SELF_WARM_UP, {"self_warm_up"}),
+        (
+            Gate.FAILED_SHARE,
+            {"failed_share", "failed_share_max", "failed_share_request_count_min"},
+        ),
         (Gate.LATENCY, {"latency", "latency_ratio_max"}),
         (Gate.DRIFT, {"drift", "drift_tolerance", "drift_share_max", "golden"}),
     ],
@@ -256,131 +258,6 @@ def test_another_pass_is_worth_its_time_while_it_gains(runs: list[list[int]], is
 def test_another_pass_is_worth_its_time_while_more_is_expected():
     runs = [milliseconds(9, 4, 3.7)]
     assert is_worth_another_pass(runs, 0.95)
-
-
-# --- Signature ------------------------------------------------------------------------------------
-
-
-def signature_map(**signatures: tuple[Tensors, Tensors]) -> bytes:
-    """Each of inputs and outputs; a shape has -1 for what is not known, and None for no rank."""
-    definitions = get_model_metadata_pb2.SignatureDefMap()
-    for name, (inputs, outputs) in signatures.items():
-        signature = definitions.signature_def[name]
-        for tensors, into in ((inputs, signature.inputs), (outputs, signature.outputs)):
-            for tensor_name, (dtype, shape) in tensors.items():
-                _fill(into[tensor_name], dtype, shape)
-    serialized: bytes = definitions.SerializeToString()
-    return serialized
-
-
-def _fill(tensor: meta_graph_pb2.TensorInfo, dtype: int, shape: Shape) -> None:
-    tensor.dtype = dtype
-    tensor.tensor_shape.unknown_rank = shape is None
-    for size in shape or ():
-        tensor.tensor_shape.dim.add(size=size)
-
-
-def faults_of_input(was: Tensors, now: Tensors) -> list[str]:
-    return signature_faults(signature_map(s=(was, {})), signature_map(s=(now, {})))
-
-
-def faults_of_output(was: Tensors, now: Tensors) -> list[str]:
-    return signature_faults(signature_map(s=({}, was)), signature_map(s=({}, now)))
-
-
-@pytest.mark.parametrize(
-    ("was", "now", "difference"),
-    [
-        ({"x": (FLOAT, (-1, 3))}, {"x": (FLOAT, (-1, 3))}, ""),
-        ({"x": (FLOAT, (2, 3))}, {"x": (FLOAT, (-1, 3))}, ""),
-        ({"x": (FLOAT, (2, 3))}, {"x": (FLOAT, None)}, ""),
-        ({"x": (FLOAT, None)}, {"x": (FLOAT, None)}, ""),
-        (
-            {"x": (FLOAT, (-1, 3))},
-            {"x": (FLOAT, (2, 3))},
-            "input 'x' is float[2,3], was float[?,3]",
-        ),
-        (
-            {"x": (FLOAT, (-1, 3))},
-            {"x": (FLOAT, (-1, 4))},
-            "input 'x' is float[?,4], was float[?,3]",
-        ),
-        ({"x": (FLOAT, (3,))}, {"x": (FLOAT, (-1, 3))}, "input 'x' is float[?,3], was float[3]"),
-        ({"x": (FLOAT, None)}, {"x": (FLOAT, (3,))}, "input 'x' is float[3], was float[…]"),
-        ({"x": (FLOAT, (3,))}, {"x": (INT64, (3,))}, "input 'x' is int64[3], was float[3]"),
-        ({"x": (FLOAT, (3,))}, {}, "input 'x' is gone"),
-        ({}, {"x": (FLOAT, (3,))}, "input 'x' is new"),
-    ],
-)
-def test_signature_inputs_must_accept_what_clients_send(
-    was: Tensors, now: Tensors, difference: str
-):
-    assert faults_of_input(was, now) == ([f"signature 's': {difference}"] if difference else [])
-
-
-@pytest.mark.parametrize(
-    ("was", "now", "difference"),
-    [
-        ({"y": (FLOAT, (2, 3))}, {"y": (FLOAT, (-1, 4))}, ""),
-        ({"y": (FLOAT, (2, 3))}, {"y": (FLOAT, None)}, ""),
-        ({}, {"y": (FLOAT, (2, 3))}, ""),
-        ({"y": (FLOAT, (3,))}, {"y": (FLOAT, (3, 1))}, "output 'y' is float[3,1], was float[3]"),
-        ({"y": (FLOAT, (3,))}, {"y": (INT64, (3,))}, "output 'y' is int64[3], was float[3]"),
-        ({"y": (FLOAT, (3,))}, {}, "output 'y' is gone"),
-    ],
-)
-def test_signature_outputs_must_be_what_clients_read(was: Tensors, now: Tensors, difference: str):
-    assert faults_of_output(was, now) == ([f"signature 's': {difference}"] if difference else [])
-
-
-def test_signature_faults_list_every_difference():
-    was = signature_map(
-        a=({"x": (FLOAT, ())}, {"y": (FLOAT, ())}), b=({}, {}), c=({"x": (FLOAT, ())}, {})
-    )
-    now = signature_map(a=({"z": (FLOAT, ())}, {}), c=({}, {}))
-    assert signature_faults(was, now) == [
-        "signature 'a': input 'x' is gone, input 'z' is new, output 'y' is gone",
-        "signature 'b' is gone",
-        "signature 'c': input 'x' is gone",
-    ]
-
-
-def test_signature_of_tensorflows_own_is_not_looked_at():
-    was = signature_map(__saved_model_init_op=({}, {"op": (FLOAT, ())}))
-    assert signature_faults(was, signature_map()) == []
-
-
-SHAPES = st.none() | st.lists(st.integers(-1, 3), max_size=3).map(tuple)
-TENSORS = st.dictionaries(
-    st.sampled_from("abc"), st.tuples(st.sampled_from([FLOAT, INT64]), SHAPES), max_size=3
-)
-SIGNATURES = st.dictionaries(st.sampled_from("st"), st.tuples(TENSORS, TENSORS)).map(
-    lambda signatures: signature_map(**signatures)
-)
-
-
-@given(SIGNATURES)
-def test_signature_accepts_the_clients_of_its_own_version(signatures: bytes):
-    assert signature_faults(signatures, signatures) == []
-
-
-@given(SIGNATURES, SIGNATURES)
-def test_signature_more_is_no_fault(one: bytes, other: bytes):
-    both = get_model_metadata_pb2.SignatureDefMap.FromString(other)
-    both.MergeFrom(get_model_metadata_pb2.SignatureDefMap.FromString(one))
-    for name, signature in get_model_metadata_pb2.SignatureDefMap.FromString(
-        one
-    ).signature_def.items():
-        both.signature_def[name].CopyFrom(signature)
-    assert signature_faults(one, both.SerializeToString()) == []
-
-
-@given(TENSORS, TENSORS, TENSORS)
-def test_signature_inputs_that_two_swaps_accept_are_accepted_by_one(
-    first: Tensors, second: Tensors, third: Tensors
-):
-    swaps = faults_of_input(first, second) + faults_of_input(second, third)
-    assert swaps or not faults_of_input(first, third)
 
 
 # --- Latency --------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -371,6 +372,52 @@ def test_loader_replays_no_live_requests_where_they_could_change_a_variable(vers
     assert plane.servables[0].predicted == []
 
 
+@pytest.mark.parametrize(
+    ("run_count", "failed_count", "level"), [(2, 0, "info"), (2, 1, "warning"), (0, 1, "error")]
+)
+def test_loader_logs_failed_replays_by_their_share(
+    version: Path, run_count: int, failed_count: int, level: str
+) -> None:
+    progress = FakeProgress()
+
+    def self_warm_up(requests: Sequence[bytes], **how: Any) -> SelfWarmUpResult:
+        return replace(self_warm_up_result(), run_count=run_count, failed_count=failed_count)
+
+    with capture_logs() as logs:
+        make_loader(
+            version, FakePlane(), self_warm_up=self_warm_up, reservoir=FakeReservoir(kept=[b"live"])
+        ).load(progress)
+    (told,) = [log for log in logs if log["event"] == "self_warmed_up"]
+    assert told["log_level"] == level
+    assert progress.figures["self_warm_up_request_count"] == run_count + failed_count
+    assert progress.figures["self_warm_up_failed_count"] == failed_count
+
+
+def test_loader_refuses_a_version_that_fails_every_replay(version: Path) -> None:
+    plane, incumbent = FakePlane(), FakeServable(ServableId("m", 6))
+
+    def self_warm_up(requests: Sequence[bytes], **how: Any) -> SelfWarmUpResult:
+        plane.servables[0].respond = refuse_all
+        return replace(
+            self_warm_up_result(), run_count=0, failed_count=1, failed_requests=(b"live",)
+        )
+
+    loader = make_loader(
+        version,
+        plane,
+        self_warm_up=self_warm_up,
+        reservoir=FakeReservoir(kept=[b"live"]),
+        incumbent=lambda servable_id: incumbent,
+    )
+    with pytest.raises(FailedPrecondition, match="gate 'self_warm_up': it fails all 1 replayed"):
+        loader.load(FakeProgress())
+    assert plane.servables[0].is_destroyed
+
+
+def refuse_all(request: bytes) -> bytes:
+    raise StatusError(3, "input 'x' is missing")
+
+
 # --- Gates ----------------------------------------------------------------------------------------
 
 OFF, WARN, ENFORCE = GateMode.OFF, GateMode.WARN, GateMode.ENFORCE
@@ -428,6 +475,9 @@ def test_loader_gate_that_warns_tells_and_loads(version: Path) -> None:
     assert [(verdict.gate, verdict.is_passed) for verdict in progress.verdicts] == [
         ("warm_up", True),
         ("signature", False),
+        ("shapes", True),
+        ("self_warm_up", True),
+        ("failed_share", True),
         ("golden", True),
         ("latency", True),
         ("drift", True),

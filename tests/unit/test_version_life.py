@@ -434,6 +434,24 @@ def test_incumbent_is_the_version_that_answers() -> None:
     assert world.manager.incumbent(ServableId("m", 3)) is world.servable(1)
 
 
+def test_incumbent_of_a_lower_version_is_none() -> None:
+    world = world_with(KEEP)
+    world.settle(2)
+    assert world.manager.incumbent(ServableId("m", 1)) is None
+
+
+def test_incumbent_is_none_beside_versions_aspired_together() -> None:
+    world = World()
+    world.aspire(1, 2)
+    world.run_all()
+    world.manager.tick()
+    world.run_all()
+    assert world.states() == {1: AVAILABLE, 2: AVAILABLE}
+    assert world.manager.incumbent(ServableId("m", 2)) is None
+    world.aspire(1, 2, 3)
+    assert world.manager.incumbent(ServableId("m", 3)) is world.servable(2)
+
+
 # --- Corners --------------------------------------------------------------------------------------
 
 
