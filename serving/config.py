@@ -61,6 +61,9 @@ class ServerConfig:
     model_config_file_poll_wait_seconds: float = 0.0  # 0 or negative: read once
     host: str = "0.0.0.0"
     port: int = 8500  # 0 takes a free one
+    # False: a client that waits for the port waits for the models, as with TensorFlow Serving.
+    listen_before_ready: bool = False
+    max_startup_wait_seconds: float = 0.0  # 0 or negative: without end
     # TensorFlow Serving's usual one. There it is off by default; here health, metrics and the page
     # are there without a flag, and gRPC without them where something else has the port.
     rest_api_port: HttpPort = HttpPort(8501, is_required=False)

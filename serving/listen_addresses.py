@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from serving.config import ServerConfig
 from serving.errors import InvalidConfig, MillpondError, Unavailable
 
 # What sockaddr_un has room for, less the zero at its end.
@@ -35,6 +36,11 @@ class ListenAddresses:
     def of_grpc(self) -> list[str]:
         """As gRPC takes them."""
         return [self.tcp, *([f"unix:{self.socket_path}"] if self.socket_path else [])]
+
+
+def listen_addresses(config: ServerConfig) -> ListenAddresses:
+    """gRPC's addresses of a server."""
+    return ListenAddresses(host=config.host, port=config.port, socket_path=config.grpc_socket_path)
 
 
 @dataclass(frozen=True)

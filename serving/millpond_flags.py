@@ -11,6 +11,7 @@ from serving.flag_readers import (
     integer,
     local_path,
     not_empty,
+    seconds,
     seconds_not_negative,
 )
 from serving.flag_rows import Flag
@@ -46,6 +47,21 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         ServerConfig.servable_versions_always_present,
         "an emptied base path leaves the versions of its model loaded; false: it unloads them",
         "",
+    ),
+    Flag(
+        "listen_before_ready",
+        boolean,
+        ServerConfig.listen_before_ready,
+        "open gRPC's port at the start; without it the port opens when each model has a version that "
+        "serves or has failed for good",
+        "",
+    ),
+    Flag(
+        "max_startup_wait_seconds",
+        seconds(WAIT_SECONDS_MAX),
+        ServerConfig.max_startup_wait_seconds,
+        "open gRPC's port after this time even if models are still being loaded; 0 or less: wait "
+        "without end",
     ),
     Flag(
         "load_jitter_seconds",

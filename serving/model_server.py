@@ -45,7 +45,8 @@ class ModelServer:
         **flags: object,
     ) -> None:
         """`flags` are flags of `millpond serve` by name; True and False become `true` and `false`,
-        and a list gives a flag that is repeatable several times.
+        and a list gives a flag that is repeatable several times. `listen_before_ready` is True unless
+        it is given: `start` then returns before the models are loaded.
 
         `log_path` is a temporary file where left out, which a `stop` without errors removes. `tls` is
         what `wait_until_available` needs beside `ssl_config_file`. Nothing is started yet.
@@ -238,7 +239,7 @@ def _arguments(
     model_name: str, base_path: str | os.PathLike[str] | None, flags: Mapping[str, object]
 ) -> list[str]:
     values: dict[str, object] = {"host": "127.0.0.1", "port": 0, "rest_api_port": "auto"}
-    values |= {"log_format": "json"}
+    values |= {"log_format": "json", "listen_before_ready": True}
     if base_path is not None:
         values |= {"model_name": model_name, "model_base_path": os.path.abspath(base_path)}
     values |= {"stop_at_stdin_eof": True, **flags}

@@ -62,6 +62,12 @@ class RequestCores:
         if self._is_small:
             self._add(1 if is_held else -1)
 
+    def pin_again(self) -> None:
+        """Pins threads that have started since the tasks that run now began."""
+        with self._changing:
+            if self._task_count > 0:
+                self._pin(True)
+
     def _add(self, count: int) -> None:
         with self._changing:
             before, self._task_count = self._task_count, self._task_count + count

@@ -21,11 +21,13 @@ from serving.config import ModelConfig, ServerConfig
 from serving.config_plan import plan_change
 from serving.config_reload import ConfigReloader
 from serving.data_plane import DataPlane, native_module
+from serving.errors import OperatorError
 from serving.health import HealthReporter, HealthView, why_unavailable
-from serving.http_health import health_routes
+from serving.http_health import health_routes, readiness
 from serving.http_server import RESPONSE_SECONDS, HttpServer
 from serving.kserve.inference_api import InferenceApi
 from serving.kserve.inference_service import InferenceService
+from serving.listen_addresses import listen_addresses
 from serving.loader import statuses_as_errors
 from serving.logs import dropped_line_count, flush_logs
 from serving.model_loaders import ModelLoaders
@@ -36,14 +38,16 @@ from serving.monitoring.page_routes import page_routes
 from serving.monitoring.request_statistics import RequestStatistics
 from serving.monitoring.server_sources import server_sources
 from serving.monitoring.swap_routes import swap_routes
+from serving.port_reservation import PortReservation
 from serving.rare_calls import Handler, RareCallThreads
 from serving.request_cores import pin_always
 from serving.rest.model_api import ModelApi, ModelQuestions
 from serving.rest.openapi import openapi_routes
 from serving.router import Router
-from serving.servable import AVAILABLE, END, Servable, ServableId, ServableStatus
+from serving.servable import Servable, ServableId, ServableStatus
 from serving.served_models import ServedModels
-from serving.state_monitor import StateMonitor, Statuses
+from serving.startup_wait import StartupWait, awaited_models
+from serving.state_monitor import StateMonitor
 from serving.stop_signals import StopSignals
 from serving.transport import Transport
 
@@ -70,9 +74,10 @@ _log = structlog.get_logger(__name__)
 class Server:
     """One model server. Started once and stopped once; `run` does both and minds the signals.
 
-    The port opens at once, before any model is there, so that probes and status find the server:
-    health says NOT_SERVING until every model has a version AVAILABLE. `on_listening` gets the port
-    when it is open, `on_ready` when every model has a version that is AVAILABLE or has failed.
+    HTTP answers from `start` on: health says NOT_SERVING until every model has a version AVAILABLE.
+    gRPC's port is reserved by then; `wait` opens it when every model has a version that is AVAILABLE
+    or has failed for good, or `start` does with `listen_before_ready`. `on_listening` gets the port
+    when it is open, `on_ready` when it is open and no model is awaited.
     """
 
     def __init__(
@@ -81,16 +86,24 @@ class Server:
         *,
         native: DataPlane | None = None,
         clock: Clock | None = None,
+        reserved_port: PortReservation | None = None,
         on_listening: Callable[[int], None] = lambda port: None,
         on_ready: Callable[[int], None] = lambda port: None,
     ) -> None:
-        """Raises InvalidConfig. Nothing listens, polls or loads yet."""
+        """Raises InvalidConfig. Nothing listens, polls or loads yet.
+
+        `reserved_port` is gRPC's, and closed by the server; None: `start` reserves it.
+        """
         self._plane = native or native_module()
         self._clock = clock or SystemClock()
         self._config = config
         self._on_listening, self._on_ready = on_listening, on_ready
-        self._is_ready = False
+        self._reserved_port = reserved_port
+        self._is_listening = self._is_ready = False
         self._readiness = threading.Lock()
+        self._startup_wait = StartupWait(
+            self._awaited_models, max_seconds=config.max_startup_wait_seconds, clock=self._clock
+        )
         self._stop_requests: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._first_plan = plan_change((), config.models)
         parts.check_platforms(config)
@@ -286,7 +299,13 @@ class Server:
         """
         with StopSignals(self.request_stop) as signals:
             self.start()
-            _log.info("stopping", reason=self.wait())
+            try:
+                reason = self.wait()
+            except OperatorError:
+                # The port was lost to another process while the models were loaded.
+                self._stop_guarded()
+                raise
+            _log.info("stopping", reason=reason)
             if not self._stop_guarded():
                 # What still runs is in the data plane, whose libraries are about to be unloaded.
                 flush_logs()
@@ -301,21 +320,28 @@ class Server:
             return False
 
     def start(self) -> None:
-        """Opens the ports, then begins to look for versions. Unavailable where one cannot be bound."""
+        """Reserves gRPC's port, serves HTTP, then begins to look for versions.
+
+        Raises Unavailable or InvalidConfig if a port cannot be had.
+        """
         self._health.update()
-        self._start_http()
+        reserved = self._reserved_port
+        self._reserved_port = reserved or PortReservation.take(listen_addresses(self._config))
         try:
-            with parts.reasons_of_grpc(self._config, self._plane):
-                self._grpc.start()
+            self._start_http()
+            if self._config.listen_before_ready:
+                self._listen()
         except BaseException:
+            self._reserved_port.close()
             self._http.stop()
             self._http.join()
             self._rest_workers.shutdown(0)
             raise
-        _log.info("listening", host=self._config.host, port=self.port, http_port=self._http.port)
-        self._on_listening(self.port)
-        if self._config.pin_request_threads == "always":
-            pin_always(self._grpc.pin_request_threads)
+        if not self._is_listening:
+            _log.info("http_listening", host=self._config.host, http_port=self._http.port)
+        self._start_threads()
+
+    def _start_threads(self) -> None:
         # Before the rare calls, of which one may ask for another configuration.
         self._models.apply(self._first_plan)
         self._rare_calls.start()
@@ -331,6 +357,21 @@ class Server:
             self._watcher.start()
         self._transport.start()
 
+    def _listen(self) -> None:
+        """Opens gRPC's port. Raises Unavailable or InvalidConfig."""
+        assert self._reserved_port is not None
+        self._reserved_port.let_go()
+        with parts.reasons_of_grpc(self._config, self._plane):
+            self._grpc.start()
+        self._reserved_port.close()
+        _log.info("listening", host=self._config.host, port=self.port, http_port=self._http.port)
+        self._on_listening(self.port)
+        if self._config.pin_request_threads == "always":
+            pin_always(self._grpc.pin_request_threads)
+        elif self._cores is not None:
+            self._cores.pin_again()
+        self._is_listening = True
+
     def _start_http(self) -> None:
         with statuses_as_errors(self._plane.StatusError):
             self._rest_workers.start()
@@ -344,10 +385,24 @@ class Server:
     def request_stop(self, reason: str) -> None:
         """Lets `wait` return. Any thread."""
         self._stop_requests.put(reason)
+        self._startup_wait.cancel()
 
     def wait(self) -> str:
-        """Waits until somebody requests a stop, and returns the reason."""
+        """Opens gRPC's port once no model is awaited, waits for a stop and returns its reason.
+
+        Raises Unavailable or InvalidConfig if the port cannot be opened.
+        """
+        if not self._is_listening and self._startup_wait.wait():
+            self._listen()
+            self._report_readiness()
         return self._stop_requests.get()
+
+    def _awaited_models(self) -> dict[str, str]:
+        """The models that keep gRPC's port closed, with the reason of each."""
+        names, statuses = self._models.names, self._monitor.statuses()
+        awaited = awaited_models(names, statuses, self._models.unloaded)
+        reasons = readiness(self._health.view(), self._models.notes).reason_by_model
+        return {name: reasons.get(name) or "no version is available" for name in awaited}
 
     def stop(self) -> bool:
         """Lets the running requests finish, unloads everything, ends all threads.
@@ -363,7 +418,10 @@ class Server:
         self._reloader.stop()
         self._models.stop()
         self._monitor.end_waits()
+        self._startup_wait.cancel()
         self._drain()
+        if self._reserved_port is not None:
+            self._reserved_port.close()
         is_over = [self._rare_calls.stop(), self._manager.stop(UNLOAD_TIMEOUT_SECONDS)]
         is_over.append(self._models.join(SOURCE_TIMEOUT_SECONDS))
         is_over.append(self._bar_keeper.stop(BARS_TIMEOUT_SECONDS))
@@ -428,7 +486,7 @@ class Server:
 
     def _on_names_changed(self, names: Sequence[str]) -> None:
         self._health.set_models(names)
-        self._tell_readiness()
+        self._report_readiness()
 
     @contextmanager
     def _around_background(self) -> Iterator[None]:
@@ -442,13 +500,15 @@ class Server:
     def _on_state_change(self, status: ServableStatus) -> None:
         del status  # Both look at all models.
         self._health.update()
-        self._tell_readiness()
+        self._report_readiness()
 
-    def _tell_readiness(self) -> None:
-        """Once, where it is so."""
+    def _report_readiness(self) -> None:
+        """Logs once that the port is open and no model is awaited. Any thread."""
+        self._startup_wait.changed()
         with self._readiness:
             names, statuses = self._models.names, self._monitor.statuses()
-            if self._is_ready or not is_ready(names, statuses):
+            is_awaiting = awaited_models(names, statuses, self._models.unloaded)
+            if self._is_ready or not self._is_listening or is_awaiting:
                 return
             self._is_ready = True
         unavailable = [name for name in names if why_unavailable(statuses.get(name, ()))]
@@ -456,11 +516,3 @@ class Server:
         report = _log.warning if unavailable else _log.info
         report("ready", port=self.port, models=list(names), unavailable=unavailable)
         self._on_ready(self.port)
-
-
-def is_ready(models: Sequence[str], statuses: Statuses) -> bool:
-    """Whether every model has a version that is AVAILABLE, or that was tried and has failed. Pure."""
-    return all(
-        any(status.state in (AVAILABLE, END) for status in statuses.get(name, ()))
-        for name in models
-    )

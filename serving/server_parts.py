@@ -38,7 +38,7 @@ from serving.kserve.openapi import SCHEMAS as INFERENCE_SCHEMAS
 from serving.kserve.openapi import inference_paths
 from serving.kserve.questions import InferenceQuestions
 from serving.kserve.repository import Repository
-from serving.listen_addresses import ListenAddresses, reason_for_not_listening
+from serving.listen_addresses import listen_addresses, reason_for_not_listening
 from serving.load_patience import LoadPatience
 from serving.loader import LoadSettings, MakeLoader, statuses_as_errors
 from serving.manager import AspiredVersionsManager
@@ -540,15 +540,11 @@ def make_http_server(
     )
 
 
-def _listen_addresses(config: ServerConfig) -> ListenAddresses:
-    return ListenAddresses(host=config.host, port=config.port, socket_path=config.grpc_socket_path)
-
-
 @contextmanager
 def reasons_of_grpc(config: ServerConfig, plane: DataPlane) -> Iterator[None]:
     """Around the start of the gRPC server: what it raises says what to change."""
     with (
-        reason_for_not_listening(_listen_addresses(config)),
+        reason_for_not_listening(listen_addresses(config)),
         statuses_as_errors(plane.StatusError),
     ):
         yield
@@ -567,7 +563,7 @@ def make_grpc_server(
     with statuses_as_errors(plane.StatusError):
         return plane.GrpcServer(
             serving_map,
-            addresses=_listen_addresses(config).of_grpc,
+            addresses=listen_addresses(config).of_grpc,
             completion_queue_count=config.completion_queue_count,
             max_message_bytes=config.max_message_bytes,
             channel_arguments=config.grpc_channel_arguments,

@@ -172,6 +172,8 @@ struct Server::State {
   std::unique_ptr<grpc::Server> server;
   std::vector<int> ports;
   std::unique_ptr<PollerPool> pollers;
+  // Set when `pollers` run: a load that began before the server listens may want them pinned.
+  std::atomic<bool> has_started{false};
 };
 
 void Server::State::AddMethods() {
@@ -309,6 +311,7 @@ base::Status Server::Start() {
   state_->pollers = std::make_unique<PollerPool>(state_->queues, MaxThreadCount(state_->options));
   state_->WaitForCalls();
   state_->pollers->Start();
+  state_->has_started = true;
   return {};
 }
 
@@ -330,7 +333,7 @@ void Server::SetHealth(const std::string& service, bool is_serving) {
 void Server::RemoveHealth(const std::string& service) { state_->health.Remove(service); }
 
 bool Server::PinRequestThreads(bool is_pinned) {
-  return state_->pollers != nullptr && state_->pollers->PinToCores(is_pinned);
+  return state_->has_started && state_->pollers->PinToCores(is_pinned);
 }
 
 bool Server::Shutdown(int64_t drain_ns) {

@@ -8,6 +8,9 @@ from importlib.metadata import PackageNotFoundError, version
 from serving import launcher
 from serving.config import server_config
 from serving.flags import help_text, parse_flags
+from serving.http_listeners import check_port
+from serving.listen_addresses import listen_addresses
+from serving.port_reservation import PortReservation
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -27,13 +30,15 @@ def run(arguments: Sequence[str]) -> int:
     launcher.raise_descriptor_limit()
     # What gRPC writes of a port that is taken, we say in one line.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    # Only now: this is the process that stays.
+    # Only now: this is the process that stays. Before TensorFlow is loaded, which takes seconds.
+    check_port(config.host, config.rest_api_port)
+    reserved_port = PortReservation.take(listen_addresses(config))
     from serving.logs import flush_logs, start_logs
     from serving.server import Server
 
     start_logs(flags["log_format"])
     try:
-        return Server(config).run()
+        return Server(config, reserved_port=reserved_port).run()
     finally:
         flush_logs()
 

@@ -22,7 +22,8 @@ from structlog.testing import capture_logs
 from serving.config import HttpPort
 from serving.errors import InvalidConfig, Unavailable
 from serving.http_app import HttpAppSettings, closes_within, make_http_app
-from serving.http_server import HttpServer, StructlogHandler, bind
+from serving.http_listeners import bind
+from serving.http_server import HttpServer, StructlogHandler
 
 FREE = HttpPort(0)
 

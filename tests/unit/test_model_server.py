@@ -154,6 +154,7 @@ def test_model_server_passes_flags_as_text(command: list[str], tmp_path: Path):
         "--port=9",
         "--rest_api_port=auto",
         "--log_format=json",
+        "--listen_before_ready=true",
         "--model_name=m",
         f"--model_base_path={tmp_path}",
         "--stop_at_stdin_eof=true",

@@ -23,8 +23,8 @@ from serving.errors import FailedPrecondition, InvalidConfig, StatusCode, Unavai
 from serving.model_service import GET_MODEL_STATUS
 from serving.model_settings import ModelSettings
 from serving.protos import get_model_status_pb2, model_management_pb2
-from serving.servable import AVAILABLE, END, ServableId, ServableState, ServableStatus
-from serving.server import Server, is_ready
+from serving.servable import AVAILABLE, END, ServableId, ServableState
+from serving.server import Server
 from serving.state_monitor import Statuses
 from serving.stop_signals import ECHO_SECONDS, StopSignals
 from tests.unit.fakes import (
@@ -65,7 +65,7 @@ RARE_METHODS = [
 def config_for(*base_paths: Path, **settings: object) -> ServerConfig:
     models = tuple(ModelConfig(name=path.name, base_path=str(path)) for path in base_paths)
     # A port of the machine is taken only by the tests that are of it.
-    settings = {"rest_api_port": HttpPort(None), **settings}
+    settings = {"rest_api_port": HttpPort(None), "port": 0, "listen_before_ready": True, **settings}
     return ServerConfig(models=models, **settings)  # type: ignore[arg-type]
 
 
@@ -425,26 +425,6 @@ def test_server_zero_load_threads_means_one(tmp_path: Path, plane: FakePlane) ->
     server.stop()
 
 
-@pytest.mark.parametrize(
-    ("statuses", "expected"),
-    [
-        ({}, False),
-        ({"a": AVAILABLE}, False),
-        ({"a": AVAILABLE, "b": ServableState.LOADING}, False),
-        ({"a": AVAILABLE, "b": END}, True),
-        ({"a": AVAILABLE, "b": AVAILABLE}, True),
-    ],
-)
-def test_is_ready_when_every_model_was_tried(
-    statuses: dict[str, ServableState], expected: bool
-) -> None:
-    values = {
-        name: (ServableStatus(id=ServableId(name, 1), state=state),)
-        for name, state in statuses.items()
-    }
-    assert is_ready(["a", "b"], values) is expected
-
-
 def test_server_without_jemalloc_is_refused_with_the_remedy(
     tmp_path: Path, plane: FakePlane
 ) -> None:
@@ -530,6 +510,75 @@ def test_server_pins_its_request_threads_from_the_start_where_it_is_told_to(
     server.start()
     server.stop()
     assert plane.grpc.pins == [True]
+
+
+# --- Opening gRPC's port --------------------------------------------------------------------------
+
+
+def run_until_ready(server: Server, *, before_ready: Callable[[], None]) -> threading.Thread:
+    running = threading.Thread(target=server.wait)
+    server.start()
+    before_ready()
+    running.start()
+    return running
+
+
+def test_server_opens_grpc_when_its_model_is_available(tmp_path: Path, plane: FakePlane) -> None:
+    listening, ready = threading.Event(), threading.Event()
+    server = Server(
+        config_for(tmp_path / "m", listen_before_ready=False, file_system_poll_wait_seconds=0.01),
+        native=plane,
+        on_listening=lambda port: listening.set(),
+        on_ready=lambda port: ready.set(),
+    )
+    running = run_until_ready(server, before_ready=lambda: drop(tmp_path / "m", 7))
+    assert ready.wait(30)
+    assert listening.is_set()
+    assert plane.serving_map.versions("m") == [7]
+    server.request_stop("test")
+    running.join(30)
+    assert server.stop()
+    assert plane.grpc.log[0] == "start"
+
+
+def test_server_stopped_while_it_awaits_models_never_opens_grpc(
+    tmp_path: Path, plane: FakePlane
+) -> None:
+    before = set(threading.enumerate())
+    server = Server(config_for(tmp_path / "m", listen_before_ready=False), native=plane)
+    running = run_until_ready(server, before_ready=lambda: None)
+    server.request_stop("test")
+    running.join(30)
+    assert not running.is_alive()
+    assert server.stop()
+    assert "start" not in plane.grpc.log
+    assert set(threading.enumerate()) <= before
+
+
+def test_server_that_loses_its_port_while_it_loads_stops_and_raises(
+    tmp_path: Path, plane: FakePlane
+) -> None:
+    plane.grpc = FakeGrpcServer(start_error=StatusError(14, "cannot listen"))
+    before = set(threading.enumerate())
+    drop(tmp_path / "m", 7)
+    server = Server(config_for(tmp_path / "m", listen_before_ready=False), native=plane)
+    with pytest.raises(Unavailable, match="cannot listen"):
+        server.run()
+    assert set(threading.enumerate()) <= before
+
+
+def test_server_without_models_opens_grpc_at_once(plane: FakePlane) -> None:
+    listening = threading.Event()
+    server = Server(
+        config_for(listen_before_ready=False),
+        native=plane,
+        on_listening=lambda port: listening.set(),
+    )
+    running = run_until_ready(server, before_ready=lambda: None)
+    assert listening.wait(30)
+    server.request_stop("test")
+    running.join(30)
+    assert server.stop()
 
 
 # --- Signals --------------------------------------------------------------------------------------

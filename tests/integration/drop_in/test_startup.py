@@ -1,0 +1,180 @@
+"""When ports open: a client that waits for gRPC's port finds a server that answers."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from serving.clock import SystemClock
+from serving.server_log import LogReader
+from tests.integration.clients import caller_to
+from tests.integration.exports import ScaleModel
+
+TIMEOUT_SECONDS = 120.0
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+def is_open(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+class Process:
+    """`millpond serve` from its first moment on, which ModelServer shows only when it listens."""
+
+    def __init__(self, log_path: Path, base_path: Path, *flags: str) -> None:
+        self.port, self.http_port = free_port(), free_port()
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "serving", "serve", "--model_name=scale"),
+                *(f"--model_base_path={base_path}", f"--port={self.port}", "--host=127.0.0.1"),
+                *(f"--rest_api_port={self.http_port}", "--log_format=json"),
+                *("--file_system_poll_wait_seconds=0.05", *flags),
+            ],
+            stderr=subprocess.PIPE,
+        )
+        assert self.process.stderr is not None
+        self.log = LogReader(self.process.stderr, log_path.open("wb"))
+
+    def wait_for(self, event: str) -> Any:
+        found = self.log.wait_for(
+            lambda line: line["event"] == event, TIMEOUT_SECONDS, SystemClock()
+        )
+        assert found is not None, (event, self.log.tail())
+        return found
+
+    def get(self, path: str) -> tuple[int, str]:
+        url = f"http://127.0.0.1:{self.http_port}{path}"
+        try:
+            with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as reply:
+                return reply.status, reply.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(TIMEOUT_SECONDS)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self.log.join()
+
+
+StartProcess = Callable[..., Process]
+
+
+@contextmanager
+def stopped_at_the_end(process: Process) -> Iterator[Process]:
+    try:
+        yield process
+    finally:
+        if process.process.poll() is None:
+            process.stop()
+        process.log.join()
+
+
+@pytest.fixture
+def start_process(tmp_path: Path, base_path: Path) -> Iterator[StartProcess]:
+    with ExitStack() as stack:
+
+        def start(*flags: str) -> Process:
+            process = Process(tmp_path / "server.log", base_path, *flags)
+            return stack.enter_context(stopped_at_the_end(process))
+
+        yield start
+
+
+def test_grpc_port_opens_when_the_model_is_available(
+    start_process: StartProcess, scale_model: ScaleModel, base_path: Path
+) -> None:
+    process = start_process()
+    process.wait_for("http_listening")
+    assert process.get("/healthz")[0] == 200
+    assert process.get("/readyz")[0] == 503
+    assert process.get("/metrics")[0] == 200
+    process.wait_for("no_version_in_base_path")
+    assert not is_open(process.port)
+    scale_model.write(base_path, 1)
+    # As a client does that waits for the port.
+    with grpc.insecure_channel(f"127.0.0.1:{process.port}") as channel:
+        grpc.channel_ready_future(channel).result(TIMEOUT_SECONDS)
+    with caller_to(f"127.0.0.1:{process.port}") as caller:
+        assert caller.outputs("scale", {"x": np.ones(1, np.float32)})["y"].tolist() == [2.0]
+    events = [event["event"] for event in process.log.events()]
+    assert events.index("version_available") < events.index("listening")
+    process.wait_for("ready")
+
+
+def test_grpc_port_opens_when_the_model_has_failed(
+    start_process: StartProcess, scale_model: ScaleModel, base_path: Path
+) -> None:
+    directory = scale_model.write(base_path, 1)
+    for data in (directory / "variables").glob("variables.data-*"):
+        data.write_bytes(b"\x00" * data.stat().st_size)
+    process = start_process()
+    assert process.wait_for("ready")["unavailable"] == ["scale"]
+    assert is_open(process.port)
+
+
+def test_startup_log_names_the_model_and_the_reason(start_process: StartProcess) -> None:
+    process = start_process()
+    line = process.wait_for("waiting_for_models")
+    assert line["models"] == {"scale": "no version has been found in its base path"}
+    assert not is_open(process.port)
+
+
+def test_startup_wait_ends_at_its_limit(start_process: StartProcess) -> None:
+    process = start_process("--max_startup_wait_seconds=0.5")
+    assert list(process.wait_for("startup_wait_over")["models"]) == ["scale"]
+    process.wait_for("listening")
+    assert is_open(process.port)
+
+
+def test_listen_before_ready_opens_the_port_at_once(start_process: StartProcess) -> None:
+    process = start_process("--listen_before_ready=true")
+    process.wait_for("listening")
+    assert is_open(process.port)
+
+
+def test_sigterm_while_models_are_awaited_ends_cleanly(start_process: StartProcess) -> None:
+    process = start_process()
+    process.wait_for("no_version_in_base_path")
+    assert process.stop() == 0
+    assert process.wait_for("stopped")["is_complete"]
+    assert not is_open(process.port)
+
+
+def test_port_of_a_server_that_awaits_models_is_taken(start_process: StartProcess) -> None:
+    process = start_process()
+    process.wait_for("no_version_in_base_path")
+    second = subprocess.run(
+        [
+            *(sys.executable, "-m", "serving", "serve", "--model_base_path=/nowhere"),
+            *("--host=127.0.0.1", f"--port={process.port}", "--rest_api_port=0"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_SECONDS,
+    )
+    assert second.returncode == 1
+    assert re.search(f"port {process.port} is taken by another process", second.stderr)

@@ -1,0 +1,84 @@
+import threading
+
+import pytest
+from structlog.testing import capture_logs
+
+from serving.clock import SystemClock
+from serving.servable import (
+    AVAILABLE,
+    END,
+    LOADING,
+    START,
+    ServableId,
+    ServableState,
+    ServableStatus,
+)
+from serving.startup_wait import LOG_SECONDS, StartupWait, awaited_models
+from serving.state_monitor import Statuses
+from tests.unit.fakes import FakeClock
+
+
+def statuses(**states: ServableState) -> Statuses:
+    return {
+        name: (ServableStatus(id=ServableId(name, 1), state=state),)
+        for name, state in states.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("state", "is_awaited"), [(START, True), (LOADING, True), (AVAILABLE, False), (END, False)]
+)
+def test_awaited_models_by_the_state_of_their_version(
+    state: ServableState, is_awaited: bool
+) -> None:
+    assert (awaited_models(["m"], statuses(m=state)) == ("m",)) is is_awaited
+
+
+def test_awaited_models_have_those_without_versions() -> None:
+    assert awaited_models(["a", "b"], statuses(a=AVAILABLE)) == ("b",)
+
+
+def test_awaited_models_leave_out_the_unloaded() -> None:
+    assert awaited_models(["a"], {}, unloaded={"a"}) == ()
+
+
+def test_startup_wait_without_models_is_over_at_once() -> None:
+    assert StartupWait(dict, max_seconds=0, clock=FakeClock()).wait()
+
+
+def test_startup_wait_ends_when_the_last_model_came() -> None:
+    awaited = {"m": "version 1 is LOADING"}
+    wait = StartupWait(lambda: dict(awaited), max_seconds=0, clock=SystemClock())
+    results: list[bool] = []
+    thread = threading.Thread(target=lambda: results.append(wait.wait()))
+    thread.start()
+    wait.changed()
+    assert not results
+    awaited.clear()
+    wait.changed()
+    thread.join(30)
+    assert results == [True]
+
+
+def test_startup_wait_that_is_cancelled_opens_nothing() -> None:
+    wait = StartupWait(lambda: {"m": "no version"}, max_seconds=0, clock=SystemClock())
+    wait.cancel()
+    assert not wait.wait()
+
+
+def test_startup_wait_ends_at_its_limit_with_a_warning() -> None:
+    clock = FakeClock()
+    with capture_logs() as logs:
+        assert StartupWait(lambda: {"m": "no version"}, max_seconds=3, clock=clock).wait()
+    (line,) = logs
+    assert (line["event"], line["log_level"]) == ("startup_wait_over", "warning")
+    assert line["models"] == {"m": "no version"}
+    assert clock.waits == [3]
+
+
+def test_startup_wait_logs_the_models_again_and_again() -> None:
+    with capture_logs() as logs:
+        wait = StartupWait(lambda: {"m": "why"}, max_seconds=3.5 * LOG_SECONDS, clock=FakeClock())
+        wait.wait()
+    lines = [log for log in logs if log["event"] == "waiting_for_models"]
+    assert [log["models"] for log in lines] == [{"m": "why"}] * 3
