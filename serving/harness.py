@@ -164,7 +164,16 @@ class LoaderHarness:
         old = self._status
         stage_seconds = {**old.stage_seconds, stage: seconds}
         ended = {**old.stage_ended_at_ns, stage: ended_at_ns}
-        self._change(replace(old, stage=None, stage_seconds=stage_seconds, stage_ended_at_ns=ended))
+        began_at_ns = ended_at_ns - round(seconds * NS_PER_SECOND)
+        self._change(
+            replace(
+                old,
+                stage=None,
+                stage_seconds=stage_seconds,
+                stage_ended_at_ns=ended,
+                work_began_at_ns=old.work_began_at_ns or began_at_ns,
+            )
+        )
 
     def measured(self, figures: Mapping[str, float]) -> None:
         """What a load or unload measured of itself, by name with unit; a retry's replace earlier ones."""

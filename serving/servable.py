@@ -160,6 +160,8 @@ class ServableStatus:
     stage_ended_at_ns: Mapping[Stage, int] = field(default_factory=dict)
     detected_at_ns: int = 0
     found_at_ns: int = 0
+    # Monotonic: when a loader thread began its first stage; 0 before.
+    work_began_at_ns: int = 0
     # What load and unload measured of themselves, by name with unit (`serving/task_figures.py`).
     figures: Mapping[str, float] = field(default_factory=dict)
 

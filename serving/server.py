@@ -6,7 +6,7 @@ of the flags is in `server_parts.py`.
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
@@ -269,8 +269,13 @@ class Server:
             *health_routes(self._health.view, self._models.notes),
             *metrics_routes(MetricsExposition(metrics), self._config.metrics_path),
             *swap_routes(self._swaps),
-            *page_routes(parts.make_page_data(metrics, self._swaps, self._clock)),
+            *page_routes(
+                parts.make_page_data(metrics, self._swaps, self._unavailable_reasons, self._clock)
+            ),
         ]
+
+    def _unavailable_reasons(self) -> Mapping[str, str | None]:
+        return readiness(self._health.view(), self._models.notes).reason_by_model
 
     @property
     def port(self) -> int:

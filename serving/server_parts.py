@@ -460,8 +460,14 @@ def make_tracing(config: ServerConfig, plane: DataPlane, clock: Clock) -> Tracin
     )
 
 
-def make_page_data(metrics: MetricSources, swaps: SwapTimeline, clock: Clock) -> PageData:
-    return PageData(page_sources(metrics, swaps.records), clock, metrics.build_info["millpond"])
+def make_page_data(
+    metrics: MetricSources,
+    swaps: SwapTimeline,
+    reasons: Callable[[], Mapping[str, str | None]],
+    clock: Clock,
+) -> PageData:
+    sources = page_sources(metrics, swaps.records, reasons)
+    return PageData(sources, clock, metrics.build_info["millpond"])
 
 
 def make_rest_workers(

@@ -35,13 +35,19 @@ VERSION_METHODS = frozenset(
 )
 """Whatever else is asked for without a model (states, reloads) is of the server, and no model's request."""
 
+WAITING_MODEL_COUNT_MAX = 100
+"""A server of thousands of wrong base paths does not send thousands of reasons at each poll."""
+
+Reasons = Mapping[str, str | None]
+
 
 @dataclass(frozen=True, kw_only=True)
 class PageSources:
     """Where the page's facts come from. Each is asked at each poll, and must answer at once.
 
     `arena` as in MetricSources. `default_version`: who answers a request that names none, a canary
-    aside. `swaps`: newest first.
+    aside. `swaps`: newest first. `reasons`: for each configured model why it has no version that is
+    AVAILABLE, None if it has one. `base_path`: None for a model that is not configured.
     """
 
     requests: RequestStatistics
@@ -50,10 +56,16 @@ class PageSources:
     routing: Callable[[str], Routing]
     default_version: Callable[[str], int | None]
     swaps: Callable[[], Sequence[SwapRecord]]
+    reasons: Callable[[], Reasons] = dict
+    base_path: Callable[[str], str | None] = lambda name: None
 
 
-def page_sources(metrics: MetricSources, swaps: Callable[[], Sequence[SwapRecord]]) -> PageSources:
-    """The page shows what the metrics are made of, and the swaps (`SwapTimeline.records`)."""
+def page_sources(
+    metrics: MetricSources,
+    swaps: Callable[[], Sequence[SwapRecord]],
+    reasons: Callable[[], Reasons],
+) -> PageSources:
+    """Takes the facts of the page from the metrics' sources, `SwapTimeline.records` and `reasons`."""
     return PageSources(
         requests=metrics.requests,
         statuses=metrics.statuses,
@@ -61,6 +73,8 @@ def page_sources(metrics: MetricSources, swaps: Callable[[], Sequence[SwapRecord
         routing=metrics.routing,
         default_version=metrics.default_version,
         swaps=swaps,
+        reasons=reasons,
+        base_path=metrics.base_path,
     )
 
 
@@ -79,11 +93,19 @@ class PageQuestion:
 class PageData:
     """Answers the page's polls. Any thread; one poll costs half a millisecond, a page's first one five."""
 
-    def __init__(self, sources: PageSources, clock: Clock, server_version: str) -> None:
+    def __init__(
+        self,
+        sources: PageSources,
+        clock: Clock,
+        server_version: str,
+        *,
+        started_wall_ns: int | None = None,
+    ) -> None:
+        """`started_wall_ns` None: the server starts now."""
         self._sources = sources
         self._clock = clock
         self._server_version = server_version
-        self._started_wall_ns = clock.wall_ns()
+        self._started_wall_ns = clock.wall_ns() if started_wall_ns is None else started_wall_ns
 
     def answer(self, question: PageQuestion) -> dict[str, Any]:
         """JSON-ready. Times are Unix seconds by the server's clock.
@@ -95,19 +117,20 @@ class PageData:
         since_ns = self._since_ns(question.cursor, now_ns)
         history = self._sources.requests.history(question.model, since_ns)
         points, cursor_ns = points_json(history, since_ns, wall_ns - now_ns)
-        statuses = self._sources.statuses()
+        statuses, reasons = self._sources.statuses(), self._sources.reasons()
         answer = {
             "server": {
                 "version": self._server_version,
                 "started_at": _unix_seconds(self._started_wall_ns),
             },
             "now": _unix_seconds(wall_ns),
-            "models": sorted(statuses),
+            "models": sorted({*statuses, *reasons}),
             "cursor": f"{self._started_wall_ns:x}.{cursor_ns}",
             "is_continued": since_ns > 0,
             "points": points,
             "codes": codes_json(self._sources.requests.model_methods(), question.model),
             "versions": self._versions(statuses, question.model),
+            **waiting_json(reasons, self._sources.base_path, question.model),
         }
         return answer | self._swaps(question, now_ns)
 
@@ -152,6 +175,24 @@ class PageData:
             "swaps": [record_document(swap) for swap in swaps[:LISTED_SWAP_COUNT_MAX]],
             "marks": marks_json(swaps, now_ns - MARKED_NS),
         }
+
+
+def waiting_json(
+    reasons: Reasons, base_path: Callable[[str], str | None], model: str | None
+) -> dict[str, Any]:
+    """Returns the configured models without an AVAILABLE version, with the reason, and their count."""
+    waiting = [
+        (name, reason)
+        for name, reason in sorted(reasons.items())
+        if reason is not None and model in (None, name)
+    ]
+    return {
+        "waiting_count": len(waiting),
+        "waiting": [
+            {"model": name, "reason": reason, "base_path": base_path(name)}
+            for name, reason in waiting[:WAITING_MODEL_COUNT_MAX]
+        ],
+    }
 
 
 def codes_json(methods: Sequence[MethodStatistics], model: str | None) -> dict[str, int]:

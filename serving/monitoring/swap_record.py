@@ -120,13 +120,17 @@ class SwapRecord:
 
 
 def load_stages(status: ServableStatus, load_began_at_ns: int | None) -> tuple[StageSpan, ...]:
-    """The stages from the first sight of a version's files to its publish, as far as it has come."""
+    """The stages from the first sight of a version's files to its publish, as far as it has come.
+
+    `wait` ends when a loader thread begins: the load itself begins as it is given to the threads.
+    """
     version = status.id.version
     stages = []
     if status.found_at_ns > status.detected_at_ns > 0:
         stages.append(_source_span("settle", version, status.detected_at_ns, status.found_at_ns))
-    if load_began_at_ns is not None and load_began_at_ns > status.found_at_ns > 0:
-        stages.append(_source_span("wait", version, status.found_at_ns, load_began_at_ns))
+    waited_until_ns = status.work_began_at_ns or load_began_at_ns
+    if waited_until_ns is not None and waited_until_ns > status.found_at_ns > 0:
+        stages.append(_source_span("wait", version, status.found_at_ns, waited_until_ns))
     return (*stages, *_spans_of(status, LoadStage, "load"))
 
 
@@ -171,6 +175,21 @@ def failure_of(status: ServableStatus) -> SwapResult:
     return SwapResult.REFUSED if is_refused else SwapResult.LOAD_FAILED
 
 
+def problem_of(record: SwapRecord) -> str:
+    """Returns the problem with which a version was published; "" if there was none."""
+    if record.result not in (SwapResult.PUBLISHED, SwapResult.PROMOTED):
+        return ""
+    failed_count = round(record.figures.get("self_warm_up_failed_count", 0))
+    request_count = round(record.figures.get("self_warm_up_request_count", 0))
+    replay = f"{failed_count} of {request_count} replayed live requests failed"
+    gates = [
+        f"gate {verdict.gate!r} ({verdict.mode}): {verdict.reason}"
+        for verdict in record.verdicts
+        if not verdict.is_passed
+    ]
+    return "; ".join([*([replay] if failed_count else []), *gates])
+
+
 # --- As JSON ------------------------------------------------------------------------------------------
 
 
@@ -183,6 +202,7 @@ def record_document(record: SwapRecord) -> dict[str, Any]:
         "previous_version": record.previous_version,
         "result": record.result.value if record.result else None,
         "reason": record.reason,
+        "problem": problem_of(record),
         "began_at": record.wall_seconds(record.began_at_ns),
         "load_began_at": record.wall_seconds(record.load_began_at_ns),
         "published_at": record.wall_seconds(record.published_at_ns),
@@ -229,26 +249,26 @@ def _latency_document(latency: SpanLatency | None) -> dict[str, float] | None:
 
 
 def log_fields(record: SwapRecord) -> dict[str, object]:
-    """What the log says of a swap that is over, in one line."""
+    """Returns the fields of the log line of a swap that is over: ten with the log's own.
+
+    `GET /v1/swaps` has everything else by the id `swap`.
+    """
     fields: dict[str, object] = {
         "swap": record.id,
         "model": record.model,
         "version": record.version,
-        "previous_version": record.previous_version,
         "result": record.result.value if record.result else None,
     }
-    if record.reason:
-        fields["reason"] = record.reason
-    for stage in record.stages:
-        fields[f"{stage.name}_seconds"] = round(stage.seconds, 4)
-    fields.update({name: round(value, 6) for name, value in record.figures.items()})
-    for part in ("before", "during", "after"):
-        latency = getattr(record, part)
-        if latency is not None:
-            fields[f"request_count_{part}"] = latency.request_count
-            fields[f"failed_count_{part}"] = latency.failed_count + latency.unmatched_count
-            fields[f"latency_seconds_p99_{part}"] = round(latency.p99_seconds, 6)
-            fields[f"latency_seconds_p999_{part}"] = round(latency.p999_seconds, 6)
+    end_ns = record.published_at_ns or record.ended_at_ns
+    if end_ns is not None:
+        fields["seconds"] = round((end_ns - record.began_at_ns) / NS_PER_SECOND, 3)
+    if record.during is not None:
+        fields["failed_count_during"] = record.during.failed_count
+    reason = "; ".join(filter(None, [record.reason, problem_of(record)]))
+    if reason:
+        fields["reason"] = reason
+    elif record.during is not None:
+        fields["latency_seconds_p999_during"] = round(record.during.p999_seconds, 6)
     return fields
 
 

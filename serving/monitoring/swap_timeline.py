@@ -19,6 +19,7 @@ from serving.monitoring.swap_record import (
     failure_of,
     load_stages,
     log_fields,
+    problem_of,
     unload_stages,
 )
 from serving.servable import (
@@ -276,7 +277,8 @@ class SwapTimeline:
         with self._lock:
             untold, self._untold = self._untold, []
         for record in untold:
-            _log.info("swap", **log_fields(record))
+            log = _log.warning if problem_of(record) else _log.info
+            log("swap", **log_fields(record))
             for listener in self._listeners:
                 listener(record)
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.applications import Starlette
 
-from serving.clock import Clock
+from serving.clock import NS_PER_SECOND, Clock
 from serving.monitoring.page_data import PageData
 from serving.monitoring.page_routes import page_routes
 from tests.unit.page_fakes import FakePageSources
@@ -17,14 +17,18 @@ STARTUP_SECONDS_MAX = 20.0
 
 
 @contextmanager
-def serve_page(scene: FakePageSources, clock: Clock, port: int = 0) -> Iterator[str]:
+def serve_page(
+    scene: FakePageSources, clock: Clock, port: int = 0, *, started_seconds_ago: float = 3_600
+) -> Iterator[str]:
     """Gives the page's address; inside the context it answers, and afterwards nothing listens there."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
     # Connections that come before the server is ready wait.
     listener.listen()
-    app = Starlette(routes=page_routes(PageData(scene.sources(), clock, "1.2.3")))
+    started_wall_ns = clock.wall_ns() - round(started_seconds_ago * NS_PER_SECOND)
+    data = PageData(scene.sources(), clock, "1.2.3", started_wall_ns=started_wall_ns)
+    app = Starlette(routes=page_routes(data))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, args=([listener],), name="page")
     thread.start()

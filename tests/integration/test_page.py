@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page, Response, expect, sync_playwright
 from serving.clock import NS_PER_SECOND, SystemClock
 from serving.errors import StatusCode
 from serving.monitoring.swap_record import SwapResult
-from serving.servable import END, Health, Routing
+from serving.servable import END, GateVerdict, Health, Routing
 from tests.integration.clients import caller_to, predict_request
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel, flip_a_byte
@@ -90,6 +90,56 @@ FIND_LOW_CONTRAST = """
 """
 
 
+# The share of a chart's width in which its p50 line is drawn.
+DRAWN_SHARE = """
+(selector) => {
+  const canvas = document.querySelector(`${selector} canvas`);
+  const probe = document.createElement("i");
+  probe.style.color = getComputedStyle(document.documentElement).getPropertyValue("--p50");
+  document.body.append(probe);
+  const wanted = getComputedStyle(probe).color.match(/\\d+/g).map(Number);
+  probe.remove();
+  const { data, width } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const columns = new Set();
+  for (let i = 0; i < data.length; i += 4) {
+    const isDrawn = data[i + 3] > 200 && [0, 1, 2].every((c) => Math.abs(data[i + c] - wanted[c]) < 24);
+    if (isDrawn) columns.add((i / 4) % width);
+  }
+  const axis = 78 * devicePixelRatio;
+  return (Math.max(...columns) - Math.min(...columns)) / (width - axis);
+}
+"""
+
+# Pieces of text of two cells, or tiles, that touch or overlap each other on one line.
+FIND_TOUCHING_TEXT = """
+() => {
+  const texts = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const element = walker.currentNode.parentElement;
+    const cell = element.closest("td, th, .tiles div");
+    if (!cell || !walker.currentNode.data.trim() || !element.checkVisibility()) continue;
+    const range = document.createRange();
+    range.selectNodeContents(walker.currentNode);
+    for (const box of range.getClientRects()) texts.push({ cell, element, box, text: walker.currentNode.data });
+  }
+  const found = [];
+  for (const one of texts) {
+    for (const other of texts) {
+      if (one === other || one.text === other.text && one.element === other.element) continue;
+      const isOnLine = Math.min(one.box.bottom, other.box.bottom) - Math.max(one.box.top, other.box.top) > 2;
+      if (!isOnLine || one.box.left > other.box.left) continue;
+      const gap = other.box.left - one.box.right;
+      const isOfOneCell = one.cell === other.cell;
+      const isGlued = gap < 2 && /[0-9]$/.test(one.text) && /^[0-9]/.test(other.text);
+      if (isOfOneCell ? isGlued : gap < 4) found.push(`${one.text} | ${other.text}: ${gap.toFixed(1)}`);
+    }
+  }
+  return found;
+}
+"""
+
+
 @dataclass
 class Visit:
     """A page that is open, and what the browser had to say meanwhile."""
@@ -107,7 +157,9 @@ class Visit:
         self.page.on("response", self._response)
 
     def _console(self, kind: str, text: str) -> None:
-        if kind in ("error", "warning"):
+        # The page polls until its test has stopped the server.
+        is_of_stopped_server = "ERR_CONNECTION_REFUSED" in text
+        if kind in ("error", "warning") and not is_of_stopped_server:
             self.complaints.append(text)
 
     def _response(self, response: Response) -> None:
@@ -256,11 +308,13 @@ def test_page_shows_no_bare_p999_of_few_requests(open_page: OpenPage) -> None:
     ]
     with serve_page(scene, clock) as address:
         visit = open_page(address)
-        expect(visit.page.locator("[data-tile=p999] dd")).to_have_text("3.00 ms of 999")
+        expect(visit.page.locator("[data-tile=p999] dd")).to_have_text(
+            "3.00 msof only 999 requests"
+        )
         version = visit.page.get_by_role("table", name="Versions").locator("tbody tr")
-        expect(version.locator("td.weak")).to_have_text("3.00 ms of 999")
+        expect(version.locator("td.weak")).to_have_text("3.00 msof only 999 requests")
         swaps = visit.page.get_by_role("table", name="Swaps").locator("td.weak")
-        expect(swaps).to_have_text(["6.10 ms of 999"] * 3)
+        expect(swaps).to_have_text(["6.10 msof only 999 requests"] * 3)
         assert visit.pixels("latency", "p999") == 0
 
 
@@ -292,14 +346,89 @@ def test_page_swap_leads_to_its_trace(open_page: OpenPage) -> None:
         expect(link).to_have_attribute("href", path)
 
 
-def test_page_swap_in_which_nobody_answered_tells_the_failures(open_page: OpenPage) -> None:
+def test_page_swap_shows_failures_of_its_own_model(open_page: OpenPage) -> None:
     clock, scene = SystemClock(), FakePageSources()
-    during = replace(span_latency(2_000, 0.004), failed_count=1, unmatched_count=38)
-    scene.swaps = [swap("ctr", 7, clock.now_ns(), during=during)]
+    during = replace(span_latency(2_000, 0.004), failed_count=39, unmatched_count=7)
+    other = replace(span_latency(2_000, 0.004), unmatched_count=7)
+    scene.swaps = [swap("ctr", 7, clock.now_ns(), during=during, after=other)]
     with serve_page(scene, clock) as address:
         row = open_page(address).page.get_by_role("table", name="Swaps").locator("tbody tr")
-        expect(row.locator(".during")).to_contain_text("39 failed")
+        expect(row.locator(".during .failures")).to_have_text("39 failed")
         expect(row.locator(".after")).not_to_contain_text("failed")
+
+
+def test_page_swap_with_failed_replays_is_not_green(open_page: OpenPage) -> None:
+    clock, scene = SystemClock(), FakePageSources()
+    figures = {"self_warm_up_request_count": 12, "self_warm_up_failed_count": 3}
+    verdict = GateVerdict(gate="drift", mode="warn", is_passed=False, reason="NaN")
+    scene.swaps = [swap("ctr", 7, clock.now_ns(), figures=figures, verdicts=(verdict,))]
+    with serve_page(scene, clock) as address:
+        row = open_page(address).page.get_by_role("table", name="Swaps").locator("tbody tr")
+        expect(row.locator(".badge.problem")).to_contain_text("published with a problem")
+        expect(row.locator(".reason")).to_have_text(
+            "3 of 12 replayed live requests failed; gate 'drift' (warn): NaN"
+        )
+        expect(row.locator(".badge.published")).to_have_count(0)
+
+
+def test_page_shows_models_without_a_version(open_page: OpenPage) -> None:
+    reason = "no version has been found in its base path"
+    scene = FakePageSources(
+        statuses=[
+            status("broken", 4, END, health=Health(StatusCode.DATA_LOSS, "a crc32c")),
+            status("ctr", 1),
+        ],
+        reasons={"broken": "version 4 failed", "ctr": None, "empty": reason},
+    )
+    with serve_page(scene, SystemClock()) as address:
+        page = open_page(address).page
+        rows = page.get_by_role("table", name="Versions").locator("tbody tr")
+        expect(rows).to_have_count(3)
+        expect(rows.nth(0)).to_contain_text("DATA_LOSS a crc32c")
+        expect(rows.nth(2)).to_contain_text("empty")
+        expect(rows.nth(2)).to_contain_text(f"no version{reason}base path /models/empty")
+        expect(page.locator("#versions-count")).to_have_text(
+            "1 available · 2 models without an available version"
+        )
+        scene.statuses.append(status("empty", 1))
+        scene.reasons["empty"] = None
+        expect(rows.nth(2)).to_contain_text("v1")
+
+
+@pytest.mark.parametrize("seconds", [3, 40])
+def test_page_chart_shows_the_time_the_server_has(open_page: OpenPage, seconds: int) -> None:
+    clock, scene = SystemClock(), FakePageSources()
+    latency = FakeLatency(5_000, 1_000_000, 2_000_000, 3_000_000)
+    now = clock.now_ns() // NS_PER_SECOND
+    scene.statistics.points[None] = [
+        FakePoint((now - i) * NS_PER_SECOND, 500, 0, latency) for i in range(seconds, -1, -1)
+    ]
+    with serve_page(scene, clock, started_seconds_ago=seconds) as address:
+        page = open_page(address).page
+        drawn = page.evaluate(DRAWN_SHARE, "#latency")
+        assert drawn > 0.8 * min(1, seconds / 10), "the line takes the chart's width"
+
+
+def test_page_view_is_in_its_url(open_page: OpenPage, busy_address: str) -> None:
+    page = open_page(busy_address).page
+    models = page.get_by_role("combobox", name="Model")
+    minute, quarter = (page.get_by_role("radio", name=name) for name in ("1 min", "15 min"))
+    rows = page.get_by_role("table", name="Versions").locator("tbody tr")
+    models.select_option("ranker")
+    page.locator("#range span").first.click()
+    assert page.url.endswith("#model=ranker&range=60")
+    page.reload()
+    expect(minute).to_be_checked()
+    expect(models).to_have_value("ranker")
+    page.go_back()
+    expect(quarter).to_be_checked()
+    expect(models).to_have_value("ranker")
+    page.go_back()
+    expect(models).to_have_value("")
+    expect(rows).to_have_count(9)
+    page.go_forward()
+    expect(models).to_have_value("ranker")
+    expect(rows).to_have_count(2)
 
 
 def test_page_of_an_empty_server_says_so(open_page: OpenPage, empty_address: str) -> None:
@@ -459,6 +588,26 @@ def test_page_never_scrolls_sideways(open_page: OpenPage, width: int) -> None:
         assert default.evaluate("(tag) => tag.scrollWidth <= tag.clientWidth"), "cut short"
 
 
+@pytest.mark.parametrize("width", [320, 400, 760, 1280])
+def test_page_columns_do_not_run_together(open_page: OpenPage, width: int) -> None:
+    clock = SystemClock()
+    scene = busy_scene(clock)
+    few = {
+        name: replace(span_latency(count, 0.00852), failed_count=failed)
+        for name, count, failed in (("before", 6, 6), ("during", 169, 12_345), ("after", 6, 66))
+    }
+    began_at_ns = clock.now_ns() - 9 * NS_PER_SECOND
+    scene.swaps.insert(0, swap("ctr", 44, began_at_ns, wall_offset_ns=0, **few))
+    scene.statistics.by_version.append(
+        FakeMethod(
+            "ctr", 43, in_flight_count=88_888, latency_10s=FakeLatency(999, 10**9, 10**10, 10**11)
+        )
+    )
+    with serve_page(scene, clock) as address:
+        page = open_page(address, width=width).page
+        assert page.evaluate(FIND_TOUCHING_TEXT) == []
+
+
 def test_page_chart_is_read_by_keyboard(open_page: OpenPage, busy_address: str) -> None:
     page = open_page(busy_address).page
     chart = page.locator("#latency")
@@ -539,7 +688,9 @@ def test_page_of_a_server_tells_a_swap_and_a_failed_load(
     with caller_to(server.target) as caller:
         for _ in range(200):
             caller.predict(request)
-    expect(page.locator("[data-tile=p999] dd")).to_have_text(re.compile(r"[mµ]s of 200$"))
+    expect(page.locator("[data-tile=p999] dd")).to_have_text(
+        re.compile(r"[mµ]sof only 200 requests$")
+    )
     expect(page.locator("#codes")).to_have_text("since start: 200 OK")
 
     scale_model.write(base_path, 2)
@@ -549,7 +700,7 @@ def test_page_of_a_server_tells_a_swap_and_a_failed_load(
     expect(versions.filter(has_text="v3")).to_contain_text("DATA_LOSS", timeout=30_000)
     expect(swaps.first).to_contain_text("load failed")
     # After the first load, or still with it.
-    expect(swaps.locator(".weak").filter(has_text="of 200").first).to_be_visible()
+    expect(swaps.locator(".weak").filter(has_text="of only 200").first).to_be_visible()
     with page.expect_download() as download:
         page.get_by_role("link", name="trace of scale v2").click()
     events = json.loads(download.value.path().read_text())["traceEvents"]

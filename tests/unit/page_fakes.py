@@ -104,6 +104,7 @@ class FakePageSources:
     routings: dict[str, Routing] = field(default_factory=dict)
     arenas: dict[ServableId, ArenaStatistics] = field(default_factory=dict)
     swaps: list[SwapRecord] = field(default_factory=list)
+    reasons: dict[str, str | None] = field(default_factory=dict)
 
     def sources(self) -> PageSources:
         return PageSources(
@@ -113,6 +114,8 @@ class FakePageSources:
             routing=lambda name: self.routings.get(name, Routing()),
             default_version=self._default_version,
             swaps=lambda: self.swaps,
+            reasons=lambda: self.reasons,
+            base_path=lambda name: f"/models/{name}",
         )
 
     def _statuses_by_model(self) -> Mapping[str, tuple[ServableStatus, ...]]:

@@ -287,3 +287,11 @@ def test_harness_any_calls_leave_only_legal_moves(calls: list[str]) -> None:
             assert harness.status is before
     for old, new in pairwise(life.states):
         assert old is new or new in TRANSITIONS[old]
+
+
+def test_harness_keeps_the_instant_of_the_first_stage_of_all_attempts() -> None:
+    life = Life()
+    life.go_to(LOADING)
+    life.harness.stage_ended(LoadStage.CHECK, 2, 5 * NS_PER_SECOND)
+    life.harness.stage_ended(LoadStage.CHECK, 1, 9 * NS_PER_SECOND)
+    assert life.recorded[-1].work_began_at_ns == 3 * NS_PER_SECOND

@@ -10,6 +10,7 @@ from serving.clock import NS_PER_SECOND
 from serving.errors import StatusCode
 from serving.monitoring.page_data import (
     LISTED_SWAP_COUNT_MAX,
+    WAITING_MODEL_COUNT_MAX,
     PageData,
     PageQuestion,
     page_sources,
@@ -109,6 +110,30 @@ def test_points_lose_no_request_however_they_are_polled(
     assert requests == pytest.approx(500 * len(history), rel=0.05)
 
 
+# Models without a version
+
+
+def test_page_lists_models_without_an_available_version() -> None:
+    scene = FakePageSources(statuses=[status("ctr", 1)])
+    scene.reasons = {"ctr": None, "empty": "no version has been found", "other": "is LOADING"}
+    answer = make_page(scene).answer(PageQuestion())
+    assert answer["models"] == ["ctr", "empty", "other"]
+    assert answer["waiting_count"] == 2
+    assert answer["waiting"][0] == {
+        "model": "empty",
+        "reason": "no version has been found",
+        "base_path": "/models/empty",
+    }
+    of_one = make_page(scene).answer(PageQuestion(model="other"))
+    assert [item["model"] for item in of_one["waiting"]] == ["other"]
+
+
+def test_page_of_thousands_of_wrong_paths_is_bounded() -> None:
+    scene = FakePageSources(reasons={f"m{number:04}": "no version" for number in range(3_000)})
+    answer = make_page(scene).answer(PageQuestion())
+    assert (answer["waiting_count"], len(answer["waiting"])) == (3_000, WAITING_MODEL_COUNT_MAX)
+
+
 # Polls
 
 
@@ -185,7 +210,7 @@ def test_page_counts_requests_by_code_over_all_models_and_none() -> None:
 
 def test_page_sources_are_those_of_the_metrics() -> None:
     metrics = fake_sources(statuses=[status("ctr", 7)])
-    sources = page_sources(metrics, list)
+    sources = page_sources(metrics, list, dict)
     assert sources.requests is metrics.requests
     assert sources.arena is metrics.arena
     assert sources.default_version("ctr") == 7

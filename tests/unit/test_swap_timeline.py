@@ -233,8 +233,22 @@ def test_timeline_swap_is_logged_once_when_its_effect_is_over(world: World) -> N
         world.pass_time(20)
     (line,) = logs
     assert (line["event"], line["version"], line["result"]) == ("swap", 2, "published")
-    assert line["restore_seconds"] == 2
+    assert line["seconds"] > 0
     assert "latency_seconds_p999_during" in line
+    # With the time, which the log's own configuration adds.
+    assert len(line) + 1 <= 10
+
+
+def test_timeline_swap_that_failed_is_logged_in_ten_keys(world: World) -> None:
+    world.tell(2, START)
+    world.tell(2, LOADING)
+    refused = GateVerdict(gate="drift", mode="enforce", is_passed=False, reason="NaN")
+    world.tell(2, END, health=Health(StatusCode.FAILED_PRECONDITION, "NaN"), verdicts=(refused,))
+    with capture_logs() as logs:
+        world.pass_time(30)
+    (line,) = logs
+    assert (line["result"], line["reason"]) == ("refused", "NaN")
+    assert len(line) + 1 <= 10
 
 
 def test_timeline_slab_that_is_still_due_keeps_the_swap_open(world: World) -> None:

@@ -5,6 +5,8 @@ import * as format from "./format.js";
 const LATENCY_HEIGHT = { wide: 240, narrow: 190 };
 const REQUESTS_HEIGHT = { wide: 130, narrow: 110 };
 const NARROW_PIXELS = 560;
+// The axis cannot name the times of less.
+const YOUNG_SECONDS_MIN = 10;
 const FAILED = new Set(["load_failed", "refused", "cancelled"]);
 
 const timeFormat = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
@@ -42,6 +44,7 @@ export class Charts {
     this.marks = [];
     this.now = Date.now() / 1000;
     this.rangeSeconds = 900;
+    this.startedAt = null;
     this.data = [[[], [], [], [], []], [[], [], []]];
     this.build();
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.build());
@@ -50,11 +53,12 @@ export class Charts {
     latencyElement.addEventListener("blur", () => this.moveCursor(null));
   }
 
-  /** Draws what is known up to `now`, with `marks` of swaps. */
-  draw(latencyColumns, requestColumns, marks, now) {
+  /** Draws what is known up to `now`, with `marks` of swaps, of a server that began at `startedAt`. */
+  draw(latencyColumns, requestColumns, marks, now, startedAt) {
     this.data = [latencyColumns, requestColumns];
     this.marks = marks;
     this.now = now;
+    this.startedAt = startedAt;
     this.redraw();
   }
 
@@ -63,11 +67,18 @@ export class Charts {
     this.redraw();
   }
 
+  /** The left edge: a server that is younger than the range shows the time that it has. */
+  get from() {
+    const from = this.now - this.rangeSeconds;
+    if (this.startedAt === null || this.startedAt <= from) return from;
+    return Math.min(this.startedAt, this.now - YOUNG_SECONDS_MIN);
+  }
+
   redraw() {
     this.plots.forEach((plot, i) => {
       plot.batch(() => {
         plot.setData(this.data[i], false);
-        plot.setScale("x", { min: this.now - this.rangeSeconds, max: this.now });
+        plot.setScale("x", { min: this.from, max: this.now });
       });
     });
   }
@@ -206,7 +217,7 @@ export class Charts {
     const { ctx, bbox } = plot;
     const [at, , failed] = plot.data;
     const bottom = bbox.top + bbox.height;
-    const width = Math.max(2 * devicePixelRatio, bbox.width / this.rangeSeconds);
+    const width = Math.max(2 * devicePixelRatio, bbox.width / (this.now - this.from));
     ctx.save();
     ctx.fillStyle = this.colors.failed;
     at.forEach((second, i) => {
@@ -272,7 +283,7 @@ export class Charts {
     if (event.key === "Escape") this.moveCursor(null);
     if (!(event.key in steps) || length === 0) return;
     event.preventDefault();
-    const first = Math.max(0, this.data[0][0].findIndex((at) => at >= this.now - this.rangeSeconds));
+    const first = Math.max(0, this.data[0][0].findIndex((at) => at >= this.from));
     const from = this.plots[0].cursor.left >= 0 ? this.plots[0].cursor.idx : length - 1;
     this.moveCursor(Math.min(length - 1, Math.max(first, (from ?? length - 1) + steps[event.key])));
   }

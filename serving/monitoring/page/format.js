@@ -5,6 +5,11 @@ export const NONE = "–";
 /** Fewer requests than this have no p999 worth the name: it would be the slowest one or two. */
 export const P999_REQUESTS_MIN = 1000;
 
+/** Goes below a p999 that so few requests cannot give. */
+export function fewRequests(requestCount) {
+  return `of only ${count(requestCount)} request${requestCount === 1 ? "" : "s"}`;
+}
+
 const clockFormat = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 const dayFormat = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const countFormat = new Intl.NumberFormat("en");

@@ -13,8 +13,12 @@ const PATIENCE_MS = 5000;
 // From the second failure on: one poll may be lost without anything being wrong.
 const FAILURES_TILL_LOST = 2;
 
-let model = new URLSearchParams(location.hash.slice(1)).get("model") ?? "";
-let rangeSeconds = 900;
+const RANGES = [60, 300, 900];
+const DEFAULT_RANGE = 900;
+
+let { model, rangeSeconds } = readView();
+let modelNames = [];
+let startedAt = null;
 let cursorIndex = null;
 let cursor = "";
 let swapsTag = "";
@@ -37,6 +41,21 @@ const charts = new Charts(byId("latency"), byId("requests"), (index) => {
   cursorIndex = index;
   showTiles();
 });
+
+/** The model and the time that the URL asks for, so that a reload and the back button show them again. */
+function readView() {
+  const asked = new URLSearchParams(location.hash.slice(1));
+  const range = Number(asked.get("range"));
+  return { model: asked.get("model") ?? "", rangeSeconds: RANGES.includes(range) ? range : DEFAULT_RANGE };
+}
+
+function viewUrl() {
+  const asked = new URLSearchParams();
+  if (model) asked.set("model", model);
+  if (rangeSeconds !== DEFAULT_RANGE) asked.set("range", rangeSeconds);
+  const text = asked.toString();
+  return text ? `#${text}` : location.pathname + location.search;
+}
 
 /** All of the page's data goes through here, one question at a time. */
 async function poll() {
@@ -80,8 +99,10 @@ function show(answer) {
   }
   swapsTag = answer.swaps_tag;
   versions = answer.versions;
-  versionsTable.show(versions, now);
-  showModels(answer.models);
+  versionsTable.show(versions, answer.waiting, answer.waiting_count, now);
+  modelNames = answer.models;
+  showModels();
+  startedAt = answer.server.started_at;
   setText(byId("server"), `${location.host} · ${answer.server.version} · up ${format.age(now - answer.server.started_at)}`);
   setText(byId("codes"), codesText(answer.codes));
   showCharts();
@@ -90,10 +111,11 @@ function show(answer) {
 
 function showCharts() {
   charts.hasNames = model === "";
-  charts.draw(points.latencyColumns(), points.requestColumns(), marks, now);
+  charts.draw(points.latencyColumns(), points.requestColumns(), marks, now, startedAt);
   const isQuiet = !points.hasRequestsSince(now - rangeSeconds);
   byId("quiet").hidden = !isQuiet;
-  setText(byId("quiet"), `No request in the last ${rangeSeconds / 60} min`);
+  const isYoung = startedAt !== null && startedAt > now - rangeSeconds;
+  setText(byId("quiet"), isYoung ? "No request since the server started" : `No request in the last ${rangeSeconds / 60} min`);
 }
 
 function codesText(codes) {
@@ -120,9 +142,9 @@ function showP999Tile(point) {
   const isWeak = point.p999_us !== null && point.window_count < format.P999_REQUESTS_MIN;
   tiles.p999.classList.toggle("weak", isWeak);
   const text = format.latency(point.p999_us);
-  const note = isWeak ? ` of ${format.count(point.window_count)}` : "";
+  const note = isWeak ? format.fewRequests(point.window_count) : "";
   if (tiles.p999.textContent === text + note) return;
-  tiles.p999.replaceChildren(text, ...(note ? [make("small", "", note)] : []));
+  tiles.p999.replaceChildren(text, ...(note ? [make("small", "few", note)] : []));
 }
 
 function summary(point) {
@@ -131,12 +153,15 @@ function summary(point) {
     + "Arrow keys move through time.";
 }
 
-function showModels(names) {
+function showModels() {
   const select = byId("model");
   // One that is gone, or not there yet, stays chosen: the page was asked for it.
-  const wanted = ["", ...(model && !names.includes(model) ? [model] : []), ...names];
+  const wanted = ["", ...(model && !modelNames.includes(model) ? [model] : []), ...modelNames];
   const shown = [...select.options].map((option) => option.value);
-  if (JSON.stringify(wanted) === JSON.stringify(shown)) return;
+  if (JSON.stringify(wanted) === JSON.stringify(shown)) {
+    if (select.value !== model) select.value = model;
+    return;
+  }
   select.replaceChildren(...wanted.map((name) => new Option(name === "" ? "all models" : name, name, false, name === model)));
 }
 
@@ -154,25 +179,41 @@ function showConnection() {
   banner.hidden = !isLost;
 }
 
-/** Another model's past is another one: everything is asked for anew. */
-function chooseModel(name) {
-  model = name;
+/** Shows another model or time, and remembers it as a step that the back button takes back. */
+function chooseView(changes) {
+  const before = { model, rangeSeconds };
+  ({ model, rangeSeconds } = { ...before, ...changes });
+  history.pushState(null, "", viewUrl());
+  showView(before);
+}
+
+function showView(before) {
+  showRange();
+  showCharts();
+  if (model === before.model) return;
+  // Another model's past is another one: everything is asked for anew.
   cursor = "";
   swapsTag = "";
-  const hash = name ? `#${new URLSearchParams({ model: name })}` : location.pathname + location.search;
-  history.replaceState(null, "", hash);
+  showModels();
   poll();
+}
+
+function showRange() {
+  charts.setRange(rangeSeconds);
+  for (const input of document.getElementsByName("range")) input.checked = Number(input.value) === rangeSeconds;
 }
 
 // Of several servers' tabs each says whose it is.
 document.title = `${location.host} · Millpond`;
 
-byId("model").addEventListener("change", (event) => chooseModel(event.target.value));
-byId("range").addEventListener("change", (event) => {
-  rangeSeconds = Number(event.target.value);
-  charts.setRange(rangeSeconds);
-  showCharts();
+byId("model").addEventListener("change", (event) => chooseView({ model: event.target.value }));
+byId("range").addEventListener("change", (event) => chooseView({ rangeSeconds: Number(event.target.value) }));
+window.addEventListener("popstate", () => {
+  const before = { model, rangeSeconds };
+  ({ model, rangeSeconds } = readView());
+  showView(before);
 });
+showRange();
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) clearTimeout(timer);
   else poll();

@@ -6,6 +6,7 @@ import { fillP999 } from "./versions.js";
 
 const RESULTS = {
   published: ["●", "published"],
+  problem: ["▲", "published with a problem"],
   load_failed: ["✕", "load failed"],
   refused: ["✕", "refused"],
   cancelled: ["○", "cancelled"],
@@ -13,6 +14,11 @@ const RESULTS = {
   promoted: ["●", "promoted"],
   unloaded: ["○", "unloaded"],
 };
+
+/** How it ended, for its colour and word. A version that is published with a problem is not green. */
+function resultOf(swap) {
+  return swap.problem ? "problem" : swap.result ?? "running";
+}
 
 const NAMED_STAGE_COUNT = 4;
 
@@ -47,7 +53,7 @@ function makeSwapRow(swap) {
     makeCell("Took", "number", format.duration(tookSeconds(swap))),
     ...["before", "during", "after"].map((span) => makeLatency(swap, span)),
   ]);
-  row.className = swap.result ?? "running";
+  row.className = resultOf(swap);
   return row;
 }
 
@@ -55,7 +61,7 @@ function makeIdentity(swap) {
   const versions = swap.previous_version === null
     ? `v${swap.version}`
     : `v${swap.previous_version} → v${swap.version}`;
-  const [mark, word] = RESULTS[swap.result] ?? ["◐", swap.result === null ? "running" : format.words(swap.result)];
+  const [mark, word] = RESULTS[resultOf(swap)] ?? ["◐", swap.result === null ? "running" : format.words(swap.result)];
   const sign = make("span", "sign", mark);
   sign.setAttribute("aria-hidden", "true");
   const at = make("time", "", format.clock(swap.began_at));
@@ -63,7 +69,7 @@ function makeIdentity(swap) {
   at.title = format.day(swap.began_at);
   return [
     make("div", "", make("span", "model", swap.model), " ", make("b", "", versions)),
-    make("div", "", make("span", `badge ${swap.result ?? "running"}`, sign, ` ${word}`), " ", at),
+    make("div", "", make("span", `badge ${resultOf(swap)}`, sign, ` ${word}`), " ", at),
   ];
 }
 
@@ -110,7 +116,8 @@ function makeNotes(swap) {
   }
   if (swap.cpu_seconds) notes.push(`${format.duration(swap.cpu_seconds)} of CPU`);
   const elements = [make("div", "notes", notes.map((note) => `${note} · `).join(""), makeTraceLink(swap))];
-  return swap.reason ? [...elements, make("p", "reason", swap.reason)] : elements;
+  const reasons = [swap.reason, swap.problem].filter(Boolean);
+  return [...elements, ...reasons.map((reason) => make("p", "reason", reason))];
 }
 
 function makeTraceLink(swap) {
@@ -125,10 +132,9 @@ function makeTraceLink(swap) {
 function makeLatency(swap, span) {
   const figures = swap.latency?.[span];
   const cell = makeCell(`p999 ${span}`, `number ${span}`);
-  const failed = (figures?.failed_count ?? 0) + (figures?.unmatched_count ?? 0);
+  const failed = figures?.failed_count ?? 0;
   if (!figures || !figures.request_count) {
     cell.textContent = format.NONE;
-    if (failed) cell.append(makeFailures(figures, failed));
     return cell;
   }
   fillP999(cell, figures.p999_seconds * 1e6, figures.request_count);
@@ -136,16 +142,8 @@ function makeLatency(swap, span) {
     + `p99 ${format.latency(figures.p99_seconds * 1e6)}, slowest ${format.latency(figures.max_seconds * 1e6)}`;
   const ratio = span === "before" ? null : ratioToBefore(swap.latency.before, figures);
   if (ratio !== null) cell.append(make("small", ratio > 1.5 ? "worse" : "", ` ×${ratio.toFixed(2)}`));
-  if (failed) cell.append(makeFailures(figures, failed));
+  if (failed) cell.append(make("small", "worse failures", `${format.count(failed)} failed`));
   return cell;
-}
-
-/** A quick p999 says nothing of requests that found no version. */
-function makeFailures(figures, failed) {
-  const element = make("small", "worse", ` ${format.count(failed)} failed`);
-  element.title = `${format.count(figures.failed_count)} did not end OK, `
-    + `${format.count(figures.unmatched_count)} of any model found no version`;
-  return element;
 }
 
 /** Only between two that are worth their names. */

@@ -33,25 +33,30 @@ export class VersionsTable {
     Object.assign(this, { body, empty, more, countElement });
     this.kept = new Map();
     this.isOpen = false;
-    this.versions = [];
+    Object.assign(this, { versions: [], waiting: [], waitingCount: 0, now: 0 });
     more.addEventListener("click", () => {
       this.isOpen = !this.isOpen;
-      this.show(this.versions, this.now);
+      this.show(this.versions, this.waiting, this.waitingCount, this.now);
     });
   }
 
-  show(versions, now) {
-    this.versions = versions;
-    this.now = now;
+  /** `waiting`: models without an AVAILABLE version, the first of `waitingCount`, with their reasons. */
+  show(versions, waiting, waitingCount, now) {
+    Object.assign(this, { versions, waiting, waitingCount, now });
     const gone = versions.filter(isGone).length;
     const shown = this.isOpen ? versions : versions.filter((version) => !isGone(version));
-    const rows = syncRows(this.body, this.kept, shown, {
-      keyOf: (version) => `${version.version}/${version.model}`,
-      factsOf: steadyFacts,
-      makeElement: makeVersionRow,
+    // A version that is there shows itself why it does not serve.
+    const named = new Set(versions.filter((version) => !isGone(version)).map((version) => version.model));
+    const items = [...waiting.filter((item) => !named.has(item.model)), ...shown].sort(byModel);
+    const rows = syncRows(this.body, this.kept, items, {
+      keyOf: (item) => `${item.version ?? "none"}/${item.model}`,
+      factsOf: (item) => (item.version === undefined ? item : steadyFacts(item)),
+      makeElement: (item) => (item.version === undefined ? makeWaitingRow(item) : makeVersionRow(item)),
     });
-    shown.forEach((version, i) => fillFigures(rows[i], version, now));
-    this.empty.hidden = shown.length > 0;
+    items.forEach((item, i) => {
+      if (item.version !== undefined) fillFigures(rows[i], item, now);
+    });
+    this.empty.hidden = items.length > 0;
     setText(this.empty, gone > 0
       ? "No version is loaded."
       : "No version yet. A model's first version is shown here once its directory has been found.");
@@ -59,8 +64,31 @@ export class VersionsTable {
     this.more.setAttribute("aria-expanded", String(this.isOpen));
     setText(this.more, `${this.isOpen ? "Hide" : "Show"} ${gone} unloaded version${gone === 1 ? "" : "s"}`);
     const available = versions.filter((version) => version.state === "AVAILABLE").length;
-    setText(this.countElement, versions.length ? `${available} available` : "");
+    const counts = versions.length ? [`${available} available`] : [];
+    if (waitingCount) counts.push(`${waitingCount} model${waitingCount === 1 ? "" : "s"} without an available version`);
+    setText(this.countElement, counts.join(" · "));
   }
+}
+
+/** Keeps the server's order within a model. */
+function byModel(one, other) {
+  return one.model < other.model ? -1 : one.model > other.model ? 1 : 0;
+}
+
+/** A configured model of which no version is there, and why. */
+function makeWaitingRow({ model, reason, base_path: basePath }) {
+  const sign = make("span", "sign", "▲");
+  sign.setAttribute("aria-hidden", "true");
+  const state = make("div", "", make("span", "badge problem", sign, " no version"), make("p", "reason", reason));
+  if (basePath) state.append(make("p", "reason", `base path ${basePath}`));
+  const row = makeRow([
+    makeCell("", "id", make("span", "model", model)),
+    makeCell("", "state", state),
+    makeCell("", "answers none", format.NONE),
+    ...["Since", "In flight", "p99", "p999", "Arena"].map((label) => makeCell(label, "number none", format.NONE)),
+  ]);
+  row.className = "waiting";
+  return row;
 }
 
 /** All but the figures that move each second: those are filled in, and their row stays. */
@@ -132,9 +160,12 @@ function fillFigures(row, version, now) {
   arena.title = version.arena_resident_bytes === null ? "" : `${format.bytes(version.arena_resident_bytes)} resident`;
 }
 
-/** A p999 of too few requests says so, in grey and with their number. */
+/** A p999 of too few requests is grey, and their number stands below it. */
 export function fillP999(cell, microseconds, requestCount) {
   const isWeak = requestCount !== undefined && requestCount !== null && requestCount < format.P999_REQUESTS_MIN;
   cell.classList.toggle("weak", isWeak);
-  setText(cell, isWeak ? `${format.latency(microseconds)} of ${format.count(requestCount)}` : format.latency(microseconds));
+  const text = format.latency(microseconds);
+  const note = isWeak ? format.fewRequests(requestCount) : "";
+  if (cell.textContent === text + note) return;
+  cell.replaceChildren(text, ...(note ? [make("small", "few", note)] : []));
 }

@@ -1,0 +1,55 @@
+"""Values of a swap: its problem, and the stage in which it waits."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from serving.clock import NS_PER_SECOND
+from serving.monitoring.swap_record import SwapResult, load_stages, problem_of, record_document
+from serving.servable import GateVerdict, LoadStage
+from tests.unit.page_fakes import status, swap
+
+SECOND = NS_PER_SECOND
+DRIFT = GateVerdict(gate="drift", mode="warn", is_passed=False, reason="NaN")
+FAILED = {"self_warm_up_request_count": 12.0, "self_warm_up_failed_count": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({}, ""),
+        ({"figures": {**FAILED, "self_warm_up_failed_count": 0.0}}, ""),
+        ({"figures": FAILED}, "3 of 12 replayed live requests failed"),
+        ({"verdicts": (DRIFT,)}, "gate 'drift' (warn): NaN"),
+        ({"verdicts": (replace(DRIFT, is_passed=True),)}, ""),
+        ({"verdicts": (DRIFT,), "result": SwapResult.REFUSED}, ""),
+        ({"figures": FAILED, "result": None}, ""),
+    ],
+)
+def test_problem_of_a_version_that_was_published(changes: dict[str, Any], problem: str) -> None:
+    record = swap("m", 2, SECOND, **changes)
+    assert problem_of(record) == problem
+    assert record_document(record)["problem"] == problem
+
+
+def seconds_by_stage(work_began_at_ns: int, load_began_at_ns: int | None) -> dict[str, float]:
+    waiting = replace(
+        status("m", 2),
+        detected_at_ns=SECOND,
+        found_at_ns=2 * SECOND,
+        work_began_at_ns=work_began_at_ns,
+        stage_seconds={LoadStage.CHECK: 1.0} if work_began_at_ns else {},
+        stage_ended_at_ns={LoadStage.CHECK: work_began_at_ns + SECOND},
+    )
+    return {stage.name: stage.seconds for stage in load_stages(waiting, load_began_at_ns)}
+
+
+def test_wait_lasts_until_a_loader_thread_begins() -> None:
+    expected = {"settle": 1, "wait": 7, "check": 1}
+    assert seconds_by_stage(9 * SECOND, 3 * SECOND) == expected
+
+
+def test_wait_before_a_loader_thread_begins() -> None:
+    assert seconds_by_stage(0, 3 * SECOND) == {"settle": 1, "wait": 1}
+    assert seconds_by_stage(0, None) == {"settle": 1}
