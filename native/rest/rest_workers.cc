@@ -5,7 +5,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -16,6 +15,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "native/base/cancellation.h"
 #include "native/base/clock.h"
 #include "native/base/trace_context.h"
 #include "native/inference/run_samples.h"
@@ -34,18 +34,18 @@ struct Job {
   Job(uint64_t new_id, RestRequest taken, servable::Admission::Ticket its_ticket)
       : id(new_id), request(std::move(taken)), ticket(std::move(its_ticket)) {
     run.deadline_ns = request.deadline_ns;
-    run.is_cancelled = &is_cancelled;
+    run.is_cancelled = cancellation.flag();
   }
 
   const uint64_t id;
   const RestRequest request;
   servable::Admission::Ticket ticket;
-  std::atomic<bool> is_cancelled{false};
+  base::Cancellation cancellation;
   tf::RunContext run;
 };
 
 Status CheckIsWanted(const Job& job) {
-  if (job.is_cancelled.load(std::memory_order_relaxed)) {
+  if (job.cancellation.is_cancelled()) {
     return {Code::kCancelled, "the request was cancelled before it ran"};
   }
   if (base::MonotonicNs() >= job.run.deadline_ns) {
@@ -201,7 +201,8 @@ EndedRequest RestWorkers::State::Answer(const Job& job, inference::RunSamples* s
   servable::ServableHandle handle;
   EndedRequest answer;
   answer.id = job.id;
-  answer.status = base::WithShortMessage(Serve(job, &handle, &answer, &watch, samples));
+  const Status served = Serve(job, &handle, &answer, &watch, samples);
+  answer.status = base::WithShortMessage(job.cancellation.Settle(served, job.run.deadline_ns));
   if (handle) answer.reached = handle->id();
   const int64_t now_ns = base::MonotonicNs();
   const metrics::PhaseTimes& times = watch.End(now_ns);
@@ -251,7 +252,8 @@ Status RestWorkers::State::Refuse(const RestRequest& request, Status status) con
 
 void RestWorkers::State::CancelAll() {
   const std::lock_guard<std::mutex> lock(mutex);
-  for (const auto& [id, job] : in_flight) job->is_cancelled = true;
+  const int64_t now_ns = base::MonotonicNs();
+  for (const auto& [id, job] : in_flight) job->cancellation.Cancel(now_ns);
 }
 
 bool RestWorkers::State::WaitUntilIdle(int64_t timeout_ns) {
@@ -310,7 +312,7 @@ base::StatusOr<uint64_t> RestWorkers::Submit(RestRequest request) {
 void RestWorkers::Cancel(uint64_t id) {
   const std::lock_guard<std::mutex> lock(state_->mutex);
   const auto found = state_->in_flight.find(id);
-  if (found != state_->in_flight.end()) found->second->is_cancelled = true;
+  if (found != state_->in_flight.end()) found->second->cancellation.Cancel(base::MonotonicNs());
 }
 
 std::vector<EndedRequest> RestWorkers::TakeEnded() {

@@ -4,6 +4,7 @@
 #include <grpc/support/time.h>
 
 #include <cstring>
+#include <utility>
 
 #include "native/base/clock.h"
 
@@ -15,13 +16,13 @@ constexpr int64_t kNsPerSecond = 1'000'000'000;
 // Deadlines further away than this (30 years) are none: their nanoseconds would overflow.
 constexpr int64_t kMaxDeadlineSeconds = 1'000'000'000;
 
-// How long before its deadline, as it is known here, a call is cancelled by the deadline at the
-// client: clients round the timeout that they send up, by 1 % at most, and the request was longer
-// on its way than the cancellation, or waited for a thread.
-int64_t DeadlineToleranceNs(int64_t timeout_ns) {
-  constexpr int64_t kTimeoutRatio = 50;  // 2 %
-  constexpr int64_t kWayNs = 5'000'000;
-  return timeout_ns / kTimeoutRatio + kWayNs;
+// Returns the earliest instant that can be the client's deadline if it is `deadline_ns` here:
+// gRPC's clients round the timeout that they send up to the millisecond and by at most a hundredth.
+// The time on the way is not taken off, because no server can know it.
+int64_t EarliestDeadlineNs(int64_t deadline_ns, int64_t received_ns) {
+  constexpr int64_t kMillisecondNs = 1'000'000;
+  if (deadline_ns == tf::RunContext::kNoDeadline) return deadline_ns;
+  return deadline_ns - (deadline_ns - received_ns) / 100 - kMillisecondNs;
 }
 
 // The client's deadline on base::MonotonicNs's clock.
@@ -73,7 +74,7 @@ void UnaryCall::OnReceived(bool ok) {
   if (!ok) return Delete();
   received_ns_ = base::MonotonicNs();
   run_.deadline_ns = DeadlineNs(context_.raw_deadline(), received_ns_);
-  run_.is_cancelled = &is_cancelled_;
+  run_.is_cancelled = cancellation_.flag();
   const base::Status entered = Enter();
   if (ticket_ && PollerPool::MustPark()) {
     ForgetRead();
@@ -134,10 +135,7 @@ void UnaryCall::ForgetRead() {
 }
 
 void UnaryCall::OnDone(bool) {
-  if (context_.IsCancelled()) {
-    cancelled_ns_.store(base::MonotonicNs(), std::memory_order_relaxed);
-    is_cancelled_.store(true, std::memory_order_release);
-  }
+  if (context_.IsCancelled()) cancellation_.Cancel(base::MonotonicNs());
   Release();
 }
 
@@ -171,7 +169,7 @@ base::Status UnaryCall::CheckIsWanted() const {
   if (method_->phase_->is_cut_short.load(std::memory_order_relaxed)) {
     return {base::Code::kUnavailable, "the server stopped before the request ran; ask another"};
   }
-  if (is_cancelled_.load(std::memory_order_relaxed)) {
+  if (cancellation_.is_cancelled()) {
     return {base::Code::kCancelled, "the client cancelled the request before it ran"};
   }
   if (run_.deadline_ns != tf::RunContext::kNoDeadline && base::MonotonicNs() >= run_.deadline_ns) {
@@ -181,12 +179,8 @@ base::Status UnaryCall::CheckIsWanted() const {
 }
 
 base::Status UnaryCall::AsSeenByClient(base::Status status) const {
-  const bool is_cancelled =
-      status.code() == base::Code::kCancelled && is_cancelled_.load(std::memory_order_acquire);
-  if (!is_cancelled || run_.deadline_ns == tf::RunContext::kNoDeadline) return status;
-  const int64_t early_ns = run_.deadline_ns - cancelled_ns_.load(std::memory_order_relaxed);
-  if (early_ns > DeadlineToleranceNs(run_.deadline_ns - received_ns_)) return status;
-  return {base::Code::kDeadlineExceeded, "the request's deadline passed: " + status.message()};
+  return cancellation_.Settle(std::move(status),
+                              EarliestDeadlineNs(run_.deadline_ns, received_ns_));
 }
 
 grpc::ByteBuffer UnaryCall::MakeMessage(size_t size, const std::function<void(char*)>& write) {

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "native/base/cancellation.h"
 #include "native/base/status.h"
 #include "native/base/wire_reader.h"
 #include "native/rpc/completion_tag.h"
@@ -82,9 +83,9 @@ class UnaryCall final : private ParkedRequest {
   std::optional<std::string_view> FindMetadata(std::string_view key) const;
   // OK while an answer is still wanted: nothing need be computed for a client that is gone.
   base::Status CheckIsWanted() const;
-  // What a request ended with that ended with `status`, as its client has it. A client whose
-  // deadline passes cancels the call, which is often heard of before the deadline is seen to pass
-  // here.
+  // Returns the end of a request that ended with `status`, as far as its client's view is known:
+  // DEADLINE_EXCEEDED if the deadline may have passed at the client when the cancellation was seen.
+  // A client whose deadline passes cancels the call, and the wire gives no reason with it.
   base::Status AsSeenByClient(base::Status status) const;
 
   // A message of `size` bytes, which `write` lays out in the buffer that goes to the network.
@@ -124,8 +125,7 @@ class UnaryCall final : private ParkedRequest {
   int64_t received_ns_ = 0;
   tf::RunContext run_;
   servable::Admission::Ticket ticket_;  // until it is answered
-  std::atomic<bool> is_cancelled_{false};
-  std::atomic<int64_t> cancelled_ns_{0};  // set before is_cancelled_
+  base::Cancellation cancellation_;
   MemberTag<UnaryCall> received_tag_{this, &UnaryCall::OnReceived};
   MemberTag<UnaryCall> done_tag_{this, &UnaryCall::OnDone};
   MemberTag<UnaryCall> answered_tag_{this, &UnaryCall::OnAnswered};

@@ -1,7 +1,6 @@
 // What a server records of the calls that it answers.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <future>
@@ -75,31 +74,46 @@ TEST_F(RecordedCallsTest, ABadInputEndsInDecodeAndAnExpiredRunInRun) {
   EXPECT_EQ(cancelled.phase(Phase::kEncode).count(), 0);
 }
 
-// Its client cancels it at the deadline, which is a little later here. Where it was long on its way
-// it cannot be told from one that the client gave up: these do not count.
-TEST_F(RecordedCallsTest, ARunThatItsDeadlineEndsIsNoCancelledOne) {
-  constexpr int64_t kTimeoutNs = 300'000'000;
-  constexpr int64_t kPromptNs = 5'000'000;  // below what unary_call.cc tolerates
-  std::atomic<int64_t> seen_deadline_ns{0};
-  testing::Scripted timed("timed", 1, [&](const tf::RunContext& run) {
-    seen_deadline_ns = run.deadline_ns;
-    return gate_.Pass(run);
-  });
-  ASSERT_TRUE(map_.Publish(timed.entry).ok());
-  int prompt_count = 0;
-  for (int call = 1; prompt_count < 5; ++call) {
+// A deadline that only the server has: the client sends it by hand and waits on.
+TEST_F(RecordedCallsTest, ADeadlineThatPassesHereIsExceededAndNotCancelled) {
+  for (int64_t call = 1; call <= 2; ++call) {
     grpc::ClientContext context;
-    const int64_t deadline_ns = base::MonotonicNs() + kTimeoutNs;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(kTimeoutNs));
-    auto reply = client_->Begin(kPredictPath, Request("timed"), &context);
-    EXPECT_EQ(reply.get().code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-    WaitUntilUnpinned(*timed.entry);
-    prompt_count += seen_deadline_ns - deadline_ns <= kPromptNs ? 1 : 0;
-    const MethodSnapshot recorded = Of(*timed.entry, Method::kPredict);
-    EXPECT_GE(recorded.by_code.at(Code::kDeadlineExceeded).count(), prompt_count);
+    context.AddMetadata("grpc-timeout", "500m");
+    EXPECT_FALSE(client_->Begin(kPredictPath, Request("held"), &context).get().status.ok());
+    WaitUntilUnpinned(*held_.entry);
+    const MethodSnapshot recorded = Of(*held_.entry, Method::kPredict);
+    EXPECT_EQ(recorded.by_code.at(Code::kDeadlineExceeded).count(), call);
     EXPECT_EQ(recorded.count(), call);
   }
-  ASSERT_TRUE(map_.Retire("timed", 1).ok());
+}
+
+TEST_F(RecordedCallsTest, ACallGivenUpLongBeforeItsDeadlineIsCancelled) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::hours(1));
+  auto held = client_->Begin(kPredictPath, Request("held"), &context);
+  gate_.WaitForArrivals(1);
+  context.TryCancel();
+  EXPECT_EQ(held.get().code(), grpc::StatusCode::CANCELLED);
+  WaitUntilUnpinned(*held_.entry);
+  EXPECT_EQ(Of(*held_.entry, Method::kPredict).by_code.at(Code::kCancelled).count(), 1);
+}
+
+// The client's cancellation at its deadline may come before the deadline passes here, and a call
+// may expire on its way.
+TEST_F(RecordedCallsTest, ADeadlineThatPassesAtTheClientHasOneOfTwoCodes) {
+  constexpr int64_t kCallCount = 3;
+  for (int64_t call = 0; call < kCallCount; ++call) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
+    const auto reply = client_->Begin(kPredictPath, Request("held"), &context).get();
+    EXPECT_EQ(reply.code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  }
+  EXPECT_TRUE(server_->Shutdown(kForeverNs));
+  const MethodSnapshot recorded = Of(*held_.entry, Method::kPredict);
+  EXPECT_LE(recorded.count(), kCallCount);
+  for (const auto& [code, times] : recorded.by_code) {
+    EXPECT_TRUE(code == Code::kDeadlineExceeded || code == Code::kCancelled) << times.count();
+  }
 }
 
 TEST_F(RecordedCallsTest, MetadataIsRecordedByTheVersionThatAnsweredOrByNone) {

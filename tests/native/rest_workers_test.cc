@@ -186,6 +186,18 @@ TEST_F(RestWorkersTest, ACancelledRunEnds) {
   workers_->Cancel(id.value());
 }
 
+TEST_F(RestWorkersTest, ARunCancelledAfterItsDeadlineHasExceededIt) {
+  Start();
+  RestRequest request = Request("held");
+  request.deadline_ns = base::MonotonicNs() + 20'000'000;
+  const auto id = workers_->Submit(request);
+  // The gate does not look at deadlines, as a kernel that takes long does not.
+  gate_.WaitForArrivals(1);
+  while (base::MonotonicNs() < request.deadline_ns) std::this_thread::yield();
+  workers_->Cancel(id.value());
+  EXPECT_EQ(TakeEnded(1)[0].status.code(), Code::kDeadlineExceeded);
+}
+
 TEST_F(RestWorkersTest, WhatIsTooLateOrCancelledWhileItWaitsDoesNotRun) {
   options_.thread_count = 1;
   Start();
