@@ -3,7 +3,9 @@
 What must be equal: every request that reached the server is counted once, by one code.
 
 - Where a client waits for its answer, its code is the server's: equal by code.
-- Where it gives up on a request that runs for ever, that code is the server's too.
+- Where it cancels a request that runs for ever, that code is the server's too. Where its deadline
+  passes, the server counts DEADLINE_EXCEEDED, or CANCELLED if the client's cancellation came before
+  the deadline had passed at the server: the wire gives no reason with a cancellation.
 - Where it gives up while the answer may be on its way, the server counts it as OK or as given up:
   the sum is equal, and OK is no less than the clients'.
 - Where it gives up before the request may have been sent, the server has counted it or never saw it.
@@ -171,9 +173,14 @@ def without(counts: Counts, codes: Collection[str]) -> Counts:
 def settled(pages: ServerPages, total: int) -> Metrics:
     """The page once `total` requests have ended: of one that is given up the server learns later."""
     wait_until(lambda: predicted(pages.metrics()).total() >= total, f"{total} requests counted")
-    in_flight = "serving_requests_in_flight"
-    wait_until(lambda: pages.metrics().total(in_flight) == 0, "no request runs any more")
+    wait_until_in_flight(pages, 0)
     return pages.metrics()
+
+
+def wait_until_in_flight(pages: ServerPages, count: int) -> None:
+    """Waits until so many requests are in the server."""
+    in_flight = "serving_requests_in_flight"
+    wait_until(lambda: pages.metrics().total(in_flight) == count, f"{count} requests in flight")
 
 
 @contextmanager
@@ -219,14 +226,23 @@ def test_counts_by_code_are_the_clients_while_versions_come_and_go(
     assert by_version["5"] > 0
 
 
-def test_requests_that_run_for_ever_end_for_the_server_as_for_the_clients_that_give_them_up(
-    server: ModelServer, pages: ServerPages
-):
+def test_endless_requests_given_up_are_counted_once(server: ModelServer, pages: ServerPages):
+    """A cancellation is CANCELLED; a deadline may have passed at the client first."""
     with caller_to(server.target) as caller:
         seen = sent(waited_calls(caller, 100))
-        seen += sent(given_up_calls(caller, run_of(LONG_SECONDS), [0.3, 0.4], 16))
-    assert (seen["DEADLINE_EXCEEDED"], seen["CANCELLED"]) == (8, 8)
-    assert_all_names_say(settled(pages, seen.total()), seen)
+        expiring = [caller.start_predict(run_of(LONG_SECONDS), timeout=5) for _ in range(4)]
+        cancelled = [caller.start_predict(run_of(LONG_SECONDS), timeout=3_600) for _ in range(4)]
+        wait_until_in_flight(pages, 8)
+        for call in cancelled:
+            call.cancel()
+        assert {code_of(call.result) for call in cancelled} == {"CANCELLED"}
+        assert {code_of(call.result) for call in expiring} == {"DEADLINE_EXCEEDED"}
+    metrics = settled(pages, seen.total() + 8)
+    counted = predicted(metrics)
+    assert counted.total() == seen.total() + 8
+    assert without(counted, GIVEN_UP - {"OK"}) == seen
+    assert counted["CANCELLED"] >= 4
+    assert_all_names_say(metrics, counted)
 
 
 def test_requests_given_up_as_they_are_answered_are_counted_once_in_the_midst_of_swaps(
