@@ -189,13 +189,13 @@ def _grpc_attacks(model_name: str, message: bytes) -> Sequence[Attack]:
 
 
 def _http_attacks(model_name: str) -> Sequence[Attack]:
-    head = f"POST /v1/models/{model_name}:predict HTTP/1.1\r\nHost: hostile\r\n".encode()
+    head = f"POST /v1/models/{model_name}:predict HTTP/1.1\r\nHost: localhost\r\n".encode()
     half = head + b"Content-Length: 1000000\r\n\r\n" + b'{"instances": [' + b" " * 10_000
     return (
         Attack("HTTP idle", 2_000, True, b""),
         Attack("HTTP slow loris", 500, True, head + b"X-", b"x"),
         Attack("HTTP half-sent", 500, True, half, b" "),
         Attack(
-            "HTTP never reads", 50, True, b"GET /metrics HTTP/1.1\r\nHost: hostile\r\n\r\n" * 50
+            "HTTP never reads", 50, True, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 50
         ),
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from serving.errors import FailedPrecondition, InvalidArgument, NotFound
 from serving.json_requests import parse_object
+from serving.name_text import listed
 from serving.servable import RequestReservoir
 from warmup.capture import captured_logs
 from warmup.prediction_log import RECORD_COUNT_MAX, encode_logs
@@ -37,7 +38,7 @@ class CaptureService:
         """
         name, count_max = _parse(request)
         if name not in self._model_names():
-            raise NotFound(f"no model {name!r}; there are {sorted(self._model_names())}")
+            raise NotFound(f"no model {name!r}; there are {listed(sorted(self._model_names()))}")
         reservoir = self._reservoirs(name)
         if reservoir is None:
             raise FailedPrecondition(

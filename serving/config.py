@@ -70,6 +70,8 @@ class ServerConfig:
     rest_api_num_threads: int = 0  # 0: four a core
     rest_api_timeout_in_ms: int = 30_000
     rest_api_enable_cors_support: bool = False
+    # Names by which HTTP is asked; none: on a loopback bind this machine's, else any.
+    http_hosts: tuple[str, ...] = ()
     grpc_socket_path: str = ""
     ssl_config_file: str = ""  # "": no TLS
     grpc_compression: str = "request"

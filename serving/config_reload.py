@@ -11,6 +11,7 @@ from serving.config import ModelConfig
 from serving.config_plan import ConfigPlan, plan_change
 from serving.errors import FailedPrecondition, NotFound, OperatorError, StatusCode, Unavailable
 from serving.model_settings_file import SettingsByModel
+from serving.name_text import listed
 from serving.servable import AVAILABLE, END, HEALTHY, LOADING, START, ServableStatus
 from serving.served_models import ServedModels
 from serving.state_monitor import StateMonitor
@@ -181,7 +182,7 @@ class ConfigReloader:
                 self._stale.pop(name, None)
         if not reasons:
             return
-        what = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        what = listed((f"{name}: {reason}" for name, reason in reasons.items()), "; ")
         message = f"{len(reasons)} model(s) did not become available: {what}"
         if is_failed:
             raise FailedPrecondition(message)
@@ -194,7 +195,7 @@ class ConfigReloader:
 
     def _reason(self, name: str, statuses: Sequence[ServableStatus]) -> str:
         if statuses:
-            return ", ".join(_state_text(status) for status in statuses)
+            return listed(_state_text(status) for status in statuses)
         notes = [
             " ".join([note.event, *(f"{key}={value}" for key, value in note.values)])
             for note in self._served.notes(name)

@@ -139,6 +139,11 @@ def names(text: str) -> tuple[str, ...]:
     return items
 
 
+def optional_names(text: str) -> tuple[str, ...]:
+    """As `names`; "" is none, as when the flag is left out."""
+    return names(text) if text else ()
+
+
 def channel_arguments(text: str) -> Mapping[str, int | str]:
     """`k=v,k=v`; a value that reads as a whole number is one, and gRPC's are int32."""
     arguments: dict[str, int | str] = {}

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from asyncio.events import TimerHandle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
@@ -13,6 +13,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 CONNECTION_EXTENSION = "millpond.connection"
 """Where an application finds the connection of a request, among the scope's extensions."""
+
+_TRANSFER_ENCODING_REMEDY = "send 'chunked' alone, or Content-Length alone"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +57,7 @@ class GuardedConnection(HttpToolsProtocol):
         self._phase = _Phase.BETWEEN
         self._head_bytes = 0
         self._idle_since = 0.0
+        self._received = b""
         self._head_timer: TimerHandle | None = None
         self._stall_timer: TimerHandle | None = None
         # Called once the client is gone. Of the request that is being answered, which sets it.
@@ -101,7 +104,9 @@ class GuardedConnection(HttpToolsProtocol):
         if self._phase is _Phase.BETWEEN:
             self._head_bytes = 0
         was_body = self._phase is _Phase.BODY
+        self._received = data
         super().data_received(data)
+        self._received = b""
         if self.transport.is_closing():
             return
         if self._phase is _Phase.HEAD and not was_body:
@@ -138,6 +143,8 @@ class GuardedConnection(HttpToolsProtocol):
         head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if head_bytes > self.limits.head_bytes_max:
             self._refuse_head()
+        elif fault := transfer_encoding_fault(self.headers):
+            self._refuse(400, fault)
         else:
             super().on_headers_complete()
 
@@ -160,7 +167,11 @@ class GuardedConnection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """uvicorn's: what came is not HTTP."""
         if not self.transport.is_closing():
-            self._refuse(400, msg)
+            # The parser gives no header whose value it refuses: look where it stopped.
+            is_head = self._phase is _Phase.HEAD
+            is_encoding = is_head and b"transfer-encoding" in self._received.lower()
+            fault = f"Transfer-Encoding is not taken as sent; {_TRANSFER_ENCODING_REMEDY}"
+            self._refuse(400, fault if is_encoding else msg)
 
     # --- Bounds -----------------------------------------------------------------------------------
 
@@ -220,6 +231,21 @@ class GuardedConnection(HttpToolsProtocol):
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
+
+
+def transfer_encoding_fault(headers: Sequence[tuple[bytes, bytes]]) -> str:
+    """Returns why a body cannot be read as these headers have it, with the remedy; "" if it can. Pure.
+
+    A server and a proxy that differ on where a body ends take one client's bytes for another's
+    request, so only the one encoding that each proxy has is taken.
+    """
+    encodings = [value for name, value in headers if name.lower() == b"transfer-encoding"]
+    if not encodings:
+        return ""
+    if [value.strip(b" \t").lower() for value in encodings] == [b"chunked"]:
+        return ""
+    given = b", ".join(encodings).decode("latin-1")
+    return f"Transfer-Encoding {given!r} is not taken; {_TRANSFER_ENCODING_REMEDY}"
 
 
 def connection_class(limits: ConnectionLimits) -> type[GuardedConnection]:

@@ -18,6 +18,7 @@ from serving.errors import NotFound
 from serving.found_versions import Note
 from serving.health import HealthView, why_unavailable
 from serving.http_app import json_response
+from serving.name_text import listed
 
 DRAINING = "the server is draining: it finishes what it has and stops"
 _NO_STORE: Mapping[str, str] = {"Cache-Control": "no-store"}
@@ -51,7 +52,7 @@ def readiness(view: HealthView, notes: Notes = no_notes) -> Readiness:
 def model_readiness(view: HealthView, name: str, notes: Notes = no_notes) -> Readiness:
     """Of one model. Pure. Raises NotFound where it is not configured."""
     if name not in view.models:
-        configured = ", ".join(view.models) or "none"
+        configured = listed(view.models)
         raise NotFound(f"model {name!r} is not configured; configured: {configured}")
     reason = _model_reason(view, name, notes)
     server_reason = DRAINING if view.is_draining else None
@@ -105,7 +106,7 @@ def _server_reason(view: HealthView, reasons: Mapping[str, str | None]) -> str |
     if not view.models:
         return "no model is configured"
     waiting = [name for name, reason in reasons.items() if reason is not None]
-    return f"no version is available of: {', '.join(waiting)}"
+    return f"no version is available of: {listed(waiting)}"
 
 
 def _reason(reason: str | None) -> Mapping[str, str]:

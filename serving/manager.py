@@ -36,6 +36,7 @@ from serving.executor import Executor
 from serving.harness import LoaderHarness, RetryPolicy
 from serving.loader import MakeLoader
 from serving.model_settings import ModelSettings
+from serving.name_text import listed
 from serving.room import Room
 from serving.router import Canary, Router
 from serving.servable import (
@@ -458,8 +459,7 @@ class AspiredVersionsManager:
         stream = self._streams.get(name)
         if stream is None:
             raise errors.NotFound(
-                f"model {name!r} has no versions; those that have: "
-                f"{', '.join(sorted(self._streams)) or 'none'}"
+                f"model {name!r} has no versions; those that have: {listed(sorted(self._streams))}"
             )
         return stream
 

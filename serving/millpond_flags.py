@@ -11,6 +11,7 @@ from serving.flag_readers import (
     integer,
     local_path,
     not_empty,
+    optional_names,
     seconds,
     seconds_not_negative,
 )
@@ -26,6 +27,15 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "",
     ),
     Flag("host", not_empty, ServerConfig.host, "address to listen on"),
+    Flag(
+        "http_hosts",
+        optional_names,
+        ServerConfig.http_hosts,
+        "names and addresses that a Host header may have over HTTP, beside loopback ones; requests "
+        "for others get 421. Without it a server on a loopback address takes this machine's names, "
+        "and any other server takes every name",
+        "NAME,NAME",
+    ),
     Flag(
         "allow_repository_control",
         boolean,

@@ -6,6 +6,7 @@ from typing import Protocol
 from google.protobuf.message import DecodeError
 
 from serving.errors import InvalidArgument, NotFound
+from serving.name_text import listed
 from serving.protos import get_model_status_pb2, model_pb2
 from serving.servable import ServableStatus
 from serving.state_monitor import StateMonitor
@@ -60,9 +61,9 @@ class ModelService:
         if spec.WhichOneof("version_choice") == "version_label":
             labels = self._labels(spec.name)
             if spec.version_label not in labels:
-                known = ", ".join(sorted(labels)) or "none"
                 raise InvalidArgument(
-                    f"Unrecognized servable version label: {spec.version_label}; known: {known}"
+                    f"Unrecognized servable version label: {spec.version_label}; "
+                    f"known: {listed(sorted(labels))}"
                 )
             return labels[spec.version_label]
         version: int | None = spec.version.value if spec.HasField("version") else None
@@ -73,11 +74,11 @@ class ModelService:
         base_path = self._served.base_path(name)
         if base_path is not None:
             return f"{message}: none was found in {base_path!r} yet; the server's log says why"
-        known = ", ".join(sorted(self._served.names)) or "none"
+        known = listed(sorted(self._served.names))
         return f"{message}: it is not configured; configured: {known}"
 
     def _no_such_version(self, name: str, version: int) -> str:
-        known = ", ".join(
+        known = listed(
             f"{status.id.version} ({status.state.name})"
             for status in self._monitor.statuses().get(name, ())
         )

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from serving.errors import InvalidConfig
 from serving.model_settings import CanarySettings, GateSettings, ModelSettings
+from serving.name_text import listed
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -78,7 +79,7 @@ def parse_model_settings(text: str, where: str, model_names: Collection[str]) ->
         if name not in model_names:
             raise InvalidConfig(
                 f"{where}: models.{name}: no model {name!r} is configured; "
-                f"configured: {', '.join(sorted(model_names)) or 'none'}"
+                f"configured: {listed(sorted(model_names))}"
             )
     default = overridden(ModelSettings(), tables.get("default", {}), f"{where}: default")
     by_name = {

@@ -6,10 +6,14 @@ it: "../../x" and "/abs" are names too. So a name never becomes a path or a line
 
 import hashlib
 import unicodedata
+from collections.abc import Iterable
 from urllib.parse import quote
 
 FILE_NAME_BYTES_MAX = 200
 """Of an encoded name: Linux takes 255 bytes, and prefixes and suffixes need some of them."""
+
+LISTED_MAX = 5
+"""Names that an error's text lists."""
 
 _DIGEST_MARK = "%-"
 """Stands in no percent-encoded text, so a shortened name is never another name's encoding."""
@@ -43,6 +47,18 @@ def file_name(name: str) -> str:
         return encoded
     digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()
     return encoded[: FILE_NAME_BYTES_MAX - len(_DIGEST_MARK) - len(digest)] + _DIGEST_MARK + digest
+
+
+def listed(items: Iterable[str], separator: str = ", ") -> str:
+    """Returns a few of `items` as text, and how many more there are; "none" of none.
+
+    A server may have thousands of models, and an error's text goes to every client that misspells
+    one.
+    """
+    shown = list(items)
+    more_count = len(shown) - LISTED_MAX
+    text = separator.join(shown[:LISTED_MAX]) or "none"
+    return f"{text} and {more_count} more" if more_count > 0 else text
 
 
 def printable(text: str) -> str:

@@ -33,6 +33,7 @@ from serving.executor import ThreadExecutor
 from serving.harness import RetryPolicy
 from serving.health import HealthView
 from serving.http_app import BODY_BYTES_MAX, HttpAppSettings, make_http_app
+from serving.http_hosts import HostGuard, host_rule, own_name
 from serving.http_server import HTTP_NICE, HttpServer
 from serving.kserve.openapi import SCHEMAS as INFERENCE_SCHEMAS
 from serving.kserve.openapi import inference_paths
@@ -539,7 +540,10 @@ def make_http_server(
     app = make_http_app(routes, settings)
     return HttpServer(
         app,
-        entry=PrefixRouter(rest, otherwise=app),
+        entry=HostGuard(
+            PrefixRouter(rest, otherwise=app),
+            host_rule(config.http_hosts, config.host, own_name()),
+        ),
         host=config.host,
         port=port,
         blocking_thread_count=config.rest_api_num_threads or 4 * (os.cpu_count() or 1),

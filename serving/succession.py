@@ -14,6 +14,7 @@ from serving.bars import Bar, BarredBy, Bars
 from serving.clock import Clock
 from serving.errors import FailedPrecondition
 from serving.model_settings import CanarySettings
+from serving.name_text import listed
 from serving.router import Canary, Router
 from serving.stream import Stream
 
@@ -133,7 +134,7 @@ class Succession:
     def allow(self, name: str, stream: Stream, version: int) -> None:
         """Takes a bar away. FailedPrecondition where there is none."""
         if version not in stream.barred:
-            known = ", ".join(map(str, sorted(stream.barred))) or "none"
+            known = listed(map(str, sorted(stream.barred)))
             raise FailedPrecondition(
                 f"model {name!r}: version {version} is not barred; barred: {known}"
             )

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "native/base/listing.h"
+
 namespace millpond::servable {
 namespace {
 
@@ -30,17 +32,15 @@ ServableEntry* FindRouted(const ServableStream& stream, const RequestMetadata* m
 }
 
 std::string ListVersions(const ServableStream& stream) {
-  if (stream.versions.empty()) return " none";
-  std::string list;
-  for (const auto& [version, entry] : stream.versions) list += " " + std::to_string(version);
-  return list;
+  base::Listing list;
+  for (const auto& [version, entry] : stream.versions) list.Add(std::to_string(version));
+  return list.text();
 }
 
 std::string ListLabels(const Routing& routing) {
-  if (routing.labels.empty()) return " none";
-  std::string list;
-  for (const auto& [label, version] : routing.labels) list += " " + label;
-  return list;
+  base::Listing list;
+  for (const auto& [label, version] : routing.labels) list.Add(label);
+  return list.text();
 }
 
 base::Status VersionNotFound(std::string_view name, int64_t version, const std::string& reason,

@@ -2,16 +2,18 @@
 
 #include <utility>
 
+#include "native/base/listing.h"
+
 namespace millpond::servable {
 namespace {
 
 base::Status NameNotFound(std::string_view name, const ServableStreams& streams) {
-  std::string message =
-      "Servable not found for request: Latest(" + std::string(name) + "); available models:";
+  base::Listing list;
   for (const auto& [available, stream] : streams) {
-    if (!stream.versions.empty()) message += " " + available;
+    if (!stream.versions.empty()) list.Add(available);
   }
-  return base::NotFound(std::move(message));
+  return base::NotFound("Servable not found for request: Latest(" + std::string(name) +
+                        "); available models:" + list.text());
 }
 
 }  // namespace

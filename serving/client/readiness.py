@@ -6,6 +6,7 @@ from serving.client.messages import is_ready
 from serving.client.results import VersionStatus
 from serving.clock import Clock, seconds_since
 from serving.errors import MillpondError, StatusCode, Unavailable
+from serving.name_text import listed
 
 # What goes away by waiting; anything else will be so again.
 _PASSING_CODES = frozenset(
@@ -47,12 +48,12 @@ class Readiness:
         """Whether the model is ready. Raises Unavailable where it is not and the time is over."""
         if is_ready(statuses, self._version):
             return True
-        states = ", ".join(
+        states = listed(
             f"version {status.version} is {status.state.name}"
             + (f" ({status.error_message})" if status.error_message else "")
             for status in statuses
         )
-        self._give_up_in_time(states or "it has no version")
+        self._give_up_in_time(states if statuses else "it has no version")
         return False
 
     def hear_error(self, error: MillpondError) -> None:

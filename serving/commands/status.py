@@ -9,7 +9,7 @@ from typing import Any, TextIO
 from serving.clock import NS_PER_SECOND, Clock, SystemClock
 from serving.commands.connection import add_connection, connect
 from serving.errors import NotFound
-from serving.name_text import printable
+from serving.name_text import listed, printable
 
 _COLUMNS = ("model", "version", "state", "age", "memory MB", "role", "remark")
 _BYTES_PER_MB = 1e6
@@ -48,9 +48,7 @@ def refusal_text(refusal: Mapping[str, Any] | None, now_wall_ns: int) -> str:
 
 def _model(models: Models, name: str) -> Mapping[str, Any]:
     if name not in models:
-        raise NotFound(
-            f"model {name!r} is not there; there are {', '.join(sorted(models)) or 'none'}"
-        )
+        raise NotFound(f"model {name!r} is not there; there are {listed(sorted(models))}")
     return models[name]
 
 

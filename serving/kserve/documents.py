@@ -5,6 +5,7 @@ from typing import Any
 
 from serving.errors import FailedPrecondition
 from serving.health import why_unavailable
+from serving.name_text import listed
 from serving.protos import get_model_metadata_pb2, types_pb2
 from serving.servable import AVAILABLE, END, LOADING, START, ServableState, ServableStatus
 
@@ -137,7 +138,7 @@ _Tensor = tuple[str, int, list[int]]
 def _tensors(name: str, signature_def_map: bytes) -> tuple[list[_Tensor], list[_Tensor]]:
     signatures = get_model_metadata_pb2.SignatureDefMap.FromString(signature_def_map).signature_def
     if DEFAULT_SIGNATURE not in signatures:
-        known = ", ".join(sorted(signatures)) or "none"
+        known = listed(sorted(signatures))
         raise FailedPrecondition(
             f"model {name!r} has no signature {DEFAULT_SIGNATURE!r}, of which the protocol tells; "
             f"ModelInfer takes the others by its parameter signature_name: {known}"

@@ -7,6 +7,7 @@ from serving.errors import NotFound, Unavailable, Unimplemented
 from serving.health import HealthView, why_unavailable
 from serving.kserve import documents
 from serving.kserve.repository import Repository, ready_versions, repository_parameters_in_the_way
+from serving.name_text import listed
 from serving.servable import Servable, ServableId
 from serving.state_monitor import Statuses
 
@@ -110,7 +111,7 @@ class InferenceQuestions:
     def _ready_versions(self, name: str) -> list[int]:
         names = self._names()
         if name not in names:
-            known = ", ".join(sorted(names)) or "none"
+            known = listed(sorted(names))
             raise NotFound(f"model {name!r} is not configured; configured: {known}")
         return ready_versions(self._statuses().get(name, ()))
 
@@ -123,7 +124,7 @@ class InferenceQuestions:
             return number
         labels = self._routes.labels(name)
         if version not in labels:
-            known = ", ".join(sorted(labels)) or "none"
+            known = listed(sorted(labels))
             raise NotFound(f"model {name!r} has no version {version!r}; labels: {known}")
         return labels[version]
 
@@ -134,6 +135,6 @@ class InferenceQuestions:
             raise Unavailable(f"model {name!r}: {why_unavailable(self._statuses().get(name, ()))}")
         servable = self._servable(ServableId(name, chosen)) if chosen in versions else None
         if servable is None:
-            known = ", ".join(map(str, versions))
+            known = listed(map(str, versions))
             raise NotFound(f"model {name!r} has no version {version}; available: {known}")
         return servable.signature_def_map()

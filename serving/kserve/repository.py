@@ -14,6 +14,7 @@ import structlog
 from serving.config_reload import has_come, has_failed
 from serving.errors import FailedPrecondition, NotFound, PermissionDenied, Unavailable
 from serving.health import why_unavailable
+from serving.name_text import listed
 from serving.servable import END, ServableStatus
 from serving.state_monitor import Statuses
 
@@ -113,7 +114,7 @@ class Repository:
             )
         names = self._names()
         if name not in names:
-            known = ", ".join(sorted(names)) or "none"
+            known = listed(sorted(names))
             raise NotFound(
                 f"model {name!r} is not configured; configured: {known}; add it to "
                 "--model_config_file, or by HandleReloadConfigRequest"

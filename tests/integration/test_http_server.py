@@ -185,7 +185,7 @@ def test_idle_connections_keep_no_probe_away(server: ModelServer) -> None:
     with ExitStack() as stack:
         for _ in range(200):
             connection = stack.enter_context(socket_to(server))
-            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n")
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert connection.recv(15) == b"HTTP/1.1 200 OK"
         assert readyz(server)[0] == 200
 

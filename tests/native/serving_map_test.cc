@@ -91,6 +91,21 @@ TEST(ServingMap, NotFoundNamesTheModelsOrVersionsThatThereAre) {
             "Servable not found for request: Specific(ctr, 5); available versions: 3 4");
 }
 
+TEST(ServingMap, NotFoundListsFiveOfManyModelsOrVersions) {
+  ServingMap map;
+  for (int i = 0; i < 8; ++i) {
+    ASSERT_TRUE(map.Publish(MakeFakeEntry("m" + std::to_string(i), 1)).ok());
+    ASSERT_TRUE(map.Publish(MakeFakeEntry("m0", 10 + i)).ok());
+  }
+  EXPECT_EQ(
+      map.LookUp("n", {}).status().message(),
+      "Servable not found for request: Latest(n); available models: m0 m1 m2 m3 m4 and 3 more");
+  EXPECT_EQ(
+      map.LookUp("m0", {5}).status().message(),
+      "Servable not found for request: Specific(m0, 5); available versions: 1 10 11 12 13 and "
+      "4 more");
+}
+
 TEST(ServingMap, ANameWhoseLastVersionIsRetiredIsNotFound) {
   ServingMap map;
   const auto entry = MakeFakeEntry("m", 1);
@@ -229,7 +244,7 @@ TEST(ServingMapRouting, IsKeptWhileNoVersionIsPublishedAndAppliesToTheNextOne) {
   ExpectRefused(map, {1}, Code::kNotFound,
                 "Servable not found for request: Specific(m, 1); available versions: none");
   EXPECT_EQ(map.LookUp("n", {}).status().message(),
-            "Servable not found for request: Latest(n); available models:");
+            "Servable not found for request: Latest(n); available models: none");
   EXPECT_TRUE(map.Versions("m").empty());
   PublishVersions(map, 1, 2);
   ASSERT_TRUE(map.Retire("m", 1).ok());
@@ -244,7 +259,7 @@ TEST(ServingMapRouting, TheDefaultRoutingForgetsIt) {
   ASSERT_TRUE(map.SetRouting("m", {1, {{"stable", 1}}}).ok());
   ASSERT_TRUE(map.SetRouting("m", {}).ok());
   EXPECT_EQ(map.LookUp("m", {}).status().message(),
-            "Servable not found for request: Latest(m); available models:");
+            "Servable not found for request: Latest(m); available models: none");
   PublishVersions(map, 1, 2);
   ASSERT_TRUE(map.SetRouting("m", {1}).ok());
   ASSERT_TRUE(map.SetRouting("m", {}).ok());

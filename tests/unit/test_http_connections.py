@@ -396,3 +396,39 @@ def test_longest_idle_of_busy_connections_is_none(connections: Connections) -> N
     assert longest_idle([connection]) is connection
     connection.data_received(REQUEST)
     assert longest_idle([connection]) is None
+
+
+# --- Bodies whose end is not agreed on ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"Transfer-Encoding: gzip",
+        b"Transfer-Encoding: identity",
+        b"Transfer-Encoding: xchunked",
+        b"Transfer-Encoding: \x0bchunked",
+        b"Transfer-Encoding : chunked",
+        b"Transfer-Encoding: gzip, chunked",
+        b"Transfer-Encoding: chunked, gzip",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 3",
+        b"Content-Length: 3\r\nTransfer-Encoding: chunked",
+    ],
+)
+def test_odd_transfer_encoding_is_answered_400(connections: Connections, headers: bytes) -> None:
+    connection, transport = connections.connect()
+    head = b"POST / HTTP/1.1\r\nHost: h\r\n" + headers + b"\r\n\r\n"
+    connection.data_received(head + b"3\r\nabc\r\n0\r\n\r\n")
+    assert (transport.status, transport.is_closed) == (400, True)
+    assert "Transfer-Encoding" in transport.error
+    assert "send 'chunked' alone" in transport.error
+    assert not connections.loop.tasks
+
+
+def test_chunked_body_is_answered(connections: Connections) -> None:
+    connection, transport = connections.connect()
+    head = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: Chunked\r\n\r\n"
+    connection.data_received(head + b"3\r\nabc\r\n0\r\n\r\n")
+    connections.answer()
+    assert transport.status == 204

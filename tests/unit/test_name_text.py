@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from serving.name_text import FILE_NAME_BYTES_MAX, fault_of_name, file_name, printable
+from serving.name_text import FILE_NAME_BYTES_MAX, fault_of_name, file_name, listed, printable
 
 # Any text, halves of surrogate pairs included, and often what makes up paths.
 NAMES = st.one_of(
@@ -67,3 +67,17 @@ def test_printable_text_is_one_line_without_controls(text: str):
 def test_printable_text_stays_as_it_is():
     assert printable("ctr [7] 模型") == "ctr [7] 模型"
     assert printable("a\x1b[31m\u202eb") == "a\\x1b[31m\\u202eb"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "none"),
+        (1, "0"),
+        (5, "0, 1, 2, 3, 4"),
+        (6, "0, 1, 2, 3, 4 and 1 more"),
+        (3_000, "0, 1, 2, 3, 4 and 2995 more"),
+    ],
+)
+def test_long_lists_are_cut_and_counted(count: int, text: str):
+    assert listed(map(str, range(count))) == text
