@@ -38,6 +38,8 @@ from serving.monitoring.page_routes import page_routes
 from serving.monitoring.request_statistics import RequestStatistics
 from serving.monitoring.server_sources import server_sources
 from serving.monitoring.swap_routes import swap_routes
+from serving.poll_schedule import PollLimits
+from serving.poller_pool import PollerPool
 from serving.port_reservation import PortReservation
 from serving.rare_calls import Handler, RareCallThreads
 from serving.request_cores import pin_always
@@ -165,10 +167,19 @@ class Server:
     def _make_models(self) -> None:
         """What is configured, and so aspired."""
         config, clock = self._config, self._clock
+        self._pollers = PollerPool(PollLimits(), clock)
         self._models = ServedModels(
             make_source=partial(
                 parts.make_source,
-                *(config, self._plane, self._manager, self._router, self._monitor, clock),
+                *(
+                    config,
+                    self._pollers,
+                    self._plane,
+                    self._manager,
+                    self._router,
+                    self._monitor,
+                    clock,
+                ),
             ),
             set_loaders=self._set_models,
             manager=self._manager,
@@ -348,6 +359,7 @@ class Server:
 
     def _start_threads(self) -> None:
         # Before the rare calls, of which one may ask for another configuration.
+        self._pollers.start()
         self._models.apply(self._first_plan)
         self._rare_calls.start()
         if self._patience is not None:
@@ -422,6 +434,7 @@ class Server:
         self._transport.stop()
         self._reloader.stop()
         self._models.stop()
+        self._pollers.stop()
         self._monitor.end_waits()
         self._startup_wait.cancel()
         self._drain()

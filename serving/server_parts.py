@@ -59,6 +59,7 @@ from serving.monitoring.tracing import (
     SpanBuffer,
     Tracing,
 )
+from serving.poller_pool import PollerPool
 from serving.rare_calls import Handler
 from serving.request_cores import RequestCores
 from serving.reservoirs import Reservoirs
@@ -313,6 +314,7 @@ def make_background(config: ServerConfig, plane: DataPlane) -> Callable[[], None
 
 def make_source(
     config: ServerConfig,
+    pollers: PollerPool,
     plane: DataPlane,
     manager: AspiredVersionsManager,
     router: Router,
@@ -339,6 +341,7 @@ def make_source(
         keeps_last=config.servable_versions_always_present,
         labels=model.labels,
         labels_in_effect=router.labels,
+        pollers=pollers,
         clock=clock,
     )
     # Before its first poll: nothing that was rolled back is to be loaded until somebody tells it.

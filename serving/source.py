@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
@@ -38,6 +39,7 @@ from serving.found_versions import (
     version_directories,
 )
 from serving.label_targets import NO_LABELS
+from serving.poller_pool import Pollable
 from serving.servable import AspiredVersion
 from serving.version_selection import VersionSelection
 
@@ -87,12 +89,35 @@ def _entry(entry: os.DirEntry[str], path: str) -> tuple[str, int, int, int]:
     return path, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-class FileSystemSource:
-    """Polls the base path of one model on a thread of its own and sets its aspired versions.
+def _group_of(base_path: str) -> str:
+    """What lies in the same directory is likely to lie on the same disk."""
+    return os.path.dirname(os.path.normpath(base_path))
 
-    One source a model: a base path that hangs, fails or lies cannot hold up another's. The thread
-    `source-NAME` sleeps between polls and is a daemon, because a dead network disk can hold it for
-    ever. `period_seconds` 0 polls once, negative never, unless something else is wanted later.
+
+def _stuck_note(seconds: float) -> Note:
+    return Note.of(
+        "source_stuck",
+        reason=f"a look at the base path did not end within {seconds:.2g} s",
+        consequence="new versions are not found; what serves goes on",
+        remedy="see whether its disk answers (ls); it is tried again by itself",
+    )
+
+
+class Pollers(Protocol):
+    """`PollerPool`, as a source sees it."""
+
+    def add(self, key: str, group: str, source: Pollable, *, is_due: bool) -> None: ...
+    def remove(self, key: str) -> None: ...
+    def wake(self, key: str, group: str) -> None: ...
+    def wait_until_idle(self, key: str, timeout_seconds: float) -> bool: ...
+
+
+class FileSystemSource:
+    """Polls the base path of one model on the threads of `pollers` and sets its aspired versions.
+
+    One source a model: a base path that hangs, fails or lies cannot hold up another's. A poll that
+    hangs is reported by a note, `source_stuck`, and another one tries again. `period_seconds` 0
+    polls once, negative never, unless something else is wanted later.
     `check` raises where a directory is no complete version. `set_aspired` is called, under the
     source's lock, only when the list changes, and not after `stop`. `failed_versions` says which
     versions of a model have ended with an error: one of these whose files change is aspired again
@@ -122,6 +147,7 @@ class FileSystemSource:
         keeps_last: bool = True,
         labels: Mapping[str, int] = NO_LABELS,
         labels_in_effect: LabelsOf = lambda name: NO_LABELS,
+        pollers: Pollers,
         clock: Clock,
     ) -> None:
         self._name = name
@@ -133,33 +159,34 @@ class FileSystemSource:
         self._versions_seen = versions_seen
         self._labels_in_effect = labels_in_effect
         self._period_seconds = period_seconds
+        self._pollers = pollers
         self._clock = clock
-        # Guards all below and is notified of changes; not held while the disk is looked at.
-        self._wake = threading.Condition()
+        # Guards all below; not held while the disk is looked at.
+        self._lock = threading.RLock()
         self._wanted = Wanted(selection=selection, labels=labels, keeps_last=keeps_last)
         self._memory = Memory()
-        self._is_poll_due = period_seconds >= 0
+        # Of the poll whose result was the last to count.
+        self._poll_number = 0
+        self._stuck_note: Note | None = None
         self._is_stopping = False
-        self._thread = threading.Thread(target=self._run, name=f"source-{name}", daemon=True)
 
     # --- Any thread -------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Starts polling; the first poll is at once."""
-        self._thread.start()
+        is_due = self._period_seconds >= 0
+        self._pollers.add(self._name, _group_of(self._base_path), self, is_due=is_due)
 
     def stop(self) -> None:
         """Ends polling, after the poll under way, which aspires nothing any more. Returns at once."""
-        with self._wake:
+        with self._lock:
             self._is_stopping = True
-            self._wake.notify_all()
+            self._pollers.remove(self._name)
             self._versions_seen(self._name, frozenset(), frozenset())
 
     def join(self, timeout_seconds: float) -> bool:
-        """After `stop`: False where the disk still holds the thread after `timeout_seconds`."""
-        if self._thread.ident is not None:
-            self._thread.join(timeout_seconds)
-        return not self._thread.is_alive()
+        """After `stop`: False if a poll is still under way after `timeout_seconds`."""
+        return self._pollers.wait_until_idle(self._name, timeout_seconds)
 
     def set_selection(
         self, selection: VersionSelection, labels: Mapping[str, int] = NO_LABELS
@@ -169,51 +196,63 @@ class FileSystemSource:
         `labels` are those of the model now, in effect as far as they can be. Both at once: a label
         is not to be taken for one of a version that the policy before did not select.
         """
-        with self._wake:
+        with self._lock:
             self._select_again(replace(self._wanted, selection=selection, labels=labels))
             self._poll_soon()
 
     def set_barred(self, versions: frozenset[int]) -> None:
         """Leaves `versions` out of what is selected until told otherwise. Looks at no disk."""
-        with self._wake:
+        with self._lock:
             self._select_again(replace(self._wanted, barred=versions))
 
     def set_base_path(self, base_path: str) -> None:
         """Looks elsewhere, at once. What is aspired stays until a version is complete there."""
-        with self._wake:
+        with self._lock:
             self._base_path = base_path
             self._poll_soon()
 
     def notes(self) -> list[Note]:
         """What there was to tell people after the last poll, in a fixed order."""
-        with self._wake:
-            return sorted(self._memory.notes, key=repr)
+        with self._lock:
+            stuck = {self._stuck_note} if self._stuck_note else set()
+            return sorted(self._memory.notes | stuck, key=repr)
 
     def found_versions(self) -> frozenset[int]:
         """Those that the last poll found on disk, barred ones too."""
-        with self._wake:
+        with self._lock:
             return frozenset(self._memory.found)
 
     def selectable_versions(self) -> frozenset[int]:
         """Of these, the ones that the selection would take if they were the only ones."""
-        with self._wake:
+        with self._lock:
             selection, found = self._wanted.selection, frozenset(self._memory.found)
         return frozenset(version for version in found if selection.select([version]).versions)
 
-    def poll(self) -> float | None:
+    def poll(self, number: int | None = None) -> float | None:
         """Looks once, sets what is aspired, and returns the seconds until the next poll or None.
 
-        On one thread at a time: the source's own, or a test's.
+        See `Pollable.poll`; without a number this poll is the latest.
         """
         now = Instant(self._clock.now_ns(), self._clock.wall_ns())
-        with self._wake:
+        with self._lock:
             before, base_path, barred = self._memory, self._base_path, self._wanted.barred
         decide_on = self._look(before, base_path, barred, now)
-        with self._wake:
+        with self._lock:
             # Where it looked elsewhere than it should by now, the next poll is due already.
-            if base_path == self._base_path:
+            number = self._poll_number + 1 if number is None else number
+            if base_path == self._base_path and number > self._poll_number:
+                self._poll_number = number
                 self._remember(decide_on(self._memory, self._wanted))
             return next_poll_seconds(self._memory, self._period_seconds, now)
+
+    def stuck_changed(self, stuck_seconds: Callable[[], float | None]) -> None:
+        """See `Pollable`. Reports that a poll hangs, and that it is over, once each."""
+        with self._lock:
+            seconds = None if self._is_stopping else stuck_seconds()
+            note = None if seconds is None else self._stuck_note or _stuck_note(seconds)
+            before = {self._stuck_note} if self._stuck_note else set()
+            self._stuck_note = note
+            self._tell_changes(frozenset(before), frozenset({note} if note else ()))
 
     # --- Under the lock ---------------------------------------------------------------------------
 
@@ -222,8 +261,7 @@ class FileSystemSource:
         self._remember(select_again(self._memory, wanted))
 
     def _poll_soon(self) -> None:
-        self._is_poll_due = True
-        self._wake.notify_all()
+        self._pollers.wake(self._name, _group_of(self._base_path))
 
     def _remember(self, memory: Memory) -> None:
         if self._is_stopping:
@@ -244,26 +282,7 @@ class FileSystemSource:
             aspired = {item.version for item in after.aspired or ()}
             self._versions_seen(self._name, after.on_disk, self._wanted.barred | aspired)
 
-    # --- The thread of the source -----------------------------------------------------------------
-
-    def _run(self) -> None:
-        delay_seconds: float | None = None
-        while self._wait_for_poll(delay_seconds):
-            delay_seconds = self._period_seconds if self._period_seconds > 0 else None
-            try:
-                delay_seconds = self.poll()
-            except Exception:  # noqa: BLE001 (a bug; the next poll may fare better)
-                _log.exception("poll_failed", model=self._name, base_path=self._base_path)
-
-    def _wait_for_poll(self, delay_seconds: float | None) -> bool:
-        """Waits until a poll is due, after `delay_seconds` at the latest; False: until `stop`."""
-        with self._wake:
-            while not self._is_poll_due and not self._is_stopping:
-                self._clock.wait(self._wake, delay_seconds)
-                if delay_seconds is not None:
-                    break
-            self._is_poll_due = False
-            return not self._is_stopping
+    # --- On a thread of the pool ----------------------------------------------------------------
 
     def _look(
         self, memory: Memory, base_path: str, barred: frozenset[int], now: Instant

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "native/base/regular_files.h"
 #include "native/base/wire_reader.h"
 #include "native/tf/status.h"
 #include "tensorflow/core/framework/variant.h"
@@ -135,6 +136,7 @@ Status CheckpointIndexReader::Damaged(const std::string& what) const {
 Status CheckpointIndexReader::OpenTable() {
   auto* const env = tensorflow::Env::Default();
   const std::string opening = "opening " + header_.index_path;
+  MILLPOND_RETURN_IF_ERROR(base::CheckRegularFile(header_.index_path));
   uint64_t file_bytes = 0;
   MILLPOND_RETURN_IF_TF_ERROR(env->GetFileSize(header_.index_path, &file_bytes), opening);
   MILLPOND_RETURN_IF_TF_ERROR(env->NewRandomAccessFile(header_.index_path, &file_), opening);

@@ -4,6 +4,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "native/base/regular_files.h"
 #include "native/tf/checkpoint_index.h"
 #include "tensorflow/cc/saved_model/constants.h"
 #include "tensorflow/cc/saved_model/loader_util.h"
@@ -88,6 +89,8 @@ Status CheckVariables(const std::string& directory) {
 }  // namespace
 
 Status CheckSavedModel(const std::string& directory) {
+  // First, because opening a pipe waits for its writer: TensorFlow's readers would never return.
+  MILLPOND_RETURN_IF_ERROR(base::CheckRegularFiles(directory));
   tensorflow::SavedModel saved_model;
   const absl::Status read = tensorflow::ReadSavedModel(directory, &saved_model);
   if (absl::IsNotFound(read)) {

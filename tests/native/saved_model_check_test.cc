@@ -1,6 +1,7 @@
 #include "native/tf/saved_model_check.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <string>
@@ -62,6 +63,22 @@ TEST_F(SavedModelCheck, AGraphAsTextIsTakenToo) {
 TEST_F(SavedModelCheck, AnEmptyOrMissingDirectoryHasNoGraph) {
   ExpectRefused(Code::kFailedPrecondition, "neither saved_model.pb nor saved_model.pbtxt");
   EXPECT_EQ(CheckSavedModel(File("nowhere")).code(), Code::kFailedPrecondition);
+}
+
+TEST_F(SavedModelCheck, APipeInAnyPlaceIsRefusedAndNotOpened) {
+  WriteVariableModel();
+  // The last two are read by TensorFlow's loader and by the warm-up.
+  for (const char* const name : {"saved_model.pb", kIndex, kShard, "fingerprint.pb", "extra"}) {
+    const std::string path = File(name);
+    const std::string aside = directory_.File("aside");
+    const bool is_there = std::filesystem::exists(path);
+    if (is_there) std::filesystem::rename(path, aside);
+    ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+    ExpectRefused(Code::kFailedPrecondition, std::string(name) + " is a named pipe");
+    std::filesystem::remove(path);
+    if (is_there) std::filesystem::rename(aside, path);
+  }
+  EXPECT_TRUE(Check().ok()) << Check().message();
 }
 
 TEST_F(SavedModelCheck, AGraphCutShortAtAnyByteIsRefused) {

@@ -1,15 +1,15 @@
 import os
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from serving.clock import NS_PER_SECOND, SystemClock
+from serving.clock import NS_PER_SECOND
 from serving.errors import FailedPrecondition
 from serving.found_versions import RECHECK_NS, Fingerprint, Listing, Note
 from serving.label_targets import NO_LABELS, NOT_FOUND, NOT_SELECTED
+from serving.poller_pool import Pollable
 from serving.servable import AspiredVersion
 from serving.source import FileSystemSource, fingerprint, list_children
 from serving.version_selection import All, Latest, Specific, VersionSelection
@@ -52,6 +52,40 @@ def check(directory: str) -> None:
         raise FailedPrecondition("saved_model.pb is missing")
 
 
+class FakePollers:
+    """Looks at one source, on the caller's thread, when a test says so."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+        self._source: Pollable | None = None
+        self._is_due = False
+        self._look_count = 0
+        self.waits: list[float] = []
+
+    def add(self, key: str, group: str, source: Pollable, *, is_due: bool) -> None:
+        self.group, self._source, self._is_due = group, source, is_due
+
+    def remove(self, key: str) -> None:
+        self._source = None
+
+    def wake(self, key: str, group: str) -> None:
+        self.group, self._is_due = group, True
+
+    def wait_until_idle(self, key: str, timeout_seconds: float) -> bool:
+        return True
+
+    def look_while_due(self) -> None:
+        """Looks until the source is due no more by itself."""
+        while self._is_due and self._source is not None:
+            self._is_due = False
+            self._look_count += 1
+            delay_seconds = self._source.poll(self._look_count)
+            if delay_seconds is not None:
+                self.waits.append(delay_seconds)
+                self._clock.advance(delay_seconds)
+                self._is_due = True
+
+
 def make_source(
     base_path: Path,
     aspirations: Aspirations,
@@ -60,6 +94,7 @@ def make_source(
     period_seconds: float = 60,
     keeps_last: bool = True,
     labels: Mapping[str, int] = NO_LABELS,
+    pollers: FakePollers | None = None,
 ) -> FileSystemSource:
     return FileSystemSource(
         "m",
@@ -74,6 +109,7 @@ def make_source(
         keeps_last=keeps_last,
         labels=labels,
         labels_in_effect=lambda name: aspirations.labels_in_effect,
+        pollers=pollers or FakePollers(clock),
         clock=clock,
     )
 
@@ -352,38 +388,24 @@ def test_source_polls_once_with_period_zero(
     assert make_source(tmp_path, aspirations, clock, period_seconds=0).poll() is None
 
 
-class IdleClock(FakeClock):
-    """Calls `when_idle` where a source waits for somebody to want something else."""
-
-    when_idle: Callable[[], None]
-
-    def wait(self, condition: threading.Condition, timeout_seconds: float | None) -> bool:
-        if timeout_seconds is None:
-            self.when_idle()
-            return True
-        return super().wait(condition, timeout_seconds)
-
-
-def test_source_thread_with_period_zero_polls_until_all_has_settled(
-    tmp_path: Path, aspirations: Aspirations
+def test_source_with_period_zero_polls_until_all_has_settled(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
-    clock = IdleClock()
+    pollers = FakePollers(clock)
     drop(tmp_path, "1", clock, age_seconds=0)
-    source = make_source(tmp_path, aspirations, clock, period_seconds=0)
-    clock.when_idle = source.stop
-    source._run()
+    make_source(tmp_path, aspirations, clock, period_seconds=0, pollers=pollers).start()
+    pollers.look_while_due()
     assert aspirations.lists == [[1]]
-    assert clock.waits == [1.0]
+    assert pollers.waits == [1.0]
 
 
-def test_source_thread_never_polls_with_negative_period(
-    tmp_path: Path, aspirations: Aspirations
+def test_source_never_polls_with_negative_period(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
-    clock = IdleClock()
+    pollers = FakePollers(clock)
     drop(tmp_path, "1", clock)
-    source = make_source(tmp_path, aspirations, clock, period_seconds=-1)
-    clock.when_idle = source.stop
-    source._run()
+    make_source(tmp_path, aspirations, clock, period_seconds=-1, pollers=pollers).start()
+    pollers.look_while_due()
     assert aspirations.lists == []
 
 
@@ -392,18 +414,18 @@ def test_source_thread_never_polls_with_negative_period(
 
 @pytest.mark.parametrize("period_seconds", [0, -1])
 def test_source_that_does_not_poll_looks_again_when_its_selection_changes(
-    tmp_path: Path, aspirations: Aspirations, period_seconds: float
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations, period_seconds: float
 ) -> None:
-    clock = IdleClock()
-    source = make_source(tmp_path, aspirations, clock, Latest(1), period_seconds)
-
-    def drop_two() -> None:
-        drop(tmp_path, "1", clock)
-        drop(tmp_path, "2", clock)
-
-    wishes = [drop_two, lambda: source.set_selection(All()), source.stop]
-    clock.when_idle = lambda: wishes.pop(0)()
-    source._run()
+    pollers = FakePollers(clock)
+    source = make_source(tmp_path, aspirations, clock, Latest(1), period_seconds, pollers=pollers)
+    source.start()
+    pollers.look_while_due()
+    drop(tmp_path, "1", clock)
+    drop(tmp_path, "2", clock)
+    pollers.look_while_due()
+    assert aspirations.lists == []
+    source.set_selection(All())
+    pollers.look_while_due()
     assert aspirations.lists == [[1, 2]]
 
 
@@ -630,39 +652,54 @@ def test_source_notes_tell_what_is_missing(
     ]
 
 
-def test_source_thread_that_waits_stops_at_once(tmp_path: Path, aspirations: Aspirations) -> None:
-    source = FileSystemSource(
-        "m",
-        str(tmp_path),
-        All(),
-        set_aspired=aspirations.set_aspired,
-        check=check,
-        failed_versions=aspirations.failed_versions,
-        period_seconds=3600,
-        clock=SystemClock(),
-    )
-    source.start()
-    source.stop()
-    assert source.join(timeout_seconds=10)
+def test_source_result_of_an_older_look_is_dropped(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drop(tmp_path, "1", clock)
+    source = make_source(tmp_path, aspirations, clock)
+
+    def hang(base_path: str) -> Listing:
+        listing = list_children(base_path)
+        # While this look hangs, version 2 comes and a later look ends.
+        monkeypatch.setattr("serving.source.list_children", list_children)
+        drop(tmp_path, "2", clock)
+        source.poll(2)
+        return listing
+
+    monkeypatch.setattr("serving.source.list_children", hang)
+    source.poll(1)
+    assert aspirations.lists == [[1, 2]]
+    assert source.found_versions() == {1, 2}
 
 
-def test_source_poll_that_raises_is_tried_again(
-    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, aspirations: Aspirations
+def test_source_stuck_is_noted_and_logged_once(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     source = make_source(tmp_path, aspirations, clock)
-    errors = [ValueError("bug")]
-
-    def poll() -> float | None:
-        if errors:
-            raise errors.pop()
-        source.stop()
-        return None
-
-    monkeypatch.setattr(source, "poll", poll)
     with capture_logs() as logs:
-        source._run()
-    assert [log["event"] for log in logs] == ["poll_failed"]
-    assert clock.waits == [60]
+        source.stuck_changed(lambda: 10.0)
+        source.stuck_changed(lambda: 25.0)
+        (note,) = source.notes()
+        source.stuck_changed(lambda: None)
+        source.stuck_changed(lambda: None)
+    assert note.event == "source_stuck"
+    assert "did not end within 10 s" in str(dict(note.values)["reason"])
+    assert source.notes() == []
+    assert [(log["event"], log.get("warning")) for log in logs] == [
+        ("source_stuck", None),
+        ("warning_over", "source_stuck"),
+    ]
+
+
+def test_source_group_is_the_directory_above_its_base_path(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    pollers = FakePollers(clock)
+    source = make_source(tmp_path / "m", aspirations, clock, pollers=pollers)
+    source.start()
+    assert pollers.group == str(tmp_path)
+    source.set_base_path("/elsewhere/m/")
+    assert pollers.group == "/elsewhere"
 
 
 def test_list_children_of_a_file_is_an_error(tmp_path: Path) -> None:

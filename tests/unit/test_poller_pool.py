@@ -1,0 +1,149 @@
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from serving.clock import NS_PER_SECOND, SystemClock
+from serving.poll_schedule import PollLimits
+from serving.poller_pool import PollerPool
+
+TIMEOUT_SECONDS = 60
+LIMITS = PollLimits(
+    running_count_max=2,
+    stuck_after_ns=NS_PER_SECOND // 20,
+    first_retry_ns=NS_PER_SECOND // 20,
+    stuck_count_max=4,
+)
+
+
+class Disk:
+    """A source whose looks hang while a test says so."""
+
+    def __init__(self, *, hangs: bool = False) -> None:
+        self.pool: PollerPool | None = None
+        self.changed = threading.Condition()
+        self.hangs = hangs
+        self.look_count = 0
+        self.hanging_count = 0
+        self.stuck: list[bool] = []
+        self.error: Exception | None = None
+
+    def poll(self, number: int) -> float | None:
+        with self.changed:
+            self.look_count += 1
+            self.hanging_count += 1
+            self.changed.notify_all()
+            while self.hangs:
+                self.changed.wait()
+            self.hanging_count -= 1
+            if self.error is not None:
+                raise self.error
+        return 0.001
+
+    def stuck_changed(self, stuck_seconds: Callable[[], float | None]) -> None:
+        with self.changed:
+            self.stuck.append(stuck_seconds() is not None)
+            self.changed.notify_all()
+
+    def set_hangs(self, hangs: bool) -> None:
+        with self.changed:
+            self.hangs = hangs
+            self.changed.notify_all()
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, TIMEOUT_SECONDS)
+
+
+@pytest.fixture
+def pool() -> Iterator[PollerPool]:
+    pool = PollerPool(LIMITS, SystemClock())
+    pool.start()
+    yield pool
+    pool.stop()
+
+
+def poller_threads() -> int:
+    return sum(thread.name.startswith("poller-") for thread in threading.enumerate())
+
+
+def test_pool_looks_again_and_again(pool: PollerPool):
+    disk = Disk()
+    pool.add("a", "d", disk, is_due=True)
+    disk.wait_for(lambda: disk.look_count > 20)
+    pool.remove("a")
+    assert pool.wait_until_idle("a", TIMEOUT_SECONDS)
+
+
+def test_pool_looks_when_it_is_woken(pool: PollerPool):
+    disk = Disk()
+    pool.add("a", "d", disk, is_due=False)
+    pool.wake("a", "d")
+    disk.wait_for(lambda: disk.look_count > 0)
+    pool.remove("a")
+    assert pool.wait_until_idle("a", TIMEOUT_SECONDS)
+
+
+def test_pool_has_few_threads_for_many_sources(pool: PollerPool):
+    before = poller_threads()
+    disks = [Disk() for _ in range(300)]
+    for number, disk in enumerate(disks):
+        pool.add(str(number), "d", disk, is_due=True)
+    for disk in disks:
+        disk.wait_for(lambda disk=disk: disk.look_count > 2)  # type: ignore[misc]
+    assert poller_threads() - before <= LIMITS.running_count_max
+
+
+def test_pool_hanging_disk_holds_up_no_other(pool: PollerPool):
+    dead, live = [Disk(hangs=True) for _ in range(5)], Disk()
+    for number, disk in enumerate(dead):
+        pool.add(f"dead-{number}", "dead", disk, is_due=True)
+    dead[0].wait_for(lambda: dead[0].stuck == [True])
+    pool.add("live", "live", live, is_due=True)
+    live.wait_for(lambda: live.look_count > 20)
+    assert "dead-0" in pool.stuck_keys
+    assert "live" not in pool.stuck_keys
+    assert 1 <= pool.stuck_thread_count <= LIMITS.stuck_count_max + LIMITS.running_count_max
+    for disk in dead:
+        disk.set_hangs(False)
+    for disk in dead:
+        disk.wait_for(lambda disk=disk: disk.look_count > 20)  # type: ignore[misc]
+        disk.wait_for(lambda disk=disk: not disk.stuck or not disk.stuck[-1])  # type: ignore[misc]
+    assert pool.stuck_keys == frozenset()
+
+
+def test_pool_source_recovers_though_its_thread_hangs(pool: PollerPool):
+    disk = Disk(hangs=True)
+    pool.add("a", "d", disk, is_due=True)
+    disk.wait_for(lambda: disk.stuck == [True])
+    with disk.changed:
+        # The path is well again; the look that hangs does not hear of it.
+        disk.hangs, disk.poll = True, lambda number: 0.001  # type: ignore[method-assign]
+    disk.wait_for(lambda: disk.stuck[-1] is False)
+    assert pool.stuck_keys == frozenset()
+    assert pool.stuck_thread_count >= 1
+    disk.set_hangs(False)
+    pool.remove("a")
+    assert pool.wait_until_idle("a", TIMEOUT_SECONDS)
+
+
+def test_pool_look_that_raises_is_logged_and_tried_again(pool: PollerPool):
+    disk = Disk()
+    disk.error = ValueError("bug")
+    with capture_logs() as logs:
+        pool.add("a", "d", disk, is_due=True)
+        disk.wait_for(lambda: disk.look_count > 1)
+    assert logs[0]["event"] == "poll_failed"
+    assert logs[0]["model"] == "a"
+
+
+def test_pool_that_stops_does_not_wait_for_a_hanging_disk(pool: PollerPool):
+    disk = Disk(hangs=True)
+    pool.add("a", "d", disk, is_due=True)
+    disk.wait_for(lambda: disk.hanging_count > 0)
+    pool.remove("a")
+    pool.stop()
+    assert not pool.wait_until_idle("a", 0.01)
+    disk.set_hangs(False)
+    assert pool.wait_until_idle("a", TIMEOUT_SECONDS)
