@@ -115,6 +115,7 @@ class ServerConfig:
     swap_p99_guard: float = 0.0  # 0: off
     self_warmup_requests: int = 64  # 0: off
     warmup_capture_directory: str = ""  # "": off
+    ready_with_stuck_sources: bool = True
     state_directory: str = ""  # "": what was rolled back is forgotten at the end
     otlp_endpoint: str = ""  # "": no spans are exported
     slow_request_log_seconds: float = 0.0  # 0: none is

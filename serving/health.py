@@ -41,6 +41,8 @@ class HealthView:
     statuses: Statuses
     needed: frozenset[str]
     is_draining: bool
+    # Models that new versions cannot reach; empty unless they are to fail readiness.
+    stuck: frozenset[str] = frozenset()
 
     @property
     def is_serving(self) -> bool:
@@ -53,7 +55,14 @@ class HealthView:
 
     @property
     def _wanted(self) -> Mapping[str, bool]:
-        return serving_by_service(self.models, self.statuses, self.needed)
+        wanted = serving_by_service(self.models, self.statuses, self.needed)
+        return without_stuck(wanted, self.stuck)
+
+
+def without_stuck(serving: Mapping[str, bool], stuck: Collection[str]) -> dict[str, bool]:
+    """The same with the `stuck` models, and then the server, NOT_SERVING. Pure."""
+    not_serving = {*serving.keys() & set(stuck), *(SERVER_SERVICES if stuck else ())}
+    return {**serving, **dict.fromkeys(not_serving, False)}
 
 
 def why_unavailable(versions: Iterable[ServableStatus]) -> str | None:
@@ -95,8 +104,12 @@ class HealthReporter:
         set_health: SetHealth,
         remove_health: Callable[[str], None],
         excused: Callable[[], Collection[str]] = frozenset,
+        stuck: Callable[[], Collection[str]] = frozenset,
     ) -> None:
-        """`excused` are the models that somebody has unloaded: one counts again from when it comes."""
+        """`excused` are the models that somebody has unloaded: one counts again from when it comes.
+
+        `stuck` are models that are not ready because looks at their base paths hang.
+        """
         self._models = tuple(models)
         self._statuses = statuses
         self._set_health = set_health
@@ -105,6 +118,7 @@ class HealthReporter:
         self._needed = frozenset(self._models)
         # Taken out of service by somebody who knows: the server is SERVING without them.
         self._excused = excused
+        self._stuck = stuck
         self._has_served = False
         self._pushed: dict[str, bool] = {}
         self._is_draining = False
@@ -132,6 +146,7 @@ class HealthReporter:
                 statuses=self._statuses(),
                 needed=self._needed,
                 is_draining=self._is_draining,
+                stuck=frozenset(self._stuck()),
             )
 
     def drain(self) -> None:
@@ -148,7 +163,7 @@ class HealthReporter:
         self._has_served |= wanted[""]
         if self._has_served:
             self._needed |= {name for name in self._models if wanted[name]}
-        self._push(wanted)
+        self._push(without_stuck(wanted, self._stuck()))
 
     def _push(self, wanted: dict[str, bool]) -> None:
         for service in self._pushed.keys() - wanted.keys():

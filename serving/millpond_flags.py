@@ -172,6 +172,14 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "DIR",
     ),
     Flag(
+        "ready_with_stuck_sources",
+        boolean,
+        ServerConfig.ready_with_stuck_sources,
+        "a base path whose disk hangs leaves the server ready; false: readiness and health fail until "
+        "a look at it ends",
+        "",
+    ),
+    Flag(
         "state_directory",
         local_path,
         ServerConfig.state_directory,

@@ -43,8 +43,16 @@ class PollerPool:
     pool's lock.
     """
 
-    def __init__(self, limits: PollLimits, clock: Clock) -> None:
+    def __init__(
+        self,
+        limits: PollLimits,
+        clock: Clock,
+        *,
+        on_stuck_changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_stuck_changed` is called after `stuck_keys` may have changed, on a thread of the pool."""
         self._clock = clock
+        self._on_stuck_changed = on_stuck_changed
         # One lock guards all below. `changed` wakes the watch, `given` a thread that looks.
         lock = threading.RLock()
         self._changed = threading.Condition(lock)
@@ -186,5 +194,6 @@ class PollerPool:
             return
         try:
             source.stuck_changed(lambda: self._stuck_seconds(key))
+            self._on_stuck_changed()
         except Exception:  # noqa: BLE001 (a bug; the other sources are innocent)
             _log.exception("poll_failed", model=key)

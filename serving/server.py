@@ -167,7 +167,7 @@ class Server:
     def _make_models(self) -> None:
         """What is configured, and so aspired."""
         config, clock = self._config, self._clock
-        self._pollers = PollerPool(PollLimits(), clock)
+        self._pollers = PollerPool(PollLimits(), clock, on_stuck_changed=self._on_stuck_changed)
         self._models = ServedModels(
             make_source=partial(
                 parts.make_source,
@@ -227,6 +227,7 @@ class Server:
             self._grpc.set_health,
             self._grpc.remove_health,
             excused=lambda: self._models.unloaded,
+            stuck=self._unready_stuck_models,
         )
         self._rest_workers = parts.make_rest_workers(
             *(config, self._plane, self._serving_map, self._request_statistics),
@@ -274,6 +275,8 @@ class Server:
             model_memory_limit_bytes=self._config.model_memory_limit_bytes,
             spans_dropped=self._tracing.dropped_counts,
             log_lines_dropped=dropped_line_count,
+            stuck_sources=lambda: self._pollers.stuck_keys,
+            stuck_poller_count=lambda: self._pollers.stuck_thread_count,
             clock=self._clock,
         )
         return [
@@ -514,6 +517,12 @@ class Server:
             if self._patience is not None:
                 stack.enter_context(self._patience.watched())
             yield
+
+    def _unready_stuck_models(self) -> frozenset[str]:
+        return frozenset() if self._config.ready_with_stuck_sources else self._pollers.stuck_keys
+
+    def _on_stuck_changed(self) -> None:
+        self._health.update()
 
     def _on_state_change(self, status: ServableStatus) -> None:
         del status  # Both look at all models.

@@ -167,6 +167,13 @@ MODEL_READY = MetricFamily(
     help="1 where a version of the model answers, 0 where none does: of every model that is configured, "
     "also where no version was ever found. 0 while the server drains.",
 )
+SOURCE_STUCK = MetricFamily(
+    name="serving_source_stuck",
+    kind="gauge",
+    labels=("model",),
+    help="1 while a look at the model's base path hangs, so that new versions are not found; of every model that is "
+    "configured.",
+)
 ROUTING_SHARE = MetricFamily(
     name="serving_routing_share_ratio",
     kind="gauge",
@@ -287,6 +294,11 @@ SPANS_DROPPED = MetricFamily(
     "faster than they went), export (the collector did not take them). Of the first two a request counts as one. "
     "No series where nothing is traced.",
 )
+STUCK_POLLERS = MetricFamily(
+    name="serving_stuck_poller_threads",
+    kind="gauge",
+    help="Threads that hang in a look at a base path; they end when its disk answers.",
+)
 LOG_LINES_DROPPED = MetricFamily(
     name="serving_log_lines_dropped_total",
     kind="counter",
@@ -379,7 +391,7 @@ FAMILIES: tuple[MetricFamily, ...] = (
     *(REQUESTS, REQUEST_LATENCY, REQUEST_LATENCY_QUANTILES, REQUEST_PHASE, REQUESTS_IN_FLIGHT),
     *(IN_FLIGHT_REQUESTS, REFUSED_REQUESTS),
     *(SERVABLE_STATE, SERVABLE_HEALTH, FAILED_LOADS, LOAD_STAGE, UNLOAD_STAGE, GATE_PASSED),
-    *(SWAPS, SWAP_SECONDS, SWAP_LATENCY, SWAP_REQUESTS, MODEL_READY),
+    *(SWAPS, SWAP_SECONDS, SWAP_LATENCY, SWAP_REQUESTS, MODEL_READY, SOURCE_STUCK),
     *(ROUTING_SHARE, RESERVOIR_REQUESTS, RESERVOIR_BYTES),
     *(ARENA_ALLOCATED, ARENA_ACTIVE_UNUSED, ARENA_RETAINED, ARENA_UNUSED),
     *(ARENA_SLAB, ARENA_RESIDENT),
@@ -387,7 +399,7 @@ FAMILIES: tuple[MetricFamily, ...] = (
     *(SLAB_SPARE_RESIDENT_BYTES, SLAB_SURPLUS_BYTES, SLAB_QUARANTINED_BYTES),
     *(REQUEST_MEMORY_IN_USE, REQUEST_MEMORY_PEAK, REQUEST_MEMORY_ALLOCATIONS),
     *(MEMORY_AVAILABLE, MODEL_MEMORY_LIMIT),
-    *(PAGE_FAULTS, CONFIG_CHANGES, CONFIG_REFUSED, SPANS_DROPPED),
+    *(PAGE_FAULTS, CONFIG_CHANGES, CONFIG_REFUSED, SPANS_DROPPED, STUCK_POLLERS),
     *(LOG_LINES_DROPPED, BUILD, *PROCESS_FAMILIES),
     *TENSORFLOW_SERVING_FAMILIES,
 )

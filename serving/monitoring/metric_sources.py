@@ -3,7 +3,7 @@
 Every call is quick, waits for nothing that a request holds, and may be made on any thread.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -72,5 +72,7 @@ class MetricSources:
     model_memory_limit_bytes: int = 0
     spans_dropped: Callable[[], Mapping[str, int]] = dict
     log_lines_dropped: Callable[[], int] = lambda: 0
+    stuck_sources: Callable[[], Collection[str]] = frozenset
+    stuck_poller_count: Callable[[], int] = lambda: 0
     build_info: Mapping[str, str] = field(default_factory=dict)
     clock: Clock

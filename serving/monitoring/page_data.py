@@ -3,7 +3,7 @@
 Nothing is computed or kept between two polls, so a page that nobody looks at costs nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -58,6 +58,7 @@ class PageSources:
     swaps: Callable[[], Sequence[SwapRecord]]
     reasons: Callable[[], Reasons] = dict
     base_path: Callable[[str], str | None] = lambda name: None
+    stuck_sources: Callable[[], Collection[str]] = frozenset
 
 
 def page_sources(
@@ -75,6 +76,7 @@ def page_sources(
         swaps=swaps,
         reasons=reasons,
         base_path=metrics.base_path,
+        stuck_sources=metrics.stuck_sources,
     )
 
 
@@ -130,6 +132,7 @@ class PageData:
             "points": points,
             "codes": codes_json(self._sources.requests.model_methods(), question.model),
             "versions": self._versions(statuses, question.model),
+            "stuck": sorted(self._sources.stuck_sources())[:WAITING_MODEL_COUNT_MAX],
             **waiting_json(reasons, self._sources.base_path, question.model),
         }
         return answer | self._swaps(question, now_ns)

@@ -1,7 +1,7 @@
 """Where a server's metrics come from: MetricSources of its parts."""
 
 import resource
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from serving.arenas import SlabPool
@@ -36,12 +36,15 @@ def server_sources(
     model_memory_limit_bytes: int,
     spans_dropped: Callable[[], Mapping[str, int]] = dict,
     log_lines_dropped: Callable[[], int] = lambda: 0,
+    stuck_sources: Callable[[], Collection[str]] = frozenset,
+    stuck_poller_count: Callable[[], int] = lambda: 0,
     clock: Clock,
 ) -> MetricSources:
     """`servable` is the manager's, `swap_counts` the swap timeline's `counts`, `base_path` that of the served
     models. `slab_pool` None: versions have no arenas. `swaps` is the swap timeline's `records`, `health` the
     health reporter's `view`, `spans_dropped` the tracing's `dropped_counts`,
-    `log_lines_dropped` is `logs.dropped_line_count`.
+    `log_lines_dropped` is `logs.dropped_line_count`, `stuck_sources` and `stuck_poller_count` are those of
+    the `PollerPool`.
     """
     return MetricSources(
         requests=requests,
@@ -63,6 +66,8 @@ def server_sources(
         model_memory_limit_bytes=model_memory_limit_bytes,
         spans_dropped=spans_dropped,
         log_lines_dropped=log_lines_dropped,
+        stuck_sources=stuck_sources,
+        stuck_poller_count=stuck_poller_count,
         build_info=plane.build_info(),
         clock=clock,
     )

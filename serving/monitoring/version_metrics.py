@@ -1,6 +1,6 @@
 """Metrics of versions and models: states, stages, gates, swaps, routing, arenas, reservoirs."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client.metrics_core import Metric
 
@@ -47,7 +47,9 @@ def version_metrics(sources: MetricSources, statuses: Sequence[ServableStatus]) 
     yield _routing_shares(sources, available)
     yield from _arenas(sources.arena, available)
     yield _swaps(sources.swap_counts(), statuses)
-    yield _readiness(sources.models_ready())
+    models_ready = sources.models_ready()
+    yield _readiness(models_ready)
+    yield _stuck(models_ready, sources.stuck_sources())
     yield from _reservoirs(sources.reservoirs())
 
 
@@ -150,6 +152,13 @@ def _swaps(counts: Mapping[tuple[str, str], int], statuses: Sequence[ServableSta
     for model in dict.fromkeys(models):
         for result in SwapResult:
             samples.add((model, result.value), counts.get((model, result.value), 0))
+    return samples.metric
+
+
+def _stuck(models: Iterable[str], stuck: Collection[str]) -> Metric:
+    samples = Samples(families.SOURCE_STUCK)
+    for model in models:
+        samples.add((model,), int(model in stuck))
     return samples.metric
 
 

@@ -159,3 +159,22 @@ def test_reporter_serves_without_a_model_that_somebody_unloaded_until_it_comes_a
     record("n", AVAILABLE)
     record("n", END)
     assert not pushed[""]
+
+
+def test_stuck_source_takes_the_model_and_the_server_out_and_back():
+    monitor, stuck = StateMonitor(FakeClock()), set[str]()
+    pushed: dict[str, bool] = {}
+    reporter = HealthReporter(
+        ["m", "n"], monitor.statuses, pushed.__setitem__, pushed.pop, stuck=lambda: stuck
+    )
+    for name in ("m", "n"):
+        monitor.record(statuses(name, AVAILABLE)[0])
+    reporter.update()
+    assert pushed == {"m": True, "n": True, **dict.fromkeys(SERVER_SERVICES, True)}
+    stuck.add("n")
+    reporter.update()
+    assert pushed == {"m": True, "n": False, **dict.fromkeys(SERVER_SERVICES, False)}
+    assert not reporter.view().is_serving
+    stuck.clear()
+    reporter.update()
+    assert all(pushed.values())

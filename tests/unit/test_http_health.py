@@ -169,6 +169,22 @@ def test_healthz_is_200_whatever_the_models_do(probes: Probes) -> None:
     assert probes.client.get("/healthz").status_code == 200
 
 
+def test_stuck_source_fails_readiness_and_says_why() -> None:
+    statuses = {name: (Status(id=ServableId(name, 1), state=AVAILABLE),) for name in ("m", "n")}
+    view = HealthView(
+        models=("m", "n"),
+        statuses=statuses,
+        needed=frozenset({"m", "n"}),
+        is_draining=False,
+        stuck=frozenset({"n"}),
+    )
+    found = readiness(view)
+    assert (found.is_ready, found.reason) == (False, "looks at base paths hang, of: n")
+    assert "hangs" in str(found.reason_by_model["n"])
+    assert found.reason_by_model["m"] is None
+    assert (view.is_model_serving("m"), view.is_model_serving("n")) == (True, False)
+
+
 def test_readyz_is_503_until_every_model_has_come_and_again_in_drain(probes: Probes) -> None:
     assert probes.readyz() == (503, False)
     probes.becomes("m", AVAILABLE)

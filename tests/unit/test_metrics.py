@@ -460,6 +460,7 @@ def test_process_shows_slabs_memory_faults_configuration_and_build():
     assert value(series, "serving_config_refused") == 1
     assert value(series, "serving_spans_dropped_total", reason="over_rate") == 3
     assert value(series, "serving_log_lines_dropped_total") == 8
+    assert value(series, "serving_stuck_poller_threads") == 9
     assert value(series, "process_resident_memory_bytes") > 1_000_000
     (labels,) = (labels for name, labels in series if name == "serving_build_info")
     assert dict(labels)["version"] == "0.1.0"

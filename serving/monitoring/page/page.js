@@ -99,7 +99,7 @@ function show(answer) {
   }
   swapsTag = answer.swaps_tag;
   versions = answer.versions;
-  versionsTable.show(versions, answer.waiting, answer.waiting_count, now);
+  versionsTable.show(versions, answer.waiting, answer.waiting_count, now, answer.stuck);
   modelNames = answer.models;
   showModels();
   startedAt = answer.server.started_at;

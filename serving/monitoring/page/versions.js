@@ -33,16 +33,19 @@ export class VersionsTable {
     Object.assign(this, { body, empty, more, countElement });
     this.kept = new Map();
     this.isOpen = false;
-    Object.assign(this, { versions: [], waiting: [], waitingCount: 0, now: 0 });
+    Object.assign(this, { versions: [], waiting: [], waitingCount: 0, now: 0, stuck: [] });
     more.addEventListener("click", () => {
       this.isOpen = !this.isOpen;
-      this.show(this.versions, this.waiting, this.waitingCount, this.now);
+      this.show(this.versions, this.waiting, this.waitingCount, this.now, this.stuck);
     });
   }
 
-  /** `waiting`: models without an AVAILABLE version, the first of `waitingCount`, with their reasons. */
-  show(versions, waiting, waitingCount, now) {
-    Object.assign(this, { versions, waiting, waitingCount, now });
+  /**
+   * `waiting`: models without an AVAILABLE version, the first of `waitingCount`, with their reasons.
+   * `stuck`: models whose base path hangs, so that new versions are not found.
+   */
+  show(versions, waiting, waitingCount, now, stuck) {
+    Object.assign(this, { versions, waiting, waitingCount, now, stuck });
     const gone = versions.filter(isGone).length;
     const shown = this.isOpen ? versions : versions.filter((version) => !isGone(version));
     // A version that is there shows itself why it does not serve.
@@ -66,6 +69,7 @@ export class VersionsTable {
     const available = versions.filter((version) => version.state === "AVAILABLE").length;
     const counts = versions.length ? [`${available} available`] : [];
     if (waitingCount) counts.push(`${waitingCount} model${waitingCount === 1 ? "" : "s"} without an available version`);
+    if (stuck.length) counts.push(`base path hangs: ${stuck.join(", ")}`);
     setText(this.countElement, counts.join(" · "));
   }
 }
