@@ -165,7 +165,7 @@ def test_stuck_source_takes_the_model_and_the_server_out_and_back():
     monitor, stuck = StateMonitor(FakeClock()), set[str]()
     pushed: dict[str, bool] = {}
     reporter = HealthReporter(
-        ["m", "n"], monitor.statuses, pushed.__setitem__, pushed.pop, stuck=lambda: stuck
+        ["m", "n"], monitor.statuses, pushed.__setitem__, pushed.__delitem__, stuck=lambda: stuck
     )
     for name in ("m", "n"):
         monitor.record(statuses(name, AVAILABLE)[0])
