@@ -1,6 +1,6 @@
 """The data plane as the server sees it: `serving._native`, or what a test has in its place."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from serving.admission import Admission
@@ -84,7 +84,6 @@ class DataPlane(SavedModelPlane, Protocol):
         checks_method_names: bool,
         serves_session_run: bool,
     ) -> None: ...
-    def load_op_library(self, path: str) -> Sequence[str]: ...
     def enter_background_thread(self, priority: str) -> None: ...
 
 

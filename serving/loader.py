@@ -120,6 +120,7 @@ class SavedModelPlane(Protocol):
         self,
     ) -> Callable[[str, int, str, Sequence[str]], SavedModelLoad]: ...
     def check_saved_model(self, directory: str) -> None: ...
+    def load_op_library(self, path: str) -> Sequence[str]: ...
     def mark_request_memory_peak(self) -> None: ...
     def request_memory_peak_rise_bytes(self) -> int: ...
 
@@ -146,6 +147,19 @@ class LoadSettings:
     gates: Callable[[], GateSettings] = GateSettings
     incumbent: Callable[[ServableId], Servable | None] = lambda servable_id: None
     pace: RestorePace
+    # Registers ops that a graph lacks, with a function that loads a library; returns whether a
+    # second read of the graph may find them.
+    add_ops: Callable[[Sequence[str], Callable[[str], Sequence[str]]], bool] = (
+        lambda ops, load_library: False
+    )
+
+
+class _MissingOps(FailedPrecondition):
+    """The graph has ops that nothing in this process registers."""
+
+    def __init__(self, message: str, ops: Sequence[str]) -> None:
+        super().__init__(message)
+        self.ops = ops
 
 
 @contextmanager
@@ -214,6 +228,16 @@ class SavedModelLoader:
         return servable
 
     def _load(self, progress: LoadProgress) -> Servable:
+        """Loads the version; a second time if the ops that its graph lacks can be had."""
+        try:
+            return self._load_once(progress)
+        except _MissingOps as missing:
+            with statuses_as_errors(self._plane.StatusError):
+                if not self._settings.add_ops(missing.ops, self._plane.load_op_library):
+                    raise
+        return self._load_once(progress)
+
+    def _load_once(self, progress: LoadProgress) -> Servable:
         # Checked again: the source looked a while ago, and a retry may meet other files.
         check = partial(self._plane.check_saved_model, str(self._directory))
         self._run_stage(progress, LoadStage.CHECK, check)
@@ -243,7 +267,7 @@ class SavedModelLoader:
         load.read_graph()
         missing_ops = load.missing_ops()
         if missing_ops:
-            raise FailedPrecondition(f"{self._id}: {missing_ops_message(missing_ops)}")
+            raise _MissingOps(f"{self._id}: {missing_ops_message(missing_ops)}", missing_ops)
 
     def _take_arena(self, arenas: Arenas, load: SavedModelLoad, progress: LoadProgress) -> None:
         progress.measured(arenas.take(self._id, load, self._graph_bytes()))

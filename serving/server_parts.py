@@ -35,6 +35,7 @@ from serving.health import HealthView
 from serving.http_app import BODY_BYTES_MAX, HttpAppSettings, make_http_app
 from serving.http_hosts import HostGuard, host_rule, own_name
 from serving.http_server import HTTP_NICE, HttpServer
+from serving.installed_ops import InstalledOps, installed_op_libraries
 from serving.kserve.openapi import SCHEMAS as INFERENCE_SCHEMAS
 from serving.kserve.openapi import inference_paths
 from serving.kserve.questions import InferenceQuestions
@@ -192,6 +193,7 @@ def load_settings(
         incumbent=incumbent,
         pace=pace,
         request_statistics=request_statistics,
+        add_ops=InstalledOps(installed_op_libraries).load,
     )
 
 

@@ -1,5 +1,6 @@
 """Models with ops that TensorFlow does not have: tensorflow-text's, out of its wheel."""
 
+import shutil
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -100,17 +101,30 @@ def test_op_library_can_be_named_one_by_one(start_server: StartServer, text_expo
     check_answers(server, text_export)
 
 
-def test_missing_ops_are_named_with_their_package(start_server: StartServer, text_export: Path):
+def test_installed_tensorflow_text_needs_no_flag(start_server: StartServer, text_export: Path):
+    """TensorFlow Serving has these ops built in; here they are loaded when a model needs them."""
     server = start_server(model_name="text", base_path=text_export.parent)
+    check_answers(server, text_export)
+    assert [event["path"] for event in logged(server, "op_library_loaded")] == list(
+        text_libraries()
+    )
+
+
+def test_missing_ops_are_named_with_their_package(
+    start_server: StartServer, text_export: Path, base_path: Path
+):
+    graph = shutil.copytree(text_export, base_path / "1") / "saved_model.pb"
+    graph.write_bytes(graph.read_bytes().replace(b"CaseFoldUTF8", b"Addons>FoldX"))
+    server = start_server(model_name="text", base_path=base_path)
     wait_for_log(server, "load_failed")
     with Client(server.target) as client:
         (status,) = client.model_status("text")
     assert status.state is END
     assert status.error_code == StatusCode.FAILED_PRECONDITION
     for words in (
-        "TFText>WhitespaceTokenizeWithOffsetsV2",
-        "CaseFoldUTF8",
-        "pip install tensorflow-text==2.21.* and --op_package=tensorflow-text",
+        "Addons>FoldX",
+        "tensorflow-addons, whose newest release known here is for TensorFlow 2.15",
+        "--op_package=tensorflow-addons",
     ):
         assert words in status.error_message
 

@@ -157,6 +157,22 @@ def test_loader_graph_with_unknown_ops_fails_for_good_and_says_what_has_them(ver
     assert plane.loads[0].is_discarded
 
 
+def test_loader_reads_the_graph_again_with_added_ops(version: Path) -> None:
+    plane = FakePlane()
+    plane.missing_ops = ["CaseFoldUTF8"]
+
+    def add_ops(ops: Sequence[str], load_library: Callable[[str], Sequence[str]]) -> bool:
+        assert ops == ["CaseFoldUTF8"]
+        load_library("text.so")
+        plane.missing_ops = []
+        return True
+
+    make_loader(version, plane, add_ops=add_ops).load(FakeProgress())
+    assert plane.op_libraries == ["text.so"]
+    assert plane.loads[0].is_discarded
+    assert not plane.loads[1].is_discarded
+
+
 def test_loader_failing_warm_up_frees_the_servable(version: Path) -> None:
     plane = FakePlane()
 
