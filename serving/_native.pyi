@@ -9,6 +9,8 @@ raise `StatusError(code, message)` with the number of the gRPC status code.
 from collections.abc import Mapping, Sequence
 from typing import final
 
+from serving.servable import Routing
+
 class StatusError(Exception):
     """A status that is not OK: `args == (code, message)`, `code` a gRPC status code's number."""
 
@@ -483,29 +485,29 @@ class ServingMap:
     """What requests see now. Reads are wait-free; these calls are for the control plane."""
 
     def __init__(self) -> None: ...
-    def publish(self, servable: Servable) -> None:
-        """Requests see the version from now on. ALREADY_EXISTS where that version is published."""
+    def publish(self, servable: Servable, routing: Routing) -> None:
+        """Publishes the version and replaces the routing of its name, in one snapshot.
 
-    def retire(self, name: str, version: int) -> None:
-        """No request sees the version any more once this returns; running ones still hold it (`Servable.quiesce`).
-        NOT_FOUND where it is not published.
+        ALREADY_EXISTS if that version is published. As for all three, INVALID_ARGUMENT if the canary's
+        weight is not from 0 to 1 or its header is no key of gRPC metadata (they are in lower case).
+        If it raises, nothing has changed.
         """
 
-    def set_routing(
-        self,
-        name: str,
-        *,
-        default_version: int | None,
-        labels: Mapping[str, int],
-        canary_version: int | None,
-        canary_weight: float,
-        canary_header: str,
-    ) -> None:
-        """How requests without a version number find one (`serving.servable.Routing`); all of it at once.
+    def retire(self, name: str, version: int, routing: Routing) -> None:
+        """Retires the version and replaces the routing of its name, in one snapshot.
 
-        Kept while no version of the name is published; the default routing forgets it.
-        INVALID_ARGUMENT, and nothing changed, where the weight is not from 0 to 1 or the header is no
-        key of gRPC metadata (they are in lower case).
+        No request sees the version any more once this returns; running ones still hold it
+        (`Servable.quiesce`). NOT_FOUND if it is not published. If it raises, nothing has changed.
+        """
+
+    def set_routing(self, name: str, routing: Routing) -> None:
+        """Replaces the routing of a name, all of it at once. Kept while no version is published; the
+        default routing ends that.
+        """
+
+    def answering(self, name: str, label: str | None = None) -> int | None:
+        """Looks up, as requests do, which version answers a request that gives `label` or nothing, a
+        canary aside. None: such a request is refused.
         """
 
     def versions(self, name: str) -> list[int]:

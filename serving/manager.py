@@ -2,7 +2,7 @@
 
     set_aspired ─┐                    ┌─> loaders:   load, warm up, publish ───┐
                  ├─> control thread ──┤                                        ├─> control thread
-    outcomes ────┘   decides          └─> unloaders: retire, quiesce, destroy ─┘
+    outcomes ────┘   decides, retires └─> unloaders: quiesce, destroy ─────────┘
 
 All state is confined to the control thread. Everybody else posts to its inbox, so there is no lock
 to hold in the wrong order and every run of the same messages is the same run: tests call `tick`
@@ -67,9 +67,6 @@ from serving.task_figures import thread_costs
 from serving.unload import Unload
 
 Answer = TypeVar("Answer")
-
-QUIESCE_SECONDS = 10.0
-"""For a version that is taken back as soon as it was published: requests may have it already."""
 
 _RESOURCE_PRESERVING = ResourcePreserving()
 _DEFAULT_SETTINGS = ModelSettings()
@@ -188,7 +185,6 @@ class AspiredVersionsManager:
         `load_jitter_seconds` that the swap to a further version is put off.
         """
         self._make_loader = make_loader
-        self._serving_map = serving_map
         self._policy = policy
         self._retry = retry
         self._loaders = loaders
@@ -245,7 +241,7 @@ class AspiredVersionsManager:
         """
         name = servable_id.name
         servables = self._servables.get(name, {})
-        default = self._router.routing(name).default_version
+        default = self._router.answering(name)
         version = default if default in servables else max(servables, default=None)
         companions = self._companions.get(name, {}).get(servable_id.version, frozenset())
         if version is None or version in companions or version in self.barred(name):
@@ -435,6 +431,7 @@ class AspiredVersionsManager:
 
     def _apply_wanted(self, name: str, stream: Stream) -> None:
         stream.aspired = {version.version: version for version in stream.effective_aspired()}
+        self._router.set_last_resorts(name, stream.barred & stream.aspired.keys())
         self._succession.end_canary_unless_aspired(name, stream)
         if stream.room_version not in stream.aspired:
             stream.end_making_room()
@@ -561,9 +558,22 @@ class AspiredVersionsManager:
             harness.begin_unload()
             _log.info("unload_began", **_fields(harness))
             self._let_go(harness.id)
-            self._router.retiring(harness.id)
-            harness.stage_began(UnloadStage.QUIESCE)
-            self._unloaders.submit(partial(self._unload, harness, self._unload_of(harness)))
+            self._retire(harness)
+
+    def _retire(self, harness: LoaderHarness) -> None:
+        """Takes the version from requests, and has the rest done by an unloader.
+
+        Here and not on the unloader's thread, which runs at idle priority: a version that is
+        UNLOADING must not answer until that thread gets a core.
+        """
+        try:
+            self._router.retire(harness.id)
+        except Exception as error:  # noqa: BLE001 (it ends this unload and no other)
+            _log.exception("unload_raised", **_fields(harness))
+            self._unloaded(harness, errors.from_exception(error))
+            return
+        harness.stage_began(UnloadStage.QUIESCE)
+        self._unloaders.submit(partial(self._unload, harness, self._unload_of(harness)))
 
     def _unload_of(self, harness: LoaderHarness) -> Unload:
         def stage_ended(stage: UnloadStage, seconds: float) -> None:
@@ -573,7 +583,6 @@ class AspiredVersionsManager:
         return Unload(
             harness.id,
             harness.servable,
-            serving_map=self._serving_map,
             clock=self._clock,
             stage_ended=stage_ended,
         )
@@ -665,21 +674,7 @@ class AspiredVersionsManager:
 
     def _publish(self, harness: LoaderHarness, servable: Servable) -> None:
         """Before the version is AVAILABLE: who reads that state may send a request at once."""
-        share = self._canary_of(harness)
-        if share is not None:
-            self._router.hold_default(harness.id)
-        try:
-            self._serving_map.publish(servable)
-        except BaseException:
-            self._router.release_default(harness.id.name)
-            raise
-        try:
-            self._router.published(harness.id, canary=share)
-        except BaseException:
-            self._router.retiring(harness.id)
-            self._serving_map.retire(harness.id.name, harness.id.version)
-            servable.quiesce(QUIESCE_SECONDS)
-            raise
+        self._router.publish(harness.id, servable, canary=self._canary_of(harness))
 
     def _canary_of(self, harness: LoaderHarness) -> Canary | None:
         """The share that a new version begins with; none where it came together with the first one."""

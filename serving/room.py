@@ -82,7 +82,8 @@ class Room:
         if not stream.is_resource_preserving and not stream.has_rolled_back:
             return
         stream.end_making_room()
-        if not harness.is_cancelled and not stream.ready_versions:
+        # A barred version that a label keeps in memory is no reason to stop here: it does not answer.
+        if not harness.is_cancelled and self._router.answering(harness.id.name) is None:
             reason = harness.status.health.message
             self._succession.bar(
                 harness.id.name, stream, {harness.id.version}, by=BarredBy.FAILURE, reason=reason

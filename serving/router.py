@@ -1,20 +1,22 @@
 """Router: which version answers a request that names none, or names a label.
 
-What follows from labels, versions and a canary is one pure function, `decide_routing`; the Router
-holds what it is asked for and hands each change to the serving map, as a whole.
+A version answers such requests because `decide_routing`, a pure function, names it, and never because
+it is there. The Router is the one writer of the serving map: a version is published or retired
+together with the routing that follows from it, in one snapshot. So no request falls between the two.
 """
 
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
 import structlog
 
 from serving.canary import BY_A_PERSON, rule_text
 from serving.label_targets import NO_LABELS
 from serving.model_settings import CanarySettings
-from serving.servable import Routing, ServableId, ServingMap
+from serving.servable import Routing, Servable, ServableId, ServingMap
 
 _log = structlog.get_logger(__name__)
 
@@ -44,51 +46,60 @@ class Canary:
 
 @dataclass(frozen=True, kw_only=True)
 class Demands:
-    """What routing should follow from, for one model. `barred`: rolled back, and not to be default."""
+    """The values that routing follows from, for one model. `barred`: rolled back, and not to be the
+    default. `last_resorts`: those of them that are to serve until another version can.
+    """
 
     labels: Mapping[str, int] = field(default_factory=dict)
+    # Where each label led before it moved: there it leads again if its new version goes first.
+    former_labels: Mapping[str, int] = field(default_factory=dict)
     barred: frozenset[int] = frozenset()
+    last_resorts: frozenset[int] = frozenset()
     canary: Canary | None = None
     # Began as canaries and were never promoted: no default while there is another.
     unproven: frozenset[int] = frozenset()
-    # A version that is about to be published must not become the default by being the highest.
-    is_default_held: bool = False
 
 
 def decide_routing(before: Routing, demands: Demands, published: Collection[int]) -> Routing:
-    """The routing that fits `demands` and the `published` versions.
+    """Returns the routing that fits `demands` and the `published` versions.
 
-    A label moves once its new version is published, and until then stays where it was as long as
-    that one is. The default is the highest version that is neither barred nor unproven; where
-    nothing else is left, the highest of all: any answer is better than none.
+    A label moves once its new version is published. Until then, and if that version goes first, the
+    label leads to the last published version that it led to. The default: see `_choose_default`.
     """
     labels = {}
     for label, version in demands.labels.items():
-        held = before.labels.get(label)
-        if version in published:
-            labels[label] = version
-        elif held in published and held is not None:
-            labels[label] = held
-    return replace(_default_routing(before, demands, published), labels=labels)
-
-
-def _default_routing(before: Routing, demands: Demands, published: Collection[int]) -> Routing:
-    sound = set(published) - demands.barred
-    sound = sound - demands.unproven or sound
+        targets = (version, before.labels.get(label), demands.former_labels.get(label))
+        target = next((item for item in targets if item in published), None)
+        if target is not None:
+            labels[label] = target
+    default = _choose_default(before, demands, published)
     canary = demands.canary
-    is_running = canary is not None and canary.version in set(published) - demands.barred
-    if canary is not None and is_running and sound - {canary.version}:
-        return Routing(
-            default_version=max(sound - {canary.version}),
-            canary_version=canary.version,
-            canary_weight=canary.weight,
-            canary_header=canary.header,
-        )
-    if demands.is_default_held and before.default_version in sound:
-        return Routing(default_version=before.default_version)
-    default = max(sound or published, default=None)
-    is_named = demands.is_default_held or default != max(published, default=None)
-    return Routing(default_version=default if is_named else None)
+    if canary is None or default is None or canary.version == default:
+        return Routing(default_version=default, labels=labels)
+    if canary.version not in set(published) - demands.barred or default in demands.barred:
+        return Routing(default_version=default, labels=labels)
+    return Routing(
+        default_version=default,
+        labels=labels,
+        canary_version=canary.version,
+        canary_weight=canary.weight,
+        canary_header=canary.header,
+    )
+
+
+def _choose_default(before: Routing, demands: Demands, published: Collection[int]) -> int | None:
+    """Returns the version for requests that name none.
+
+    The highest that is neither barred nor unproven nor the canary. Without one: the highest that is
+    not barred. Without one: a last resort, or the barred version that answers already, which goes on
+    until another can. No other barred version answers, and then the result is None.
+    """
+    here = set(published)
+    sound = here - demands.barred
+    canary_version = None if demands.canary is None else demands.canary.version
+    proven = sound - demands.unproven - {canary_version}
+    choices = proven or sound - {canary_version} or sound or here & demands.last_resorts
+    return max(choices or here & {before.default_version}, default=None)
 
 
 def _canary_after(
@@ -103,15 +114,33 @@ def _canary_after(
     return demands.canary
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Stream:
     demands: Demands = field(default_factory=Demands)
     published: frozenset[int] = frozenset()
     routing: Routing = field(default_factory=Routing)
 
+    def after(self, *, published: frozenset[int] | None = None, **demands: Any) -> "_Stream":
+        """Returns the stream with these `demands` changed, and the routing that follows."""
+        published = self.published if published is None else published
+        asked_for = replace(self.demands, **demands)
+        routing = decide_routing(self.routing, asked_for, published)
+        former = {
+            label: self._former_version(label, version) for label, version in routing.labels.items()
+        }
+        former_labels = {label: item for label, item in former.items() if item is not None}
+        return _Stream(replace(asked_for, former_labels=former_labels), published, routing)
+
+    def _former_version(self, label: str, version: int) -> int | None:
+        led_to = self.routing.labels.get(label)
+        return self.demands.former_labels.get(label) if led_to in (None, version) else led_to
+
+
+_NO_STREAM = _Stream()
+
 
 class Router:
-    """Keeps the serving map's routing in step with what is asked for. Any thread."""
+    """Publishes and retires versions, and keeps routing in step with what is asked for. Any thread."""
 
     def __init__(self, serving_map: ServingMap) -> None:
         self._serving_map = serving_map
@@ -125,7 +154,8 @@ class Router:
 
     def set_labels(self, name: str, labels: Mapping[str, int]) -> None:
         """Replaces the model's labels; each takes effect once its version is AVAILABLE."""
-        self._change(name, labels=MappingProxyType(dict(labels)))
+        with self._lock:
+            self._change(name, labels=MappingProxyType(dict(labels)))
         self._on_labels()
 
     def labels(self, name: str) -> Mapping[str, int]:
@@ -141,97 +171,90 @@ class Router:
     def routing(self, name: str) -> Routing:
         """What requests see now."""
         with self._lock:
-            stream = self._streams.get(name)
-            return stream.routing if stream else Routing()
+            return self._stream(name).routing
 
     def set_barred(self, name: str, versions: frozenset[int]) -> None:
-        """These get no request that does not name them, while there is another version.
+        """Takes all requests that do not name them from `versions`, while another version can answer.
 
         A canary among them ends: should it be allowed again, the settings of that day decide.
         """
         with self._lock:
-            stream = self._streams.setdefault(name, _Stream())
-            canary = stream.demands.canary
+            canary = self._stream(name).demands.canary
             if canary is not None and canary.version in versions:
                 canary = None
-            stream.demands = replace(stream.demands, barred=versions, canary=canary)
-            self._update(name, stream)
+            self._change(name, barred=versions, canary=canary)
+
+    def set_last_resorts(self, name: str, versions: frozenset[int]) -> None:
+        """Lets these barred versions answer while no other version is published."""
+        with self._lock:
+            if versions != self._stream(name).demands.last_resorts:
+                self._change(name, last_resorts=versions)
 
     def set_canary(self, name: str, canary: Canary | None) -> None:
         """Changes a canary's share, or ends it (None): then it gets nothing and is no default."""
-        self._change(name, canary=canary, is_default_held=False)
+        with self._lock:
+            self._change(name, canary=canary)
 
     def promote(self, name: str) -> None:
         """The canary answers everything that is the default's."""
         with self._lock:
-            stream = self._streams.get(name)
-            if stream is None or stream.demands.canary is None:
-                return
-            unproven = stream.demands.unproven - {stream.demands.canary.version}
-            stream.demands = replace(stream.demands, canary=None, unproven=unproven)
-            self._update(name, stream)
+            demands = self._stream(name).demands
+            if demands.canary is not None:
+                unproven = demands.unproven - {demands.canary.version}
+                self._change(name, canary=None, unproven=unproven)
 
     def is_unproven(self, name: str, version: int) -> bool:
         """Whether the version began as a canary and was never promoted."""
         with self._lock:
-            stream = self._streams.get(name)
-            return stream is not None and version in stream.demands.unproven
+            return version in self._stream(name).demands.unproven
 
     def prove(self, name: str, version: int) -> None:
         """The version may be the default like any other."""
         with self._lock:
-            stream = self._streams.get(name)
-            if stream is not None:
-                unproven = stream.demands.unproven - {version}
-                stream.demands = replace(stream.demands, unproven=unproven)
-                self._update(name, stream)
+            if name in self._streams:
+                self._change(name, unproven=self._stream(name).demands.unproven - {version})
 
     def answering(self, name: str) -> int | None:
-        """The version that answers a request which names none, a canary aside; None: there is none."""
-        with self._lock:
-            stream = self._streams.get(name)
-            if stream is None:
-                return None
-            if stream.routing.default_version is not None:
-                return stream.routing.default_version
-            return max(stream.published, default=None)
-
-    def hold_default(self, servable_id: ServableId) -> None:
-        """Before the version is published: the default stays where it is, until `published`."""
-        self._change(servable_id.name, is_default_held=True)
-
-    def published(self, servable_id: ServableId, *, canary: Canary | None = None) -> None:
-        """The version is published. With `canary` it gets that share, where it is the highest and
-        another one serves; without, it gets all if it is the highest.
+        """The version that answers a request which names none, a canary aside. None: such a request
+        is refused.
         """
+        return self.routing(name).default_version
+
+    def publish(
+        self, servable_id: ServableId, servable: Servable, *, canary: Canary | None = None
+    ) -> None:
+        """Publishes the version together with its part of the requests, in one snapshot.
+
+        With `canary` it gets that share, if it is the highest and another one serves; without, it
+        gets all if it is the highest. Raises with nothing changed.
+        """
+        name, version = servable_id.name, servable_id.version
         with self._lock:
-            stream = self._streams.setdefault(servable_id.name, _Stream())
-            demands, version = stream.demands, servable_id.version
-            running = _canary_after(demands, stream.published, version, canary)
+            before = self._stream(name)
+            demands = before.demands
+            running = _canary_after(demands, before.published, version, canary)
             is_canary = running is not None and running.version == version
-            stream.demands = replace(
-                demands,
-                is_default_held=False,
+            after = before.after(
+                published=before.published | {version},
                 canary=running,
                 unproven=demands.unproven | ({version} if is_canary else set()),
             )
-            stream.published |= {version}
-            self._update(servable_id.name, stream)
+            self._serving_map.publish(servable, after.routing)
+            self._replace(name, after)
 
-    def release_default(self, name: str) -> None:
-        """After `hold_default`: the version was not published after all."""
-        self._change(name, is_default_held=False)
-
-    def retiring(self, servable_id: ServableId) -> None:
-        """The version is about to be retired; nothing leads to it any more once this returns."""
+    def retire(self, servable_id: ServableId) -> None:
+        """Retires the version and gives its requests to another one, in one snapshot. Raises with
+        nothing changed.
+        """
+        name, version = servable_id.name, servable_id.version
         with self._lock:
-            stream = self._streams.get(servable_id.name)
-            if stream is None:
-                return
-            stream.published -= {servable_id.version}
-            unproven = stream.demands.unproven - {servable_id.version}
-            stream.demands = replace(stream.demands, unproven=unproven)
-            self._update(servable_id.name, stream)
+            before = self._stream(name)
+            after = before.after(
+                published=before.published - {version},
+                unproven=before.demands.unproven - {version},
+            )
+            self._serving_map.retire(name, version, after.routing)
+            self._replace(name, after)
 
     def forget(self, name: str) -> None:
         """The model is gone, with all that was asked for it but its labels."""
@@ -239,31 +262,26 @@ class Router:
             stream = self._streams.get(name)
             if stream is None:
                 return
-            stream.demands = Demands(labels=stream.demands.labels)
-            self._update(name, stream)
+            self._change(name, **vars(Demands(labels=stream.demands.labels)))
             if not stream.published and not stream.demands.labels:
                 del self._streams[name]
 
-    def _change(self, name: str, **changes: object) -> None:
-        with self._lock:
-            stream = self._streams.setdefault(name, _Stream())
-            stream.demands = replace(stream.demands, **changes)  # type: ignore[arg-type]
-            self._update(name, stream)
+    def _stream(self, name: str) -> _Stream:
+        return self._streams.get(name, _NO_STREAM)
 
-    def _update(self, name: str, stream: _Stream) -> None:
-        routing = decide_routing(stream.routing, stream.demands, stream.published)
-        if routing == stream.routing:
-            return
-        self._serving_map.set_routing(
-            name,
-            default_version=routing.default_version,
-            labels=routing.labels,
-            canary_version=routing.canary_version,
-            canary_weight=routing.canary_weight,
-            canary_header=routing.canary_header,
-        )
-        before, stream.routing = stream.routing, routing
-        _tell_canary(name, before, stream)
+    def _change(self, name: str, **demands: Any) -> None:
+        """The caller holds the lock."""
+        before = self._stream(name)
+        after = before.after(**demands)
+        if after.routing != before.routing:
+            self._serving_map.set_routing(name, after.routing)
+        self._replace(name, after)
+
+    def _replace(self, name: str, after: _Stream) -> None:
+        before = self._stream(name).routing
+        self._streams[name] = after
+        if after.routing != before:
+            _tell_canary(name, before, after)
 
 
 def _tell_canary(name: str, before: Routing, stream: _Stream) -> None:

@@ -276,7 +276,8 @@ class Servable(Protocol):
 class Routing:
     """How requests for one model that name no version number find one.
 
-    `default_version` None, or not published: the highest published version. A label whose version
+    `default_version` None, or not published: requests without version and label are refused. So no
+    version answers them by being there: `serving/router.py` has to decide it. A label whose version
     is not published finds nothing. `canary_weight` is the share of the requests without version and
     label that the canary gets, by the value of the metadata key `canary_header` where a request
     has it, else at random; a canary that is not published gets none.
@@ -308,26 +309,21 @@ class RequestReservoir(Protocol):
 class ServingMap(Protocol):
     """What requests see now (`_native.ServingMap`)."""
 
-    def set_routing(
-        self,
-        name: str,
-        *,
-        default_version: int | None,
-        labels: Mapping[str, int],
-        canary_version: int | None,
-        canary_weight: float,
-        canary_header: str,
-    ) -> None:
-        """See `Routing`. All of it at once: a request sees the routing before or this one. Kept for a
-        name of which no version is published (yet); the default routing forgets it.
+    def set_routing(self, name: str, routing: Routing) -> None:
+        """Replaces the routing of a name, all of it at once: a request sees the one before or this
+        one. Kept while no version is published; the default routing ends that.
         """
         ...
 
     # Any: a map takes the servables of its own data plane, not every class that looks like one.
-    def publish(self, servable: Any) -> None:
-        """Requests see the version from now on."""
+    def publish(self, servable: Any, routing: Routing) -> None:
+        """Publishes the version together with the routing that its name has from now on. Raises with
+        nothing changed.
+        """
         ...
 
-    def retire(self, name: str, version: int) -> None:
-        """No request sees the version any more once this returns; running ones still hold it."""
+    def retire(self, name: str, version: int, routing: Routing) -> None:
+        """Retires the version together with the routing that its name has from now on. No request sees
+        it any more once this returns; running ones still hold it. Raises with nothing changed.
+        """
         ...

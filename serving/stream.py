@@ -235,11 +235,7 @@ class Stream:
         return StreamStatus(
             policy=self.settings.aspired_version_policy.value,
             room_reason=self.room_reason,
-            default_version=(
-                max(self.ready_versions, default=None)
-                if routing.default_version is None
-                else routing.default_version
-            ),
+            default_version=routing.default_version,
             labels=dict(routing.labels),
             waiting_labels={
                 label: version

@@ -1,4 +1,4 @@
-"""Unload: takes one version out of service and frees it, without losing a request."""
+"""Unload: frees one version that no request can find any more, without losing a request."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import structlog
 
 from serving.arenas import report_remains
 from serving.clock import NS_PER_SECOND, Clock, seconds_since
-from serving.servable import Servable, ServableId, ServingMap, UnloadStage
+from serving.servable import Servable, ServableId, UnloadStage
 
 QUIESCE_SLICE_SECONDS = 0.05
 """One turn waits this long for the last handle: a request of 30 s on one version must not keep an
@@ -19,10 +19,10 @@ _log = structlog.get_logger(__name__)
 
 
 class Unload:
-    """One version's way out: retire, quiesce, destroy. Runs in turns, on unloader threads.
+    """One version's way out: quiesce, destroy. Runs in turns, on unloader threads.
 
-    Make it when the version is UNLOADING: who reads that state is not surprised that requests do
-    not see the version any more. `stage_ended` gets the seconds of each stage, on that thread.
+    Make it when the version has been retired: its time to quiesce begins then. `stage_ended` gets the
+    seconds of each stage, on an unloader thread.
     """
 
     def __init__(
@@ -30,16 +30,14 @@ class Unload:
         servable_id: ServableId,
         servable: Servable,
         *,
-        serving_map: ServingMap,
         clock: Clock,
         stage_ended: Callable[[UnloadStage, float], None],
     ) -> None:
         self._id = servable_id
         self._servable = servable
-        self._serving_map = serving_map
         self._clock = clock
         self._stage_ended = stage_ended
-        self._retired_at_ns: int | None = None
+        self._retired_at_ns = clock.now_ns()
         self._has_warned = False
 
     def take_turn(self) -> bool:
@@ -48,23 +46,16 @@ class Unload:
         True where the version is gone, else it wants another turn. What it raises is a bug, or the
         data plane's; nothing more is to be done then.
         """
-        retired_at_ns = self._retire_once()
         if not self._servable.quiesce(QUIESCE_SLICE_SECONDS):
-            self._warn_once(retired_at_ns)
+            self._warn_once()
             return False
-        quiesce_seconds = seconds_since(self._clock, retired_at_ns)
+        quiesce_seconds = seconds_since(self._clock, self._retired_at_ns)
         self._stage_ended(UnloadStage.QUIESCE, quiesce_seconds)
         self._destroy(quiesce_seconds)
         return True
 
-    def _retire_once(self) -> int:
-        if self._retired_at_ns is None:
-            self._serving_map.retire(self._id.name, self._id.version)
-            self._retired_at_ns = self._clock.now_ns()
-        return self._retired_at_ns
-
-    def _warn_once(self, retired_at_ns: int) -> None:
-        waited_seconds = seconds_since(self._clock, retired_at_ns)
+    def _warn_once(self) -> None:
+        waited_seconds = seconds_since(self._clock, self._retired_at_ns)
         if waited_seconds < QUIESCE_WARNING_SECONDS or self._has_warned:
             return
         self._has_warned = True

@@ -1,4 +1,4 @@
-// What a request's look-up costs: of the latest version, by a routing's default and label, and with
+// What a request's look-up costs: by the default version, by label, and with
 // a canary, by the value of a header and at random. All threads look up in one map of 16 names.
 #include <cstdint>
 #include <optional>
@@ -31,9 +31,8 @@ void Fill(ServingMap& map, const Routing& routing) {
   for (int model = 0; model < 16; ++model) {
     const std::string name = "model_" + std::to_string(model);
     for (int64_t version = 1; version <= 3; ++version) {
-      (void)map.Publish(servable::MakeFakeEntry(name, version));
+      (void)map.Publish(servable::MakeFakeEntry(name, version), routing);
     }
-    (void)map.SetRouting(name, routing);
   }
 }
 
@@ -54,7 +53,6 @@ void MeasureLookUp(const char* name, const Routing& routing, const VersionChoice
 int main() {
   using namespace millpond::bench;
   const OneValue user;
-  MeasureLookUp("look up, no routing", {}, {{}, {}, &user});
   MeasureLookUp("look up, default version", {2}, {{}, {}, &user});
   MeasureLookUp("look up, label", {2, {{"next", 3}, {"stable", 2}}}, {{}, "stable", &user});
   MeasureLookUp("look up, sticky canary", {2, {}, 3, 0.1, kHeader}, {{}, {}, &user});

@@ -13,12 +13,37 @@ namespace nb = nanobind;
 using servable::Routing;
 using servable::ServingMap;
 
-void SetRouting(ServingMap& self, const std::string& name, std::optional<int64_t> default_version,
-                decltype(Routing::labels) labels, std::optional<int64_t> canary_version,
-                double canary_weight, std::string canary_header) {
-  Routing routing{default_version, std::move(labels), canary_version, canary_weight,
-                  std::move(canary_header)};
-  ThrowIfError(WithoutGil([&] { return self.SetRouting(name, std::move(routing)); }));
+// Returns the value of a `serving.servable.Routing`.
+Routing RoutingOf(nb::handle routing) {
+  return {nb::cast<std::optional<int64_t>>(routing.attr("default_version")),
+          nb::cast<decltype(Routing::labels)>(routing.attr("labels")),
+          nb::cast<std::optional<int64_t>>(routing.attr("canary_version")),
+          nb::cast<double>(routing.attr("canary_weight")),
+          nb::cast<std::string>(routing.attr("canary_header"))};
+}
+
+void Publish(ServingMap& self, const PyServable& servable, nb::object routing) {
+  Routing value = RoutingOf(routing);
+  ThrowIfError(WithoutGil([&] { return self.Publish(servable.entry(), std::move(value)); }));
+}
+
+void Retire(ServingMap& self, const std::string& name, int64_t version, nb::object routing) {
+  Routing value = RoutingOf(routing);
+  ThrowIfError(WithoutGil([&] { return self.Retire(name, version, std::move(value)); }));
+}
+
+void SetRouting(ServingMap& self, const std::string& name, nb::object routing) {
+  Routing value = RoutingOf(routing);
+  ThrowIfError(WithoutGil([&] { return self.SetRouting(name, std::move(value)); }));
+}
+
+std::optional<int64_t> Answering(ServingMap& self, const std::string& name,
+                                 const std::optional<std::string>& label) {
+  return WithoutGil([&]() -> std::optional<int64_t> {
+    const auto handle = self.LookUp(name, {{}, label});
+    if (!handle.ok()) return std::nullopt;
+    return handle.value()->id().version;
+  });
 }
 
 }  // namespace
@@ -26,21 +51,13 @@ void SetRouting(ServingMap& self, const std::string& name, std::optional<int64_t
 void RegisterServingMap(nb::module_& module) {
   nb::class_<ServingMap>(module, "ServingMap", nb::is_final())
       .def(nb::init<>())
-      .def(
-          "publish",
-          [](ServingMap& self, const PyServable& servable) {
-            ThrowIfError(WithoutGil([&] { return self.Publish(servable.entry()); }));
-          },
-          nb::arg("servable"))
-      .def(
-          "retire",
-          [](ServingMap& self, const std::string& name, int64_t version) {
-            ThrowIfError(WithoutGil([&] { return self.Retire(name, version); }));
-          },
-          nb::arg("name"), nb::arg("version"))
-      .def("set_routing", &SetRouting, nb::arg("name"), nb::kw_only(), nb::arg("default_version"),
-           nb::arg("labels"), nb::arg("canary_version"), nb::arg("canary_weight"),
-           nb::arg("canary_header"))
+      .def("publish", &Publish, nb::arg("servable"), nb::arg("routing"),
+           nb::sig("def publish(self, servable: Servable, routing: Routing) -> None"))
+      .def("retire", &Retire, nb::arg("name"), nb::arg("version"), nb::arg("routing"),
+           nb::sig("def retire(self, name: str, version: int, routing: Routing) -> None"))
+      .def("set_routing", &SetRouting, nb::arg("name"), nb::arg("routing"),
+           nb::sig("def set_routing(self, name: str, routing: Routing) -> None"))
+      .def("answering", &Answering, nb::arg("name"), nb::arg("label").none() = nb::none())
       .def(
           "versions", [](ServingMap& self, const std::string& name) { return self.Versions(name); },
           nb::arg("name"));

@@ -14,7 +14,7 @@ namespace millpond::servable {
 // How the requests for one name that say no version number find one. The control plane decides it
 // (`Routing` in serving/servable.py), the serving map follows it.
 struct Routing {
-  // None, or not published: the highest published version.
+  // None, or not published: requests without version and label find nothing.
   std::optional<int64_t> default_version = {};
   std::map<std::string, int64_t, std::less<>> labels = {};
   // Gets `canary_weight` of the requests without version and label, while it is published.

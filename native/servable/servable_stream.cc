@@ -17,18 +17,15 @@ ServableEntry* FindLabel(const ServableStream& stream, std::string_view label) {
   return found == stream.routing.labels.end() ? nullptr : FindVersion(stream, found->second);
 }
 
-// Without number and label.
+// Returns the version for a request without number and label. It is always one that the routing
+// names: whether another published version may answer is for the control plane to decide.
 ServableEntry* FindRouted(const ServableStream& stream, const RequestMetadata* metadata) {
   const Routing& routing = stream.routing;
   if (metadata != nullptr && routing.HasCanary()) {
     ServableEntry* const canary = FindVersion(stream, *routing.canary_version);
     if (canary != nullptr && IsForCanary(routing, *metadata)) return canary;
   }
-  if (routing.default_version) {
-    ServableEntry* const found = FindVersion(stream, *routing.default_version);
-    if (found != nullptr) return found;
-  }
-  return stream.versions.empty() ? nullptr : stream.versions.rbegin()->second.get();
+  return routing.default_version ? FindVersion(stream, *routing.default_version) : nullptr;
 }
 
 std::string ListVersions(const ServableStream& stream) {
@@ -61,8 +58,10 @@ ServableEntry* ServableStream::Find(const VersionChoice& choice) const {
 base::Status ServableStream::WhyNotFound(std::string_view name, const VersionChoice& choice) const {
   if (choice.version) return VersionNotFound(name, *choice.version, "", *this);
   if (!choice.label) {
-    return base::NotFound("Servable not found for request: Latest(" + std::string(name) +
-                          "); available versions:" + ListVersions(*this));
+    const char* const reason =
+        versions.empty() ? "" : "; no version may answer a request that names none";
+    return base::NotFound("Servable not found for request: Latest(" + std::string(name) + ")" +
+                          reason + "; available versions:" + ListVersions(*this));
   }
   const std::string label(*choice.label);
   const auto found = routing.labels.find(label);

@@ -31,7 +31,8 @@ base::StatusOr<ServableHandle> ServingMap::LookUp(std::string_view name,
   });
 }
 
-base::Status ServingMap::Publish(std::shared_ptr<ServableEntry> entry) {
+base::Status ServingMap::Publish(std::shared_ptr<ServableEntry> entry, Routing routing) {
+  MILLPOND_RETURN_IF_ERROR(CheckRouting(routing));
   const std::lock_guard<std::mutex> lock(write_mutex_);
   const ServableId& id = entry->id();
   const auto stream = streams_.find(id.name);
@@ -40,12 +41,15 @@ base::Status ServingMap::Publish(std::shared_ptr<ServableEntry> entry) {
                                             " is published already; retire it first"};
   }
   MILLPOND_RETURN_IF_ERROR(entry->MarkPublished());
-  streams_[id.name].versions.emplace(id.version, std::move(entry));
+  ServableStream& changed = streams_[id.name];
+  changed.routing = std::move(routing);
+  changed.versions.emplace(id.version, std::move(entry));
   Show();
   return {};
 }
 
-base::Status ServingMap::Retire(const std::string& name, int64_t version) {
+base::Status ServingMap::Retire(const std::string& name, int64_t version, Routing routing) {
+  MILLPOND_RETURN_IF_ERROR(CheckRouting(routing));
   const std::lock_guard<std::mutex> lock(write_mutex_);
   const auto stream = streams_.find(name);
   if (stream == streams_.end()) return NameNotFound(name, streams_);
@@ -54,6 +58,7 @@ base::Status ServingMap::Retire(const std::string& name, int64_t version) {
   if (found == versions.end()) return stream->second.WhyNotFound(name, {version});
   const std::shared_ptr<ServableEntry> entry = std::move(found->second);
   versions.erase(found);
+  stream->second.routing = std::move(routing);
   if (stream->second.IsEmpty()) streams_.erase(stream);
   Show();
   entry->MarkRetired();

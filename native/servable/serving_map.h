@@ -20,6 +20,9 @@ namespace millpond::servable {
 // Look-ups are wait-free and pin one version, never the map, so that one slow request delays
 // nothing but the unloading of its own version. Publish, Retire and SetRouting are the control
 // plane's; they return once every look-up sees the change. None destroys a servable.
+//
+// Each change is one snapshot: a version comes or goes together with the routing that fits what is
+// published then. So no look-up sees a version before it is decided what the version may answer.
 class ServingMap {
  public:
   ServingMap();
@@ -28,16 +31,19 @@ class ServingMap {
   // NOT_FOUND, naming the versions that there are, or INVALID_ARGUMENT, naming the labels.
   base::StatusOr<ServableHandle> LookUp(std::string_view name, const VersionChoice& choice);
 
-  // ALREADY_EXISTS where that version of that name is published, FAILED_PRECONDITION where the
-  // entry is being unloaded.
-  base::Status Publish(std::shared_ptr<ServableEntry> entry);
+  // Publishes `entry` and replaces the routing of its name. ALREADY_EXISTS if that version of that
+  // name is published, FAILED_PRECONDITION if the entry is being unloaded, INVALID_ARGUMENT if
+  // CheckRouting refuses `routing`; then nothing has changed.
+  base::Status Publish(std::shared_ptr<ServableEntry> entry, Routing routing);
 
-  // Once it returns no request can pin the version any more. NOT_FOUND where it is not published.
-  base::Status Retire(const std::string& name, int64_t version);
+  // Retires the version and replaces the routing of its name. Once it returns no request can pin the
+  // version any more. NOT_FOUND if it is not published, INVALID_ARGUMENT if CheckRouting refuses
+  // `routing`; then nothing has changed.
+  base::Status Retire(const std::string& name, int64_t version, Routing routing);
 
-  // Replaces the routing of `name`, all of it at once. It stays through Publish and Retire, and
-  // while no version of the name is published; the default routing forgets it. INVALID_ARGUMENT,
-  // and nothing changed, where CheckRouting says so.
+  // Replaces the routing of `name`, all of it at once. It is kept while no version of the name is
+  // published; the default routing ends that. INVALID_ARGUMENT if CheckRouting refuses it; then
+  // nothing has changed.
   base::Status SetRouting(const std::string& name, Routing routing);
 
   // All that is published. Waits for a change under way: the control plane's.

@@ -21,6 +21,7 @@ from tests.integration.clients import Caller, caller_to, predict_request, wait_u
 SERVE = """
 import json, sys, threading
 from serving import _native
+from serving.servable import Routing
 
 _native.initialize(intra_op_thread_count=1, inter_op_thread_count=1)
 statistics = _native.RequestStatistics()
@@ -33,11 +34,11 @@ def load():
     ):
         step()
     servable = load.finish(None, statistics)
-    serving_map.publish(servable)
+    serving_map.publish(servable, Routing(default_version=1))
     return servable
 
 def unload(servable):
-    serving_map.retire("slow", 1)
+    serving_map.retire("slow", 1, Routing())
     assert servable.quiesce(30)
     servable.destroy()
 

@@ -23,6 +23,7 @@ SERVE = """
 import json, sys
 from types import MappingProxyType
 from serving import _native
+from serving.servable import Routing
 
 _native.initialize(intra_op_thread_count=1, inter_op_thread_count=1)
 serving_map = _native.ServingMap()
@@ -32,7 +33,7 @@ for version in (7, 8):
         load.read_graph, load.create_session, load.restore, load.run_init, load.make_callables,
     ):
         step()
-    serving_map.publish(load.finish())
+    serving_map.publish(load.finish(), Routing())
 server = _native.GrpcServer(
     serving_map, addresses=["127.0.0.1:0"], completion_queue_count=1, max_message_bytes=1_000_000,
     channel_arguments={}, rare_methods=[],
@@ -44,7 +45,7 @@ for line in sys.stdin:
     # A mapping that is no dict, as a frozen value may hold one.
     routing["labels"] = MappingProxyType(routing["labels"])
     try:
-        print(json.dumps(serving_map.set_routing("echo", **routing)), flush=True)
+        print(json.dumps(serving_map.set_routing("echo", Routing(**routing))), flush=True)
     except _native.StatusError as error:
         print(json.dumps(error.args), flush=True)
 server.shutdown(0)
@@ -134,8 +135,17 @@ def test_predict_and_metadata_go_by_default_and_label(server: RoutedServer, call
     for label, version in {"stable": 7, "next": 8}.items():
         assert answering_version(caller, label=label) == version
         assert described_version(caller, label) == version
-    server.set_routing()
+    server.set_routing(default_version=8)
     assert (answering_version(caller), described_version(caller)) == (8, 8)
+
+
+def test_no_version_answers_unless_the_routing_names_it(server: RoutedServer, caller: Caller):
+    server.set_routing(labels={"next": 8})
+    for ask in (answering_version, described_version):
+        code, message = refusal(lambda ask=ask: ask(caller))  # type: ignore[misc]
+        assert code is grpc.StatusCode.NOT_FOUND
+        assert "available versions: 7 8" in message
+    assert answering_version(caller, label="next") == 8
 
 
 def test_label_that_finds_nothing_is_refused_saying_why(server: RoutedServer, caller: Caller):

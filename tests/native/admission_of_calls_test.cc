@@ -14,6 +14,7 @@
 
 #include "native/base/clock.h"
 #include "tests/native/served_models.h"
+#include "tests/native/serving_maps.h"
 #include "tests/native/threads.h"
 
 namespace millpond::rpc {
@@ -150,7 +151,7 @@ TEST_F(AdmissionOfCallsTest, ParkedRequestsRunInTheOrderOfTheirArrival) {
       order.push_back(version);
       return base::Status();
     }));
-    ASSERT_TRUE(map_.Publish(models.back()->entry).ok());
+    ASSERT_TRUE(servable::PublishHighest(map_, models.back()->entry).ok());
   }
   options_.completion_queue_count = 1;
   admission_ = options_.admission = std::make_shared<servable::Admission>(100);
@@ -222,7 +223,7 @@ TEST_F(AdmissionOfCallsTest, ThreadsThatAreAlwaysBusyRefuseToo) {
     while (base::MonotonicNs() < end_ns) std::this_thread::yield();
     return base::Status();
   });
-  ASSERT_TRUE(map_.Publish(busy.entry).ok());
+  ASSERT_TRUE(servable::PublishHighest(map_, busy.entry).ok());
   StartWith(10);
   Replies replies = Begin(400, "busy");
   int ok_count = 0;
@@ -246,7 +247,7 @@ TEST_F(AdmissionOfCallsTest, NothingIsLostOnTheWayInAndOutOfOverload) {
     if (++run % 50 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(15));
     return base::Status();
   });
-  ASSERT_TRUE(map_.Publish(mixed.entry).ok());
+  ASSERT_TRUE(servable::PublishHighest(map_, mixed.entry).ok());
   StartWith(8);
   std::atomic<int> ok_count{0};
   testing::RunTogether(12, [&](int) {

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "tests/native/fake_servable.h"
+#include "tests/native/serving_maps.h"
 
 namespace millpond::servable {
 namespace {
@@ -17,7 +18,7 @@ class LatencyWindowTest : public ::testing::Test {
  protected:
   std::shared_ptr<ServableEntry> Publish(const char* name, int64_t version) {
     std::shared_ptr<ServableEntry> entry = MakeFakeEntry(name, version);
-    EXPECT_TRUE(map_.Publish(entry).ok());
+    EXPECT_TRUE(PublishHighest(map_, entry).ok());
     return entry;
   }
   static void Answer(ServableEntry& entry, int64_t latency_ns, int count = 100) {
@@ -51,6 +52,19 @@ TEST_F(LatencyWindowTest, SinceStartIsOverAllPublishedVersions) {
   EXPECT_EQ(SinceStartMs(), 50);
 }
 
+TEST_F(LatencyWindowTest, EveryMethodThatRunsTheModelCounts) {
+  const auto entry = Publish("m", 1);
+  for (const metrics::Method method :
+       {metrics::Method::kRestPredict, metrics::Method::kRestModelInfer,
+        metrics::Method::kModelInfer, metrics::Method::kClassify, metrics::Method::kSessionRun}) {
+    entry->requests().Of(method).Record(base::Code::kOk, metrics::PhaseTimes::OfTotal(7 * kMsNs));
+  }
+  entry->requests()
+      .Of(metrics::Method::kGetModelMetadata)
+      .Record(base::Code::kOk, metrics::PhaseTimes::OfTotal(90 * kMsNs));
+  EXPECT_EQ(SinceStartMs(), 7);
+}
+
 TEST_F(LatencyWindowTest, TheLastSecondForgetsWhatCameBefore) {
   const auto entry = Publish("m", 1);
   Answer(*entry, 90 * kMsNs);
@@ -67,7 +81,7 @@ TEST_F(LatencyWindowTest, ARetiredVersionIsForgottenAndANewOneBeginsAtItsFirstLo
   const auto old_entry = Publish("m", 1);
   LastSecondMs(1.0);
   Answer(*old_entry, 70 * kMsNs);
-  ASSERT_TRUE(map_.Retire("m", 1).ok());
+  ASSERT_TRUE(RetireVersion(map_, "m", 1).ok());
   const auto new_entry = Publish("m", 2);
   EXPECT_EQ(LastSecondMs(1.1), 0);
   Answer(*new_entry, 3 * kMsNs);

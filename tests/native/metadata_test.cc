@@ -7,6 +7,7 @@
 #include "native/servable/serving_map.h"
 #include "tests/native/predict_messages.h"
 #include "tests/native/scripted_servable.h"
+#include "tests/native/serving_maps.h"
 #include "tests/native/wire_message.h"
 
 namespace millpond::inference {
@@ -20,7 +21,7 @@ using testing::WireMessage;
 
 class MetadataTest : public ::testing::Test {
  protected:
-  MetadataTest() { EXPECT_TRUE(map_.Publish(model_.entry).ok()); }
+  MetadataTest() { EXPECT_TRUE(servable::PublishHighest(map_, model_.entry).ok()); }
 
   base::StatusOr<std::string> Get(const WireMessage& request) {
     const SegmentedBytes segmented(request.bytes(), {request.bytes().size() / 2});
@@ -76,7 +77,7 @@ TEST_F(MetadataTest, RefusesAMissingSpecAnUnknownModelAndOtherBytes) {
 
 TEST_F(MetadataTest, GoesByLabelAndDefaultAndLeavesTheCanaryToPredict) {
   const testing::Scripted canary("m", 8);
-  ASSERT_TRUE(map_.Publish(canary.entry).ok());
+  ASSERT_TRUE(servable::PublishHighest(map_, canary.entry).ok());
   ASSERT_TRUE(map_.SetRouting("m", {7, {{"next", 8}, {"later", 9}}, 8, 1}).ok());
   const auto get = [&](const WireMessage& spec) {
     return Get(WireMessage().Message(1, spec).Bytes(2, "signature_def")).value();

@@ -10,6 +10,7 @@
 #include "native/base/clock.h"
 #include "native/metrics/request_statistics.h"
 #include "tests/native/served_models.h"
+#include "tests/native/serving_maps.h"
 #include "tests/native/wire_message.h"
 
 namespace millpond::rpc {

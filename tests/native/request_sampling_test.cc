@@ -13,6 +13,7 @@
 #include "tests/native/example_messages.h"
 #include "tests/native/infer_messages.h"
 #include "tests/native/served_models.h"
+#include "tests/native/serving_maps.h"
 
 namespace millpond::testing {
 namespace {
@@ -24,7 +25,9 @@ class RequestSampling : public ServedModels {
  protected:
   RequestSampling() : reservoir_(std::make_shared<RequestReservoir>(RequestReservoirLimits())) {}
 
-  void Publish(const Scripted& version) { ASSERT_TRUE(map_.Publish(version.entry).ok()); }
+  void Publish(const Scripted& version) {
+    ASSERT_TRUE(servable::PublishHighest(map_, version.entry).ok());
+  }
 
   std::vector<std::string> Sampled() {
     std::vector<std::string> sampled;
@@ -40,11 +43,11 @@ class RequestSampling : public ServedModels {
 
   void Publish(std::unique_ptr<servable::Servable> servable) {
     const auto entry = std::make_shared<servable::ServableEntry>(std::move(servable), reservoir_);
-    ASSERT_TRUE(map_.Publish(entry).ok());
+    ASSERT_TRUE(servable::PublishHighest(map_, entry).ok());
   }
   // "m" of ServedModels makes way for one that classifies and regresses examples.
   void PublishExamples() {
-    ASSERT_TRUE(map_.Retire("m", 7).ok());
+    ASSERT_TRUE(servable::RetireVersion(map_, "m", 7).ok());
     auto examples = std::make_unique<ExampleServable>();
     examples->Add("serving_default", {"classes"}, {StringTensor({"low", "high"}, {2, 1})});
     examples->Add("number", {"outputs"}, {FloatTensor({0.5, 1}, {2})});
@@ -106,7 +109,7 @@ TEST_F(RequestSampling, TheReservoirOutlivesItsVersion) {
     Publish(version);
     Start();
     ASSERT_TRUE(client_->Call(kPredictPath, RequestFor({})).status.ok());
-    ASSERT_TRUE(map_.Retire("sampled", 1).ok());
+    ASSERT_TRUE(servable::RetireVersion(map_, "sampled", 1).ok());
     ASSERT_TRUE(version.entry->Quiesce(kForeverNs).value());
     ASSERT_TRUE(version.entry->Destroy().ok());
   }
@@ -167,7 +170,7 @@ TEST_F(RequestSampling, EachTaskOfAMultiInferenceRequestIsTaken) {
 }
 
 TEST_F(RequestSampling, WhatRanOfARequestThatFailsIsNotTaken) {
-  ASSERT_TRUE(map_.Retire("m", 7).ok());
+  ASSERT_TRUE(servable::RetireVersion(map_, "m", 7).ok());
   auto examples = std::make_unique<ExampleServable>();
   // It runs, and what it gives are no classes.
   examples->Add("broken", {"classes"}, {FloatTensor({1}, {1})});

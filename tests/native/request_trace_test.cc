@@ -10,6 +10,7 @@
 
 #include "native/base/clock.h"
 #include "tests/native/served_models.h"
+#include "tests/native/serving_maps.h"
 #include "tests/native/wire_message.h"
 
 namespace millpond::rpc {
@@ -126,7 +127,7 @@ TEST_F(TracedCalls, MetadataIsTracedToo) {
 TEST_F(TracedCalls, AVersionGoesWhileItsSpanWaits) {
   Start();
   ASSERT_TRUE(CallWith(Traceparent("01"), kPredictPath, Request("m")).status.ok());
-  ASSERT_TRUE(map_.Retire("m", 7).ok());
+  ASSERT_TRUE(servable::RetireVersion(map_, "m", 7).ok());
   ASSERT_TRUE(quick_.entry->Quiesce(kForeverNs).value());
   ASSERT_TRUE(quick_.entry->Destroy().ok());
   EXPECT_EQ(TakeOne().model, "m");

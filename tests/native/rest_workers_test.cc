@@ -18,6 +18,7 @@
 #include "native/servable/serving_map.h"
 #include "tests/native/predict_messages.h"
 #include "tests/native/scripted_servable.h"
+#include "tests/native/serving_maps.h"
 #include "tests/native/threads.h"
 
 namespace millpond::rest {
@@ -32,8 +33,8 @@ using testing::Scripted;
 class RestWorkersTest : public ::testing::Test {
  protected:
   RestWorkersTest() : quick_("m", 7), held_("held", 1) {
-    EXPECT_TRUE(map_.Publish(quick_.entry).ok());
-    EXPECT_TRUE(map_.Publish(held_.entry).ok());
+    EXPECT_TRUE(servable::PublishHighest(map_, quick_.entry).ok());
+    EXPECT_TRUE(servable::PublishHighest(map_, held_.entry).ok());
     options_.statistics = statistics_;
     options_.answer = [this](const RestRequest&, std::string_view body,
                              const servable::Servable& servable, const tf::RunContext& run,
@@ -318,7 +319,7 @@ TEST_F(RestWorkersTest, WhatAnAnsweredRequestRanIsKeptAndNoOtherRequests) {
   const auto reservoir =
       std::make_shared<servable::RequestReservoir>(servable::RequestReservoirLimits());
   const Scripted sampled("sampled", 1, {}, reservoir);
-  ASSERT_TRUE(map_.Publish(sampled.entry).ok());
+  ASSERT_TRUE(servable::PublishHighest(map_, sampled.entry).ok());
   options_.answer = [](const RestRequest&, std::string_view body,
                        const servable::Servable& servable, const tf::RunContext& run, RestReply*,
                        metrics::PhaseWatch*) -> base::Status {

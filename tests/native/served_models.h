@@ -15,6 +15,7 @@
 #include "tests/native/predict_messages.h"
 #include "tests/native/raw_client.h"
 #include "tests/native/scripted_servable.h"
+#include "tests/native/serving_maps.h"
 
 namespace millpond::testing {
 
@@ -36,8 +37,8 @@ class ServedModels : public ::testing::Test {
   ServedModels()
       : quick_("m", 7),
         held_("held", 1, [this](const tf::RunContext& run) { return gate_.Pass(run); }) {
-    EXPECT_TRUE(map_.Publish(quick_.entry).ok());
-    EXPECT_TRUE(map_.Publish(held_.entry).ok());
+    EXPECT_TRUE(servable::PublishHighest(map_, quick_.entry).ok());
+    EXPECT_TRUE(servable::PublishHighest(map_, held_.entry).ok());
     options_.addresses = {"127.0.0.1:0"};
     options_.completion_queue_count = 2;
     options_.rare_methods = {kRarePath};

@@ -16,6 +16,7 @@
 
 #include "native/base/clock.h"
 #include "tests/native/served_models.h"
+#include "tests/native/serving_maps.h"
 #include "tests/native/threads.h"
 
 namespace millpond::rpc {
@@ -149,7 +150,7 @@ TEST_F(ServerTest, ALongErrorMessageIsCutAtTheEndOfACharacter) {
     for (int i = 0; i < 5'000; ++i) message += "é";
     return base::Internal(message);
   });
-  ASSERT_TRUE(map_.Publish(failing.entry).ok());
+  ASSERT_TRUE(servable::PublishHighest(map_, failing.entry).ok());
   Start();
   const RawClient::Reply reply = Predict("failing");
   EXPECT_EQ(reply.code(), grpc::StatusCode::INTERNAL);
@@ -179,7 +180,7 @@ TEST_F(ServerTest, MutatedRequestsNeitherCrashItNorLeakAHandle) {
 // Versions 7 and 8 of "m".
 class RoutingTest : public ServerTest {
  protected:
-  RoutingTest() : next_("m", 8) { EXPECT_TRUE(map_.Publish(next_.entry).ok()); }
+  RoutingTest() : next_("m", 8) { EXPECT_TRUE(servable::PublishHighest(map_, next_.entry).ok()); }
 
   void Route(const servable::Routing& routing) { ASSERT_TRUE(map_.SetRouting("m", routing).ok()); }
 
@@ -253,7 +254,7 @@ class DeadlineTest : public ServerTest {
       seen_ns_ = run.deadline_ns;
       return base::Status();
     });
-    ASSERT_TRUE(map_.Publish(watched_->entry).ok());
+    ASSERT_TRUE(servable::PublishHighest(map_, watched_->entry).ok());
     Start();
   }
   RawClient::Reply Call(gpr_timespec deadline) {
@@ -405,14 +406,14 @@ TEST_F(ServerTest, AfterALongRunEachQueueServesAgain) {
   for (int round = 0; round < 3; ++round) {
     testing::Gate gate;
     Scripted slow("slow", round, [&](const tf::RunContext& run) { return gate.Pass(run); });
-    ASSERT_TRUE(map_.Publish(slow.entry).ok());
+    ASSERT_TRUE(servable::PublishHighest(map_, slow.entry).ok());
     std::vector<std::future<RawClient::Reply>> replies;
     for (int i = 0; i < 4; ++i) replies.push_back(client_->Begin(kPredictPath, Request("slow")));
     gate.WaitForArrivals(4);
     gate.Open();
     for (auto& reply : replies) EXPECT_TRUE(reply.get().status.ok());
     for (int call = 0; call < 50; ++call) ASSERT_TRUE(Predict("m").status.ok());
-    ASSERT_TRUE(map_.Retire("slow", round).ok());
+    ASSERT_TRUE(servable::RetireVersion(map_, "slow", round).ok());
     ASSERT_TRUE(slow.entry->Quiesce(kForeverNs).value());
   }
 }
@@ -424,16 +425,16 @@ TEST_F(ServerTest, NoRequestFailsWhileVersionsAreSwapped) {
   std::atomic<bool> is_over{false};
   std::thread swapper([&] {
     auto serving = std::make_unique<Scripted>("swapped", 0);
-    ASSERT_TRUE(map_.Publish(serving->entry).ok());
+    ASSERT_TRUE(servable::PublishHighest(map_, serving->entry).ok());
     for (int64_t version = 1; !is_over; ++version) {
       auto next = std::make_unique<Scripted>("swapped", version);
-      ASSERT_TRUE(map_.Publish(next->entry).ok());
-      ASSERT_TRUE(map_.Retire("swapped", version - 1).ok());
+      ASSERT_TRUE(servable::PublishHighest(map_, next->entry).ok());
+      ASSERT_TRUE(servable::RetireVersion(map_, "swapped", version - 1).ok());
       ASSERT_TRUE(serving->entry->Quiesce(kForeverNs).value());
       ASSERT_TRUE(serving->entry->Destroy().ok());
       serving = std::move(next);
     }
-    ASSERT_TRUE(map_.Retire("swapped", serving->entry->id().version).ok());
+    ASSERT_TRUE(servable::RetireVersion(map_, "swapped", serving->entry->id().version).ok());
     ASSERT_TRUE(serving->entry->Quiesce(kForeverNs).value());
   });
   while (map_.Versions("swapped").empty()) std::this_thread::yield();
@@ -559,7 +560,7 @@ TEST_F(ServerTest, ShutdownWaitsForARunThatIsLateToHeedItsCancellation) {
     while (!run.is_cancelled->load()) std::this_thread::yield();
     return cancelled.Pass({});
   });
-  ASSERT_TRUE(map_.Publish(deaf.entry).ok());
+  ASSERT_TRUE(servable::PublishHighest(map_, deaf.entry).ok());
   Start();
   auto reply = client_->Begin(kPredictPath, Request("deaf"));
   begun.WaitForArrivals(1);

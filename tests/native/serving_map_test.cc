@@ -13,6 +13,7 @@
 
 #include "tests/native/fake_metadata.h"
 #include "tests/native/fake_servable.h"
+#include "tests/native/serving_maps.h"
 #include "tests/native/threads.h"
 
 namespace millpond::servable {
@@ -38,7 +39,7 @@ VersionChoice ByLabel(std::string_view label) { return {{}, label}; }
 
 void PublishVersions(ServingMap& map, int64_t first, int64_t last) {
   for (int64_t version = first; version <= last; ++version) {
-    ASSERT_TRUE(map.Publish(MakeFakeEntry("m", version)).ok());
+    ASSERT_TRUE(PublishHighest(map, MakeFakeEntry("m", version)).ok());
   }
 }
 
@@ -51,36 +52,85 @@ void ExpectRefused(ServingMap& map, const VersionChoice& choice, Code code,
 
 // Retires, quiesces and destroys it, as an unloader does.
 void Unload(ServingMap& map, ServableEntry& entry) {
-  ASSERT_TRUE(map.Retire(entry.id().name, entry.id().version).ok());
+  ASSERT_TRUE(RetireVersion(map, entry.id().name, entry.id().version).ok());
   const auto quiesced = entry.Quiesce(kForeverNs);
   ASSERT_TRUE(quiesced.ok() && quiesced.value());
   ASSERT_TRUE(entry.Destroy().ok());
 }
 
-TEST(ServingMap, LooksUpTheHighestVersionInWhateverOrderTheyWerePublished) {
+TEST(ServingMap, FindsEachVersionByItsNumberInWhateverOrderTheyCame) {
   ServingMap map;
   for (const int64_t version : {2, 10, 9, -1}) {
-    ASSERT_TRUE(map.Publish(MakeFakeEntry("m", version)).ok());
+    ASSERT_TRUE(PublishHighest(map, MakeFakeEntry("m", version)).ok());
   }
-  EXPECT_EQ(LookedUpVersion(map, "m"), 10);
+  EXPECT_EQ(LookedUpVersion(map, "m", 10), 10);
   EXPECT_EQ(LookedUpVersion(map, "m", 2), 2);
   EXPECT_EQ(LookedUpVersion(map, "m", -1), -1);
   EXPECT_EQ(map.Versions("m"), (std::vector<int64_t>{-1, 2, 9, 10}));
 }
 
-TEST(ServingMap, WithoutTheHighestVersionTheNextOneIsTheLatest) {
+TEST(ServingMap, RetireGivesTheRequestsToTheVersionOfItsRouting) {
   ServingMap map;
   const auto second = MakeFakeEntry("m", 2);
-  ASSERT_TRUE(map.Publish(MakeFakeEntry("m", 1)).ok());
-  ASSERT_TRUE(map.Publish(second).ok());
-  Unload(map, *second);
+  ASSERT_TRUE(PublishHighest(map, MakeFakeEntry("m", 1)).ok());
+  ASSERT_TRUE(PublishHighest(map, second).ok());
+  ASSERT_TRUE(map.Retire("m", 2, Routing{1}).ok());
   EXPECT_EQ(LookedUpVersion(map, "m"), 1);
+}
+
+TEST(ServingMap, NoVersionAnswersUnnamedRequestsUnlessTheRoutingNamesIt) {
+  ServingMap map;
+  ASSERT_TRUE(map.Publish(MakeFakeEntry("m", 1), Routing{}).ok());
+  ASSERT_TRUE(map.Publish(MakeFakeEntry("m", 2), Routing{}).ok());
+  ExpectRefused(map, {}, Code::kNotFound,
+                "Servable not found for request: Latest(m); no version may answer a request that "
+                "names none; available versions: 1 2");
+  EXPECT_EQ(LookedUpVersion(map, "m", 2), 2);
+  ASSERT_TRUE(map.SetRouting("m", {1}).ok());
+  EXPECT_EQ(LookedUpVersion(map, "m"), 1);
+}
+
+TEST(ServingMap, AVersionIsPublishedWithItsRouting) {
+  ServingMap map;
+  ASSERT_TRUE(map.Publish(MakeFakeEntry("m", 1), Routing{1}).ok());
+  ASSERT_TRUE(map.Publish(MakeFakeEntry("m", 2), Routing{1, {{"next", 2}}}).ok());
+  EXPECT_EQ(AnsweringVersion(map, {}), 1);
+  EXPECT_EQ(AnsweringVersion(map, ByLabel("next")), 2);
+}
+
+TEST(ServingMap, AWrongRoutingIsRefusedAndNothingIsPublishedOrRetired) {
+  ServingMap map;
+  ASSERT_TRUE(map.Publish(MakeFakeEntry("m", 1), Routing{1}).ok());
+  const Routing wrong{1, {}, 2, 1.5};
+  EXPECT_EQ(map.Publish(MakeFakeEntry("m", 2), wrong).code(), Code::kInvalidArgument);
+  EXPECT_EQ(map.Retire("m", 1, wrong).code(), Code::kInvalidArgument);
+  EXPECT_EQ(map.Versions("m"), std::vector<int64_t>{1});
+  EXPECT_EQ(AnsweringVersion(map, {}), 1);
+}
+
+// As an operator who rolls back and drops the next version: the blocked version goes, and at no
+// moment does it answer, nor does the sound one stop.
+TEST(ServingMap, ABlockedVersionAnswersInNoSnapshotOfItsRetirement) {
+  ServingMap map;
+  std::atomic<bool> is_over{false};
+  ASSERT_TRUE(map.Publish(MakeFakeEntry("m", 1), Routing{1}).ok());
+  testing::RunTogether(4, [&](int thread) {
+    for (int64_t blocked = 2; thread == 0 && blocked < 1'000; ++blocked) {
+      ASSERT_TRUE(map.Publish(MakeFakeEntry("m", blocked), Routing{1}).ok());
+      ASSERT_TRUE(map.Retire("m", blocked, Routing{1}).ok());
+    }
+    if (thread == 0) is_over = true;
+    while (!is_over) {
+      ASSERT_EQ(AnsweringVersion(map, {}), 1);
+      std::this_thread::yield();
+    }
+  });
 }
 
 TEST(ServingMap, NotFoundNamesTheModelsOrVersionsThatThereAre) {
   ServingMap map;
-  ASSERT_TRUE(map.Publish(MakeFakeEntry("ctr", 3)).ok());
-  ASSERT_TRUE(map.Publish(MakeFakeEntry("ctr", 4)).ok());
+  ASSERT_TRUE(PublishHighest(map, MakeFakeEntry("ctr", 3)).ok());
+  ASSERT_TRUE(PublishHighest(map, MakeFakeEntry("ctr", 4)).ok());
   const auto no_model = map.LookUp("crt", {});
   EXPECT_EQ(no_model.status().code(), Code::kNotFound);
   EXPECT_EQ(no_model.status().message(),
@@ -94,8 +144,8 @@ TEST(ServingMap, NotFoundNamesTheModelsOrVersionsThatThereAre) {
 TEST(ServingMap, NotFoundListsFiveOfManyModelsOrVersions) {
   ServingMap map;
   for (int i = 0; i < 8; ++i) {
-    ASSERT_TRUE(map.Publish(MakeFakeEntry("m" + std::to_string(i), 1)).ok());
-    ASSERT_TRUE(map.Publish(MakeFakeEntry("m0", 10 + i)).ok());
+    ASSERT_TRUE(PublishHighest(map, MakeFakeEntry("m" + std::to_string(i), 1)).ok());
+    ASSERT_TRUE(PublishHighest(map, MakeFakeEntry("m0", 10 + i)).ok());
   }
   EXPECT_EQ(
       map.LookUp("n", {}).status().message(),
@@ -109,7 +159,7 @@ TEST(ServingMap, NotFoundListsFiveOfManyModelsOrVersions) {
 TEST(ServingMap, ANameWhoseLastVersionIsRetiredIsNotFound) {
   ServingMap map;
   const auto entry = MakeFakeEntry("m", 1);
-  ASSERT_TRUE(map.Publish(entry).ok());
+  ASSERT_TRUE(PublishHighest(map, entry).ok());
   Unload(map, *entry);
   EXPECT_EQ(map.LookUp("m", {}).status().code(), Code::kNotFound);
   EXPECT_EQ(map.LookUp("m", {1}).status().code(), Code::kNotFound);
@@ -120,9 +170,9 @@ TEST(ServingMap, ASecondEntryOfAPublishedVersionIsRefusedAndChangesNothing) {
   ServingMap map;
   const auto first = MakeFakeEntry("m", 1);
   const auto second = MakeFakeEntry("m", 1);
-  ASSERT_TRUE(map.Publish(first).ok());
-  EXPECT_EQ(map.Publish(second).code(), Code::kAlreadyExists);
-  EXPECT_EQ(map.Publish(first).code(), Code::kAlreadyExists);
+  ASSERT_TRUE(PublishHighest(map, first).ok());
+  EXPECT_EQ(PublishHighest(map, second).code(), Code::kAlreadyExists);
+  EXPECT_EQ(PublishHighest(map, first).code(), Code::kAlreadyExists);
   EXPECT_FALSE(second->is_published());
   EXPECT_EQ(&*map.LookUp("m", {1}).value(), &first->servable());
 }
@@ -130,30 +180,30 @@ TEST(ServingMap, ASecondEntryOfAPublishedVersionIsRefusedAndChangesNothing) {
 TEST(ServingMap, AnEntryThatRetiresOrIsDestroyedIsNotPublished) {
   ServingMap map;
   const auto entry = MakeFakeEntry("m", 1);
-  ASSERT_TRUE(map.Publish(entry).ok());
-  ASSERT_TRUE(map.Retire("m", 1).ok());
-  EXPECT_EQ(map.Publish(entry).code(), Code::kFailedPrecondition);
+  ASSERT_TRUE(PublishHighest(map, entry).ok());
+  ASSERT_TRUE(RetireVersion(map, "m", 1).ok());
+  EXPECT_EQ(PublishHighest(map, entry).code(), Code::kFailedPrecondition);
   ASSERT_TRUE(entry->Quiesce(0).ok());
   ASSERT_TRUE(entry->Destroy().ok());
-  EXPECT_EQ(map.Publish(entry).code(), Code::kFailedPrecondition);
+  EXPECT_EQ(PublishHighest(map, entry).code(), Code::kFailedPrecondition);
   EXPECT_TRUE(map.Versions("m").empty());
 }
 
 TEST(ServingMap, RetiringWhatIsNotPublishedIsNotFound) {
   ServingMap map;
-  EXPECT_EQ(map.Retire("m", 1).code(), Code::kNotFound);
-  ASSERT_TRUE(map.Publish(MakeFakeEntry("m", 1)).ok());
-  EXPECT_EQ(map.Retire("m", 2).code(), Code::kNotFound);
+  EXPECT_EQ(RetireVersion(map, "m", 1).code(), Code::kNotFound);
+  ASSERT_TRUE(PublishHighest(map, MakeFakeEntry("m", 1)).ok());
+  EXPECT_EQ(RetireVersion(map, "m", 2).code(), Code::kNotFound);
   EXPECT_EQ(LookedUpVersion(map, "m"), 1);
 }
 
 TEST(ServingMap, AQuiescedVersionIsPublishedAgainForARollback) {
   ServingMap map;
   const auto entry = MakeFakeEntry("m", 1);
-  ASSERT_TRUE(map.Publish(entry).ok());
-  ASSERT_TRUE(map.Retire("m", 1).ok());
+  ASSERT_TRUE(PublishHighest(map, entry).ok());
+  ASSERT_TRUE(RetireVersion(map, "m", 1).ok());
   ASSERT_TRUE(entry->Quiesce(0).value());
-  ASSERT_TRUE(map.Publish(entry).ok());
+  ASSERT_TRUE(PublishHighest(map, entry).ok());
   EXPECT_EQ(LookedUpVersion(map, "m"), 1);
   Unload(map, *entry);
 }
@@ -162,10 +212,10 @@ TEST(ServingMap, AHandleKeepsItsVersionAliveAfterItIsRetired) {
   FakeServableFate fate;
   ServingMap map;
   const auto entry = MakeFakeEntry("m", 1, &fate);
-  ASSERT_TRUE(map.Publish(entry).ok());
+  ASSERT_TRUE(PublishHighest(map, entry).ok());
   {
     const auto handle = map.LookUp("m", {1});
-    ASSERT_TRUE(map.Retire("m", 1).ok());
+    ASSERT_TRUE(RetireVersion(map, "m", 1).ok());
     EXPECT_FALSE(entry->Quiesce(0).value());
     EXPECT_EQ(entry->Destroy().code(), Code::kFailedPrecondition);
     EXPECT_TRUE(static_cast<const FakeServable&>(*handle.value()).IsWhole());
@@ -177,12 +227,12 @@ TEST(ServingMap, AHandleKeepsItsVersionAliveAfterItIsRetired) {
 TEST(ServingMap, AHandleOnOneVersionDelaysNoOtherOne) {
   ServingMap map;
   const auto slow = MakeFakeEntry("slow", 1);
-  ASSERT_TRUE(map.Publish(slow).ok());
+  ASSERT_TRUE(PublishHighest(map, slow).ok());
   const auto handle = map.LookUp("slow", {});
   const auto other = MakeFakeEntry("other", 1);
   const auto next = MakeFakeEntry("slow", 2);
-  ASSERT_TRUE(map.Publish(other).ok());
-  ASSERT_TRUE(map.Publish(next).ok());
+  ASSERT_TRUE(PublishHighest(map, other).ok());
+  ASSERT_TRUE(PublishHighest(map, next).ok());
   Unload(map, *other);
   Unload(map, *next);
   EXPECT_EQ(slow->handle_count(), 1);
@@ -194,14 +244,14 @@ TEST(ServingMap, AHandleOnOneVersionDelaysNoOtherOne) {
 // A Routing is written {default_version, labels, canary_version, canary_weight, canary_header}
 // here, and a VersionChoice {version, label, metadata}.
 
-TEST(ServingMapRouting, TheDefaultVersionAnswersWhereItIsPublished) {
+TEST(ServingMapRouting, TheDefaultVersionAnswersIfItIsPublished) {
   ServingMap map;
   PublishVersions(map, 1, 3);
   ASSERT_TRUE(map.SetRouting("m", {2}).ok());
   EXPECT_EQ(AnsweringVersion(map, {}), 2);
   EXPECT_EQ(AnsweringVersion(map, {3}), 3);
   ASSERT_TRUE(map.SetRouting("m", {9}).ok());
-  EXPECT_EQ(AnsweringVersion(map, {}), 3);
+  EXPECT_EQ(AnsweringVersion(map, {}), -1);
 }
 
 TEST(ServingMapRouting, ALabelFindsItsVersionAndMoves) {
@@ -236,7 +286,7 @@ TEST(ServingMapRouting, ALabelWhoseVersionIsNotPublishedIsNotFound) {
                 "points; available versions: 1");
 }
 
-TEST(ServingMapRouting, IsKeptWhileNoVersionIsPublishedAndAppliesToTheNextOne) {
+TEST(ServingMapRouting, IsKeptWhileNoVersionIsPublished) {
   ServingMap map;
   ASSERT_TRUE(map.SetRouting("m", {1, {{"stable", 1}}}).ok());
   ExpectRefused(map, {}, Code::kNotFound,
@@ -246,10 +296,12 @@ TEST(ServingMapRouting, IsKeptWhileNoVersionIsPublishedAndAppliesToTheNextOne) {
   EXPECT_EQ(map.LookUp("n", {}).status().message(),
             "Servable not found for request: Latest(n); available models: none");
   EXPECT_TRUE(map.Versions("m").empty());
-  PublishVersions(map, 1, 2);
-  ASSERT_TRUE(map.Retire("m", 1).ok());
-  ASSERT_TRUE(map.Retire("m", 2).ok());
-  PublishVersions(map, 1, 2);
+  const auto routing = [] { return Routing{1, {{"stable", 1}}}; };
+  ASSERT_TRUE(map.Publish(MakeFakeEntry("m", 1), routing()).ok());
+  ASSERT_TRUE(map.Retire("m", 1, routing()).ok());
+  ExpectRefused(map, {1}, Code::kNotFound,
+                "Servable not found for request: Specific(m, 1); available versions: none");
+  ASSERT_TRUE(map.Publish(MakeFakeEntry("m", 1), routing()).ok());
   EXPECT_EQ(AnsweringVersion(map, {}), 1);
   EXPECT_EQ(AnsweringVersion(map, ByLabel("stable")), 1);
 }
@@ -263,14 +315,14 @@ TEST(ServingMapRouting, TheDefaultRoutingForgetsIt) {
   PublishVersions(map, 1, 2);
   ASSERT_TRUE(map.SetRouting("m", {1}).ok());
   ASSERT_TRUE(map.SetRouting("m", {}).ok());
-  EXPECT_EQ(AnsweringVersion(map, {}), 2);
+  EXPECT_EQ(AnsweringVersion(map, {}), -1);
 }
 
 TEST(ServingMapRouting, OfOneNameIsNotThatOfAnother) {
   ServingMap map;
   PublishVersions(map, 1, 2);
-  ASSERT_TRUE(map.Publish(MakeFakeEntry("n", 1)).ok());
-  ASSERT_TRUE(map.Publish(MakeFakeEntry("n", 2)).ok());
+  ASSERT_TRUE(PublishHighest(map, MakeFakeEntry("n", 1)).ok());
+  ASSERT_TRUE(PublishHighest(map, MakeFakeEntry("n", 2)).ok());
   ASSERT_TRUE(map.SetRouting("n", {1}).ok());
   EXPECT_EQ(LookedUpVersion(map, "m"), 2);
   EXPECT_EQ(LookedUpVersion(map, "n"), 1);
@@ -301,10 +353,11 @@ TEST(ServingMapRouting, TheCanaryAnswersItsShareOfTheRequestsWithoutVersionAndLa
 TEST(ServingMapRouting, ACanaryThatIsNotPublishedGetsNothing) {
   ServingMap map;
   PublishVersions(map, 1, 2);
-  ASSERT_TRUE(map.SetRouting("m", {1, {}, 3, 1}).ok());
+  const auto routing = [] { return Routing{1, {}, 3, 1}; };
+  ASSERT_TRUE(map.SetRouting("m", routing()).ok());
   const FakeMetadata metadata;
   EXPECT_EQ(AnsweringVersion(map, {{}, {}, &metadata}), 1);
-  PublishVersions(map, 3, 3);
+  ASSERT_TRUE(map.Publish(MakeFakeEntry("m", 3), routing()).ok());
   EXPECT_EQ(AnsweringVersion(map, {{}, {}, &metadata}), 3);
 }
 
@@ -333,7 +386,7 @@ TEST(ServingMapRouting, TheMetadataIsReadOnlyWhereACanaryGoesByIt) {
     ASSERT_TRUE(map.SetRouting("m", routing).ok());
     ASSERT_TRUE(map.LookUp("m", choice).ok());
   };
-  ask({}, {{}, {}, &metadata});
+  ask({1}, {{}, {}, &metadata});
   ask({1, {}, 3, 1, "user-id"}, {{}, {}, &metadata});           // not published
   ask({1, {}, 2, 0, "user-id"}, {{}, {}, &metadata});           // no weight
   ask({1, {}, 2, 1, "user-id"}, {1, {}, &metadata});            // by version
@@ -378,9 +431,11 @@ TEST(ServingMapRouting, NoRequestFailsWhileVersionsAndRoutingChange) {
   testing::RunTogether(4, [&](int thread) {
     for (int64_t canary = 3; thread == 0 && canary < 500; ++canary) {
       const auto entry = MakeFakeEntry("m", canary);
-      ASSERT_TRUE(map.SetRouting("m", {1 + canary % 2, {}, canary, 0.5, "user-id"}).ok());
-      ASSERT_TRUE(map.Publish(entry).ok());
-      Unload(map, *entry);
+      const int64_t stable = 1 + canary % 2;
+      ASSERT_TRUE(map.Publish(entry, Routing{stable, {}, canary, 0.5, "user-id"}).ok());
+      ASSERT_TRUE(map.Retire("m", canary, Routing{stable}).ok());
+      ASSERT_TRUE(entry->Quiesce(kForeverNs).value());
+      ASSERT_TRUE(entry->Destroy().ok());
     }
     if (thread == 0) is_over = true;
     const FakeMetadata metadata("user-id", std::to_string(thread));
@@ -416,13 +471,13 @@ TEST(ServingMap, SwapsUnderReadersNeverShowThemADestroyedServableNorLetThemDestr
     }
   };
   std::shared_ptr<ServableEntry> serving = MakeFakeEntry("m", 0, &fates[0]);
-  ASSERT_TRUE(map.Publish(serving).ok());
+  ASSERT_TRUE(PublishHighest(map, serving).ok());
   testing::RunTogether(4, [&](int thread) {
     if (thread != 0) return read_on();
     writer_id = std::this_thread::get_id();
     for (int version = 1; version < kSwapCount; ++version) {
       auto next = MakeFakeEntry("m", version, &fates[version]);
-      ASSERT_TRUE(map.Publish(next).ok());
+      ASSERT_TRUE(PublishHighest(map, next).ok());
       Unload(map, *serving);
       EXPECT_FALSE(fates[version - 1].is_alive);
       serving = std::move(next);
@@ -442,8 +497,8 @@ TEST(ServingMap, OnceRetireReturnsNoLookUpPinsTheVersion) {
   testing::RunTogether(4, [&](int thread) {
     for (int version = 1; thread == 0 && version <= 2'000; ++version) {
       const auto entry = MakeFakeEntry("m", version);
-      ASSERT_TRUE(map.Publish(entry).ok());
-      ASSERT_TRUE(map.Retire("m", version).ok());
+      ASSERT_TRUE(PublishHighest(map, entry).ok());
+      ASSERT_TRUE(RetireVersion(map, "m", version).ok());
       retired_version = version;
       ASSERT_TRUE(entry->Quiesce(kForeverNs).value());
       ASSERT_EQ(entry->handle_count(), 0);
@@ -466,7 +521,7 @@ TEST(ServingMap, TwoWritersAtOnceLoseNothing) {
   testing::RunTogether(2, [&](int thread) {
     const std::string name = "m" + std::to_string(thread);
     for (int version = 0; version < 200; ++version) {
-      ASSERT_TRUE(map.Publish(MakeFakeEntry(name, version)).ok());
+      ASSERT_TRUE(PublishHighest(map, MakeFakeEntry(name, version)).ok());
     }
   });
   EXPECT_EQ(map.Versions("m0").size(), 200);

@@ -241,35 +241,28 @@ class FakeServingMap:
         self.routings: dict[str, Routing] = {}
         self.log: list[str] = []
 
-    def publish(self, servable: FakeServable) -> None:
+    def publish(self, servable: FakeServable, routing: Routing) -> None:
         assert servable.id not in self.published
         assert not servable.is_destroyed
         servable.is_published = True
         self.published[servable.id] = servable
+        self._route(servable.id.name, routing)
         self.log.append(f"publish {servable.id}")
 
-    def retire(self, name: str, version: int) -> None:
+    def retire(self, name: str, version: int, routing: Routing) -> None:
         self.published.pop(ServableId(name, version)).is_published = False
+        self._route(name, routing)
         self.log.append(f"retire {name}/{version}")
 
-    def set_routing(
-        self,
-        name: str,
-        *,
-        default_version: int | None,
-        labels: Mapping[str, int],
-        canary_version: int | None,
-        canary_weight: float,
-        canary_header: str,
-    ) -> None:
-        self.routings[name] = Routing(
-            default_version=default_version,
-            labels=dict(labels),
-            canary_version=canary_version,
-            canary_weight=canary_weight,
-            canary_header=canary_header,
-        )
+    def set_routing(self, name: str, routing: Routing) -> None:
+        self._route(name, routing)
         self.log.append(f"route {name}")
+
+    def _route(self, name: str, routing: Routing) -> None:
+        self.routings[name] = replace(routing, labels=dict(routing.labels))
+        versions = self.versions(name)
+        named = {routing.default_version, routing.canary_version, *routing.labels.values()}
+        assert named - {None} <= set(versions), f"{routing} with {versions}"
 
     def versions(self, name: str) -> list[int]:
         return sorted(key.version for key in self.published if key.name == name)

@@ -26,6 +26,7 @@ from serving.servable import (
     UNLOADING,
     AspiredVersion,
     LoadStage,
+    Routing,
     ServableId,
     ServableSnapshot,
     ServableState,
@@ -70,10 +71,13 @@ class World:
     """A manager without threads: what runs, runs when a test says so."""
 
     def __init__(
-        self, load_jitter_seconds: float = 0.0, bars: Mapping[str, Bars] | None = None
+        self,
+        load_jitter_seconds: float = 0.0,
+        bars: Mapping[str, Bars] | None = None,
+        serving_map: FakeServingMap | None = None,
     ) -> None:
         self.clock = FakeClock()
-        self.serving_map = FakeServingMap()
+        self.serving_map = serving_map or FakeServingMap()
         self.router = Router(self.serving_map)
         self.bars: dict[str, frozenset[int]] = {}
         self.kept_bars: dict[str, Bars] = {}
@@ -405,7 +409,7 @@ def test_manager_loader_that_cannot_be_made_is_a_failed_load(world: World) -> No
 def test_manager_publish_that_fails_frees_the_servable(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(servable: FakeServable) -> None:
+    def refuse(servable: FakeServable, routing: Routing) -> None:
         raise permanent("published already")
 
     monkeypatch.setattr(world.serving_map, "publish", refuse)

@@ -7,17 +7,24 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from serving.canary import rule_text
+from serving.errors import DataLoss
 from serving.model_settings import CanarySettings
 from serving.router import Canary, Demands, Router, decide_routing
 from serving.servable import Routing, ServableId
-from tests.unit.fakes import FakeServingMap
+from tests.unit.fakes import FakeServable, FakeServingMap, permanent
 
 NOTHING = Routing()
 SHARE = Canary(version=3, weight=0.1, header="user")
 
 ROWS: list[tuple[str, Routing, Demands, set[int], Routing]] = [
     ("nothing is published", NOTHING, Demands(), set(), NOTHING),
-    ("the highest version is the default unasked", NOTHING, Demands(), {1, 2}, NOTHING),
+    (
+        "the highest version is the default, by name",
+        NOTHING,
+        Demands(),
+        {1, 2},
+        Routing(default_version=2),
+    ),
     (
         "a barred version is not",
         NOTHING,
@@ -26,11 +33,46 @@ ROWS: list[tuple[str, Routing, Demands, set[int], Routing]] = [
         Routing(default_version=1),
     ),
     (
-        "a barred version answers where there is no other",
+        "a barred version does not answer by being alone",
         NOTHING,
         Demands(barred=frozenset({2})),
         {2},
         NOTHING,
+    ),
+    (
+        "a barred version that answers goes on until another can",
+        Routing(default_version=2),
+        Demands(barred=frozenset({2, 3})),
+        {2, 3},
+        Routing(default_version=2),
+    ),
+    (
+        "a last resort answers if all are barred",
+        Routing(default_version=2),
+        Demands(barred=frozenset({1, 2, 3}), last_resorts=frozenset({1})),
+        {1, 2, 3},
+        Routing(default_version=1),
+    ),
+    (
+        "a last resort does not answer beside a sound version",
+        NOTHING,
+        Demands(barred=frozenset({2}), last_resorts=frozenset({2})),
+        {1, 2},
+        Routing(default_version=1),
+    ),
+    (
+        "an unproven version is no default beside another",
+        NOTHING,
+        Demands(unproven=frozenset({2})),
+        {1, 2},
+        Routing(default_version=1),
+    ),
+    (
+        "an unproven version answers before a barred one",
+        Routing(default_version=3),
+        Demands(unproven=frozenset({2}), barred=frozenset({3})),
+        {2, 3},
+        Routing(default_version=2),
     ),
     (
         "a canary gets its share and another version the rest",
@@ -39,12 +81,17 @@ ROWS: list[tuple[str, Routing, Demands, set[int], Routing]] = [
         {1, 2, 3},
         Routing(default_version=2, canary_version=3, canary_weight=0.1, canary_header="user"),
     ),
-    ("a canary alone gets everything", NOTHING, Demands(canary=SHARE), {3}, NOTHING),
-    ("a canary that is not published gets nothing", NOTHING, Demands(canary=SHARE), {1}, NOTHING),
     (
-        "a held default is named, so that a higher version does not take its place",
+        "a canary alone gets everything",
         NOTHING,
-        Demands(is_default_held=True),
+        Demands(canary=SHARE),
+        {3},
+        Routing(default_version=3),
+    ),
+    (
+        "a canary that is not published gets nothing",
+        NOTHING,
+        Demands(canary=SHARE),
         {1},
         Routing(default_version=1),
     ),
@@ -53,23 +100,36 @@ ROWS: list[tuple[str, Routing, Demands, set[int], Routing]] = [
         Routing(labels={"stable": 1}),
         Demands(labels={"stable": 2}),
         {1},
-        Routing(labels={"stable": 1}),
+        Routing(default_version=1, labels={"stable": 1}),
     ),
     (
         "a label moves",
         Routing(labels={"stable": 1}),
         Demands(labels={"stable": 2}),
         {1, 2},
-        Routing(labels={"stable": 2}),
+        Routing(default_version=2, labels={"stable": 2}),
+    ),
+    (
+        "a label goes back if its new version goes first",
+        Routing(default_version=2, labels={"stable": 2}),
+        Demands(labels={"stable": 2}, former_labels={"stable": 1}),
+        {1},
+        Routing(default_version=1, labels={"stable": 1}),
     ),
     (
         "a label whose versions are both gone leads nowhere",
         Routing(labels={"stable": 1}),
         Demands(labels={"stable": 2}),
         {3},
-        NOTHING,
+        Routing(default_version=3),
     ),
-    ("a label nobody wants goes", Routing(labels={"stable": 1}), Demands(), {1}, NOTHING),
+    (
+        "a label that is not wanted goes",
+        Routing(labels={"stable": 1}),
+        Demands(),
+        {1},
+        Routing(default_version=1),
+    ),
 ]
 
 
@@ -88,7 +148,8 @@ DEMANDS = st.builds(
     labels=st.dictionaries(st.sampled_from("ab"), VERSIONS),
     barred=st.frozensets(VERSIONS),
     canary=st.none() | st.builds(Canary, version=VERSIONS, weight=st.just(0.1)),
-    is_default_held=st.booleans(),
+    unproven=st.frozensets(VERSIONS),
+    last_resorts=st.frozensets(VERSIONS),
 )
 
 
@@ -103,7 +164,14 @@ def test_whatever_is_asked_for_every_version_named_is_published(
         assert named - {None} <= published
         sound = published - demands.barred
         if sound:
-            assert (routing.default_version or max(published)) in sound
+            assert routing.default_version in sound
+        if sound - demands.unproven:
+            assert routing.default_version not in demands.unproven
+
+
+def publish(router: Router, version: int, canary: Canary | None = None) -> None:
+    servable_id = ServableId("m", version)
+    router.publish(servable_id, FakeServable(servable_id), canary=canary)
 
 
 def test_router_tells_the_map_of_changes_only() -> None:
@@ -111,35 +179,76 @@ def test_router_tells_the_map_of_changes_only() -> None:
     router = Router(serving_map)
     router.set_labels("m", {"stable": 1})
     assert serving_map.log == []
-    router.published(ServableId("m", 1))
+    publish(router, 1)
     router.set_labels("m", {"stable": 1})
-    assert serving_map.log == ["route m"]
+    assert serving_map.log == ["publish m/1"]
     assert serving_map.routings["m"].labels == {"stable": 1}
 
 
 def test_label_leads_nowhere_once_its_version_retires() -> None:
     router = Router(FakeServingMap())
     router.set_labels("m", {"stable": 1})
-    router.published(ServableId("m", 1))
-    router.retiring(ServableId("m", 1))
+    publish(router, 1)
+    router.retire(ServableId("m", 1))
     assert router.labels("m") == {}
     assert router.wanted_labels("m") == {"stable": 1}
 
 
-def test_default_held_for_a_version_that_is_not_published_after_all_is_let_go() -> None:
+def test_label_goes_back_when_its_new_version_retires() -> None:
     router = Router(FakeServingMap())
-    router.published(ServableId("m", 1))
-    router.hold_default(ServableId("m", 2))
-    assert router.routing("m").default_version == 1
-    router.release_default("m")
-    assert router.routing("m") == NOTHING
+    publish(router, 1)
+    publish(router, 2)
+    router.set_labels("m", {"stable": 1})
+    router.set_labels("m", {"stable": 2})
+    router.retire(ServableId("m", 2))
+    assert router.labels("m") == {"stable": 1}
+    publish(router, 2)
+    assert router.labels("m") == {"stable": 2}
+
+
+def test_publish_and_routing_change_in_one_step() -> None:
+    serving_map = FakeServingMap()
+    router = Router(serving_map)
+    publish(router, 1)
+    publish(router, 3, SHARE)
+    router.retire(ServableId("m", 3))
+    router.retire(ServableId("m", 1))
+    assert serving_map.log == ["publish m/1", "publish m/3", "retire m/3", "retire m/1"]
+
+
+def test_publish_that_fails_changes_no_routing(monkeypatch: pytest.MonkeyPatch) -> None:
+    serving_map = FakeServingMap()
+    router = Router(serving_map)
+    publish(router, 1)
+
+    def refuse(servable: FakeServable, routing: Routing) -> None:
+        raise permanent("published already")
+
+    monkeypatch.setattr(serving_map, "publish", refuse)
+    with pytest.raises(DataLoss):
+        publish(router, 2)
+    assert router.routing("m") == serving_map.routings["m"] == Routing(default_version=1)
+
+
+def test_retire_that_fails_changes_no_routing(monkeypatch: pytest.MonkeyPatch) -> None:
+    serving_map = FakeServingMap()
+    router = Router(serving_map)
+    publish(router, 1)
+
+    def refuse(name: str, version: int, routing: Routing) -> None:
+        raise permanent("not published")
+
+    monkeypatch.setattr(serving_map, "retire", refuse)
+    with pytest.raises(DataLoss):
+        router.retire(ServableId("m", 1))
+    assert router.routing("m") == serving_map.routings["m"] == Routing(default_version=1)
 
 
 def test_lower_version_that_is_published_beside_a_canary_leaves_it() -> None:
     router = Router(FakeServingMap())
-    router.published(ServableId("m", 2))
-    router.published(ServableId("m", 3), canary=SHARE)
-    router.published(ServableId("m", 1))
+    publish(router, 2)
+    publish(router, 3, SHARE)
+    publish(router, 1)
     assert router.routing("m").canary_version == 3
 
 
@@ -147,9 +256,9 @@ def told(*steps: Callable[[Router], object]) -> list[tuple[str, int]]:
     """The events about canaries of versions 2 and then 3, both published as such, and of `steps`."""
     router = Router(FakeServingMap())
     with capture_logs() as logs:
-        router.published(ServableId("m", 1))
+        publish(router, 1)
         for version in (2, 3):
-            router.published(ServableId("m", version), canary=replace(SHARE, version=version))
+            publish(router, version, replace(SHARE, version=version))
         for step in steps:
             step(router)
     return [(log["event"], log["version"]) for log in logs]
@@ -166,11 +275,11 @@ BEGUN = [("canary_begun", 2), ("canary_ended", 2), ("canary_begun", 3)]
         ([lambda router: router.promote("m")], []),
         ([lambda router: router.set_canary("m", None)], []),
         ([lambda router: router.set_barred("m", frozenset({3}))], []),
-        ([lambda router: router.retiring(ServableId("m", 3))], [("canary_ended", 3)]),
+        ([lambda router: router.retire(ServableId("m", 3))], [("canary_ended", 3)]),
         (
             [
-                lambda router: router.retiring(ServableId("m", 1)),
-                lambda router: router.retiring(ServableId("m", 2)),
+                lambda router: router.retire(ServableId("m", 1)),
+                lambda router: router.retire(ServableId("m", 2)),
             ],
             [("canary_ended", 3)],
         ),
@@ -189,10 +298,10 @@ def test_router_tells_of_canaries_that_begin_change_and_end_unasked(
 
 def test_router_canary_that_begins_is_told_with_its_share_and_rule() -> None:
     router = Router(FakeServingMap())
-    router.published(ServableId("m", 1))
+    publish(router, 1)
     settings = CanarySettings(weight=0.05, header="user", request_count=500)
     with capture_logs() as logs:
-        router.published(ServableId("m", 2), canary=Canary.of(2, settings))
+        publish(router, 2, Canary.of(2, settings))
     (log,) = logs
     assert log == {
         "event": "canary_begun",
@@ -211,5 +320,5 @@ def test_router_forgets_a_model_but_not_the_labels_that_wait_for_it() -> None:
     router.set_labels("m", {"stable": 1})
     router.set_barred("m", frozenset({1}))
     router.forget("m")
-    router.published(ServableId("m", 1))
-    assert router.routing("m") == Routing(labels={"stable": 1})
+    publish(router, 1)
+    assert router.routing("m") == Routing(default_version=1, labels={"stable": 1})

@@ -90,8 +90,8 @@ def test_versions_that_are_gone_or_have_no_arena_have_no_arena_series():
 
 def test_routing_shares_are_the_routers():
     router = Router(FakeServingMap())
-    router.published(FIRST)
-    router.published(SECOND, canary=Canary(version=2, weight=0.25))
+    router.publish(FIRST, FakeServable(FIRST))
+    router.publish(SECOND, FakeServable(SECOND), canary=Canary(version=2, weight=0.25))
     shares = values(sources_of(router=router), "serving_routing_share_ratio")
     assert shares == {("m", "1"): 0.75, ("m", "2"): 0.25}
 

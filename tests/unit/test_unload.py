@@ -3,25 +3,22 @@ from structlog.testing import capture_logs
 
 from serving.servable import ServableId, UnloadStage
 from serving.unload import QUIESCE_WARNING_SECONDS, Unload
-from tests.unit.fakes import FakeClock, FakeRemains, FakeServable, FakeServingMap
+from tests.unit.fakes import FakeClock, FakeRemains, FakeServable
 
 ID = ServableId("m", 7)
 
 
 class WayOut:
-    """A published servable and its unload."""
+    """A retired servable and its unload."""
 
     def __init__(self, handle_count: int = 0) -> None:
         self.clock = FakeClock()
-        self.serving_map = FakeServingMap()
         self.servable = FakeServable(ID)
         self.servable.handle_count = handle_count
-        self.serving_map.publish(self.servable)
         self.stages: dict[UnloadStage, float] = {}
         self.unload = Unload(
             ID,
             self.servable,
-            serving_map=self.serving_map,
             clock=self.clock,
             stage_ended=self.stages.__setitem__,
         )
@@ -31,14 +28,12 @@ def test_unload_without_handles_takes_one_turn() -> None:
     way_out = WayOut()
     assert way_out.unload.take_turn()
     assert way_out.servable.is_destroyed
-    assert way_out.serving_map.log == ["publish m/7", "retire m/7"]
     assert list(way_out.stages) == [UnloadStage.QUIESCE, UnloadStage.DESTROY]
 
 
-def test_unload_held_by_a_request_is_retired_and_not_destroyed() -> None:
+def test_unload_held_by_a_request_is_not_destroyed() -> None:
     way_out = WayOut(handle_count=1)
     assert not way_out.unload.take_turn()
-    assert not way_out.servable.is_published
     assert not way_out.servable.is_destroyed
 
 

@@ -121,7 +121,7 @@ def test_rolled_back_version_is_not_loaded_again_until_it_is_allowed() -> None:
     answer(world, world.manager.allow("m", 2))
     world.run_all()
     assert world.states() == {1: AVAILABLE, 2: AVAILABLE}
-    assert routing(world).default_version is None
+    assert routing(world).default_version == 2
     assert world.bars["m"] == frozenset()
 
 
@@ -133,9 +133,53 @@ def test_allowed_while_still_in_memory_it_answers_again_without_a_load() -> None
     world.settle(2)
     load_count = len(world.loading.loads)
     answer(world, world.manager.allow("m", 2))
-    assert routing(world).default_version is None
+    assert routing(world).default_version == 2
     world.run_all()
     assert len(world.loading.loads) == load_count
+
+
+def test_rolled_back_version_never_answers_as_it_goes() -> None:
+    world = world_with(KEEP)
+    world.settle(1)
+    world.settle(2)
+    world.manager.rollback("m")
+    world.settle(1)
+    # The next version is dropped: 2 goes to make place, and no unloader has had a turn yet.
+    world.aspire(3)
+    assert world.states()[2] is ServableState.UNLOADING
+    assert world.serving_map.versions("m") == [1]
+    assert routing(world) == Routing(default_version=1)
+
+
+def test_version_that_unloads_is_retired_before_an_unloader_runs() -> None:
+    world = World()
+    world.settle(1)
+    seen: list[tuple[ServableState, list[int]]] = []
+    world.monitor.add_listener(
+        lambda status: seen.append((status.state, world.serving_map.versions("m")))
+    )
+    world.aspire()
+    assert not world.servable(1).is_destroyed
+    assert seen == [(ServableState.UNLOADING, [1])]
+    assert world.serving_map.versions("m") == []
+
+
+def test_label_keeps_no_rolled_back_version_answering() -> None:
+    world = world_with(ModelSettings(aspired_version_policy=PolicyName.RESOURCE))
+    world.router.set_labels("m", {"old": 2})
+    world.settle(2)
+    world.on_disk = {1, 2}
+    world.manager.rollback("m", is_cold_allowed=True)
+    world.settle(1)
+    assert routing(world) == Routing(default_version=1, labels={"old": 2})
+    # Memory for one: 1 goes before 3 comes, and 2 stays for its label alone.
+    world.aspire(3)
+    assert world.serving_map.versions("m") == [2]
+    assert routing(world) == Routing(labels={"old": 2})
+    world.fail(3, permanent())
+    world.run_all()
+    # It was barred by its failure, so that a source aspires the one before it.
+    assert 3 in world.bars["m"]
 
 
 def test_version_after_a_rollback_serves_as_any_other() -> None:
@@ -145,7 +189,7 @@ def test_version_after_a_rollback_serves_as_any_other() -> None:
     world.manager.rollback("m")
     world.settle(3)
     assert world.states()[3] is AVAILABLE
-    assert routing(world).default_version is None
+    assert routing(world).default_version == 3
     assert world.states()[2] is END
 
 
@@ -191,15 +235,14 @@ def test_allow_of_a_version_that_is_not_barred_says_which_are() -> None:
 def test_new_version_begins_as_a_canary_beside_the_old_one() -> None:
     world = world_with(CANARY)
     world.settle(1)
-    assert routing(world) == Routing()
+    assert routing(world) == Routing(default_version=1)
     world.settle(2)
     assert routing(world) == Routing(
         default_version=1, canary_version=2, canary_weight=0.1, canary_header="user"
     )
     assert world.states() == {1: AVAILABLE, 2: AVAILABLE}
-    # Before it was published: no request was to see it as the highest version.
-    log = world.serving_map.log
-    assert log.index("route m") < log.index("publish m/2")
+    # In one step: no request was to see it as the highest version.
+    assert world.serving_map.log == ["publish m/1", "publish m/2"]
 
 
 def test_promoted_canary_answers_everything_and_the_old_version_goes() -> None:
@@ -208,7 +251,7 @@ def test_promoted_canary_answers_everything_and_the_old_version_goes() -> None:
     world.settle(2)
     assert answer(world, world.manager.promote("m")) == 2
     world.run_all()
-    assert routing(world) == Routing()
+    assert routing(world) == Routing(default_version=2)
     assert world.states() == {1: END, 2: AVAILABLE}
 
 
@@ -314,7 +357,7 @@ def test_canary_that_failed_and_is_allowed_is_judged_by_new_requests_alone() -> 
     # As many again, and none of these fails.
     world.servable(2).figures = figures(300, failed_count=100)
     world.manager.tick()
-    assert (routing(world).canary_version, routing(world).default_version) == (None, None)
+    assert (routing(world).canary_version, routing(world).default_version) == (None, 2)
     assert world.changeovers[-1] == ("m", 2, 1, "promoted")
 
 
@@ -526,16 +569,17 @@ def test_manager_stops_though_a_version_is_barred() -> None:
     assert not world.manager._streams
 
 
-def test_version_that_the_router_refuses_is_not_left_published() -> None:
+def test_version_that_cannot_be_published_leaves_the_routing() -> None:
     world = World()
     world.settle(1)
 
-    def refuse(*arguments: object, **settings: object) -> None:
+    def refuse(*arguments: object) -> None:
         raise StatusError(3, "no routing")
 
-    world.router.published = refuse  # type: ignore[method-assign]
+    world.serving_map.publish = refuse  # type: ignore[assignment,method-assign]
     world.settle(2)
     assert world.serving_map.versions("m") == [1]
+    assert routing(world) == Routing(default_version=1)
     assert world.states() == {1: AVAILABLE, 2: END}
     assert world.servable(2).is_destroyed
 
@@ -620,7 +664,7 @@ def test_unpromoted_canary_of_two_aspired_versions_is_no_default() -> None:
 def test_versions_that_come_together_are_no_canaries() -> None:
     world = world_with(CANARY)
     world.settle(1, 2)
-    assert routing(world) == Routing()
+    assert routing(world) == Routing(default_version=2)
 
 
 def test_canary_share_follows_its_settings_and_ends_with_them() -> None:
@@ -633,7 +677,7 @@ def test_canary_share_follows_its_settings_and_ends_with_them() -> None:
     world.manager.set_settings("m", ModelSettings())
     world.manager.tick()
     world.run_all()
-    assert routing(world) == Routing()
+    assert routing(world) == Routing(default_version=2)
     assert world.states() == {1: END, 2: AVAILABLE}
 
 

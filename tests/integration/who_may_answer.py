@@ -1,0 +1,221 @@
+"""Any sequence of events, held against a small model of who may answer, on the native serving map.
+
+    python -m tests.integration.who_may_answer EXPORT CASE_COUNT
+
+runs CASE_COUNT sequences. The manager and the router are the product's, the loads are fakes, and each
+version is a real servable of EXPORT. After every snapshot of the map, the map itself is asked which
+version answers. A process of its own: the data plane cannot share one with TensorFlow's Python package.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from serving import _native
+from serving.servable import UNLOADING, Routing
+from tests.unit.fakes import FakeServable, FakeServingMap
+from tests.unit.test_manager import World
+from tests.unit.test_version_life_sequences import LifeMachine
+
+NAME = "m"
+VERSIONS = range(1, 5)
+STEP_COUNT = 30
+
+
+class Servables:
+    """One real servable for each version, published again and again: a load would take most of the time."""
+
+    def __init__(self, export: str) -> None:
+        _native.initialize(intra_op_thread_count=1, inter_op_thread_count=1)
+        self.by_version = {version: self._load(export, version) for version in VERSIONS}
+        self.new_map()
+
+    def _load(self, export: str, version: int) -> _native.Servable:
+        load = _native.SavedModelLoad(NAME, version, export, ["serve"])
+        load.read_graph()
+        load.create_session()
+        load.restore()
+        load.run_init()
+        load.make_callables()
+        return load.finish()
+
+    def new_map(self) -> None:
+        """Begins with an empty map."""
+        self.map = _native.ServingMap()
+
+    def publish(self, version: int, routing: Routing) -> None:
+        self.map.publish(self.by_version[version], routing)
+
+    def retire(self, version: int, routing: Routing) -> None:
+        self.map.retire(NAME, version, routing)
+        assert self.by_version[version].quiesce(10)
+
+    def clear(self) -> None:
+        """Retires what a sequence that failed left published."""
+        for version in self.map.versions(NAME):
+            self.retire(version, Routing())
+
+
+class WhoMayAnswer:
+    """The model: which version may answer, by what is blocked, unproven and published. It has no code
+    in common with the router.
+    """
+
+    def __init__(self) -> None:
+        self.unproven: set[int] = set()
+        self.answered_before: int | None = None
+        # By label: the versions that it led to, the last one last.
+        self.led_to: dict[str, list[int]] = {}
+
+    def fault(
+        self, published: set[int], blocked: set[int], aspired: set[int], answering: int | None
+    ) -> str:
+        """Returns why `answering` is wrong for requests that name no version; "" if it is right."""
+        before, self.answered_before = self.answered_before, answering
+        sound = published - blocked
+        proven = sound - self.unproven
+        if proven:
+            return "" if answering == max(proven) else f"not the highest of {proven}"
+        if sound:
+            return "" if answering in sound else f"none of {sound}, which are only unproven"
+        # Documented last resorts: what is to serve though it is blocked, and what answers already.
+        may = (published & aspired) | (published & {before} if before is not None else set())
+        if not may:
+            return "" if answering is None else "every version here is blocked"
+        return "" if answering in may else f"none of the last resorts {may}"
+
+    def label_fault(
+        self, label: str, wanted: int, published: set[int], answering: int | None
+    ) -> str:
+        """Returns why `answering` is wrong for requests with `label`; "" if it is right."""
+        led_to = self.led_to.setdefault(label, [])
+        choices = [wanted, *led_to[:-3:-1]]
+        right = next((version for version in choices if version in published), None)
+        if right is None:
+            # A label that led nowhere once has no way back.
+            led_to.clear()
+        elif right not in led_to[-1:]:
+            led_to.append(right)
+        return "" if answering == right else f"label {label} should lead to {right} of {choices}"
+
+
+class CheckedMap(FakeServingMap):
+    """The fake's record of what happened, in front of the native map."""
+
+    def __init__(self, servables: Servables) -> None:
+        super().__init__()
+        self.model = WhoMayAnswer()
+        self.snapshot_count = 0
+        self.look: Callable[[Routing], None] = lambda routing: None
+        self._servables = servables
+
+    @property
+    def native(self) -> _native.ServingMap:
+        return self._servables.map
+
+    def publish(self, servable: FakeServable, routing: Routing) -> None:
+        self._servables.publish(servable.id.version, routing)
+        super().publish(servable, routing)
+        if routing.canary_version == servable.id.version:
+            self.model.unproven.add(servable.id.version)
+        self.look(routing)
+
+    def retire(self, name: str, version: int, routing: Routing) -> None:
+        self._servables.retire(version, routing)
+        super().retire(name, version, routing)
+        self.model.unproven.discard(version)
+        self.look(routing)
+
+    def set_routing(self, name: str, routing: Routing) -> None:
+        self.native.set_routing(name, routing)
+        super().set_routing(name, routing)
+        self.look(routing)
+
+
+class Machine(LifeMachine):
+    """The events of a model's life; see LifeMachine."""
+
+    servables: Servables
+    snapshot_count = 0
+
+    def make_world(self, jitter_seconds: int) -> World:
+        self.servables.clear()
+        self.servables.new_map()
+        self.checked = CheckedMap(self.servables)
+        world = World(load_jitter_seconds=jitter_seconds, serving_map=self.checked)
+        self._listen(world)
+        self.checked.look = lambda routing: self.look(world, routing)
+        return world
+
+    def _listen(self, world: World) -> None:
+        """Notes what is asked of the router before it takes effect: labels, and promotions."""
+        router, model = world.router, self.checked.model
+        promote, prove, set_labels = router.promote, router.prove, router.set_labels
+        self.wanted_labels: Mapping[str, int] = {}
+
+        def labelled(name: str, labels: Mapping[str, int]) -> None:
+            self.wanted_labels = labels
+            model.led_to = {key: led_to for key, led_to in model.led_to.items() if key in labels}
+            set_labels(name, labels)
+
+        def promoted(name: str) -> None:
+            model.unproven.discard(router.routing(name).canary_version or 0)
+            promote(name)
+
+        def proven(name: str, version: int) -> None:
+            model.unproven.discard(version)
+            prove(name, version)
+
+        router.set_labels = labelled  # type: ignore[method-assign]
+        router.promote = promoted  # type: ignore[method-assign]
+        router.prove = proven  # type: ignore[method-assign]
+
+    def look(self, world: World, routing: Routing) -> None:
+        """Asks the native map, right after it changed."""
+        Machine.snapshot_count += 1
+        stream: Any = world.manager._streams.get(NAME)
+        blocked = set(stream.bars) if stream else set()
+        aspired = set(stream.aspired) if stream else set()
+        published = set(self.checked.native.versions(NAME))
+        self._check_retiring(world, published)
+        model, native = self.checked.model, self.checked.native
+        fault = model.fault(published, blocked, aspired, native.answering(NAME))
+        facts = f"{published=} {blocked=} {aspired=} {model.unproven=} {routing}"
+        assert not fault, f"{native.answering(NAME)} answers: {fault}; {facts}"
+        self._check_canary(routing, published, blocked)
+        for label, version in self.wanted_labels.items():
+            fault = model.label_fault(label, version, published, native.answering(NAME, label))
+            assert not fault, f"{fault}; {facts}"
+
+    def _check_retiring(self, world: World, published: set[int]) -> None:
+        leaving = {version for version, state in world.states().items() if state is UNLOADING}
+        assert not leaving & published, f"{leaving & published} can be found while they unload"
+
+    def _check_canary(self, routing: Routing, published: set[int], blocked: set[int]) -> None:
+        canary = routing.canary_version
+        if canary is not None:
+            assert canary in published - blocked, f"{canary} of {routing}"
+            assert routing.default_version not in (None, canary), routing
+
+
+def main(export: str, case_count: int) -> None:
+    Machine.servables = Servables(export)
+    run_state_machine_as_test(
+        Machine,
+        settings=settings(
+            max_examples=case_count,
+            stateful_step_count=STEP_COUNT,
+            deadline=None,
+            database=None,
+            print_blob=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+    print(f"{case_count} cases, {Machine.snapshot_count} snapshots")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
