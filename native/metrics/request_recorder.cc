@@ -81,6 +81,19 @@ RequestSnapshot MethodRecorder::Summary() const {
   return snapshot;
 }
 
+RequestSnapshot RequestRecorder::ModelRuns() const {
+  RequestSnapshot runs;
+  for (const Method method : AllMethods()) {
+    if (!RunsModel(method) || !Of(method).MayHaveRequests()) continue;
+    const RequestSnapshot summary = Of(method).Summary();
+    runs.latency += summary.latency;
+    for (size_t code = 0; code < runs.count_by_code.size(); ++code) {
+      runs.count_by_code[code] += summary.count_by_code[code];
+    }
+  }
+  return runs;
+}
+
 std::array<Method, kMethodCount> AllMethods() {
   std::array<Method, kMethodCount> methods{};
   for (size_t i = 0; i < kMethodCount; ++i) methods[i] = static_cast<Method>(i);

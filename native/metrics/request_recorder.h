@@ -113,6 +113,9 @@ inline constexpr size_t kMethodCount = 11;
 // All of them, in order.
 std::array<Method, kMethodCount> AllMethods();
 
+// False for the methods that are answered without a run of the model.
+constexpr bool RunsModel(Method method) { return method != Method::kGetModelMetadata; }
+
 // As it is named in the service's definition; with "Rest" before it over HTTP.
 const char* MethodName(Method method);
 
@@ -123,6 +126,10 @@ class RequestRecorder {
  public:
   MethodRecorder& Of(Method method) { return methods_[static_cast<size_t>(method)]; }
   const MethodRecorder& Of(Method method) const { return methods_[static_cast<size_t>(method)]; }
+
+  // Sums up every method that runs the model, over every protocol: by these requests a version is
+  // judged. It costs the recording thread nothing: the sum is made here, by the thread that asks.
+  RequestSnapshot ModelRuns() const;
 
   // Once the version is gone, and nothing is recorded any more. Only the first call counts.
   void MarkEnded(int64_t now_ns);

@@ -260,8 +260,7 @@ void RegisterLoadedServable(nb::module_& module) {
       .def("signature_def_map", &SignatureDefMap)
       .def("statistics",
            [](const PyServable& self) {
-             return PyServableStatistics{
-                 self.entry()->requests().Of(metrics::Method::kPredict).Summary()};
+             return PyServableStatistics{self.entry()->requests().ModelRuns()};
            })
       .def(
           "quiesce",

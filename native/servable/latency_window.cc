@@ -8,9 +8,8 @@ using metrics::LatencySnapshot;
 
 namespace {
 
-// Of Predict: other methods are answered without the model.
 LatencySnapshot LatencyOf(const ServableEntry& entry) {
-  return entry.requests().Of(metrics::Method::kPredict).Summary().latency;
+  return entry.requests().ModelRuns().latency;
 }
 
 }  // namespace

@@ -11,8 +11,8 @@
 
 namespace millpond::servable {
 
-// How live requests fare: the latencies that all published versions recorded, of their whole life
-// and of the last second.
+// How live requests fare: the latencies that all published versions recorded of every method that
+// runs the model (RequestRecorder::ModelRuns), of their whole life and of the last second.
 //
 // Thread: any; calls take turns on a mutex that no request takes. Cost: some µs for each published
 // version and call; it keeps about a dozen snapshots of 14 KiB for each, as long as it is asked.

@@ -105,5 +105,25 @@ TEST(RequestRecorder, EndsOnce) {
   EXPECT_EQ(recorder.ended_ns(), 5);
 }
 
+TEST(RequestRecorder, ModelRunsAreAllMethodsThatRunTheModelOnceEach) {
+  RequestRecorder requests;
+  int64_t method_count = 0;
+  for (const Method method : AllMethods()) {
+    requests.Of(method).Record(Code::kOk, PhaseTimes::OfTotal(1'000));
+    requests.Of(method).Record(Code::kInternal, PhaseTimes::OfTotal(2'000));
+    ++method_count;
+  }
+  const RequestSnapshot runs = requests.ModelRuns();
+  // All but GetModelMetadata.
+  EXPECT_EQ(runs.count_by_code[static_cast<size_t>(Code::kOk)], method_count - 1);
+  EXPECT_EQ(runs.count_by_code[static_cast<size_t>(Code::kInternal)], method_count - 1);
+  EXPECT_EQ(runs.latency.count(), 2 * (method_count - 1));
+}
+
+TEST(RequestRecorder, WithoutRequestsThereAreNoModelRuns) {
+  const RequestRecorder requests;
+  EXPECT_EQ(requests.ModelRuns().latency.count(), 0);
+}
+
 }  // namespace
 }  // namespace millpond::metrics
