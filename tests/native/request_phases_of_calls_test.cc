@@ -10,7 +10,6 @@
 #include "native/base/clock.h"
 #include "native/metrics/request_statistics.h"
 #include "tests/native/served_models.h"
-#include "tests/native/serving_maps.h"
 #include "tests/native/wire_message.h"
 
 namespace millpond::rpc {
