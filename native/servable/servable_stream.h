@@ -21,9 +21,9 @@ struct ServableStream {
 
   bool IsEmpty() const { return versions.empty() && routing.IsDefault(); }
 
-  // Returns the version that `choice` means: by its number, by its label, or else the canary for its
-  // share, or the default version. Null if that version is not published, or if the routing names
-  // no default.
+  // Returns the version that `choice` means: by its number, by its label, or else the canary for
+  // its share, or the default version. Null if that version is not published, or if the routing
+  // names no default.
   ServableEntry* Find(const VersionChoice& choice) const;
 
   // Why Find found nothing for `choice`. INVALID_ARGUMENT for a label that there is not, naming

@@ -36,9 +36,9 @@ class ServingMap {
   // CheckRouting refuses `routing`; then nothing has changed.
   base::Status Publish(std::shared_ptr<ServableEntry> entry, Routing routing);
 
-  // Retires the version and replaces the routing of its name. Once it returns no request can pin the
-  // version any more. NOT_FOUND if it is not published, INVALID_ARGUMENT if CheckRouting refuses
-  // `routing`; then nothing has changed.
+  // Retires the version and replaces the routing of its name. Once it returns no request can pin
+  // the version any more. NOT_FOUND if it is not published, INVALID_ARGUMENT if CheckRouting
+  // refuses `routing`; then nothing has changed.
   base::Status Retire(const std::string& name, int64_t version, Routing routing);
 
   // Replaces the routing of `name`, all of it at once. It is kept while no version of the name is
