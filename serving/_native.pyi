@@ -425,6 +425,11 @@ class SavedModelLoad:
         it does not parse.
         """
 
+    def check_input_shapes(self) -> None:
+        """Makes the version refuse requests whose inputs have other shapes than their signatures name.
+        Optional, after `read_graph`; without it the model's kernels decide.
+        """
+
     def missing_ops(self) -> list[str]:
         """The ops of the graph that no library in this process has, sorted; after `read_graph`. With any
         of them `create_session` fails.
@@ -454,6 +459,15 @@ class SavedModelLoad:
         Fails where serving_default, or every signature, cannot be run; of another one its requests
         say why.
         """
+
+    def variables_without_value(self) -> list[str]:
+        """Returns the names of variables that requests read and that hold no value, sorted. Between
+        `run_init` and `make_callables`; later it is empty. On doubt a variable is left out.
+        """
+
+    @property
+    def may_write_variables(self) -> bool:
+        """Whether a request could change a variable; on doubt it is true. After `read_graph`."""
 
     def prepare(self, request: bytes) -> None:
         """As `Servable.prepare`, after `make_callables`: what it makes lies with the parameters."""

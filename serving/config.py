@@ -122,6 +122,7 @@ class ServerConfig:
     saved_model_tags: tuple[str, ...] = ("serve",)
     enable_signature_method_name_check: bool = False
     enable_session_run: bool = False
+    strict_input_shapes: bool = False
     metrics_path: str = ""  # one more than there always are
     op_libraries: tuple[str, ...] = ()  # paths, in the order in which they are loaded
     # Above the deadline that clients usually set, below the time that orchestrators wait to kill.

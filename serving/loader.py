@@ -88,12 +88,16 @@ class SavedModelLoad(Protocol):
     """The steps of `_native.SavedModelLoad`, in order. Dropping it before `finish` frees all."""
 
     def read_graph(self) -> None: ...
+    def check_input_shapes(self) -> None: ...
     def missing_ops(self) -> Sequence[str]: ...
     def plan_memory(self, headroom_bytes: int) -> MemoryPlan: ...
     def take_arena(self, pool: Any, slab_bytes: int) -> int: ...
     def create_session(self) -> None: ...
     def restore(self) -> None: ...
     def run_init(self) -> None: ...
+    def variables_without_value(self) -> Sequence[str]: ...
+    @property
+    def may_write_variables(self) -> bool: ...
     def make_callables(self) -> None: ...
     def prepare(self, request: bytes) -> None: ...
     def finish(self, reservoir: Any, request_statistics: Any) -> Servable: ...
@@ -139,6 +143,7 @@ class LoadSettings:
     warm_up: WarmUp
     self_warm_up: SelfWarmUp
     arenas: Arenas | None = None
+    has_strict_input_shapes: bool = False
     # Versions of the model that are served at rest.
     serving_count: int = 1
     is_sealing: bool = False
@@ -170,6 +175,23 @@ def statuses_as_errors(status_error: type[Exception]) -> Iterator[None]:
     except status_error as error:
         code, message = error.args
         raise from_status(code, message) from error
+
+
+UNSET_VARIABLE_COUNT_MAX = 5
+"""The most names of variables that an error lists."""
+
+
+def unset_variables_message(names: Sequence[str]) -> str:
+    """Returns the error of a model whose requests read variables that hold no value."""
+    listed = ", ".join(repr(name) for name in names[:UNSET_VARIABLE_COUNT_MAX])
+    more = len(names) - UNSET_VARIABLE_COUNT_MAX
+    if more > 0:
+        listed += f" and {more} more"
+    return (
+        f"its signatures read {len(names)} variables that neither the checkpoint nor an init op "
+        f"gives a value: {listed}; export a Keras 3 model by model.export(path), not by "
+        "tf.saved_model.save"
+    )
 
 
 class SavedModelLoader:
@@ -260,14 +282,33 @@ class SavedModelLoader:
             run(LoadStage.TAKE_ARENA, take)
         run(LoadStage.CREATE_SESSION, load.create_session)
         run(LoadStage.RESTORE, partial(self._restore, load))
-        run(LoadStage.INIT, load.run_init)
+        run(LoadStage.INIT, partial(self._run_init, load))
         run(LoadStage.MAKE_CALLABLES, partial(self._make_callables, load))
 
     def _read_graph(self, load: SavedModelLoad) -> None:
         load.read_graph()
+        if self._settings.has_strict_input_shapes:
+            load.check_input_shapes()
         missing_ops = load.missing_ops()
         if missing_ops:
             raise _MissingOps(f"{self._id}: {missing_ops_message(missing_ops)}", missing_ops)
+
+    def _run_init(self, load: SavedModelLoad) -> None:
+        load.run_init()
+        names = load.variables_without_value()
+        if not names:
+            return
+        message = unset_variables_message(names)
+        # A signature that writes variables may set them before another one reads them.
+        if not load.may_write_variables:
+            raise FailedPrecondition(f"{self._id}: {message}")
+        _log.warning(
+            "variables_without_value",
+            model=self._id.name,
+            version=self._id.version,
+            count=len(names),
+            reason=message,
+        )
 
     def _take_arena(self, arenas: Arenas, load: SavedModelLoad, progress: LoadProgress) -> None:
         progress.measured(arenas.take(self._id, load, self._graph_bytes()))

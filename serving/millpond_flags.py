@@ -26,6 +26,14 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "graph, those too that write variables and files; no arena is sealed then",
         "",
     ),
+    Flag(
+        "strict_input_shapes",
+        boolean,
+        ServerConfig.strict_input_shapes,
+        "refuse inputs whose shape is not the signature's; without it the model's kernels decide, "
+        "as in TensorFlow Serving",
+        "",
+    ),
     Flag("host", not_empty, ServerConfig.host, "address to listen on"),
     Flag(
         "http_hosts",

@@ -12,6 +12,7 @@ from serving.loader import (
     SavedModelLoader,
     SavedModelPlane,
 )
+from serving.model_settings import InputShapes, ModelSettings
 from serving.reservoirs import Reservoirs
 from serving.servable import ServableId
 from serving.version_selection import Latest, Specific, VersionSelection
@@ -64,7 +65,13 @@ class ModelLoaders:
             serving_count=serving_count(model.version_selection),
             reservoir=self._reservoirs.of(model.name),
             gates=lambda: model.settings.gates,
+            has_strict_input_shapes=self._has_strict_input_shapes(model.settings),
         )
+
+    def _has_strict_input_shapes(self, settings: ModelSettings) -> bool:
+        if settings.input_shapes is InputShapes.AS_FLAG:
+            return self._settings.has_strict_input_shapes
+        return settings.input_shapes is InputShapes.STRICT
 
 
 def serving_count(selection: VersionSelection) -> int:

@@ -21,6 +21,17 @@ class GateMode(Enum):
     ENFORCE = "enforce"  # the version ends, and its predecessor serves on
 
 
+class InputShapes(Enum):
+    """Which shapes of inputs a model's requests may have."""
+
+    AS_FLAG = "flag"
+    """As --strict_input_shapes has it."""
+    ANY = "any"
+    """The model's kernels decide."""
+    STRICT = "strict"
+    """Only the shapes that the signature names."""
+
+
 class PolicyName(Enum):
     """Which aspired-version policy a model has."""
 
@@ -114,5 +125,7 @@ class ModelSettings:
     # Requests that have arrived and are not answered; beyond them RESOURCE_EXHAUSTED. 0: as
     # --max_in_flight_requests_per_model says.
     max_in_flight_requests: int = 0
+    # Which shapes of inputs requests may have. Applies to versions whose load starts after a change.
+    input_shapes: InputShapes = InputShapes.AS_FLAG
     canary: CanarySettings = field(default_factory=CanarySettings)
     gates: GateSettings = field(default_factory=GateSettings)

@@ -190,6 +190,7 @@ def load_settings(
         self_warm_up=partial(self_warm_up, clock=clock),
         arenas=arenas,
         is_sealing=config.arena_seal,
+        has_strict_input_shapes=config.strict_input_shapes,
         incumbent=incumbent,
         pace=pace,
         request_statistics=request_statistics,

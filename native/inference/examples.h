@@ -61,8 +61,8 @@ base::StatusOr<const tf::Signature*> FindExampleSignature(const servable::Servab
                                                           std::string_view name,
                                                           std::string_view method_name);
 
-// Runs all outputs of a signature that FindExampleSignature found on tensor 0 of `examples`, for
-// which it is INVALID_ARGUMENT not to fit its input. Returns how many examples these are.
+// Runs all outputs of a signature that FindExampleSignature found on tensor 0 of `examples`.
+// Returns the number of examples. INVALID_ARGUMENT: the signature's input takes no such tensor.
 base::StatusOr<int64_t> RunOnExamples(const servable::Servable& servable,
                                       const tf::Signature& signature, const tf::RunContext& run,
                                       const tf::TensorList& examples, tf::TensorList* result,

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "native/base/clock.h"
+#include "native/tf/tensor_access.h"
 
 namespace millpond::inference {
 namespace {
@@ -33,6 +34,38 @@ Status BadFilter(const std::string& name, const char* what, const tf::Signature&
   for (const auto& spec : signature.outputs) outputs.push_back(spec.name);
   return base::InvalidArgument("output_filter '" + name + "' " + what + " signature '" +
                                signature.name + "', which has " + ListNames(outputs));
+}
+
+// Codes by which kernels refuse shapes; oneDNN's say ABORTED. Other codes have a cause of their
+// own: a deadline, a table that is not there, memory.
+bool MayComeFromShapes(base::Code code) {
+  switch (code) {
+    case base::Code::kInvalidArgument:
+    case base::Code::kOutOfRange:
+    case base::Code::kUnimplemented:
+    case base::Code::kInternal:
+    case base::Code::kUnknown:
+    case base::Code::kAborted:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// `failed` as an error of the request, if an input has a shape that the signature does not name.
+Status BlameShapes(const Status& failed, const tf::Signature& signature,
+                   const tf::TensorList& inputs) {
+  if (!MayComeFromShapes(failed.code())) return failed;
+  for (size_t i = 0; i < std::min(inputs.size(), signature.inputs.size()); ++i) {
+    const tf::TensorSpec& spec = signature.inputs[i];
+    const tf::TensorView view = tf::ViewTensor(inputs, i);
+    if (tf::ShapeFits(view.dims, spec)) continue;
+    return base::InvalidArgument("input '" + spec.name + "' is " +
+                                 tf::DescribeTensor(view.dtype, true, view.dims) + ", signature '" +
+                                 signature.name + "' names " + tf::DescribeTensor(spec) +
+                                 ", and the model does not take it: " + failed.message());
+  }
+  return failed;
 }
 
 }  // namespace
@@ -92,7 +125,8 @@ Status RunSignature(const servable::Servable& servable, const tf::Signature& sig
                     const tf::TensorList& inputs, tf::TensorList* result,
                     metrics::PhaseWatch* watch) {
   EnterPhase(metrics::Phase::kRun, watch);
-  MILLPOND_RETURN_IF_ERROR(servable.Run(signature, outputs, run, inputs, result));
+  const Status ran = servable.Run(signature, outputs, run, inputs, result);
+  if (!ran.ok()) return BlameShapes(ran, signature, inputs);
   EnterPhase(metrics::Phase::kEncode, watch);
   return {};
 }

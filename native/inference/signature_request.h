@@ -38,7 +38,10 @@ base::StatusOr<tf::OutputSet> SelectOutputs(const std::vector<std::string>& filt
 // Enters `phase` now, where there is a watch.
 void EnterPhase(metrics::Phase phase, metrics::PhaseWatch* watch);
 
-// Servable::Run, in the phase kRun; then in kEncode, where it succeeds.
+// Runs the signature in the phase kRun, and enters kEncode if that succeeds.
+//
+// An error of Servable::Run on inputs whose shapes the signature does not name becomes
+// INVALID_ARGUMENT with the first such input, if the shapes can be its cause. Else it stays.
 base::Status RunSignature(const servable::Servable& servable, const tf::Signature& signature,
                           const tf::OutputSet& outputs, const tf::RunContext& run,
                           const tf::TensorList& inputs, tf::TensorList* result,

@@ -97,6 +97,15 @@ class PySavedModelLoad {
     return Model().missing_ops();
   }
 
+  std::vector<std::string> VariablesWithoutValue() {
+    ThrowIfError(CheckIsUnfinished());
+    return WithoutGil([this] { return Model().VariablesWithoutValue(); });
+  }
+  bool MayWriteVariables() {
+    ThrowIfError(CheckIsUnfinished());
+    return Model().MayWriteVariables();
+  }
+
   void Cancel() { control_->is_cancelled.store(true); }
   int64_t RestoredBytes() const { return control_->restored_bytes.load(); }
   void SetRestoreBytesPerSecond(int64_t bytes_per_second) {
@@ -290,10 +299,13 @@ void RegisterServable(nb::module_& module) {
       .def(nb::init<std::string, int64_t, std::string, std::vector<std::string>>(), nb::arg("name"),
            nb::arg("version"), nb::arg("directory"), nb::arg("tags"))
       .def("read_graph", &Load::Run<&tf::SavedModel::ReadGraph>)
+      .def("check_input_shapes", &Load::Run<&tf::SavedModel::CheckInputShapes>)
       .def("missing_ops", &Load::MissingOps)
       .def("create_session", &Load::Run<&tf::SavedModel::CreateSession>)
       .def("restore", &Load::Run<&tf::SavedModel::Restore>)
       .def("run_init", &Load::Run<&tf::SavedModel::RunInit>)
+      .def("variables_without_value", &Load::VariablesWithoutValue)
+      .def_prop_ro("may_write_variables", &Load::MayWriteVariables)
       .def("make_callables", &Load::Run<&tf::SavedModel::MakeCallables>)
       .def("plan_memory", &Load::PlanMemory, nb::arg("headroom_bytes"))
       .def("take_arena", &Load::TakeArena, nb::arg("pool"), nb::arg("slab_bytes"))

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <unordered_set>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "native/tf/servable_device.h"
 #include "native/tf/session_runner.h"
 #include "native/tf/status.h"
+#include "native/tf/variable_reads.h"
 #include "native/tf/variable_writes.h"
 #include "tensorflow/cc/saved_model/constants.h"
 #include "tensorflow/cc/saved_model/loader.h"
@@ -144,6 +146,22 @@ Status AssetFeeds(const tensorflow::MetaGraphDef& meta_graph, const std::string&
   return {};
 }
 
+bool ShapeFits(const tensorflow::TensorShape& shape, const TensorSpec& spec) {
+  if (!spec.is_rank_known || static_cast<size_t>(shape.dims()) != spec.dims.size()) return false;
+  for (int i = 0; i < shape.dims(); ++i) {
+    if (spec.dims[i] != TensorSpec::kUnknownSize && spec.dims[i] != shape.dim_size(i)) return false;
+  }
+  return true;
+}
+
+// Returns whether the inputs have the shapes that the graph was built for. An open rank is none.
+bool HasShapesOf(const Signature& signature, const TensorList& inputs) {
+  for (size_t i = 0; i < signature.inputs.size(); ++i) {
+    if (!ShapeFits(inputs.tensors()[i].shape(), signature.inputs[i])) return false;
+  }
+  return true;
+}
+
 // A stock runtime runs requests as TensorFlow Serving does, too.
 std::unique_ptr<SignatureRunner> MakeRunner(tensorflow::Session* session,
                                             const Signature& signature) {
@@ -247,6 +265,14 @@ Status SavedModel::ReadGraph() {
   return {};
 }
 
+Status SavedModel::CheckInputShapes() {
+  MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kGraph, "CheckInputShapes"));
+  for (auto& [name, signature] : state_->signatures) {
+    for (TensorSpec& input : signature.inputs) input.has_checked_shape = true;
+  }
+  return {};
+}
+
 base::StatusOr<std::vector<size_t>> SavedModel::ParameterBytes() const {
   MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kGraph, "ParameterBytes"));
   std::vector<size_t> bytes;
@@ -306,6 +332,13 @@ Status SavedModel::RunInit() {
   return {};
 }
 
+std::vector<std::string> SavedModel::VariablesWithoutValue() const {
+  if (state_->step != Step::kInitialized) return {};
+  const std::set<std::string> names =
+      tf::VariablesWithoutValue(ReadVariables(state_->meta_graph), state_->session.get());
+  return {names.begin(), names.end()};
+}
+
 Status SavedModel::MakeCallables() {
   MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kInitialized, "MakeCallables"));
   const ParameterMemoryScope parameter_scope(state_->parameters);
@@ -343,7 +376,7 @@ Status SavedModel::Run(const Signature& signature, const OutputSet& outputs, con
                        const TensorList& inputs, TensorList* result) const {
   const auto runner = state_->RunnerOf(signature);
   if (!runner.ok()) return runner.status();
-  const RunScope scope(run);
+  const RunScope scope(run, /*checks_shapes=*/!HasShapesOf(signature, inputs));
   return runner.value()->Run(outputs, inputs, result);
 }
 
@@ -353,7 +386,7 @@ Status SavedModel::RunSession(const SessionRunNames& names, const RunContext& ru
     return {base::Code::kUnimplemented,
             "SessionRun is off: start the server with --enable_session_run"};
   }
-  const RunScope scope(run);
+  const RunScope scope(run, /*checks_shapes=*/true);
   return state_->session_callables->Run(names, fed, fetched);
 }
 

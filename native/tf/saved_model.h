@@ -34,6 +34,8 @@ class SavedModel {
 
   // NOT_FOUND: no meta graph has exactly these tags. DATA_LOSS: the file does not parse.
   base::Status ReadGraph();
+  // Refuses requests whose inputs have other shapes than their signatures name. After ReadGraph.
+  base::Status CheckInputShapes();
   // The bytes that the parameters and the constants of the graph will take, block by block.
   // DATA_LOSS: variables.index does not parse. After ReadGraph, before CreateSession.
   base::StatusOr<std::vector<size_t>> ParameterBytes() const;
@@ -48,6 +50,9 @@ class SavedModel {
   base::Status Restore();
   // Runs the init op: tables, assets.
   base::Status RunInit();
+  // Returns the variables, by name, that requests read and that neither Restore nor RunInit has given
+  // a value. After RunInit, before MakeCallables.
+  std::vector<std::string> VariablesWithoutValue() const;
   // One callable a signature. Fails where serving_default, or every signature, cannot be run; of
   // another one Run says why.
   base::Status MakeCallables();

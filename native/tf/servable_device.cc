@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "native/base/clock.h"
+#include "native/tf/kernel_shapes.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/public/session_options.h"
@@ -13,9 +14,12 @@ namespace {
 constexpr char kDeviceType[] = "CPU";
 
 thread_local const RunContext* current_run = nullptr;
+thread_local bool checks_kernel_shapes = false;
 
-// OK while the run may go on. A few nanoseconds: it stands before every kernel of a graph.
-absl::Status CheckMayGoOn() {
+// OK if the run may compute the kernel. A few nanoseconds for a usual run: it stands before every
+// kernel of a graph.
+absl::Status CheckMayGoOn(const tensorflow::OpKernel& kernel,
+                          tensorflow::OpKernelContext* context) {
   const RunContext* run = current_run;
   if (run == nullptr) return absl::OkStatus();
   if (run->is_cancelled != nullptr && run->is_cancelled->load(std::memory_order_relaxed)) {
@@ -25,13 +29,21 @@ absl::Status CheckMayGoOn() {
       base::CoarseMonotonicNs() >= run->deadline_ns) {
     return absl::DeadlineExceededError("the request's deadline passed while it ran");
   }
-  return absl::OkStatus();
+  return checks_kernel_shapes ? CheckKernelShapes(kernel, context) : absl::OkStatus();
 }
 
 }  // namespace
 
-RunScope::RunScope(const RunContext& run) : outer_(current_run) { current_run = &run; }
-RunScope::~RunScope() { current_run = outer_; }
+RunScope::RunScope(const RunContext& run, bool checks_shapes)
+    : outer_(current_run), outer_checks_shapes_(checks_kernel_shapes) {
+  current_run = &run;
+  checks_kernel_shapes = checks_shapes;
+}
+
+RunScope::~RunScope() {
+  current_run = outer_;
+  checks_kernel_shapes = outer_checks_shapes_;
+}
 
 ServableDevice::ServableDevice(const tensorflow::SessionOptions& options, const std::string& name,
                                tsl::Allocator* requests,
@@ -60,7 +72,7 @@ absl::Status ServableDevice::MakeTensorFromProto(const tensorflow::TensorProto& 
 }
 
 void ServableDevice::Compute(tensorflow::OpKernel* kernel, tensorflow::OpKernelContext* context) {
-  const absl::Status may_go_on = CheckMayGoOn();
+  const absl::Status may_go_on = CheckMayGoOn(*kernel, context);
   if (!may_go_on.ok()) return context->SetStatus(may_go_on);
   ThreadPoolDevice::Compute(kernel, context);
 }
@@ -68,7 +80,7 @@ void ServableDevice::Compute(tensorflow::OpKernel* kernel, tensorflow::OpKernelC
 void ServableDevice::ComputeAsync(tensorflow::AsyncOpKernel* kernel,
                                   tensorflow::OpKernelContext* context,
                                   tensorflow::AsyncOpKernel::DoneCallback done) {
-  const absl::Status may_go_on = CheckMayGoOn();
+  const absl::Status may_go_on = CheckMayGoOn(*kernel, context);
   if (!may_go_on.ok()) {
     context->SetStatus(may_go_on);
     return done();

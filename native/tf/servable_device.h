@@ -12,16 +12,18 @@
 
 namespace millpond::tf {
 
-// While it lives, kernels that ServableDevice computes on this thread look at `run` first.
+// While it lives, kernels that ServableDevice computes on this thread look at `run` first. With
+// `checks_shapes` each kernel's inputs are checked by CheckKernelShapes too.
 class RunScope {
  public:
-  explicit RunScope(const RunContext& run);
+  explicit RunScope(const RunContext& run, bool checks_shapes = false);
   ~RunScope();
   RunScope(const RunScope&) = delete;
   RunScope& operator=(const RunScope&) = delete;
 
  private:
-  const RunContext* outer_;
+  const RunContext* const outer_;
+  const bool outer_checks_shapes_;
 };
 
 // The CPU device of one Session. It is ours and not the stock one for two reasons: it allocates

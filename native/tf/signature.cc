@@ -51,13 +51,16 @@ int FindTensorSpec(const std::vector<TensorSpec>& specs, std::string_view name) 
   return static_cast<int>(found - specs.begin());
 }
 
-bool TensorFits(int dtype, const std::vector<int64_t>& dims, const TensorSpec& spec) {
-  if (dtype != spec.dtype) return false;
+bool ShapeFits(const std::vector<int64_t>& dims, const TensorSpec& spec) {
   if (!spec.is_rank_known) return true;
   return std::equal(dims.begin(), dims.end(), spec.dims.begin(), spec.dims.end(),
                     [](int64_t size, int64_t wanted) {
                       return wanted == TensorSpec::kUnknownSize || wanted == size;
                     });
+}
+
+bool TensorFits(int dtype, const std::vector<int64_t>& dims, const TensorSpec& spec) {
+  return dtype == spec.dtype && (!spec.has_checked_shape || ShapeFits(dims, spec));
 }
 
 std::string DtypeName(int dtype) {

@@ -22,6 +22,9 @@ struct TensorSpec {
   int dtype = 0;            // tensorflow::DataType
   bool is_rank_known = false;
   std::vector<int64_t> dims;  // kUnknownSize where any size will do
+  // Whether a tensor of another shape is refused before the graph sees it. Like TensorFlow Serving,
+  // the default leaves that to the kernels: many graphs take shapes that their export did not name.
+  bool has_checked_shape = false;
 };
 
 // Named inputs and outputs of a servable, each sorted by name.
@@ -45,7 +48,11 @@ Signature MakeSignature(const std::string& name, const tensorflow::SignatureDef&
 // The index of `name` in sorted `specs`, or -1.
 int FindTensorSpec(const std::vector<TensorSpec>& specs, std::string_view name);
 
-// Whether a tensor of this dtype and shape is one that `spec` takes.
+// Returns whether `dims` are a shape that `spec` names, checked or not.
+bool ShapeFits(const std::vector<int64_t>& dims, const TensorSpec& spec);
+
+// Returns whether a tensor of this dtype and shape may be fed for `spec`: its shape counts only if
+// `spec` has it checked.
 bool TensorFits(int dtype, const std::vector<int64_t>& dims, const TensorSpec& spec);
 
 // Like "float32[?,3]", as Python's error messages write it; "float32[...]" where the rank is open.

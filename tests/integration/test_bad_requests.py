@@ -333,14 +333,18 @@ def test_predict_shape_that_cannot_be_allocates_nothing_of_its_size(
     assert address_space_mib_peak(server.process_id) - before_mib < ALLOCATION_MIB_MAX
 
 
-def test_predict_wrong_shape_of_an_honest_size_is_refused_before_it_is_allocated(
-    server: ModelServer, caller: Caller
+def test_strict_shapes_are_refused_before_allocation(
+    start_server: StartServer, echo_export: Path, base_path: Path
 ):
     # 20 bytes on the wire that say "a vector of 1.2 GB, all ones", for an input of rank 2.
+    drop(echo_export, base_path, 7)
+    server = start_server(model_name="echo", base_path=base_path, strict_input_shapes=True)
+    server.wait_until_available("echo", 7)
     request = good_request()
     _float_dense([300_000_000], float_val=[1])(request)
     before_mib = address_space_mib_peak(server.process_id)
-    code, message = refusal(lambda: caller.predict(request))
+    with caller_to(server.target) as caller:
+        code, message = refusal(lambda: caller.predict(request))
     assert (code, "float32[?,3]" in message) == (INVALID_ARGUMENT, True), message
     assert address_space_mib_peak(server.process_id) - before_mib < ALLOCATION_MIB_MAX
 

@@ -98,17 +98,21 @@ TEST_F(InferTest, InputsThatTheSignatureHasNotOrThatAreThereTwiceAreRefused) {
   ExpectRefused(Code::kInvalidArgument, "{rows, words}");
 }
 
-TEST_F(InferTest, ADatatypeOrShapeThatTheSignatureDoesNotTakeIsRefused) {
+TEST_F(InferTest, ADatatypeOrAShapeThatCannotBeIsRefused) {
   request_.inputs[1].datatype = "FP64";
   ExpectRefused(Code::kInvalidArgument, "input 'rows': expected dtype 1[-1;3;], got dtype 2[1;3;]");
   request_.inputs[1].datatype = "float32";
   ExpectRefused(Code::kInvalidArgument, "datatype 'float32' is none of the protocol's");
-  request_.inputs[1] = {"rows", "FP32", {3}};
-  ExpectRefused(Code::kInvalidArgument, "got dtype 1[3;]");
   request_.inputs[1] = {"rows", "FP32", {-1, 3}};
   ExpectRefused(Code::kInvalidArgument, "a dimension of size -1");
   request_.inputs[1] = {"rows", "FP32", {INT64_MAX, 3}};
   ExpectRefused(Code::kInvalidArgument, "more than 2^63 elements");
+}
+
+TEST_F(InferTest, AShapeThatTheSignatureDoesNotNameIsTheModelsToTake) {
+  request_.inputs[1] = {"rows", "FP32", {3}};
+  ASSERT_TRUE(Infer().ok());
+  EXPECT_EQ(reply_.tensors.tensors()[0].dims, (std::vector<int64_t>{3}));
 }
 
 TEST_F(InferTest, ContentsThatContradictTheShapeAreRefusedWithoutItsMemory) {

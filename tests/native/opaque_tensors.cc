@@ -124,10 +124,14 @@ TensorView ViewTensor(const TensorList& tensors, size_t index) {
   return {tensor.dtype, tensor.dims, CountOf(tensor.dims), tensor.bytes};
 }
 
-bool TensorFits(int dtype, const std::vector<int64_t>& dims, const TensorSpec& spec) {
-  if (dtype != spec.dtype || !spec.is_rank_known) return dtype == spec.dtype;
+bool ShapeFits(const std::vector<int64_t>& dims, const TensorSpec& spec) {
+  if (!spec.is_rank_known) return true;
   return std::equal(dims.begin(), dims.end(), spec.dims.begin(), spec.dims.end(),
                     [](int64_t size, int64_t wanted) { return wanted == -1 || wanted == size; });
+}
+
+bool TensorFits(int dtype, const std::vector<int64_t>& dims, const TensorSpec& spec) {
+  return dtype == spec.dtype && (!spec.has_checked_shape || ShapeFits(dims, spec));
 }
 
 std::string DtypeName(int dtype) { return "dtype " + std::to_string(dtype); }

@@ -56,6 +56,12 @@ class PlainServable final : public servable::Servable {
     for (const tf::Signature& signature : signatures) signatures_[signature.name] = signature;
   }
 
+  void CheckShapes() {
+    for (auto& [name, signature] : signatures_) {
+      for (tf::TensorSpec& input : signature.inputs) input.has_checked_shape = true;
+    }
+  }
+
   std::function<base::Status(const Tensors& inputs, Tensors* outputs)> answer;
 
   const servable::ServableId& id() const override { return id_; }

@@ -37,9 +37,11 @@ class DoublingServable final : public servable::Servable {
  public:
   using Script = std::function<Status(const tf::RunContext&)>;
 
-  explicit DoublingServable(Script script = {}) : script_(std::move(script)) {
+  explicit DoublingServable(Script script = {}, bool has_checked_shapes = false)
+      : script_(std::move(script)) {
     tf::TensorSpec spec = testing::AnyShapeOf(tensorflow::DT_FLOAT);
     spec.is_rank_known = true;
+    spec.has_checked_shape = has_checked_shapes;
     spec.dims = {tf::TensorSpec::kUnknownSize};
     tf::Signature signature{"serving_default", "", {spec}, {spec, spec}};
     signature.inputs[0].name = "x";
@@ -212,14 +214,60 @@ TEST_F(PredictTest, OfManyExtraInputsTheFirstAreNamedAndTheRestAreCounted) {
                     "and 4980 more}. Missing but required: {x}.");
 }
 
-TEST_F(PredictTest, AnInputOfAnotherDtypeOrShapeIsRefusedWithBoth) {
+TEST_F(PredictTest, AnInputOfAnotherDtypeIsRefusedWithBoth) {
   ExpectRefused(PredictMessage(ModelSpecMessage("m"), {{"x", TensorBytes(Vector<double>({1}))}}),
                 Code::kInvalidArgument,
                 "input 'x': expected float32[?], got float64[1]; signature 'serving_default'");
-  ExpectRefused(
-      PredictMessage(ModelSpecMessage("m"), {{"x", TensorBytes(testing::Scalar<float>(1))}}),
-      Code::kInvalidArgument,
-      "input 'x': expected float32[?], got float32[]; signature 'serving_default'");
+}
+
+// Runs a Predict of the scalar x = 1, where x is float32[?].
+Status PredictScalar(const servable::Servable& servable, PredictReply* reply) {
+  const std::string message =
+      PredictMessage(ModelSpecMessage("m"), {{"x", TensorBytes(testing::Scalar<float>(1))}});
+  const SegmentedBytes segmented(message);
+  PredictRequest request;
+  MILLPOND_RETURN_IF_ERROR(DecodePredictRequest(segmented.reader(), &request));
+  return inference::Predict(servable, request, {}, reply);
+}
+
+TEST_F(PredictTest, AnInputOfAnotherShapeIsTheModelsToTake) {
+  PredictReply reply;
+  ASSERT_TRUE(PredictScalar(servable_, &reply).ok());
+  EXPECT_TRUE(IsSame(reply.tensors.tensors()[1], testing::Scalar<float>(2)));
+}
+
+TEST_F(PredictTest, AnInputOfAnotherShapeIsRefusedIfShapesAreChecked) {
+  const DoublingServable strict({}, /*has_checked_shapes=*/true);
+  PredictReply reply;
+  const Status refused = PredictScalar(strict, &reply);
+  EXPECT_EQ(refused.code(), Code::kInvalidArgument);
+  EXPECT_EQ(refused.message(),
+            "input 'x': expected float32[?], got float32[]; signature 'serving_default'");
+  EXPECT_EQ(strict.run_count(), 0);
+}
+
+TEST_F(PredictTest, AKernelThatRefusesAShapeIsTheRequestsFault) {
+  for (const Code code : {Code::kInvalidArgument, Code::kInternal, Code::kUnknown,
+                          Code::kOutOfRange, Code::kUnimplemented, Code::kAborted}) {
+    const DoublingServable refusing([&](const tf::RunContext&) { return Status(code, "rank 0"); });
+    PredictReply reply;
+    const Status refused = PredictScalar(refusing, &reply);
+    EXPECT_EQ(refused.code(), Code::kInvalidArgument);
+    EXPECT_EQ(refused.message(),
+              "input 'x' is float32[], signature 'serving_default' names float32[?], and the model "
+              "does not take it: rank 0");
+  }
+}
+
+TEST_F(PredictTest, AnErrorThatNoShapeExplainsKeepsItsCode) {
+  for (const Code code : {Code::kFailedPrecondition, Code::kDeadlineExceeded, Code::kCancelled,
+                          Code::kResourceExhausted, Code::kDataLoss, Code::kUnavailable}) {
+    const DoublingServable failing([&](const tf::RunContext&) { return Status(code, "of mine"); });
+    PredictReply reply;
+    const Status failed = PredictScalar(failing, &reply);
+    EXPECT_EQ(failed.code(), code);
+    EXPECT_EQ(failed.message(), "of mine");
+  }
 }
 
 TEST_F(PredictTest, ATensorThatDoesNotParseIsRefusedByTheNameOfItsInput) {

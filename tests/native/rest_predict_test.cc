@@ -222,7 +222,23 @@ TEST_F(RestPredictTest, ListsThatAreNoTensorAreRefused) {
                 "input 'b' at [1]: no list where the others have a list; expected dtype 1[-1;-1;]");
 }
 
-TEST_F(RestPredictTest, ShapesThatTheSignatureDoesNotTakeAreRefusedWithBoth) {
+TEST_F(RestPredictTest, ShapesThatTheSignatureDoesNotNameAreTheModelsToTake) {
+  EXPECT_EQ(Predict(R"({"instances": [1.0, 2.0, 5.0]})"), R"({"predictions": [1.0, 2.0, 5.0]})");
+  EXPECT_EQ(Seen().dims, Dims{3});
+  EXPECT_EQ(Predict(R"({"instances": [[1, 2, 3]]})"), R"({"predictions": [[1.0, 2.0, 3.0]]})");
+  EXPECT_EQ(Predict(R"({"inputs": 1.0})"), R"({"outputs": 1.0})");
+  EXPECT_EQ(Seen().dims, Dims{});
+}
+
+TEST_F(RestPredictTest, AShapeThatTheModelDoesNotTakeIsSaidOfItsInput) {
+  servable_.answer = [](const Tensors&, Tensors*) { return Status(Code::kInternal, "rank 1"); };
+  ExpectRefused(R"({"instances": [1, 2]})",
+                "input 'x' is dtype 1[2;], signature 'serving_default' names dtype 1[-1;2;], and "
+                "the model does not take it: rank 1");
+}
+
+TEST_F(RestPredictTest, CheckedShapesThatTheSignatureDoesNotNameAreRefused) {
+  servable_.CheckShapes();
   ExpectRefused(R"({"instances": [[1, 2, 3]]})",
                 "input 'x': expected dtype 1[-1;2;], got dtype 1[1;3;]; signature "
                 "'serving_default'");

@@ -22,6 +22,11 @@ TensorSpec Spec(int dtype, std::vector<int64_t> dims) {
   return spec;
 }
 
+TensorSpec Checked(TensorSpec spec) {
+  spec.has_checked_shape = true;
+  return spec;
+}
+
 TEST(MakeSignature, SortsByNameAndReadsDtypesAndShapes) {
   tensorflow::SignatureDef definition;
   definition.set_method_name("tensorflow/serving/predict");
@@ -55,8 +60,17 @@ TEST(FindTensorSpec, FindsEachNameAndNoOther) {
   EXPECT_EQ(FindTensorSpec({}, "a"), -1);
 }
 
-TEST(TensorFits, ComparesDtypeRankAndEachKnownSize) {
+TEST(TensorFits, TakesAnyShapeOfTheDtypeUnlessShapesAreChecked) {
   const TensorSpec spec = Spec(tensorflow::DT_FLOAT, {TensorSpec::kUnknownSize, 3});
+  EXPECT_TRUE(TensorFits(tensorflow::DT_FLOAT, {}, spec));
+  EXPECT_TRUE(TensorFits(tensorflow::DT_FLOAT, {1, 4}, spec));
+  EXPECT_FALSE(TensorFits(tensorflow::DT_DOUBLE, {1, 3}, spec));
+  EXPECT_FALSE(ShapeFits({1, 4}, spec));
+  EXPECT_TRUE(ShapeFits({1, 3}, spec));
+}
+
+TEST(TensorFits, ComparesDtypeRankAndEachKnownSize) {
+  const TensorSpec spec = Checked(Spec(tensorflow::DT_FLOAT, {TensorSpec::kUnknownSize, 3}));
   EXPECT_TRUE(TensorFits(tensorflow::DT_FLOAT, {0, 3}, spec));
   EXPECT_TRUE(TensorFits(tensorflow::DT_FLOAT, {1'000, 3}, spec));
   EXPECT_FALSE(TensorFits(tensorflow::DT_DOUBLE, {1, 3}, spec));
@@ -66,10 +80,12 @@ TEST(TensorFits, ComparesDtypeRankAndEachKnownSize) {
 }
 
 TEST(TensorFits, TakesAScalarForAScalarAndAnyShapeWhereTheRankIsOpen) {
-  EXPECT_TRUE(TensorFits(tensorflow::DT_INT64, {}, Spec(tensorflow::DT_INT64, {})));
-  EXPECT_FALSE(TensorFits(tensorflow::DT_INT64, {1}, Spec(tensorflow::DT_INT64, {})));
-  EXPECT_TRUE(TensorFits(tensorflow::DT_INT64, {}, testing::AnyShapeOf(tensorflow::DT_INT64)));
-  EXPECT_TRUE(TensorFits(tensorflow::DT_INT64, {2, 2}, testing::AnyShapeOf(tensorflow::DT_INT64)));
+  const TensorSpec scalar = Checked(Spec(tensorflow::DT_INT64, {}));
+  const TensorSpec any = Checked(testing::AnyShapeOf(tensorflow::DT_INT64));
+  EXPECT_TRUE(TensorFits(tensorflow::DT_INT64, {}, scalar));
+  EXPECT_FALSE(TensorFits(tensorflow::DT_INT64, {1}, scalar));
+  EXPECT_TRUE(TensorFits(tensorflow::DT_INT64, {}, any));
+  EXPECT_TRUE(TensorFits(tensorflow::DT_INT64, {2, 2}, any));
 }
 
 TEST(DescribeTensor, WritesTypesAndShapesAsNumpyDoes) {

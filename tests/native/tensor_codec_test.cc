@@ -423,6 +423,7 @@ TEST(DecodeTensor, RefusesTooManyValuesThatAreNotPackedWithTheSameMessage) {
 TEST(DecodeTensor, RefusesADtypeOrShapeThatTheSpecDoesNotTakeWithoutAllocatingIt) {
   TensorSpec spec = testing::AnyShapeOf(tensorflow::DT_FLOAT);
   spec.is_rank_known = true;
+  spec.has_checked_shape = true;
   spec.dims = {TensorSpec::kUnknownSize, 3};
   const TensorProto wrong[] = {
       Proto(tensorflow::DT_DOUBLE, {1'000, 3}), Proto(tensorflow::DT_FLOAT, {1'000, 4}),

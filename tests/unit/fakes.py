@@ -582,6 +582,7 @@ class FakePlane:
         self.may_write_variables = False
         self.parameter_bytes = 1_000
         self.missing_ops: list[str] = []
+        self.variables_without_value: list[str] = []
         self.op_libraries: list[str] = []
         self.background_threads: dict[str, str] = {}
         # What the load under way was told about its speed, and the one itself.
@@ -786,6 +787,9 @@ class FakeSavedModelLoad:
     def read_graph(self) -> None:
         self._plane.take_step("read_graph")
 
+    def check_input_shapes(self) -> None:
+        self._plane.take_step("check_input_shapes")
+
     def missing_ops(self) -> list[str]:
         return self._plane.missing_ops
 
@@ -807,6 +811,13 @@ class FakeSavedModelLoad:
 
     def run_init(self) -> None:
         self._plane.take_step("run_init")
+
+    def variables_without_value(self) -> list[str]:
+        return self._plane.variables_without_value
+
+    @property
+    def may_write_variables(self) -> bool:
+        return self._plane.may_write_variables
 
     def make_callables(self) -> None:
         self._plane.take_step("make_callables")

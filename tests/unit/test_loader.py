@@ -103,6 +103,34 @@ def test_loader_runs_every_step_in_order(version: Path) -> None:
     ]
 
 
+def test_strict_loader_has_shapes_checked(version: Path) -> None:
+    plane = FakePlane()
+    make_loader(version, plane, has_strict_input_shapes=True).load(FakeProgress())
+    assert plane.steps[2:4] == ["read_graph", "check_input_shapes"]
+
+
+def test_load_with_unset_variables_fails_with_names(version: Path) -> None:
+    plane = FakePlane()
+    plane.variables_without_value = [f"v{i}" for i in range(7)]
+    with pytest.raises(FailedPrecondition) as failed:
+        make_loader(version, plane).load(FakeProgress())
+    message = failed.value.message
+    assert "7 variables" in message
+    assert "'v0', 'v1', 'v2', 'v3', 'v4' and 2 more" in message
+    assert "model.export(path)" in message
+    assert "v5" not in message
+    assert plane.loads[0].is_discarded
+
+
+def test_load_whose_signature_may_set_variables_warns(version: Path) -> None:
+    plane = FakePlane()
+    plane.variables_without_value = ["counter"]
+    plane.may_write_variables = True
+    with capture_logs() as lines:
+        make_loader(version, plane).load(FakeProgress())
+    assert [line["count"] for line in lines if line["event"] == "variables_without_value"] == [1]
+
+
 def test_loader_times_every_stage(version: Path) -> None:
     plane, clock, progress = FakePlane(), FakeClock(), FakeProgress()
     plane.after_step = lambda step: clock.advance(3 if step == "restore" else 1)

@@ -8,7 +8,7 @@ from serving.config import ModelConfig
 from serving.errors import Cancelled
 from serving.loader import LoadSettings, SavedModelLoader
 from serving.model_loaders import ModelLoaders, serving_count
-from serving.model_settings import GateMode, GateSettings, ModelSettings
+from serving.model_settings import GateMode, GateSettings, InputShapes, ModelSettings
 from serving.reservoirs import Reservoirs
 from serving.restore_pace import FixedPace
 from serving.servable import ServableId
@@ -29,8 +29,16 @@ def plane() -> FakePlane:
 
 @pytest.fixture
 def loaders(plane: FakePlane) -> ModelLoaders:
+    return make_loaders(plane)
+
+
+def make_loaders(plane: FakePlane, *, has_strict_input_shapes: bool = False) -> ModelLoaders:
     settings = LoadSettings(
-        tags=("serve",), warm_up=nothing, self_warm_up=nothing, pace=FixedPace(0)
+        tags=("serve",),
+        warm_up=nothing,
+        self_warm_up=nothing,
+        has_strict_input_shapes=has_strict_input_shapes,
+        pace=FixedPace(0),
     )
     reservoirs = Reservoirs(partial(plane.RequestReservoir, request_count_max=1))
     return ModelLoaders(settings, reservoirs=reservoirs, plane=plane, clock=FakeClock())
@@ -63,6 +71,24 @@ def test_make_goes_by_what_is_configured_at_the_time(loaders: ModelLoaders) -> N
         ]
     )
     assert (settings_of(loaders).gates(), settings_of(loaders).serving_count) == (gates, 3)
+
+
+@pytest.mark.parametrize(
+    ("is_strict_by_flag", "of_model", "is_strict"),
+    [
+        (False, InputShapes.AS_FLAG, False),
+        (True, InputShapes.AS_FLAG, True),
+        (True, InputShapes.ANY, False),
+        (False, InputShapes.STRICT, True),
+    ],
+)
+def test_input_shapes_of_a_model_go_before_the_flag(
+    plane: FakePlane, is_strict_by_flag: bool, of_model: InputShapes, is_strict: bool
+) -> None:
+    loaders = make_loaders(plane, has_strict_input_shapes=is_strict_by_flag)
+    settings = ModelSettings(input_shapes=of_model)
+    loaders.set_models([ModelConfig(name="m", base_path="/m", settings=settings)])
+    assert settings_of(loaders).has_strict_input_shapes is is_strict
 
 
 def test_reservoir_of_a_model_lasts_as_long_as_it_is_configured(

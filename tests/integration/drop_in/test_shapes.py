@@ -1,0 +1,159 @@
+"""Inputs of any shape, over each protocol: the kernels decide, as in TensorFlow Serving."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+
+from serving import ModelServer
+from serving.protos import get_model_metadata_pb2, meta_graph_pb2, types_pb2
+from tests.integration.clients import Caller, caller_to, predict_request, refusal
+from tests.integration.conftest import REPOSITORY, StartServer
+from tests.integration.drop_in.shape_rows import ARRAYS, REST_ROWS, RestShapeRow
+from tests.integration.shape_fuzzer import Input, random_inputs
+
+INVALID_ARGUMENT = grpc.StatusCode.INVALID_ARGUMENT
+DTYPES = {types_pb2.DT_FLOAT: "float32", types_pb2.DT_INT64: "int64", types_pb2.DT_STRING: "string"}
+REQUESTS_PER_SIGNATURE = int(os.environ.get("MILLPOND_SHAPE_REQUESTS", "150"))
+
+CONFIG = """
+model_config_list {{
+  config {{ name: "half_plus_two" base_path: "{directory}/half_plus_two" model_platform: "tensorflow" }}
+  config {{ name: "strict" base_path: "{directory}/half_plus_two" model_platform: "tensorflow" }}
+  config {{ name: "kernels" base_path: "{directory}/kernels" model_platform: "tensorflow" }}
+}}
+"""
+
+
+@pytest.fixture(scope="module")
+def shape_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("shape_models")
+    subprocess.run(
+        [sys.executable, "-m", "tests.integration.drop_in.export_shape_models", str(directory)],
+        cwd=REPOSITORY,
+        check=True,
+        timeout=200,
+    )
+    return directory
+
+
+@pytest.fixture(scope="module")
+def server(start_module_server: StartServer, shape_models: Path) -> ModelServer:
+    config = shape_models / "models.config"
+    config.write_text(CONFIG.format(directory=shape_models))
+    settings = shape_models / "settings.toml"
+    settings.write_text('[models.strict]\ninput_shapes = "strict"\n')
+    server = start_module_server(model_config_file=config, model_settings_file=settings)
+    for name in ("half_plus_two", "strict", "kernels"):
+        server.wait_until_available(name)
+    return server
+
+
+@pytest.fixture(scope="module")
+def caller(server: ModelServer) -> Iterator[Caller]:
+    with caller_to(server.target) as caller:
+        yield caller
+
+
+@pytest.fixture(scope="module")
+def http(server: ModelServer) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=30) as client:
+        yield client
+
+
+@pytest.mark.parametrize("row", REST_ROWS, ids=lambda row: row.name)
+def test_rest_takes_shapes_of_no_signature(row: RestShapeRow, http: httpx.Client):
+    response = http.post("/v1/models/half_plus_two:predict", json=row.body)
+    assert (response.status_code, response.json()) == (200, row.answer)
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_predict_takes_shapes_of_no_signature(name: str, caller: Caller):
+    x = ARRAYS[name]
+    y = caller.outputs("half_plus_two", {"x": x})["y"]
+    assert y.shape == x.shape
+    assert y.tolist() == (x / 2 + 2).tolist()
+
+
+def test_infer_takes_shapes_of_no_signature(http: httpx.Client):
+    body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [3], "data": [1.0, 2.0, 5.0]}]}
+    (output,) = http.post("/v2/models/half_plus_two/infer", json=body).json()["outputs"]
+    assert (output["shape"], output["data"]) == ([3], [2.5, 3.0, 4.5])
+
+
+def test_kernels_refusal_names_the_input(caller: Caller, http: httpx.Client):
+    request = predict_request("kernels", {"x": np.ones([3], np.float32)})
+    code, message = refusal(lambda: caller.predict(request))
+    assert code is INVALID_ARGUMENT
+    assert "input 'x' is float32[3], signature 'serving_default' names float32[?,3]" in message
+    response = http.post("/v1/models/kernels:predict", json={"inputs": [1.0, 2.0, 3.0]})
+    assert response.status_code == 400
+    assert "input 'x' is float32[3]" in response.json()["error"]
+
+
+def test_strict_model_keeps_to_its_signature(caller: Caller, http: httpx.Client):
+    request = predict_request("strict", {"x": ARRAYS["vector"]})
+    code, message = refusal(lambda: caller.predict(request))
+    assert code is INVALID_ARGUMENT
+    assert "input 'x': expected float32[?,1], got float32[3]" in message
+    response = http.post("/v1/models/strict:predict", json={"instances": [1.0, 2.0]})
+    assert response.status_code == 400
+    assert "expected float32[?,1], got float32[2]" in response.json()["error"]
+    assert caller.outputs("strict", {"x": [[np.float32(1)]]})["y"].tolist() == [[2.5]]
+
+
+def test_strict_flag_is_of_all_models(start_server: StartServer, shape_models: Path):
+    server = start_server(
+        model_name="m", base_path=shape_models / "half_plus_two", strict_input_shapes=True
+    )
+    server.wait_until_available("m")
+    with caller_to(server.target) as caller:
+        request = predict_request("m", {"x": ARRAYS["vector"]})
+        code, message = refusal(lambda: caller.predict(request))
+    assert code is INVALID_ARGUMENT
+    assert "expected float32[?,1], got float32[3]" in message
+
+
+def _signatures(caller: Caller, name: str) -> dict[str, tuple[Input, ...]]:
+    """The inputs of each signature of a model, by the signature's name."""
+    request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
+    request.model_spec.name = name
+    answer = get_model_metadata_pb2.SignatureDefMap()
+    caller.metadata(request).metadata["signature_def"].Unpack(answer)
+    return {
+        key: tuple(_input(name, tensor) for name, tensor in sorted(signature.inputs.items()))
+        for key, signature in answer.signature_def.items()
+        if key != "__saved_model_init_op"
+    }
+
+
+def _input(name: str, tensor: meta_graph_pb2.TensorInfo) -> Input:
+    dims = tuple(None if dim.size < 0 else dim.size for dim in tensor.tensor_shape.dim)
+    return Input(name, DTYPES[tensor.dtype], dims)
+
+
+def test_random_shapes_are_answered_or_refused(server: ModelServer, caller: Caller):
+    """MILLPOND_SHAPE_REQUESTS=1100 sends more than 20,000 requests."""
+    codes: Counter[Any] = Counter()
+    process_id = server.process_id
+    for name, inputs in _signatures(caller, "kernels").items():
+        for arrays in random_inputs(5, inputs, REQUESTS_PER_SIGNATURE):
+            try:
+                caller.predict(predict_request("kernels", arrays, signature_name=name))
+                codes["OK"] += 1
+            except grpc.RpcError as error:
+                failed: Any = error
+                shapes = {key: value.shape for key, value in arrays.items()}
+                assert failed.code() is INVALID_ARGUMENT, (name, shapes, failed.details())
+                codes["INVALID_ARGUMENT"] += 1
+    assert min(codes.values()) > 100, codes
+    assert server.process_id == process_id
+    assert caller.outputs("half_plus_two", {"x": [[np.float32(1)]]})["y"].tolist() == [[2.5]]
