@@ -50,8 +50,8 @@ class SavedModel {
   base::Status Restore();
   // Runs the init op: tables, assets.
   base::Status RunInit();
-  // Returns the variables, by name, that requests read and that neither Restore nor RunInit has given
-  // a value. After RunInit, before MakeCallables.
+  // Returns the variables, by name, that requests read and that neither Restore nor RunInit has
+  // given a value. After RunInit, before MakeCallables.
   std::vector<std::string> VariablesWithoutValue() const;
   // One callable a signature. Fails where serving_default, or every signature, cannot be run; of
   // another one Run says why.
