@@ -27,6 +27,7 @@ from serving._data_plane import (  # noqa: E402  TensorFlow comes first, see abo
     Admission,
     ArenaRemains,
     ArenaStatistics,
+    ByteBudget,
     EndedRestRequest,
     GrpcServer,
     HistoryPoint,
@@ -60,12 +61,15 @@ from serving._data_plane import (  # noqa: E402  TensorFlow comes first, see abo
     mark_request_memory_peak,
     request_memory_peak_rise_bytes,
     request_memory_statistics,
+    runs_ended_by_memory,
+    set_run_memory_bytes,
 )
 
 __all__ = [
     "Admission",
     "ArenaRemains",
     "ArenaStatistics",
+    "ByteBudget",
     "EndedRestRequest",
     "GrpcServer",
     "HistoryPoint",
@@ -99,4 +103,6 @@ __all__ = [
     "mark_request_memory_peak",
     "request_memory_peak_rise_bytes",
     "request_memory_statistics",
+    "runs_ended_by_memory",
+    "set_run_memory_bytes",
 ]

@@ -72,6 +72,14 @@ class RequestMemoryStatistics:
     def allocation_count(self) -> int: ...
 
 def request_memory_statistics() -> RequestMemoryStatistics: ...
+def set_run_memory_bytes(bytes: int) -> None:  # noqa: A002 (the module's name for it)
+    """Bounds what the kernels of one run may have allocated at a time, for runs from now on. Without
+    jemalloc nothing is bounded.
+    """
+
+def runs_ended_by_memory() -> int:
+    """Counts the runs that this bound has ended since the process's start."""
+
 def mark_request_memory_peak() -> None:
     """Begins a peak of its own, for `request_memory_peak_rise_bytes`."""
 
@@ -666,6 +674,25 @@ class Admission:
         """Since the start."""
 
 @final
+class ByteBudget:
+    """The memory that requests and replies may take together while they are under way."""
+
+    def __init__(self, limit_bytes: int) -> None: ...
+    def take(self, bytes: int) -> bool:  # noqa: A002 (the module's name for it)
+        """Takes so many bytes; False, and nothing is taken, if they are more than is left."""
+
+    def return_bytes(self, bytes: int) -> None:  # noqa: A002
+        """Gives bytes back that `take` gave."""
+
+    @property
+    def limit_bytes(self) -> int: ...
+    @property
+    def in_use_bytes(self) -> int: ...
+    @property
+    def refused_count(self) -> int:
+        """Since the start."""
+
+@final
 class EndedRestRequest:
     """How a request over HTTP ended. A value."""
 
@@ -677,8 +704,9 @@ class EndedRestRequest:
     def message(self) -> str:
         """Of one that failed."""
 
-    @property
-    def body(self) -> bytes: ...
+    def take_body(self) -> bytes:
+        """Returns the body and frees the data plane's memory of it, once."""
+
     @property
     def content_type(self) -> str: ...
     @property
@@ -706,6 +734,8 @@ class RestWorkers:
         request_statistics: RequestStatistics,
         spans: SpanBuffer | None = None,
         admission: Admission | None = None,
+        reply_bytes_max: int = 2147483647,
+        budget: ByteBudget | None = None,
     ) -> None:
         """`nice`: of the threads. `waiting_count_max`: that wait for a thread; `body_bytes_max`: of one
         body once it is inflated. `admission` says which requests come in, with those of gRPC; None: all.
@@ -773,6 +803,8 @@ class GrpcServer:
         has_tensor_content: bool = False,
         admission: Admission | None = None,
         max_thread_count: int = 0,
+        reply_bytes_max: int = 2147483647,
+        budget: ByteBudget | None = None,
     ) -> None:
         """`addresses`: `HOST:PORT` (port 0 takes a free one) or `unix:PATH`. `completion_queue_count` 0: one a core.
 

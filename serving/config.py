@@ -69,6 +69,8 @@ class ServerConfig:
     rest_api_port: HttpPort = HttpPort(8501, is_required=False)
     rest_api_num_threads: int = 0  # 0: four a core
     rest_api_timeout_in_ms: int = 30_000
+    # Held in memory as a whole: far above what a client writes as JSON.
+    rest_api_max_body_bytes: int = 64 * 2**20
     rest_api_enable_cors_support: bool = False
     # Names by which HTTP is asked; none: on a loopback bind this machine's, else any.
     http_hosts: tuple[str, ...] = ()
@@ -83,8 +85,11 @@ class ServerConfig:
     # flight, below what the last one's deadline would not outlast.
     max_in_flight_requests: int = 4_096
     max_in_flight_requests_per_model: int = 0  # 0: as many as the server
-    # TensorFlow Serving's own limit: a client whose messages fit there must fit here.
-    max_message_bytes: int = 2**31 - 1
+    # Of a request. TensorFlow Serving takes 2 GiB, which one client could fill a machine with.
+    max_message_bytes: int = 64 * 2**20
+    max_reply_bytes: int = 0  # 0: as request_memory.py has it
+    request_memory_bytes: int = 0  # 0: a quarter of what the machine or the control group leaves
+    run_memory_bytes: int = 0  # 0: half of that
     file_system_poll_wait_seconds: float = 1.0  # 0: poll once, negative: never
     # Whether a base path that is emptied leaves its model's versions loaded.
     servable_versions_always_present: bool = True

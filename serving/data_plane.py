@@ -10,6 +10,7 @@ from serving.loader import SavedModelPlane
 from serving.monitoring.request_statistics import RequestStatistics
 from serving.monitoring.tracing import SpanBuffer
 from serving.rare_calls import RareCall
+from serving.request_memory import ByteBudget
 from serving.rest.bridge import RestWorkers
 from serving.restore_pace import LatencyWindow
 from serving.servable import RequestReservoir, ServingMap
@@ -55,6 +56,8 @@ class DataPlane(SavedModelPlane, Protocol):
     @property
     def Admission(self) -> Callable[[int], Admission]: ...  # noqa: N802
     @property
+    def ByteBudget(self) -> Callable[[int], ByteBudget]: ...  # noqa: N802
+    @property
     def GrpcServer(self) -> Callable[..., GrpcServer]: ...  # noqa: N802
     @property
     def RestWorkers(self) -> Callable[..., RestWorkers]: ...  # noqa: N802
@@ -74,6 +77,8 @@ class DataPlane(SavedModelPlane, Protocol):
     def LatencyWindow(self) -> Callable[[Any], LatencyWindow]: ...  # noqa: N802
     def build_info(self) -> Mapping[str, str]: ...
     def request_memory_statistics(self) -> RequestMemoryStatistics: ...
+    def set_run_memory_bytes(self, bytes: int) -> None: ...  # noqa: A002 (the module's name for it)
+    def runs_ended_by_memory(self) -> int: ...
     def initialize(
         self,
         *,

@@ -25,6 +25,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.errors import InternalError, MillpondError, StatusCode
+from serving.request_memory import ByteBudget, MemoryBusy, MemoryHold
 
 BODY_BYTES_MAX = 64 * 2**20
 """Of one request's body, which is held in memory as a whole: far above what a client writes as JSON,
@@ -56,6 +57,7 @@ class HttpAppSettings:
     timeout_seconds: float = 30.0
     has_cors: bool = False
     body_bytes_max: int = BODY_BYTES_MAX
+    budget: ByteBudget | None = None
 
 
 def make_http_app(routes: Sequence[BaseRoute], settings: HttpAppSettings) -> Starlette:
@@ -66,7 +68,7 @@ def make_http_app(routes: Sequence[BaseRoute], settings: HttpAppSettings) -> Sta
     """
     middleware = [
         Middleware(HandlerGuard, timeout_seconds=settings.timeout_seconds),
-        Middleware(BodyLimit, bytes_max=settings.body_bytes_max),
+        Middleware(BodyLimit, bytes_max=settings.body_bytes_max, budget=settings.budget),
     ]
     if settings.has_cors:
         cors: dict[str, Any] = {
@@ -163,11 +165,16 @@ class HandlerGuard:
 
 
 class BodyLimit:
-    """Refuses bodies above `bytes_max`: before they are read where their length is declared."""
+    """Refuses bodies above `bytes_max`: before they are read where their length is declared.
 
-    def __init__(self, app: ASGIApp, *, bytes_max: int) -> None:
+    Bodies count in `budget` until their requests are answered. Without a body nothing is asked of it:
+    probes and scrapes are answered however little memory is left.
+    """
+
+    def __init__(self, app: ASGIApp, *, bytes_max: int, budget: ByteBudget | None = None) -> None:
         self._app = app
         self._bytes_max = bytes_max
+        self._budget = budget
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -179,16 +186,25 @@ class BodyLimit:
             await error_response(too_large.detail, 413, too_large.headers)(scope, receive, send)
             return
         received_bytes = 0
+        hold = MemoryHold(self._budget)
 
         async def receive_counting() -> Message:
             nonlocal received_bytes
             message = await receive()
-            received_bytes += len(message.get("body", b""))
+            body = message.get("body", b"")
+            received_bytes += len(body)
             if received_bytes > self._bytes_max:
                 raise self._too_large()
+            try:
+                hold.grow(len(body))
+            except MemoryBusy as error:
+                raise HTTPException(429, error.message, {"Connection": "close"}) from error
             return message
 
-        await self._app(scope, receive_counting, send)
+        try:
+            await self._app(scope, receive_counting, send)
+        finally:
+            hold.release()
 
     def _too_large(self) -> HTTPException:
         message = f"the request's body is above {self._bytes_max} bytes; send less at a time"

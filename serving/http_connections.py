@@ -79,6 +79,10 @@ class GuardedConnection(HttpToolsProtocol):
         """When its last response ended, or it was made: a time of the event loop, in seconds."""
         return self._idle_since
 
+    async def wait_until_sent(self) -> None:
+        """Waits until the kernel has all that was written, or the client is gone."""
+        await self.flow.drain()
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """asyncio's."""
         super().connection_made(transport)

@@ -260,7 +260,35 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "grpc_max_message_bytes",
         integer(1, 2**31 - 1),
         ServerConfig.max_message_bytes,
-        "largest message taken, decompressed, or sent",
+        "largest message of a request, decompressed",
+    ),
+    Flag(
+        "rest_api_max_body_bytes",
+        integer(1, 2**31 - 1),
+        ServerConfig.rest_api_max_body_bytes,
+        "largest body of a request over HTTP, as it comes and decompressed; beyond it 413",
+    ),
+    Flag(
+        "max_reply_bytes",
+        integer(0, 2**31 - 1),
+        ServerConfig.max_reply_bytes,
+        "largest reply, before compression; beyond it RESOURCE_EXHAUSTED, before memory is taken for "
+        "it; 0: 1 GiB over gRPC and 256 MiB over HTTP",
+    ),
+    Flag(
+        "request_memory_bytes",
+        integer(0),
+        ServerConfig.request_memory_bytes,
+        "memory of requests and replies under way, over gRPC and HTTP together; beyond it "
+        "RESOURCE_EXHAUSTED at once; 0: a quarter of what the machine or the control group leaves at "
+        "the start",
+    ),
+    Flag(
+        "run_memory_bytes",
+        integer(0),
+        ServerConfig.run_memory_bytes,
+        "memory that the kernels of one run may have allocated at a time; beyond it the run ends with "
+        "RESOURCE_EXHAUSTED; 0: half of --request_memory_bytes; needs --allocator=jemalloc",
     ),
     Flag(
         "grpc_compression",

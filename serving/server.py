@@ -123,6 +123,7 @@ class Server:
         self._monitor = StateMonitor(self._clock)
         self._request_statistics = plane.RequestStatistics()
         self._admission = plane.Admission(config.max_in_flight_requests)
+        self._memory = parts.make_request_memory(config, plane)
         self._tracing = parts.make_tracing(config, plane, self._clock)
         self._slab_pool = parts.make_slab_pool(config, plane)
         self._pace = parts.make_pace(config, plane, self._serving_map, self._clock)
@@ -211,6 +212,7 @@ class Server:
             self._tracing.requests,
             self._admission,
             self._transport,
+            self._memory,
         )
         self._cores = parts.make_request_cores(config, self._grpc)
         self._rare_calls = RareCallThreads(
@@ -231,7 +233,7 @@ class Server:
         )
         self._rest_workers = parts.make_rest_workers(
             *(config, self._plane, self._serving_map, self._request_statistics),
-            *(self._tracing.requests, self._admission),
+            *(self._tracing.requests, self._admission, self._memory),
         )
         self._rest_bridge = parts.make_rest_bridge(
             config, self._plane, self._rest_workers, self._cores
@@ -247,7 +249,7 @@ class Server:
             statuses=self._monitor.statuses,
             status_error=self._plane.StatusError,
         )
-        settings = parts.rest_settings(self._config)
+        settings = parts.rest_settings(self._config, self._memory)
         models = ModelApi(self._rest_bridge, questions, settings)
         rest: dict[str, ASGIApp] = {
             "/v1/models": models,
@@ -256,11 +258,11 @@ class Server:
         # What nobody else answers below /v1 is malformed, as in TensorFlow Serving.
         document = parts.openapi(self._plane)
         routes = [*self._http_routes(), *openapi_routes(document), Mount("/v1", models)]
-        return parts.make_http_server(self._config, routes, rest)
+        return parts.make_http_server(self._config, routes, rest, self._memory)
 
     def _http_routes(self) -> list[BaseRoute]:
         metrics = server_sources(
-            *(self._plane, self._request_statistics, self._admission),
+            *(self._plane, self._request_statistics, self._admission, self._memory.budget),
             monitor=self._monitor,
             servable=self._manager.servable,
             router=self._router,

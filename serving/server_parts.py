@@ -32,7 +32,7 @@ from serving.errors import InvalidConfig
 from serving.executor import ThreadExecutor
 from serving.harness import RetryPolicy
 from serving.health import HealthView
-from serving.http_app import BODY_BYTES_MAX, HttpAppSettings, make_http_app
+from serving.http_app import HttpAppSettings, make_http_app
 from serving.http_hosts import HostGuard, host_rule, own_name
 from serving.http_server import HTTP_NICE, HttpServer
 from serving.installed_ops import InstalledOps, installed_op_libraries
@@ -63,6 +63,7 @@ from serving.monitoring.tracing import (
 from serving.poller_pool import PollerPool
 from serving.rare_calls import Handler
 from serving.request_cores import RequestCores
+from serving.request_memory import RequestMemory, request_memory_limits
 from serving.reservoirs import Reservoirs
 from serving.rest.asgi import PrefixRouter, RestSettings
 from serving.rest.bridge import RestBridge, RestWorkers
@@ -147,6 +148,13 @@ def make_bar_keeper(config: ServerConfig, clock: Clock) -> BarKeeper:
     if not config.state_directory:
         return NoBarKeeper()
     return BarFile(Path(config.state_directory), clock=clock)
+
+
+def make_request_memory(config: ServerConfig, plane: DataPlane) -> RequestMemory:
+    """Bounds the runs from now on, too."""
+    limits = request_memory_limits(config, available_bytes())
+    plane.set_run_memory_bytes(limits.run_bytes)
+    return RequestMemory(limits=limits, budget=plane.ByteBudget(limits.budget_bytes))
 
 
 def check_platforms(config: ServerConfig) -> None:
@@ -484,6 +492,7 @@ def make_rest_workers(
     request_statistics: RequestStatistics,
     spans: SpanBuffer | None,
     admission: Admission,
+    memory: RequestMemory,
 ) -> RestWorkers:
     asked = config.rest_api_num_threads or REST_THREADS_PER_CORE * (os.cpu_count() or 1)
     used = max(REST_THREAD_COUNT_MIN, asked)
@@ -494,10 +503,12 @@ def make_rest_workers(
         thread_count=used,
         nice=HTTP_NICE,
         waiting_count_max=REST_WAITING_COUNT_MAX,
-        body_bytes_max=BODY_BYTES_MAX,
+        body_bytes_max=config.rest_api_max_body_bytes,
         request_statistics=request_statistics,
         spans=spans,
         admission=admission,
+        reply_bytes_max=memory.limits.rest_reply_bytes_max,
+        budget=memory.budget,
     )
 
 
@@ -521,15 +532,20 @@ def openapi(plane: DataPlane) -> dict[str, Any]:
     )
 
 
-def rest_settings(config: ServerConfig) -> RestSettings:
+def rest_settings(config: ServerConfig, memory: RequestMemory) -> RestSettings:
     return RestSettings(
         timeout_seconds=config.rest_api_timeout_in_ms / 1_000,
         has_cors=config.rest_api_enable_cors_support,
+        body_bytes_max=config.rest_api_max_body_bytes,
+        budget=memory.budget,
     )
 
 
 def make_http_server(
-    config: ServerConfig, routes: Sequence[BaseRoute], rest: Mapping[str, ASGIApp]
+    config: ServerConfig,
+    routes: Sequence[BaseRoute],
+    rest: Mapping[str, ASGIApp],
+    memory: RequestMemory,
 ) -> HttpServer:
     """Of these routes, and of REST's applications by the first segments of their paths; it listens
     nowhere where the configuration wants none.
@@ -542,6 +558,8 @@ def make_http_server(
     settings = HttpAppSettings(
         timeout_seconds=config.rest_api_timeout_in_ms / 1_000,
         has_cors=config.rest_api_enable_cors_support,
+        body_bytes_max=config.rest_api_max_body_bytes,
+        budget=memory.budget,
     )
     app = make_http_app(routes, settings)
     return HttpServer(
@@ -575,6 +593,7 @@ def make_grpc_server(
     spans: SpanBuffer | None,
     admission: Admission,
     transport: Transport,
+    memory: RequestMemory,
 ) -> GrpcServer:
     with statuses_as_errors(plane.StatusError):
         return plane.GrpcServer(
@@ -588,5 +607,7 @@ def make_grpc_server(
             spans=spans,
             admission=admission,
             max_thread_count=config.grpc_max_threads,
+            reply_bytes_max=memory.limits.grpc_reply_bytes_max,
+            budget=memory.budget,
             **transport.grpc_options,
         )

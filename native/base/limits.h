@@ -18,6 +18,9 @@ inline constexpr int64_t kMaxTensorBytes = INT32_MAX;
 // memory. Far above any signature.
 inline constexpr size_t kMaxNamesPerRequest = 10'000;
 
+// What one reply may take if no flag says less: what gRPC can carry.
+inline constexpr size_t kMaxReplyBytes = INT32_MAX;
+
 // TensorFlow's TensorShape holds at most this many dimensions.
 inline constexpr int kMaxTensorRank = 254;
 

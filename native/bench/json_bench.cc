@@ -62,18 +62,18 @@ void MakeInputs(int64_t row_count, tf::TensorList* inputs) {
   }
 }
 
-std::string Written(const CtrServable& servable, rest::BodyFormat format,
-                    const tf::TensorList& tensors) {
-  std::string text;
-  if (!rest::WritePredictReply(servable.ctr(), format, tensors, &text).ok()) std::abort();
-  return text;
+base::ReplyBytes Written(const CtrServable& servable, rest::BodyFormat format,
+                         const tf::TensorList& tensors) {
+  auto text = rest::WritePredictReply(servable.ctr(), format, tensors, {});
+  if (!text.ok()) std::abort();
+  return std::move(text.value());
 }
 
 void MeasureRows(int64_t row_count, rest::BodyFormat format) {
   const CtrServable servable;
   tf::TensorList inputs;
   MakeInputs(row_count, &inputs);
-  const std::string reply = Written(servable, format, inputs);
+  const std::string reply(Written(servable, format, inputs).view());
   const bool is_row = format == rest::BodyFormat::kRow;
   const std::string body =
       (is_row ? R"({"instances")" : R"({"inputs")") + reply.substr(reply.find(':'));

@@ -17,20 +17,19 @@ Reply AnswerPredict(const servable::Servable& servable, WireReader bytes) {
   MILLPOND_RETURN_IF_ERROR(DecodePredictRequest(bytes, &request));
   PredictReply reply;
   MILLPOND_RETURN_IF_ERROR(Predict(servable, request, {}, &reply));
-  const PredictReplyEncoder encoder(reply);
-  std::string encoded(encoder.encoded_bytes(), '\0');
-  encoder.Write(encoded.data());
-  return encoded;
+  const auto encoded = EncodePredictReply(reply, {});
+  if (!encoded.ok()) return encoded.status();
+  return std::string(encoded.value().view());
 }
 
 Reply AnswerOnExamples(const servable::Servable& servable, WireReader bytes, bool is_classify) {
   ExampleRequest request;
   const char* const message = is_classify ? "ClassificationRequest" : "RegressionRequest";
   MILLPOND_RETURN_IF_ERROR(DecodeExampleRequest(bytes, message, &request));
-  std::string reply;
+  base::ReplyBytes reply;
   MILLPOND_RETURN_IF_ERROR(is_classify ? AnswerClassify(servable, request, {}, &reply)
                                        : AnswerRegress(servable, request, {}, &reply));
-  return reply;
+  return std::string(reply.view());
 }
 
 Reply AnswerTasks(const servable::Servable& servable, WireReader bytes) {
@@ -38,9 +37,9 @@ Reply AnswerTasks(const servable::Servable& servable, WireReader bytes) {
   MILLPOND_RETURN_IF_ERROR(DecodeMultiInferenceRequest(bytes, &request));
   const auto spec = SpecOfAllTasks(request);
   if (!spec.ok()) return spec.status();
-  std::string reply;
+  base::ReplyBytes reply;
   MILLPOND_RETURN_IF_ERROR(AnswerMultiInference(servable, request, {}, &reply));
-  return reply;
+  return std::string(reply.view());
 }
 
 }  // namespace

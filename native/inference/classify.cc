@@ -1,6 +1,7 @@
 #include "native/inference/classify.h"
 
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "native/inference/example_reply.h"
@@ -62,16 +63,17 @@ class EncodedClass {
   uint32_t score_bits_ = 0;
 };
 
-size_t ClassesBytes(const Classifications& all, int64_t example) {
+size_t ClassesBytes(const Classifications& all, int64_t example, base::ReplyLook* look) {
   size_t bytes = 0;
-  for (int64_t i = 0; i < all.class_count(); ++i) {
+  for (int64_t i = 0; i < all.class_count() && look->Count(); ++i) {
     bytes += base::DelimitedBytes(kClassificationsClasses, EncodedClass(all, example, i).bytes());
   }
   return bytes;
 }
 
-void WriteClasses(const Classifications& all, int64_t example, WireWriter* writer) {
-  for (int64_t i = 0; i < all.class_count(); ++i) {
+void WriteClasses(const Classifications& all, int64_t example, base::ReplyLook* look,
+                  WireWriter* writer) {
+  for (int64_t i = 0; i < all.class_count() && look->Count(); ++i) {
     const EncodedClass encoded(all, example, i);
     writer->Delimited(kClassificationsClasses, encoded.bytes());
     encoded.Write(writer);
@@ -137,33 +139,41 @@ Status Classify(const servable::Servable& servable, std::string_view signature_n
   return result->SetClassCount();
 }
 
-std::string EncodeClassifications(const Classifications& classifications) {
+base::StatusOr<base::ReplyBytes> EncodeClassifications(const Classifications& classifications,
+                                                       const base::ReplyLimits& limits) {
+  base::ReplyBuffer result(limits);
+  base::ReplyLook look(&result);
   std::vector<size_t> classes_bytes;
   classes_bytes.reserve(classifications.example_count());
   size_t bytes = 0;
-  for (int64_t i = 0; i < classifications.example_count(); ++i) {
-    classes_bytes.push_back(ClassesBytes(classifications, i));
+  for (int64_t i = 0; i < classifications.example_count() && look.Count(); ++i) {
+    classes_bytes.push_back(ClassesBytes(classifications, i, &look));
     bytes += base::DelimitedBytes(kResultClassifications, classes_bytes.back());
   }
-  std::string result(bytes, '\0');
-  WireWriter writer(result.data());
-  for (int64_t i = 0; i < classifications.example_count(); ++i) {
+  char* const to = result.Extend(bytes);
+  if (to == nullptr) return result.status();
+  WireWriter writer(to);
+  for (int64_t i = 0; i < classifications.example_count() && look.Count(); ++i) {
     writer.Delimited(kResultClassifications, classes_bytes[i]);
-    WriteClasses(classifications, i, &writer);
+    WriteClasses(classifications, i, &look, &writer);
   }
-  return result;
+  return result.Take();
 }
 
 Status AnswerClassify(const servable::Servable& servable, const ExampleRequest& request,
-                      const tf::RunContext& run, std::string* reply, metrics::PhaseWatch* watch) {
+                      const tf::RunContext& run, base::ReplyBytes* reply,
+                      metrics::PhaseWatch* watch) {
   tf::TensorList examples;
   MILLPOND_RETURN_IF_ERROR(request.input.MakeTensor(&examples));
   Classifications classifications;
   MILLPOND_RETURN_IF_ERROR(
       Classify(servable, SignatureNameOf(request), run, examples, &classifications, watch));
-  *reply = EncodeExampleReply(servable, classifications.signature(),
-                              EncodeClassifications(classifications));
-  return {};
+  const auto result = EncodeClassifications(classifications, run.reply_limits());
+  if (!result.ok()) return result.status();
+  auto encoded = EncodeExampleReply(servable, classifications.signature(), result.value().view(),
+                                    run.reply_limits());
+  if (encoded.ok()) *reply = std::move(encoded.value());
+  return encoded.status();
 }
 
 }  // namespace millpond::inference

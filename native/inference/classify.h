@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "native/base/reply_buffer.h"
 #include "native/base/status.h"
 #include "native/inference/examples.h"
 #include "native/metrics/request_phases.h"
@@ -65,11 +66,13 @@ base::Status Classify(const servable::Servable& servable, std::string_view signa
                       Classifications* result, metrics::PhaseWatch* watch = nullptr);
 
 // A serialized ClassificationResult (tensorflow_serving/apis/classification.proto).
-std::string EncodeClassifications(const Classifications& classifications);
+// RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED, CANCELLED: as base::ReplyBuffer.
+base::StatusOr<base::ReplyBytes> EncodeClassifications(const Classifications& classifications,
+                                                       const base::ReplyLimits& limits);
 
 // Answers a ClassificationRequest with a serialized ClassificationResponse.
 base::Status AnswerClassify(const servable::Servable& servable, const ExampleRequest& request,
-                            const tf::RunContext& run, std::string* reply,
+                            const tf::RunContext& run, base::ReplyBytes* reply,
                             metrics::PhaseWatch* watch = nullptr);
 
 }  // namespace millpond::inference

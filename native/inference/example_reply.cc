@@ -21,18 +21,21 @@ ModelSpec AnsweredSpec(const servable::Servable& servable, const tf::Signature& 
   return spec;
 }
 
-std::string EncodeExampleReply(const servable::Servable& servable, const tf::Signature& signature,
-                               std::string_view result) {
+base::StatusOr<base::ReplyBytes> EncodeExampleReply(const servable::Servable& servable,
+                                                    const tf::Signature& signature,
+                                                    std::string_view result,
+                                                    const base::ReplyLimits& limits) {
   const ModelSpec spec = AnsweredSpec(servable, signature);
   const size_t spec_bytes = EncodedModelSpecBytes(spec);
-  std::string reply(base::DelimitedBytes(kResponseResult, result.size()) +
-                        base::DelimitedBytes(kResponseModelSpec, spec_bytes),
-                    '\0');
-  base::WireWriter writer(reply.data());
+  base::ReplyBuffer buffer(limits);
+  char* const to = buffer.Extend(base::DelimitedBytes(kResponseResult, result.size()) +
+                                 base::DelimitedBytes(kResponseModelSpec, spec_bytes));
+  if (to == nullptr) return buffer.status();
+  base::WireWriter writer(to);
   writer.BytesField(kResponseResult, result);
   writer.Delimited(kResponseModelSpec, spec_bytes);
   WriteModelSpec(spec, &writer);
-  return reply;
+  return buffer.Take();
 }
 
 }  // namespace millpond::inference

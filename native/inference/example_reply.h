@@ -3,6 +3,8 @@
 #include <string>
 #include <string_view>
 
+#include "native/base/reply_buffer.h"
+#include "native/base/status.h"
 #include "native/inference/examples.h"
 #include "native/inference/model_spec.h"
 #include "native/servable/servable.h"
@@ -17,8 +19,10 @@ const std::string& SignatureNameOf(const ExampleRequest& request);
 ModelSpec AnsweredSpec(const servable::Servable& servable, const tf::Signature& signature);
 
 // A serialized ClassificationResponse or RegressionResponse, which have the same fields, around a
-// serialized result.
-std::string EncodeExampleReply(const servable::Servable& servable, const tf::Signature& signature,
-                               std::string_view result);
+// serialized result. RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED, CANCELLED: as base::ReplyBuffer.
+base::StatusOr<base::ReplyBytes> EncodeExampleReply(const servable::Servable& servable,
+                                                    const tf::Signature& signature,
+                                                    std::string_view result,
+                                                    const base::ReplyLimits& limits);
 
 }  // namespace millpond::inference

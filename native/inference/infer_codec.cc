@@ -418,6 +418,50 @@ size_t EntryBytes(const InferReplyOutput& output, size_t shape_bytes) {
                           : bytes + base::DelimitedBytes(field::kReplyOutputShape, shape_bytes);
 }
 
+// One output of a reply, and how much it takes on the wire.
+struct ReplyOutput {
+  const InferReplyOutput* described;
+  tf::TensorView tensor;
+  size_t shape_bytes = 0;  // packed
+  size_t entry_bytes = 0;  // of the InferOutputTensor
+  size_t raw_bytes = 0;
+};
+
+std::vector<ReplyOutput> SizeOutputs(const InferReply& reply, base::ReplyBuffer* buffer) {
+  std::vector<ReplyOutput> outputs;
+  outputs.reserve(reply.outputs.size());
+  for (const InferReplyOutput& described : reply.outputs) {
+    ReplyOutput output{&described, tf::ViewTensor(reply.tensors, described.tensor_index)};
+    output.shape_bytes = ShapeBytes(output.tensor.dims);
+    output.entry_bytes = EntryBytes(described, output.shape_bytes);
+    output.raw_bytes =
+        RawElementBytes(output.tensor, reply.tensors, described.tensor_index, buffer);
+    outputs.push_back(std::move(output));
+  }
+  return outputs;
+}
+
+size_t ReplyBytesOf(const InferReply& reply, const std::string& version,
+                    const std::vector<ReplyOutput>& outputs) {
+  size_t bytes = base::DelimitedBytes(field::kReplyModelName, reply.model_name.size()) +
+                 base::DelimitedBytes(field::kReplyModelVersion, version.size());
+  if (!reply.id.empty()) bytes += base::DelimitedBytes(field::kReplyId, reply.id.size());
+  for (const ReplyOutput& output : outputs) {
+    bytes += base::DelimitedBytes(field::kReplyOutputs, output.entry_bytes) +
+             base::DelimitedBytes(field::kReplyRaw, output.raw_bytes);
+  }
+  return bytes;
+}
+
+void WriteEntry(const ReplyOutput& output, WireWriter* writer) {
+  writer->Delimited(field::kReplyOutputs, output.entry_bytes);
+  writer->BytesField(field::kReplyOutputName, *output.described->name);
+  writer->BytesField(field::kReplyOutputDatatype, output.described->datatype);
+  if (output.shape_bytes == 0) return;
+  writer->Delimited(field::kReplyOutputShape, output.shape_bytes);
+  for (const int64_t size : output.tensor.dims) writer->Varint(static_cast<uint64_t>(size));
+}
+
 }  // namespace
 
 Status DecodeInferMessage(WireReader proto, InferMessage* message) {
@@ -455,45 +499,24 @@ Status MessageElements::Read(size_t input, int dtype, const std::vector<int64_t>
   return ReadTypedElements(message_.contents[input], {dtype, dims, element_count, index, tensors});
 }
 
-InferReplyEncoder::InferReplyEncoder(const InferReply& reply)
-    : reply_(reply), version_(std::to_string(reply.version)) {
-  encoded_bytes_ = base::DelimitedBytes(field::kReplyModelName, reply.model_name.size()) +
-                   base::DelimitedBytes(field::kReplyModelVersion, version_.size());
-  if (!reply.id.empty()) encoded_bytes_ += base::DelimitedBytes(field::kReplyId, reply.id.size());
-  outputs_.reserve(reply.outputs.size());
-  for (const InferReplyOutput& described : reply.outputs) {
-    Output output;
-    output.tensor = tf::ViewTensor(reply.tensors, described.tensor_index);
-    output.shape_bytes = ShapeBytes(output.tensor.dims);
-    output.entry_bytes = EntryBytes(described, output.shape_bytes);
-    output.raw_bytes = RawElementBytes(output.tensor, reply.tensors, described.tensor_index);
-    encoded_bytes_ += base::DelimitedBytes(field::kReplyOutputs, output.entry_bytes) +
-                      base::DelimitedBytes(field::kReplyRaw, output.raw_bytes);
-    outputs_.push_back(std::move(output));
-  }
-}
-
-void InferReplyEncoder::WriteEntry(size_t index, WireWriter* writer) const {
-  const InferReplyOutput& described = reply_.outputs[index];
-  const Output& output = outputs_[index];
-  writer->Delimited(field::kReplyOutputs, output.entry_bytes);
-  writer->BytesField(field::kReplyOutputName, *described.name);
-  writer->BytesField(field::kReplyOutputDatatype, described.datatype);
-  if (output.shape_bytes == 0) return;
-  writer->Delimited(field::kReplyOutputShape, output.shape_bytes);
-  for (const int64_t size : output.tensor.dims) writer->Varint(static_cast<uint64_t>(size));
-}
-
-void InferReplyEncoder::Write(char* to) const {
+base::StatusOr<base::ReplyBytes> EncodeInferReply(const InferReply& reply,
+                                                  const base::ReplyLimits& limits) {
+  base::ReplyBuffer buffer(limits);
+  const std::string version = std::to_string(reply.version);
+  const std::vector<ReplyOutput> outputs = SizeOutputs(reply, &buffer);
+  char* const to = buffer.Extend(ReplyBytesOf(reply, version, outputs));
+  if (to == nullptr) return buffer.status();
   WireWriter writer(to);
-  writer.BytesField(field::kReplyModelName, reply_.model_name);
-  writer.BytesField(field::kReplyModelVersion, version_);
-  if (!reply_.id.empty()) writer.BytesField(field::kReplyId, reply_.id);
-  for (size_t i = 0; i < outputs_.size(); ++i) WriteEntry(i, &writer);
-  for (size_t i = 0; i < outputs_.size(); ++i) {
-    writer.Delimited(field::kReplyRaw, outputs_[i].raw_bytes);
-    WriteRawElements(outputs_[i].tensor, reply_.tensors, reply_.outputs[i].tensor_index, &writer);
+  writer.BytesField(field::kReplyModelName, reply.model_name);
+  writer.BytesField(field::kReplyModelVersion, version);
+  if (!reply.id.empty()) writer.BytesField(field::kReplyId, reply.id);
+  for (const ReplyOutput& output : outputs) WriteEntry(output, &writer);
+  for (const ReplyOutput& output : outputs) {
+    writer.Delimited(field::kReplyRaw, output.raw_bytes);
+    WriteRawElements(output.tensor, reply.tensors, output.described->tensor_index, &buffer,
+                     &writer);
   }
+  return buffer.Take();
 }
 
 }  // namespace millpond::inference

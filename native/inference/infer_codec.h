@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "native/base/reply_buffer.h"
 #include "native/base/status.h"
 #include "native/base/wire_reader.h"
 #include "native/base/wire_writer.h"
@@ -41,31 +42,10 @@ class MessageElements final : public InferElements {
   const InferMessage& message_;
 };
 
-// Lays an InferReply out once as an inference.ModelInferResponse with raw contents, in memory that
-// the caller brings: the buffer that goes to the network. The sizes are worked out when it is made.
-class InferReplyEncoder {
- public:
-  // Borrows `reply`.
-  explicit InferReplyEncoder(const InferReply& reply);
-
-  size_t encoded_bytes() const { return encoded_bytes_; }
-  // Writes encoded_bytes() bytes.
-  void Write(char* to) const;
-
- private:
-  struct Output {
-    tf::TensorView tensor;
-    size_t shape_bytes = 0;  // packed
-    size_t entry_bytes = 0;  // of the InferOutputTensor
-    size_t raw_bytes = 0;
-  };
-
-  void WriteEntry(size_t index, base::WireWriter* writer) const;
-
-  const InferReply& reply_;
-  const std::string version_;
-  std::vector<Output> outputs_;
-  size_t encoded_bytes_ = 0;
-};
+// Lays an InferReply out once as an inference.ModelInferResponse with raw contents: sizes first,
+// then the bytes that go to the network. RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED, CANCELLED: as
+// base::ReplyBuffer.
+base::StatusOr<base::ReplyBytes> EncodeInferReply(const InferReply& reply,
+                                                  const base::ReplyLimits& limits);
 
 }  // namespace millpond::inference

@@ -1,6 +1,8 @@
 #include "native/inference/multi_inference.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include "native/base/limits.h"
 #include "native/inference/classify.h"
@@ -106,27 +108,27 @@ StatusOr<std::vector<Job>> FindJobs(const servable::Servable& servable,
 }
 
 // The serialized result of one job.
-StatusOr<std::string> Run(const servable::Servable& servable, const Job& job,
-                          const tf::RunContext& run, const tf::TensorList& examples) {
+StatusOr<base::ReplyBytes> Run(const servable::Servable& servable, const Job& job,
+                               const tf::RunContext& run, const tf::TensorList& examples) {
   if (job.is_classify) {
     Classifications classifications;
     MILLPOND_RETURN_IF_ERROR(
         Classify(servable, job.signature->name, run, examples, &classifications));
-    return EncodeClassifications(classifications);
+    return EncodeClassifications(classifications, run.reply_limits());
   }
   Regressions regressions;
   MILLPOND_RETURN_IF_ERROR(Regress(servable, job.signature->name, run, examples, &regressions));
-  return EncodeRegressions(regressions);
+  return EncodeRegressions(regressions, run.reply_limits());
 }
 
-void AppendResult(const ModelSpec& spec, uint32_t kind, const std::string& result,
-                  std::string* reply) {
+void AppendResult(const ModelSpec& spec, uint32_t kind, std::string_view result,
+                  base::ReplyBuffer* reply) {
   const size_t spec_bytes = EncodedModelSpecBytes(spec);
   const size_t body_bytes = base::DelimitedBytes(kResultModelSpec, spec_bytes) +
                             base::DelimitedBytes(kind, result.size());
-  const size_t before_bytes = reply->size();
-  reply->resize(before_bytes + base::DelimitedBytes(kResponseResults, body_bytes));
-  base::WireWriter writer(reply->data() + before_bytes);
+  char* const to = reply->Extend(base::DelimitedBytes(kResponseResults, body_bytes));
+  if (to == nullptr) return;
+  base::WireWriter writer(to);
   writer.Delimited(kResponseResults, body_bytes);
   writer.Delimited(kResultModelSpec, spec_bytes);
   WriteModelSpec(spec, &writer);
@@ -176,22 +178,24 @@ StatusOr<ModelSpec> SpecOfAllTasks(const MultiInferenceRequest& request) {
 
 Status AnswerMultiInference(const servable::Servable& servable,
                             const MultiInferenceRequest& request, const tf::RunContext& run,
-                            std::string* reply, metrics::PhaseWatch* watch) {
+                            base::ReplyBytes* reply, metrics::PhaseWatch* watch) {
   const auto jobs = FindJobs(servable, request.tasks);
   if (!jobs.ok()) return jobs.status();
   tf::TensorList examples;
   MILLPOND_RETURN_IF_ERROR(request.input.MakeTensor(&examples));
   EnterPhase(metrics::Phase::kRun, watch);
-  reply->clear();
+  base::ReplyBuffer buffer(run.reply_limits());
   for (const Job& job : jobs.value()) {
     const auto result = Run(servable, job, run, examples);
     if (!result.ok()) return result.status();
     AppendResult(AnsweredSpec(servable, *job.signature),
-                 job.is_classify ? kResultClassification : kResultRegression, result.value(),
-                 reply);
+                 job.is_classify ? kResultClassification : kResultRegression, result.value().view(),
+                 &buffer);
   }
   EnterPhase(metrics::Phase::kEncode, watch);
-  return {};
+  auto taken = buffer.Take();
+  if (taken.ok()) *reply = std::move(taken.value());
+  return taken.status();
 }
 
 }  // namespace millpond::inference

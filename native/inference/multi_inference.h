@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "native/base/reply_buffer.h"
 #include "native/base/status.h"
 #include "native/base/wire_reader.h"
 #include "native/inference/examples.h"
@@ -43,6 +44,6 @@ base::StatusOr<ModelSpec> SpecOfAllTasks(const MultiInferenceRequest& request);
 // regress's. Else as Classify and Regress.
 base::Status AnswerMultiInference(const servable::Servable& servable,
                                   const MultiInferenceRequest& request, const tf::RunContext& run,
-                                  std::string* reply, metrics::PhaseWatch* watch = nullptr);
+                                  base::ReplyBytes* reply, metrics::PhaseWatch* watch = nullptr);
 
 }  // namespace millpond::inference

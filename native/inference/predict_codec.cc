@@ -78,6 +78,11 @@ void ForEachFilterName(const PredictRequestParts& parts, Call call) {
   }
 }
 
+size_t EntryBytes(const PredictReply::Output& output, size_t tensor_bytes) {
+  return base::DelimitedBytes(kMapKey, output.name->size()) +
+         base::DelimitedBytes(kMapValue, tensor_bytes);
+}
+
 bool HasTooManyNames(const PredictRequest& request) {
   return request.inputs.size() > base::kMaxNamesPerRequest ||
          request.output_filter.size() > base::kMaxNamesPerRequest;
@@ -104,7 +109,7 @@ base::Status DecodePredictRequest(WireReader proto, PredictRequest* request) {
 size_t EncodedPredictRequestBytes(const PredictRequestParts& parts) {
   size_t bytes = base::DelimitedBytes(kRequestModelSpec, SpecBytes(parts));
   for (size_t i = 0; i < parts.inputs.size(); ++i) {
-    const size_t tensor_bytes = tf::EncodedTensorBytes(parts.inputs, i, kRequestEncoding);
+    const size_t tensor_bytes = tf::EncodedTensorBytes(parts.inputs, i, kRequestEncoding, nullptr);
     bytes += base::DelimitedBytes(kRequestInputs, InputBytes(parts, i, tensor_bytes));
   }
   ForEachFilterName(parts, [&](const std::string& name) {
@@ -119,42 +124,41 @@ void WritePredictRequest(const PredictRequestParts& parts, char* to) {
   writer.BytesField(kSpecName, parts.model_name);
   writer.BytesField(kSpecSignatureName, parts.signature.name);
   for (size_t i = 0; i < parts.inputs.size(); ++i) {
-    const size_t tensor_bytes = tf::EncodedTensorBytes(parts.inputs, i, kRequestEncoding);
+    const size_t tensor_bytes = tf::EncodedTensorBytes(parts.inputs, i, kRequestEncoding, nullptr);
     writer.Delimited(kRequestInputs, InputBytes(parts, i, tensor_bytes));
     writer.BytesField(kMapKey, parts.signature.inputs[i].name);
     writer.Delimited(kMapValue, tensor_bytes);
-    tf::EncodeTensor(parts.inputs, i, kRequestEncoding, &writer);
+    tf::EncodeTensor(parts.inputs, i, kRequestEncoding, nullptr, &writer);
   }
   ForEachFilterName(
       parts, [&](const std::string& name) { writer.BytesField(kRequestOutputFilter, name); });
 }
 
-PredictReplyEncoder::PredictReplyEncoder(const PredictReply& reply)
-    : reply_(reply), model_spec_bytes_(EncodedModelSpecBytes(reply.model_spec)) {
-  encoded_bytes_ = base::DelimitedBytes(kResponseModelSpec, model_spec_bytes_);
-  tensor_bytes_.reserve(reply.outputs.size());
-  for (size_t i = 0; i < reply.outputs.size(); ++i) {
-    tensor_bytes_.push_back(
-        tf::EncodedTensorBytes(reply.tensors, reply.outputs[i].tensor_index, reply.encoding));
-    encoded_bytes_ += base::DelimitedBytes(kResponseOutputs, EntryBytes(i));
+base::StatusOr<base::ReplyBytes> EncodePredictReply(const PredictReply& reply,
+                                                    const base::ReplyLimits& limits) {
+  base::ReplyBuffer buffer(limits);
+  const size_t spec_bytes = EncodedModelSpecBytes(reply.model_spec);
+  std::vector<size_t> tensor_bytes;  // of each output
+  tensor_bytes.reserve(reply.outputs.size());
+  size_t bytes = base::DelimitedBytes(kResponseModelSpec, spec_bytes);
+  for (const PredictReply::Output& output : reply.outputs) {
+    tensor_bytes.push_back(
+        tf::EncodedTensorBytes(reply.tensors, output.tensor_index, reply.encoding, &buffer));
+    bytes += base::DelimitedBytes(kResponseOutputs, EntryBytes(output, tensor_bytes.back()));
   }
-}
-
-size_t PredictReplyEncoder::EntryBytes(size_t index) const {
-  return base::DelimitedBytes(kMapKey, reply_.outputs[index].name->size()) +
-         base::DelimitedBytes(kMapValue, tensor_bytes_[index]);
-}
-
-void PredictReplyEncoder::Write(char* to) const {
+  char* const to = buffer.Extend(bytes);
+  if (to == nullptr) return buffer.status();
   WireWriter writer(to);
-  for (size_t i = 0; i < reply_.outputs.size(); ++i) {
-    writer.Delimited(kResponseOutputs, EntryBytes(i));
-    writer.BytesField(kMapKey, *reply_.outputs[i].name);
-    writer.Delimited(kMapValue, tensor_bytes_[i]);
-    tf::EncodeTensor(reply_.tensors, reply_.outputs[i].tensor_index, reply_.encoding, &writer);
+  for (size_t i = 0; i < reply.outputs.size(); ++i) {
+    const PredictReply::Output& output = reply.outputs[i];
+    writer.Delimited(kResponseOutputs, EntryBytes(output, tensor_bytes[i]));
+    writer.BytesField(kMapKey, *output.name);
+    writer.Delimited(kMapValue, tensor_bytes[i]);
+    tf::EncodeTensor(reply.tensors, output.tensor_index, reply.encoding, &buffer, &writer);
   }
-  writer.Delimited(kResponseModelSpec, model_spec_bytes_);
-  WriteModelSpec(reply_.model_spec, &writer);
+  writer.Delimited(kResponseModelSpec, spec_bytes);
+  WriteModelSpec(reply.model_spec, &writer);
+  return buffer.Take();
 }
 
 }  // namespace millpond::inference

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "native/base/reply_buffer.h"
 #include "native/base/status.h"
 #include "native/base/wire_reader.h"
 #include "native/inference/model_spec.h"
@@ -60,24 +61,9 @@ struct PredictReply {
   tf::TensorEncoding encoding = tf::TensorEncoding::kTypedFields;
 };
 
-// Lays a PredictReply out once, in memory that the caller brings: the buffer that goes to the
-// network. The sizes are worked out when it is made.
-class PredictReplyEncoder {
- public:
-  // Borrows `reply`.
-  explicit PredictReplyEncoder(const PredictReply& reply);
-
-  size_t encoded_bytes() const { return encoded_bytes_; }
-  // Writes encoded_bytes() bytes.
-  void Write(char* to) const;
-
- private:
-  size_t EntryBytes(size_t index) const;
-
-  const PredictReply& reply_;
-  const size_t model_spec_bytes_;
-  std::vector<size_t> tensor_bytes_;  // of each output
-  size_t encoded_bytes_ = 0;
-};
+// Lays a PredictReply out once: sizes first, then the bytes that go to the network.
+// RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED, CANCELLED: as base::ReplyBuffer.
+base::StatusOr<base::ReplyBytes> EncodePredictReply(const PredictReply& reply,
+                                                    const base::ReplyLimits& limits);
 
 }  // namespace millpond::inference

@@ -1,6 +1,7 @@
 #include "native/inference/raw_elements.h"
 
 #include <string>
+#include <string_view>
 
 #include "native/inference/infer_datatype.h"
 #include "native/tf/dtype.h"
@@ -13,6 +14,9 @@ using base::Status;
 using base::WireReader;
 
 constexpr size_t kLengthBytes = sizeof(uint32_t);
+
+// Copied between two looks at whether the reply is wanted.
+constexpr size_t kPieceBytes = size_t{1} << 20U;
 
 Status WrongSize(size_t got_bytes, int dtype, const std::vector<int64_t>& dims,
                  const std::string& want) {
@@ -72,22 +76,30 @@ Status ReadRawElements(WireReader raw, int dtype, const std::vector<int64_t>& di
   return {};
 }
 
-size_t RawElementBytes(const tf::TensorView& view, const tf::TensorList& tensors, size_t index) {
+size_t RawElementBytes(const tf::TensorView& view, const tf::TensorList& tensors, size_t index,
+                       base::ReplyBuffer* reply) {
   if (view.dtype != tf::dtype::kString) return view.bytes.size();
   size_t bytes = static_cast<size_t>(view.element_count) * kLengthBytes;
   for (int64_t element = 0; element < view.element_count; ++element) {
+    if (element % base::ReplyBuffer::kLookElements == 0 && !reply->IsWanted()) break;
     bytes += tf::StringAt(tensors, index, element).size();
   }
   return bytes;
 }
 
 void WriteRawElements(const tf::TensorView& view, const tf::TensorList& tensors, size_t index,
-                      base::WireWriter* writer) {
+                      base::ReplyBuffer* reply, base::WireWriter* writer) {
   if (view.dtype != tf::dtype::kString) {
-    writer->Bytes(view.bytes.data(), view.bytes.size());
+    std::string_view left = view.bytes;
+    while (!left.empty() && reply->IsWanted()) {
+      const std::string_view piece = left.substr(0, kPieceBytes);
+      writer->Bytes(piece.data(), piece.size());
+      left.remove_prefix(piece.size());
+    }
     return;
   }
   for (int64_t element = 0; element < view.element_count; ++element) {
+    if (element % base::ReplyBuffer::kLookElements == 0 && !reply->IsWanted()) break;
     const std::string_view value = tf::StringAt(tensors, index, element);
     const auto size = static_cast<uint32_t>(value.size());
     writer->Bytes(&size, kLengthBytes);

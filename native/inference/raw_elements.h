@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "native/base/reply_buffer.h"
 #include "native/base/status.h"
 #include "native/base/wire_reader.h"
 #include "native/base/wire_writer.h"
@@ -20,9 +21,11 @@ namespace millpond::inference {
 base::Status ReadRawElements(base::WireReader raw, int dtype, const std::vector<int64_t>& dims,
                              int64_t element_count, size_t index, tf::TensorList* tensors);
 
-// Bytes that WriteRawElements writes of tensor `index`, whose view is `view`.
-size_t RawElementBytes(const tf::TensorView& view, const tf::TensorList& tensors, size_t index);
+// Bytes that WriteRawElements writes of tensor `index`, whose view is `view`. Both functions end
+// early once `reply`, which they are for, is not wanted any more.
+size_t RawElementBytes(const tf::TensorView& view, const tf::TensorList& tensors, size_t index,
+                       base::ReplyBuffer* reply);
 void WriteRawElements(const tf::TensorView& view, const tf::TensorList& tensors, size_t index,
-                      base::WireWriter* writer);
+                      base::ReplyBuffer* reply, base::WireWriter* writer);
 
 }  // namespace millpond::inference

@@ -1,6 +1,7 @@
 #include "native/inference/regress.h"
 
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "native/inference/example_reply.h"
@@ -75,32 +76,41 @@ Status Regress(const servable::Servable& servable, std::string_view signature_na
   return CheckOutput(*signature.value(), view, count.value());
 }
 
-std::string EncodeRegressions(const Regressions& regressions) {
+base::StatusOr<base::ReplyBytes> EncodeRegressions(const Regressions& regressions,
+                                                   const base::ReplyLimits& limits) {
+  base::ReplyBuffer result(limits);
+  base::ReplyLook look(&result);
   size_t bytes = 0;
-  for (int64_t i = 0; i < regressions.example_count(); ++i) {
+  for (int64_t i = 0; i < regressions.example_count() && look.Count(); ++i) {
     bytes += base::DelimitedBytes(kResultRegressions, RegressionBytes(regressions.value(i)));
   }
-  std::string result(bytes, '\0');
-  base::WireWriter writer(result.data());
-  for (int64_t i = 0; i < regressions.example_count(); ++i) {
+  char* const to = result.Extend(bytes);
+  if (to == nullptr) return result.status();
+  base::WireWriter writer(to);
+  for (int64_t i = 0; i < regressions.example_count() && look.Count(); ++i) {
     const uint32_t bits = BitsOf(regressions.value(i));
     writer.Delimited(kResultRegressions, RegressionBytes(regressions.value(i)));
     if (bits == 0) continue;
     writer.Tag(kRegressionValue, base::WireType::kFixed32);
     writer.Bytes(&bits, sizeof bits);
   }
-  return result;
+  return result.Take();
 }
 
 Status AnswerRegress(const servable::Servable& servable, const ExampleRequest& request,
-                     const tf::RunContext& run, std::string* reply, metrics::PhaseWatch* watch) {
+                     const tf::RunContext& run, base::ReplyBytes* reply,
+                     metrics::PhaseWatch* watch) {
   tf::TensorList examples;
   MILLPOND_RETURN_IF_ERROR(request.input.MakeTensor(&examples));
   Regressions regressions;
   MILLPOND_RETURN_IF_ERROR(
       Regress(servable, SignatureNameOf(request), run, examples, &regressions, watch));
-  *reply = EncodeExampleReply(servable, regressions.signature(), EncodeRegressions(regressions));
-  return {};
+  const auto result = EncodeRegressions(regressions, run.reply_limits());
+  if (!result.ok()) return result.status();
+  auto encoded = EncodeExampleReply(servable, regressions.signature(), result.value().view(),
+                                    run.reply_limits());
+  if (encoded.ok()) *reply = std::move(encoded.value());
+  return encoded.status();
 }
 
 }  // namespace millpond::inference

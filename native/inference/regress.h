@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "native/base/reply_buffer.h"
 #include "native/base/status.h"
 #include "native/inference/examples.h"
 #include "native/metrics/request_phases.h"
@@ -42,12 +43,14 @@ base::Status Regress(const servable::Servable& servable, std::string_view signat
                      const tf::RunContext& run, const tf::TensorList& examples, Regressions* result,
                      metrics::PhaseWatch* watch = nullptr);
 
-// A serialized RegressionResult (tensorflow_serving/apis/regression.proto).
-std::string EncodeRegressions(const Regressions& regressions);
+// A serialized RegressionResult (tensorflow_serving/apis/regression.proto). RESOURCE_EXHAUSTED,
+// DEADLINE_EXCEEDED, CANCELLED: as base::ReplyBuffer.
+base::StatusOr<base::ReplyBytes> EncodeRegressions(const Regressions& regressions,
+                                                   const base::ReplyLimits& limits);
 
 // Answers a RegressionRequest with a serialized RegressionResponse.
 base::Status AnswerRegress(const servable::Servable& servable, const ExampleRequest& request,
-                           const tf::RunContext& run, std::string* reply,
+                           const tf::RunContext& run, base::ReplyBytes* reply,
                            metrics::PhaseWatch* watch = nullptr);
 
 }  // namespace millpond::inference

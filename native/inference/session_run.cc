@@ -189,9 +189,10 @@ tf::RunContext EndingAfter(const tf::RunContext& run, int64_t timeout_ms, int64_
   return limited;
 }
 
-std::string Encode(const ModelSpec& spec, const std::vector<std::string>& names,
-                   const tf::TensorList& tensors) {
+StatusOr<base::ReplyBytes> Encode(const ModelSpec& spec, const std::vector<std::string>& names,
+                                  const tf::TensorList& tensors, const base::ReplyLimits& limits) {
   constexpr auto kEncoding = tf::TensorEncoding::kTypedFields;
+  base::ReplyBuffer buffer(limits);
   const size_t spec_bytes = EncodedModelSpecBytes(spec);
   size_t bytes = base::DelimitedBytes(kResponseModelSpec, spec_bytes);
   std::vector<size_t> tensor_bytes;
@@ -200,20 +201,21 @@ std::string Encode(const ModelSpec& spec, const std::vector<std::string>& names,
            base::DelimitedBytes(kNamedTensorTensor, tensor_bytes[i]);
   };
   for (size_t i = 0; i < names.size(); ++i) {
-    tensor_bytes.push_back(tf::EncodedTensorBytes(tensors, i, kEncoding));
+    tensor_bytes.push_back(tf::EncodedTensorBytes(tensors, i, kEncoding, &buffer));
     bytes += base::DelimitedBytes(kResponseTensor, named_bytes(i));
   }
-  std::string reply(bytes, '\0');
-  base::WireWriter writer(reply.data());
+  char* const to = buffer.Extend(bytes);
+  if (to == nullptr) return buffer.status();
+  base::WireWriter writer(to);
   for (size_t i = 0; i < names.size(); ++i) {
     writer.Delimited(kResponseTensor, named_bytes(i));
     writer.BytesField(kNamedTensorName, names[i]);
     writer.Delimited(kNamedTensorTensor, tensor_bytes[i]);
-    tf::EncodeTensor(tensors, i, kEncoding, &writer);
+    tf::EncodeTensor(tensors, i, kEncoding, &buffer, &writer);
   }
   writer.Delimited(kResponseModelSpec, spec_bytes);
   WriteModelSpec(spec, &writer);
-  return reply;
+  return buffer.Take();
 }
 
 }  // namespace
@@ -233,7 +235,7 @@ Status DecodeSessionRunRequest(WireReader proto, SessionRunRequest* request) {
 }
 
 Status AnswerSessionRun(const servable::Servable& servable, const SessionRunRequest& request,
-                        const tf::RunContext& run, int64_t now_ns, std::string* reply,
+                        const tf::RunContext& run, int64_t now_ns, base::ReplyBytes* reply,
                         metrics::PhaseWatch* watch) {
   MILLPOND_RETURN_IF_ERROR(Check(request));
   const auto names = NamesOf(servable, request);
@@ -242,14 +244,15 @@ Status AnswerSessionRun(const servable::Servable& servable, const SessionRunRequ
   MILLPOND_RETURN_IF_ERROR(DecodeFeeds(request, &fed));
   tf::TensorList fetched;
   EnterPhase(metrics::Phase::kRun, watch);
-  MILLPOND_RETURN_IF_ERROR(servable.RunSession(
-      names.value(), EndingAfter(run, request.timeout_ms, now_ns), fed, &fetched));
+  const tf::RunContext limited = EndingAfter(run, request.timeout_ms, now_ns);
+  MILLPOND_RETURN_IF_ERROR(servable.RunSession(names.value(), limited, fed, &fetched));
   EnterPhase(metrics::Phase::kEncode, watch);
   ModelSpec spec;
   spec.name = servable.id().name;
   spec.version = servable.id().version;
-  *reply = Encode(spec, request.fetches, fetched);
-  return {};
+  auto encoded = Encode(spec, request.fetches, fetched, limited.reply_limits());
+  if (encoded.ok()) *reply = std::move(encoded.value());
+  return encoded.status();
 }
 
 }  // namespace millpond::inference

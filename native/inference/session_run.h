@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "native/base/reply_buffer.h"
 #include "native/base/status.h"
 #include "native/base/wire_reader.h"
 #include "native/inference/model_spec.h"
@@ -44,7 +45,7 @@ base::Status DecodeSessionRunRequest(base::WireReader proto, SessionRunRequest* 
 // has not, a tensor that is none. UNIMPLEMENTED: a trace is asked for; the version was not loaded
 // for SessionRun. Else what TensorFlow says.
 base::Status AnswerSessionRun(const servable::Servable& servable, const SessionRunRequest& request,
-                              const tf::RunContext& run, int64_t now_ns, std::string* reply,
+                              const tf::RunContext& run, int64_t now_ns, base::ReplyBytes* reply,
                               metrics::PhaseWatch* watch = nullptr);
 
 }  // namespace millpond::inference

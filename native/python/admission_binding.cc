@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "native/base/byte_budget.h"
 #include "native/python/binding.h"
 #include "native/servable/admission.h"
 
@@ -24,6 +25,17 @@ void RegisterAdmission(nb::module_& module) {
           nb::arg("limits"))
       .def_prop_ro("in_flight_count", &Admission::in_flight_count)
       .def_prop_ro("refused_count", &Admission::refused_count);
+}
+
+void RegisterByteBudget(nb::module_& module) {
+  using base::ByteBudget;
+  nb::class_<ByteBudget>(module, "ByteBudget", nb::is_final())
+      .def(nb::init<int64_t>(), nb::arg("limit_bytes"))
+      .def("take", &ByteBudget::Take, nb::arg("bytes"))
+      .def("return_bytes", &ByteBudget::Return, nb::arg("bytes"))
+      .def_prop_ro("limit_bytes", &ByteBudget::limit_bytes)
+      .def_prop_ro("in_use_bytes", &ByteBudget::in_use_bytes)
+      .def_prop_ro("refused_count", &ByteBudget::refused_count);
 }
 
 }  // namespace millpond::python

@@ -31,6 +31,7 @@ void RegisterServable(nanobind::module_& module);
 void RegisterServingMap(nanobind::module_& module);
 void RegisterTransport(nanobind::module_& module);
 void RegisterAdmission(nanobind::module_& module);
+void RegisterByteBudget(nanobind::module_& module);
 void RegisterRest(nanobind::module_& module);
 void RegisterServer(nanobind::module_& module);
 

@@ -14,6 +14,7 @@ NB_MODULE(_data_plane, module) {
   RegisterServingMap(module);
   RegisterTransport(module);
   RegisterAdmission(module);
+  RegisterByteBudget(module);
   RegisterRest(module);
   RegisterServer(module);
 }

@@ -4,6 +4,7 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -113,7 +114,8 @@ nb::bytes PyRestWorkers::GetModelMetadata(std::string model, std::optional<int64
 void MakeWorkers(PyRestWorkers* self, servable::ServingMap& map, int thread_count, int nice,
                  size_t waiting_count_max, size_t body_bytes_max,
                  const PyRequestStatistics& statistics, std::shared_ptr<metrics::SpanBuffer> spans,
-                 std::shared_ptr<servable::Admission> admission) {
+                 std::shared_ptr<servable::Admission> admission, size_t reply_bytes_max,
+                 std::shared_ptr<base::ByteBudget> budget) {
   RestWorkersOptions options;
   options.thread_count = thread_count;
   options.nice = nice;
@@ -122,6 +124,8 @@ void MakeWorkers(PyRestWorkers* self, servable::ServingMap& map, int thread_coun
   options.statistics = statistics.statistics();
   options.spans = std::move(spans);
   options.admission = std::move(admission);
+  options.reply_bytes_max = std::min(reply_bytes_max, base::kMaxReplyBytes);
+  options.budget = std::move(budget);
   new (self) PyRestWorkers(&map, std::move(options));
 }
 
@@ -137,10 +141,13 @@ void RegisterEndedRequest(nb::module_& module) {
                      return nb::steal<nb::str>(PyUnicode_DecodeUTF8(
                          text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
                    })
-      .def_prop_ro("body",
-                   [](const EndedRequest& self) {
-                     return nb::bytes(self.reply.body.data(), self.reply.body.size());
-                   })
+      .def("take_body",
+           [](EndedRequest& self) {
+             // Not two copies of a large reply for as long as it is sent.
+             const base::ReplyBytes taken = std::move(self.reply.body);
+             const std::string_view body = taken.view();
+             return nb::bytes(body.data(), body.size());
+           })
       .def_prop_ro("content_type", [](const EndedRequest& self) { return self.reply.content_type; })
       .def_prop_ro("json_bytes", [](const EndedRequest& self) { return self.reply.json_bytes; })
       .def_prop_ro(
@@ -160,7 +167,8 @@ void RegisterRest(nb::module_& module) {
       .def("__init__", &MakeWorkers, nb::keep_alive<1, 2>(), nb::arg("serving_map"), nb::kw_only(),
            nb::arg("thread_count"), nb::arg("nice"), nb::arg("waiting_count_max"),
            nb::arg("body_bytes_max"), nb::arg("request_statistics"),
-           nb::arg("spans").none() = nb::none(), nb::arg("admission").none() = nb::none())
+           nb::arg("spans").none() = nb::none(), nb::arg("admission").none() = nb::none(),
+           nb::arg("reply_bytes_max") = base::kMaxReplyBytes, nb::arg("budget").none() = nb::none())
       .def("start", [](PyRestWorkers& self) { ThrowIfError(self.workers().Start()); })
       .def_prop_ro("ended_descriptor",
                    [](PyRestWorkers& self) { return self.workers().ended_descriptor(); })

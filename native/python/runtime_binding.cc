@@ -52,6 +52,8 @@ void RegisterRuntime(nb::module_& module) {
              nb::arg("inter_op_thread_count"), nb::arg("is_stock") = false,
              nb::arg("has_load_pool") = false, nb::arg("checks_method_names") = false,
              nb::arg("serves_session_run") = false);
+  module.def("set_run_memory_bytes", &tf::SetRunMemoryBytesMax, nb::arg("bytes"));
+  module.def("runs_ended_by_memory", &tf::RunsEndedByMemory);
   module.def("load_op_library", &LoadOpLibrary, nb::arg("path"));
   module.def("check_saved_model", &CheckSavedModel, nb::arg("directory"));
   nb::class_<memory::MemoryStatistics>(module, "RequestMemoryStatistics", nb::is_final())

@@ -77,7 +77,8 @@ void MakeServer(Server* self, servable::ServingMap& map, std::vector<std::string
                 std::shared_ptr<rpc::ServerCertificates> certificates,
                 std::shared_ptr<rpc::ReflectionTable> reflection,
                 const std::string& reply_compression, bool has_tensor_content,
-                std::shared_ptr<servable::Admission> admission, int max_thread_count) {
+                std::shared_ptr<servable::Admission> admission, int max_thread_count,
+                size_t reply_bytes_max, std::shared_ptr<base::ByteBudget> budget) {
   ServerOptions options;
   options.addresses = std::move(addresses);
   options.completion_queue_count = completion_queue_count;
@@ -93,6 +94,8 @@ void MakeServer(Server* self, servable::ServingMap& map, std::vector<std::string
   options.serves_session_run = tf::CurrentRuntimeOptions().serves_session_run;
   options.admission = std::move(admission);
   options.max_thread_count = max_thread_count;
+  options.reply_bytes_max = std::min(reply_bytes_max, base::kMaxReplyBytes);
+  options.budget = std::move(budget);
   new (self) Server(&map, std::move(options));
 }
 
@@ -107,7 +110,8 @@ void RegisterServer(nb::module_& module) {
            nb::arg("request_statistics").none() = nb::none(), nb::arg("spans").none() = nb::none(),
            nb::arg("certificates").none() = nb::none(), nb::arg("reflection").none() = nb::none(),
            nb::arg("reply_compression") = "request", nb::arg("has_tensor_content") = false,
-           nb::arg("admission").none() = nb::none(), nb::arg("max_thread_count") = 0)
+           nb::arg("admission").none() = nb::none(), nb::arg("max_thread_count") = 0,
+           nb::arg("reply_bytes_max") = base::kMaxReplyBytes, nb::arg("budget").none() = nb::none())
       .def("start", [](Server& self) { ThrowIfError(WithoutGil([&] { return self.Start(); })); })
       .def_prop_ro("port", &Server::port)
       .def(

@@ -18,15 +18,17 @@ using base::Status;
 // zlib's windowBits: the largest window, with gzip's header and trailer.
 constexpr int kGzipWindowBits = 15 + 16;
 
-constexpr size_t kMaxGzipBytes = size_t{1} << 30U;  // zlib counts in 32 bits
+// Compressed between two looks at whether the reply is wanted; zlib counts in 32 bits.
+constexpr size_t kGzipPieceBytes = size_t{1} << 20U;
 constexpr size_t kFirstBlockBytes = 16 * 1024;
 constexpr int kDefaultMemoryLevel = 8;  // zlib's own
 
 // One stream, or several of gzip's members one behind the other.
 class Inflater {
  public:
-  Inflater(DeflateFormat format, std::string_view coded, size_t max_bytes, std::string* body)
-      : coded_(coded), max_bytes_(max_bytes), body_(body), stream_(format) {}
+  Inflater(DeflateFormat format, std::string_view coded, size_t max_bytes, std::string* body,
+           base::ByteBudget::Share* share)
+      : coded_(coded), max_bytes_(max_bytes), body_(body), share_(share), stream_(format) {}
 
   Status Run(bool takes_members) {
     if (!stream_.is_made()) return {base::Code::kResourceExhausted, "no memory to inflate a body"};
@@ -44,7 +46,7 @@ class Inflater {
   Status RunStream() {
     auto state = InflateStream::State::kGoesOn;
     while (state != InflateStream::State::kHasEnded) {
-      if (used_ == body_->size() && !Grow()) return TooLarge();
+      if (used_ == body_->size()) MILLPOND_RETURN_IF_ERROR(Grow());
       size_t written_bytes = 0;
       state =
           stream_.Inflate(&coded_, body_->data() + used_, body_->size() - used_, &written_bytes);
@@ -59,11 +61,16 @@ class Inflater {
   }
 
   // One byte above the limit tells a body that is too large from one that just fits.
-  bool Grow() {
+  Status Grow() {
     const size_t size = std::min(std::max(2 * used_, kFirstBlockBytes), max_bytes_ + 1);
-    if (size <= body_->size()) return false;
+    if (size <= body_->size()) return TooLarge();
+    if (share_ != nullptr && !share_->Resize(static_cast<int64_t>(size))) {
+      return {base::Code::kResourceExhausted,
+              "no memory is left to inflate the body beside the requests and replies under way "
+              "(--request_memory_bytes); try again later"};
+    }
     body_->resize(size);
-    return true;
+    return {};
   }
 
   Status TooLarge() const {
@@ -79,6 +86,7 @@ class Inflater {
   std::string_view coded_;  // what is left of it
   const size_t max_bytes_;
   std::string* const body_;
+  base::ByteBudget::Share* const share_;  // may be null
   size_t used_ = 0;
   InflateStream stream_;
 };
@@ -112,7 +120,8 @@ base::StatusOr<ContentCoding> ParseContentCoding(std::string_view header) {
                                "' is none of gzip, deflate and identity");
 }
 
-Status Inflate(ContentCoding coding, std::string_view coded, size_t max_bytes, std::string* body) {
+Status Inflate(ContentCoding coding, std::string_view coded, size_t max_bytes, std::string* body,
+               base::ByteBudget::Share* share) {
   body->clear();
   if (coding == ContentCoding::kIdentity) {
     if (coded.size() > max_bytes) {
@@ -126,28 +135,34 @@ Status Inflate(ContentCoding coding, std::string_view coded, size_t max_bytes, s
   const auto format = is_gzip                ? DeflateFormat::kGzip
                       : HasZlibHeader(coded) ? DeflateFormat::kZlib
                                              : DeflateFormat::kRaw;
-  return Inflater(format, coded, max_bytes, body).Run(is_gzip);
+  return Inflater(format, coded, max_bytes, body, share).Run(is_gzip);
 }
 
-base::StatusOr<std::string> Gzip(std::string_view body) {
+base::StatusOr<base::ReplyBytes> Gzip(std::string_view body, const base::ReplyLimits& limits) {
+  base::ReplyBuffer coded(limits);
   z_stream stream{};
-  if (body.size() > kMaxGzipBytes) {
-    return Status(base::Code::kResourceExhausted, "the body is too large to gzip at once");
-  }
   if (deflateInit2(&stream, Z_BEST_SPEED, Z_DEFLATED, kGzipWindowBits, kDefaultMemoryLevel,
                    Z_DEFAULT_STRATEGY) != Z_OK) {
     return Status(base::Code::kResourceExhausted, "no memory to gzip a body");
   }
-  std::string coded(deflateBound(&stream, body.size()), '\0');
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(body.data()));
-  stream.avail_in = static_cast<uInt>(body.size());
-  stream.next_out = reinterpret_cast<Bytef*>(coded.data());
-  stream.avail_out = static_cast<uInt>(coded.size());
-  const int result = deflate(&stream, Z_FINISH);
-  coded.resize(coded.size() - stream.avail_out);
+  int result = Z_OK;
+  while (result == Z_OK && coded.ok()) {
+    if (stream.avail_in == 0) {
+      const std::string_view piece = body.substr(0, kGzipPieceBytes);
+      body.remove_prefix(piece.size());
+      stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(piece.data()));
+      stream.avail_in = static_cast<uInt>(piece.size());
+    }
+    constexpr size_t kRoomBytes = base::ReplyBuffer::kMaxReserveBytes;
+    stream.next_out = reinterpret_cast<Bytef*>(coded.Reserve(kRoomBytes));
+    stream.avail_out = static_cast<uInt>(kRoomBytes);
+    result = deflate(&stream, body.empty() ? Z_FINISH : Z_NO_FLUSH);
+    coded.Advance(kRoomBytes - stream.avail_out);
+    if (stream.avail_in == 0 && !body.empty()) coded.IsWanted();
+  }
   deflateEnd(&stream);
-  if (result != Z_STREAM_END) return base::Internal("zlib's bound of a gzip was too small");
-  return coded;
+  if (coded.ok() && result != Z_STREAM_END) return base::Internal("zlib could not gzip a body");
+  return coded.Take();
 }
 
 }  // namespace millpond::rest

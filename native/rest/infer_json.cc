@@ -50,7 +50,7 @@ struct Output {
 };
 
 Status WriteStrings(const Output& output, const tf::TensorList& tensors, JsonWriter* json) {
-  for (int64_t i = 0; i < output.tensor.element_count; ++i) {
+  for (int64_t i = 0; i < output.tensor.element_count && json->ok(); ++i) {
     const std::string_view value = tf::StringAt(tensors, output.described.tensor_index, i);
     if (!base::IsValidUtf8(value)) {
       return base::InvalidArgument("output '" + *output.described.name + "': element " +
@@ -79,14 +79,15 @@ bool IsBinary(const InferBody& body, const std::string& name) {
   return body.is_binary[found - names.begin()].value_or(body.is_binary_by_default);
 }
 
-std::vector<Output> DescribeOutputs(const InferBody& body, const inference::InferReply& infer) {
+std::vector<Output> DescribeOutputs(const InferBody& body, const inference::InferReply& infer,
+                                    base::ReplyBuffer* reply) {
   std::vector<Output> outputs;
   outputs.reserve(infer.outputs.size());
   for (const inference::InferReplyOutput& described : infer.outputs) {
     Output output{described, tf::ViewTensor(infer.tensors, described.tensor_index), {}};
     if (IsBinary(body, *described.name)) {
       output.binary_bytes =
-          inference::RawElementBytes(output.tensor, infer.tensors, described.tensor_index);
+          inference::RawElementBytes(output.tensor, infer.tensors, described.tensor_index, reply);
     }
     outputs.push_back(std::move(output));
   }
@@ -129,37 +130,42 @@ void WriteHead(const inference::InferReply& infer, JsonWriter* json) {
 
 // The binary tensors, in the order of their outputs, behind the JSON.
 void AppendBinary(const std::vector<Output>& outputs, const tf::TensorList& tensors,
-                  RestReply* reply) {
+                  base::ReplyBuffer* buffer, RestReply* reply) {
   size_t binary_bytes = 0;
   for (const Output& output : outputs) binary_bytes += output.binary_bytes.value_or(0);
-  reply->json_bytes = reply->body.size();
+  reply->json_bytes = buffer->size();
   reply->content_type = "application/octet-stream";
-  reply->body.resize(reply->body.size() + binary_bytes);
-  base::WireWriter writer(reply->body.data() + *reply->json_bytes);
+  char* const to = buffer->Extend(binary_bytes);
+  if (to == nullptr) return;
+  base::WireWriter writer(to);
   for (const Output& output : outputs) {
     if (!output.binary_bytes) continue;
-    inference::WriteRawElements(output.tensor, tensors, output.described.tensor_index, &writer);
+    inference::WriteRawElements(output.tensor, tensors, output.described.tensor_index, buffer,
+                                &writer);
   }
 }
 
-Status WriteReply(const InferBody& body, const inference::InferReply& infer, RestReply* reply) {
-  const std::vector<Output> outputs = DescribeOutputs(body, infer);
+Status WriteReply(const InferBody& body, const inference::InferReply& infer,
+                  const tf::RunContext& run, RestReply* reply) {
+  JsonWriter json(run.reply_limits());
+  const std::vector<Output> outputs = DescribeOutputs(body, infer, json.reply());
   size_t element_count = 0;
   bool has_binary = false;
   for (const Output& output : outputs) {
     has_binary |= output.binary_bytes.has_value();
     if (!output.binary_bytes) element_count += static_cast<size_t>(output.tensor.element_count);
   }
-  JsonWriter json(kExpectedOverheadBytes + kExpectedElementBytes * element_count);
+  json.reply()->Expect(kExpectedOverheadBytes + kExpectedElementBytes * element_count);
   WriteHead(infer, &json);
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (i > 0) json.Raw(',');
     MILLPOND_RETURN_IF_ERROR(WriteOutput(outputs[i], infer.tensors, &json));
   }
   json.Raw("]}");
-  reply->body = json.Take();
-  if (has_binary) AppendBinary(outputs, infer.tensors, reply);
-  return {};
+  if (has_binary) AppendBinary(outputs, infer.tensors, json.reply(), reply);
+  auto text = json.Take();
+  if (text.ok()) reply->body = std::move(text.value());
+  return text.status();
 }
 
 }  // namespace
@@ -176,7 +182,7 @@ Status ModelInfer(const servable::Servable& servable, std::string_view body,
   inference::InferReply infer;
   MILLPOND_RETURN_IF_ERROR(inference::Infer(servable, request.request, BodyElements(request, &json),
                                             run, &infer, watch));
-  return WriteReply(request, infer, reply);
+  return WriteReply(request, infer, run, reply);
 }
 
 }  // namespace millpond::rest

@@ -13,7 +13,7 @@ template <typename Stored, typename Write>
 void WriteEach(const tf::TensorView& view, int64_t first, int64_t count, JsonWriter* json,
                Write write) {
   const auto* values = reinterpret_cast<const Stored*>(view.bytes.data());
-  for (int64_t i = first; i < first + count; ++i) {
+  for (int64_t i = first; i < first + count && json->ok(); ++i) {
     if (i > first) json->Raw(", ");
     write(values[i]);
   }

@@ -18,6 +18,23 @@ namespace dtype = tf::dtype;
 
 constexpr size_t kExpectedOverheadBytes = 256;
 
+// The least that a tensor of `dims` can take as text, SIZE_MAX if it is more than a size_t holds:
+// an element is one character or more, elements and rows have ", " between them.
+size_t MinTextBytes(const std::vector<int64_t>& dims) {
+  constexpr size_t kBrackets = 2;
+  constexpr size_t kComma = 2;
+  size_t bytes = 1;
+  for (size_t depth = dims.size(); depth-- > 0;) {
+    const auto count = static_cast<size_t>(dims[depth]);
+    size_t row_bytes = 0;
+    if (__builtin_add_overflow(bytes, kComma, &row_bytes)) return SIZE_MAX;
+    if (__builtin_mul_overflow(count, row_bytes, &bytes)) return SIZE_MAX;
+    if (count > 0) bytes -= kComma;
+    if (__builtin_add_overflow(bytes, kBrackets, &bytes)) return SIZE_MAX;
+  }
+  return bytes;
+}
+
 bool EndsInBytes(std::string_view name) {
   constexpr std::string_view kSuffix = "_bytes";
   return name.size() >= kSuffix.size() && name.substr(name.size() - kSuffix.size()) == kSuffix;
@@ -37,6 +54,7 @@ class TensorWriter {
   bool IsScalar() const { return view_.dims.empty(); }
   int64_t row_count() const { return view_.dims[0]; }
   int64_t element_count() const { return view_.element_count; }
+  size_t min_text_bytes() const { return MinTextBytes(view_.dims); }
   Status Check() const;
 
   void WriteWhole(JsonWriter* json) const { Write(0, 0, view_.element_count, json); }
@@ -72,7 +90,7 @@ void TensorWriter::Write(size_t depth, int64_t first, int64_t count, JsonWriter*
     WriteElements(first, count, json);
   } else {
     const int64_t size = view_.dims[depth];
-    for (int64_t i = 0; i < size; ++i) {
+    for (int64_t i = 0; i < size && json->ok(); ++i) {
       if (i > 0) json->Raw(", ");
       Write(depth + 1, first + i * (count / size), count / size, json);
     }
@@ -86,7 +104,7 @@ void TensorWriter::WriteElements(int64_t first, int64_t count, JsonWriter* json)
 }
 
 void TensorWriter::WriteStrings(int64_t first, int64_t count, JsonWriter* json) const {
-  for (int64_t i = first; i < first + count; ++i) {
+  for (int64_t i = first; i < first + count && json->ok(); ++i) {
     if (i > first) json->Raw(", ");
     const std::string_view value = tf::StringAt(tensors_, index_, i);
     if (is_binary_ || !base::IsValidUtf8(value)) {
@@ -125,7 +143,7 @@ void WriteKey(const TensorWriter& output, JsonWriter* json) {
 void WriteRows(const Outputs& outputs, JsonWriter* json) {
   const int64_t row_count = outputs.empty() ? 0 : outputs[0].row_count();
   json->Raw("{\"predictions\": [");
-  for (int64_t row = 0; row < row_count; ++row) {
+  for (int64_t row = 0; row < row_count && json->ok(); ++row) {
     if (row > 0) json->Raw(", ");
     if (outputs.size() == 1) {
       outputs[0].WriteRow(row, json);
@@ -159,8 +177,9 @@ void WriteColumns(const Outputs& outputs, JsonWriter* json) {
 
 }  // namespace
 
-Status WritePredictReply(const tf::Signature& signature, BodyFormat format,
-                         const tf::TensorList& tensors, std::string* body) {
+base::StatusOr<base::ReplyBytes> WritePredictReply(const tf::Signature& signature,
+                                                   BodyFormat format, const tf::TensorList& tensors,
+                                                   const base::ReplyLimits& limits) {
   Outputs outputs;
   outputs.reserve(signature.outputs.size());
   size_t element_count = 0;
@@ -170,14 +189,15 @@ Status WritePredictReply(const tf::Signature& signature, BodyFormat format,
     element_count += static_cast<size_t>(outputs.back().element_count());
   }
   if (format == BodyFormat::kRow) MILLPOND_RETURN_IF_ERROR(CheckRows(outputs));
-  JsonWriter json(kExpectedOverheadBytes + kExpectedElementBytes * element_count);
+  JsonWriter json(limits, kExpectedOverheadBytes + kExpectedElementBytes * element_count);
+  for (const TensorWriter& output : outputs) json.reply()->CheckFits(output.min_text_bytes());
+  if (!json.ok()) return json.reply()->status();
   if (format == BodyFormat::kRow) {
     WriteRows(outputs, &json);
   } else {
     WriteColumns(outputs, &json);
   }
-  *body = json.Take();
-  return {};
+  return json.Take();
 }
 
 }  // namespace millpond::rest

@@ -1,7 +1,6 @@
 #pragma once
 
-#include <string>
-
+#include "native/base/reply_buffer.h"
 #include "native/base/status.h"
 #include "native/rest/predict_body.h"
 #include "native/tf/signature.h"
@@ -18,7 +17,10 @@ namespace millpond::rest {
 //
 // INVALID_ARGUMENT: rows are asked for and an output is a scalar, or has another first dimension
 // than the others. UNIMPLEMENTED: an output of a dtype that JSON has no values for.
-base::Status WritePredictReply(const tf::Signature& signature, BodyFormat format,
-                               const tf::TensorList& tensors, std::string* body);
+// RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED, CANCELLED: as base::ReplyBuffer. A shape that makes the
+// text too long, though it has few elements or none, is refused before anything is written.
+base::StatusOr<base::ReplyBytes> WritePredictReply(const tf::Signature& signature,
+                                                   BodyFormat format, const tf::TensorList& tensors,
+                                                   const base::ReplyLimits& limits);
 
 }  // namespace millpond::rest

@@ -46,6 +46,9 @@ char* WriteEscaped(char c, char* to) {
 
 constexpr size_t kMaxEscapedBytes = 6;
 
+// Encoded at a time. Whole groups of three bytes, so that no padding comes between two pieces.
+constexpr size_t kBase64PieceBytes = base::ReplyBuffer::kMaxReserveBytes / 4 * 3;
+
 }  // namespace
 
 void JsonWriter::String(std::string_view text) {
@@ -55,8 +58,9 @@ void JsonWriter::String(std::string_view text) {
   for (size_t i = 0; i < text.size(); ++i) {
     if (EscapeOf(text[i]) == '\0') continue;
     Raw(text.substr(plain, i - plain));
-    char* const to = Reserve(kMaxEscapedBytes);
-    used_ += static_cast<size_t>(WriteEscaped(text[i], to) - to);
+    if (!ok()) return;
+    char* const to = reply_.Reserve(kMaxEscapedBytes);
+    reply_.Advance(static_cast<size_t>(WriteEscaped(text[i], to) - to));
     plain = i + 1;
   }
   Raw(text.substr(plain));
@@ -65,9 +69,13 @@ void JsonWriter::String(std::string_view text) {
 
 void JsonWriter::Base64(std::string_view bytes) {
   Raw("{\"b64\": \"");
-  const size_t size = Base64Bytes(bytes.size());
-  EncodeBase64(bytes, Reserve(size));
-  used_ += size;
+  while (!bytes.empty() && ok()) {
+    const std::string_view piece = bytes.substr(0, kBase64PieceBytes);
+    const size_t size = Base64Bytes(piece.size());
+    EncodeBase64(piece, reply_.Reserve(size));
+    reply_.Advance(size);
+    bytes.remove_prefix(piece.size());
+  }
   Raw("\"}");
 }
 

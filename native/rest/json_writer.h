@@ -4,28 +4,31 @@
 #include <charconv>
 #include <cmath>
 #include <cstddef>
-#include <cstring>
-#include <string>
 #include <string_view>
 #include <type_traits>
-#include <utility>
+
+#include "native/base/reply_buffer.h"
+#include "native/base/status.h"
 
 namespace millpond::rest {
 
-// Writes JSON text into one buffer that grows. The caller puts brackets and commas.
+// Writes JSON text into a reply, with all of its bounds (base::ReplyBuffer). The caller puts
+// brackets and commas, and leaves its loops once ok() is false.
 class JsonWriter {
  public:
-  // `expected_bytes`: what it makes room for at first.
-  explicit JsonWriter(size_t expected_bytes) : text_(expected_bytes, '\0') {}
-
-  void Raw(std::string_view text) {
-    char* const to = Reserve(text.size());
-    std::memcpy(to, text.data(), text.size());
-    used_ += text.size();
+  // `expected_bytes`: about as long as the text will be.
+  explicit JsonWriter(const base::ReplyLimits& limits, size_t expected_bytes = 0) : reply_(limits) {
+    if (expected_bytes > 0) reply_.Expect(expected_bytes);
   }
+
+  bool ok() const { return reply_.ok(); }
+  // The reply behind the text: for what is no JSON.
+  base::ReplyBuffer* reply() { return &reply_; }
+
+  void Raw(std::string_view text) { reply_.Append(text); }
   void Raw(char c) {
-    *Reserve(1) = c;
-    ++used_;
+    *reply_.Reserve(1) = c;
+    reply_.Advance(1);
   }
   // A number that reads back as the same T; a float always with a '.' or an exponent, and NaN,
   // Infinity or -Infinity where JSON has no number.
@@ -36,24 +39,16 @@ class JsonWriter {
   // {"b64": "..."}.
   void Base64(std::string_view bytes);
 
-  std::string Take() {
-    text_.resize(used_);
-    return std::move(text_);
-  }
+  // The text, or why there is none. Once.
+  base::StatusOr<base::ReplyBytes> Take() { return reply_.Take(); }
 
  private:
   // Above what std::to_chars writes for any number: "-2.2250738585072014e-308".
   static constexpr size_t kMaxNumberBytes = 32;
 
-  // `bytes` that the caller may write, and then adds to used_.
-  char* Reserve(size_t bytes) {
-    if (text_.size() - used_ < bytes) text_.resize(2 * text_.size() + bytes);
-    return text_.data() + used_;
-  }
   void NonFinite(double value);
 
-  std::string text_;
-  size_t used_ = 0;
+  base::ReplyBuffer reply_;
 };
 
 template <typename T>
@@ -61,7 +56,7 @@ void JsonWriter::Number(T value) {
   if constexpr (std::is_floating_point_v<T>) {
     if (!std::isfinite(value)) return NonFinite(static_cast<double>(value));
   }
-  char* const begin = Reserve(kMaxNumberBytes);
+  char* const begin = reply_.Reserve(kMaxNumberBytes);
   char* end = std::to_chars(begin, begin + kMaxNumberBytes, value).ptr;
   if constexpr (std::is_floating_point_v<T>) {
     const bool is_whole = std::none_of(begin, end, [](char c) { return c == '.' || c == 'e'; });
@@ -70,7 +65,7 @@ void JsonWriter::Number(T value) {
       *end++ = '0';
     }
   }
-  used_ += static_cast<size_t>(end - begin);
+  reply_.Advance(static_cast<size_t>(end - begin));
 }
 
 }  // namespace millpond::rest

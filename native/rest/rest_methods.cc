@@ -1,5 +1,8 @@
 #include "native/rest/rest_methods.h"
 
+#include <utility>
+
+#include "native/base/reply_buffer.h"
 #include "native/base/wire_reader.h"
 #include "native/inference/classify.h"
 #include "native/inference/regress.h"
@@ -28,7 +31,7 @@ void WriteLabel(std::string_view label, JsonWriter* json) {
 // [["label", score], ...] of one example.
 void WriteClasses(const inference::Classifications& all, int64_t example, JsonWriter* json) {
   json->Raw('[');
-  for (int64_t i = 0; i < all.class_count(); ++i) {
+  for (int64_t i = 0; i < all.class_count() && json->ok(); ++i) {
     json->Raw(i == 0 ? "[" : ", [");
     WriteLabel(all.has_labels() ? all.label(example, i) : "", json);
     json->Raw(", ");
@@ -38,17 +41,23 @@ void WriteClasses(const inference::Classifications& all, int64_t example, JsonWr
   json->Raw(']');
 }
 
+Status SetBody(base::StatusOr<base::ReplyBytes> text, RestReply* reply) {
+  if (text.ok()) reply->body = std::move(text.value());
+  return text.status();
+}
+
 // {"results": [...]}, where `write` writes each of `count`.
 template <typename Write>
-std::string WriteResults(int64_t count, size_t expected_bytes, Write write) {
-  JsonWriter json(expected_bytes);
+Status WriteResults(int64_t count, size_t expected_bytes, const tf::RunContext& run, Write write,
+                    RestReply* reply) {
+  JsonWriter json(run.reply_limits(), expected_bytes);
   json.Raw("{\"results\": [");
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t i = 0; i < count && json.ok(); ++i) {
     if (i > 0) json.Raw(", ");
     write(i, &json);
   }
   json.Raw("]}");
-  return json.Take();
+  return SetBody(json.Take(), reply);
 }
 
 }  // namespace
@@ -61,7 +70,8 @@ Status Predict(const servable::Servable& servable, std::string_view body, const 
   tf::TensorList outputs;
   MILLPOND_RETURN_IF_ERROR(inference::RunSignature(servable, *request.signature, all, run,
                                                    request.inputs, &outputs, watch));
-  return WritePredictReply(*request.signature, request.format, outputs, &reply->body);
+  return SetBody(WritePredictReply(*request.signature, request.format, outputs, run.reply_limits()),
+                 reply);
 }
 
 Status Classify(const servable::Servable& servable, std::string_view body,
@@ -72,10 +82,9 @@ Status Classify(const servable::Servable& servable, std::string_view body,
   MILLPOND_RETURN_IF_ERROR(inference::Classify(servable, request.signature_name, run,
                                                request.examples, &classes, watch));
   const auto class_count = static_cast<size_t>(classes.example_count() * classes.class_count());
-  reply->body = WriteResults(
-      classes.example_count(), kExpectedResultBytes * (1 + class_count),
-      [&](int64_t example, JsonWriter* json) { WriteClasses(classes, example, json); });
-  return {};
+  return WriteResults(
+      classes.example_count(), kExpectedResultBytes * (1 + class_count), run,
+      [&](int64_t example, JsonWriter* json) { WriteClasses(classes, example, json); }, reply);
 }
 
 Status Regress(const servable::Servable& servable, std::string_view body, const tf::RunContext& run,
@@ -85,11 +94,10 @@ Status Regress(const servable::Servable& servable, std::string_view body, const 
   inference::Regressions values;
   MILLPOND_RETURN_IF_ERROR(
       inference::Regress(servable, request.signature_name, run, request.examples, &values, watch));
-  reply->body =
-      WriteResults(values.example_count(),
-                   kExpectedResultBytes * (1 + static_cast<size_t>(values.example_count())),
-                   [&](int64_t example, JsonWriter* json) { json->Number(values.value(example)); });
-  return {};
+  return WriteResults(
+      values.example_count(),
+      kExpectedResultBytes * (1 + static_cast<size_t>(values.example_count())), run,
+      [&](int64_t example, JsonWriter* json) { json->Number(values.value(example)); }, reply);
 }
 
 }  // namespace millpond::rest

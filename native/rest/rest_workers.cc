@@ -17,6 +17,7 @@
 
 #include "native/base/cancellation.h"
 #include "native/base/clock.h"
+#include "native/base/share_scope.h"
 #include "native/base/trace_context.h"
 #include "native/inference/run_samples.h"
 
@@ -31,10 +32,13 @@ constexpr size_t kGzipBytesMin = 1024;
 
 // A request from Submit to its end.
 struct Job {
-  Job(uint64_t new_id, RestRequest taken, servable::Admission::Ticket its_ticket)
+  Job(uint64_t new_id, RestRequest taken, servable::Admission::Ticket its_ticket,
+      const RestWorkersOptions& options)
       : id(new_id), request(std::move(taken)), ticket(std::move(its_ticket)) {
     run.deadline_ns = request.deadline_ns;
     run.is_cancelled = cancellation.flag();
+    run.reply_bytes_max = options.reply_bytes_max;
+    run.budget = options.budget.get();
   }
 
   const uint64_t id;
@@ -64,15 +68,15 @@ Status LookUp(const RestRequest& request, servable::ServingMap* map,
 }
 
 // The request's body without its coding: `*inflated` where it has one, else as it came.
-Status ReadBody(const RestRequest& request, size_t bytes_max, std::string* inflated,
-                std::string_view* body) {
+Status ReadBody(const RestRequest& request, size_t bytes_max, base::ByteBudget::Share* share,
+                std::string* inflated, std::string_view* body) {
   *body = request.body;
   const auto header = request.headers.Find("content-encoding");
   if (!header) return {};
   const auto coding = ParseContentCoding(*header);
   if (!coding.ok()) return coding.status();
   if (coding.value() == ContentCoding::kIdentity) return {};
-  MILLPOND_RETURN_IF_ERROR(Inflate(coding.value(), request.body, bytes_max, inflated));
+  MILLPOND_RETURN_IF_ERROR(Inflate(coding.value(), request.body, bytes_max, inflated, share));
   *body = *inflated;
   return {};
 }
@@ -88,14 +92,20 @@ bool AcceptsGzip(std::string_view header) {
          item.find_first_of("123456789", weight) != std::string_view::npos;
 }
 
-// Where the client takes it and it can be done: an answer without it is one too.
-void CompressReply(const RestRequest& request, EndedRequest* ended) {
-  const auto accepted = request.headers.Find("accept-encoding");
-  if (!accepted || ended->reply.body.size() < kGzipBytesMin || !AcceptsGzip(*accepted)) return;
-  auto compressed = Gzip(ended->reply.body);
-  if (!compressed.ok()) return;
+// Compresses the reply if the client takes that. A reply that cannot be compressed goes as it is;
+// one that the client does not wait for any more fails.
+Status CompressReply(const Job& job, EndedRequest* ended) {
+  const auto accepted = job.request.headers.Find("accept-encoding");
+  if (!accepted || ended->reply.body.size() < kGzipBytesMin || !AcceptsGzip(*accepted)) {
+    return {};
+  }
+  auto compressed = Gzip(ended->reply.body.view(), job.run.reply_limits());
+  const Code code = compressed.status().code();
+  if (code == Code::kDeadlineExceeded || code == Code::kCancelled) return compressed.status();
+  if (!compressed.ok()) return {};
   ended->reply.body = std::move(compressed.value());
   ended->coding = ContentCoding::kGzip;
+  return {};
 }
 
 Status StoppedMeanwhile() {
@@ -220,13 +230,14 @@ Status RestWorkers::State::Serve(const Job& job, servable::ServableHandle* handl
   MILLPOND_RETURN_IF_ERROR(CheckIsWanted(job));
   std::string inflated;
   std::string_view body;
-  MILLPOND_RETURN_IF_ERROR(ReadBody(job.request, options.body_bytes_max, &inflated, &body));
+  base::ByteBudget::Share share(options.budget.get());
+  MILLPOND_RETURN_IF_ERROR(ReadBody(job.request, options.body_bytes_max, &share, &inflated, &body));
+  const base::ShareScope share_scope(&share);
   const inference::SampledServable sampled(**handle, handle->reservoir(), job.request.received_ns,
                                            samples);
   MILLPOND_RETURN_IF_ERROR(
       options.answer(job.request, body, sampled, job.run, &answer->reply, watch));
-  CompressReply(job.request, answer);
-  return {};
+  return CompressReply(job, answer);
 }
 
 void RestWorkers::State::Post(const std::shared_ptr<Job>& job, EndedRequest answer) {
@@ -301,7 +312,8 @@ base::StatusOr<uint64_t> RestWorkers::Submit(RestRequest request) {
                                std::to_string(state_->options.thread_count) +
                                " threads (--rest_api_num_threads); try again later"});
   }
-  auto job = std::make_shared<Job>(++state_->last_id, std::move(request), std::move(ticket));
+  auto job = std::make_shared<Job>(++state_->last_id, std::move(request), std::move(ticket),
+                                   state_->options);
   state_->in_flight.emplace(job->id, job);
   const uint64_t id = job->id;
   state_->waiting.push_back(std::move(job));

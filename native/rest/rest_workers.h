@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "native/base/byte_budget.h"
 #include "native/base/status.h"
 #include "native/metrics/request_statistics.h"
 #include "native/metrics/span_buffer.h"
@@ -35,6 +36,10 @@ struct RestWorkersOptions {
   size_t waiting_count_max = 1024;
   // Of one body once it is inflated.
   size_t body_bytes_max = size_t{64} << 20U;
+  // Of one reply.
+  size_t reply_bytes_max = base::kMaxReplyBytes;
+  // Where the bytes under way are counted, together with gRPC's; null: they are not.
+  std::shared_ptr<base::ByteBudget> budget;
   // Tells of the requests that reach no version; where it is null the workers make one.
   std::shared_ptr<metrics::RequestStatistics> statistics;
   // Takes the requests whose trace is sampled; null: nothing is traced.

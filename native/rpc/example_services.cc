@@ -1,6 +1,7 @@
 #include "native/rpc/example_services.h"
 
 #include <string>
+#include <utility>
 
 #include "native/inference/classify.h"
 #include "native/inference/multi_inference.h"
@@ -13,11 +14,10 @@ base::Status ClassifyHandler::Answer(ModelCall* call) const {
   MILLPOND_RETURN_IF_ERROR(
       inference::DecodeExampleRequest(call->request(), "ClassificationRequest", &request));
   MILLPOND_RETURN_IF_ERROR(call->Pin(request.model_spec));
-  std::string reply;
+  base::ReplyBytes reply;
   MILLPOND_RETURN_IF_ERROR(inference::AnswerClassify(call->sampled_servable(), request,
                                                      call->run_context(), &reply, call->watch()));
-  call->SetReply(reply);
-  return {};
+  return call->SetReply(std::move(reply));
 }
 
 base::Status RegressHandler::Answer(ModelCall* call) const {
@@ -25,11 +25,10 @@ base::Status RegressHandler::Answer(ModelCall* call) const {
   MILLPOND_RETURN_IF_ERROR(
       inference::DecodeExampleRequest(call->request(), "RegressionRequest", &request));
   MILLPOND_RETURN_IF_ERROR(call->Pin(request.model_spec));
-  std::string reply;
+  base::ReplyBytes reply;
   MILLPOND_RETURN_IF_ERROR(inference::AnswerRegress(call->sampled_servable(), request,
                                                     call->run_context(), &reply, call->watch()));
-  call->SetReply(reply);
-  return {};
+  return call->SetReply(std::move(reply));
 }
 
 std::string MultiInferenceHandler::ModelNameOf(const UnaryCall& call) const {
@@ -50,11 +49,10 @@ base::Status MultiInferenceHandler::Answer(ModelCall* call) const {
   const auto spec = inference::SpecOfAllTasks(request);
   if (!spec.ok()) return spec.status();
   MILLPOND_RETURN_IF_ERROR(call->Pin(spec.value()));
-  std::string reply;
+  base::ReplyBytes reply;
   MILLPOND_RETURN_IF_ERROR(inference::AnswerMultiInference(
       call->sampled_servable(), request, call->run_context(), &reply, call->watch()));
-  call->SetReply(reply);
-  return {};
+  return call->SetReply(std::move(reply));
 }
 
 }  // namespace millpond::rpc

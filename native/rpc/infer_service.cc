@@ -20,9 +20,7 @@ base::Status ModelInferHandler::Answer(ModelCall* call) const {
   MILLPOND_RETURN_IF_ERROR(inference::Infer(call->sampled_servable(), message.request,
                                             inference::MessageElements(message),
                                             call->run_context(), &reply, call->watch()));
-  const inference::InferReplyEncoder encoder(reply);
-  call->SetReply(encoder.encoded_bytes(), [&](char* to) { encoder.Write(to); });
-  return {};
+  return call->SetReply(inference::EncodeInferReply(reply, call->run_context().reply_limits()));
 }
 
 }  // namespace millpond::rpc

@@ -17,8 +17,8 @@ constexpr int64_t kFirstBlockBytes = 4096;
 // One stream, and the blocks that it is decompressed to: each as large as all before it.
 class Inflater {
  public:
-  Inflater(base::DeflateFormat format, int64_t bytes_max)
-      : bytes_max_(bytes_max), stream_(format) {}
+  Inflater(base::DeflateFormat format, int64_t bytes_max, base::ByteBudget::Share* share)
+      : bytes_max_(bytes_max), share_(share), stream_(format) {}
 
   Status Feed(const grpc::Slice& slice) {
     if (!stream_.is_made()) {
@@ -27,7 +27,7 @@ class Inflater {
     std::string_view input(reinterpret_cast<const char*>(slice.begin()), slice.size());
     auto state = InflateStream::State::kGoesOn;
     do {
-      if (room_bytes_ == 0) AddBlock();
+      if (room_bytes_ == 0) MILLPOND_RETURN_IF_ERROR(AddBlock());
       size_t written_bytes = 0;
       state = stream_.Inflate(&input, room_, room_bytes_, &written_bytes);
       room_ += written_bytes;
@@ -56,14 +56,20 @@ class Inflater {
   int64_t OutputBytes() const { return block_bytes_ - static_cast<int64_t>(room_bytes_); }
 
   // One byte above the limit tells a stream that is too long from one that just fits.
-  void AddBlock() {
+  Status AddBlock() {
     const int64_t wanted = std::max(kFirstBlockBytes, block_bytes_);
     const auto size = static_cast<size_t>(std::min(wanted, bytes_max_ + 1 - block_bytes_));
+    if (share_ != nullptr && !share_->Resize(share_->bytes() + static_cast<int64_t>(size))) {
+      return {base::Code::kResourceExhausted,
+              "no memory is left to decompress the message beside the requests and replies under "
+              "way (--request_memory_bytes); try again later"};
+    }
     grpc_slice block = grpc_slice_malloc_large(size);
     room_ = reinterpret_cast<char*>(GRPC_SLICE_START_PTR(block));
     room_bytes_ = size;
     blocks_.emplace_back(block, grpc::Slice::STEAL_REF);
     block_bytes_ += static_cast<int64_t>(size);
+    return {};
   }
 
   Status TooLong() const {
@@ -73,6 +79,7 @@ class Inflater {
   }
 
   const int64_t bytes_max_;
+  base::ByteBudget::Share* const share_;  // may be null
   InflateStream stream_;
   bool has_ended_ = false;
   std::vector<grpc::Slice> blocks_;
@@ -84,8 +91,8 @@ class Inflater {
 }  // namespace
 
 Status Inflate(base::DeflateFormat format, const std::vector<grpc::Slice>& from, int64_t bytes_max,
-               std::vector<grpc::Slice>* to) {
-  Inflater inflater(format, bytes_max);
+               std::vector<grpc::Slice>* to, base::ByteBudget::Share* share) {
+  Inflater inflater(format, bytes_max, share);
   for (const grpc::Slice& slice : from) {
     if (slice.size() == 0) continue;
     if (inflater.has_ended()) return Inflater::Broken();

@@ -63,7 +63,8 @@ void MessageEncoding::Configure(grpc::ServerBuilder* builder) {
 }
 
 base::Status MessageEncoding::Decode(const grpc::ByteBuffer& message, grpc::ServerContext* context,
-                                     std::vector<grpc::Slice>* slices) const {
+                                     std::vector<grpc::Slice>* slices,
+                                     base::ByteBudget::Share* share) const {
   if (!message.Valid() || !message.Dump(slices).ok() || !IsCompressed(context)) return {};
   const grpc_compression_algorithm encoding = EncodingOf(context);
   if (encoding == GRPC_COMPRESS_NONE) {
@@ -75,7 +76,7 @@ base::Status MessageEncoding::Decode(const grpc::ByteBuffer& message, grpc::Serv
       encoding == GRPC_COMPRESS_GZIP ? base::DeflateFormat::kGzip : base::DeflateFormat::kZlib;
   const std::vector<grpc::Slice> compressed = std::move(*slices);
   slices->clear();
-  return Inflate(format, compressed, bytes_max_, slices);
+  return Inflate(format, compressed, bytes_max_, slices, share);
 }
 
 void MessageEncoding::EncodeReply(size_t reply_bytes, grpc::ServerContext* context) const {

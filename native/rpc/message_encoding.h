@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "native/base/byte_budget.h"
 #include "native/base/status.h"
 
 namespace millpond::rpc {
@@ -28,10 +29,12 @@ class MessageEncoding {
   // Lets gRPC bring messages as they are sent. Without it Decode finds nothing to do.
   static void Configure(grpc::ServerBuilder* builder);
 
-  // A received message's bytes. As gRPC has it, RESOURCE_EXHAUSTED where there are too many of
-  // them, INTERNAL where they do not decompress, and UNIMPLEMENTED where their encoding is unknown.
+  // A received message's bytes; `share`, if it is not null, counts those that it decompresses to.
+  // As gRPC has it, RESOURCE_EXHAUSTED where there are too many of them, INTERNAL where they do not
+  // decompress, and UNIMPLEMENTED where their encoding is unknown.
   base::Status Decode(const grpc::ByteBuffer& message, grpc::ServerContext* context,
-                      std::vector<grpc::Slice>* slices) const;
+                      std::vector<grpc::Slice>* slices,
+                      base::ByteBudget::Share* share = nullptr) const;
 
   // Chooses how a reply of so many bytes is sent. Before anything is.
   void EncodeReply(size_t reply_bytes, grpc::ServerContext* context) const;

@@ -51,9 +51,9 @@ Status ModelCall::Pin(const std::optional<inference::ModelSpec>& spec, CanarySha
   return call_.CheckIsWanted();
 }
 
-void ModelCall::SetReply(std::string_view bytes) {
-  const grpc::Slice slice(bytes.data(), bytes.size());
-  message_ = grpc::ByteBuffer(&slice, 1);
+Status ModelCall::SetReply(base::StatusOr<base::ReplyBytes> reply) {
+  if (reply.ok()) message_ = UnaryCall::MakeMessage(std::move(reply.value()));
+  return reply.status();
 }
 
 void ModelCall::OfferToReservoir(std::string_view signature_name, const tf::OutputSet& outputs) {

@@ -2,12 +2,11 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <cstddef>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "native/base/reply_buffer.h"
 #include "native/base/status.h"
 #include "native/inference/model_spec.h"
 #include "native/inference/run_samples.h"
@@ -59,12 +58,9 @@ class ModelCall {
     return {*handle_, handle_.reservoir(), call_.received_ns(), &samples_};
   }
 
-  // The reply of `size` bytes, which `write` lays out in the buffer that goes to the network. While
-  // the version is pinned, whose parameters the reply's tensors may alias.
-  void SetReply(size_t size, const std::function<void(char*)>& write) {
-    message_ = UnaryCall::MakeMessage(size, write);
-  }
-  void SetReply(std::string_view bytes);
+  // The reply goes to the network as it is, and counts in the server's budget until it was sent.
+  // Returns the status of `reply`.
+  base::Status SetReply(base::StatusOr<base::ReplyBytes> reply);
 
   // Lets the model's RequestReservoir, if it has one, take the request's bytes, which are a
   // PredictRequest's, once it is answered.

@@ -15,8 +15,8 @@ base::Status PredictHandler::Answer(ModelCall* call) const {
   reply.encoding = encoding_;
   MILLPOND_RETURN_IF_ERROR(
       inference::Predict(call->servable(), request, call->run_context(), &reply, call->watch()));
-  const inference::PredictReplyEncoder encoder(reply);
-  call->SetReply(encoder.encoded_bytes(), [&](char* to) { encoder.Write(to); });
+  MILLPOND_RETURN_IF_ERROR(
+      call->SetReply(inference::EncodePredictReply(reply, call->run_context().reply_limits())));
   call->OfferToReservoir(reply.model_spec.signature_name, reply.output_set);
   return {};
 }
@@ -26,8 +26,8 @@ base::Status MetadataHandler::Answer(ModelCall* call) const {
   MILLPOND_RETURN_IF_ERROR(inference::DecodeMetadataRequest(call->request(), &request));
   MILLPOND_RETURN_IF_ERROR(call->Pin(request.model_spec, CanaryShare::kNever));
   call->watch()->Enter(metrics::Phase::kEncode, base::MonotonicNs());
-  call->SetReply(inference::EncodeMetadata(call->servable()));
-  return {};
+  return call->SetReply(base::CopyReply(inference::EncodeMetadata(call->servable()),
+                                        call->run_context().reply_limits()));
 }
 
 }  // namespace millpond::rpc

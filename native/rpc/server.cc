@@ -105,7 +105,8 @@ void AddChannelArguments(const ServerOptions& options, grpc::ServerBuilder* buil
   // Two servers on one port would each get a part of the requests: the second must fail instead.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder->SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
-  builder->SetMaxSendMessageSize(static_cast<int>(options.max_message_bytes));
+  // Replies are bounded as they are made (base::ReplyBuffer).
+  builder->SetMaxSendMessageSize(INT32_MAX);
   AddKeepalive(options, builder);
   for (const auto& [name, value] : options.channel_arguments) {
     std::visit([&, &key = name](const auto& v) { builder->AddChannelArgument(key, v); }, value);
@@ -130,6 +131,7 @@ struct Server::State {
       : options(std::move(server_options)),
         statistics(StatisticsOf(options)),
         admission(AdmissionOf(options)),
+        call_limits{admission.get(), options.budget.get(), options.reply_bytes_max},
         parts{map, statistics->unmatched().get(), options.spans.get()},
         service(MessageEncoding(options.max_message_bytes, options.reply_compression)) {}
 
@@ -150,6 +152,7 @@ struct Server::State {
   bool has_ended = false;
   const std::shared_ptr<metrics::RequestStatistics> statistics;
   const std::shared_ptr<servable::Admission> admission;
+  const CallLimits call_limits;
 
   const ModelMethodParts parts;
 
@@ -178,8 +181,7 @@ struct Server::State {
 
 void Server::State::AddMethods() {
   const auto add = [&](const std::string& path, UnaryHandler* handler) {
-    sources.push_back(
-        std::make_unique<UnaryMethod>(path, &service, handler, &phase, admission.get()));
+    sources.push_back(std::make_unique<UnaryMethod>(path, &service, handler, &phase, &call_limits));
   };
   add("/tensorflow.serving.PredictionService/Predict", &predict);
   add("/inference.GRPCInferenceService/ModelInfer", &infer);

@@ -7,6 +7,8 @@
 #include <variant>
 #include <vector>
 
+#include "native/base/byte_budget.h"
+#include "native/base/limits.h"
 #include "native/base/status.h"
 #include "native/metrics/request_statistics.h"
 #include "native/metrics/span_buffer.h"
@@ -28,7 +30,10 @@ struct ServerOptions {
   int max_thread_count = 0;
   // Which requests come in; where it is null the server makes one of its own.
   std::shared_ptr<servable::Admission> admission;
-  int64_t max_message_bytes = INT32_MAX;
+  int64_t max_message_bytes = INT32_MAX;  // of a request
+  size_t reply_bytes_max = base::kMaxReplyBytes;
+  // Where the bytes under way are counted, together with those over HTTP; null: they are not.
+  std::shared_ptr<base::ByteBudget> budget;
   std::map<std::string, std::variant<int, std::string>> channel_arguments;
   // Full names of methods that TakeRareCall brings to the control plane.
   std::vector<std::string> rare_methods;

@@ -1,6 +1,7 @@
 #include "native/rpc/session_service.h"
 
 #include <string>
+#include <utility>
 
 #include "native/base/clock.h"
 #include "native/inference/session_run.h"
@@ -15,11 +16,10 @@ base::Status SessionRunHandler::Answer(ModelCall* call) const {
   inference::SessionRunRequest request;
   MILLPOND_RETURN_IF_ERROR(inference::DecodeSessionRunRequest(call->request(), &request));
   MILLPOND_RETURN_IF_ERROR(call->Pin(request.model_spec, CanaryShare::kNever));
-  std::string reply;
+  base::ReplyBytes reply;
   MILLPOND_RETURN_IF_ERROR(inference::AnswerSessionRun(
       call->servable(), request, call->run_context(), base::MonotonicNs(), &reply, call->watch()));
-  call->SetReply(reply);
-  return {};
+  return call->SetReply(std::move(reply));
 }
 
 }  // namespace millpond::rpc

@@ -3,10 +3,10 @@
 #include <grpc/slice.h>
 #include <grpc/support/time.h>
 
-#include <cstring>
 #include <utility>
 
 #include "native/base/clock.h"
+#include "native/base/share_scope.h"
 
 namespace millpond::rpc {
 namespace {
@@ -47,12 +47,12 @@ std::string UnaryHandler::ModelNameOf(const UnaryCall&) const { return ""; }
 void UnaryHandler::RecordRefusal(const UnaryCall&, base::Code) const {}
 
 UnaryMethod::UnaryMethod(std::string path, RawService* service, UnaryHandler* handler,
-                         const ServerPhase* phase, servable::Admission* admission)
+                         const ServerPhase* phase, const CallLimits* limits)
     : path_(std::move(path)),
       service_(service),
       handler_(handler),
       phase_(phase),
-      admission_(admission),
+      limits_(limits),
       index_(service->AddUnaryMethod(path_)) {}
 
 void UnaryMethod::WaitForCall(CallQueue* queue) {
@@ -75,6 +75,8 @@ void UnaryCall::OnReceived(bool ok) {
   received_ns_ = base::MonotonicNs();
   run_.deadline_ns = DeadlineNs(context_.raw_deadline(), received_ns_);
   run_.is_cancelled = cancellation_.flag();
+  run_.reply_bytes_max = method_->limits_->reply_bytes_max;
+  run_.budget = method_->limits_->budget;
   const base::Status entered = Enter();
   if (ticket_ && PollerPool::MustPark()) {
     ForgetRead();
@@ -87,7 +89,8 @@ void UnaryCall::OnReceived(bool ok) {
 
 base::Status UnaryCall::Enter() {
   if (!method_->handler_->IsLimited()) return {};
-  servable::Admission& admission = *method_->admission_;
+  MILLPOND_RETURN_IF_ERROR(CountRequest());
+  servable::Admission& admission = *method_->limits_->admission;
   std::string model;
   // One that cannot be read is no model's; it fails in its turn.
   if (admission.has_model_limits() && ReadRequest().ok()) {
@@ -98,9 +101,28 @@ base::Status UnaryCall::Enter() {
   return entered.status();
 }
 
+// The bytes are here already: a message that the budget has no place for goes as it came.
+base::Status UnaryCall::CountRequest() {
+  base::ByteBudget* const budget = method_->limits_->budget;
+  share_ = base::ByteBudget::Share(budget);
+  const auto bytes = static_cast<int64_t>(request_.Valid() ? request_.Length() : 0);
+  if (share_.Resize(bytes)) return {};
+  request_.Clear();
+  return {base::Code::kResourceExhausted,
+          "no memory is left for a message of " + std::to_string(bytes) +
+              " bytes: requests and replies under way take " +
+              std::to_string(budget->in_use_bytes()) + " of the " +
+              std::to_string(budget->limit_bytes()) +
+              " bytes of --request_memory_bytes; try again later, or ask another server"};
+}
+
 void UnaryCall::Handle() {
   const base::Status read = segments_.empty() ? ReadRequest() : base::Status();
-  if (read.ok()) return method_->handler_->Handle(this);
+  if (read.ok()) {
+    base::ByteBudget::Share decoded(method_->limits_->budget);
+    const base::ShareScope share_scope(&decoded);
+    return method_->handler_->Handle(this);
+  }
   method_->handler_->RecordRefusal(*this, read.code());
   Fail(read);
 }
@@ -113,14 +135,15 @@ void UnaryCall::RunParked() {
 void UnaryCall::Refuse(const base::Status& status) {
   // What gRPC's own retries wait for:
   // https://github.com/grpc/proposal/blob/master/A6-client-retries.md
-  const int64_t pushback_ms = method_->admission_->NextPushbackMs();
+  const int64_t pushback_ms = method_->limits_->admission->NextPushbackMs();
   context_.AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(pushback_ms));
   method_->handler_->RecordRefusal(*this, status.code());
   Fail(status);
 }
 
 base::Status UnaryCall::ReadRequest() {
-  MILLPOND_RETURN_IF_ERROR(method_->service_->encoding().Decode(request_, &context_, &slices_));
+  MILLPOND_RETURN_IF_ERROR(
+      method_->service_->encoding().Decode(request_, &context_, &slices_, &share_));
   segments_.reserve(slices_.size());
   for (const grpc::Slice& slice : slices_) {
     segments_.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
@@ -132,6 +155,7 @@ base::Status UnaryCall::ReadRequest() {
 void UnaryCall::ForgetRead() {
   slices_.clear();
   segments_.clear();
+  share_.Resize(static_cast<int64_t>(request_.Valid() ? request_.Length() : 0));
 }
 
 void UnaryCall::OnDone(bool) {
@@ -183,10 +207,12 @@ base::Status UnaryCall::AsSeenByClient(base::Status status) const {
                               EarliestDeadlineNs(run_.deadline_ns, received_ns_));
 }
 
-grpc::ByteBuffer UnaryCall::MakeMessage(size_t size, const std::function<void(char*)>& write) {
-  grpc_slice slice = grpc_slice_malloc(size);
-  write(reinterpret_cast<char*>(GRPC_SLICE_START_PTR(slice)));
-  const grpc::Slice message(slice, grpc::Slice::STEAL_REF);
+grpc::ByteBuffer UnaryCall::MakeMessage(base::ReplyBytes reply) {
+  auto* const held = new base::ReplyBytes(std::move(reply));
+  const auto free_held = [](void* bytes) { delete static_cast<base::ReplyBytes*>(bytes); };
+  const grpc::Slice message(
+      grpc_slice_new_with_user_data(const_cast<char*>(held->data()), held->size(), free_held, held),
+      grpc::Slice::STEAL_REF);
   return {&message, 1};
 }
 
@@ -198,7 +224,8 @@ void UnaryCall::Reply(const grpc::ByteBuffer& message) {
 }
 
 void UnaryCall::Reply(std::string_view bytes) {
-  Reply(MakeMessage(bytes.size(), [&](char* to) { std::memcpy(to, bytes.data(), bytes.size()); }));
+  const grpc::Slice message(bytes.data(), bytes.size());
+  Reply(grpc::ByteBuffer(&message, 1));
 }
 
 void UnaryCall::Fail(const base::Status& status) {

@@ -4,13 +4,15 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "native/base/byte_budget.h"
 #include "native/base/cancellation.h"
+#include "native/base/limits.h"
+#include "native/base/reply_buffer.h"
 #include "native/base/status.h"
 #include "native/base/wire_reader.h"
 #include "native/rpc/completion_tag.h"
@@ -22,6 +24,13 @@
 namespace millpond::rpc {
 
 class UnaryCall;
+
+// What all calls of a server share. Borrows all.
+struct CallLimits {
+  servable::Admission* admission = nullptr;  // decides which limited calls come in
+  base::ByteBudget* budget = nullptr;        // counts the bytes under way; null: nothing is counted
+  size_t reply_bytes_max = base::kMaxReplyBytes;
+};
 
 // Answers the calls of one method.
 class UnaryHandler {
@@ -45,9 +54,8 @@ class UnaryHandler {
 class UnaryMethod final : public CallSource {
  public:
   // Adds itself to `service`, before the server is built. No call is waited for once `phase` stops.
-  // `admission` says which limited calls come in.
   UnaryMethod(std::string path, RawService* service, UnaryHandler* handler,
-              const ServerPhase* phase, servable::Admission* admission);
+              const ServerPhase* phase, const CallLimits* limits);
 
   void WaitForCall(CallQueue* queue) override;
   const std::string& path() const { return path_; }
@@ -59,7 +67,7 @@ class UnaryMethod final : public CallSource {
   RawService* const service_;
   UnaryHandler* const handler_;
   const ServerPhase* const phase_;
-  servable::Admission* const admission_;
+  const CallLimits* const limits_;
   const int index_;
 };
 
@@ -88,8 +96,8 @@ class UnaryCall final : private ParkedRequest {
   // A client whose deadline passes cancels the call, and the wire gives no reason with it.
   base::Status AsSeenByClient(base::Status status) const;
 
-  // A message of `size` bytes, which `write` lays out in the buffer that goes to the network.
-  static grpc::ByteBuffer MakeMessage(size_t size, const std::function<void(char*)>& write);
+  // A message that holds `reply`, without a copy, until gRPC has sent it.
+  static grpc::ByteBuffer MakeMessage(base::ReplyBytes reply);
 
   void Reply(const grpc::ByteBuffer& message);
   void Reply(std::string_view bytes);
@@ -107,6 +115,7 @@ class UnaryCall final : private ParkedRequest {
   void OnDone(bool ok);      // the client is gone, or has its answer
   void OnAnswered(bool ok);  // the reply is out, or could not go out
   base::Status Enter();
+  base::Status CountRequest();
   void Handle();
   void Refuse(const base::Status& status);
   void RunParked() override;
@@ -125,6 +134,7 @@ class UnaryCall final : private ParkedRequest {
   int64_t received_ns_ = 0;
   tf::RunContext run_;
   servable::Admission::Ticket ticket_;  // until it is answered
+  base::ByteBudget::Share share_;       // of the request's bytes
   base::Cancellation cancellation_;
   MemberTag<UnaryCall> received_tag_{this, &UnaryCall::OnReceived};
   MemberTag<UnaryCall> done_tag_{this, &UnaryCall::OnDone};

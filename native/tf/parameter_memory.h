@@ -26,6 +26,7 @@ class ParameterMemory {
   tsl::Allocator* allocator() {
     return is_loading_.load(std::memory_order_relaxed) ? &parameters_ : requests_;
   }
+  bool is_loading() const { return is_loading_.load(std::memory_order_relaxed); }
   void EndLoading() { is_loading_.store(false, std::memory_order_relaxed); }
 
  private:

@@ -1,5 +1,6 @@
 #include "native/tf/runtime.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -22,6 +23,9 @@ namespace {
 // Above TensorFlow's own: 200 for its oneDNN allocator, 70 and 60 for its CPU devices.
 constexpr int kAllocatorPriority = 300;
 constexpr int kDevicePriority = 300;
+
+// Read by every run.
+std::atomic<int64_t> run_memory_bytes_max{INT64_MAX};
 
 constexpr char kAllocatorName[] = "millpond_request";
 
@@ -69,7 +73,7 @@ void TakeTheStockRuntimesPlace(memory::MemoryResource* request_memory) {
                                                        kAllocatorPriority,
                                                        new RequestAllocatorFactory(request_memory));
   // Never freed: sessions and their tensors may outlive any owner of ours.
-  auto* const allocator = new MemoryAllocator(kAllocatorName, request_memory);
+  auto* const allocator = new RunAllocator(new MemoryAllocator(kAllocatorName, request_memory));
   tensorflow::DeviceFactory::Register("CPU", std::make_unique<ServableDeviceFactory>(allocator),
                                       kDevicePriority, /*is_pluggable_device=*/false);
   RegisterRestoreKernel();
@@ -134,6 +138,12 @@ RuntimeOptions CurrentRuntimeOptions() {
   Runtime& runtime = TheRuntime();
   const std::lock_guard<std::mutex> lock(runtime.mutex);
   return runtime.options;
+}
+
+int64_t CurrentRunMemoryBytesMax() { return run_memory_bytes_max.load(std::memory_order_relaxed); }
+
+void SetRunMemoryBytesMax(int64_t bytes) {
+  run_memory_bytes_max.store(bytes, std::memory_order_relaxed);
 }
 
 bool IsRuntimeInitialized() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "native/base/status.h"
@@ -40,6 +41,14 @@ base::Status InitializeRuntime(const RuntimeOptions& options,
 // The options of the runtime; those of a default-made one before InitializeRuntime.
 RuntimeOptions CurrentRuntimeOptions();
 bool IsRuntimeInitialized();
+
+// What the kernels of one run may have allocated at a time (RunScope), for runs from now on. Before
+// it is set, anything. Any thread.
+void SetRunMemoryBytesMax(int64_t bytes);
+int64_t CurrentRunMemoryBytesMax();
+
+// Runs that were ended because their kernels wanted too much memory, since the process's start.
+int64_t RunsEndedByMemory();
 
 // The version of the TensorFlow in this process, like "2.21.0".
 std::string TensorFlowVersion();

@@ -376,8 +376,9 @@ Status SavedModel::Run(const Signature& signature, const OutputSet& outputs, con
                        const TensorList& inputs, TensorList* result) const {
   const auto runner = state_->RunnerOf(signature);
   if (!runner.ok()) return runner.status();
-  const RunScope scope(run, /*checks_shapes=*/!HasShapesOf(signature, inputs));
-  return runner.value()->Run(outputs, inputs, result);
+  const RunScope scope(run, /*checks_shapes=*/!HasShapesOf(signature, inputs),
+                       CurrentRunMemoryBytesMax());
+  return scope.Explain(runner.value()->Run(outputs, inputs, result));
 }
 
 Status SavedModel::RunSession(const SessionRunNames& names, const RunContext& run,
@@ -386,8 +387,8 @@ Status SavedModel::RunSession(const SessionRunNames& names, const RunContext& ru
     return {base::Code::kUnimplemented,
             "SessionRun is off: start the server with --enable_session_run"};
   }
-  const RunScope scope(run, /*checks_shapes=*/true);
-  return state_->session_callables->Run(names, fed, fetched);
+  const RunScope scope(run, /*checks_shapes=*/true, CurrentRunMemoryBytesMax());
+  return scope.Explain(state_->session_callables->Run(names, fed, fetched));
 }
 
 }  // namespace millpond::tf

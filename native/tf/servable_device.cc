@@ -1,9 +1,12 @@
 #include "native/tf/servable_device.h"
 
+#include <atomic>
 #include <utility>
 
 #include "native/base/clock.h"
+#include "native/memory/thread_usage.h"
 #include "native/tf/kernel_shapes.h"
+#include "native/tf/runtime.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/public/session_options.h"
@@ -13,15 +16,39 @@ namespace {
 
 constexpr char kDeviceType[] = "CPU";
 
-thread_local const RunContext* current_run = nullptr;
-thread_local bool checks_kernel_shapes = false;
+thread_local RunScope* current_scope = nullptr;
+
+std::atomic<int64_t> runs_ended_by_memory{0};
+
+}  // namespace
+
+// What the allocator and the device ask of a run.
+class RunMemory {
+ public:
+  static const RunContext& ContextOf(const RunScope& scope) { return scope.run_; }
+  static bool ChecksShapes(const RunScope& scope) { return scope.checks_shapes_; }
+  // Whether the run may have `bytes` more.
+  static bool Allows(RunScope* scope, size_t bytes) {
+    if (scope->usage_bytes_max_ == RunScope::kNoLimit) return true;
+    const int64_t left_bytes = scope->usage_bytes_max_ - memory::ThreadUsageBytes();
+    if (left_bytes >= 0 && bytes <= static_cast<size_t>(left_bytes)) return true;
+    scope->was_refused_ = true;
+    return false;
+  }
+};
+
+namespace {
 
 // OK if the run may compute the kernel. A few nanoseconds for a usual run: it stands before every
 // kernel of a graph.
 absl::Status CheckMayGoOn(const tensorflow::OpKernel& kernel,
                           tensorflow::OpKernelContext* context) {
-  const RunContext* run = current_run;
-  if (run == nullptr) return absl::OkStatus();
+  if (current_scope == nullptr) return absl::OkStatus();
+  // Strings and other objects of kernels do not come from the device's allocator.
+  if (!RunMemory::Allows(current_scope, 0)) {
+    return absl::ResourceExhaustedError("the run's kernels have allocated too much");
+  }
+  const RunContext* const run = &RunMemory::ContextOf(*current_scope);
   if (run->is_cancelled != nullptr && run->is_cancelled->load(std::memory_order_relaxed)) {
     return absl::CancelledError("the run was cancelled");
   }
@@ -29,21 +56,41 @@ absl::Status CheckMayGoOn(const tensorflow::OpKernel& kernel,
       base::CoarseMonotonicNs() >= run->deadline_ns) {
     return absl::DeadlineExceededError("the request's deadline passed while it ran");
   }
-  return checks_kernel_shapes ? CheckKernelShapes(kernel, context) : absl::OkStatus();
+  return RunMemory::ChecksShapes(*current_scope) ? CheckKernelShapes(kernel, context)
+                                                 : absl::OkStatus();
 }
 
 }  // namespace
 
-RunScope::RunScope(const RunContext& run, bool checks_shapes)
-    : outer_(current_run), outer_checks_shapes_(checks_kernel_shapes) {
-  current_run = &run;
-  checks_kernel_shapes = checks_shapes;
+RunScope::RunScope(const RunContext& run, bool checks_shapes, int64_t memory_bytes_max)
+    : run_(run),
+      checks_shapes_(checks_shapes),
+      memory_bytes_max_(memory_bytes_max),
+      outer_(current_scope) {
+  if (memory_bytes_max != kNoLimit && memory::IsThreadUsageCounted()) {
+    usage_bytes_max_ = memory::ThreadUsageBytes() + memory_bytes_max;
+  }
+  current_scope = this;
 }
 
-RunScope::~RunScope() {
-  current_run = outer_;
-  checks_kernel_shapes = outer_checks_shapes_;
+RunScope::~RunScope() { current_scope = outer_; }
+
+base::Status RunScope::Explain(base::Status ran) const {
+  if (!was_refused_ || ran.ok()) return ran;
+  runs_ended_by_memory.fetch_add(1, std::memory_order_relaxed);
+  return {
+      base::Code::kResourceExhausted,
+      "the model wanted more than the " + std::to_string(memory_bytes_max_) +
+          " bytes that one run may have (--run_memory_bytes); ask for less, or raise the flag: " +
+          ran.message()};
 }
+
+void* RunAllocator::AllocateRaw(size_t alignment, size_t num_bytes) {
+  if (current_scope != nullptr && !RunMemory::Allows(current_scope, num_bytes)) return nullptr;
+  return requests_->AllocateRaw(alignment, num_bytes);
+}
+
+int64_t RunsEndedByMemory() { return runs_ended_by_memory.load(std::memory_order_relaxed); }
 
 ServableDevice::ServableDevice(const tensorflow::SessionOptions& options, const std::string& name,
                                tsl::Allocator* requests,
@@ -54,7 +101,8 @@ ServableDevice::ServableDevice(const tensorflow::SessionOptions& options, const 
       parameters_(std::move(parameters)) {}
 
 tsl::Allocator* ServableDevice::GetAllocator(tensorflow::AllocatorAttributes) {
-  return parameters_ == nullptr ? requests_ : parameters_->allocator();
+  const bool is_loading = parameters_ != nullptr && parameters_->is_loading();
+  return is_loading ? parameters_->allocator() : requests_;
 }
 
 absl::Status ServableDevice::MakeTensorFromProto(const tensorflow::TensorProto& proto,

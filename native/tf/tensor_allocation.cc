@@ -4,6 +4,7 @@
 #include <string>
 
 #include "native/base/limits.h"
+#include "native/base/share_scope.h"
 #include "native/tf/signature.h"
 #include "tensorflow/core/framework/allocator.h"
 #include "tensorflow/core/framework/resource_handle.h"
@@ -11,6 +12,13 @@
 #include "tensorflow/core/framework/variant.h"
 
 namespace millpond::tf {
+namespace {
+
+// Smaller tensors are not counted in the budget: thousands of them are little, and counting costs
+// the request threads an atomic that they share.
+constexpr int64_t kCountedBytesMin = 64 * 1024;
+
+}  // namespace
 
 base::StatusOr<int64_t> CountElements(int dtype, const std::vector<int64_t>& dims) {
   if (dims.size() > base::kMaxTensorRank) {
@@ -61,6 +69,14 @@ base::Status AllocateTensor(int dtype, const std::vector<int64_t>& dims,
   tensorflow::TensorShape shape;
   const auto made = tensorflow::TensorShapeUtils::MakeShape(dims, &shape);
   if (!made.ok()) return base::InvalidArgument(std::string(made.message()));
+  const int64_t bytes =
+      shape.num_elements() * BufferBytesPerElement(static_cast<tensorflow::DataType>(dtype));
+  if (bytes >= kCountedBytesMin && !base::ShareScope::Add(bytes)) {
+    return {base::Code::kResourceExhausted,
+            "no memory is left for " + DescribeTensor(dtype, true, dims) +
+                " beside the requests and replies under way (--request_memory_bytes); try again "
+                "later, or send it in smaller batches"};
+  }
   *tensor = tensorflow::Tensor(tensorflow::cpu_allocator(),
                                static_cast<tensorflow::DataType>(dtype), shape);
   if (tensor->IsInitialized()) return {};

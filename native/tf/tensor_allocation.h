@@ -22,7 +22,8 @@ int64_t BufferBytesPerElement(tensorflow::DataType dtype);
 // base::kMaxTensorBytes.
 base::Status CheckTensorBytes(int dtype, const std::vector<int64_t>& dims, int64_t element_count);
 
-// A tensor of the request allocator's memory. The checks above are the caller's.
+// A tensor of the request allocator's memory, counted in the thread's base::ShareScope unless it is
+// small. RESOURCE_EXHAUSTED if there is no memory for it. The checks above are the caller's.
 base::Status AllocateTensor(int dtype, const std::vector<int64_t>& dims,
                             tensorflow::Tensor* tensor);
 

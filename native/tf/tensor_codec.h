@@ -2,6 +2,7 @@
 
 #include <cstddef>
 
+#include "native/base/reply_buffer.h"
 #include "native/base/status.h"
 #include "native/base/wire_reader.h"
 #include "native/base/wire_writer.h"
@@ -29,8 +30,12 @@ base::Status DecodeTensor(base::WireReader proto, const TensorSpec& spec, size_t
                           TensorList* tensors);
 
 // Bytes that EncodeTensor writes: a tensorflow.TensorProto without tag and length.
-size_t EncodedTensorBytes(const TensorList& tensors, size_t index, TensorEncoding encoding);
+//
+// `reply` is the reply that the tensor is for, and null if it is for none. Both functions end early
+// once that reply has failed or is not wanted any more; then their results mean nothing.
+size_t EncodedTensorBytes(const TensorList& tensors, size_t index, TensorEncoding encoding,
+                          base::ReplyBuffer* reply);
 void EncodeTensor(const TensorList& tensors, size_t index, TensorEncoding encoding,
-                  base::WireWriter* writer);
+                  base::ReplyBuffer* reply, base::WireWriter* writer);
 
 }  // namespace millpond::tf

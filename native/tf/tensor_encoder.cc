@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <string>
 
 #include "native/tf/tensor_codec.h"
@@ -8,6 +9,7 @@
 namespace millpond::tf {
 namespace {
 
+using base::ReplyBuffer;
 using base::WireWriter;
 using tensorflow::Tensor;
 
@@ -32,63 +34,85 @@ void WriteShape(const tensorflow::TensorShape& shape, WireWriter* writer) {
   }
 }
 
-// Calls `put` with each element as the varint that its typed field carries: int32 fields sign
-// extend to 64 bits.
-template <typename T, typename Put>
-void ForEachVarint(const Tensor& tensor, Put put) {
-  const auto* values = static_cast<const T*>(tensor.data());
-  for (int64_t i = 0; i < tensor.NumElements(); ++i) {
-    put(static_cast<uint64_t>(static_cast<int64_t>(values[i])));
+// Calls `visit(first, end)` with ranges that make up `count`, for as long as the reply is wanted.
+template <typename Visit>
+void ForEachRange(int64_t count, ReplyBuffer* reply, Visit visit) {
+  for (int64_t first = 0; first < count; first += ReplyBuffer::kLookElements) {
+    if (reply != nullptr && !reply->IsWanted()) return;
+    visit(first, std::min(count, first + ReplyBuffer::kLookElements));
   }
 }
 
+// Calls `put` with each element as the varint that its typed field carries: int32 fields sign
+// extend to 64 bits.
+template <typename T, typename Put>
+void ForEachVarintOf(const Tensor& tensor, ReplyBuffer* reply, Put put) {
+  const auto* values = static_cast<const T*>(tensor.data());
+  ForEachRange(tensor.NumElements(), reply, [&](int64_t first, int64_t end) {
+    for (int64_t i = first; i < end; ++i) {
+      put(static_cast<uint64_t>(static_cast<int64_t>(values[i])));
+    }
+  });
+}
+
 template <typename Put>
-void ForEachVarint(const Tensor& tensor, Put put) {
+void ForEachVarint(const Tensor& tensor, ReplyBuffer* reply, Put put) {
   switch (tensor.dtype()) {
     case tensorflow::DT_INT8:
     case tensorflow::DT_QINT8:
-      return ForEachVarint<int8_t>(tensor, put);
+      return ForEachVarintOf<int8_t>(tensor, reply, put);
     case tensorflow::DT_INT16:
     case tensorflow::DT_QINT16:
-      return ForEachVarint<int16_t>(tensor, put);
+      return ForEachVarintOf<int16_t>(tensor, reply, put);
     case tensorflow::DT_INT32:
     case tensorflow::DT_QINT32:
-      return ForEachVarint<int32_t>(tensor, put);
+      return ForEachVarintOf<int32_t>(tensor, reply, put);
     case tensorflow::DT_UINT32:
-      return ForEachVarint<uint32_t>(tensor, put);
+      return ForEachVarintOf<uint32_t>(tensor, reply, put);
     case tensorflow::DT_INT64:
     case tensorflow::DT_UINT64:
-      return ForEachVarint<int64_t>(tensor, put);
+      return ForEachVarintOf<int64_t>(tensor, reply, put);
     case tensorflow::DT_HALF:
     case tensorflow::DT_BFLOAT16:
     case tensorflow::DT_UINT16:
     case tensorflow::DT_QUINT16:
-      return ForEachVarint<uint16_t>(tensor, put);
+      return ForEachVarintOf<uint16_t>(tensor, reply, put);
     default:
-      return ForEachVarint<uint8_t>(tensor, put);
+      return ForEachVarintOf<uint8_t>(tensor, reply, put);
   }
 }
 
-size_t PackedVarintBytes(const Tensor& tensor) {
+size_t PackedVarintBytes(const Tensor& tensor, ReplyBuffer* reply) {
   size_t bytes = 0;
-  ForEachVarint(tensor, [&](uint64_t value) { bytes += base::VarintBytes(value); });
+  ForEachVarint(tensor, reply, [&](uint64_t value) { bytes += base::VarintBytes(value); });
   return bytes;
 }
 
-size_t StringFieldBytes(const Tensor& tensor) {
+size_t StringFieldBytes(const Tensor& tensor, ReplyBuffer* reply) {
   size_t bytes = 0;
   const auto strings = tensor.flat<tensorflow::tstring>();
-  for (int64_t i = 0; i < strings.size(); ++i) {
-    bytes += base::DelimitedBytes(field::kStringVal, strings(i).size());
-  }
+  ForEachRange(strings.size(), reply, [&](int64_t first, int64_t end) {
+    for (int64_t i = first; i < end; ++i) {
+      bytes += base::DelimitedBytes(field::kStringVal, strings(i).size());
+    }
+  });
   return bytes;
 }
 
-void WriteStrings(const Tensor& tensor, WireWriter* writer) {
+void WriteStrings(const Tensor& tensor, ReplyBuffer* reply, WireWriter* writer) {
   const auto strings = tensor.flat<tensorflow::tstring>();
-  for (int64_t i = 0; i < strings.size(); ++i) {
-    writer->BytesField(field::kStringVal, {strings(i).data(), strings(i).size()});
-  }
+  ForEachRange(strings.size(), reply, [&](int64_t first, int64_t end) {
+    for (int64_t i = first; i < end; ++i) {
+      writer->BytesField(field::kStringVal, {strings(i).data(), strings(i).size()});
+    }
+  });
+}
+
+void WritePlainBytes(const Tensor& tensor, ReplyBuffer* reply, WireWriter* writer) {
+  const auto* const bytes = static_cast<const char*>(tensor.data());
+  ForEachRange(static_cast<int64_t>(tensor.TotalBytes()), reply, [&](int64_t first, int64_t end) {
+    writer->Bytes(bytes + first, static_cast<size_t>(end - first));
+  });
 }
 
 // Which field carries the values of `tensor`, and how: tensor_content where that was asked for and
@@ -109,38 +133,41 @@ std::string EncodeWithTensorFlow(const Tensor& tensor) {
   return proto.SerializeAsString();
 }
 
-size_t ValueBytes(const Tensor& tensor, TypedField typed) {
+size_t ValueBytes(const Tensor& tensor, TypedField typed, ReplyBuffer* reply) {
   if (tensor.NumElements() == 0) return 0;
-  if (typed.layout == Layout::kBytesPerElement) return StringFieldBytes(tensor);
+  if (typed.layout == Layout::kBytesPerElement) return StringFieldBytes(tensor, reply);
   if (typed.layout == Layout::kVarint) {
-    return base::DelimitedBytes(typed.number, PackedVarintBytes(tensor));
+    return base::DelimitedBytes(typed.number, PackedVarintBytes(tensor, reply));
   }
   return base::DelimitedBytes(typed.number, tensor.TotalBytes());
 }
 
-void WriteValues(const Tensor& tensor, TypedField typed, WireWriter* writer) {
+void WriteValues(const Tensor& tensor, TypedField typed, ReplyBuffer* reply, WireWriter* writer) {
   if (tensor.NumElements() == 0) return;
-  if (typed.layout == Layout::kBytesPerElement) return WriteStrings(tensor, writer);
+  if (typed.layout == Layout::kBytesPerElement) return WriteStrings(tensor, reply, writer);
   if (typed.layout == Layout::kVarint) {
-    writer->Delimited(typed.number, PackedVarintBytes(tensor));
-    return ForEachVarint(tensor, [&](uint64_t value) { writer->Varint(value); });
+    const size_t packed_bytes = PackedVarintBytes(tensor, reply);
+    writer->Delimited(typed.number, packed_bytes);
+    return ForEachVarint(tensor, reply, [&](uint64_t value) { writer->Varint(value); });
   }
-  writer->BytesField(typed.number, {static_cast<const char*>(tensor.data()), tensor.TotalBytes()});
+  writer->Delimited(typed.number, tensor.TotalBytes());
+  WritePlainBytes(tensor, reply, writer);
 }
 
 }  // namespace
 
-size_t EncodedTensorBytes(const TensorList& tensors, size_t index, TensorEncoding encoding) {
+size_t EncodedTensorBytes(const TensorList& tensors, size_t index, TensorEncoding encoding,
+                          ReplyBuffer* reply) {
   const Tensor& tensor = tensors.tensors()[index];
   const TypedField typed = ReplyField(tensor, encoding);
   if (typed.layout == Layout::kOther) return EncodeWithTensorFlow(tensor).size();
   return base::TagBytes(field::kDtype) + base::VarintBytes(tensor.dtype()) +
          base::DelimitedBytes(field::kTensorShape, ShapeBytes(tensor.shape())) +
-         ValueBytes(tensor, typed);
+         ValueBytes(tensor, typed, reply);
 }
 
 void EncodeTensor(const TensorList& tensors, size_t index, TensorEncoding encoding,
-                  WireWriter* writer) {
+                  ReplyBuffer* reply, WireWriter* writer) {
   const Tensor& tensor = tensors.tensors()[index];
   const TypedField typed = ReplyField(tensor, encoding);
   if (typed.layout == Layout::kOther) {
@@ -149,7 +176,7 @@ void EncodeTensor(const TensorList& tensors, size_t index, TensorEncoding encodi
   }
   writer->VarintField(field::kDtype, tensor.dtype());
   WriteShape(tensor.shape(), writer);
-  WriteValues(tensor, typed, writer);
+  WriteValues(tensor, typed, reply, writer);
 }
 
 }  // namespace millpond::tf

@@ -91,6 +91,30 @@ REFUSED_REQUESTS = MetricFamily(
     "--max_in_flight_requests or the model's limit allows.",
 )
 
+UNDER_WAY_BYTES = MetricFamily(
+    name="serving_requests_under_way_bytes",
+    kind="gauge",
+    help="Memory of requests and replies under way, over gRPC and HTTP: bodies and messages, what they "
+    "decompress and decode to, and replies until they are sent.",
+)
+UNDER_WAY_LIMIT = MetricFamily(
+    name="serving_requests_under_way_limit_bytes",
+    kind="gauge",
+    help="What they may take together: --request_memory_bytes.",
+)
+REFUSED_FOR_MEMORY = MetricFamily(
+    name="serving_requests_refused_for_memory_total",
+    kind="counter",
+    help="Times that a request or reply was refused with RESOURCE_EXHAUSTED because "
+    "--request_memory_bytes had too little left.",
+)
+RUNS_ENDED_BY_MEMORY = MetricFamily(
+    name="serving_runs_ended_by_memory_total",
+    kind="counter",
+    help="Runs that ended with RESOURCE_EXHAUSTED because their kernels wanted more than "
+    "--run_memory_bytes, warm-up too.",
+)
+
 # --- Versions ---------------------------------------------------------------------------------------
 
 SERVABLE_STATE = MetricFamily(
@@ -390,6 +414,7 @@ LEFT_OUT = {
 FAMILIES: tuple[MetricFamily, ...] = (
     *(REQUESTS, REQUEST_LATENCY, REQUEST_LATENCY_QUANTILES, REQUEST_PHASE, REQUESTS_IN_FLIGHT),
     *(IN_FLIGHT_REQUESTS, REFUSED_REQUESTS),
+    *(UNDER_WAY_BYTES, UNDER_WAY_LIMIT, REFUSED_FOR_MEMORY, RUNS_ENDED_BY_MEMORY),
     *(SERVABLE_STATE, SERVABLE_HEALTH, FAILED_LOADS, LOAD_STAGE, UNLOAD_STAGE, GATE_PASSED),
     *(SWAPS, SWAP_SECONDS, SWAP_LATENCY, SWAP_REQUESTS, MODEL_READY, SOURCE_STUCK),
     *(ROUTING_SHARE, RESERVOIR_REQUESTS, RESERVOIR_BYTES),

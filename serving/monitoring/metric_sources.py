@@ -40,6 +40,17 @@ class AdmissionCounts(Protocol):
     def refused_count(self) -> int: ...
 
 
+class BudgetCounts(Protocol):
+    """Of `_native.ByteBudget`."""
+
+    @property
+    def limit_bytes(self) -> int: ...
+    @property
+    def in_use_bytes(self) -> int: ...
+    @property
+    def refused_count(self) -> int: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class MetricSources:
     """Where each metric comes from.
@@ -54,6 +65,8 @@ class MetricSources:
 
     requests: RequestStatistics
     admission: AdmissionCounts
+    budget: BudgetCounts
+    runs_ended_by_memory: Callable[[], int] = lambda: 0
     statuses: Callable[[], Statuses]
     swap_counts: Callable[[], Mapping[tuple[str, str], int]]
     arena: Callable[[ServableId], ArenaStatistics | None]

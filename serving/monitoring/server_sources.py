@@ -8,7 +8,7 @@ from serving.arenas import SlabPool
 from serving.clock import Clock
 from serving.data_plane import DataPlane
 from serving.health import HealthView
-from serving.monitoring.metric_sources import AdmissionCounts, MetricSources
+from serving.monitoring.metric_sources import AdmissionCounts, BudgetCounts, MetricSources
 from serving.monitoring.request_statistics import RequestStatistics
 from serving.monitoring.swap_record import SwapRecord
 from serving.reservoirs import Reservoirs
@@ -21,6 +21,7 @@ def server_sources(
     plane: DataPlane,
     requests: RequestStatistics,
     admission: AdmissionCounts,
+    budget: BudgetCounts,
     *,
     monitor: StateMonitor,
     servable: Callable[[ServableId], Servable | None],
@@ -49,6 +50,8 @@ def server_sources(
     return MetricSources(
         requests=requests,
         admission=admission,
+        budget=budget,
+        runs_ended_by_memory=plane.runs_ended_by_memory,
         statuses=monitor.statuses,
         swap_counts=swap_counts,
         arena=partial(_arena, plane, servable),

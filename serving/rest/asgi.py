@@ -25,6 +25,7 @@ from serving.errors import (
 )
 from serving.http_app import BODY_BYTES_MAX, http_status
 from serving.http_connections import CONNECTION_EXTENSION
+from serving.request_memory import ByteBudget, MemoryBusy, MemoryHold
 from serving.rest.bridge import Connection, RestAnswer, RestBridge, RestTarget
 
 MODEL_NAME_HEADER = b"x-millpond-model-name"
@@ -40,6 +41,7 @@ RETRY_AFTER_SECONDS = b"1"
 HeaderList = list[tuple[bytes, bytes]]
 
 _CLOSE = (b"connection", b"close")
+_HOLD = "millpond.memory_hold"
 _RETRIED = frozenset({429, 503})
 _log = structlog.get_logger(__name__)
 
@@ -51,6 +53,7 @@ class RestSettings:
     timeout_seconds: float = 30.0
     has_cors: bool = False
     body_bytes_max: int = BODY_BYTES_MAX
+    budget: ByteBudget | None = None
 
     @property
     def common_headers(self) -> HeaderList:
@@ -115,6 +118,8 @@ class RestApplication(ABC):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI's."""
+        hold = MemoryHold(self._settings.budget)
+        scope[_HOLD] = hold
         try:
             if scope["method"] == "OPTIONS":
                 await self._answer_preflight(scope, send)
@@ -124,6 +129,8 @@ class RestApplication(ABC):
             return
         except Exception as error:  # noqa: BLE001 (whatever it is, the client gets an answer)
             await _send_raised(send, scope, error, self._headers())
+        finally:
+            hold.release()
 
     @abstractmethod
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -141,7 +148,7 @@ class RestApplication(ABC):
         )
         if answer.code == StatusCode.OK:
             headers = [*_answer_headers(answer, target.model), *self._headers()]
-            await send_answer(send, 200, headers, answer.body)
+            await self._send_counted(answer, headers, scope, send)
             return
         if answer.code == StatusCode.CANCELLED and self._bridge.is_draining:
             # 499 says that the client went away. This one waits, and may ask another server.
@@ -151,6 +158,19 @@ class RestApplication(ABC):
         is_passing = answer.version is None
         status = http_status(StatusCode(answer.code))
         await send_error(send, answer.message, status, headers, is_passing=is_passing)
+
+    async def _send_counted(
+        self, answer: RestAnswer, headers: HeaderList, scope: Scope, send: Send
+    ) -> None:
+        """Sends an answer that is OK. It counts until the client has it, however slow the client is."""
+        body = answer.take_body()
+        hold_of(scope).grow(len(body))
+        await send_answer(send, 200, headers, body)
+        # What is left is in the connection's buffer.
+        del body
+        connection = _connection_of(scope)
+        if connection is not None:
+            await connection.wait_until_sent()
 
     async def _answer_preflight(self, scope: Scope, send: Send) -> None:
         origin = Headers(scope=scope).get("origin", "")
@@ -168,28 +188,37 @@ def _connection_of(scope: Scope) -> Connection | None:
     return connection
 
 
+def hold_of(scope: Scope) -> MemoryHold:
+    """The request's hold on the memory of requests and replies, which its application has made."""
+    hold: MemoryHold = scope[_HOLD]
+    return hold
+
+
 async def read_body(scope: Scope, receive: Receive, settings: RestSettings) -> bytes:
     """A request's body, as it came.
 
-    Raises BodyTooLarge, before anything is read where the length is declared, BodyTooSlow, and
-    starlette's ClientDisconnect.
+    Raises BodyTooLarge and MemoryBusy, before anything is read if the length is declared, BodyTooSlow,
+    and starlette's ClientDisconnect.
     """
+    hold = hold_of(scope)
     for name, value in scope["headers"]:
         # uvicorn's parser has refused what is no number.
-        if name == b"content-length" and int(value) > settings.body_bytes_max:
-            raise _too_large(settings)
+        if name == b"content-length":
+            if int(value) > settings.body_bytes_max:
+                raise _too_large(settings)
+            hold.check_fits(int(value))
     connection = _connection_of(scope)
     if connection is not None and connection.has_whole_request:
-        return await _receive_body(receive, settings)
+        return await _receive_body(receive, settings, hold)
     with anyio.move_on_after(settings.timeout_seconds):
-        return await _receive_body(receive, settings)
+        return await _receive_body(receive, settings, hold)
     raise BodyTooSlow(
         f"the request's body was not there after {settings.timeout_seconds:g} s "
         "(--rest_api_timeout_in_ms)"
     )
 
 
-async def _receive_body(receive: Receive, settings: RestSettings) -> bytes:
+async def _receive_body(receive: Receive, settings: RestSettings, hold: MemoryHold) -> bytes:
     chunks: list[bytes] = []
     received_bytes = 0
     while True:
@@ -200,6 +229,7 @@ async def _receive_body(receive: Receive, settings: RestSettings) -> bytes:
         received_bytes += len(chunk)
         if received_bytes > settings.body_bytes_max:
             raise _too_large(settings)
+        hold.grow(len(chunk))
         chunks.append(chunk)
         if not message.get("more_body", False):
             return b"".join(chunks) if len(chunks) > 1 else chunk
@@ -249,6 +279,8 @@ async def _send_raised(send: Send, scope: Scope, error: Exception, common: Heade
         await send_error(send, error.message, 413, [*common, _CLOSE])
     elif isinstance(error, BodyTooSlow):
         await send_error(send, error.message, 504, [*common, _CLOSE])
+    elif isinstance(error, MemoryBusy):
+        await send_error(send, error.message, 429, [*common, _CLOSE])
     elif isinstance(error, MillpondError) and not isinstance(error, InternalError):
         await send_error(send, error.message, http_status(error.code), common)
     else:

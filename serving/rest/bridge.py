@@ -40,8 +40,10 @@ class RestAnswer(Protocol):
     def code(self) -> int: ...
     @property
     def message(self) -> str: ...
-    @property
-    def body(self) -> bytes: ...
+    def take_body(self) -> bytes:
+        """Returns the body, once: the answer keeps no memory of it."""
+        ...
+
     @property
     def content_type(self) -> str: ...
     @property
@@ -88,6 +90,10 @@ class Connection(Protocol):
 
     on_lost: Callable[[], None] | None
 
+    async def wait_until_sent(self) -> None:
+        """Waits until the kernel has all that was written, or the client is gone."""
+        ...
+
     @property
     def has_whole_request(self) -> bool:
         """Whether the body that is being read is there to its last byte."""
@@ -100,11 +106,14 @@ class Refusal:
 
     code: int
     message: str
-    body: bytes = b""
     content_type: str = "application/json"
     json_bytes: int | None = None
     is_gzip: bool = False
     version: int | None = None
+
+    def take_body(self) -> bytes:
+        """RestAnswer's; a refusal has none."""
+        return b""
 
 
 class _Pending(NamedTuple):

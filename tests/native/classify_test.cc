@@ -31,16 +31,16 @@ constexpr uint32_t kMinusZeroBits = 0x80000000;
 class ExampleMethodsTest : public ::testing::Test {
  protected:
   using Answerer = Status (*)(const servable::Servable&, const ExampleRequest&,
-                              const tf::RunContext&, std::string*, metrics::PhaseWatch*);
+                              const tf::RunContext&, base::ReplyBytes*, metrics::PhaseWatch*);
 
   base::StatusOr<std::string> Ask(Answerer answer, const std::string& signature,
                                   const WireMessage& input = ExampleListInput({"a", "b"})) {
     const SegmentedBytes bytes(ExampleMessage(ModelSpecMessage("m", {}, signature), input));
     ExampleRequest request;
     MILLPOND_RETURN_IF_ERROR(DecodeExampleRequest(bytes.reader(), "a request", &request));
-    std::string reply;
+    base::ReplyBytes reply;
     MILLPOND_RETURN_IF_ERROR(answer(servable_, request, {}, &reply, nullptr));
-    return reply;
+    return std::string(reply.view());
   }
   void ExpectRefused(Answerer answer, const std::string& signature, const std::string& in_message) {
     const auto reply = Ask(answer, signature);

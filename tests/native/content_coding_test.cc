@@ -38,9 +38,9 @@ std::string Body() {
 }
 
 std::string Gzipped(const std::string& body) {
-  auto coded = Gzip(body);
+  auto coded = Gzip(body, {});
   EXPECT_TRUE(coded.ok());
-  return coded.ok() ? coded.value() : "";
+  return coded.ok() ? std::string(coded.value().view()) : "";
 }
 
 TEST(ContentCoding, ReadsWhatWasWrittenInEveryFormatThatClientsSend) {

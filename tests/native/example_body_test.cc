@@ -175,7 +175,7 @@ TEST_F(RestExamplesTest, ClassifyAnswersLabelsAndScoresOfEachExample) {
       Classify(servable_, R"({"examples": [{"a": 1}, {"a": 2}]})", tf::RunContext(), &reply_);
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(
-      reply_.body,
+      reply_.body.view(),
       R"({"results": [[["a", 1.0], ["b\"", 0.25]], [["c", NaN], [{"b64": "/w=="}, -1e-20]]]})");
   EXPECT_EQ(servable_.seen().at(0).strings.size(), 2);
 }
@@ -189,7 +189,7 @@ TEST_F(RestExamplesTest, RegressAnswersANumberForEachExample) {
       Regress(servable_, R"({"signature_name": "regress", "examples": [{"a": 1}, {"a": 2}]})",
               tf::RunContext(), &reply_);
   ASSERT_TRUE(status.ok()) << status.message();
-  EXPECT_EQ(reply_.body, R"({"results": [1.0, 2.5]})");
+  EXPECT_EQ(reply_.body.view(), R"({"results": [1.0, 2.5]})");
 }
 
 TEST_F(RestExamplesTest, ASignatureThatIsNotForTheMethodIsRefused) {

@@ -36,7 +36,7 @@ std::string Answer(const std::string& body, std::optional<size_t> json_bytes = {
   RestReply reply;
   const Status answered = Ask(body, json_bytes, &reply);
   EXPECT_TRUE(answered.ok()) << answered.message();
-  return reply.body;
+  return std::string(reply.body.view());
 }
 
 void ExpectRefused(const std::string& body, const std::string& in_message,
@@ -79,11 +79,11 @@ TEST(InferJsonTest, BinaryInputsLieBehindTheJsonInTheirOrder) {
   const Status answered = Ask(json + binary, json.size(), &reply);
   ASSERT_TRUE(answered.ok()) << answered.message();
   ASSERT_TRUE(reply.json_bytes);
-  EXPECT_EQ(reply.body.substr(0, *reply.json_bytes),
+  EXPECT_EQ(reply.body.view().substr(0, *reply.json_bytes),
             R"({"model_name":"echo","model_version":"7","id":"r1","outputs":[)"
             R"({"name":"a","datatype":"FP32","shape":[1,3],"parameters":{"binary_data_size":12}},)"
             R"({"name":"b","datatype":"BYTES","shape":[1],"parameters":{"binary_data_size":7}}]})");
-  EXPECT_EQ(reply.body.substr(*reply.json_bytes),
+  EXPECT_EQ(reply.body.view().substr(*reply.json_bytes),
             RawOf<float>({1, 2, 3}) + RawOf(std::vector<std::string>{"one"}));
   EXPECT_EQ(reply.content_type, "application/octet-stream");
   ExpectRefused(json + binary, "Inference-Header-Content-Length");
@@ -99,8 +99,8 @@ TEST(InferJsonTest, EachOutputIsBinaryAsItSaysItself) {
            R"(, "outputs": [{"name": "b", "parameters": {"binary_data": false}}, {"name": "a"}],
           "parameters": {"binary_data_output": true})");
   ASSERT_TRUE(Ask(body, {}, &reply).ok());
-  EXPECT_NE(reply.body.find(R"("data":["", "ü"])"), std::string::npos);
-  EXPECT_EQ(reply.body.substr(*reply.json_bytes), RawOf<float>({1, 2, 3}));
+  EXPECT_NE(reply.body.view().find(R"("data":["", "ü"])"), std::string::npos);
+  EXPECT_EQ(reply.body.view().substr(*reply.json_bytes), RawOf<float>({1, 2, 3}));
 }
 
 TEST(InferJsonTest, StringsThatAreNoTextAreAskedForAsBinaryData) {

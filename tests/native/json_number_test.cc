@@ -146,9 +146,9 @@ TEST(JsonNumber, FloatsBetweenTwoAreRoundedRight) {
 
 template <typename T>
 std::string Written(T value) {
-  JsonWriter writer(0);
+  JsonWriter writer({});
   writer.Number(value);
-  return writer.Take();
+  return std::string(writer.Take().value().view());
 }
 
 TEST(JsonNumber, WrittenFloatsAlwaysSayThatTheyAreFloats) {

@@ -51,9 +51,9 @@ class MultiInferenceTest : public ::testing::Test {
     MILLPOND_RETURN_IF_ERROR(DecodeMultiInferenceRequest(bytes.reader(), &request));
     const auto spec = SpecOfAllTasks(request);
     if (!spec.ok()) return spec.status();
-    std::string reply;
+    base::ReplyBytes reply;
     MILLPOND_RETURN_IF_ERROR(AnswerMultiInference(servable_, request, {}, &reply));
-    return reply;
+    return std::string(reply.view());
   }
   void ExpectRefused(const std::vector<WireMessage>& tasks, Code code,
                      const std::string& in_message) {

@@ -37,13 +37,14 @@ base::Status DecodeTensor(base::WireReader proto, const TensorSpec&, size_t inde
   return {};
 }
 
-size_t EncodedTensorBytes(const TensorList& tensors, size_t index, TensorEncoding) {
+size_t EncodedTensorBytes(const TensorList& tensors, size_t index, TensorEncoding,
+                          base::ReplyBuffer*) {
   const tensorflow::Tensor& tensor = tensors.tensors()[index];
   const auto add = [](size_t sum, const std::string& text) { return sum + text.size(); };
   return std::accumulate(tensor.strings.begin(), tensor.strings.end(), tensor.bytes.size(), add);
 }
 
-void EncodeTensor(const TensorList& tensors, size_t index, TensorEncoding,
+void EncodeTensor(const TensorList& tensors, size_t index, TensorEncoding, base::ReplyBuffer*,
                   base::WireWriter* writer) {
   const tensorflow::Tensor& tensor = tensors.tensors()[index];
   writer->Bytes(tensor.bytes.data(), tensor.bytes.size());

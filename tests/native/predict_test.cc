@@ -91,10 +91,9 @@ class PredictTest : public ::testing::Test {
     MILLPOND_RETURN_IF_ERROR(DecodePredictRequest(segmented.reader(), &request));
     PredictReply reply;
     MILLPOND_RETURN_IF_ERROR(inference::Predict(servable_, request, run, &reply));
-    const PredictReplyEncoder encoder(reply);
-    std::string encoded(encoder.encoded_bytes(), '\0');
-    encoder.Write(encoded.data());
-    *response = testing::ParsePredictResponse(encoded);
+    const auto encoded = EncodePredictReply(reply, {});
+    if (!encoded.ok()) return encoded.status();
+    *response = testing::ParsePredictResponse(std::string(encoded.value().view()));
     return response->parses ? Status() : base::Internal("the reply does not parse");
   }
 

@@ -44,7 +44,7 @@ class RestPredictTest : public ::testing::Test {
         rest::Predict(servable_, {bytes.data(), bytes.size()}, tf::RunContext(), &reply);
     code_ = status.code();
     EXPECT_EQ(reply.content_type, "application/json");
-    return status.ok() ? reply.body : status.message();
+    return status.ok() ? std::string(reply.body.view()) : status.message();
   }
   void ExpectRefused(const std::string& body, const std::string& message,
                      Code code = Code::kInvalidArgument) {

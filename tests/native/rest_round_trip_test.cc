@@ -78,10 +78,10 @@ tensorflow::Tensor ThroughJson(const tensorflow::Tensor& tensor, BodyFormat form
   tf::TensorList list;
   list.Reset(1);
   list.tensors()[0] = tensor;
-  std::string reply;
   const tf::Signature signature = EchoSignature(tensor.dtype);
-  const base::Status written = WritePredictReply(signature, format, list, &reply);
-  EXPECT_TRUE(written.ok()) << written.message();
+  const auto written = WritePredictReply(signature, format, list, {});
+  EXPECT_TRUE(written.ok()) << written.status().message();
+  const std::string reply(written.value().view());
   // {"predictions": ...} of a reply is {"instances": ...} of a request.
   const std::string key = format == BodyFormat::kRow ? "instances" : "inputs";
   const std::string body = "{\"" + key + "\"" + reply.substr(reply.find(':'));
@@ -134,8 +134,9 @@ TEST(RestFuzz, MutatedBodiesAreReadOrRefused) {
     tf::TensorList list;
     list.Reset(1);
     list.tensors()[0] = RandomTensor(dtype, {3, 2}, rng);
-    std::string reply;
-    ASSERT_TRUE(WritePredictReply(EchoSignature(dtype), BodyFormat::kRow, list, &reply).ok());
+    const auto written = WritePredictReply(EchoSignature(dtype), BodyFormat::kRow, list, {});
+    ASSERT_TRUE(written.ok());
+    const std::string reply(written.value().view());
     const std::string values = reply.substr(reply.find(':'), reply.size() - 1 - reply.find(':'));
     servables.push_back(std::make_unique<PlainServable>(Signatures{EchoSignature(dtype)}));
     bodies.push_back(R"({"instances")" + values + R"(, "signature_name": "serving_default"})");

@@ -58,7 +58,7 @@ class RestTensorsTest : public ::testing::Test {
   std::string Predict(const std::string& body) {
     RestReply reply;
     const Status status = rest::Predict(servable_, body, tf::RunContext(), &reply);
-    return status.ok() ? reply.body : status.message();
+    return status.ok() ? std::string(reply.body.view()) : status.message();
   }
 
   EchoServable servable_;

@@ -66,9 +66,9 @@ class SessionRunTest : public ::testing::Test {
     const SegmentedBytes bytes(message.bytes(), {message.bytes().size() / 2});
     SessionRunRequest request;
     MILLPOND_RETURN_IF_ERROR(DecodeSessionRunRequest(bytes.reader(), &request));
-    std::string reply;
+    base::ReplyBytes reply;
     MILLPOND_RETURN_IF_ERROR(AnswerSessionRun(servable_, request, run, kNowNs, &reply));
-    return reply;
+    return std::string(reply.view());
   }
   void ExpectRefused(const WireMessage& message, Code code, const std::string& in_message) {
     const auto refused = Ask(message);

@@ -31,9 +31,9 @@ inline base::Status Decode(const tensorflow::TensorProto& proto, tf::TensorList*
 }
 
 inline std::string Encode(const tf::TensorList& list, size_t index, tf::TensorEncoding encoding) {
-  std::string bytes(tf::EncodedTensorBytes(list, index, encoding), '\0');
+  std::string bytes(tf::EncodedTensorBytes(list, index, encoding, nullptr), '\0');
   base::WireWriter writer(bytes.data());
-  tf::EncodeTensor(list, index, encoding, &writer);
+  tf::EncodeTensor(list, index, encoding, nullptr, &writer);
   return writer.position() == bytes.data() + bytes.size() ? bytes : "<not the size it said>";
 }
 

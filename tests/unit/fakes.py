@@ -435,6 +435,9 @@ class FakeEndedRequest:
     is_gzip: bool = False
     version: int | None = 1
 
+    def take_body(self) -> bytes:
+        return self.body
+
 
 class FakeRestWorkers:
     """Answers nothing by itself: a test says how a request `ends`. `refusal` refuses all."""
@@ -555,6 +558,25 @@ class FakeAdmission:
         self.model_limits = dict(limits)
 
 
+@dataclass
+class FakeByteBudget:
+    """`_native.ByteBudget`: counts, and refuses beyond its limit."""
+
+    limit_bytes: int
+    in_use_bytes: int = 0
+    refused_count: int = 0
+
+    def take(self, bytes: int) -> bool:  # noqa: A002
+        if bytes > self.limit_bytes - self.in_use_bytes:
+            self.refused_count += 1
+            return False
+        self.in_use_bytes += bytes
+        return True
+
+    def return_bytes(self, bytes: int) -> None:  # noqa: A002
+        self.in_use_bytes -= bytes
+
+
 class FakePlane:
     """As the module `serving._native`. Directories with a file `saved_model.pb` are complete.
 
@@ -570,6 +592,8 @@ class FakePlane:
         self.grpc = FakeGrpcServer()
         self.rest = FakeRestWorkers()
         self.admissions: list[FakeAdmission] = []
+        self.budgets: list[FakeByteBudget] = []
+        self.run_memory_bytes = 0
         self.failures: dict[str, Exception] = {}
         self.steps: list[str] = []
         self.servables: list[FakeServable] = []
@@ -650,6 +674,16 @@ class FakePlane:
         self.admissions.append(FakeAdmission(total_limit))
         return self.admissions[-1]
 
+    def ByteBudget(self, limit_bytes: int) -> FakeByteBudget:  # noqa: N802
+        self.budgets.append(FakeByteBudget(limit_bytes))
+        return self.budgets[-1]
+
+    def set_run_memory_bytes(self, bytes: int) -> None:  # noqa: A002
+        self.run_memory_bytes = bytes
+
+    def runs_ended_by_memory(self) -> int:
+        return 0
+
     def ServerCertificates(self, **certificates: object) -> FakeServerCertificates:  # noqa: N802
         return FakeServerCertificates(certificates)
 
@@ -669,6 +703,8 @@ class FakePlane:
         spans: FakeSpanBuffer | None,
         admission: FakeAdmission,
         max_thread_count: int,
+        reply_bytes_max: int,
+        budget: FakeByteBudget,
         **transport: object,
     ) -> FakeGrpcServer:
         del serving_map
@@ -682,6 +718,8 @@ class FakePlane:
             "spans": spans,
             "admission": admission,
             "max_thread_count": max_thread_count,
+            "reply_bytes_max": reply_bytes_max,
+            "budget": budget,
             **transport,
         }
         return self.grpc

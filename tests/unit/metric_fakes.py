@@ -11,6 +11,7 @@ from serving.monitoring.swap_record import SwapRecord, SwapResult
 from serving.servable import Routing, ServableId, ServableStatus
 from tests.unit.fakes import (
     FakeAdmission,
+    FakeByteBudget,
     FakeClock,
     FakeRequestMemory,
     FakeSlabPoolStatistics,
@@ -169,6 +170,8 @@ def fake_sources(
     sources = MetricSources(
         requests=requests or FakeRequestStatistics(),
         admission=FakeAdmission(100, in_flight_count=5, refused_count=6),
+        budget=FakeByteBudget(1_000, in_use_bytes=7, refused_count=3),
+        runs_ended_by_memory=lambda: 2,
         statuses=lambda: by_name,
         swap_counts=dict,
         arena=_no_arena,

@@ -455,6 +455,10 @@ def test_process_shows_slabs_memory_faults_configuration_and_build():
     assert value(series, "serving_process_page_faults_total", kind="minor") == 11
     assert value(series, "serving_process_page_faults_total", kind="major") == 2
     assert value(series, "serving_in_flight_requests") == 5
+    assert value(series, "serving_requests_under_way_bytes") == 7
+    assert value(series, "serving_requests_under_way_limit_bytes") == 1_000
+    assert value(series, "serving_requests_refused_for_memory_total") == 3
+    assert value(series, "serving_runs_ended_by_memory_total") == 2
     assert value(series, "serving_refused_requests_total") == 6
     assert value(series, "serving_config_changes_total") == 4
     assert value(series, "serving_config_refused") == 1

@@ -329,6 +329,10 @@ def test_server_passes_its_settings_to_the_data_plane(tmp_path: Path, plane: Fak
         max_message_bytes=1000,
         grpc_max_threads=7,
         max_in_flight_requests=5,
+        request_memory_bytes=1_000_000,
+        run_memory_bytes=300_000,
+        max_reply_bytes=200_000,
+        rest_api_max_body_bytes=100_000,
         tensorflow_intra_op_parallelism=4,
         tensorflow_inter_op_parallelism=5,
         enable_signature_method_name_check=True,
@@ -358,11 +362,18 @@ def test_server_passes_its_settings_to_the_data_plane(tmp_path: Path, plane: Fak
         "spans": None,
         "admission": plane.admissions[0],
         "max_thread_count": 7,
+        "reply_bytes_max": 200_000,
+        "budget": plane.budgets[0],
         "certificates": None,
         "reply_compression": "gzip",
         "has_tensor_content": True,
     }
     assert [admission.total_limit for admission in plane.admissions] == [5]
+    assert [budget.limit_bytes for budget in plane.budgets] == [1_000_000]
+    assert plane.run_memory_bytes == 300_000
+    assert plane.rest.options["budget"] is plane.budgets[0]
+    assert plane.rest.options["reply_bytes_max"] == 200_000
+    assert plane.rest.options["body_bytes_max"] == 100_000
 
 
 def test_server_limits_the_requests_of_each_model(tmp_path: Path, plane: FakePlane) -> None:

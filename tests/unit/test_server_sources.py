@@ -14,6 +14,7 @@ from serving.state_monitor import StateMonitor
 from tests.unit.fakes import (
     FakeAdmission,
     FakeArenaStatistics,
+    FakeByteBudget,
     FakeClock,
     FakePlane,
     FakeReservoir,
@@ -43,6 +44,7 @@ def sources_of(
         FakePlane(),
         FakeRequestStatistics(),
         FakeAdmission(100, in_flight_count=7),
+        FakeByteBudget(1_000),
         monitor=monitor,
         servable=(servables or {}).get,
         router=router or Router(FakeServingMap()),

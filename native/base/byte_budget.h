@@ -1,0 +1,71 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+namespace millpond::base {
+
+// The memory that requests and replies may take together while they are under way, whatever
+// protocol they came by. Each holder has a Share, which gives its bytes back when it is destroyed.
+//
+// Thread: any, at once; wait-free. Owner: shared by the servers of all protocols; it outlives the
+// shares. Cost: an atomic addition for each change of a share.
+// Threads that ask at once may be refused by one another just at the limit, never let in beyond it.
+class ByteBudget {
+ public:
+  class Share;
+
+  // Without a limit the bytes are counted and never refused.
+  static constexpr int64_t kUnlimited = INT64_MAX;
+
+  explicit ByteBudget(int64_t limit_bytes = kUnlimited) : limit_bytes_(limit_bytes) {}
+  ByteBudget(const ByteBudget&) = delete;
+  ByteBudget& operator=(const ByteBudget&) = delete;
+
+  // Takes `bytes` and returns true; takes nothing and counts a refusal if they are more than is
+  // left.
+  bool Take(int64_t bytes);
+  void Return(int64_t bytes) { in_use_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
+
+  int64_t limit_bytes() const { return limit_bytes_; }
+  int64_t in_use_bytes() const { return in_use_bytes_.load(std::memory_order_relaxed); }
+  // Since the start.
+  int64_t refused_count() const { return refused_count_.load(std::memory_order_relaxed); }
+
+ private:
+  const int64_t limit_bytes_;
+  alignas(64) std::atomic<int64_t> in_use_bytes_{0};
+  alignas(64) std::atomic<int64_t> refused_count_{0};
+};
+
+// The bytes that one holder has of a budget. A share without a budget counts nothing.
+class ByteBudget::Share {
+ public:
+  Share() = default;
+  explicit Share(ByteBudget* budget) : budget_(budget) {}
+  ~Share() { Resize(0); }
+  Share(Share&& other) noexcept
+      : budget_(std::exchange(other.budget_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Share& operator=(Share&& other) noexcept {
+    if (this == &other) return *this;
+    Resize(0);
+    budget_ = std::exchange(other.budget_, nullptr);
+    bytes_ = std::exchange(other.bytes_, 0);
+    return *this;
+  }
+
+  // Makes the share one of `bytes`; false, and it is as before, if the budget has too little left.
+  // A share can always shrink.
+  bool Resize(int64_t bytes);
+
+  int64_t bytes() const { return bytes_; }
+  const ByteBudget* budget() const { return budget_; }
+
+ private:
+  ByteBudget* budget_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace millpond::base

@@ -1,0 +1,17 @@
+#include "native/base/share_scope.h"
+
+namespace millpond::base {
+namespace {
+
+thread_local ByteBudget::Share* current_share = nullptr;
+
+}  // namespace
+
+ShareScope::ShareScope(ByteBudget::Share* share) : outer_(current_share) { current_share = share; }
+ShareScope::~ShareScope() { current_share = outer_; }
+
+bool ShareScope::Add(int64_t bytes) {
+  return current_share == nullptr || current_share->Resize(current_share->bytes() + bytes);
+}
+
+}  // namespace millpond::base

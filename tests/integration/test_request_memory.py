@@ -1,0 +1,222 @@
+"""Requests that want more memory than one client may have: each fails, and the server goes on."""
+
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from serving import ModelServer
+from tests.integration.clients import caller_to, refusal, wait_until
+from tests.integration.conftest import StartServer
+from tests.integration.exports import drop, let_settle
+from tests.integration.processes import resident_mib
+
+MIB = 2**20
+BUDGET_BYTES = 256 * MIB
+RUN_BYTES = 128 * MIB
+SLACK_MIB = 192
+"""Python's copies of one body and reply, what jemalloc keeps for a second, and a kernel at work."""
+
+
+@pytest.fixture(scope="module")
+def hungry_export(export_path: Path) -> Path:
+    """A model whose replies and kernels take as much memory as its inputs say."""
+    import tensorflow as tf
+
+    def function(body: Callable[..., Any], **inputs: Any) -> Any:
+        return tf.function(body).get_concrete_function(**inputs)
+
+    def doubled(count: Any) -> dict[str, Any]:
+        def double(i: Any, x: Any) -> tuple[Any, Any]:
+            return i + 1, tf.concat([x, x], axis=0)
+
+        shapes = [tf.TensorShape([]), tf.TensorShape([None])]
+        _, x = tf.while_loop(
+            lambda i, x: i < count, double, [0, tf.ones([1024])], shape_invariants=shapes
+        )
+        return {"y": tf.reduce_sum(x)}
+
+    def words(count: Any) -> dict[str, Any]:
+        word = tf.strings.reduce_join(tf.fill([1024], "x"))
+        joined = tf.strings.join([tf.fill([count], word), "y"])
+        return {"y": tf.reduce_sum(tf.strings.length(joined))}
+
+    shape = tf.TensorSpec([None], tf.int64, name="x")
+    count = tf.TensorSpec([], tf.int32, name="count")
+    signatures = {
+        "serving_default": function(lambda x: {"y": tf.reshape(tf.zeros([0]), x)}, x=shape),
+        "zeros": function(lambda count: {"y": tf.reduce_sum(tf.zeros([count]))}, count=count),
+        "fill": function(lambda count: {"y": tf.reduce_max(tf.fill([count], 7))}, count=count),
+        "range": function(lambda count: {"y": tf.reduce_max(tf.range(count))}, count=count),
+        "tile": function(
+            lambda count: {"y": tf.reduce_sum(tf.tile(tf.ones([8]), [count // 8]))}, count=count
+        ),
+        "doubled": function(doubled, count=count),
+        "words": function(words, count=count),
+        "echo": function(
+            lambda x: {"y": tf.shape(x)}, x=tf.TensorSpec([None], tf.float32, name="x")
+        ),
+    }
+    directory = export_path / "hungry"
+    tf.saved_model.save(tf.Module(), str(directory), signatures=signatures)
+    return let_settle(directory)
+
+
+@pytest.fixture
+def server(start_server: StartServer, hungry_export: Path, base_path: Path) -> ModelServer:
+    drop(hungry_export, base_path, 1)
+    server = start_server(
+        model_name="hungry",
+        base_path=base_path,
+        request_memory_bytes=BUDGET_BYTES,
+        run_memory_bytes=RUN_BYTES,
+        max_reply_bytes=64 * MIB,
+    )
+    server.wait_until_available("hungry", 1)
+    assert ask(server, b'{"inputs":[2,0]}') == (200, b'{"outputs": [[], []]}')
+    return server
+
+
+def ask(server: ModelServer, body: bytes, path: str = "/v1/models/hungry:predict") -> Any:
+    request = urllib.request.Request(server.url + path, body or None)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+@contextmanager
+def watched_memory(server: ModelServer) -> Iterator[Callable[[], float]]:
+    """How many MiB the server has grown by at most, so far."""
+    before = resident_mib(server.process_id)
+    peaks = [before]
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(0.01):
+            peaks.append(max(peaks[-1], resident_mib(server.process_id)))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield lambda: max(peaks) - before
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def metric(server: ModelServer, name: str) -> float:
+    status, text = ask(server, b"", "/metrics")
+    assert status == 200
+    lines = [line for line in text.decode().splitlines() if line.startswith(name + " ")]
+    return float(lines[0].split()[1])
+
+
+@pytest.mark.parametrize("rows", [1_099_511_627_776, 100_000_000])
+def test_empty_rows_in_any_number_take_no_memory(server: ModelServer, rows: int) -> None:
+    with watched_memory(server) as grown_mib:
+        status, body = ask(server, b'{"inputs":[%d,0]}' % rows)
+        assert (status, b"--max_reply_bytes" in body) == (429, True)
+        assert ask(server, b'{"inputs":[1,0]}') == (200, b'{"outputs": [[]]}')
+        assert grown_mib() < SLACK_MIB
+
+
+@pytest.mark.parametrize("signature", ["zeros", "fill", "range", "tile"])
+def test_a_run_that_wants_too_much_fails_alone(server: ModelServer, signature: str) -> None:
+    body = b'{"signature_name":"%b","inputs":%d}'
+    with watched_memory(server) as grown_mib:
+        assert ask(server, body % (signature.encode(), 1_000))[0] == 200
+        status, message = ask(server, body % (signature.encode(), 400_000_000))
+        assert (status, b"--run_memory_bytes" in message) == (429, True), message
+        assert ask(server, body % (signature.encode(), 1_000))[0] == 200
+        assert grown_mib() < RUN_BYTES / MIB + SLACK_MIB
+    assert metric(server, "serving_runs_ended_by_memory_total") == 1
+
+
+def test_a_loop_ends_once_it_has_taken_too_much(server: ModelServer) -> None:
+    body = b'{"signature_name":"doubled","inputs":%d}'
+    with watched_memory(server) as grown_mib:
+        status, message = ask(server, body % 18)
+        assert (status, b"--run_memory_bytes" in message) == (429, True), message
+        # What each step frees is not counted against the run.
+        assert ask(server, body % 10)[0] == 200
+        assert grown_mib() < RUN_BYTES / MIB + SLACK_MIB
+
+
+def test_strings_of_kernels_count_too(server: ModelServer) -> None:
+    body = b'{"signature_name":"words","inputs":%d}'
+    assert ask(server, body % 10)[0] == 200
+    status, message = ask(server, body % 200_000)
+    assert (status, b"--run_memory_bytes" in message) == (429, True), message
+    assert ask(server, body % 10)[0] == 200
+
+
+def send_body(server: ModelServer, byte_count: int) -> socket.socket:
+    """Announces one byte more than it sends, so that the request stays under way."""
+    client = socket.create_connection(("127.0.0.1", int(server.url.rsplit(":", 1)[1])), timeout=60)
+    head = (
+        b"POST /v1/models/hungry:predict HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        b"Content-Length: %d\r\n\r\n" % (byte_count + 1)
+    )
+    try:
+        client.sendall(head)
+        for _ in range(byte_count // MIB):
+            client.sendall(b" " * MIB)
+    except (ConnectionError, TimeoutError):
+        pass  # refused: the server has closed the connection
+    return client
+
+
+def test_many_large_bodies_stay_within_the_budget(server: ModelServer) -> None:
+    with ExitStack() as stack, watched_memory(server) as grown_mib:
+        threads = [
+            threading.Thread(target=lambda: stack.enter_context(send_body(server, 63 * MIB)))
+            for _ in range(20)
+        ]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            assert ask(server, b"", "/healthz")[0] == 200
+        assert metric(server, "serving_requests_under_way_bytes") <= BUDGET_BYTES
+        assert metric(server, "serving_requests_refused_for_memory_total") >= 10
+        assert grown_mib() < BUDGET_BYTES / MIB + SLACK_MIB
+    wait_until(lambda: metric(server, "serving_requests_under_way_bytes") == 0, "all bytes back")
+    assert ask(server, b'{"inputs":[1,0]}')[0] == 200
+
+
+def test_a_message_beyond_the_budget_is_refused(
+    start_server: StartServer, hungry_export: Path, base_path: Path
+) -> None:
+    drop(hungry_export, base_path, 1)
+    server = start_server(model_name="hungry", base_path=base_path, request_memory_bytes=8 * MIB)
+    server.wait_until_available("hungry", 1)
+    with caller_to(server.target) as caller:
+
+        def ask_for(count: int) -> Any:
+            x = np.zeros(count, np.float32)
+            return caller.outputs("hungry", {"x": x}, signature_name="echo")
+
+        code, message = refusal(lambda: ask_for(4 * MIB))
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "--request_memory_bytes" in message
+        assert ask_for(1_000)["y"].tolist() == [1_000]
+    assert metric(server, "serving_requests_under_way_bytes") == 0
+
+
+def test_a_body_above_its_flag_is_refused(
+    start_server: StartServer, hungry_export: Path, base_path: Path
+) -> None:
+    drop(hungry_export, base_path, 1)
+    server = start_server(model_name="hungry", base_path=base_path, rest_api_max_body_bytes=1_000)
+    server.wait_until_available("hungry", 1)
+    assert ask(server, b'{"inputs":[1,0]}' + b" " * 900)[0] == 200
+    assert ask(server, b'{"inputs":[1,0]}' + b" " * 1_000)[0] == 413

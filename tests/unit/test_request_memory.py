@@ -1,0 +1,113 @@
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from starlette.types import Message, Scope
+
+from serving.config import ModelConfig, ServerConfig
+from serving.errors import StatusCode
+from serving.memory_fit import UNLIMITED_BYTES
+from serving.request_memory import (
+    MemoryBusy,
+    MemoryHold,
+    RequestMemoryLimits,
+    request_memory_limits,
+)
+from serving.rest.asgi import RestSettings, read_body
+from tests.unit.fakes import FakeByteBudget
+
+GIB = 2**30
+
+
+def config(**changes: int) -> ServerConfig:
+    models = (ModelConfig(name="m", base_path=str(Path("/m"))),)
+    return ServerConfig(models=models, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "available_bytes", "expected"),
+    [
+        ({}, 8 * GIB, (2 * GIB, GIB, GIB, GIB // 4)),
+        ({}, UNLIMITED_BYTES, (UNLIMITED_BYTES, UNLIMITED_BYTES, GIB, GIB // 4)),
+        ({"request_memory_bytes": 1_000}, 8 * GIB, (1_000, 500, GIB, GIB // 4)),
+        ({"run_memory_bytes": 7}, 8 * GIB, (2 * GIB, 7, GIB, GIB // 4)),
+        ({"max_reply_bytes": 9}, 8 * GIB, (2 * GIB, GIB, 9, 9)),
+    ],
+)
+def test_flags_decide_and_the_machine_does_the_rest(
+    changes: dict[str, int], available_bytes: int, expected: Sequence[int]
+) -> None:
+    names = ("budget_bytes", "run_bytes", "grpc_reply_bytes_max", "rest_reply_bytes_max")
+    limits = request_memory_limits(config(**changes), available_bytes)
+    assert limits == RequestMemoryLimits(**dict(zip(names, expected, strict=True)))
+
+
+def test_hold_returns_what_it_took_once() -> None:
+    budget = FakeByteBudget(100)
+    hold = MemoryHold(budget)
+    hold.grow(60)
+    hold.grow(40)
+    assert budget.in_use_bytes == 100
+    hold.release()
+    hold.release()
+    assert budget.in_use_bytes == 0
+
+
+def test_hold_refuses_what_does_not_fit() -> None:
+    budget = FakeByteBudget(100)
+    other = MemoryHold(budget)
+    other.grow(90)
+    hold = MemoryHold(budget)
+    with pytest.raises(MemoryBusy, match="--request_memory_bytes") as refused:
+        hold.grow(11)
+    assert refused.value.code is StatusCode.RESOURCE_EXHAUSTED
+    hold.release()
+    assert (budget.in_use_bytes, budget.refused_count) == (90, 1)
+
+
+def test_an_announcement_holds_nothing() -> None:
+    budget = FakeByteBudget(100)
+    hold = MemoryHold(budget)
+    hold.check_fits(100)
+    assert (budget.in_use_bytes, budget.refused_count) == (0, 0)
+    with pytest.raises(MemoryBusy):
+        hold.check_fits(101)
+    assert budget.refused_count == 1
+
+
+def test_without_a_budget_nothing_is_refused() -> None:
+    hold = MemoryHold(None)
+    hold.check_fits(2**62)
+    hold.grow(2**62)
+    hold.release()
+
+
+def read(
+    chunks: Sequence[bytes], headers: Sequence[tuple[bytes, bytes]], hold: MemoryHold
+) -> bytes:
+    left = list(chunks)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
+
+    scope: Scope = {"type": "http", "headers": headers, "millpond.memory_hold": hold}
+    return asyncio.run(read_body(scope, receive, RestSettings(body_bytes_max=1_000)))
+
+
+def test_a_body_counts_as_it_comes() -> None:
+    budget = FakeByteBudget(100)
+    hold = MemoryHold(budget)
+    assert read([b"x" * 40, b"y" * 60], [], hold) == b"x" * 40 + b"y" * 60
+    assert budget.in_use_bytes == 100
+
+
+def test_a_body_without_a_length_is_refused_at_the_budget() -> None:
+    budget = FakeByteBudget(100)
+    with pytest.raises(MemoryBusy):
+        read([b"x" * 60, b"x" * 60, b""], [], MemoryHold(budget))
+
+
+def test_an_announced_body_is_refused_before_it_is_read() -> None:
+    with pytest.raises(MemoryBusy):
+        read([], [(b"content-length", b"101")], MemoryHold(FakeByteBudget(100)))
