@@ -103,7 +103,7 @@ def measure_rollbacks(
     found: dict[str, list[float]] = {"reply_ms": [], "answer_ms": [], "is_late": []}
     with ExitStack() as stack:
         server, _series = _serving(stack, exports, "keep_previous_seconds = 3600", versions=(1, 2))
-        client = stack.enter_context(Client(server.target))
+        client = stack.enter_context(Client(server.admin_target))
         for _ in range(count):
             began_ns = clock.now_ns()
             client.rollback(MODEL_NAME)

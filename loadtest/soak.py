@@ -151,7 +151,7 @@ def soak(setup: SoakSetup, console: Console) -> SoakResult:
         write_config(files, series.base_path, {MODEL_NAME: ""})
         server = stack.enter_context(_server(files, setup))
         server.wait_until_available(MODEL_NAME, FIRST_VERSION, _START_TIMEOUT_SECONDS)
-        client = stack.enter_context(Client(server.target))
+        client = stack.enter_context(Client(server.admin_target))
         dice, is_tight = random.Random(setup.seed), setup.memory_versions > 0
         world = World(series, files, client, clock, dice, unfit, is_tight)
         watch = stack.enter_context(MemoryWatch(server.process_id, clock))

@@ -556,6 +556,18 @@ class RareCall:
     def trace_context(self) -> TraceContext | None:
         """Of which trace the call is a part, as its metadata says."""
 
+    @property
+    def peer(self) -> str:
+        """The client's end of the connection as gRPC writes it, like `ipv4:127.0.0.1:50000`."""
+
+    @property
+    def client_names(self) -> list[str]:
+        """The names in the client's verified certificate; none without one."""
+
+    @property
+    def is_forwarded(self) -> bool:
+        """Whether a proxy has sent the call on, as its metadata shows."""
+
     def reply(self, response: bytes) -> None: ...
     def fail(self, code: int, message: str) -> None: ...
 

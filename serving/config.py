@@ -75,6 +75,11 @@ class ServerConfig:
     # Names by which HTTP is asked; none: on a loopback bind this machine's, else any.
     http_hosts: tuple[str, ...] = ()
     grpc_socket_path: str = ""
+    # "auto": a UNIX socket in a run directory; "off"; unix:PATH; HOST:PORT.
+    admin_address: str = "auto"
+    # Who may reload and load over the data port: "local", "true" (everyone), "false".
+    admin_on_data_port: str = "local"
+    admin_clients: tuple[str, ...] = ()  # names in certificates
     ssl_config_file: str = ""  # "": no TLS
     grpc_compression: str = "request"
     enable_serialization_as_tensor_content: bool = False
@@ -204,6 +209,7 @@ def server_config(flags: Mapping[str, Any]) -> ServerConfig:
         )
     _check_arena_flags(flags)
     _check_ports(flags)
+    _check_admin_clients(flags)
     models = _models(flags)
     settings = _settings(models, flags["model_settings_file"])
     # Most fields are called as the flag that they are.
@@ -228,6 +234,14 @@ def _check_ports(flags: Mapping[str, Any]) -> None:
         raise InvalidConfig(
             f"--rest_api_port={http.number} is the port of gRPC too, --port={http.number}; give HTTP "
             "another one, or 0 for none"
+        )
+
+
+def _check_admin_clients(flags: Mapping[str, Any]) -> None:
+    if flags["admin_clients"] and not flags["ssl_config_file"]:
+        raise InvalidConfig(
+            f"--admin_clients={','.join(flags['admin_clients'])} names clients by their "
+            "certificates; give --ssl_config_file with client_verify: true and custom_ca"
         )
 
 

@@ -124,6 +124,18 @@ def optional_path(text: str) -> str:
     return local_path(text) if text else ""
 
 
+def admin_address(text: str) -> str:
+    """`auto`, `off`, `unix:PATH` or `HOST:PORT`."""
+    if text in ("auto", "off"):
+        return text
+    if text.startswith("unix:"):
+        return f"unix:{local_path(text.removeprefix('unix:'))}"
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not port.isascii() or not 0 < int(port) <= 65535:
+        raise ValueError("must be auto, off, unix:PATH or HOST:PORT")
+    return text
+
+
 def http_url(text: str) -> str:
     """The URL of an HTTP server, with or without a path."""
     if text and not re.fullmatch(r"https?://[^/?#\s]+[^?#\s]*", text):

@@ -4,6 +4,7 @@ from serving.config import ServerConfig
 from serving.flag_readers import (
     DRAIN_SECONDS_MAX,
     WAIT_SECONDS_MAX,
+    admin_address,
     boolean,
     choice,
     factor,
@@ -35,6 +36,31 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "",
     ),
     Flag("host", not_empty, ServerConfig.host, "address to listen on"),
+    Flag(
+        "admin_address",
+        admin_address,
+        ServerConfig.admin_address,
+        "where the server is operated: rollback, promote, capture, config and the like; auto: a UNIX "
+        "socket in a run directory, which millpond commands of the same user find",
+        "auto|off|unix:PATH|HOST:PORT",
+    ),
+    Flag(
+        "admin_on_data_port",
+        choice("local", "true", "false"),
+        ServerConfig.admin_on_data_port,
+        "who may reload the configuration (HandleReloadConfigRequest) and load models by name over "
+        "the ports of requests: local: clients on this machine, true: everyone, who may then also "
+        "call millpond.v1.Admin there; false: no client",
+        "local|true|false",
+    ),
+    Flag(
+        "admin_clients",
+        optional_names,
+        ServerConfig.admin_clients,
+        "common or alternative names of client certificates that may operate the server over its "
+        "port, with client_verify in --ssl_config_file",
+        "NAME,NAME",
+    ),
     Flag(
         "http_hosts",
         optional_names,

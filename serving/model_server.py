@@ -62,6 +62,7 @@ class ModelServer:
         self._log: LogReader | None = None
         self._port: int | None = None
         self._http_port: int | None = None
+        self._admin_target: str | None = None
 
     def __enter__(self) -> "ModelServer":
         self.start()
@@ -107,6 +108,11 @@ class ModelServer:
             raise
         self._port = int(listening["port"])
         self._http_port = listening.get("http_port")
+        # The admin listener is there before the port.
+        addresses = [
+            event["address"] for event in self.events() if event["event"] == "admin_listening"
+        ]
+        self._admin_target = addresses[0] if addresses else None
 
     @property
     def port(self) -> int:
@@ -119,6 +125,16 @@ class ModelServer:
     def target(self) -> str:
         """`HOST:PORT`, for a gRPC channel."""
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def admin_target(self) -> str:
+        """The address of its admin listener, for `Client(server.admin_target).rollback(…)`.
+
+        FailedPrecondition before `start`, and with `admin_address="off"`.
+        """
+        if self._admin_target is None:
+            raise FailedPrecondition("ModelServer is not started, or has no admin listener")
+        return self._admin_target
 
     @property
     def url(self) -> str:

@@ -1,7 +1,7 @@
 """Rare calls: the gRPC methods that Python answers, from bytes to bytes."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,6 +9,7 @@ import structlog
 
 from serving.clock import Clock
 from serving.errors import InternalError, MillpondError, StatusCode, Unimplemented
+from serving.operator_access import Caller, grpc_caller
 from serving.trace_context import CallTrace, TraceContext, traced
 
 Handler = Callable[[bytes], bytes]
@@ -39,6 +40,12 @@ class RareCall(Protocol):
     def remaining_seconds(self) -> float | None: ...
     @property
     def trace_context(self) -> TraceContext | None: ...
+    @property
+    def peer(self) -> str: ...
+    @property
+    def client_names(self) -> Sequence[str]: ...
+    @property
+    def is_forwarded(self) -> bool: ...
     def reply(self, response: bytes) -> None: ...
     def fail(self, code: int, message: str) -> None: ...
 
@@ -71,6 +78,17 @@ class Waiting:
         return self.handle(request, remaining_seconds)
 
 
+@dataclass(frozen=True)
+class Guarded:
+    """A handler that not every caller may call: `check` raises MillpondError for the others."""
+
+    handler: Handler
+    check: Callable[[Caller], None]
+
+    def __call__(self, request: bytes) -> bytes:
+        return self.handler(request)
+
+
 def patience_seconds(remaining_seconds: float | None, longest_seconds: float) -> float:
     """How long a handler may wait, so that its answer reaches its caller in time. Pure.
 
@@ -83,7 +101,7 @@ def patience_seconds(remaining_seconds: float | None, longest_seconds: float) ->
 
 
 class RareCallThreads:
-    """Threads `rare-call-N` that take calls and answer them by `handlers` (full method name).
+    """Threads `rare-call-N` (or `thread_name`) that take calls and answer them by `handlers` (full method name).
 
     Two, so that one call that waits does not keep a status from being told. Stop them after the
     gRPC server: until then they answer the calls that are still running. What is logged of a call
@@ -96,6 +114,7 @@ class RareCallThreads:
         handlers: Mapping[str, Handler],
         *,
         thread_count: int = 2,
+        thread_name: str = "rare-call",
         on_answered: Callable[[AnsweredCall], None] = lambda call: None,
         clock: Clock,
     ) -> None:
@@ -106,7 +125,7 @@ class RareCallThreads:
         self._clock = clock
         self._is_stopping = False
         self._threads = [
-            threading.Thread(target=self._run, name=f"rare-call-{index}", daemon=True)
+            threading.Thread(target=self._run, name=f"{thread_name}-{index}", daemon=True)
             for index in range(thread_count)
         ]
 
@@ -168,6 +187,10 @@ def answer(call: RareCall, handlers: Mapping[str, Handler]) -> StatusCode:
 
 
 def _handle(handler: Handler, call: RareCall) -> bytes:
+    if isinstance(handler, Guarded):
+        names = tuple(call.client_names)
+        handler.check(grpc_caller(call.peer, names, is_forwarded=call.is_forwarded))
+        handler = handler.handler
     if isinstance(handler, Waiting):
         return handler(call.request, call.remaining_seconds)
     return handler(call.request)

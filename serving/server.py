@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute, Mount
 from starlette.types import ASGIApp
 
 from serving import server_parts as parts
+from serving.admin_parts import guarded, make_admin_listener, make_operator_access
 from serving.admission import model_limits
 from serving.clock import NS_PER_SECOND, Clock, SystemClock
 from serving.config import ModelConfig, ServerConfig
@@ -207,17 +208,27 @@ class Server:
             ),
             **InferenceService(self._inference_questions).handlers,
         }
-        self._grpc = parts.make_grpc_server(
+        make_grpc = partial(
+            parts.make_grpc_server,
             *(config, self._plane, self._serving_map, list(handlers), self._request_statistics),
             self._tracing.requests,
             self._admission,
             self._transport,
             self._memory,
         )
+        self._grpc = make_grpc()
+        self._admin = make_admin_listener(
+            config,
+            self._plane,
+            handlers,
+            make_grpc=make_grpc,
+            on_answered=self._tracing.add_call,
+            clock=self._clock,
+        )
         self._cores = parts.make_request_cores(config, self._grpc)
         self._rare_calls = RareCallThreads(
             self._grpc.take_rare_call,
-            handlers,
+            guarded(handlers, config),
             on_answered=self._tracing.add_call,
             # One more than may wait at once: for a configuration, and for a model.
             thread_count=3,
@@ -253,7 +264,12 @@ class Server:
         models = ModelApi(self._rest_bridge, questions, settings)
         rest: dict[str, ASGIApp] = {
             "/v1/models": models,
-            "/v2": InferenceApi(self._rest_bridge, self._inference_questions, settings),
+            "/v2": InferenceApi(
+                self._rest_bridge,
+                self._inference_questions,
+                settings,
+                check_control=make_operator_access(self._config).check_control,
+            ),
         }
         # What nobody else answers below /v1 is malformed, as in TensorFlow Serving.
         document = parts.openapi(self._plane)
@@ -350,9 +366,11 @@ class Server:
         self._reserved_port = reserved or PortReservation.take(listen_addresses(self._config))
         try:
             self._start_http()
+            self._admin.start()
             if self._config.listen_before_ready:
                 self._listen()
         except BaseException:
+            self._admin.stop()
             self._reserved_port.close()
             self._http.stop()
             self._http.join()
@@ -476,6 +494,8 @@ class Server:
 
         if not self._grpc.shutdown(drain_seconds):
             _log.warning("requests_cut_short", drain_seconds=drain_seconds)
+        # Until here the drain can be looked at.
+        self._admin.stop()
         # The port closes before the workers do, or they would refuse what still comes in there.
         self._http.stop(remaining_seconds() + RESPONSE_SECONDS)
         self._http.join(remaining_seconds())

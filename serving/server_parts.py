@@ -594,19 +594,23 @@ def make_grpc_server(
     admission: Admission,
     transport: Transport,
     memory: RequestMemory,
+    admin_addresses: Sequence[str] = (),
 ) -> GrpcServer:
+    """The server of the data port, or of the admin listener if `admin_addresses` are given."""
+    is_admin = bool(admin_addresses)
     with statuses_as_errors(plane.StatusError):
         return plane.GrpcServer(
             serving_map,
-            addresses=listen_addresses(config).of_grpc,
-            completion_queue_count=config.completion_queue_count,
+            addresses=admin_addresses or listen_addresses(config).of_grpc,
+            # Operators are few: one thread, and another if a prediction holds that one up.
+            completion_queue_count=1 if is_admin else config.completion_queue_count,
             max_message_bytes=config.max_message_bytes,
             channel_arguments=config.grpc_channel_arguments,
             rare_methods=rare_methods,
             request_statistics=request_statistics,
             spans=spans,
             admission=admission,
-            max_thread_count=config.grpc_max_threads,
+            max_thread_count=2 if is_admin else config.grpc_max_threads,
             reply_bytes_max=memory.limits.grpc_reply_bytes_max,
             budget=memory.budget,
             **transport.grpc_options,

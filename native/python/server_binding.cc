@@ -44,6 +44,9 @@ void RegisterRareCall(nb::module_& module) {
                    })
       .def_prop_ro("remaining_seconds", &RemainingSeconds)
       .def_prop_ro("trace_context", &RareCall::trace_context)
+      .def_prop_ro("peer", &RareCall::peer)
+      .def_prop_ro("client_names", &RareCall::client_names)
+      .def_prop_ro("is_forwarded", &RareCall::is_forwarded)
       .def(
           "reply",
           [](RareCall& self, nb::bytes response) {

@@ -15,6 +15,14 @@ base::Status ShuttingDown() {
   return {base::Code::kUnavailable, "the server is shutting down; ask another"};
 }
 
+// Proxies add one of these. serving/operator_access.py has the same list for HTTP.
+bool IsForwarded(const UnaryCall& call) {
+  for (const char* const key : {"forwarded", "via", "x-forwarded-for", "x-real-ip"}) {
+    if (call.FindMetadata(key)) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 RareCall::RareCall(UnaryCall* call, std::shared_ptr<metrics::MethodRecorder> requests)
@@ -24,7 +32,10 @@ RareCall::RareCall(UnaryCall* call, std::shared_ptr<metrics::MethodRecorder> req
       deadline_ns_(call->run_context().deadline_ns),
       path_(call->path()),
       request_(call->CopyRequest()),
-      trace_context_(FindTraceContext(*call)) {}
+      trace_context_(FindTraceContext(*call)),
+      peer_(call->peer()),
+      client_names_(call->ClientNames()),
+      is_forwarded_(IsForwarded(*call)) {}
 
 RareCall::~RareCall() {
   if (call_ != nullptr) (void)Fail(base::Internal(path_ + " was dropped without an answer"));

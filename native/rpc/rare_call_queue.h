@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "native/base/status.h"
 #include "native/base/trace_context.h"
@@ -30,6 +31,11 @@ class RareCall {
   const std::string& request() const { return request_; }
   // Of which trace it is a part.
   const std::optional<base::TraceContext>& trace_context() const { return trace_context_; }
+  // Who calls: see UnaryCall.
+  const std::string& peer() const { return peer_; }
+  const std::vector<std::string>& client_names() const { return client_names_; }
+  // Whether a proxy has sent the call on: then the peer is the proxy.
+  bool is_forwarded() const { return is_forwarded_; }
   // How long the client still waits for its answer, from `now_ns` on base::MonotonicNs's clock: 0
   // where its deadline has passed, nothing where it set none.
   std::optional<int64_t> RemainingNs(int64_t now_ns) const;
@@ -53,6 +59,9 @@ class RareCall {
   const std::string path_;
   const std::string request_;
   const std::optional<base::TraceContext> trace_context_;
+  const std::string peer_;
+  const std::vector<std::string> client_names_;
+  const bool is_forwarded_;
 };
 
 // Calls of rare methods on their way from the threads that serve to the control plane's, which

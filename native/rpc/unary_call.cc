@@ -1,5 +1,6 @@
 #include "native/rpc/unary_call.h"
 
+#include <grpc/grpc_security_constants.h>
 #include <grpc/slice.h>
 #include <grpc/support/time.h>
 
@@ -187,6 +188,18 @@ std::optional<std::string_view> UnaryCall::FindMetadata(std::string_view key) co
   if (found == metadata.end() || found->first != grpc::string_ref(key.data(), key.size()))
     return {};
   return std::string_view(found->second.data(), found->second.size());
+}
+
+std::vector<std::string> UnaryCall::ClientNames() const {
+  std::vector<std::string> names;
+  const std::shared_ptr<const grpc::AuthContext> identity = context_.auth_context();
+  if (identity == nullptr || !identity->IsPeerAuthenticated()) return names;
+  for (const char* const property : {GRPC_X509_CN_PROPERTY_NAME, GRPC_X509_SAN_PROPERTY_NAME}) {
+    for (const grpc::string_ref value : identity->FindPropertyValues(property)) {
+      names.emplace_back(value.data(), value.size());
+    }
+  }
+  return names;
 }
 
 base::Status UnaryCall::CheckIsWanted() const {

@@ -89,6 +89,11 @@ class UnaryCall final : private ParkedRequest {
   // The first value of a key (in lower case) of the client's metadata; lives as long as the call.
   // The first question sorts all of the metadata into a map, which takes allocations.
   std::optional<std::string_view> FindMetadata(std::string_view key) const;
+  // The client's end of the connection as gRPC writes it, like "ipv4:127.0.0.1:50000" or "unix:".
+  std::string peer() const { return context_.peer(); }
+  // The common name and the alternative names of the client's verified certificate; empty without
+  // one.
+  std::vector<std::string> ClientNames() const;
   // OK while an answer is still wanted: nothing need be computed for a client that is gone.
   base::Status CheckIsWanted() const;
   // Returns the end of a request that ended with `status`, as far as its client's view is known:

@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("model", type=model_name, metavar="MODEL")
-    add_connection(parser)
+    add_connection(parser, is_operator=False)
     parser.add_argument(
         "--version", type=version_number, metavar="N", help="the newest available where left out"
     )

@@ -13,6 +13,7 @@ from serving.json_requests import parse_object
 from serving.kserve.paths import Question, parse_path
 from serving.kserve.questions import InferenceQuestions, version_number
 from serving.kserve.repository import WAIT_SECONDS_MAX
+from serving.operator_access import Caller, http_caller
 from serving.rare_calls import patience_seconds
 from serving.rest.asgi import RestApplication, RestSettings, read_body, send_json
 from serving.rest.bridge import RestBridge, RestTarget
@@ -31,10 +32,13 @@ class InferenceApi(RestApplication):
         bridge: RestBridge,
         questions: InferenceQuestions,
         settings: RestSettings,
+        check_control: Callable[[Caller], None] = lambda caller: None,
     ) -> None:
+        """`check_control` raises MillpondError for a caller that may not load and unload models."""
         super().__init__(bridge, settings)
         self._small = replace(settings, body_bytes_max=SMALL_BODY_BYTES_MAX)
         self._questions = questions
+        self._check_control = check_control
         self._wait_seconds = patience_seconds(settings.timeout_seconds, WAIT_SECONDS_MAX)
         self._acts: dict[str, Act] = {
             "live": self._live,
@@ -55,6 +59,8 @@ class InferenceApi(RestApplication):
             body = await read_body(scope, receive, self._settings)
             await self._run(_target(question), body, scope, send)
             return
+        if question.what in ("load", "unload"):
+            self._check_control(http_caller(scope))
         body = await read_body(scope, receive, self._small)
         document, status = await self._acts[question.what](question, body)
         await send_json(send, document, status, self._headers())

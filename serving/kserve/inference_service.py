@@ -13,6 +13,9 @@ from serving.kserve.questions import InferenceQuestions
 from serving.kserve.repository import WAIT_SECONDS_MAX
 from serving.rare_calls import Handler, Waiting, patience_seconds
 
+REPOSITORY_MODEL_LOAD = f"/{SERVICE}/RepositoryModelLoad"
+REPOSITORY_MODEL_UNLOAD = f"/{SERVICE}/RepositoryModelUnload"
+
 Document = dict[str, Any]
 
 

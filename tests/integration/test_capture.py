@@ -24,7 +24,7 @@ RUN_SECONDS = 0.3
 
 
 def capture(server: ModelServer, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "serving", "capture", "--target", server.target]
+    command = [sys.executable, "-m", "serving", "capture", "--target", server.admin_target]
     return subprocess.run(
         [*command, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60
     )

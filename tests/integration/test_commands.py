@@ -61,14 +61,14 @@ def test_client_errors_of_a_real_server_have_their_class(server: ModelServer):
 
 
 def test_client_list_models_of_a_real_server(server: ModelServer):
-    with Client(server.target) as client:
+    with Client(server.admin_target) as client:
         ((name, (status,)),) = client.list_models().items()
     assert (name, status.version, status.state) == ("ctr", 3, AVAILABLE)
 
 
 @pytest.mark.parametrize("model", [[], ["ctr"]])
 def test_status_command_on_a_real_server(server: ModelServer, model: list[str]):
-    result = millpond("status", *model, "--target", server.target)
+    result = millpond("status", *model, "--target", server.admin_target)
     (row,) = [line.split("\t") for line in result.stdout.splitlines()[1:]]
     assert (row[:3], row[5:]) == (["ctr", "3", "AVAILABLE"], ["default", ""]), result.stderr
     assert row[3].endswith((" s", " min"))

@@ -78,7 +78,7 @@ def server(start_server: StartServer, models: Models) -> ModelServer:
 
 @pytest.fixture
 def client(server: ModelServer) -> Iterator[Client]:
-    with Client(server.target) as client:
+    with Client(server.admin_target) as client:
         yield client
 
 
@@ -150,7 +150,7 @@ def test_reload_changes_a_version_policy_also_where_nothing_is_polled(
     server = start_server(
         model_config_file=models.file, file_system_poll_wait_seconds=poll_wait_seconds
     )
-    with Client(server.target) as client, caller_to(server.target) as caller:
+    with Client(server.admin_target) as client, caller_to(server.target) as caller:
         if poll_wait_seconds >= 0:
             server.wait_until_available("a", 1)
         models.drop("a", 2, 3)
@@ -264,7 +264,7 @@ def test_reload_label_of_a_version_that_is_not_there_is_warned_of(
 ) -> None:
     warning = "label stable waits for version 9: it is not in the base path"
     models.configure(a=labelled("stable", 9))
-    planned = millpond("config", "plan", models.file, "--target", server.target)
+    planned = millpond("config", "plan", models.file, "--target", server.admin_target)
     assert planned.stdout.splitlines()[0] == "~ model a: labels stable - -> 9"
     assert planned.stdout.splitlines()[1].startswith(f"! model a: {warning}")
     client.reload_config(encode_model_config(models.file))
@@ -296,7 +296,7 @@ def test_edited_files_are_applied_and_bad_ones_are_told_once(
     models.file.write_text("model_config_list {")
     refused = server.wait_for_event(lambda event: event["event"] == "config_refused", 30)
     assert "no text protobuf" in refused["reason"]
-    shown = millpond("status", "--target", server.target).stdout
+    shown = millpond("status", "--target", server.admin_target).stdout
     assert f"{models.file}: refused" in shown
     assert "goes on with the configuration before it: no text protobuf" in shown
 
@@ -304,11 +304,11 @@ def test_edited_files_are_applied_and_bad_ones_are_told_once(
     models.configure(a="", b="")
     server.wait_until_available("b", 7)
     settings.write_text("[models.b]\nkeep_previous_seconds = 60")
-    with Client(server.target) as client:
+    with Client(server.admin_target) as client:
         wait_until(lambda: client.config()[0][1].settings.keep_previous_seconds, "the settings")
         assert [status.version for status in client.model_status("a")] == [1]
     assert sum(event["event"] == "config_refused" for event in server.events()) == 1
-    assert "refused" not in millpond("status", "--target", server.target).stdout
+    assert "refused" not in millpond("status", "--target", server.admin_target).stdout
 
 
 # --- By command -----------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def test_config_plan_prints_what_would_change_and_changes_nothing(
     settings.write_text('[models.a.gates]\nsignature = "enforce"')
     models.configure(a=labelled("stable", 1), b="")
     done = millpond(
-        *("config", "plan", models.file, "--target", server.target, "--settings", settings)
+        *("config", "plan", models.file, "--target", server.admin_target, "--settings", settings)
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
@@ -337,13 +337,13 @@ def test_config_apply_has_the_server_serve_what_the_file_says(
 ) -> None:
     models.drop("b", 7)
     models.configure(a="", b=labelled("stable", 7))
-    done = millpond("config", "apply", models.file, "--target", server.target)
+    done = millpond("config", "apply", models.file, "--target", server.admin_target)
     assert (done.returncode, done.stderr) == (0, "")
     assert (
         done.stdout == f"+ model b: {models.directory / 'b'}, versions latest 1, labels stable 7\n"
     )
     assert answering(caller, "b", "stable") == 7
-    again = millpond("config", "plan", models.file, "--target", server.target)
+    again = millpond("config", "plan", models.file, "--target", server.admin_target)
     assert again.stdout == "no changes\n"
 
 
@@ -351,7 +351,7 @@ def test_config_of_a_bad_file_exits_one_with_the_reason(
     server: ModelServer, models: Models
 ) -> None:
     models.file.write_text("model_config_list {}")
-    done = millpond("config", "apply", models.file, "--target", server.target)
+    done = millpond("config", "apply", models.file, "--target", server.admin_target)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         f"millpond config apply: {models.file}: no model in it; "

@@ -42,6 +42,7 @@ def server_of(base_path: Path, settings: Path, log: int, port: int) -> Iterator[
     flags = {
         "host": "127.0.0.1",
         "port": port,
+        "admin_address": f"unix:{settings.parent / 'admin.sock'}",
         "rest_api_port": 0,
         "model_name": "scale",
         "model_base_path": base_path,
@@ -73,7 +74,8 @@ def test_full_log_pipe_stops_no_load_rollback_or_stop(
                 if version > 1:
                     scale_model.write(base_path, version)
                 wait_for_states(client, "scale", {version: AVAILABLE})
-            assert client.rollback("scale").version == 2
+            with Client(f"unix:{tmp_path / 'admin.sock'}") as operator:
+                assert operator.rollback("scale").version == 2
             outputs = client.predict("scale", {"x": np.ones(1, np.float32)}).outputs
             assert outputs["y"].tolist() == [4.0]
         process.send_signal(signal.SIGTERM)

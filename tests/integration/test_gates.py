@@ -103,7 +103,7 @@ def serving_first(server: ModelServer) -> Iterator[tuple[SteadyClients, Client]]
     """Clients of version 1, whose every answer must be right until the end of `with`."""
     server.wait_until_available("gated", 1)
     steady = SteadyClients(server.target, predict_request("gated", {"x": X}), _fault, count=1)
-    with steady.running() as clients, Client(server.target) as client:
+    with steady.running() as clients, Client(server.admin_target) as client:
         clients.wait_for_answers_of(1, 10)
         yield clients, client
     assert clients.failures == []
@@ -197,7 +197,7 @@ def test_first_version_of_a_model_has_to_meet_its_golden_answers_too(
 ):
     drop_with(exports["triples"], base_path, 1, record(X, golden=X * 2))
     server = start_gated(golden="enforce")
-    with Client(server.target) as client:
+    with Client(server.admin_target) as client:
         wait_for_states(client, "gated", {1: END})
 
 
@@ -220,7 +220,7 @@ def test_version_that_fails_in_the_shadow_of_live_requests_ends(
     server.wait_until_available("gated", 1)
     numbers = itertools.count()
     # No steady clients: of what is sent over and over the reservoir would keep little else.
-    with Client(server.target) as client, caller_to(server.target) as caller:
+    with Client(server.admin_target) as client, caller_to(server.target) as caller:
         drop(exports["nan"], base_path, 2)
         wait_until(
             lambda: _ask(caller, next(numbers)) and logged(server, "load_failed", version=2),
@@ -249,7 +249,7 @@ def test_gates_that_warn_tell_and_let_the_version_serve(
     server = start_gated(signature="warn")
     server.wait_until_available("gated", 1)
     drop_with(exports["renamed"], base_path, 2, record(X, golden=X * 7, input_name="z"))
-    with Client(server.target) as client:
+    with Client(server.admin_target) as client:
         wait_for_states(client, "gated", {2: AVAILABLE})
     told = logged(server, "gate_not_passed", version=2)
     assert [(event["gate"], event["level"]) for event in told] == [
@@ -295,7 +295,7 @@ def test_version_that_gets_faster_all_the_time_ends_where_that_is_enforced(
     drop(exports["doubles"], base_path, 1)
     server = start_gated(convergence="enforce", convergence_seconds=9.0, convergence_ratio_min=0.9)
     server.wait_until_available("gated", 1)
-    with Client(server.target) as client:
+    with Client(server.admin_target) as client:
         faster = export_that_gets_faster(tmp_path / "faster")
         drop_with(faster, base_path, 2, record(X))
         assert_refused(server, client, "convergence", "still gets faster")
@@ -307,7 +307,7 @@ def test_records_of_a_steady_version_are_run_until_that_is_seen(
     drop_with(exports["doubles"], base_path, 1, record(X), record(X * 2))
     server = start_gated()
     server.wait_until_available("gated", 1)
-    with Client(server.target) as client:
+    with Client(server.admin_target) as client:
         (version,) = client.describe_models()["gated"]["versions"]
     (verdict,) = [item for item in version["verdicts"] if item["gate"] == "convergence"]
     assert verdict["is_passed"]
@@ -321,7 +321,7 @@ def test_record_that_fails_ends_the_version_where_that_is_enforced(
 ):
     drop_with(exports["doubles"], base_path, 1, record(X), record(X, input_name="nonsense"))
     server = start_gated(warm_up=mode)
-    with Client(server.target) as client:
+    with Client(server.admin_target) as client:
         wait_for_states(client, "gated", {1: state})
     assert bool(logged(server, "gate_not_passed", gate="warm_up")) == (mode == "enforce")
 
@@ -340,7 +340,7 @@ def test_version_that_was_refused_is_tried_again_once_the_gate_is_relaxed(
     )
     server.wait_until_available("gated", 1)
     drop(exports["renamed"], base_path, 2)
-    with Client(server.target) as client:
+    with Client(server.admin_target) as client:
         assert_refused(server, client, "signature", "input 'x' is gone")
         settings.write_text('[models.gated.gates]\nsignature = "warn"\n')
         wait_for_states(client, "gated", {2: AVAILABLE})

@@ -97,7 +97,7 @@ def ask_all_sizes(server: ModelServer) -> None:
 
 def assert_refused(server: ModelServer, gate: str, *words: str) -> None:
     """Version 2 has ended because of `gate`, and version 1 answers every size."""
-    with Client(server.target) as client:
+    with Client(server.admin_target) as client:
         wait_for_states(client, "m", {1: AVAILABLE, 2: END})
         (status,) = client.model_status("m", 2)
     assert status.error_code == StatusCode.FAILED_PRECONDITION
@@ -109,7 +109,7 @@ def assert_refused(server: ModelServer, gate: str, *words: str) -> None:
 
 
 def assert_published(server: ModelServer, version: int) -> None:
-    with Client(server.target) as client:
+    with Client(server.admin_target) as client:
         wait_for_states(client, "m", {version: AVAILABLE})
 
 
@@ -222,10 +222,10 @@ def test_version_on_disk_comes_back_whatever_its_signature(
     server = start(MODE_OFF)
     drop(exports["renamed"], base_path, 2)
     assert_published(server, 2)
-    with caller_to(server.target) as caller, Client(server.target) as client:
+    with caller_to(server.target) as caller, Client(server.admin_target) as client:
         wait_for_states(client, "m", {1: END, 2: AVAILABLE})
         ask(caller, 4, "z")
-    with Client(server.target) as client:
+    with Client(server.admin_target) as client:
         assert client.rollback("m", is_cold_allowed=True).rolled_back == 2
         wait_for_states(client, "m", {1: AVAILABLE})
     assert logged(server, "gate_not_passed", version=1) == []
@@ -242,6 +242,6 @@ def test_versions_configured_together_may_differ(
         "model_version_policy { all {} } } }"
     )
     server = start_server(model_config_file=str(config))
-    with Client(server.target) as client:
+    with Client(server.admin_target) as client:
         wait_for_states(client, "m", {1: AVAILABLE, 2: AVAILABLE, 3: AVAILABLE})
     assert logged(server, "gate_not_passed") == []

@@ -48,7 +48,7 @@ def wait_until_kept(server: ModelServer, model: str, count: int) -> None:
 
 def captured(server: ModelServer, model: str, version: Path) -> list[predict_pb2.PredictRequest]:
     """What `millpond capture` writes for `version`; `python -m warmup check` has accepted it."""
-    command = [sys.executable, "-m", "serving", "capture", model, "--target", server.target]
+    command = [sys.executable, "-m", "serving", "capture", model, "--target", server.admin_target]
     written = subprocess.run(
         [*command, "--output", str(version)],
         capture_output=True,

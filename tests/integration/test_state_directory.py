@@ -45,7 +45,7 @@ def start(
 def roll_back(server: ModelServer, file: Path) -> None:
     """Takes version 2 out, for which 1 is loaded from disk, and waits until that is kept."""
     server.wait_until_available("scale", 2)
-    with Client(server.target) as client:
+    with Client(server.admin_target) as client:
         client.rollback("scale", is_cold_allowed=True)
         # The reply comes after the disk.
         assert 2 in read_bars(file)["scale"]
@@ -68,7 +68,7 @@ def test_version_that_was_rolled_back_stays_out_after_a_restart_until_it_is_allo
     second = start()
     second.wait_until_available("scale", 1)
     assert versions_loaded(second) == [1]
-    with Client(second.target) as client:
+    with Client(second.admin_target) as client:
         described = client.describe_models()["scale"]
         assert (described["default_version"], described["barred"]) == (1, [2])
         (bar,) = described["bars"]
@@ -96,7 +96,7 @@ def test_version_that_was_rolled_back_serves_only_until_another_one_is_there(
     assert logged(second, "rolled_back_version_comes_back")
     scale_model.write(base_path, 1)
     second.wait_until_available("scale", 1)
-    with Client(second.target) as client:
+    with Client(second.admin_target) as client:
         assert client.describe_models()["scale"]["default_version"] == 1
 
 
@@ -119,7 +119,7 @@ def test_state_that_cannot_be_written_is_told_of_and_a_rollback_holds_all_the_sa
     server = start()
     server.wait_until_available("scale", 2)
     assert logged(server, "bars_not_kept")
-    with Client(server.target) as client:
+    with Client(server.admin_target) as client:
         done = client.rollback("scale", is_cold_allowed=True)
         assert (done.rolled_back, done.version) == (2, None)
         assert "not on disk" in done.warning
@@ -127,7 +127,7 @@ def test_state_that_cannot_be_written_is_told_of_and_a_rollback_holds_all_the_sa
         wait_for_states(client, "scale", {1: AVAILABLE})
         assert client.describe_models()["scale"]["barred"] == [2]
     with subprocess.Popen(
-        [sys.executable, "-m", "serving", "allow", "scale", "2", "--target", server.target],
+        [sys.executable, "-m", "serving", "allow", "scale", "2", "--target", server.admin_target],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -148,13 +148,13 @@ def test_acknowledged_rollback_survives_a_kill_right_after(
         scale_model.write(base_path, version)
         server = start()
         server.wait_until_available("scale", version)
-        with Client(server.target) as client:
+        with Client(server.admin_target) as client:
             assert client.describe_models()["scale"]["barred"] == rolled_back
             client.rollback("scale", is_cold_allowed=True)
             server.kill()
         rolled_back.append(version)
     last = start()
     last.wait_until_available("scale", 2)
-    with Client(last.target) as client:
+    with Client(last.admin_target) as client:
         described = client.describe_models()["scale"]
     assert (described["default_version"], described["barred"]) == (2, rolled_back)

@@ -53,7 +53,8 @@ class Trace:
 def call(server: ModelServer, method: str, message: bytes, trace: Trace | None) -> bytes:
     """One call of `trace`; None: of none."""
     metadata = trace.metadata if trace is not None else []
-    with caller_to(server.target) as caller:
+    target = server.admin_target if method == ROLLBACK else server.target
+    with caller_to(target) as caller:
         method_call: Any = caller.channel.unary_unary(method)
         reply: bytes = method_call(message, timeout=30, metadata=metadata)
         return reply

@@ -199,7 +199,7 @@ def test_bad_edit_is_refused_and_told_and_the_certificates_before_go_on(
     assert "KEY_VALUES_MISMATCH" in str(event)
     assert "PRIVATE KEY" not in tls.server.log_path.read_text()
     assert tls.is_served(tls.shown)
-    with tls.caller(tls.shown.certificate) as caller:
+    with caller_to(tls.server.admin_target) as caller:
         assert b"certificate and its key" in caller.send_bytes(
             "/millpond.v1.Admin/ListModels", b"{}"
         )

@@ -75,7 +75,7 @@ def server_of_two(
     """Serves version 2 and keeps version 1 for a rollback."""
     server = start_with("keep_previous_seconds = 600")
     scale_model.write(base_path, 2, offset_count=OFFSET_COUNT)
-    with Client(server.target) as client:
+    with Client(server.admin_target) as client:
         wait_for_states(client, "scale", {1: AVAILABLE, 2: AVAILABLE})
     return server
 
@@ -86,7 +86,7 @@ def test_rollback_under_load_is_seen_by_the_next_request_and_loses_none(
     request = predict_request("scale", {"x": X})
     with (
         SteadyClients(server_of_two.target, request, fault).running() as clients,
-        Client(server_of_two.target) as client,
+        Client(server_of_two.admin_target) as client,
         caller_to(server_of_two.target) as caller,
     ):
         clients.wait_for_answers_of(2, 100)
@@ -105,7 +105,7 @@ def test_rollback_under_load_is_seen_by_the_next_request_and_loses_none(
 def test_rolled_back_version_stays_out_while_its_files_are_there(
     server_of_two: ModelServer, scale_model: ScaleModel, base_path: Path
 ):
-    with Client(server_of_two.target) as client:
+    with Client(server_of_two.admin_target) as client:
         client.rollback("scale")
         described = client.describe_models()["scale"]
         assert (described["default_version"], described["barred"]) == (1, [2])
@@ -119,7 +119,7 @@ def test_version_that_is_removed_gives_way_to_the_one_kept_without_a_load(
     server_of_two: ModelServer, base_path: Path
 ):
     shutil.rmtree(base_path / "2")
-    with Client(server_of_two.target) as client, caller_to(server_of_two.target) as caller:
+    with Client(server_of_two.admin_target) as client, caller_to(server_of_two.target) as caller:
         wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
         assert answering_version(caller) == 1
     assert len(logged(server_of_two, "load_began")) == 2
@@ -130,7 +130,7 @@ def test_rollback_without_a_version_in_memory_is_refused_and_done_cold_when_told
 ):
     server = start_with("keep_previous_seconds = 0")
     scale_model.write(base_path, 2, offset_count=OFFSET_COUNT)
-    with Client(server.target) as client:
+    with Client(server.admin_target) as client:
         wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
         with pytest.raises(FailedPrecondition, match="keep_previous_seconds"):
             client.rollback("scale")
@@ -146,7 +146,7 @@ def test_rollback_while_the_previous_version_drains_loads_it_again(
     start_with: Callable[..., ModelServer], scale_model: ScaleModel, base_path: Path
 ):
     server = start_with("keep_previous_seconds = 0")
-    with Client(server.target) as client:
+    with Client(server.admin_target) as client:
         # A swap and a rollback at every moment of it: whichever the state is, one version serves.
         request = predict_request("scale", {"x": X})
         with SteadyClients(server.target, request, fault).running() as clients:
@@ -182,7 +182,7 @@ def test_canary_gets_its_users_and_the_same_ones_each_time(
 ):
     server = start_with('canary = { weight = 0.3, header = "x-user" }')
     scale_model.write(base_path, 2, offset_count=OFFSET_COUNT)
-    with Client(server.target) as client, caller_to(server.target) as caller:
+    with Client(server.admin_target) as client, caller_to(server.target) as caller:
         wait_for_states(client, "scale", {1: AVAILABLE, 2: AVAILABLE})
         first = versions_of_users(caller, 200)
         assert versions_of_users(caller, 200) == first
@@ -198,7 +198,7 @@ def test_canary_is_rolled_back_by_its_figures(
 ):
     server = start_with("canary = { weight = 0.5, request_count = 50, error_ratio_max = 2.0 }")
     scale_model.write(base_path, 2, offset_count=OFFSET_COUNT)
-    with Client(server.target) as client, caller_to(server.target) as caller:
+    with Client(server.admin_target) as client, caller_to(server.target) as caller:
         wait_for_states(client, "scale", {1: AVAILABLE, 2: AVAILABLE})
         for _ in range(100):
             answering_version(caller)
@@ -220,7 +220,7 @@ def test_auto_policy_swaps_where_memory_is_for_one_only(
         'aspired_version_policy = "auto"', model_memory_limit_bytes=OFFSET_COUNT * 4 * 3 // 2
     )
     scale_model.write(base_path, 2, offset_count=OFFSET_COUNT)
-    with Client(server.target) as client, caller_to(server.target) as caller:
+    with Client(server.admin_target) as client, caller_to(server.target) as caller:
         wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
         assert answering_version(caller) == 2
     (chosen,) = logged(server, "resource_preserving_chosen")
@@ -236,7 +236,7 @@ def test_availability_policy_keeps_the_old_version_where_memory_is_for_one_only(
         max_num_load_retries=0,
     )
     scale_model.write(base_path, 2, offset_count=OFFSET_COUNT)
-    with Client(server.target) as client, caller_to(server.target) as caller:
+    with Client(server.admin_target) as client, caller_to(server.target) as caller:
         wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
         assert answering_version(caller) == 1
 
@@ -244,8 +244,8 @@ def test_availability_policy_keeps_the_old_version_where_memory_is_for_one_only(
 def test_status_command_says_who_is_what(server_of_two: ModelServer):
     from tests.integration.test_commands import millpond
 
-    with Client(server_of_two.target) as client:
+    with Client(server_of_two.admin_target) as client:
         client.rollback("scale")
-    result = millpond("status", "scale", "--target", server_of_two.target)
+    result = millpond("status", "scale", "--target", server_of_two.admin_target)
     roles = {line.split("\t")[1]: line.split("\t")[5] for line in result.stdout.splitlines()[1:]}
     assert roles == {"1": "default", "2": "previous, rolled back"}

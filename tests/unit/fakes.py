@@ -2,11 +2,13 @@
 
 import contextlib
 import os
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 from serving.cancellation import Cancellation
 from serving.clock import NS_PER_SECOND
@@ -350,6 +352,9 @@ class FakeRareCall:
         self.request = request
         self.remaining_seconds = remaining_seconds
         self.trace_context = trace_context
+        self.peer = "ipv4:127.0.0.1:50000"
+        self.client_names: tuple[str, ...] = ()
+        self.is_forwarded = False
         self.answers: list[bytes | tuple[int, str]] = []
         self.is_answered = threading.Event()
 
@@ -373,6 +378,7 @@ class FakeGrpcServer:
         self.options: dict[str, object] = {}
         self.finishes_in_time = True
         self._start_error = start_error
+        self._listeners: list[socket.socket] = []
         self._calls: deque[RareCall] = deque()
         self._changed = threading.Condition()
         self._is_shut_down = False
@@ -382,6 +388,14 @@ class FakeGrpcServer:
             raise self._start_error
         self.port = 12345
         self.log.append("start")
+        for address in self._unix_addresses():
+            self._listeners.append(socket.socket(socket.AF_UNIX))
+            self._listeners[-1].bind(address.removeprefix("unix:"))
+            self._listeners[-1].listen()
+
+    def _unix_addresses(self) -> list[str]:
+        addresses = cast(list[str], self.options.get("addresses", []))
+        return addresses if all(item.startswith("unix:") for item in addresses) else []
 
     def call(self, call: RareCall) -> None:
         with self._changed:
@@ -405,6 +419,8 @@ class FakeGrpcServer:
 
     def shutdown(self, drain_seconds: float) -> bool:
         self.log.append(f"shutdown {drain_seconds:g}")
+        for listener in self._listeners:
+            listener.close()
         with self._changed:
             self._is_shut_down = True
             self._changed.notify_all()
@@ -590,6 +606,7 @@ class FakePlane:
         self.warm_up_bytes = 0
         self.serving_map = FakeServingMap()
         self.grpc = FakeGrpcServer()
+        self.admin_grpc = FakeGrpcServer()
         self.rest = FakeRestWorkers()
         self.admissions: list[FakeAdmission] = []
         self.budgets: list[FakeByteBudget] = []
@@ -709,7 +726,9 @@ class FakePlane:
     ) -> FakeGrpcServer:
         del serving_map
         assert request_statistics is self.request_statistics
-        self.grpc.options = {
+        # The data port always has a TCP address.
+        grpc = self.admin_grpc if addresses[0].startswith("unix:") else self.grpc
+        grpc.options = {
             "addresses": list(addresses),
             "completion_queue_count": completion_queue_count,
             "max_message_bytes": max_message_bytes,
@@ -722,7 +741,7 @@ class FakePlane:
             "budget": budget,
             **transport,
         }
-        return self.grpc
+        return grpc
 
     def RestWorkers(  # noqa: N802
         self, serving_map: FakeServingMap, **options: object

@@ -66,6 +66,8 @@ def config_for(*base_paths: Path, **settings: object) -> ServerConfig:
     models = tuple(ModelConfig(name=path.name, base_path=str(path)) for path in base_paths)
     # A port of the machine is taken only by the tests that are of it.
     settings = {"rest_api_port": HttpPort(None), "port": 0, "listen_before_ready": True, **settings}
+    # Operator calls come over the one fake server.
+    settings = {"admin_address": "off", "admin_on_data_port": "true", **settings}
     return ServerConfig(models=models, **settings)  # type: ignore[arg-type]
 
 

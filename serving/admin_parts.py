@@ -1,0 +1,72 @@
+"""How a server is operated: which calls are operator calls, where they are answered, and for whom."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from serving.admin_listener import AUTO, OFF, UNIX_PREFIX, AdminListener
+from serving.clock import Clock
+from serving.config import ServerConfig
+from serving.config_service import RELOAD_CONFIG
+from serving.data_plane import DataPlane, GrpcServer
+from serving.kserve.inference_service import REPOSITORY_MODEL_LOAD, REPOSITORY_MODEL_UNLOAD
+from serving.loader import statuses_as_errors
+from serving.operator_access import NOBODY, OperatorAccess
+from serving.rare_calls import AnsweredCall, Guarded, Handler, RareCallThreads
+
+ADMIN_PREFIX = "/millpond.v1.Admin/"
+
+
+def guarded(handlers: Mapping[str, Handler], config: ServerConfig) -> dict[str, Handler]:
+    """The handlers as the data port has them: operator calls are not for every client."""
+    access = make_operator_access(config)
+    checks = {
+        RELOAD_CONFIG: access.check_control,
+        REPOSITORY_MODEL_LOAD: access.check_control,
+        REPOSITORY_MODEL_UNLOAD: access.check_control,
+        **{name: access.check_admin for name in handlers if name.startswith(ADMIN_PREFIX)},
+    }
+    return {
+        name: Guarded(handler, checks[name]) if name in checks else handler
+        for name, handler in handlers.items()
+    }
+
+
+def make_operator_access(config: ServerConfig) -> OperatorAccess:
+    return OperatorAccess(
+        on_data_port=config.admin_on_data_port, clients=frozenset(config.admin_clients)
+    )
+
+
+def make_admin_listener(
+    config: ServerConfig,
+    plane: DataPlane,
+    handlers: Mapping[str, Handler],
+    *,
+    make_grpc: Callable[[Sequence[str]], GrpcServer],
+    on_answered: Callable[[AnsweredCall], None],
+    clock: Clock,
+) -> AdminListener:
+    """The listener for operators, which answers all of `handlers`."""
+    is_tcp = config.admin_address not in (AUTO, OFF) and not config.admin_address.startswith(
+        UNIX_PREFIX
+    )
+    if is_tcp and config.admin_clients:
+        # Over TCP a certificate is what makes an operator, if any are named.
+        only_clients = replace(config, admin_on_data_port=NOBODY)
+        handlers = guarded(handlers, only_clients)
+    return AdminListener(
+        config.admin_address,
+        data_port=config.port,
+        make_grpc=make_grpc,
+        make_calls=lambda take: RareCallThreads(
+            take,
+            handlers,
+            on_answered=on_answered,
+            # As the data port's: two calls may wait, and status is still answered.
+            thread_count=3,
+            thread_name="admin-call",
+            clock=clock,
+        ),
+        native_errors=partial(statuses_as_errors, plane.StatusError),
+    )
