@@ -31,7 +31,7 @@ def test_pipe_in_a_version_stops_no_source(
     version = scale_model.write(base_path, 2, prepare=lambda directory: _make_pipe(directory, name))
     note = wait_for_log(server, "version_incomplete", version=2)
     assert f"{name} is a named pipe" in str(note["reason"])
-    with Client(server.target) as client:
+    with Client(server.admin_target) as client:
         # The same source finds what comes later, and the version once it is mended.
         scale_model.write(base_path, 3)
         wait_for_states(client, "scale", {3: AVAILABLE})
@@ -62,7 +62,7 @@ def test_bad_paths_need_no_threads(
     paths = {f"bad-{number}": tmp_path / f"nowhere-{number}" for number in range(300)}
     server = start_server(model_config_file=write_config(tmp_path, {**paths, "good": base_path}))
     server.wait_until_available("good", 1)
-    with Client(server.target) as client:
+    with Client(server.admin_target) as client:
 
         def are_all_noted() -> bool:
             models = client.describe_models()

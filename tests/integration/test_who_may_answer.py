@@ -207,7 +207,7 @@ def test_blocked_versions_never_answer_under_load(
     scale_model.write(base_path, 1)
     server = start_server(model_name="scale", base_path=base_path, model_settings_file=settings)
     server.wait_until_available("scale", 1)
-    with Client(server.target) as client, Load(server).running() as load:
+    with Client(server.admin_target) as client, Load(server).running() as load:
         operator = Operator(client, load, scale_model, base_path)
         for number in range(ROUND_COUNT):
             one_round(operator, is_next_dropped=number % 2 == 0)
