@@ -142,6 +142,7 @@ class Candidate:
     detected_at_ns: int = 0
     checked_at_ns: int | None = None
     reason: str = ""
+    is_broken: bool = False
 
     @property
     def is_complete(self) -> bool:
@@ -164,6 +165,8 @@ class Memory:
     looked_at_ns: Mapping[int, int] = field(default_factory=dict)
     overwritten: frozenset[int] = frozenset()
     missing: frozenset[int] = frozenset()
+    # Found with a file that does not parse: aspired so that it ends with its error, and takes no place.
+    broken: frozenset[int] = frozenset()
     on_disk: frozenset[int] | None = None
     candidates: Mapping[int, Candidate] = field(default_factory=dict)
     # None until the first version is aspired: nothing can be omitted before.
@@ -343,9 +346,14 @@ def needs_check(candidate: Candidate, now: Instant) -> bool:
     return candidate.checked_at_ns is None or now.now_ns - candidate.checked_at_ns >= RECHECK_NS
 
 
-def checked(candidate: Candidate, reason: str, now: Instant) -> Candidate:
-    """The candidate after a check; `reason` is "" where it is complete."""
-    return replace(candidate, checked_at_ns=now.now_ns, reason=reason)
+def checked(
+    candidate: Candidate, reason: str, now: Instant, *, is_broken: bool = False
+) -> Candidate:
+    """The candidate after a check; `reason` is "" where it is complete.
+
+    One that `is_broken` is found too: its load ends with the error, for status and page to show.
+    """
+    return replace(candidate, checked_at_ns=now.now_ns, reason=reason, is_broken=is_broken)
 
 
 def decide(
@@ -391,6 +399,8 @@ def decide(
             looked_at_ns={key: at for key, at in memory.looked_at_ns.items() if key in known},
             overwritten=overwritten,
             missing=missing,
+            broken=(memory.broken & known)
+            | {version for version, item in complete.items() if item.is_broken},
             on_disk=frozenset(directories),
             candidates={key: item for key, item in candidates.items() if key not in complete},
             aspired=memory.aspired,
@@ -406,11 +416,14 @@ def select_again(memory: Memory, wanted: Wanted) -> Memory:
     A list becomes empty where nothing is wanted; not because what is wanted is not there.
     """
     selected = select_unbarred(wanted.selection, memory.found, wanted.barred)
+    # A broken version takes no place: what would be selected without it serves beside it.
+    sound = select_unbarred(wanted.selection, memory.found.keys() - memory.broken, wanted.barred)
+    versions = sorted({*selected.versions, *sound.versions})
     notes = {note for note in memory.notes if note.event not in _SELECTION_EVENTS}
     if selected.missing:
         notes.add(Note.of("specific_version_not_found", versions=selected.missing))
     aspired: tuple[AspiredVersion, ...] | None
-    aspired = tuple(memory.found[version] for version in selected.versions)
+    aspired = tuple(memory.found[version] for version in versions)
     if not aspired and not _may_be_empty(memory, wanted):
         aspired = memory.aspired
         if wanted.barred.intersection(item.version for item in aspired or ()):

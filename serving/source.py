@@ -14,7 +14,7 @@ from typing import Protocol
 import structlog
 
 from serving.clock import Clock
-from serving.errors import from_exception
+from serving.errors import DataLoss, from_exception
 from serving.found_versions import (
     Candidate,
     Child,
@@ -324,7 +324,8 @@ class FileSystemSource:
                 continue
             candidate = observe(memory.candidates.get(version), directory, seen, now)
             if needs_check(candidate, now):
-                candidate = checked(candidate, self._reason(directory), now)
+                reason, is_broken = self._reason(directory)
+                candidate = checked(candidate, reason, now, is_broken=is_broken)
             candidates[version] = candidate
         return candidates, frozenset(notes)
 
@@ -336,13 +337,15 @@ class FileSystemSource:
                 seen[version] = fingerprint(directory)
         return seen
 
-    def _reason(self, directory: str) -> str:
-        """Why `directory` is not complete, or ""."""
+    def _reason(self, directory: str) -> tuple[str, bool]:
+        """Returns why `directory` is not complete, or "", and whether a file in it does not parse."""
         try:
             self._check(directory)
+        except DataLoss:
+            return "", True
         except Exception as error:  # noqa: BLE001 (whatever it is, it is the reason)
-            return from_exception(error).message or type(error).__name__
-        return ""
+            return from_exception(error).message or type(error).__name__, False
+        return "", False
 
     def _tell_changes(self, before: frozenset[Note], after: frozenset[Note]) -> None:
         where = {"model": self._name, "base_path": self._base_path}

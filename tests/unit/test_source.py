@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from serving.clock import NS_PER_SECOND
-from serving.errors import FailedPrecondition
+from serving.errors import DataLoss, FailedPrecondition
 from serving.found_versions import RECHECK_NS, Fingerprint, Listing, Note
 from serving.label_targets import NO_LABELS, NOT_FOUND, NOT_SELECTED
 from serving.poller_pool import Pollable
@@ -48,8 +48,11 @@ class Aspirations:
 
 
 def check(directory: str) -> None:
-    if not Path(directory, "saved_model.pb").exists():
+    path = Path(directory, "saved_model.pb")
+    if not path.exists():
         raise FailedPrecondition("saved_model.pb is missing")
+    if path.read_bytes() == b"noise":
+        raise DataLoss("saved_model.pb does not parse")
 
 
 class FakePollers:
@@ -205,6 +208,34 @@ def test_source_half_copied_version_waits_for_the_rest(
     set_age(tmp_path / "7", clock, 30)
     source.poll()
     assert aspirations.lists == [[7]]
+
+
+def test_source_broken_version_is_aspired_beside_a_sound_one(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    drop(tmp_path, "6", clock)
+    broken = drop(tmp_path, "7", clock)
+    (broken / "saved_model.pb").write_bytes(b"noise")
+    set_age(broken, clock, 60)
+    source = make_source(tmp_path, aspirations, clock, Latest(1))
+    source.poll()
+    assert aspirations.lists == [[6, 7]]
+    aspirations.failed = {7}
+    (broken / "saved_model.pb").write_bytes(b"graph!")
+    set_age(broken, clock, 30)
+    source.poll()
+    assert aspirations.lists == [[6, 7], [7]]
+
+
+def test_source_broken_file_that_grows_is_not_aspired(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    broken = drop(tmp_path, "7", clock)
+    (broken / "saved_model.pb").write_bytes(b"noise")
+    set_age(broken, clock, 0)
+    source = make_source(tmp_path, aspirations, clock)
+    source.poll()
+    assert aspirations.lists == []
 
 
 def test_source_same_versions_are_set_once(
