@@ -21,6 +21,7 @@ from loadtest.options import Command, positive, writable_file
 from loadtest.plan import NOT_KEPT, Outcome, Plan
 from loadtest.process_memory import MemoryWatch
 from loadtest.report import run_report
+from loadtest.soak_blocked import blocked_answers, blocked_spans
 from loadtest.soak_events import (
     EVENTS,
     FIRST_VERSION,
@@ -97,7 +98,7 @@ def live(world: World, minutes: float) -> None:
 # --- The command ----------------------------------------------------------------------------------
 
 
-_SHOWN = ("done", "loads", "refusals", "forbidden_answers", "resident_mb")
+_SHOWN = ("done", "loads", "refusals", "forbidden_answers", "blocked_answers", "resident_mb")
 
 
 def _not_negative(text: str) -> float:
@@ -120,13 +121,15 @@ class SoakSetup:
 class SoakResult:
     """What came of it.
 
-    `forbidden_answers`: how many requests each broken or refused version answered. `bugs`: events
-    of the server's log that should not be. `refusals`: loads that a gate or the memory ended.
+    `forbidden_answers`: how many requests each broken or refused version answered, and
+    `blocked_answers` each version that was rolled back, while another could. `bugs`: events of the
+    server's log that should not be. `refusals`: loads that a gate or the memory ended.
     """
 
     outcome: Outcome
     wrong_count: int
     forbidden_answers: Mapping[int, int]
+    blocked_answers: Mapping[int, int]
     done: Mapping[str, int]
     loads: Mapping[str, int]
     refusals: Mapping[str, int]
@@ -137,7 +140,8 @@ class SoakResult:
     def is_good(self) -> bool:
         """Whether nothing was lost, wrong, answered by what must not serve, or a bug."""
         is_lost = self.outcome.codes.any()
-        return not (self.bugs or self.wrong_count or self.forbidden_answers or is_lost)
+        answered = self.forbidden_answers or self.blocked_answers
+        return not (self.bugs or self.wrong_count or answered or is_lost)
 
 
 def soak(setup: SoakSetup, console: Console) -> SoakResult:
@@ -167,6 +171,12 @@ def soak(setup: SoakSetup, console: Console) -> SoakResult:
         outcome=outcome,
         wrong_count=int(load.wrong(outcome, content_of).sum()),
         forbidden_answers=answers_of(outcome, world.forbidden),
+        blocked_answers=blocked_answers(
+            outcome,
+            versions_of(outcome),
+            blocked_spans(events, world.allowed, MODEL_NAME),
+            clock.wall_ns() - clock.now_ns(),
+        ),
         done=dict(world.done),
         loads=_counts(events, "event", ("version_available", "load_failed", "version_unloaded")),
         refusals=_counts(events, "code", ("FAILED_PRECONDITION", "RESOURCE_EXHAUSTED")),
@@ -175,15 +185,20 @@ def soak(setup: SoakSetup, console: Console) -> SoakResult:
     )
 
 
-def answers_of(outcome: Outcome, versions: Collection[int]) -> dict[int, int]:
-    """How many requests each of `versions` answered; those that answered none are left out."""
+def versions_of(outcome: Outcome) -> list[int | None]:
+    """The version that answered each request; None for a failure, and for a reply that was not kept."""
     by_reply = [
         response.model_spec.version.value
         if reply.code == StatusCode.OK and (response := parsed(reply)) is not None
         else None
         for reply in outcome.replies
     ]
-    counts = Counter(by_reply[place] for place in outcome.reply_of if place != NOT_KEPT)
+    return [None if place == NOT_KEPT else by_reply[place] for place in outcome.reply_of]
+
+
+def answers_of(outcome: Outcome, versions: Collection[int]) -> dict[int, int]:
+    """How many requests each of `versions` answered; those that answered none are left out."""
+    counts = Counter(versions_of(outcome))
     return {version: counts[version] for version in sorted(versions) if counts[version]}
 
 
@@ -239,7 +254,8 @@ def _run(parsed: argparse.Namespace) -> int:
     console.print(f"resident MB at first, at most, at last: {result.resident_mb}")
     console.print(
         f"failed {report['errors']}, wrong {result.wrong_count}, answered by what must not serve "
-        f"{sum(result.forbidden_answers.values())}, bugs {len(result.bugs)}"
+        f"{sum(result.forbidden_answers.values())}, by rolled-back versions "
+        f"{sum(result.blocked_answers.values())}, bugs {len(result.bugs)}"
     )
     for message in (*report["error_messages"], *map(str, result.bugs[:5])):
         console.print(f"  {message}", markup=False)

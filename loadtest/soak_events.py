@@ -54,6 +54,8 @@ class World:
     label_version: int | None = None
     has_neighbour: bool = False
     done: Counter[str] = field(default_factory=Counter)
+    # When a person began to allow a version again (ns of the wall clock), and which.
+    allowed: list[tuple[int, int]] = field(default_factory=list)
 
     def take_version(self) -> int:
         """The number of the next version, above all others; none comes twice."""
@@ -214,6 +216,7 @@ def roll_back(world: World) -> None:
 def allow(world: World) -> None:
     """A person takes all rollbacks back."""
     for version in world.client.describe_models()[MODEL_NAME].get("barred", ()):
+        world.allowed.append((world.clock.wall_ns(), version))
         with suppress(FailedPrecondition):
             world.client.allow(MODEL_NAME, version)
 

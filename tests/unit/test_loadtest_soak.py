@@ -166,6 +166,7 @@ def result_of(**changes: Any) -> SoakResult:
         "outcome": steady_outcome(10),
         "wrong_count": 0,
         "forbidden_answers": {},
+        "blocked_answers": {},
         "bugs": [],
         **changes,
     }
@@ -177,6 +178,7 @@ def result_of(**changes: Any) -> SoakResult:
     [
         {"wrong_count": 1},
         {"forbidden_answers": {6: 1}},
+        {"blocked_answers": {6: 1}},
         {"bugs": [{"event": "control_failed"}]},
         {"outcome": outcome_of([(0, 0, 1)], codes=[14])},
     ],

@@ -1,0 +1,97 @@
+"""Answers by versions that were rolled back: in a soak none may come while another version can answer.
+
+A small model of who may answer, made of the server's log and of what was asked of it. It has no code
+in common with the server's routing.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from loadtest.plan import Outcome
+from serving.server_log import LogEvent
+
+Spans = Mapping[int, Sequence[tuple[int, int]]]
+"""By version: from when until when it must not answer (ns of the wall clock)."""
+
+_FOR_EVER_NS = 2**62
+_MICROSECOND_NS = 1_000
+
+
+@dataclass
+class _Model:
+    available: set[int] = field(default_factory=set)
+    blocked: set[int] = field(default_factory=set)
+    began_at_ns: dict[int, int] = field(default_factory=dict)
+    spans: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+
+    def note(self, at_ns: int) -> None:
+        """Opens and closes spans after a change at `at_ns`."""
+        # Cold rollbacks and last resorts: without a sound version a blocked one may go on.
+        forbidden = self.blocked if self.available - self.blocked else set()
+        for version in self.began_at_ns.keys() - forbidden:
+            began_at_ns = self.began_at_ns.pop(version)
+            self.spans.setdefault(version, []).append((began_at_ns, at_ns))
+        for version in forbidden - self.began_at_ns.keys():
+            self.began_at_ns[version] = at_ns
+
+    def take(self, event: LogEvent) -> None:
+        """Follows one line of the log."""
+        kind, version = event["event"], event.get("version")
+        if kind == "version_available":
+            self.available.add(int(version))  # type: ignore[arg-type]
+        elif kind == "unload_began":
+            self.available.discard(int(version))  # type: ignore[arg-type]
+        elif kind == "rolled_back":
+            self.blocked.update(event["barred"])
+        elif kind == "bar_lifted":
+            self.blocked.discard(int(version))  # type: ignore[arg-type]
+
+
+def blocked_spans(
+    events: Iterable[LogEvent], allowed: Iterable[tuple[int, int]], model: str
+) -> Spans:
+    """Returns when each version that was rolled back must not answer.
+
+    `allowed`: when a person began to allow a version again (ns of the wall clock), and which. Each
+    span begins after its cause took effect and ends before its end can.
+    """
+    follows = [(_wall_ns(event), event) for event in events if event.get("model") == model]
+    lifted: list[tuple[int, LogEvent]] = [
+        (at_ns, {"event": "bar_lifted", "version": version}) for at_ns, version in allowed
+    ]
+    state = _Model()
+    for at_ns, event in sorted([*follows, *lifted], key=lambda item: item[0]):
+        state.take(event)
+        state.note(at_ns)
+    state.available.clear()
+    state.note(_FOR_EVER_NS)
+    return state.spans
+
+
+def blocked_answers(
+    outcome: Outcome, version_of: Sequence[int | None], spans: Spans, wall_offset_ns: int
+) -> dict[int, int]:
+    """Returns how many requests each version answered from their issue to their reply in its spans.
+
+    `version_of`: by request, None without an answer. `wall_offset_ns`: the wall clock less that of
+    `outcome`.
+    """
+    issued = outcome.issued_ns + wall_offset_ns
+    completed = outcome.completed_ns + wall_offset_ns
+    counts: Counter[int] = Counter()
+    for request, version in enumerate(version_of):
+        if version is None or version not in spans:
+            continue
+        began_ns, ended_ns = int(issued[request]), int(completed[request])
+        is_blocked = any(begin <= began_ns and ended_ns <= end for begin, end in spans[version])
+        counts[version] += int(is_blocked)
+    return {version: count for version, count in sorted(counts.items()) if count}
+
+
+def _wall_ns(event: LogEvent) -> int:
+    """The instant of a line of the log. Lines have microseconds: rounded up, for a span's begin."""
+    at = datetime.fromisoformat(event["timestamp"])
+    seconds = int(at.replace(microsecond=0).timestamp())
+    return seconds * 1_000_000_000 + (at.microsecond + 1) * _MICROSECOND_NS
