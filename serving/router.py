@@ -90,15 +90,18 @@ def decide_routing(before: Routing, demands: Demands, published: Collection[int]
 def _choose_default(before: Routing, demands: Demands, published: Collection[int]) -> int | None:
     """Returns the version for requests that name none.
 
-    The highest that is neither barred nor unproven nor the canary. Without one: the highest that is
-    not barred. Without one: a last resort, or the barred version that answers already, which goes on
-    until another can. No other barred version answers, and then the result is None.
+    The highest that is neither barred nor unproven, preferably another than the canary. Without one:
+    the highest that is not barred. Without one: a last resort, or the barred version that answers
+    already, which goes on until another can. No other barred version answers, and then the result is
+    None.
     """
     here = set(published)
     sound = here - demands.barred
     canary_version = None if demands.canary is None else demands.canary.version
-    proven = sound - demands.unproven - {canary_version}
-    choices = proven or sound - {canary_version} or sound or here & demands.last_resorts
+    proven = sound - demands.unproven
+    proven_choices = proven - {canary_version} or proven
+    sound_choices = sound - {canary_version} or sound
+    choices = proven_choices or sound_choices or here & demands.last_resorts
     return max(choices or here & {before.default_version}, default=None)
 
 

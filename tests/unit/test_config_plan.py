@@ -31,7 +31,7 @@ def test_plan_lines_say_what_changes() -> None:
         base_path="/elsewhere",
         version_selection=Specific(frozenset({3, 4})),
         labels={"stable": 4, "next": 4},
-        settings=ModelSettings(gates=GateSettings(signature=GateMode.ENFORCE)),
+        settings=ModelSettings(gates=GateSettings(signature=GateMode.WARN)),
     )
     new = replace(
         X,
@@ -45,7 +45,7 @@ def test_plan_lines_say_what_changes() -> None:
         "~ model y: labels next - -> 4",
         "~ model y: labels old 1 -> -",
         "~ model y: labels stable 3 -> 4",
-        "~ model y: settings gates.signature warn -> enforce",
+        "~ model y: settings gates.signature enforce -> warn",
         "- model z",
     )
 

@@ -84,7 +84,7 @@ def test_migrating_page_default_that_is_said_nowhere_is_the_same(row: Row):
 
 def test_migrating_page_says_what_rest_says():
     page = PAGE.read_text()
-    assert f"above {BODY_BYTES_MAX // 2**20} MiB is refused" in page
+    assert f"above {BODY_BYTES_MAX // 2**20} MiB (`--rest_api_max_body_bytes`) is refused" in page
     assert f"`{MODEL_VERSION_HEADER.decode()}`" in page
 
 
