@@ -147,7 +147,7 @@ TEST_F(SessionRunTest, AServableWithoutASessionSaysSo) {
   const testing::ExampleServable none;
   SessionRunRequest request;
   request.targets = {"node"};
-  std::string reply;
+  base::ReplyBytes reply;
   EXPECT_EQ(AnswerSessionRun(none, request, {}, kNowNs, &reply).code(), Code::kUnimplemented);
 }
 
