@@ -62,6 +62,7 @@ from serving._data_plane import (  # noqa: E402  TensorFlow comes first, see abo
     request_memory_peak_rise_bytes,
     request_memory_statistics,
     runs_ended_by_memory,
+    set_replay_seconds,
     set_run_memory_bytes,
 )
 
@@ -104,5 +105,6 @@ __all__ = [
     "request_memory_peak_rise_bytes",
     "request_memory_statistics",
     "runs_ended_by_memory",
+    "set_replay_seconds",
     "set_run_memory_bytes",
 ]

@@ -77,6 +77,9 @@ def set_run_memory_bytes(bytes: int) -> None:  # noqa: A002 (the module's name f
     jemalloc nothing is bounded.
     """
 
+def set_replay_seconds(seconds: float) -> None:
+    """Bounds each request that `answer` and `predict` run from now on; 0: no bound."""
+
 def runs_ended_by_memory() -> int:
     """Counts the runs that this bound has ended since the process's start."""
 
@@ -370,7 +373,8 @@ class Servable:
     def answer(self, method: str, request: bytes) -> bytes:
         """Answers a serialized request of "Predict", "Classify", "Regress" or "MultiInference", exactly as
         the gRPC method of that name does (its model_spec's name and version are not looked at), with a
-        serialized response. UNIMPLEMENTED: another method.
+        serialized response. UNIMPLEMENTED: another method. FAILED_PRECONDITION: it runs for longer than
+        `set_replay_seconds` allows.
         """
 
     def predict(self, request: bytes) -> bytes:

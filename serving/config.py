@@ -106,6 +106,8 @@ class ServerConfig:
     # A load begins up to this much later, at random, so that a fleet does not swap in step.
     load_jitter_seconds: float = 0.0
     enable_model_warmup: bool = True
+    # Of one request that is replayed before a version serves, or by its gates. 0: no limit.
+    warmup_request_seconds: float = 60.0
     num_request_iterations_for_warmup: int = 0  # 0 means 1
     tensorflow_intra_op_parallelism: int = 0  # 0: one thread a core
     tensorflow_inter_op_parallelism: int = 0

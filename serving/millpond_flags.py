@@ -198,6 +198,13 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "serves; 0: none",
     ),
     Flag(
+        "warmup_request_seconds",
+        seconds_not_negative(86_400),
+        ServerConfig.warmup_request_seconds,
+        "longest run of one request that is replayed before a version serves; a version whose request "
+        "runs for longer fails; 0: no limit",
+    ),
+    Flag(
         "warmup_capture_directory",
         local_path,
         ServerConfig.warmup_capture_directory,

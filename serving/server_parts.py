@@ -178,6 +178,7 @@ def initialize(config: ServerConfig, plane: DataPlane) -> None:
             checks_method_names=config.enable_signature_method_name_check,
             serves_session_run=config.enable_session_run,
         )
+        plane.set_replay_seconds(config.warmup_request_seconds)
         for path in config.op_libraries:
             _log.info("op_library_loaded", path=path, ops=list(plane.load_op_library(path)))
 

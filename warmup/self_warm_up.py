@@ -24,6 +24,9 @@ ITERATIONS = 2
 # A version whose swap waits longer than this for requests that are only probable is late itself.
 TIME_BUDGET_SECONDS = 10.0
 
+# A version whose requests do not end must not hold its loader for as long as all of them may run.
+TIME_LIMIT_SECONDS = 120.0
+
 # What a request asks for: a signature's name and outputs, "" and none for the default ones.
 _Pair = tuple[str, frozenset[str]]
 
@@ -56,20 +59,23 @@ def self_warm_up(
     """Prepares each of `requests` and sends it through `predict` `iterations` times, in their order.
 
     On the calling thread. Once the time budget is spent, only the first request of each pair of
-    signature and set of outputs is run. A request that fails is counted and not tried again here:
+    signature and set of outputs is run, and after TIME_LIMIT_SECONDS none is. A request that fails is
+    counted and not tried again here:
     the gates ask the predecessor for it, and refuse a version that alone fails too many.
 
     Raises Cancelled, before the next call, once `is_cancelled`.
     """
     started_ns = clock.now_ns()
     end_ns = started_ns + round(time_budget_seconds * NS_PER_SECOND)
+    limit_ns = started_ns + round(TIME_LIMIT_SECONDS * NS_PER_SECOND)
     warm_pairs: set[_Pair] = set()
     run_count = 0
     errors: list[str] = []
     failed_requests: list[bytes] = []
     for request in requests:
         pair = _pair(request)
-        if clock.now_ns() >= end_ns and pair in warm_pairs:
+        now_ns = clock.now_ns()
+        if now_ns >= limit_ns or (now_ns >= end_ns and pair in warm_pairs):
             continue
         try:
             _run(request, prepare, predict, is_cancelled, iterations)

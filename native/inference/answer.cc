@@ -1,5 +1,6 @@
 #include "native/inference/answer.h"
 
+#include "native/base/clock.h"
 #include "native/inference/classify.h"
 #include "native/inference/multi_inference.h"
 #include "native/inference/predict.h"
@@ -11,48 +12,67 @@ namespace {
 
 using base::WireReader;
 using Reply = base::StatusOr<std::string>;
+using tf::RunContext;
 
-Reply AnswerPredict(const servable::Servable& servable, WireReader bytes) {
+Reply AnswerPredict(const servable::Servable& servable, WireReader bytes,
+                    const RunContext& context) {
   PredictRequest request;
   MILLPOND_RETURN_IF_ERROR(DecodePredictRequest(bytes, &request));
   PredictReply reply;
-  MILLPOND_RETURN_IF_ERROR(Predict(servable, request, {}, &reply));
+  MILLPOND_RETURN_IF_ERROR(Predict(servable, request, context, &reply));
   const auto encoded = EncodePredictReply(reply, {});
   if (!encoded.ok()) return encoded.status();
   return std::string(encoded.value().view());
 }
 
-Reply AnswerOnExamples(const servable::Servable& servable, WireReader bytes, bool is_classify) {
+Reply AnswerOnExamples(const servable::Servable& servable, WireReader bytes,
+                       const RunContext& context, bool is_classify) {
   ExampleRequest request;
   const char* const message = is_classify ? "ClassificationRequest" : "RegressionRequest";
   MILLPOND_RETURN_IF_ERROR(DecodeExampleRequest(bytes, message, &request));
   base::ReplyBytes reply;
-  MILLPOND_RETURN_IF_ERROR(is_classify ? AnswerClassify(servable, request, {}, &reply)
-                                       : AnswerRegress(servable, request, {}, &reply));
+  MILLPOND_RETURN_IF_ERROR(is_classify ? AnswerClassify(servable, request, context, &reply)
+                                       : AnswerRegress(servable, request, context, &reply));
   return std::string(reply.view());
 }
 
-Reply AnswerTasks(const servable::Servable& servable, WireReader bytes) {
+Reply AnswerTasks(const servable::Servable& servable, WireReader bytes,
+                  const RunContext& context) {
   MultiInferenceRequest request;
   MILLPOND_RETURN_IF_ERROR(DecodeMultiInferenceRequest(bytes, &request));
   const auto spec = SpecOfAllTasks(request);
   if (!spec.ok()) return spec.status();
   base::ReplyBytes reply;
-  MILLPOND_RETURN_IF_ERROR(AnswerMultiInference(servable, request, {}, &reply));
+  MILLPOND_RETURN_IF_ERROR(AnswerMultiInference(servable, request, context, &reply));
   return std::string(reply.view());
+}
+
+Reply AnswerMethod(const servable::Servable& servable, std::string_view method, WireReader request,
+                   const RunContext& context) {
+  if (method == "Predict") return AnswerPredict(servable, request, context);
+  if (method == "Classify") {
+    return AnswerOnExamples(servable, request, context, /*is_classify=*/true);
+  }
+  if (method == "Regress") {
+    return AnswerOnExamples(servable, request, context, /*is_classify=*/false);
+  }
+  if (method == "MultiInference") return AnswerTasks(servable, request, context);
+  return base::Status(base::Code::kUnimplemented,
+                      "no version answers '" + std::string(method) +
+                          "'; ask for Predict, Classify, Regress or MultiInference");
 }
 
 }  // namespace
 
-Reply AnswerRequest(const servable::Servable& servable, std::string_view method,
-                    WireReader request) {
-  if (method == "Predict") return AnswerPredict(servable, request);
-  if (method == "Classify") return AnswerOnExamples(servable, request, /*is_classify=*/true);
-  if (method == "Regress") return AnswerOnExamples(servable, request, /*is_classify=*/false);
-  if (method == "MultiInference") return AnswerTasks(servable, request);
-  return base::Status(base::Code::kUnimplemented,
-                      "no version answers '" + std::string(method) +
-                          "'; ask for Predict, Classify, Regress or MultiInference");
+Reply AnswerRequest(const servable::Servable& servable, std::string_view method, WireReader request,
+                    int64_t ns_max) {
+  RunContext context;
+  if (ns_max != RunContext::kNoDeadline) context.deadline_ns = base::MonotonicNs() + ns_max;
+  Reply reply = AnswerMethod(servable, method, request, context);
+  if (reply.ok() || reply.status().code() != base::Code::kDeadlineExceeded) return reply;
+  return base::FailedPrecondition("the request did not end within " +
+                                  std::to_string(ns_max / 1'000'000) +
+                                  " ms; if it must run for longer, raise --warmup_request_seconds");
 }
 
 }  // namespace millpond::inference

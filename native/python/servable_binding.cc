@@ -4,6 +4,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <numeric>
 #include <optional>
 #include <string_view>
@@ -15,6 +16,7 @@
 #include "native/inference/predict_codec.h"
 #include "native/python/binding.h"
 #include "native/servable/saved_model_servable.h"
+#include "native/tf/run_context.h"
 #include "native/tf/saved_model.h"
 
 namespace millpond::python {
@@ -169,6 +171,13 @@ struct PyServableStatistics {
   }
 };
 
+// How long a request may run that no client sent: a warm-up's, or a gate's.
+std::atomic<int64_t> replay_ns_max{tf::RunContext::kNoDeadline};
+
+void SetReplaySeconds(double seconds) {
+  replay_ns_max = seconds > 0 ? static_cast<int64_t>(seconds * 1e9) : tf::RunContext::kNoDeadline;
+}
+
 void CheckIsAlive(const ServableEntry& entry) {
   if (!entry.is_destroyed()) return;
   ThrowIfError(base::FailedPrecondition(entry.id().name + " version " +
@@ -193,7 +202,8 @@ nb::bytes Answer(const PyServable& self, const std::string& method, nb::bytes re
   const std::string_view bytes(request.c_str(), request.size());
   const std::string reply = ValueOrThrow(WithoutGil([&] {
     const base::Courtesy courtesy;  // a warm-up's, beside live requests
-    auto answer = inference::AnswerRequest(*handle, method, {&bytes, 1});
+    auto answer = inference::AnswerRequest(*handle, method, {&bytes, 1},
+                                           replay_ns_max.load(std::memory_order_relaxed));
     courtesy.Rest();
     return answer;
   }));
@@ -258,6 +268,7 @@ void RegisterServableStatistics(nb::module_& module) {
 }
 
 void RegisterLoadedServable(nb::module_& module) {
+  module.def("set_replay_seconds", &SetReplaySeconds, nb::arg("seconds"));
   nb::class_<PyServable>(module, "Servable", nb::is_final())
       .def_prop_ro("name", [](const PyServable& self) { return self.entry()->id().name; })
       .def_prop_ro("version", [](const PyServable& self) { return self.entry()->id().version; })

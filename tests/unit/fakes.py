@@ -698,6 +698,9 @@ class FakePlane:
     def set_run_memory_bytes(self, bytes: int) -> None:  # noqa: A002
         self.run_memory_bytes = bytes
 
+    def set_replay_seconds(self, seconds: float) -> None:
+        self.replay_seconds = seconds
+
     def runs_ended_by_memory(self) -> int:
         return 0
 

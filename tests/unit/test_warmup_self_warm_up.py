@@ -173,3 +173,11 @@ def test_self_warm_up_of_any_time_runs_each_pair_and_counts_every_request(
     result = version.warm_up(requests, time_budget_seconds=time_budget_seconds)
     assert {call.split()[-1] for call in version.calls} == {str(pair) for pair in pairs}
     assert result.run_count + result.failed_count + result.skipped_count == len(requests)
+
+
+def test_self_warm_up_of_failing_pairs_ends_by_itself():
+    # A predict of this fake takes a second.
+    names = [f"endless {index}" for index in range(200)]
+    version = FakeVersion({f"predict {name}": InvalidArgument("too slow") for name in names})
+    result = version.warm_up([request_of(name) for name in names], iterations=1)
+    assert (result.failed_count, result.skipped_count) == (120, 80)
