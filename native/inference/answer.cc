@@ -36,8 +36,7 @@ Reply AnswerOnExamples(const servable::Servable& servable, WireReader bytes,
   return std::string(reply.view());
 }
 
-Reply AnswerTasks(const servable::Servable& servable, WireReader bytes,
-                  const RunContext& context) {
+Reply AnswerTasks(const servable::Servable& servable, WireReader bytes, const RunContext& context) {
   MultiInferenceRequest request;
   MILLPOND_RETURN_IF_ERROR(DecodeMultiInferenceRequest(bytes, &request));
   const auto spec = SpecOfAllTasks(request);

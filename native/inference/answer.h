@@ -16,8 +16,8 @@ namespace millpond::inference {
 // "Classify", "Regress" or "MultiInference"; UNIMPLEMENTED for any other. The request's model_spec
 // says which signature; its name and version are not looked at.
 //
-// A request that runs for longer than `ns_max` ends with FAILED_PRECONDITION, at its next kernel: the
-// version is broken, and neither a loader nor a retry must wait for it.
+// A request that runs for longer than `ns_max` ends with FAILED_PRECONDITION, at its next kernel:
+// the version is broken, and neither a loader nor a retry must wait for it.
 base::StatusOr<std::string> AnswerRequest(const servable::Servable& servable,
                                           std::string_view method, base::WireReader request,
                                           int64_t ns_max = tf::RunContext::kNoDeadline);
