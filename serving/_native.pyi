@@ -308,6 +308,11 @@ class RequestStatistics:
     """
 
     def __init__(self) -> None: ...
+    def add_models(self, models: Sequence[str]) -> None:
+        """From now on requests to these models that reach no version count as theirs, as version -1. Those
+        that name any other model have model "" and version 0.
+        """
+
     def methods(self) -> list[MethodStatistics]:
         """By version and method, of live versions and of those that ended in the last 600 s (at most 32 of
         these); also those that had no request yet.

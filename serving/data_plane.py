@@ -43,6 +43,10 @@ class RequestMemoryStatistics(Protocol):
 class SampledRequestStatistics(RequestStatistics, Protocol):
     """`_native.RequestStatistics`, with the thread that ends its seconds."""
 
+    def add_models(self, models: Sequence[str]) -> None:
+        """Counts requests to these models that reach no version as theirs, as version -1."""
+        ...
+
     def stop(self) -> None:
         """Ends the thread. A second call does nothing."""
         ...

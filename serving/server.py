@@ -528,6 +528,7 @@ class Server:
         self._admission.set_model_limits(model_limits(models, default))
 
     def _on_names_changed(self, names: Sequence[str]) -> None:
+        self._request_statistics.add_models(list(names))
         self._health.set_models(names)
         self._report_readiness()
 

@@ -108,6 +108,18 @@ const char* MethodName(Method method) {
   return kNames[static_cast<size_t>(method)];
 }
 
+// Predict is the hot path; of the others nothing is there before the first request.
+RequestRecorder::RequestRecorder(MethodRecorder::Use predict)
+    : methods_{MethodRecorder(predict),    MethodRecorder(Use::kRare), MethodRecorder(Use::kRare),
+               MethodRecorder(Use::kRare), MethodRecorder(Use::kRare), MethodRecorder(Use::kRare),
+               MethodRecorder(Use::kRare), MethodRecorder(Use::kRare), MethodRecorder(Use::kRare),
+               MethodRecorder(Use::kRare), MethodRecorder(Use::kRare)} {}
+
+bool RequestRecorder::MayHaveRequests() const {
+  return std::any_of(methods_.begin(), methods_.end(),
+                     [](const MethodRecorder& method) { return method.MayHaveRequests(); });
+}
+
 void RequestRecorder::MarkEnded(int64_t now_ns) {
   int64_t not_yet = 0;
   ended_ns_.compare_exchange_strong(not_yet, now_ns, std::memory_order_acq_rel);

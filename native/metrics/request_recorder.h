@@ -124,6 +124,9 @@ const char* MethodName(Method method);
 // Owner: the version, and whoever tells of it later (RequestStatistics). Thread: as MethodRecorder.
 class RequestRecorder {
  public:
+  // `predict` kRare is for requests that reach no version: nothing is there before the first one.
+  explicit RequestRecorder(MethodRecorder::Use predict = MethodRecorder::Use::kHot);
+
   MethodRecorder& Of(Method method) { return methods_[static_cast<size_t>(method)]; }
   const MethodRecorder& Of(Method method) const { return methods_[static_cast<size_t>(method)]; }
 
@@ -131,18 +134,16 @@ class RequestRecorder {
   // judged. It costs the recording thread nothing: the sum is made here, by the thread that asks.
   RequestSnapshot ModelRuns() const;
 
+  // False if nothing can have been recorded for any method.
+  bool MayHaveRequests() const;
+
   // Once the version is gone, and nothing is recorded any more. Only the first call counts.
   void MarkEnded(int64_t now_ns);
   std::optional<int64_t> ended_ns() const;
 
  private:
-  // Predict is the hot path; of the others nothing is there before the first request.
   using Use = MethodRecorder::Use;
-  std::array<MethodRecorder, kMethodCount> methods_{
-      MethodRecorder(Use::kHot),  MethodRecorder(Use::kRare), MethodRecorder(Use::kRare),
-      MethodRecorder(Use::kRare), MethodRecorder(Use::kRare), MethodRecorder(Use::kRare),
-      MethodRecorder(Use::kRare), MethodRecorder(Use::kRare), MethodRecorder(Use::kRare),
-      MethodRecorder(Use::kRare), MethodRecorder(Use::kRare)};
+  std::array<MethodRecorder, kMethodCount> methods_;
   std::atomic<int64_t> ended_ns_{0};  // 0: not yet
 };
 

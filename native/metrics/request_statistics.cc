@@ -18,7 +18,7 @@ MethodKey OfModel(const MethodKey& key) { return {key.model, 0, key.method}; }
 }  // namespace
 
 RequestStatistics::RequestStatistics(int64_t now_ns) : sampled_ns_(now_ns) {
-  AddVersion("", 0, unmatched_, nullptr, now_ns);
+  AddVersion("", 0, unmatched_.common(), nullptr, now_ns);
 }
 
 void RequestStatistics::AddVersion(const std::string& model, int64_t version,
@@ -27,6 +27,12 @@ void RequestStatistics::AddVersion(const std::string& model, int64_t version,
                                    int64_t now_ns) {
   const std::lock_guard lock(mutex_);
   FoldEarlier(model, version, now_ns);
+  AddSeries(model, version, recorder, in_flight_count);
+}
+
+void RequestStatistics::AddSeries(const std::string& model, int64_t version,
+                                  const std::shared_ptr<RequestRecorder>& recorder,
+                                  const std::function<int64_t()>& in_flight_count) {
   for (const Method method : AllMethods()) {
     std::shared_ptr<const MethodRecorder> of_method(recorder, &recorder->Of(method));
     series_.emplace_back(MethodKey{model, version, MethodName(method)}, std::move(of_method),
@@ -67,6 +73,9 @@ TimeSpan RequestStatistics::NextSpan(int64_t now_ns) {
 }
 
 void RequestStatistics::SampleSeries(TimeSpan span) {
+  for (const UnmatchedRequests::Model& model : unmatched_.TakeNew()) {
+    AddSeries(model.name, kNoVersion, model.recorder, nullptr);
+  }
   std::map<std::string, MethodSeries::Increment> by_model;
   MethodSeries::Increment all;
   for (MethodSeries& series : series_) {

@@ -9,11 +9,13 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "native/metrics/method_series.h"
 #include "native/metrics/model_history.h"
 #include "native/metrics/request_recorder.h"
+#include "native/metrics/unmatched_requests.h"
 
 namespace millpond::metrics {
 
@@ -44,6 +46,8 @@ class RequestStatistics {
   static constexpr int64_t kEndedKeptNs = 600'000'000'000;
   // Above what is swapped in earnest; below what a loop of swaps would leave behind.
   static constexpr size_t kEndedVersionCountMax = 32;
+  // Of the requests to a model that reached no version of it.
+  static constexpr int64_t kNoVersion = -1;
 
   explicit RequestStatistics(int64_t now_ns);
 
@@ -52,8 +56,12 @@ class RequestStatistics {
   void AddVersion(const std::string& model, int64_t version,
                   const std::shared_ptr<RequestRecorder>& recorder,
                   const std::function<int64_t()>& in_flight_count, int64_t now_ns);
-  // For the requests that find no version: model "", version 0. Until the end.
-  const std::shared_ptr<RequestRecorder>& unmatched() const { return unmatched_; }
+  // For the requests that find no version and name no model of AddModels: model "", version 0.
+  const std::shared_ptr<RequestRecorder>& unmatched() const { return unmatched_.common(); }
+  // Returns the recorder for requests to `model` that find no version. Wait-free, any thread.
+  RequestRecorder& Unmatched(std::string_view model) const { return unmatched_.Of(model); }
+  // From now on requests to `models` that find no version count as theirs: version kNoVersion.
+  void AddModels(const std::vector<std::string>& models) { unmatched_.Add(models); }
   // For the requests to a method that no version answers: model "", version 0. Until the end, and
   // the same for the same name. No history counts them.
   std::shared_ptr<MethodRecorder> MethodWithoutModel(const std::string& method);
@@ -79,6 +87,9 @@ class RequestStatistics {
 
   // These need the mutex.
   TimeSpan NextSpan(int64_t now_ns);
+  void AddSeries(const std::string& model, int64_t version,
+                 const std::shared_ptr<RequestRecorder>& recorder,
+                 const std::function<int64_t()>& in_flight_count);
   void SampleSeries(TimeSpan span);
   void EndSecond(int64_t at_ns);
   void FoldEnded(int64_t now_ns);
@@ -88,7 +99,7 @@ class RequestStatistics {
   void AddTo(const MethodKey& key, const MethodSeries& series, StatisticsByKey* by_key) const;
 
   std::mutex mutex_;
-  const std::shared_ptr<RequestRecorder> unmatched_ = std::make_shared<RequestRecorder>();
+  UnmatchedRequests unmatched_;
   std::map<std::string, std::shared_ptr<MethodRecorder>> without_model_;
   std::list<MethodSeries> series_;
   std::map<MethodKey, MethodFigures> folded_;  // by model and method

@@ -104,7 +104,7 @@ nb::bytes PyRestWorkers::GetModelMetadata(std::string model, std::optional<int64
   auto found = map_->LookUp(spec.name, inference::ToVersionChoice(spec, /*metadata=*/nullptr));
   const std::string reply = found.ok() ? inference::EncodeMetadata(*found.value()) : std::string();
   metrics::RequestRecorder& recorder =
-      found.ok() ? found.value().requests() : *options_.statistics->unmatched();
+      found.ok() ? found.value().requests() : options_.statistics->Unmatched(spec.name);
   const auto times = metrics::PhaseTimes::OfTotal(base::MonotonicNs() - received_ns);
   recorder.Of(metrics::Method::kGetModelMetadata).Record(found.status().code(), times);
   ThrowIfError(found.status());

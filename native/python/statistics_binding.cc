@@ -138,6 +138,12 @@ void RegisterRequestStatistics(nb::module_& module) {
   using Statistics = PyRequestStatistics;
   nb::class_<Statistics>(module, "RequestStatistics", nb::is_final())
       .def(nb::init<>())
+      .def(
+          "add_models",
+          [](const Statistics& self, const std::vector<std::string>& models) {
+            WithoutGil([&] { self.statistics()->AddModels(models); });
+          },
+          nb::arg("models"))
       .def("methods",
            [](const Statistics& self) {
              return WithoutGil([&] { return AtOnce(self.statistics()->Methods()); });

@@ -217,7 +217,7 @@ EndedRequest RestWorkers::State::Answer(const Job& job, inference::RunSamples* s
   const int64_t now_ns = base::MonotonicNs();
   const metrics::PhaseTimes& times = watch.End(now_ns);
   metrics::RequestRecorder& recorder =
-      handle ? handle.requests() : *options.statistics->unmatched();
+      handle ? handle.requests() : options.statistics->Unmatched(job.request.model.name);
   recorder.Of(job.request.method).Record(answer.status.code(), times);
   if (options.spans != nullptr) OfferSpan(options.spans.get(), job, answer, times, now_ns);
   return answer;
@@ -255,8 +255,8 @@ void RestWorkers::State::Post(const std::shared_ptr<Job>& job, EndedRequest answ
 
 Status RestWorkers::State::Refuse(const RestRequest& request, Status status) const {
   const int64_t total_ns = base::MonotonicNs() - request.received_ns;
-  options.statistics->unmatched()
-      ->Of(request.method)
+  options.statistics->Unmatched(request.model.name)
+      .Of(request.method)
       .Record(status.code(), metrics::PhaseTimes::OfTotal(total_ns));
   return status;
 }

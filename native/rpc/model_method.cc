@@ -67,8 +67,9 @@ std::string ModelMethod::ModelNameOf(const UnaryCall& call) const {
 
 void ModelMethod::RecordRefusal(const UnaryCall& call, base::Code code) const {
   const int64_t now_ns = base::MonotonicNs();
-  parts_.unmatched->Of(method_).Record(code,
-                                       metrics::PhaseTimes::OfTotal(now_ns - call.received_ns()));
+  parts_.statistics->Unmatched(ModelNameOf(call))
+      .Of(method_)
+      .Record(code, metrics::PhaseTimes::OfTotal(now_ns - call.received_ns()));
 }
 
 void ModelMethod::Handle(UnaryCall* call) {
@@ -80,7 +81,8 @@ void ModelMethod::Handle(UnaryCall* call) {
   const metrics::PhaseTimes& times = model_call.watch_.End(now_ns);
   const bool is_matched{model_call.handle_};
   metrics::RequestRecorder& requests =
-      is_matched ? model_call.handle_.requests() : *parts_.unmatched;
+      is_matched ? model_call.handle_.requests()
+                 : parts_.statistics->Unmatched(model_call.unmatched_model_);
   requests.Of(method_).Record(status.code(), times);
   trace.End(model_call.handle_, model_call.unmatched_model_, times, now_ns);
   const WantedRequest wanted =

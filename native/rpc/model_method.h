@@ -12,6 +12,7 @@
 #include "native/inference/run_samples.h"
 #include "native/metrics/request_phases.h"
 #include "native/metrics/request_recorder.h"
+#include "native/metrics/request_statistics.h"
 #include "native/metrics/span_buffer.h"
 #include "native/rpc/unary_call.h"
 #include "native/servable/request_reservoir.h"
@@ -24,7 +25,7 @@ struct ModelMethodParts {
   servable::ServingMap* map = nullptr;
   // Records the requests that reached no version; the others are recorded by the version that they
   // reached.
-  metrics::RequestRecorder* unmatched = nullptr;
+  const metrics::RequestStatistics* statistics = nullptr;
   // Takes the requests whose trace is sampled; null: nothing is traced.
   metrics::SpanBuffer* spans = nullptr;
 };

@@ -132,7 +132,7 @@ struct Server::State {
         statistics(StatisticsOf(options)),
         admission(AdmissionOf(options)),
         call_limits{admission.get(), options.budget.get(), options.reply_bytes_max},
-        parts{map, statistics->unmatched().get(), options.spans.get()},
+        parts{map, statistics.get(), options.spans.get()},
         service(MessageEncoding(options.max_message_bytes, options.reply_compression)) {}
 
   void AddMethods();

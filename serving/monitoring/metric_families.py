@@ -45,8 +45,8 @@ REQUESTS = MetricFamily(
     name="serving_requests_total",
     kind="counter",
     labels=(*_METHOD_LABELS, "code"),
-    help="Requests that ended, by gRPC status code. Those that found no version, or whose method has none, "
-    "have an empty model and version.",
+    help="Requests that ended, by gRPC status code. Those that reached no version have an "
+    "empty version; those that name no configured model, or whose method has none, an empty model too.",
 )
 REQUEST_LATENCY = MetricFamily(
     name="serving_request_latency_seconds",

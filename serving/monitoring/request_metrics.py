@@ -51,8 +51,8 @@ def code_name(code: int) -> str:
 
 
 def _identity(item: MethodStatistics) -> tuple[str, str]:
-    """Model and version; both empty where there was none."""
-    return (item.model, str(item.version)) if item.model else ("", "")
+    """Model and version; empty where there was none, or no version was reached."""
+    return (item.model, str(item.version) if item.model and item.version >= 0 else "")
 
 
 def _codes(item: MethodStatistics) -> list[int]:
@@ -125,7 +125,11 @@ def _add_quantiles(samples: Samples, values: Sequence[str], figures: LatencyFigu
 def _in_flight(methods: Sequence[MethodStatistics]) -> Metric:
     """Each method of a version has the same figure, of all of them."""
     samples = Samples(families.REQUESTS_IN_FLIGHT)
-    by_version = {_identity(item): item.in_flight_count for item in methods if item.model}
+    by_version = {
+        _identity(item): item.in_flight_count
+        for item in methods
+        if item.model and item.version >= 0
+    }
     for identity, in_flight_count in by_version.items():
         samples.add(identity, in_flight_count)
     return samples.metric

@@ -52,8 +52,8 @@ class StageSpan:
 class SpanLatency:
     """What the model's requests took within a part of a swap, failed ones too.
 
-    `failed_count` of them did not end OK, and `unmatched_count` more, of whatever model, found no
-    version: both in whole seconds.
+    `failed_count` of them did not end OK, those that reached no version among them. `unmatched_count`
+    more name no configured model. Both are in whole seconds.
     """
 
     span_seconds: float

@@ -225,6 +225,21 @@ TEST_F(RequestStatisticsTest, AMethodWithoutModelIsOneSeriesAndInNoHistory) {
   EXPECT_EQ(LastPointCount(""), 2);
 }
 
+TEST_F(RequestStatisticsTest, RequestsToAKnownModelWithoutAVersionAreThatModels) {
+  statistics_.AddModels({"m"});
+  Answer(statistics_.Unmatched("m"), 2, kMs, Code::kNotFound);
+  Answer(statistics_.Unmatched("unknown"), 1, kMs, Code::kNotFound);
+  PassSeconds(1);
+  EXPECT_EQ(LastPointCount("m"), 2);
+  EXPECT_EQ(LastPointCount(""), 1);
+  EXPECT_EQ(LastPointCount({}), 3);
+  EXPECT_EQ(Find("m", RequestStatistics::kNoVersion)->figures.since_start.failed_count(), 2);
+  EXPECT_EQ(OfModel("m").figures.since_start.count(), 2);
+  Answer(*Load("m", 1), 5);
+  PassSeconds(1);
+  EXPECT_EQ(OfModel("m").figures.since_start.count(), 7);
+}
+
 TEST_F(RequestStatisticsTest, HistoryHasEverySecondOfOneModelAndOfAll) {
   const auto m = Load("m", 1);
   const auto next = Load("m", 2);

@@ -537,6 +537,10 @@ class FakeSampledStatistics:
 
     def __init__(self) -> None:
         self.is_stopped = False
+        self.models: list[str] = []
+
+    def add_models(self, models: Sequence[str]) -> None:
+        self.models.extend(models)
 
     def methods(self) -> list[MethodStatistics]:
         return []
