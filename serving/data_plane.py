@@ -1,6 +1,6 @@
 """The data plane as the server sees it: `serving._native`, or what a test has in its place."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from serving.admission import Admission
