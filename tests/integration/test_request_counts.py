@@ -14,7 +14,7 @@ What must be equal: every request that reached the server is counted once, by on
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -186,8 +186,8 @@ def wait_until_in_flight(pages: ServerPages, count: int) -> None:
 @contextmanager
 def swaps_under_way(
     server: ModelServer, slow_export: Path, base_path: Path, versions: range
-) -> Iterator[None]:
-    """New versions come and old ones go, one after the other, from here to the end of `with`."""
+) -> Iterator[Future[None]]:
+    """Swaps versions one after the other from here on, and waits for the last at the end of `with`."""
 
     def swap_all() -> None:
         with Client(server.target) as client:
@@ -198,7 +198,7 @@ def swaps_under_way(
 
     with ThreadPoolExecutor(1) as pool:
         swapping = pool.submit(swap_all)
-        yield
+        yield swapping
         swapping.result()
 
 
@@ -212,9 +212,10 @@ def test_counts_by_code_are_the_clients_while_versions_come_and_go(
     versions = range(2, 6)
     with caller_to(server.target) as caller:
         waited += sent(waited_calls(caller, 100))
-        with swaps_under_way(server, slow_export, base_path, versions):
-            for _ in range(4):
-                waited += sent(waited_calls(caller, 500))
+        with swaps_under_way(server, slow_export, base_path, versions) as swapping:
+            # Until the last swap, however slow the machine: each version answers some requests.
+            while not swapping.done():
+                waited += sent(waited_calls(caller, 100))
         waited += sent(waited_calls(caller, 100))
     metrics = pages.metrics()
     assert_all_names_say(metrics, waited)
