@@ -52,8 +52,9 @@ def enter_background_thread(priority: str) -> None:
     from an arena that no request thread uses.
     """
 
-def check_saved_model(directory: str) -> None:
-    """Raises StatusError where `directory` is no complete SavedModel, with what is missing and where.
+def check_saved_model(directory: str) -> list[str]:
+    """Returns the missing assets of a SavedModel that is complete but for them, as paths below
+    `directory`. Raises StatusError if anything else is missing.
 
     Complete: `saved_model.pb` or `saved_model.pbtxt` parses; where a graph in it has variables,
     `variables/variables.index` is readable and every shard it names is as long as the index says.

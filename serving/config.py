@@ -96,6 +96,8 @@ class ServerConfig:
     request_memory_bytes: int = 0  # 0: a quarter of what the machine or the control group leaves
     run_memory_bytes: int = 0  # 0: half of that
     file_system_poll_wait_seconds: float = 1.0  # 0: poll once, negative: never
+    # How long a version that lacks an asset is left alone after its last change.
+    missing_asset_wait_seconds: float = 30.0
     # Whether a base path that is emptied leaves its model's versions loaded.
     servable_versions_always_present: bool = True
     # Two, so that one model's slow load does not hold up another's; more would fight for the disk.

@@ -40,6 +40,12 @@ What failed may not have been the files (a network disk), but parsing a graph co
 requests would use, and a look walks a whole directory.
 """
 
+MISSING_ASSET_WAIT_NS = 30 * NS_PER_SECOND
+"""A version that lacks an asset is found once it has not changed for this long, by default.
+
+TensorFlow loads a graph that reads none of the missing assets. A copy may bring them last.
+"""
+
 VERSION_MAX = 2**63 - 1
 """Versions are int64 on the wire."""
 
@@ -133,7 +139,8 @@ class Candidate:
     is incomplete.
 
     `unchanged_since_ns` and `detected_at_ns`, when its directory was first seen, are monotonic;
-    `reason` says what the last check missed.
+    `reason` says what the last check missed. `missing_assets` are paths below the directory; their
+    absence alone makes it incomplete until the directory is unchanged for `asset_wait_ns`.
     """
 
     directory: str
@@ -143,11 +150,15 @@ class Candidate:
     checked_at_ns: int | None = None
     reason: str = ""
     is_broken: bool = False
+    missing_assets: tuple[str, ...] = ()
+    asset_wait_ns: int = 0
+    # At the last check the missing assets could still come.
+    waits_for_assets: bool = False
 
     @property
     def is_complete(self) -> bool:
-        """Whether the last check found nothing missing: the version is found."""
-        return self.checked_at_ns is not None and not self.reason
+        """Whether the last check found nothing missing that may still come: the version is found."""
+        return self.checked_at_ns is not None and not self.reason and not self.waits_for_assets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +178,8 @@ class Memory:
     missing: frozenset[int] = frozenset()
     # Found with a file that does not parse: aspired so that it ends with its error, and takes no place.
     broken: frozenset[int] = frozenset()
+    # Of found versions that lack assets.
+    missing_assets: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     on_disk: frozenset[int] | None = None
     candidates: Mapping[int, Candidate] = field(default_factory=dict)
     # None until the first version is aspired: nothing can be omitted before.
@@ -175,7 +188,7 @@ class Memory:
 
 
 OTHER_NAME_COUNT_MAX = 3
-"""Of directories that are no versions: as many are named."""
+"""Of directories that are no versions, and of missing assets: as many are named."""
 
 
 def version_directories(
@@ -334,26 +347,58 @@ def settles_in_ns(candidate: Candidate, now: Instant) -> int:
     SETTLE_NS ago, and not in the future. Or by having been watched for as long: file systems'
     clocks may be wrong.
     """
+    return max(0, SETTLE_NS - _still_ns(candidate, now))
+
+
+def _still_ns(candidate: Candidate, now: Instant) -> int:
     watched_ns = now.now_ns - candidate.unchanged_since_ns
     age_ns = now.wall_ns - candidate.fingerprint.mtime_ns_newest
-    return max(0, SETTLE_NS - max(watched_ns, age_ns))
+    return max(watched_ns, age_ns)
+
+
+def asset_wait_ends_in_ns(candidate: Candidate, now: Instant) -> int:
+    """Returns the nanoseconds until a candidate that waits for assets is found without them, if
+    nothing changes. Returns 0 if the time is over, or if it waits for none.
+    """
+    if not candidate.waits_for_assets:
+        return 0
+    return max(0, candidate.asset_wait_ns - _still_ns(candidate, now))
 
 
 def needs_check(candidate: Candidate, now: Instant) -> bool:
-    """Whether to check completeness now: settled, and not checked or not lately."""
+    """Whether to check completeness now: settled, and not checked or not lately; or checked when
+    assets could still come, and that time is over.
+    """
     if settles_in_ns(candidate, now) > 0:
         return False
-    return candidate.checked_at_ns is None or now.now_ns - candidate.checked_at_ns >= RECHECK_NS
+    if candidate.checked_at_ns is None or now.now_ns - candidate.checked_at_ns >= RECHECK_NS:
+        return True
+    return candidate.waits_for_assets and asset_wait_ends_in_ns(candidate, now) == 0
 
 
 def checked(
-    candidate: Candidate, reason: str, now: Instant, *, is_broken: bool = False
+    candidate: Candidate,
+    reason: str,
+    now: Instant,
+    *,
+    is_broken: bool = False,
+    missing_assets: tuple[str, ...] = (),
+    asset_wait_ns: int = MISSING_ASSET_WAIT_NS,
 ) -> Candidate:
     """The candidate after a check; `reason` is "" where it is complete.
 
     One that `is_broken` is found too: its load ends with the error, for status and page to show.
+    One that lacks assets is complete if nothing in it has changed for `asset_wait_ns`.
     """
-    return replace(candidate, checked_at_ns=now.now_ns, reason=reason, is_broken=is_broken)
+    return replace(
+        candidate,
+        checked_at_ns=now.now_ns,
+        reason=reason,
+        is_broken=is_broken,
+        missing_assets=missing_assets,
+        asset_wait_ns=asset_wait_ns,
+        waits_for_assets=bool(missing_assets) and _still_ns(candidate, now) < asset_wait_ns,
+    )
 
 
 def decide(
@@ -392,6 +437,11 @@ def decide(
     # What is found anew is not what was compared.
     known = found.keys() - complete.keys()
     overwritten = memory.overwritten & known
+    missing_assets = {key: paths for key, paths in memory.missing_assets.items() if key in known}
+    missing_assets |= {
+        version: item.missing_assets for version, item in complete.items() if item.missing_assets
+    }
+    notes |= {_asset_missing_note(version, paths) for version, paths in missing_assets.items()}
     return select_again(
         Memory(
             found=found,
@@ -401,6 +451,7 @@ def decide(
             missing=missing,
             broken=(memory.broken & known)
             | {version for version, item in complete.items() if item.is_broken},
+            missing_assets=missing_assets,
             on_disk=frozenset(directories),
             candidates={key: item for key, item in candidates.items() if key not in complete},
             aspired=memory.aspired,
@@ -485,6 +536,21 @@ def _overwritten_note(version: int) -> Note:
     )
 
 
+def _asset_missing_note(version: int, paths: Collection[str]) -> Note:
+    return Note.of(
+        "asset_missing",
+        version=version,
+        files=_some_of(paths),
+        remedy="drop the whole export under a new version; a graph that reads such a file fails",
+    )
+
+
+def _some_of(paths: Collection[str]) -> str:
+    more_count = len(paths) - OTHER_NAME_COUNT_MAX
+    more = f" and {more_count} more" if more_count > 0 else ""
+    return ", ".join([*paths][:OTHER_NAME_COUNT_MAX]) + more
+
+
 def unreadable(memory: Memory, reason: str) -> Memory:
     """What is known after a poll that could not read the base path: as much as before."""
     notes = {note for note in memory.notes if note.event != "base_path_unreadable"}
@@ -516,6 +582,13 @@ def _candidate_notes(candidates: Mapping[int, Candidate], now: Instant) -> set[N
             notes.add(Note.of("version_settling", "info", version=version))
         elif candidate.reason:
             notes.add(Note.of("version_incomplete", version=version, reason=candidate.reason))
+        elif candidate.waits_for_assets:
+            reason = (
+                f"{_some_of(candidate.missing_assets)} is missing, which the graph names as an asset; "
+                f"after {candidate.asset_wait_ns / NS_PER_SECOND:g} s without a change the version is "
+                "loaded without it (--missing_asset_wait_seconds)"
+            )
+            notes.add(Note.of("version_incomplete", version=version, reason=reason))
     return notes
 
 
@@ -523,9 +596,12 @@ def next_poll_seconds(memory: Memory, period_seconds: float, now: Instant) -> fl
     """Seconds until the next poll; None where there is none.
 
     `period_seconds` 0 polls once. While a version settles the next poll comes as soon as it may
-    have, however long the period is, and then even where polling is once.
+    have, however long the period is, and then even where polling is once. So it does for one that
+    waits for assets.
     """
-    settling = [settles_in_ns(candidate, now) for candidate in memory.candidates.values()]
+    candidates = memory.candidates.values()
+    settling = [settles_in_ns(candidate, now) for candidate in candidates]
+    settling += [asset_wait_ends_in_ns(candidate, now) for candidate in candidates]
     unsettled = [remaining_ns / NS_PER_SECOND for remaining_ns in settling if remaining_ns > 0]
     if period_seconds > 0:
         return min([period_seconds, *unsettled])

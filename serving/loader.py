@@ -123,7 +123,7 @@ class SavedModelPlane(Protocol):
     def SavedModelLoad(  # noqa: N802
         self,
     ) -> Callable[[str, int, str, Sequence[str]], SavedModelLoad]: ...
-    def check_saved_model(self, directory: str) -> None: ...
+    def check_saved_model(self, directory: str) -> Sequence[str]: ...
     def load_op_library(self, path: str) -> Sequence[str]: ...
     def mark_request_memory_peak(self) -> None: ...
     def request_memory_peak_rise_bytes(self) -> int: ...
@@ -260,7 +260,8 @@ class SavedModelLoader:
         return self._load_once(progress)
 
     def _load_once(self, progress: LoadProgress) -> Servable:
-        # Checked again: the source looked a while ago, and a retry may meet other files.
+        # Checked again: the source looked a while ago, and a retry may meet other files. Missing
+        # assets pass: if the graph reads one, the load fails with TensorFlow's error.
         check = partial(self._plane.check_saved_model, str(self._directory))
         self._run_stage(progress, LoadStage.CHECK, check)
         load = self._plane.SavedModelLoad(
@@ -354,7 +355,7 @@ class SavedModelLoader:
         )
 
     def _run_stage(
-        self, progress: LoadProgress, stage: LoadStage, step: Callable[[], None]
+        self, progress: LoadProgress, stage: LoadStage, step: Callable[[], object]
     ) -> None:
         if progress.cancellation.is_cancelled:
             raise Cancelled(f"{self._id}: no longer aspired; stopped before {stage.value}")

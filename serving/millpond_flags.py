@@ -93,6 +93,13 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "",
     ),
     Flag(
+        "missing_asset_wait_seconds",
+        seconds_not_negative(WAIT_SECONDS_MAX),
+        ServerConfig.missing_asset_wait_seconds,
+        "a version that lacks an asset file is loaded without it after this time without a change; "
+        "if its graph reads the file, the load fails",
+    ),
+    Flag(
         "listen_before_ready",
         boolean,
         ServerConfig.listen_before_ready,

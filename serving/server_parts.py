@@ -336,9 +336,9 @@ def make_source(
 ) -> FileSystemSource:
     """What looks for the versions of one model. Nothing is looked at yet."""
 
-    def check(directory: str) -> None:
+    def check(directory: str) -> Sequence[str]:
         with statuses_as_errors(plane.StatusError):
-            plane.check_saved_model(directory)
+            return plane.check_saved_model(directory)
 
     source = FileSystemSource(
         model.name,
@@ -350,6 +350,7 @@ def make_source(
         found_anew=manager.found_anew,
         versions_seen=monitor.versions_seen,
         period_seconds=config.file_system_poll_wait_seconds,
+        missing_asset_wait_seconds=config.missing_asset_wait_seconds,
         keeps_last=config.servable_versions_always_present,
         labels=model.labels,
         labels_in_effect=router.labels,

@@ -13,9 +13,10 @@ from typing import Protocol
 
 import structlog
 
-from serving.clock import Clock
+from serving.clock import NS_PER_SECOND, Clock
 from serving.errors import DataLoss, from_exception
 from serving.found_versions import (
+    MISSING_ASSET_WAIT_NS,
     Candidate,
     Child,
     Fingerprint,
@@ -118,15 +119,16 @@ class FileSystemSource:
     One source a model: a base path that hangs, fails or lies cannot hold up another's. A poll that
     hangs is reported by a note, `source_stuck`, and another one tries again. `period_seconds` 0
     polls once, negative never, unless something else is wanted later.
-    `check` raises where a directory is no complete version. `set_aspired` is called, under the
-    source's lock, only when the list changes, and not after `stop`. `failed_versions` says which
-    versions of a model have ended with an error: one of these whose files change is aspired again
-    under a new `found_at_ns`. `found_anew` hears of each version that is found, or found with other
-    files than before, barred ones too. `versions_seen` hears, after each poll that could look, which
-    versions are on the disk, and for the files of which the source watches. `labels_in_effect` are a
-    model's labels as requests see them: people are told of one that waits for a version which does
-    not come. Versions that serve are compared with what was found every RECHECK_NS, to tell who
-    overwrites one.
+    `check` raises where a directory is no complete version, and returns the assets that are missing.
+    Without these a version is found once it has not changed for `missing_asset_wait_seconds`.
+    `set_aspired` is called, under the source's lock, only when the list changes, and not after
+    `stop`. `failed_versions` says which versions of a model have ended with an error: one of these
+    whose files change is aspired again under a new `found_at_ns`. `found_anew` hears of each version
+    that is found, or found with other files than before, barred ones too. `versions_seen` hears,
+    after each poll that could look, which versions are on the disk, and for the files of which the
+    source watches. `labels_in_effect` are a model's labels as requests see them: people are told of
+    one that waits for a version which does not come. Versions that serve are compared with what was
+    found every RECHECK_NS, to tell who overwrites one.
 
     What is wanted may change at any time, from any thread. What follows for the versions that are
     found follows at once, even while the disk hangs.
@@ -139,11 +141,12 @@ class FileSystemSource:
         selection: VersionSelection,
         *,
         set_aspired: SetAspired,
-        check: Callable[[str], None],
+        check: Callable[[str], Sequence[str]],
         failed_versions: FailedVersions,
         found_anew: FoundAnew = lambda name, version: None,
         versions_seen: VersionsSeen = lambda name, on_disk, watched: None,
         period_seconds: float,
+        missing_asset_wait_seconds: float = MISSING_ASSET_WAIT_NS / NS_PER_SECOND,
         keeps_last: bool = True,
         labels: Mapping[str, int] = NO_LABELS,
         labels_in_effect: LabelsOf = lambda name: NO_LABELS,
@@ -159,6 +162,7 @@ class FileSystemSource:
         self._versions_seen = versions_seen
         self._labels_in_effect = labels_in_effect
         self._period_seconds = period_seconds
+        self._missing_asset_wait_ns = round(missing_asset_wait_seconds * NS_PER_SECOND)
         self._pollers = pollers
         self._clock = clock
         # Guards all below; not held while the disk is looked at.
@@ -324,8 +328,7 @@ class FileSystemSource:
                 continue
             candidate = observe(memory.candidates.get(version), directory, seen, now)
             if needs_check(candidate, now):
-                reason, is_broken = self._reason(directory)
-                candidate = checked(candidate, reason, now, is_broken=is_broken)
+                candidate = self._checked(candidate, now)
             candidates[version] = candidate
         return candidates, frozenset(notes)
 
@@ -337,15 +340,20 @@ class FileSystemSource:
                 seen[version] = fingerprint(directory)
         return seen
 
-    def _reason(self, directory: str) -> tuple[str, bool]:
-        """Returns why `directory` is not complete, or "", and whether a file in it does not parse."""
+    def _checked(self, candidate: Candidate, now: Instant) -> Candidate:
         try:
-            self._check(directory)
+            missing_assets = tuple(self._check(candidate.directory))
         except DataLoss:
-            return "", True
+            return checked(candidate, "", now, is_broken=True)
         except Exception as error:  # noqa: BLE001 (whatever it is, it is the reason)
-            return from_exception(error).message or type(error).__name__, False
-        return "", False
+            return checked(candidate, from_exception(error).message or type(error).__name__, now)
+        return checked(
+            candidate,
+            "",
+            now,
+            missing_assets=missing_assets,
+            asset_wait_ns=self._missing_asset_wait_ns,
+        )
 
     def _tell_changes(self, before: frozenset[Note], after: frozenset[Note]) -> None:
         where = {"model": self._name, "base_path": self._base_path}

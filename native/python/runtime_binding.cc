@@ -35,8 +35,8 @@ std::vector<std::string> LoadOpLibrary(const std::string& path) {
   return ValueOrThrow(WithoutGil([&] { return tf::LoadOpLibrary(path); }));
 }
 
-void CheckSavedModel(const std::string& directory) {
-  ThrowIfError(WithoutGil([&] { return tf::CheckSavedModel(directory); }));
+std::vector<std::string> CheckSavedModel(const std::string& directory) {
+  return ValueOrThrow(WithoutGil([&] { return tf::CheckSavedModel(directory); }));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "native/tf/saved_model_check.h"
 
 #include <algorithm>
+#include <set>
 #include <unordered_set>
 #include <vector>
 
@@ -18,6 +19,7 @@ namespace millpond::tf {
 namespace {
 
 using base::Status;
+using base::StatusOr;
 using tensorflow::Env;
 using tensorflow::io::JoinPath;
 
@@ -43,20 +45,20 @@ bool HasVariables(const tensorflow::SavedModel& saved_model) {
   return false;
 }
 
-Status CheckAssets(const std::string& directory, const tensorflow::SavedModel& saved_model) {
+// The assets that a graph names and that are not there, each once, as paths below `directory`.
+StatusOr<std::vector<std::string>> FindMissingAssets(const std::string& directory,
+                                                     const tensorflow::SavedModel& saved_model) {
+  std::set<std::string> missing;
   for (const auto& meta_graph : saved_model.meta_graphs()) {
     std::vector<tensorflow::AssetFileDef> assets;
     const absl::Status read = tensorflow::internal::GetAssetFileDefs(meta_graph, &assets);
     if (!read.ok()) return base::DataLoss(directory + ": " + std::string(read.message()));
     for (const auto& asset : assets) {
-      const std::string path =
-          JoinPath(directory, tensorflow::kSavedModelAssetsDirectory, asset.filename());
-      if (!Env::Default()->FileExists(path).ok()) {
-        return base::FailedPrecondition(path + " is missing, which the graph names as an asset");
-      }
+      const std::string path = JoinPath(tensorflow::kSavedModelAssetsDirectory, asset.filename());
+      if (!Env::Default()->FileExists(JoinPath(directory, path)).ok()) missing.insert(path);
     }
   }
-  return {};
+  return std::vector<std::string>(missing.begin(), missing.end());
 }
 
 Status CheckVariables(const std::string& directory) {
@@ -88,7 +90,7 @@ Status CheckVariables(const std::string& directory) {
 
 }  // namespace
 
-Status CheckSavedModel(const std::string& directory) {
+StatusOr<std::vector<std::string>> CheckSavedModel(const std::string& directory) {
   // First, because opening a pipe waits for its writer: TensorFlow's readers would never return.
   MILLPOND_RETURN_IF_ERROR(base::CheckRegularFiles(directory));
   tensorflow::SavedModel saved_model;
@@ -104,8 +106,8 @@ Status CheckSavedModel(const std::string& directory) {
   if (saved_model.meta_graphs().empty()) {
     return base::DataLoss(directory + ": saved_model.pb holds no graph (is it cut short?)");
   }
-  MILLPOND_RETURN_IF_ERROR(CheckAssets(directory, saved_model));
-  return HasVariables(saved_model) ? CheckVariables(directory) : Status();
+  if (HasVariables(saved_model)) MILLPOND_RETURN_IF_ERROR(CheckVariables(directory));
+  return FindMissingAssets(directory, saved_model);
 }
 
 }  // namespace millpond::tf

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "google/protobuf/text_format.h"
 #include "tests/native/saved_model_files.h"
@@ -27,7 +28,7 @@ constexpr char kShard[] = "variables/variables.data-00000-of-00001";
 class SavedModelCheck : public ::testing::Test {
  protected:
   std::string File(const std::string& name) const { return directory_.File(name); }
-  base::Status Check() const { return CheckSavedModel(directory_.path()); }
+  base::Status Check() const { return CheckSavedModel(directory_.path()).status(); }
   void ExpectRefused(Code code, const std::string& in_message) const {
     const base::Status refused = Check();
     EXPECT_EQ(refused.code(), code) << refused.message();
@@ -62,7 +63,7 @@ TEST_F(SavedModelCheck, AGraphAsTextIsTakenToo) {
 
 TEST_F(SavedModelCheck, AnEmptyOrMissingDirectoryHasNoGraph) {
   ExpectRefused(Code::kFailedPrecondition, "neither saved_model.pb nor saved_model.pbtxt");
-  EXPECT_EQ(CheckSavedModel(File("nowhere")).code(), Code::kFailedPrecondition);
+  EXPECT_EQ(CheckSavedModel(File("nowhere")).status().code(), Code::kFailedPrecondition);
 }
 
 TEST_F(SavedModelCheck, APipeInAnyPlaceIsRefusedAndNotOpened) {
@@ -127,11 +128,22 @@ TEST_F(SavedModelCheck, AVariableWithinAFunctionCountsToo) {
   ExpectRefused(Code::kFailedPrecondition, "and the graph has variables");
 }
 
-TEST_F(SavedModelCheck, AMissingAssetIsNamed) {
+TEST_F(SavedModelCheck, AMissingAssetIsNamedAndNoError) {
   testing::TableModel().Write(directory_.path());
-  EXPECT_TRUE(Check().ok()) << Check().message();
+  EXPECT_EQ(CheckSavedModel(directory_.path()).value(), std::vector<std::string>());
   std::filesystem::remove(File("assets/words.txt"));
-  ExpectRefused(Code::kFailedPrecondition, "assets/words.txt is missing");
+  EXPECT_EQ(CheckSavedModel(directory_.path()).value(),
+            std::vector<std::string>({"assets/words.txt"}));
+}
+
+TEST_F(SavedModelCheck, AMissingVariableComesBeforeAMissingAsset) {
+  testing::SavedModelFiles files = testing::VariableModel(Vector<float>({2, 3}));
+  files.AddAsset("words", "words.txt", "a");
+  files.Write(directory_.path());
+  std::filesystem::remove(File("assets/words.txt"));
+  EXPECT_TRUE(Check().ok()) << Check().message();
+  std::filesystem::remove(File(kIndex));
+  ExpectRefused(Code::kFailedPrecondition, "variables.index is missing");
 }
 
 TEST_F(SavedModelCheck, AFileOfOtherBytesIsRefused) {

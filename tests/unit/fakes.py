@@ -675,10 +675,11 @@ class FakePlane:
         assert serving_map is self.serving_map
         return FakeLatencyWindow()
 
-    def check_saved_model(self, directory: str) -> None:
+    def check_saved_model(self, directory: str) -> list[str]:
         self.take_step("check_saved_model")
         if not Path(directory, "saved_model.pb").exists():
             raise StatusError(9, f"{directory}: saved_model.pb is missing")
+        return ["assets/words.txt"] if Path(directory, "names_an_asset").exists() else []
 
     def SavedModelLoad(  # noqa: N802 (as the module has it)
         self, name: str, version: int, directory: str, tags: Sequence[str]

@@ -184,6 +184,53 @@ def test_needs_check_again_only_after_a_while() -> None:
     assert needs_check(candidate, later(RECHECK_NS / NS_PER_SECOND))
 
 
+def lacking(fingerprint: Fingerprint, now: Instant, wait_seconds: float = 30) -> Candidate:
+    return checked(
+        observe(None, "/m/1", fingerprint, NOW),
+        "",
+        now,
+        missing_assets=("assets/words.txt",),
+        asset_wait_ns=round(wait_seconds * NS_PER_SECOND),
+    )
+
+
+@pytest.mark.parametrize(
+    ("fingerprint", "checked_after_seconds", "is_complete"),
+    # OLD has been still for a second more than it is watched, FUTURE for no longer.
+    [(OLD, 28.9, False), (OLD, 29, True), (FUTURE, 29.9, False), (FUTURE, 30, True)],
+)
+def test_candidate_without_an_asset_waits_until_it_is_still(
+    fingerprint: Fingerprint, checked_after_seconds: float, is_complete: bool
+) -> None:
+    assert lacking(fingerprint, later(checked_after_seconds)).is_complete == is_complete
+
+
+def test_candidate_without_an_asset_is_checked_at_the_end() -> None:
+    candidate = lacking(OLD, later(27))
+    assert not needs_check(candidate, later(28.9))
+    assert needs_check(candidate, later(29))
+
+
+def test_decide_names_three_missing_assets_and_counts_the_rest() -> None:
+    names = tuple(f"assets/{number}" for number in range(5))
+    candidate = checked(observe(None, "/m/1", OLD, NOW), "", later(60), missing_assets=names)
+    memory = decide(Memory(), {1: "/m/1"}, {1: candidate}, Wanted(), later(60))
+    (note,) = memory.notes
+    assert dict(note.values)["files"] == "assets/0, assets/1, assets/2 and 2 more"
+
+
+def test_decide_keeps_the_note_of_a_missing_asset_while_found() -> None:
+    memory = decide(Memory(), {1: "/m/1"}, {1: lacking(OLD, later(30))}, Wanted(), later(30))
+    again = decide(memory, {1: "/m/1"}, {}, Wanted(), later(31))
+    assert events(memory.notes) == events(again.notes) == ["asset_missing"]
+    gone = decide(again, {2: "/m/2"}, {2: checked_old(2)}, Wanted(), later(32))
+    assert (set(gone.found), gone.notes, gone.missing_assets) == ({2}, frozenset(), {})
+
+
+def checked_old(version: int) -> Candidate:
+    return checked(observe(None, f"/m/{version}", OLD, NOW), "", NOW)
+
+
 # --- When to look again ---------------------------------------------------------------------------
 
 
@@ -207,6 +254,9 @@ def memory_with(*fingerprints: Fingerprint) -> Memory:
         (memory_with(OLD), 60, 60),
         (memory_with(OLD), 0, None),
         (memory_with(OLD, FUTURE), 60, 1),
+        (Memory(candidates={1: lacking(OLD, NOW)}), 60, 29),
+        (Memory(candidates={1: lacking(OLD, NOW)}), 0, 29),
+        (Memory(candidates={1: lacking(OLD, later(30))}), 0, None),
     ],
 )
 def test_next_poll_comes_when_something_may_have_settled(

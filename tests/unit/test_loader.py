@@ -109,6 +109,12 @@ def test_strict_loader_has_shapes_checked(version: Path) -> None:
     assert plane.steps[2:4] == ["read_graph", "check_input_shapes"]
 
 
+def test_load_of_a_version_that_lacks_an_asset_goes_on(version: Path) -> None:
+    plane = FakePlane()
+    (version / "names_an_asset").touch()
+    assert make_loader(version, plane).load(FakeProgress()) is plane.servables[0]
+
+
 def test_load_with_unset_variables_fails_with_names(version: Path) -> None:
     plane = FakePlane()
     plane.variables_without_value = [f"v{i}" for i in range(7)]

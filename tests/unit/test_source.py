@@ -47,12 +47,14 @@ class Aspirations:
         return self.failed
 
 
-def check(directory: str) -> None:
+def check(directory: str) -> list[str]:
     path = Path(directory, "saved_model.pb")
     if not path.exists():
         raise FailedPrecondition("saved_model.pb is missing")
     if path.read_bytes() == b"noise":
         raise DataLoss("saved_model.pb does not parse")
+    needs_words = path.read_bytes() == b"graph of words"
+    return ["assets/words.txt"] if needs_words and not (path.parent / "words.txt").exists() else []
 
 
 class FakePollers:
@@ -98,6 +100,7 @@ def make_source(
     keeps_last: bool = True,
     labels: Mapping[str, int] = NO_LABELS,
     pollers: FakePollers | None = None,
+    missing_asset_wait_seconds: float = 30,
 ) -> FileSystemSource:
     return FileSystemSource(
         "m",
@@ -109,6 +112,7 @@ def make_source(
         found_anew=aspirations.note_found_anew,
         versions_seen=aspirations.note_seen,
         period_seconds=period_seconds,
+        missing_asset_wait_seconds=missing_asset_wait_seconds,
         keeps_last=keeps_last,
         labels=labels,
         labels_in_effect=lambda name: aspirations.labels_in_effect,
@@ -236,6 +240,79 @@ def test_source_broken_file_that_grows_is_not_aspired(
     source = make_source(tmp_path, aspirations, clock)
     source.poll()
     assert aspirations.lists == []
+
+
+def drop_without_asset(base_path: Path, clock: FakeClock, *, age_seconds: float) -> Path:
+    directory = drop(base_path, "7", clock)
+    (directory / "saved_model.pb").write_bytes(b"graph of words")
+    set_age(directory, clock, age_seconds)
+    return directory
+
+
+def test_source_old_version_without_an_asset_is_aspired(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    drop_without_asset(tmp_path, clock, age_seconds=30)
+    source = make_source(tmp_path, aspirations, clock)
+    with capture_logs() as logs:
+        source.poll()
+        source.poll()
+    assert aspirations.lists == [[7]]
+    missing = [log for log in logs if log["event"] == "asset_missing"]
+    assert [(log["version"], log["files"]) for log in missing] == [(7, "assets/words.txt")]
+    assert [note.event for note in source.notes()] == ["asset_missing"]
+
+
+@pytest.mark.parametrize("wait_seconds", [5, 30])
+def test_source_fresh_version_waits_for_its_asset(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations, wait_seconds: float
+) -> None:
+    pollers = FakePollers(clock)
+    drop_without_asset(tmp_path, clock, age_seconds=0)
+    source = make_source(
+        tmp_path,
+        aspirations,
+        clock,
+        period_seconds=0,
+        pollers=pollers,
+        missing_asset_wait_seconds=wait_seconds,
+    )
+    source.start()
+    pollers.look_while_due()
+    assert aspirations.lists == [[7]]
+    assert pollers.waits == [1.0, wait_seconds - 1.0]
+
+
+def test_source_asset_that_comes_ends_the_wait(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    directory = drop_without_asset(tmp_path, clock, age_seconds=1)
+    source = make_source(tmp_path, aspirations, clock)
+    source.poll()
+    (note,) = source.notes()
+    assert note.event == "version_incomplete"
+    assert "assets/words.txt is missing" in str(dict(note.values)["reason"])
+    assert "after 30 s without a change" in str(dict(note.values)["reason"])
+    assert aspirations.lists == []
+    (directory / "words.txt").write_bytes(b"word")
+    set_age(directory, clock, 1)
+    source.poll()
+    assert (aspirations.lists, source.notes()) == ([[7]], [])
+
+
+def test_source_asset_that_comes_after_a_failed_load_loads_again(
+    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
+) -> None:
+    directory = drop_without_asset(tmp_path, clock, age_seconds=30)
+    source = make_source(tmp_path, aspirations, clock)
+    source.poll()
+    aspirations.failed = {7}
+    (directory / "words.txt").write_bytes(b"word")
+    clock.advance(60)
+    set_age(directory, clock, 1)
+    source.poll()
+    assert aspirations.found_anew == [7, 7]
+    assert source.notes() == []
 
 
 def test_source_same_versions_are_set_once(

@@ -5,6 +5,7 @@ The TensorFlow 1 graphs are old files, as checked-out ones are. The others are n
 exports them when it runs.
 """
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ def main(directory: Path) -> None:
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     _graph(directory / "half_plus_two" / VERSION, 2.0)
     _graph(directory / "half_plus_three" / VERSION, 3.0)
+    _graph(directory / "lost_asset" / VERSION, 2.0)
+    shutil.rmtree(directory / "lost_asset" / VERSION / "assets")
+    let_settle(directory / "lost_asset" / VERSION)
     _functions(directory / "half_plus_two_tf2" / VERSION)
     _checkpoint(directory / "checkpoint" / VERSION)
     _constants(directory / "constants" / VERSION)

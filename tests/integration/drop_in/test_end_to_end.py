@@ -174,7 +174,8 @@ def example_request(message: Any, signature_name: str) -> Any:
 MODELS = [
     ("half_plus_two", (1,), "serving_default", 3.0),
     ("half_plus_three", (1,), "serving_default", 4.0),
-    ("half_plus_two_tf2", (1, 1), "serving_default", 3.0),
+    ("lost_asset", (1,), "serving_default", 3.0),
+    ("half_plus_two_tf2", (1,), "serving_default", 3.0),
     ("checkpoint", (1,), "serving_default", 12.0),
     ("constants", (1,), "serving_default", 1.0),
     ("constants", (1,), "custom_signature_key", 2.0),
