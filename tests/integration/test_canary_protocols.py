@@ -54,7 +54,7 @@ def server(
     server = start_server(model_name="scale", base_path=base_path, model_settings_file=settings)
     server.wait_until_available("scale", 1)
     scale_model.write(base_path, 2)
-    with Client(server.target) as client:
+    with Client(server.admin_target) as client:
         wait_for_states(client, "scale", {1: AVAILABLE, 2: AVAILABLE})
     return server
 
@@ -73,7 +73,7 @@ def ask_until(server: ModelServer, event: str, ask: Callable[[], int], *statuses
 def test_canary_gets_its_verdict_over_http_alone(server: ModelServer, ask: Ask):
     rest = RestClient(server)
     ask_until(server, "canary_promoted", lambda: ask(rest, False), 200)
-    with Client(server.target) as client:
+    with Client(server.admin_target) as client:
         wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
         described = client.describe_models()["scale"]["versions"]
     (verdict,) = [item for row in described for item in row["verdicts"] if item["gate"] == "canary"]
@@ -92,7 +92,7 @@ def test_bad_canary_is_rolled_back_over_http_alone(server: ModelServer, ask: Ask
     rest = RestClient(server)
     # It is gone (404) a moment before the log is read.
     ask_until(server, "canary_failed", lambda: ask(rest, True), 400, 404)
-    with Client(server.target) as client:
+    with Client(server.admin_target) as client:
         wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
     (unloaded,) = logged(server, "version_unloaded")
     assert unloaded["version"] == 2
@@ -101,7 +101,7 @@ def test_bad_canary_is_rolled_back_over_http_alone(server: ModelServer, ask: Ask
 
 def test_status_counts_requests_of_every_protocol_once(server: ModelServer):
     rest = RestClient(server)
-    with Client(server.target) as client:
+    with Client(server.admin_target) as client:
 
         def request_count() -> int:
             rows = client.describe_models()["scale"]["versions"]

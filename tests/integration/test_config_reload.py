@@ -318,7 +318,7 @@ def test_config_plan_prints_what_would_change_and_changes_nothing(
     server: ModelServer, models: Models, client: Client
 ) -> None:
     settings = models.directory / "settings.toml"
-    settings.write_text('[models.a.gates]\nsignature = "enforce"')
+    settings.write_text('[models.a.gates]\nsignature = "warn"')
     models.configure(a=labelled("stable", 1), b="")
     done = millpond(
         *("config", "plan", models.file, "--target", server.admin_target, "--settings", settings)
@@ -327,7 +327,7 @@ def test_config_plan_prints_what_would_change_and_changes_nothing(
     assert done.stdout.splitlines() == [
         f"+ model b: {models.directory / 'b'}, versions latest 1",
         "~ model a: labels stable - -> 1",
-        "~ model a: settings gates.signature warn -> enforce",
+        "~ model a: settings gates.signature enforce -> warn",
     ]
     assert [model.name for model in client.config()[0]] == ["a"]
 

@@ -203,7 +203,7 @@ def test_canary_is_rolled_back_by_its_figures(
         for _ in range(100):
             answering_version(caller)
         # Requests that fail count for the version that they name.
-        bad = predict_request("scale", {"x": np.ones((1, 1), np.float32)}, version=2)
+        bad = predict_request("scale", {"x": np.ones(1, np.float64)}, version=2)
         for _ in range(60):
             with pytest.raises(grpc.RpcError):
                 caller.predict(bad)
