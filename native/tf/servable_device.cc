@@ -1,6 +1,10 @@
+#define EIGEN_USE_THREADS  // before Eigen: its devices of several threads
+
 #include "native/tf/servable_device.h"
 
 #include <atomic>
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "native/base/clock.h"
@@ -10,6 +14,8 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/public/session_options.h"
+#include "unsupported/Eigen/CXX11/Tensor"
+#include "xla/tsl/platform/threadpool.h"
 
 namespace millpond::tf {
 namespace {
@@ -30,7 +36,8 @@ class RunMemory {
   // Whether the run may have `bytes` more.
   static bool Allows(RunScope* scope, size_t bytes) {
     if (scope->usage_bytes_max_ == RunScope::kNoLimit) return true;
-    const int64_t left_bytes = scope->usage_bytes_max_ - memory::ThreadUsageBytes();
+    const int64_t left_bytes =
+        scope->usage_bytes_max_ - memory::ThreadUsageBytes() - scope->pool_usage_.bytes();
     if (left_bytes >= 0 && bytes <= static_cast<size_t>(left_bytes)) return true;
     scope->was_refused_ = true;
     return false;
@@ -66,6 +73,7 @@ RunScope::RunScope(const RunContext& run, bool checks_shapes, int64_t memory_byt
     : run_(run),
       checks_shapes_(checks_shapes),
       memory_bytes_max_(memory_bytes_max),
+      pool_usage_(memory_bytes_max != kNoLimit && memory::IsThreadUsageCounted()),
       outer_(current_scope) {
   if (memory_bytes_max != kNoLimit && memory::IsThreadUsageCounted()) {
     usage_bytes_max_ = memory::ThreadUsageBytes() + memory_bytes_max;
@@ -90,6 +98,39 @@ void* RunAllocator::AllocateRaw(size_t alignment, size_t num_bytes) {
   return requests_->AllocateRaw(alignment, num_bytes);
 }
 
+// A pool of TensorFlow's behind a RunPool, in the forms in which kernels ask for it.
+struct RunWorkers {
+  RunWorkers(const tensorflow::DeviceBase::CpuWorkerThreads& stock, Eigen::Allocator* allocator)
+      : run_pool(stock.workers->AsEigenThreadPool()),
+        pool(&run_pool),
+        workers{stock.num_threads, &pool} {
+    for (int count = 1; count <= stock.num_threads; ++count) {
+      devices.push_back(std::make_unique<Eigen::ThreadPoolDevice>(&run_pool, count, allocator));
+    }
+  }
+
+  RunPool run_pool;
+  tsl::thread::ThreadPool pool;
+  const tensorflow::DeviceBase::CpuWorkerThreads workers;
+  std::vector<std::unique_ptr<Eigen::ThreadPoolDevice>> devices;  // of 1, 2, ... threads
+};
+
+namespace {
+
+// Returns those over `stock`'s pool, which TensorFlow makes once for all devices. Never freed: what
+// a model leaves in its device's resources may use them until the last.
+const RunWorkers* WorkersOver(const tensorflow::DeviceBase::CpuWorkerThreads& stock,
+                              Eigen::Allocator* allocator) {
+  static auto* const mutex = new std::mutex;
+  static auto* const made = new std::map<tsl::thread::ThreadPool*, std::unique_ptr<RunWorkers>>;
+  const std::lock_guard<std::mutex> lock(*mutex);
+  std::unique_ptr<RunWorkers>& workers = (*made)[stock.workers];
+  if (workers == nullptr) workers = std::make_unique<RunWorkers>(stock, allocator);
+  return workers.get();
+}
+
+}  // namespace
+
 int64_t RunsEndedByMemory() { return runs_ended_by_memory.load(std::memory_order_relaxed); }
 
 ServableDevice::ServableDevice(const tensorflow::SessionOptions& options, const std::string& name,
@@ -98,7 +139,18 @@ ServableDevice::ServableDevice(const tensorflow::SessionOptions& options, const 
     : ThreadPoolDevice(options, name, tensorflow::Bytes(256 << 20), tensorflow::DeviceLocality(),
                        requests),
       requests_(requests),
-      parameters_(std::move(parameters)) {}
+      parameters_(std::move(parameters)),
+      workers_(WorkersOver(*ThreadPoolDevice::tensorflow_cpu_worker_threads(),
+                           ThreadPoolDevice::eigen_cpu_device()->allocator())) {}
+
+const tensorflow::DeviceBase::CpuWorkerThreads* ServableDevice::tensorflow_cpu_worker_threads()
+    const {
+  return &workers_->workers;
+}
+
+const Eigen::ThreadPoolDevice* ServableDevice::eigen_cpu_device() {
+  return workers_->devices[ThreadPoolDevice::eigen_cpu_device()->numThreads() - 1].get();
+}
 
 tsl::Allocator* ServableDevice::GetAllocator(tensorflow::AllocatorAttributes) {
   const bool is_loading = parameters_ != nullptr && parameters_->is_loading();

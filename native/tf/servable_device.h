@@ -4,10 +4,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "native/base/status.h"
 #include "native/tf/parameter_memory.h"
 #include "native/tf/run_context.h"
+#include "native/tf/run_pool.h"
 #include "tensorflow/core/common_runtime/device_factory.h"
 #include "tensorflow/core/common_runtime/threadpool_device.h"
 
@@ -15,8 +17,9 @@ namespace millpond::tf {
 
 // While it lives, kernels that ServableDevice computes on this thread look at `run` first, and may
 // together have no more than `memory_bytes_max` allocated at a time: what they ask for beyond is
-// refused, and the run ends with RESOURCE_EXHAUSTED before its next kernel at the latest. What
-// other threads allocate for the run is not counted. Without jemalloc nothing is.
+// refused, and the run ends with RESOURCE_EXHAUSTED before its next kernel, or the one after if
+// another thread of a kernel allocated (PoolUsageScope). One kernel's strings are seen when that
+// kernel has ended. Without jemalloc nothing is counted.
 // With `checks_shapes` each kernel's inputs are checked by CheckKernelShapes too.
 class RunScope {
  public:
@@ -39,6 +42,7 @@ class RunScope {
   const int64_t memory_bytes_max_;
   int64_t usage_bytes_max_ = kNoLimit;  // of memory::ThreadUsageBytes
   bool was_refused_ = false;
+  const PoolUsageScope pool_usage_;
   RunScope* const outer_;
 };
 
@@ -58,6 +62,8 @@ class RunAllocator final : public tsl::Allocator {
   tsl::Allocator* const requests_;
 };
 
+struct RunWorkers;
+
 // The CPU device of one Session. It is ours and not the stock one for two reasons: it allocates
 // from the version's own memory while the version is loading and from the request memory afterwards
 // (the stock one's mutex and pool are shared by both, design.md seam 8), and it can end a run
@@ -67,12 +73,16 @@ class ServableDevice : public tensorflow::ThreadPoolDevice {
   // `parameters` is null where the version has no memory of its own.
   ServableDevice(const tensorflow::SessionOptions& options, const std::string& name,
                  tsl::Allocator* requests, std::shared_ptr<ParameterMemory> parameters);
-
   tsl::Allocator* GetAllocator(tensorflow::AllocatorAttributes attributes) override;
   // Constants of the graph.
   absl::Status MakeTensorFromProto(const tensorflow::TensorProto& proto,
                                    tensorflow::AllocatorAttributes attributes,
                                    tensorflow::Tensor* tensor) override;
+
+  // The pool of the process behind a RunPool, so that a run answers for what its kernels allocate
+  // there.
+  const CpuWorkerThreads* tensorflow_cpu_worker_threads() const override;
+  const Eigen::ThreadPoolDevice* eigen_cpu_device() override;
 
   void Compute(tensorflow::OpKernel* kernel, tensorflow::OpKernelContext* context) override;
   void ComputeAsync(tensorflow::AsyncOpKernel* kernel, tensorflow::OpKernelContext* context,
@@ -81,6 +91,7 @@ class ServableDevice : public tensorflow::ThreadPoolDevice {
  private:
   tsl::Allocator* const requests_;  // of the process, never freed
   const std::shared_ptr<ParameterMemory> parameters_;
+  const RunWorkers* const workers_;  // of the process, never freed
 };
 
 // Makes the CPU devices of every Session in the process. Sessions are made on the thread that
