@@ -21,7 +21,7 @@ from tests.integration.clients import caller_to, predict_request
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel, flip_a_byte
 from tests.integration.page_server import serve_page
-from tests.unit.fakes import FakeLatency
+from tests.unit.fakes import FakeClock, FakeLatency
 from tests.unit.page_fakes import (
     FakeMethod,
     FakePageSources,
@@ -294,7 +294,7 @@ def test_page_hides_unloaded_versions_until_asked(open_page: OpenPage, busy_addr
 
 
 def test_page_shows_no_bare_p999_of_few_requests(open_page: OpenPage) -> None:
-    clock = SystemClock()
+    clock = FakeClock()  # it stands still: the tiles' figures do not age while a slow page opens
     few = FakeLatency(999, 1_000_000, 2_000_000, 3_000_000)
     tail = {name: span_latency(999, 0.0061) for name in ("before", "during", "after")}
     scene = FakePageSources(
