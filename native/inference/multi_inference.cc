@@ -86,13 +86,7 @@ Status CheckBesides(const Job& job, const std::vector<Job>& others) {
   if (std::any_of(others.begin(), others.end(), is_same)) {
     return base::InvalidArgument("Duplicate evaluation of signature: " + job.signature->name);
   }
-  if (others.empty()) return {};
-  const std::string& tensor_name = job.signature->inputs[0].tensor_name;
-  const std::string& first_name = others[0].signature->inputs[0].tensor_name;
-  if (tensor_name == first_name) return {};
-  return base::InvalidArgument("Input tensor must be the same for all Signatures: '" +
-                               others[0].signature->name + "' takes " + first_name + ", '" +
-                               job.signature->name + "' " + tensor_name);
+  return {};
 }
 
 StatusOr<std::vector<Job>> FindJobs(const servable::Servable& servable,

@@ -37,11 +37,11 @@ base::Status DecodeMultiInferenceRequest(base::WireReader proto, MultiInferenceR
 base::StatusOr<ModelSpec> SpecOfAllTasks(const MultiInferenceRequest& request);
 
 // Answers the request with a serialized MultiInferenceResponse: one result a task, in their order.
-// The signatures are run one after the other. Nothing runs unless all tasks can.
+// All signatures get the same examples, also if their inputs are different tensors of the graph.
+// They are run one after the other. Nothing runs unless all tasks can.
 //
-// INVALID_ARGUMENT: a signature twice, or one that its task's method cannot run; signatures whose
-// inputs are different tensors of the graph. UNIMPLEMENTED: a method_name other than classify's and
-// regress's. Else as Classify and Regress.
+// INVALID_ARGUMENT: a signature twice, or one that its task's method cannot run. UNIMPLEMENTED: a
+// method_name other than classify's and regress's. Else as Classify and Regress.
 base::Status AnswerMultiInference(const servable::Servable& servable,
                                   const MultiInferenceRequest& request, const tf::RunContext& run,
                                   base::ReplyBytes* reply, metrics::PhaseWatch* watch = nullptr);

@@ -222,15 +222,14 @@ def test_regress_answers(model: str, serve: StartSuiteServer):
     )
 
 
-def test_multi_inference_answers(serve: StartSuiteServer):
+@pytest.mark.parametrize("model", ["half_plus_two", "half_plus_two_tf2"])
+def test_multi_inference_answers(model: str, serve: StartSuiteServer):
     request = inference_pb2.MultiInferenceRequest(input=examples_input([{"x": 2.0}]))
     tasks = [("regress_x_to_y", "regress"), ("classify_x_to_y", "classify")]
     for signature_name, method in tasks:
         task = request.tasks.add(method_name=f"tensorflow/serving/{method}")
         task.model_spec.name, task.model_spec.signature_name = MODEL, signature_name
-    regressed, classified = (
-        serve("half_plus_two").predictions.MultiInference(request, timeout=20).results
-    )
+    regressed, classified = serve(model).predictions.MultiInference(request, timeout=20).results
     assert regressed.regression_result.regressions[0].value == 3.0
     assert classified.classification_result.classifications[0].classes[0].score == 3.0
     for result, (signature_name, _) in zip((regressed, classified), tasks, strict=True):
