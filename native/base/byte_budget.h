@@ -13,7 +13,7 @@ namespace millpond::base {
 // Thread: any, at once; wait-free. Owner: shared by the servers of all protocols; it outlives the
 // shares. Cost: an atomic addition for each change of a share.
 // Threads that ask at once may be refused by one another just at the limit, never let in beyond it.
-class ByteBudget {
+class ByteBudget {  // NOLINT(clang-analyzer-optin.performance.Padding): no line is shared
  public:
   class Share;
 

@@ -21,7 +21,7 @@ Counters FindCounters() {
 }
 
 const Counters& MyCounters() {
-  thread_local const Counters counters = FindCounters();
+  thread_local Counters counters = FindCounters();
   return counters;
 }
 

@@ -22,7 +22,8 @@ using testing::SegmentedBytes;
 using testing::WireMessage;
 using Names = std::vector<std::string>;
 
-constexpr int64_t kNowNs = 1'000'000'000;
+// Far in the future of the real clock, which ends a reply that is written after its deadline.
+constexpr int64_t kNowNs = INT64_MAX / 2;
 
 // A session that gives each fetch the bytes of the first feed, and keeps what it was asked.
 class SessionServable final : public servable::Servable {
@@ -115,11 +116,17 @@ TEST_F(SessionRunTest, EndsAtTheEarlierOfTheCallsDeadlineAndTheRunsTimeout) {
     EXPECT_TRUE(Ask(Fetching("y").Message(5, WireMessage().Varint(2, timeout_ms)), run).ok());
     return servable_.deadline_ns;
   };
-  EXPECT_EQ(deadline_ns(0, 5), 5);
+  EXPECT_EQ(deadline_ns(0, kNowNs + 5), kNowNs + 5);
   EXPECT_EQ(deadline_ns(20, tf::RunContext::kNoDeadline), kNowNs + 20'000'000);
   EXPECT_EQ(deadline_ns(20, kNowNs + 1), kNowNs + 1);
-  EXPECT_EQ(deadline_ns(INT64_MAX, 5), 5);
-  EXPECT_EQ(deadline_ns(static_cast<uint64_t>(-1), 5), 5);
+  EXPECT_EQ(deadline_ns(INT64_MAX, kNowNs + 5), kNowNs + 5);
+  EXPECT_EQ(deadline_ns(static_cast<uint64_t>(-1), kNowNs + 5), kNowNs + 5);
+}
+
+TEST_F(SessionRunTest, AReplyIsNotWrittenAfterTheDeadline) {
+  tf::RunContext run;
+  run.deadline_ns = 5;
+  EXPECT_EQ(Ask(Fetching("y"), run).status().code(), Code::kDeadlineExceeded);
 }
 
 TEST_F(SessionRunTest, WhatCannotBeIsRefused) {
