@@ -11,8 +11,8 @@ packages_of() {
     build) echo "python3-venv python3-dev g++ cmake ninja-build ccache libgrpc++-dev libjemalloc-dev libre2-dev
                  libssl-dev zlib1g-dev libc-ares-dev" ;;
     # libjemalloc2 is preloaded by the server under test; prometheus scrapes it and brings promtool.
-    # chromium opens the live page, openssl makes certificates.
-    test) echo "libgtest-dev libgmock-dev libjemalloc2 prometheus chromium openssl" ;;
+    # chromium opens the live page, openssl makes certificates, curl and h2load (nghttp2-client) call the REST API.
+    test) echo "libgtest-dev libgmock-dev libjemalloc2 prometheus chromium openssl curl nghttp2-client" ;;
     lint) echo "clang-format-14 clang-tidy-14" ;;
     bench) echo "nghttp2-client libjemalloc2" ;;
     # What the built module links against, and nothing that compiles.
