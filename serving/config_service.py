@@ -38,19 +38,15 @@ class ConfigService:
         after the change is made: FAILED_PRECONDITION where a new model failed, UNKNOWN where one
         has not come yet (the same request again waits for it again), ABORTED where a newer change
         came in between. They come before the caller's deadline, which is `remaining_seconds` away
-        (None: there is none). A request without any model is OK and changes nothing, as in
-        TensorFlow Serving. There are no counters to be named in `metric_names`.
+        (None: there is none). A request without any model is INVALID_ARGUMENT. There are no
+        counters to be named in `metric_names`.
         """
         try:
             message = model_management_pb2.ReloadConfigRequest.FromString(request)
         except DecodeError as error:
             raise InvalidArgument(f"the request is no ReloadConfigRequest: {error}") from error
-        config = message.config
-        if config.model_config_list.config or config.HasField("custom_model_config"):
-            models = decode_model_config(config.SerializeToString(), "request")
-            self._reloader.reload(
-                models, patience_seconds(remaining_seconds, RELOAD_TIMEOUT_SECONDS)
-            )
+        models = decode_model_config(message.config.SerializeToString(), "request")
+        self._reloader.reload(models, patience_seconds(remaining_seconds, RELOAD_TIMEOUT_SECONDS))
         response = model_management_pb2.ReloadConfigResponse()
         response.status.error_code = 0
         serialized: bytes = response.SerializeToString()

@@ -72,6 +72,11 @@ def ensure_allocator(
     execute(sys.executable, arguments, _preloading(environment, path))
 
 
+def is_second_life(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process was executed anew by `ensure_allocator`. Before that is called here."""
+    return _MARKER in environment
+
+
 def find_jemalloc(known_directories: Iterable[str] | None = None) -> str:
     """The path of libjemalloc.so.2, from the usual directories or ldconfig's cache.
 

@@ -39,7 +39,10 @@ def parse_model_config(text: str, where: str) -> tuple[ModelConfig, ...]:
     try:
         config = text_format.Parse(text, _config_message())
     except text_format.ParseError as error:
-        raise InvalidConfig(f"{where}: no text protobuf of ModelServerConfig: {error}") from error
+        # The text that people and tests know from TensorFlow Serving; `error` has line and column.
+        raise InvalidConfig(
+            f"{where}: Error parsing text-format tensorflow.serving.ModelServerConfig: {error}"
+        ) from error
     return _models(config, where)
 
 

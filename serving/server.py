@@ -197,7 +197,7 @@ class Server:
         self._transport = Transport(config, self._plane, self._clock)
         self._inference_questions = parts.make_inference_questions(
             *(config, self._plane, self._monitor, self._manager),
-            *(self._router, self._models, self._reloader),
+            *(self._router, self._models, self._reloader, self._request_statistics),
             view=self._health_view,
         )
         handlers = {

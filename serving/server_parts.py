@@ -417,6 +417,7 @@ def make_inference_questions(
     router: Router,
     served: ServedModels,
     reloader: ConfigReloader,
+    request_statistics: RequestStatistics,
     *,
     view: Callable[[], HealthView],
 ) -> InferenceQuestions:
@@ -433,6 +434,7 @@ def make_inference_questions(
         view=view,
         repository=Repository(reloader, monitor, names, is_allowed=config.allow_repository_control),
         server_version=plane.build_info()["millpond"],
+        methods=request_statistics.methods,
     )
 
 

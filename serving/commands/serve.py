@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from serving import launcher
+from serving.clock import SystemClock
 from serving.config import server_config
 from serving.flags import help_text, parse_flags
 from serving.http_listeners import check_port
 from serving.listen_addresses import listen_addresses
 from serving.port_reservation import PortReservation
+from serving.starting_line import write_starting_line
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -24,21 +26,34 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     # Before the exec, so that a bad command line is told once and at once.
     config = server_config(flags)
+    if not launcher.is_second_life():
+        write_starting_line(
+            sys.stderr,
+            _distribution_version("millpond"),
+            flags["log_format"],
+            SystemClock().wall_ns(),
+        )
     launcher.ensure_allocator(flags["allocator"])
     if flags["stop_at_stdin_eof"]:
         launcher.stop_at_eof(sys.stdin.fileno())
     launcher.raise_descriptor_limit()
     # What gRPC writes of a port that is taken, we say in one line.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    # TensorFlow's own lines are no JSON, and one is an error about CUDA on a server without GPU.
+    # What fails reaches the log and the clients as the status of a load or of a request.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # Only now: this is the process that stays. Before TensorFlow is loaded, which takes seconds.
     check_port(config.host, config.rest_api_port)
     reserved_port = PortReservation.take(listen_addresses(config))
     from serving.logs import flush_logs, start_logs
+    from serving.native_log_lines import native_lines_as_events
     from serving.server import Server
 
     start_logs(flags["log_format"])
     try:
-        return Server(config, reserved_port=reserved_port).run()
+        with native_lines_as_events():
+            server = Server(config, reserved_port=reserved_port)
+        return server.run()
     finally:
         flush_logs()
 

@@ -14,7 +14,10 @@ BACKEND = "tensorflow"
 SERVER_NAME = "millpond"
 DEFAULT_SIGNATURE = "serving_default"
 
-EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository", "parameters")
+EXTENSIONS = (
+    *("binary_tensor_data", "model_configuration", "model_repository", "parameters"),
+    "statistics",
+)
 
 UNLOADED_BY_HAND = (
     "unloaded by a request (RepositoryModelUnload); RepositoryModelLoad serves it again"

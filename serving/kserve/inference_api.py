@@ -47,6 +47,7 @@ class InferenceApi(RestApplication):
             "model_metadata": self._model_metadata,
             "model_ready": self._model_ready,
             "model_config": self._model_config,
+            "statistics": self._statistics,
             "index": self._index,
             "load": self._load,
             "unload": self._unload,
@@ -87,6 +88,10 @@ class InferenceApi(RestApplication):
 
     async def _model_config(self, question: Question, body: bytes) -> tuple[object, int]:
         tell = partial(self._questions.model_config, question.model, question.version)
+        return await anyio.to_thread.run_sync(tell), 200
+
+    async def _statistics(self, question: Question, body: bytes) -> tuple[object, int]:
+        tell = partial(self._questions.statistics, question.model, question.version)
         return await anyio.to_thread.run_sync(tell), 200
 
     async def _index(self, question: Question, body: bytes) -> tuple[object, int]:

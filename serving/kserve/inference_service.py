@@ -35,6 +35,7 @@ class InferenceService:
             "ServerMetadata": lambda request: self._questions.server_metadata(),
             "ModelMetadata": self._model_metadata,
             "ModelConfig": self._model_config,
+            "ModelStatistics": self._statistics,
             "RepositoryIndex": self._repository_index,
         }
         waiting: Mapping[str, Callable[[Any, float], None]] = {
@@ -62,6 +63,9 @@ class InferenceService:
 
     def _model_config(self, request: Any) -> Document:
         return {"config": self._questions.model_config(request.name, request.version)}
+
+    def _statistics(self, request: Any) -> Document:
+        return self._questions.statistics(request.name, request.version)
 
     def _repository_index(self, request: Any) -> Document:
         return {"models": self._questions.index(is_ready_only=request.ready)}

@@ -122,6 +122,24 @@ _MESSAGES: Mapping[str, _Fields] = {
     },
     "ModelInput": {1: ("name", "string"), 2: ("data_type", "#DataType"), 4: ("dims", "[int64]")},
     "ModelOutput": {1: ("name", "string"), 2: ("data_type", "#DataType"), 3: ("dims", "[int64]")},
+    "ModelStatisticsRequest": _NAMED,
+    "ModelStatisticsResponse": {1: ("model_stats", "[ModelStatistics]")},
+    "StatisticDuration": {1: ("count", "uint64"), 2: ("ns", "uint64")},
+    "InferStatistics": {
+        1: ("success", "StatisticDuration"),
+        2: ("fail", "StatisticDuration"),
+        3: ("queue", "StatisticDuration"),
+        4: ("compute_input", "StatisticDuration"),
+        5: ("compute_infer", "StatisticDuration"),
+        6: ("compute_output", "StatisticDuration"),
+    },
+    "ModelStatistics": {
+        **_NAMED,
+        3: ("last_inference", "uint64"),
+        4: ("inference_count", "uint64"),
+        5: ("execution_count", "uint64"),
+        6: ("inference_stats", "InferStatistics"),
+    },
     "ModelRepositoryParameter": {
         1: ("bool_param", "?bool"),
         2: ("int64_param", "?int64"),
@@ -157,10 +175,11 @@ DATA_TYPES = (
 
 METHODS = (
     *("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelInfer"),
-    *("ModelConfig", "RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"),
+    *("ModelConfig", "ModelStatistics"),
+    *("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"),
 )
-"""Those of the service that are answered. ModelStreamInfer, ModelStatistics, shared memory, tracing and log
-settings are not: gRPC says UNIMPLEMENTED."""
+"""Those of the service that are answered. ModelStreamInfer, shared memory, tracing and log settings are not:
+they are UNIMPLEMENTED."""
 
 
 def file_descriptor_proto() -> bytes:

@@ -68,6 +68,19 @@ SCHEMAS: Mapping[str, Any] = {
         "properties": {"versions": {"type": "array", "items": {"type": "string"}}},
     },
     "ModelConfig": {"type": "object", "required": ["name", "platform", "input", "output"]},
+    "ModelStatistics": {
+        "type": "object",
+        "required": ["model_stats"],
+        "properties": {
+            "model_stats": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "required": ["name", "version", "inference_count", "inference_stats"],
+                },
+            }
+        },
+    },
     "Live": {"type": "object", "required": ["live"], "properties": {"live": _READINESS}},
     "Ready": {"type": "object", "required": ["ready"], "properties": {"ready": _READINESS}},
     "ReadyOrError": {"anyOf": [reference("Ready"), reference("Error")]},
@@ -94,6 +107,9 @@ def _server_paths() -> Paths:
     ready["responses"]["503"] = response("Not every one", "ReadyOrError")
     return {
         "/v2": {"get": operation("serverMetadata", "The server", "ServerMetadata")},
+        "/v2/models/stats": {
+            "get": operation("statistics", "The requests of all models", "ModelStatistics")
+        },
         "/v2/health/live": {"get": operation("serverLive", "Whether it is there", "Live")},
         "/v2/health/ready": {"get": ready},
     }
@@ -117,6 +133,9 @@ def _model_paths() -> Paths:
         paths[f"{path}/ready"] = {"get": ready}
         paths[f"{path}/config"] = {
             "get": operation(f"modelConfig{name}", "Its configuration", "ModelConfig", given)
+        }
+        paths[f"{path}/stats"] = {
+            "get": operation(f"modelStatistics{name}", "Its requests", "ModelStatistics", given)
         }
         paths[f"{path}/infer"] = {"post": infer}
     return paths

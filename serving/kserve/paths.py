@@ -8,16 +8,22 @@ from urllib.parse import unquote
 from serving.errors import NotFound
 
 _VERSIONED = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?"
-_GET = re.compile(rf"{_VERSIONED}(?P<what>/ready|/config)?")
+_GET = re.compile(rf"{_VERSIONED}(?P<what>/ready|/config|/stats)?")
 _INFER = re.compile(rf"{_VERSIONED}/infer")
 _CONTROL = re.compile(r"/v2/repository/models/(?P<model>[^/]+)/(?P<what>load|unload)")
 _SERVER = {
     "/v2": "server_metadata",
     "/v2/": "server_metadata",
+    "/v2/models/stats": "statistics",
     "/v2/health/live": "live",
     "/v2/health/ready": "ready",
 }
-_MODEL = {None: "model_metadata", "/ready": "model_ready", "/config": "model_config"}
+_MODEL = {
+    None: "model_metadata",
+    "/ready": "model_ready",
+    "/config": "model_config",
+    "/stats": "statistics",
+}
 
 
 class Question(NamedTuple):

@@ -1,12 +1,14 @@
 """What clients of the open inference protocol ask beside inference, for gRPC and HTTP alike."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from serving.errors import NotFound, Unavailable, Unimplemented
 from serving.health import HealthView, why_unavailable
 from serving.kserve import documents
 from serving.kserve.repository import Repository, ready_versions, repository_parameters_in_the_way
+from serving.kserve.statistics import model_statistics
+from serving.monitoring.request_statistics import MethodStatistics
 from serving.name_text import listed
 from serving.servable import Servable, ServableId
 from serving.state_monitor import Statuses
@@ -32,7 +34,8 @@ class InferenceQuestions:
     """Answers documents, as JSON has them; any thread.
 
     `names` are the configured models, `servable` is `AspiredVersionsManager.servable`, `view`
-    `HealthReporter.view` and `server_version` the server's own version.
+    `HealthReporter.view`, `server_version` the server's own version and `methods`
+    `RequestStatistics.methods`.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class InferenceQuestions:
         view: Callable[[], HealthView],
         repository: Repository,
         server_version: str,
+        methods: Callable[[], Sequence[MethodStatistics]],
     ) -> None:
         self._names = names
         self._statuses = statuses
@@ -53,6 +57,7 @@ class InferenceQuestions:
         self._view = view
         self._repository = repository
         self._server_version = server_version
+        self._methods = methods
 
     def is_server_ready(self) -> bool:
         """What gRPC's health says of the server."""
@@ -84,6 +89,23 @@ class InferenceQuestions:
     def model_config(self, name: str, version: str = "") -> dict[str, Any]:
         """Raises as `model_metadata`."""
         return documents.model_config(name, self._signatures(name, version))
+
+    def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
+        """Of all models if `name` is "", of all versions that serve if `version` is "".
+
+        NotFound: no such model or version.
+        """
+        rows, found = self._methods(), []
+        for model in [name] if name else sorted(self._names()):
+            versions = self._ready_versions(model)
+            if version:
+                chosen = self._chosen(model, version)
+                if chosen not in versions:
+                    known = ", ".join(map(str, versions)) or "none"
+                    raise NotFound(f"model {model!r} has no version {version}; available: {known}")
+                versions = [chosen]
+            found += model_statistics(rows, model, versions)
+        return {"model_stats": found}
 
     def index(self, *, is_ready_only: bool = False) -> list[dict[str, Any]]:
         """A row for each version of each configured model."""

@@ -295,10 +295,10 @@ def test_edited_files_are_applied_and_bad_ones_are_told_once(
     server.wait_until_available("a", 1)
     models.file.write_text("model_config_list {")
     refused = server.wait_for_event(lambda event: event["event"] == "config_refused", 30)
-    assert "no text protobuf" in refused["reason"]
+    assert "Error parsing text-format" in refused["reason"]
     shown = millpond("status", "--target", server.admin_target).stdout
     assert f"{models.file}: refused" in shown
-    assert "goes on with the configuration before it: no text protobuf" in shown
+    assert "goes on with the configuration before it: Error parsing text-format" in shown
 
     models.drop("b", 7)
     models.configure(a="", b="")

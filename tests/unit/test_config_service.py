@@ -66,15 +66,12 @@ def test_reload_config_of_junk_is_invalid(service: Service) -> None:
 
 
 @pytest.mark.parametrize("is_list_set", [False, True])
-def test_reload_config_of_no_model_is_ok_and_changes_nothing(
-    service: Service, *, is_list_set: bool
-) -> None:
+def test_reload_config_of_no_model_is_invalid(service: Service, *, is_list_set: bool) -> None:
     message = model_management_pb2.ReloadConfigRequest()
     if is_list_set:
         message.config.model_config_list.SetInParent()
-    answer = service.service.reload_config(message.SerializeToString())
-    response = model_management_pb2.ReloadConfigResponse.FromString(answer)
-    assert response.status.error_code == 0
+    with pytest.raises(InvalidConfig, match="no model in it"):
+        service.service.reload_config(message.SerializeToString())
     assert service.world.models.names == ("a",)
 
 

@@ -122,7 +122,7 @@ def test_watcher_config_without_a_model_that_has_settings_is_refused(watch: Watc
 @pytest.mark.parametrize(
     ("config", "settings", "message"),
     [
-        ("model_config_list {", "", "models.config: no text protobuf"),
+        ("model_config_list {", "", "models.config: Error parsing text-format"),
         ("", "", "models.config: no model in it"),
         (config_text("a", "a"), "", "'a' is there twice"),
         (config_text("a"), "[default", "settings.toml: no TOML"),
@@ -189,7 +189,7 @@ def test_watcher_bad_edit_that_is_taken_back_changes_nothing_and_is_told_again(
 @pytest.mark.parametrize(
     ("config", "settings", "error", "culprit", "message"),
     [
-        ("model_config_list {", "[default", None, "models.config", "no text protobuf"),
+        ("model_config_list {", "[default", None, "models.config", "Error parsing text-format"),
         (config_text("b"), "[default", None, "settings.toml", "no TOML"),
         (config_text("b"), "", "cannot be", "models.config", "cannot be"),
         (config_text("a"), "[default]", "cannot be", "settings.toml", "cannot be"),

@@ -55,6 +55,7 @@ class World:
         )
         self.monitor.record(ServableStatus(id=ServableId("m", 3), state=AVAILABLE))
         self.is_draining = False
+        self.methods: list[Any] = []
         self.routes = FakeRoutes()
         self.selection = FakeSelection()
         self.bridge = FakeBridge()
@@ -69,6 +70,7 @@ class World:
                 self.selection, self.monitor, lambda: ["m", "new"], is_allowed=True
             ),
             server_version="1.2.3",
+            methods=lambda: self.methods,
         )
         self.handlers = InferenceService(self.questions).handlers
         self.http = TestClient(InferenceApi(self.bridge, self.questions, RestSettings()))

@@ -22,6 +22,9 @@ from serving.kserve.paths import Question, parse_path
         ("POST", b"/v2/models/m/infer", Question("infer", "m")),
         ("POST", b"/v2/models/m/versions/stable/infer", Question("infer", "m", "stable")),
         ("POST", b"/v2/repository/index", Question("index")),
+        ("GET", b"/v2/models/stats", Question("statistics")),
+        ("GET", b"/v2/models/m/stats", Question("statistics", "m")),
+        ("GET", b"/v2/models/m/versions/3/stats", Question("statistics", "m", "3")),
         ("POST", b"/v2/repository/models/m/load", Question("load", "m")),
         ("POST", b"/v2/repository/models/m/unload", Question("unload", "m")),
     ],
@@ -37,7 +40,7 @@ def test_path_is_a_question(method: str, path: bytes, question: Question) -> Non
         ("GET", b"/v2/models/m/infer"),
         ("GET", b"/v2/repository/models/m/unload"),
         ("GET", b"/v2/models//ready"),
-        ("GET", b"/v2/models/m/stats"),
+        ("POST", b"/v2/models/m/stats"),
         ("GET", b"/v2x"),
     ],
 )

@@ -69,7 +69,7 @@ def test_read_model_config_file_deprecated_model_type_is_taken(path: Path):
     [
         ("", "no model in it"),
         ("model_config_list {}", "no model in it"),
-        ("model_config_list {", "no text protobuf of ModelServerConfig"),
+        ("model_config_list {", "Error parsing text-format tensorflow.serving.ModelServerConfig"),
         ("nonsense: 1", "nonsense"),
         ("custom_model_config {}", "custom_model_config is refused"),
         (one_model('base_path: "/m"'), "base_path '/m' has no name"),

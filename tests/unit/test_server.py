@@ -56,7 +56,13 @@ RARE_METHODS = [
         f"/inference.GRPCInferenceService/{method}"
         for method in (
             *("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata"),
-            *("ModelConfig", "RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"),
+            *(
+                "ModelConfig",
+                "ModelStatistics",
+                "RepositoryIndex",
+                "RepositoryModelLoad",
+                "RepositoryModelUnload",
+            ),
         )
     ),
 ]

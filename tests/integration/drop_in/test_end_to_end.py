@@ -386,3 +386,11 @@ def test_config_file_is_read_again_if_polled(
                 return False
 
         wait_until(is_there, "the second model")
+
+
+def test_config_file_that_does_not_parse(tmp_path: Path):
+    config, log = tmp_path / "models.conf", tmp_path / "server.log"
+    config.write_text("improperly formatted file\n")
+    with process([f"--port={free_port()}", f"--model_config_file={config}"], log) as server:
+        assert server.wait(60) != 0
+    assert "Error parsing text-format tensorflow.serving.ModelServerConfig" in log.read_text()

@@ -1,5 +1,6 @@
 """When ports open: a client that waits for gRPC's port finds a server that answers."""
 
+import json
 import re
 import signal
 import socket
@@ -178,3 +179,15 @@ def test_port_of_a_server_that_awaits_models_is_taken(start_process: StartProces
     )
     assert second.returncode == 1
     assert re.search(f"port {process.port} is taken by another process", second.stderr)
+
+
+def test_json_log_has_no_other_line(
+    start_process: StartProcess, scale_model: ScaleModel, base_path: Path, tmp_path: Path
+) -> None:
+    scale_model.write(base_path, 1)
+    process = start_process()
+    process.wait_for("ready")
+    assert process.stop() == 0
+    lines = (tmp_path / "server.log").read_text().splitlines()
+    events = [json.loads(line)["event"] for line in lines]
+    assert events[0] == "starting"

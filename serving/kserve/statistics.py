@@ -1,0 +1,59 @@
+"""Statistics of the open inference protocol, made of what the data plane records. Pure."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from serving.errors import StatusCode
+from serving.monitoring.request_statistics import MethodStatistics
+
+METHODS_WITHOUT_RUN = frozenset({"GetModelMetadata"})
+"""Methods of a version that do not run the model: no inferences."""
+
+_PHASES = {
+    "queue": "queue",
+    "compute_input": "decode",
+    "compute_infer": "run",
+    "compute_output": "encode",
+}
+
+
+def model_statistics(
+    rows: Iterable[MethodStatistics], name: str, versions: Sequence[int]
+) -> list[dict[str, Any]]:
+    """A row for each of these versions: requests of all protocols since the version was loaded.
+
+    Requests are not batched, so an execution is an inference. `last_inference` is 0, which means
+    unknown, because its instant is not recorded.
+    """
+    by_version: dict[int, list[MethodStatistics]] = {version: [] for version in versions}
+    for row in rows:
+        is_run = row.model == name and row.method not in METHODS_WITHOUT_RUN
+        if is_run and row.ended_seconds is None and row.version in by_version:
+            by_version[row.version].append(row)
+    return [_document(name, version, by_version[version]) for version in sorted(by_version)]
+
+
+def _document(name: str, version: int, rows: Sequence[MethodStatistics]) -> dict[str, Any]:
+    codes = [(row, code) for row in rows for code in row.count_by_code]
+    success = _durations(row.latency(code) for row, code in codes if code == StatusCode.OK)
+    fail = _durations(row.latency(code) for row, code in codes if code != StatusCode.OK)
+    phases = {
+        field: _durations(row.phase(phase) for row in rows) for field, phase in _PHASES.items()
+    }
+    return {
+        "name": name,
+        "version": str(version),
+        "last_inference": 0,
+        "inference_count": success["count"],
+        "execution_count": success["count"],
+        "inference_stats": {"success": success, "fail": fail, **phases},
+    }
+
+
+def _durations(latencies: Iterable[Any]) -> dict[str, int]:
+    """`latencies` are LatencyFigures."""
+    figures = list(latencies)
+    return {
+        "count": sum(item.count for item in figures),
+        "ns": sum(item.sum_ns for item in figures),
+    }

@@ -1,0 +1,51 @@
+from serving.kserve.statistics import model_statistics
+from tests.unit.metric_fakes import FakeMethod
+
+OK, INVALID_ARGUMENT = 0, 3
+
+
+def method(name: str, **fields: object) -> FakeMethod:
+    return FakeMethod(method=name, version=3, **fields)  # type: ignore[arg-type]
+
+
+def test_statistics_count_every_method_that_runs_the_model() -> None:
+    rows = [
+        method(
+            "Predict",
+            latencies_ns={OK: [10, 20], INVALID_ARGUMENT: [5]},
+            phases_ns={"queue": [1, 1, 1], "decode": [2], "run": [7, 8], "encode": [3]},
+        ),
+        method("RestModelInfer", latencies_ns={OK: [30]}, phases_ns={"run": [9]}),
+        method("GetModelMetadata", latencies_ns={OK: [1_000]}),
+    ]
+    assert model_statistics(rows, "m", [3]) == [
+        {
+            "name": "m",
+            "version": "3",
+            "last_inference": 0,
+            "inference_count": 3,
+            "execution_count": 3,
+            "inference_stats": {
+                "success": {"count": 3, "ns": 60},
+                "fail": {"count": 1, "ns": 5},
+                "queue": {"count": 3, "ns": 3},
+                "compute_input": {"count": 1, "ns": 2},
+                "compute_infer": {"count": 3, "ns": 24},
+                "compute_output": {"count": 1, "ns": 3},
+            },
+        }
+    ]
+
+
+def test_statistics_of_other_versions_and_earlier_lives_are_left_out() -> None:
+    rows = [
+        FakeMethod(version=2, latencies_ns={OK: [1]}),
+        FakeMethod(version=3, latencies_ns={OK: [1]}, ended_seconds=5.0),
+        FakeMethod(model="other", version=3, latencies_ns={OK: [1]}),
+    ]
+    (row,) = model_statistics(rows, "m", [3])
+    assert row["inference_stats"]["success"] == {"count": 0, "ns": 0}
+
+
+def test_statistics_have_a_row_for_each_version() -> None:
+    assert [row["version"] for row in model_statistics([], "m", [10, 2])] == ["2", "10"]
