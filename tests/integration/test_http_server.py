@@ -90,14 +90,11 @@ def test_readyz_is_503_with_the_reason_until_a_version_is_there(
 
 def test_readyz_says_what_a_version_lacks(start_server: StartServer, base_path: Path) -> None:
     (base_path / "1" / "variables").mkdir(parents=True)
-    (base_path / "1" / "saved_model.pb").write_bytes(b"no graph")
     (base_path / "1" / "variables" / "variables.index").touch()
     server = start_server(model_name="scale", base_path=base_path)
-    wait_until(
-        lambda: "saved_model.pb (or .pbtxt) does not parse" in why(server), "why it is incomplete"
-    )
-    (base_path / "1" / "saved_model.pb").unlink()
-    wait_until(lambda: "has neither saved_model.pb" in why(server), "why it still is")
+    wait_until(lambda: "has neither saved_model.pb" in why(server), "why it is incomplete")
+    (base_path / "1" / "saved_model.pb").write_bytes(b"no graph")
+    wait_until(lambda: "saved_model.pb (or .pbtxt) does not parse" in why(server), "why it failed")
 
 
 def test_drain_is_told_until_the_last_request_is_answered(
