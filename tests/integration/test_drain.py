@@ -69,8 +69,8 @@ def test_sigterm_answers_what_runs_over_http_and_refuses_only_new_connections(
         others = [threads.submit(post_until_closed, server) for _ in range(2)]
         wait_until(lambda: rest_count(server) > 10, "requests")
         os.kill(server.process_id, signal.SIGTERM)
-        assert {status for other in others for status in other.result()} == {200}
         assert not running.done()
+        assert {status for other in others for status in other.result()} == {200}
         assert running.result().status_code == 200
         assert running.result().headers["connection"] == "close"
     assert server.wait_for_event(lambda event: event["event"] == "stopped", 10)["is_complete"]
@@ -79,12 +79,17 @@ def test_sigterm_answers_what_runs_over_http_and_refuses_only_new_connections(
 
 
 def rest_count(server: ModelServer) -> int:
-    """Of the requests over HTTP that were answered."""
+    """Returns how many requests over HTTP were answered."""
+    return metric(server, "serving_request_latency_seconds_count", 'method="RestPredict"')
+
+
+def metric(server: ModelServer, start: str, label: str = "") -> int:
+    """Returns the sum of the series that begin with `start` and have `label`."""
     lines = httpx.get(server.url + "/metrics").text.splitlines()
-    counts = [
-        float(line.rpartition(" ")[2])
-        for line in lines
-        if line.startswith("serving_request_latency_seconds_count")
-        and 'method="RestPredict"' in line
-    ]
-    return int(sum(counts))
+    return int(
+        sum(
+            float(line.rpartition(" ")[2])
+            for line in lines
+            if line.startswith(start) and label in line
+        )
+    )
