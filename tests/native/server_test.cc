@@ -133,6 +133,7 @@ TEST_F(ServerTest, AnUnknownMethodIsUnimplemented) {
 
 TEST_F(ServerTest, AMessageOverTheLimitIsRefusedEitherWay) {
   options_.max_message_bytes = 1'000;
+  options_.reply_bytes_max = 1'000;
   Start();
   const auto call = [&](size_t tensor_bytes) {
     const std::string x(tensor_bytes, 'x');
