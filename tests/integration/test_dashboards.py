@@ -134,7 +134,7 @@ def _fault(response: Any) -> str:
 
 
 def _fail_a_request(target: str) -> None:
-    wrong = predict_request("scale", {"x": np.array([[1, 2]], np.float32)})
+    wrong = predict_request("scale", {"x": np.array([1, 2], np.int32)})
     with caller_to(target) as caller:
         assert refusal(lambda: caller.predict(wrong))[0] is grpc.StatusCode.INVALID_ARGUMENT
 

@@ -140,7 +140,7 @@ def test_prometheus_sees_every_request_and_the_p999_of_a_real_server(
     prometheus: Prometheus, scale_server: ModelServer
 ):
     prometheus.wait_for(COUNT, has_value(0))
-    wrong = predict_request("scale", {"x": np.array([[1, 2]], np.float32)})
+    wrong = predict_request("scale", {"x": np.array([1, 2], np.int32)})
     unknown = predict_request("unknown", {"x": np.array([1, 2], np.float32)})
     with caller_to(scale_server.target) as caller:
         for _ in range(REQUEST_COUNT):
