@@ -634,10 +634,10 @@ STATUS_ROWS = [
 
 RELOAD_ROWS = [
     GrpcRow(
-        "reload_of_nothing_changes_nothing",
+        "reload_of_nothing_is_refused",
         "HandleReloadConfigRequest",
         reload_config(),
-        Said(lambda response: response.status.error_code, 0),
+        Refused(INVALID_ARGUMENT, ("no model in it",)),
         mends="a list without models unloads all of them",
     ),
     GrpcRow(
