@@ -25,8 +25,8 @@ REST_REPLY_BYTES_MAX = 2**28
 """Of JSON text, of which a client has several times as much in objects."""
 
 
-class ByteBudget(Protocol):
-    """`_native.ByteBudget`: the bytes of requests and replies under way, over all protocols."""
+class BudgetCounts(Protocol):
+    """The counts of a `_native.ByteBudget`, in bytes and refusals."""
 
     @property
     def limit_bytes(self) -> int: ...
@@ -34,6 +34,11 @@ class ByteBudget(Protocol):
     def in_use_bytes(self) -> int: ...
     @property
     def refused_count(self) -> int: ...
+
+
+class ByteBudget(BudgetCounts, Protocol):
+    """`_native.ByteBudget`: the bytes of requests and replies under way, over all protocols."""
+
     def take(self, bytes: int) -> bool: ...  # noqa: A002 (the module's name for it)
     def return_bytes(self, bytes: int) -> None: ...  # noqa: A002
 

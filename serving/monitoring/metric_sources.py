@@ -13,6 +13,7 @@ from serving.data_plane import RequestMemoryStatistics
 from serving.memory_fit import available_bytes
 from serving.monitoring.request_statistics import RequestStatistics
 from serving.monitoring.swap_record import SwapRecord
+from serving.request_memory import BudgetCounts
 from serving.servable import (
     ArenaStatistics,
     RequestReservoirStatistics,
@@ -36,17 +37,6 @@ class AdmissionCounts(Protocol):
 
     @property
     def in_flight_count(self) -> int: ...
-    @property
-    def refused_count(self) -> int: ...
-
-
-class BudgetCounts(Protocol):
-    """Of `_native.ByteBudget`."""
-
-    @property
-    def limit_bytes(self) -> int: ...
-    @property
-    def in_use_bytes(self) -> int: ...
     @property
     def refused_count(self) -> int: ...
 

@@ -8,9 +8,10 @@ from serving.arenas import SlabPool
 from serving.clock import Clock
 from serving.data_plane import DataPlane
 from serving.health import HealthView
-from serving.monitoring.metric_sources import AdmissionCounts, BudgetCounts, MetricSources
+from serving.monitoring.metric_sources import AdmissionCounts, MetricSources
 from serving.monitoring.request_statistics import RequestStatistics
 from serving.monitoring.swap_record import SwapRecord
+from serving.request_memory import BudgetCounts
 from serving.reservoirs import Reservoirs
 from serving.router import Router
 from serving.servable import ArenaStatistics, RequestReservoirStatistics, Servable, ServableId
