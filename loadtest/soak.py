@@ -4,7 +4,7 @@ import argparse
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,12 +85,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def live(world: World, minutes: float) -> None:
-    """Lets things happen for so long, one every second or so."""
+def live(world: World, minutes: float, is_enough: Callable[[], bool]) -> None:
+    """Lets one thing happen every second or so, for `minutes` and until `is_enough()`."""
     started_ns = world.clock.now_ns()
     for opening in OPENING:
         happens(world, opening)
-    while seconds_since(world.clock, started_ns) < minutes * 60:
+    while seconds_since(world.clock, started_ns) < minutes * 60 or not is_enough():
         (event,) = world.dice.choices(list(EVENTS), list(EVENTS.values()))
         happens(world, event)
 
@@ -108,13 +108,18 @@ def _not_negative(text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class SoakSetup:
-    """How long and how hard. `memory_versions`: for how many there is memory, 0: no limit."""
+    """How long and how hard. `memory_versions`: for how many there is memory, 0: no limit.
+
+    `load_count_min`: the soak goes on beyond `minutes` until the server has loaded that many
+    versions, so that a slow machine meets as many swaps as a fast one.
+    """
 
     minutes: float
     rate_per_second: float
     seed: int
     memory_versions: float = 3.5
     load_jitter_seconds: float = 1.0
+    load_count_min: int = 0
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,7 @@ def soak(setup: SoakSetup, console: Console) -> SoakResult:
         world = World(series, files, client, clock, dice, unfit, is_tight)
         watch = stack.enter_context(MemoryWatch(server.process_id, clock))
         with Generator(_plan(load, setup), server.target) as generator:
-            live(world, setup.minutes)
+            live(world, setup.minutes, lambda: _load_count(server.events()) >= setup.load_count_min)
             last = come_to_rest(world)
             server.wait_until_available(MODEL_NAME, last, _REST_TIMEOUT_SECONDS)
             outcome = generator.stop()
@@ -200,6 +205,10 @@ def answers_of(outcome: Outcome, versions: Collection[int]) -> dict[int, int]:
     """How many requests each of `versions` answered; those that answered none are left out."""
     counts = Counter(versions_of(outcome))
     return {version: counts[version] for version in sorted(versions) if counts[version]}
+
+
+def _load_count(events: Sequence[LogEvent]) -> int:
+    return sum(event["event"] == "version_available" for event in events)
 
 
 def _counts(events: Sequence[LogEvent], key: str, values: Sequence[str]) -> dict[str, int]:

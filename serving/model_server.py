@@ -177,7 +177,7 @@ class ModelServer:
         return event
 
     def wait_until_available(
-        self, name: str, version: int | None = None, timeout_seconds: float = 60
+        self, name: str, version: int | None = None, timeout_seconds: float = 120
     ) -> None:
         """Waits until the version (any, where left out) is AVAILABLE.
 

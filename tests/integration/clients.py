@@ -30,6 +30,8 @@ _CHANNEL_OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
 ]
 _POLL_SECONDS = 0.02
+# A test waits for a state, never for a time: this only ends a wait for what never comes.
+TIMEOUT_SECONDS = 120.0
 _clock = SystemClock()
 
 
@@ -66,10 +68,12 @@ class Caller:
         self._predictions = PredictionServiceStub(channel)
         self._models = ModelServiceStub(channel)
 
-    def predict(self, request: predict_pb2.PredictRequest, timeout: float = 30) -> Any:
+    def predict(self, request: predict_pb2.PredictRequest, timeout: float = TIMEOUT_SECONDS) -> Any:
         return self._predictions.Predict(request, timeout=timeout)
 
-    def start_predict(self, request: predict_pb2.PredictRequest, timeout: float = 30) -> Any:
+    def start_predict(
+        self, request: predict_pb2.PredictRequest, timeout: float = TIMEOUT_SECONDS
+    ) -> Any:
         """A call under way: `result()`, `cancel()`, `code()`."""
         return self._predictions.Predict.future(request, timeout=timeout)
 
@@ -79,12 +83,12 @@ class Caller:
         return {key: from_tensor_proto(tensor) for key, tensor in response.outputs.items()}
 
     def model_status(self, request: get_model_status_pb2.GetModelStatusRequest) -> Any:
-        return self._models.GetModelStatus(request, timeout=30)
+        return self._models.GetModelStatus(request, timeout=TIMEOUT_SECONDS)
 
     def metadata(self, request: get_model_metadata_pb2.GetModelMetadataRequest) -> Any:
-        return self._predictions.GetModelMetadata(request, timeout=30)
+        return self._predictions.GetModelMetadata(request, timeout=TIMEOUT_SECONDS)
 
-    def send_bytes(self, method: str, message: bytes, timeout: float = 30) -> bytes:
+    def send_bytes(self, method: str, message: bytes, timeout: float = TIMEOUT_SECONDS) -> bytes:
         """Any bytes to any method; the bytes that come back."""
         call: Any = self.channel.unary_unary(method)
         reply: bytes = call(message, timeout=timeout)
@@ -132,7 +136,9 @@ def array(tensor: Any) -> Any:
     return from_tensor_proto(tensor)
 
 
-def wait_until(is_so: Callable[[], object], what: str, timeout_seconds: float = 30) -> None:
+def wait_until(
+    is_so: Callable[[], object], what: str, timeout_seconds: float = TIMEOUT_SECONDS
+) -> None:
     """Looks again and again until `is_so()` is true; fails saying `what` where it does not come."""
     deadline_ns = _clock.now_ns() + round(timeout_seconds * NS_PER_SECOND)
     condition = threading.Condition()
@@ -144,7 +150,10 @@ def wait_until(is_so: Callable[[], object], what: str, timeout_seconds: float = 
 
 
 def wait_for_states(
-    client: Client, name: str, wanted: Mapping[int, ServableState], timeout_seconds: float = 30
+    client: Client,
+    name: str,
+    wanted: Mapping[int, ServableState],
+    timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> None:
     """Waits until GetModelStatus says of every version in `wanted` what is wanted."""
     seen: dict[int, ServableState] = {}

@@ -19,6 +19,7 @@ if REPOSITORY not in sys.path:
 
 from serving import ModelServer  # noqa: E402  (found through the path above)
 from tests.integration import exports  # noqa: E402
+from tests.integration.clients import TIMEOUT_SECONDS  # noqa: E402
 from tests.integration.exports import ScaleModel  # noqa: E402
 
 StartServer = Callable[..., ModelServer]
@@ -48,7 +49,10 @@ def _servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
         def start(**arguments: object) -> ModelServer:
             log_path = tmp_path_factory.mktemp("server") / "server.log"
             # Quick looks at the disk: a swap should take as long as it takes and not a poll more.
-            settings: dict[str, object] = {"file_system_poll_wait_seconds": 0.05}
+            settings: dict[str, object] = {
+                "file_system_poll_wait_seconds": 0.05,
+                "start_timeout_seconds": TIMEOUT_SECONDS,
+            }
             server = ModelServer(log_path=log_path, **{**settings, **arguments})  # type: ignore[arg-type]
             server.start()
             _started.append(server)

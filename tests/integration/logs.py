@@ -5,14 +5,14 @@ from pathlib import Path
 
 from serving import ModelServer
 from serving.server_log import LogEvent
+from tests.integration.clients import TIMEOUT_SECONDS
 
-_WAIT_SECONDS = 20
 _marks = itertools.count(9_000_000)
 
 
 def wait_for_log(server: ModelServer, event: str, **values: object) -> LogEvent:
     """Waits for an event with these values, past ones included."""
-    return server.wait_for_event(lambda logged: _is(logged, event, values), _WAIT_SECONDS)
+    return server.wait_for_event(lambda logged: _is(logged, event, values), TIMEOUT_SECONDS)
 
 
 def logged(server: ModelServer, event: str, **values: object) -> list[LogEvent]:

@@ -36,8 +36,10 @@ from tests.integration.processes import anonymous_mib, cpu_seconds, is_alive, ma
 
 WriteConfig = Callable[[Path, Mapping[str, Path]], Path]
 
-# A machine with two noisy cores: what takes milliseconds may take this long.
-SOON_SECONDS = 1.5
+# What takes milliseconds may take this long on a slow machine with busy neighbours.
+SOON_SECONDS = 30
+# A request that runs this long has not ended by itself before a test that waits "soon" gives up.
+LONG_SECONDS = 200
 
 _clock = SystemClock()
 
@@ -73,7 +75,7 @@ def quick_request() -> Any:
 def wait_until_busy(server: ModelServer) -> None:
     """Returns when the server has computed for a while since this was called."""
     before = cpu_seconds(server.process_id)
-    wait_until(lambda: cpu_seconds(server.process_id) > before + 0.2, "the request to run", 5)
+    wait_until(lambda: cpu_seconds(server.process_id) > before + 0.2, "the request to run")
 
 
 def wait_until_idle(server: ModelServer, timeout_seconds: float) -> None:
@@ -90,10 +92,10 @@ def wait_until_idle(server: ModelServer, timeout_seconds: float) -> None:
     wait_until(is_idle, "the server to stop computing", timeout_seconds)
 
 
-def ends(server: ModelServer, timeout_seconds: float) -> int:
+def ends(server: ModelServer) -> int:
     """Waits for the process's end and returns its status; its fixture then has nothing to stop."""
     assert server._process is not None
-    status = server._process.wait(timeout_seconds)
+    status = server._process.wait(SOON_SECONDS)
     server.kill()
     return status
 
@@ -206,7 +208,7 @@ def test_health_watch_tells_of_every_change_until_the_server_goes(
             with pytest.raises(grpc.RpcError) as ended:
                 next(watch)
             assert code_of(ended.value) == grpc.StatusCode.UNAVAILABLE
-    assert ends(server, 20) == 0
+    assert ends(server) == 0
 
 
 def code_of(error: Any) -> Any:
@@ -258,34 +260,32 @@ def test_model_status_through_a_swap_has_the_wires_states_in_order(
 def test_request_that_runs_past_its_deadline_ends_and_stops_computing(
     slow_server: ModelServer, slow_caller: Caller
 ):
-    started_ns = _clock.now_ns()
     with pytest.raises(grpc.RpcError) as ended:
-        slow_caller.predict(slow_request(30), timeout=0.5)
+        slow_caller.predict(slow_request(LONG_SECONDS), timeout=0.5)
     assert code_of(ended.value) == grpc.StatusCode.DEADLINE_EXCEEDED
-    assert seconds_since(_clock, started_ns) < SOON_SECONDS + 0.5
-    wait_until_idle(slow_server, SOON_SECONDS + 1)
+    wait_until_idle(slow_server, SOON_SECONDS)
     assert slow_caller.predict(quick_request()).model_spec.version.value == 1
 
 
 def test_request_that_its_client_cancels_stops_computing_and_frees_its_version(
     slow_server: ModelServer, slow_caller: Caller, slow_export: Path, slow_base_path: Path
 ):
-    running = slow_caller.start_predict(slow_request(30), timeout=60)
+    running = slow_caller.start_predict(slow_request(LONG_SECONDS), timeout=LONG_SECONDS)
     wait_until_busy(slow_server)
     running.cancel()
-    wait_until_idle(slow_server, SOON_SECONDS + 1)
+    wait_until_idle(slow_server, SOON_SECONDS)
     # It held version 1, which can only end once that is let go.
     drop(slow_export, slow_base_path, 2)
     with Client(slow_server.target) as client:
-        wait_for_states(client, "slow", {1: END, 2: AVAILABLE}, 10)
+        wait_for_states(client, "slow", {1: END, 2: AVAILABLE})
 
 
 def test_request_whose_client_dies_stops_computing(slow_server: ModelServer):
     with caller_to(slow_server.target) as caller:
-        running = caller.start_predict(slow_request(30), timeout=60)
+        running = caller.start_predict(slow_request(LONG_SECONDS), timeout=LONG_SECONDS)
         wait_until_busy(slow_server)
         assert not running.done()
-    wait_until_idle(slow_server, SOON_SECONDS + 1)
+    wait_until_idle(slow_server, SOON_SECONDS)
 
 
 def test_request_that_expires_while_it_waits_is_not_run(
@@ -301,12 +301,12 @@ def test_request_that_expires_while_it_waits_is_not_run(
     with caller_to(server.target) as caller, caller_to(server.target) as other:
         busy = [caller.start_predict(slow_request(busy_seconds)) for _ in range(2 * thread_count)]
         wait_until_busy(server)
-        waiting = other.start_predict(slow_request(20), timeout=0.3)
+        waiting = other.start_predict(slow_request(LONG_SECONDS), timeout=0.3)
         assert waiting.code() == grpc.StatusCode.DEADLINE_EXCEEDED
         for call in busy:
             call.result()
-        # Had it been run, a core would be busy for 20 s now.
-        wait_until_idle(server, SOON_SECONDS + 1)
+        # Had it been run, a core would be busy for long now.
+        wait_until_idle(server, SOON_SECONDS)
 
 
 def test_slow_requests_delay_neither_others_nor_health_nor_another_models_swap(
@@ -323,25 +323,24 @@ def test_slow_requests_delay_neither_others_nor_health_nor_another_models_swap(
     server = start_server(model_config_file=config)
     server.wait_until_available("slow", 1)
     server.wait_until_available("scale", 1)
-    slow_seconds = 8.0
     # As many as there are completion queues: each one's thread has a slow request.
     with caller_to(server.target) as caller, Client(server.target) as client:
         running = [
-            caller.start_predict(slow_request(slow_seconds)) for _ in range(os.cpu_count() or 1)
+            caller.start_predict(slow_request(LONG_SECONDS), timeout=LONG_SECONDS)
+            for _ in range(os.cpu_count() or 1)
         ]
         wait_until_busy(server)
-        started_ns = _clock.now_ns()
         for _ in range(20):
             x = np.ones(1, np.float32)
             assert caller.outputs("scale", {"x": x})["y"].tolist() == [2.0]
             assert caller.health("scale") == SERVING
-        assert seconds_since(_clock, started_ns) < slow_seconds / 2
         scale_model.write(scale_path, 2)
-        wait_for_states(client, "scale", {1: END, 2: AVAILABLE}, slow_seconds / 2)
+        wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
+        # All that ended while they ran.
         assert not any(call.done() for call in running)
         for call in running:
             call.cancel()
-        wait_until_idle(server, 5)
+        wait_until_idle(server, SOON_SECONDS)
 
 
 # --- How it ends ------------------------------------------------------------------------------------
@@ -356,21 +355,21 @@ def late_code(server: ModelServer) -> Any:
 def test_sigterm_lets_the_running_request_finish_and_exits_zero(
     start_server: StartServer, slow_base_path: Path
 ):
-    server = start_server(model_name="slow", base_path=slow_base_path, drain_seconds=15)
+    server = start_server(model_name="slow", base_path=slow_base_path, drain_seconds=60)
     server.wait_until_available("slow", 1)
     with caller_to(server.target) as caller:
         watch = caller.watch_health("slow")
         assert health_status(next(watch)) == SERVING
-        running = caller.start_predict(slow_request(3))
+        running = caller.start_predict(slow_request(8))
         wait_until_busy(server)
         os.kill(server.process_id, signal.SIGTERM)
         assert health_status(next(watch)) == NOT_SERVING
         # Health turns first, so that balancers look elsewhere; then the port refuses.
-        wait_until(lambda: late_code(server) != grpc.StatusCode.OK, "new requests to be refused", 2)
+        wait_until(lambda: late_code(server) != grpc.StatusCode.OK, "new requests to be refused")
         assert not running.done()
         answer = running.result()
         assert array(answer.outputs["rounds"]) > 0
-    assert ends(server, 10) == 0
+    assert ends(server) == 0
     assert wait_for_log(server, "stopped")["is_complete"] is True
 
 
@@ -387,7 +386,7 @@ def test_sigterm_runs_no_late_request_in_vain(slow_server: ModelServer):
         while not running.done():
             late.append(late_code(slow_server))
         assert running.code() == grpc.StatusCode.OK
-    assert ends(slow_server, 20) == 0
+    assert ends(slow_server) == 0
     refused = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
     assert set(late) <= {grpc.StatusCode.OK, *refused}
     ran_count = wait_for_log(slow_server, "version_unloaded")["request_count"]
@@ -400,13 +399,13 @@ def test_sigterm_cancels_what_outlasts_the_drain_and_exits_zero(
     server = start_server(model_name="slow", base_path=slow_base_path, drain_seconds=1)
     server.wait_until_available("slow", 1)
     with caller_to(server.target) as caller:
-        running = caller.start_predict(slow_request(60), timeout=90)
+        running = caller.start_predict(slow_request(LONG_SECONDS), timeout=LONG_SECONDS)
         wait_until_busy(server)
         started_ns = _clock.now_ns()
         os.kill(server.process_id, signal.SIGTERM)
         assert running.code() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
-        assert ends(server, 10) == 0
-        assert 1 <= seconds_since(_clock, started_ns) < 6
+        assert ends(server) == 0
+        assert seconds_since(_clock, started_ns) >= 1
     assert wait_for_log(server, "requests_cut_short")["drain_seconds"] == 1
 
 
@@ -414,16 +413,15 @@ def test_sigterm_cancels_what_outlasts_the_drain_and_exits_zero(
 def test_second_signal_exits_at_once(
     start_server: StartServer, slow_base_path: Path, second: signal.Signals
 ):
-    server = start_server(model_name="slow", base_path=slow_base_path, drain_seconds=60)
+    server = start_server(model_name="slow", base_path=slow_base_path, drain_seconds=LONG_SECONDS)
     server.wait_until_available("slow", 1)
     with caller_to(server.target) as caller:
-        running = caller.start_predict(slow_request(60), timeout=90)
+        running = caller.start_predict(slow_request(LONG_SECONDS), timeout=LONG_SECONDS)
         wait_until_busy(server)
         os.kill(server.process_id, signal.SIGTERM)
         wait_for_log(server, "stopping")
         assert is_alive(server.process_id)
         assert not running.done()
-        started_ns = _clock.now_ns()
 
         def has_ended() -> bool:
             # Again and again, as a person does: one that comes at once is taken for an echo.
@@ -431,8 +429,7 @@ def test_second_signal_exits_at_once(
             return not is_alive(server.process_id)
 
         wait_until(has_ended, f"an end by {second.name}")
-        assert ends(server, 10) == 128 + second
-        assert seconds_since(_clock, started_ns) < SOON_SECONDS
+        assert ends(server) == 128 + second
 
 
 def test_sigterm_during_a_load_exits_zero(
@@ -445,14 +442,12 @@ def test_sigterm_during_a_load_exits_zero(
     with Client(server.target) as client:
         wait_for_states(client, "slow", {1: LOADING})
     os.kill(server.process_id, signal.SIGTERM)
-    assert ends(server, 20) == 0
+    assert ends(server) == 0
 
 
 def test_sigint_ends_an_idle_server_soon_with_zero(slow_server: ModelServer):
-    started_ns = _clock.now_ns()
     os.kill(slow_server.process_id, signal.SIGINT)
-    assert ends(slow_server, 20) == 0
-    assert seconds_since(_clock, started_ns) < 2 * SOON_SECONDS
+    assert ends(slow_server) == 0
     assert wait_for_log(slow_server, "stopping")["reason"] == "SIGINT"
 
 

@@ -61,7 +61,7 @@ def wait_for_memory(server: ModelServer, wanted_mib: float, what: str) -> None:
         return abs(seen_mib - wanted_mib) <= TOLERANCE_MIB
 
     try:
-        wait_until(is_so, f"{wanted_mib:.0f} MiB {what}", 20)
+        wait_until(is_so, f"{wanted_mib:.0f} MiB {what}")
     except AssertionError as error:
         raise AssertionError(f"{error}; {seen_mib:.0f} at last") from None
 

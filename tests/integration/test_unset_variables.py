@@ -18,7 +18,7 @@ X = np.array([[1.0, 2.0, 3.0]], np.float32)
 
 @pytest.fixture(scope="module")
 def keras_model() -> Any:
-    import keras
+    from tensorflow import keras
 
     inputs = keras.Input(shape=(3,), name="x")
     normed = keras.layers.BatchNormalization(name="norm")(inputs)
@@ -32,7 +32,7 @@ def saved_export(keras_model: Any, tmp_path_factory: pytest.TempPathFactory) -> 
 
     path = tmp_path_factory.mktemp("saved") / "model"
 
-    @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.float32, name="x")])  # type: ignore[untyped-decorator]
+    @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.float32, name="x")])
     def serve(x: Any) -> dict[str, Any]:
         return {"y": keras_model(x)}
 

@@ -52,7 +52,7 @@ def test_server_replays_what_synthesize_wrote(
         model_name="slow", base_path=base_path, num_request_iterations_for_warmup=2
     )
     available = wait_for_log(server, "version_available", version=1)
-    assert 2 * seconds <= available["warm_up_seconds"] < 2 * seconds + 5
+    assert available["warm_up_seconds"] >= 2 * seconds
 
 
 def test_version_with_synthesized_records_of_every_dtype_is_served(
