@@ -29,6 +29,7 @@ from serving._data_plane import (  # noqa: E402  TensorFlow comes first, see abo
     ArenaStatistics,
     ByteBudget,
     EndedRestRequest,
+    EventTotal,
     GrpcServer,
     HistoryPoint,
     LatencyFigures,
@@ -52,7 +53,9 @@ from serving._data_plane import (  # noqa: E402  TensorFlow comes first, see abo
     SlabPoolStatistics,
     SpanBuffer,
     StatusError,
+    Trace,
     TraceContext,
+    TraceSession,
     build_info,
     check_saved_model,
     enter_background_thread,
@@ -64,6 +67,7 @@ from serving._data_plane import (  # noqa: E402  TensorFlow comes first, see abo
     runs_ended_by_memory,
     set_replay_seconds,
     set_run_memory_bytes,
+    start_trace,
 )
 
 __all__ = [
@@ -72,6 +76,7 @@ __all__ = [
     "ArenaStatistics",
     "ByteBudget",
     "EndedRestRequest",
+    "EventTotal",
     "GrpcServer",
     "HistoryPoint",
     "LatencyFigures",
@@ -95,7 +100,9 @@ __all__ = [
     "SlabPoolStatistics",
     "SpanBuffer",
     "StatusError",
+    "Trace",
     "TraceContext",
+    "TraceSession",
     "build_info",
     "check_saved_model",
     "enter_background_thread",
@@ -107,4 +114,5 @@ __all__ = [
     "runs_ended_by_memory",
     "set_replay_seconds",
     "set_run_memory_bytes",
+    "start_trace",
 ]

@@ -40,6 +40,9 @@ def initialize(
     call with other figures raises StatusError(FAILED_PRECONDITION).
     """
 
+def start_trace(*, host_level: int, includes_dataset_ops: bool) -> TraceSession:
+    """Records from now on. Raises StatusError, ALREADY_EXISTS if another session runs in this process."""
+
 def load_op_library(path: str) -> list[str]:
     """Loads a shared library of ops and kernels, for the life of the process; the ops it brought.
 
@@ -563,6 +566,10 @@ class RareCall:
         """How long the client still waits, now: 0 once its deadline has passed; None without one."""
 
     @property
+    def is_wanted(self) -> bool:
+        """Whether an answer can still reach the client, which has neither cancelled nor an answer."""
+
+    @property
     def trace_context(self) -> TraceContext | None:
         """Of which trace the call is a part, as its metadata says."""
 
@@ -580,6 +587,47 @@ class RareCall:
 
     def reply(self, response: bytes) -> None: ...
     def fail(self, code: int, message: str) -> None: ...
+
+@final
+class EventTotal:
+    """How often an event of one name was recorded, and how long all of them took."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def total_ns(self) -> int: ...
+
+@final
+class Trace:
+    """What a `TraceSession` recorded."""
+
+    @property
+    def event_count(self) -> int: ...
+    @property
+    def totals(self) -> list[EventTotal]:
+        """The longest totals first."""
+
+    @property
+    def xspace(self) -> bytes:
+        """A serialized `tensorflow.profiler.XSpace`; empty unless it was asked for."""
+
+@final
+class TraceSession:
+    """A recording of what TensorFlow runs in this process, made by `start_trace`. Ends when it is dropped."""
+
+    def collect(
+        self, *, has_xspace: bool, total_count_max: int, warning: str, xspace_bytes_max: int
+    ) -> Trace:
+        """Ends the recording and returns it; `warning` becomes one of its warnings, "" is none.
+
+        Raises StatusError: RESOURCE_EXHAUSTED if its XSpace is larger than `xspace_bytes_max`,
+        FAILED_PRECONDITION if it has been collected or dropped.
+        """
+
+    def drop(self) -> None:
+        """Ends the recording if it has not ended, and forgets it."""
 
 @final
 class TraceContext:

@@ -11,25 +11,43 @@ from serving.config_service import RELOAD_CONFIG
 from serving.data_plane import DataPlane, GrpcServer
 from serving.kserve.inference_service import REPOSITORY_MODEL_LOAD, REPOSITORY_MODEL_UNLOAD
 from serving.loader import statuses_as_errors
+from serving.memory_fit import available_bytes
 from serving.operator_access import NOBODY, OperatorAccess
-from serving.rare_calls import AnsweredCall, Guarded, Handler, RareCallThreads
+from serving.profiler_service import METHODS as PROFILER_METHODS
+from serving.profiler_service import ProfilerService
+from serving.rare_calls import AnsweredCall, AnyHandler, Deferred, Guarded, Handler, RareCallThreads
+from serving.request_memory import GRPC_REPLY_BYTES_MAX
 
 ADMIN_PREFIX = "/millpond.v1.Admin/"
 
 
-def guarded(handlers: Mapping[str, Handler], config: ServerConfig) -> dict[str, Handler]:
+def guarded(
+    handlers: Mapping[str, Handler | Deferred], config: ServerConfig
+) -> dict[str, AnyHandler]:
     """The handlers as the data port has them: operator calls are not for every client."""
     access = make_operator_access(config)
     checks = {
         RELOAD_CONFIG: access.check_control,
         REPOSITORY_MODEL_LOAD: access.check_control,
         REPOSITORY_MODEL_UNLOAD: access.check_control,
+        **dict.fromkeys(PROFILER_METHODS, access.check_profiling),
         **{name: access.check_admin for name in handlers if name.startswith(ADMIN_PREFIX)},
     }
     return {
         name: Guarded(handler, checks[name]) if name in checks else handler
         for name, handler in handlers.items()
     }
+
+
+def make_profiler(config: ServerConfig, plane: DataPlane, clock: Clock) -> ProfilerService:
+    """Returns what answers the profiler's methods, if they are switched on."""
+    return ProfilerService(
+        plane.start_trace,
+        native_errors=partial(statuses_as_errors, plane.StatusError),
+        available_bytes=available_bytes,
+        xspace_bytes_max=config.max_reply_bytes or GRPC_REPLY_BYTES_MAX,
+        clock=clock,
+    )
 
 
 def make_operator_access(config: ServerConfig) -> OperatorAccess:
@@ -41,27 +59,28 @@ def make_operator_access(config: ServerConfig) -> OperatorAccess:
 def make_admin_listener(
     config: ServerConfig,
     plane: DataPlane,
-    handlers: Mapping[str, Handler],
+    handlers: Mapping[str, Handler | Deferred],
     *,
     make_grpc: Callable[[Sequence[str]], GrpcServer],
     on_answered: Callable[[AnsweredCall], None],
     clock: Clock,
 ) -> AdminListener:
     """The listener for operators, which answers all of `handlers`."""
+    answered: Mapping[str, AnyHandler] = handlers
     is_tcp = config.admin_address not in (AUTO, OFF) and not config.admin_address.startswith(
         UNIX_PREFIX
     )
     if is_tcp and config.admin_clients:
         # Over TCP a certificate is what makes an operator, if any are named.
         only_clients = replace(config, admin_on_data_port=NOBODY)
-        handlers = guarded(handlers, only_clients)
+        answered = guarded(handlers, only_clients)
     return AdminListener(
         config.admin_address,
         data_port=config.port,
         make_grpc=make_grpc,
         make_calls=lambda take: RareCallThreads(
             take,
-            handlers,
+            answered,
             on_answered=on_answered,
             # As the data port's: two calls may wait, and status is still answered.
             thread_count=3,

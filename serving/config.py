@@ -136,6 +136,8 @@ class ServerConfig:
     saved_model_tags: tuple[str, ...] = ("serve",)
     enable_signature_method_name_check: bool = False
     enable_session_run: bool = False
+    # TensorFlow's ProfilerService, for those who may operate the server.
+    enable_profiler: bool = True
     strict_input_shapes: bool = False
     metrics_path: str = ""  # one more than there always are
     op_libraries: tuple[str, ...] = ()  # paths, in the order in which they are loaded

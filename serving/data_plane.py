@@ -9,6 +9,7 @@ from serving.certificate_watch import ServerCertificates
 from serving.loader import SavedModelPlane
 from serving.monitoring.request_statistics import RequestStatistics
 from serving.monitoring.tracing import SpanBuffer
+from serving.profiler_service import StartTrace
 from serving.rare_calls import RareCall
 from serving.request_memory import ByteBudget
 from serving.rest.bridge import RestWorkers
@@ -79,6 +80,8 @@ class DataPlane(SavedModelPlane, Protocol):
     def ReflectionTable(self) -> Callable[..., object]: ...  # noqa: N802
     @property
     def LatencyWindow(self) -> Callable[[Any], LatencyWindow]: ...  # noqa: N802
+    @property
+    def start_trace(self) -> StartTrace: ...
     def build_info(self) -> Mapping[str, str]: ...
     def request_memory_statistics(self) -> RequestMemoryStatistics: ...
     def set_run_memory_bytes(self, bytes: int) -> None: ...  # noqa: A002 (the module's name for it)

@@ -2,7 +2,8 @@
 
 Operator calls change what is served, or show what other clients have sent. They are answered on the
 admin listener, which only the server's own user can reach. The data port refuses them, with three
-exceptions: reloads of the configuration and loads by name come from this machine (`local`), the
+exceptions: reloads of the configuration, loads by name and traces of the profiler come from this
+machine (`local`), the
 flag --admin_on_data_port=true allows them to everyone, and --admin_clients names client certificates.
 
 A proxy on this machine makes each of its clients look local. Its HTTP headers give it away
@@ -89,13 +90,20 @@ class OperatorAccess:
 
     def check_control(self, caller: Caller) -> None:
         """Raises PermissionDenied unless `caller` may reload the configuration or load models here."""
+        self._check_local(caller, "change what is served")
+
+    def check_profiling(self, caller: Caller) -> None:
+        """Raises PermissionDenied unless `caller` may record what this process runs."""
+        self._check_local(caller, "profile this server")
+
+    def _check_local(self, caller: Caller, deed: str) -> None:
         if self.on_data_port == EVERYONE or self._is_admin_client(caller):
             return
         if self.on_data_port == LOCAL and caller.is_local:
             return
         where = "from this machine" if self.on_data_port == LOCAL else "on the admin listener"
         raise PermissionDenied(
-            f"{_described(caller)} may not change what is served: that is done {where}; start the "
+            f"{_described(caller)} may not {deed}: that is done {where}; start the "
             "server with --admin_clients=NAME (mTLS) or --admin_on_data_port=true to allow it here"
         )
 

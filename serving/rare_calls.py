@@ -39,6 +39,8 @@ class RareCall(Protocol):
     @property
     def remaining_seconds(self) -> float | None: ...
     @property
+    def is_wanted(self) -> bool: ...
+    @property
     def trace_context(self) -> TraceContext | None: ...
     @property
     def peer(self) -> str: ...
@@ -79,14 +81,24 @@ class Waiting:
 
 
 @dataclass(frozen=True)
+class Deferred:
+    """A handler that takes the call along, and answers it later on another thread.
+
+    `begin` returns soon. It raises MillpondError if it has not taken the call.
+    """
+
+    begin: Callable[[RareCall], None]
+
+
+@dataclass(frozen=True)
 class Guarded:
     """A handler that not every caller may call: `check` raises MillpondError for the others."""
 
-    handler: Handler
+    handler: Handler | Deferred
     check: Callable[[Caller], None]
 
-    def __call__(self, request: bytes) -> bytes:
-        return self.handler(request)
+
+AnyHandler = Handler | Deferred | Guarded
 
 
 def patience_seconds(remaining_seconds: float | None, longest_seconds: float) -> float:
@@ -111,7 +123,7 @@ class RareCallThreads:
     def __init__(
         self,
         take: TakeRareCall,
-        handlers: Mapping[str, Handler],
+        handlers: Mapping[str, AnyHandler],
         *,
         thread_count: int = 2,
         thread_name: str = "rare-call",
@@ -158,7 +170,7 @@ class RareCallThreads:
         taken_ns = self._clock.now_ns()
         with traced(call.trace_context) as trace:
             code = answer(call, self._handlers)
-        if trace is not None:
+        if trace is not None and code is not None:
             self._on_answered(
                 AnsweredCall(
                     trace=trace,
@@ -170,8 +182,11 @@ class RareCallThreads:
             )
 
 
-def answer(call: RareCall, handlers: Mapping[str, Handler]) -> StatusCode:
-    """Answers one call, and says how. An error that is no MillpondError is ours: INTERNAL, and logged."""
+def answer(call: RareCall, handlers: Mapping[str, AnyHandler]) -> StatusCode | None:
+    """Answers one call and returns how it ended; None if it is answered later.
+
+    An error that is no MillpondError is ours: INTERNAL, and logged.
+    """
     try:
         response = _handle(_handler(call.method, handlers), call)
     except MillpondError as error:
@@ -182,21 +197,27 @@ def answer(call: RareCall, handlers: Mapping[str, Handler]) -> StatusCode:
         bug = InternalError(f"{type(error).__name__} in {call.method}; see the server's log")
         call.fail(int(bug.code), bug.message)
         return bug.code
+    if response is None:
+        return None
     call.reply(response)
     return StatusCode.OK
 
 
-def _handle(handler: Handler, call: RareCall) -> bytes:
+def _handle(handler: AnyHandler, call: RareCall) -> bytes | None:
+    """Returns the response; None if the handler has taken the call along."""
     if isinstance(handler, Guarded):
         names = tuple(call.client_names)
         handler.check(grpc_caller(call.peer, names, is_forwarded=call.is_forwarded))
         handler = handler.handler
+    if isinstance(handler, Deferred):
+        handler.begin(call)
+        return None
     if isinstance(handler, Waiting):
         return handler(call.request, call.remaining_seconds)
     return handler(call.request)
 
 
-def _handler(method: str, handlers: Mapping[str, Handler]) -> Handler:
+def _handler(method: str, handlers: Mapping[str, AnyHandler]) -> AnyHandler:
     handler = handlers.get(method)
     if handler is None:
         raise Unimplemented(f"unknown method {method}")

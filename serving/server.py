@@ -15,7 +15,12 @@ from starlette.routing import BaseRoute, Mount
 from starlette.types import ASGIApp
 
 from serving import server_parts as parts
-from serving.admin_parts import guarded, make_admin_listener, make_operator_access
+from serving.admin_parts import (
+    guarded,
+    make_admin_listener,
+    make_operator_access,
+    make_profiler,
+)
 from serving.admission import model_limits
 from serving.clock import NS_PER_SECOND, Clock, SystemClock
 from serving.config import ModelConfig, ServerConfig
@@ -70,6 +75,9 @@ CAPTURE_TIMEOUT_SECONDS = 2.0
 
 TRACING_TIMEOUT_SECONDS = 2.0
 """How long a stop waits for the last spans to go out: one POST, or a collector that is gone."""
+
+PROFILER_TIMEOUT_SECONDS = 2.0
+"""How long a stop waits for a trace to be written after the drain, which has waited for its answer."""
 
 _log = structlog.get_logger(__name__)
 
@@ -208,9 +216,11 @@ class Server:
             ),
             **InferenceService(self._inference_questions).handlers,
         }
+        self._profiler = make_profiler(config, self._plane, self._clock)
+        calls = {**handlers, **(self._profiler.handlers if config.enable_profiler else {})}
         make_grpc = partial(
             parts.make_grpc_server,
-            *(config, self._plane, self._serving_map, list(handlers), self._request_statistics),
+            *(config, self._plane, self._serving_map, list(calls), self._request_statistics),
             self._tracing.requests,
             self._admission,
             self._transport,
@@ -220,7 +230,7 @@ class Server:
         self._admin = make_admin_listener(
             config,
             self._plane,
-            handlers,
+            calls,
             make_grpc=make_grpc,
             on_answered=self._tracing.add_call,
             clock=self._clock,
@@ -228,7 +238,7 @@ class Server:
         self._cores = parts.make_request_cores(config, self._grpc)
         self._rare_calls = RareCallThreads(
             self._grpc.take_rare_call,
-            guarded(handlers, config),
+            guarded(calls, config),
             on_answered=self._tracing.add_call,
             # One more than may wait at once: for a configuration, and for a model.
             thread_count=3,
@@ -460,10 +470,12 @@ class Server:
         self._pollers.stop()
         self._monitor.end_waits()
         self._startup_wait.cancel()
+        self._profiler.stop()
         self._drain()
         if self._reserved_port is not None:
             self._reserved_port.close()
-        is_over = [self._rare_calls.stop(), self._manager.stop(UNLOAD_TIMEOUT_SECONDS)]
+        is_over = [self._rare_calls.stop(), self._profiler.join(PROFILER_TIMEOUT_SECONDS)]
+        is_over.append(self._manager.stop(UNLOAD_TIMEOUT_SECONDS))
         is_over.append(self._models.join(SOURCE_TIMEOUT_SECONDS))
         is_over.append(self._bar_keeper.stop(BARS_TIMEOUT_SECONDS))
         if self._watcher is not None:

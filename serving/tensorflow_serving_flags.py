@@ -244,12 +244,13 @@ TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
     ),
     RefusedFlag("xla_cpu_compilation_enabled", _XLA, boolean, harmless=(False,)),
     RefusedFlag("xla_gpu_compilation_enabled", _XLA, boolean, harmless=(False,)),
-    RefusedFlag(
+    Flag(
         "enable_profiler",
-        "Millpond has no ProfilerService; its page, metrics and spans tell where time goes, and "
-        "perf works on the process",
         boolean,
-        harmless=(False,),
+        ServerConfig.enable_profiler,
+        "answer TensorFlow's ProfilerService on the gRPC port, for clients on this machine "
+        "(see --admin_on_data_port)",
+        "",
     ),
     RefusedFlag(
         "thread_pool_factory_config_file",

@@ -13,6 +13,7 @@ from serving.config import ServerConfig
 from serving.config_watch import ConfigRefusal
 from serving.data_plane import DataPlane
 from serving.kserve.messages import file_descriptor_proto
+from serving.profiler_messages import file_descriptor_proto as profiler_file
 from serving.protos import model_service_pb2, prediction_service_pb2, session_service_pb2
 from serving.reflection import grpcs_own_files, parse_file, reflect
 from serving.tls_config import read_tls_config
@@ -30,10 +31,12 @@ def service_files(config: ServerConfig) -> list[FileDescriptor]:
     describe them to a client of reflection.
     """
     session_files = [session_service_pb2.DESCRIPTOR] if config.enable_session_run else []
+    profiler_files = [parse_file(profiler_file())] if config.enable_profiler else []
     return [
         prediction_service_pb2.DESCRIPTOR,
         model_service_pb2.DESCRIPTOR,
         *session_files,
+        *profiler_files,
         parse_file(file_descriptor_proto()),
         *grpcs_own_files(),
     ]

@@ -34,6 +34,7 @@ void RegisterAdmission(nanobind::module_& module);
 void RegisterByteBudget(nanobind::module_& module);
 void RegisterRest(nanobind::module_& module);
 void RegisterServer(nanobind::module_& module);
+void RegisterTrace(nanobind::module_& module);
 
 // Raises StatusError(code, message) where `status` is not OK. Needs the GIL.
 void ThrowIfError(const base::Status& status);

@@ -17,4 +17,5 @@ NB_MODULE(_data_plane, module) {
   RegisterByteBudget(module);
   RegisterRest(module);
   RegisterServer(module);
+  RegisterTrace(module);
 }

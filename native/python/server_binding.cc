@@ -43,6 +43,7 @@ void RegisterRareCall(nb::module_& module) {
                      return nb::bytes(self.request().data(), self.request().size());
                    })
       .def_prop_ro("remaining_seconds", &RemainingSeconds)
+      .def_prop_ro("is_wanted", &RareCall::IsWanted)
       .def_prop_ro("trace_context", &RareCall::trace_context)
       .def_prop_ro("peer", &RareCall::peer)
       .def_prop_ro("client_names", &RareCall::client_names)

@@ -46,6 +46,8 @@ std::optional<int64_t> RareCall::RemainingNs(int64_t now_ns) const {
   return std::max<int64_t>(deadline_ns_ - now_ns, 0);
 }
 
+bool RareCall::IsWanted() const { return call_ != nullptr && call_->CheckIsWanted().ok(); }
+
 base::Status RareCall::TakeCall(UnaryCall** call) {
   if (call_ == nullptr) return base::FailedPrecondition(path_ + " was answered before");
   *call = std::exchange(call_, nullptr);

@@ -39,6 +39,9 @@ class RareCall {
   // How long the client still waits for its answer, from `now_ns` on base::MonotonicNs's clock: 0
   // where its deadline has passed, nothing where it set none.
   std::optional<int64_t> RemainingNs(int64_t now_ns) const;
+  // Whether an answer can still reach the client: the call has neither been answered nor cancelled,
+  // and its deadline has not passed.
+  bool IsWanted() const;
 
   // Its wait in the queue is over.
   void MarkTaken(int64_t now_ns) { watch_.Enter(metrics::Phase::kRun, now_ns); }

@@ -10,32 +10,18 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import FileDescriptor
 
+from serving.message_table import Fields, add_messages
+
 PACKAGE = "inference"
 SERVICE = f"{PACKAGE}.GRPCInferenceService"
 FILE_NAME = "millpond/grpc_inference_service.proto"
 
 _File = descriptor_pb2.FileDescriptorProto
-_Field = descriptor_pb2.FieldDescriptorProto
-
-_SCALARS = {
-    "bool": _Field.TYPE_BOOL,
-    "bytes": _Field.TYPE_BYTES,
-    "double": _Field.TYPE_DOUBLE,
-    "float": _Field.TYPE_FLOAT,
-    "int32": _Field.TYPE_INT32,
-    "int64": _Field.TYPE_INT64,
-    "string": _Field.TYPE_STRING,
-    "uint32": _Field.TYPE_UINT32,
-    "uint64": _Field.TYPE_UINT64,
-}
 
 _CHOICE = "parameter_choice"
 
-# Of each message its fields by number: name and type. `[T]` is repeated, `{T}` a map of names to T,
-# `?T` one of the message's choice, `#T` an enum.
-_Fields = Mapping[int, tuple[str, str]]
-_NAMED: _Fields = {1: ("name", "string"), 2: ("version", "string")}
-_MESSAGES: Mapping[str, _Fields] = {
+_NAMED: Fields = {1: ("name", "string"), 2: ("version", "string")}
+_MESSAGES: Mapping[str, Fields] = {
     "ServerLiveRequest": {},
     "ServerLiveResponse": {1: ("live", "bool")},
     "ServerReadyRequest": {},
@@ -185,13 +171,7 @@ they are UNIMPLEMENTED."""
 def file_descriptor_proto() -> bytes:
     """The serialized FileDescriptorProto of all messages and the service; it imports no other file."""
     file = _File(name=FILE_NAME, package=PACKAGE, syntax="proto3")
-    by_name: dict[str, descriptor_pb2.DescriptorProto] = {}
-    for full_name, fields in _MESSAGES.items():
-        parent, _, name = full_name.rpartition(".")
-        message = by_name[parent].nested_type.add() if parent else file.message_type.add()
-        message.name = name
-        by_name[full_name] = message
-        _add_fields(message, full_name, fields)
+    add_messages(file, _MESSAGES, choice=_CHOICE)
     enum = file.enum_type.add(name="DataType")
     for number, value in enumerate(DATA_TYPES):
         enum.value.add(name=value, number=number)
@@ -219,38 +199,6 @@ def message_class(name: str) -> Any:
 def message_names() -> Iterator[str]:
     """Of all messages that there are, without the package."""
     yield from _MESSAGES
-
-
-def _add_fields(message: descriptor_pb2.DescriptorProto, full_name: str, fields: _Fields) -> None:
-    if any(kind.startswith("?") for _, kind in fields.values()):
-        message.oneof_decl.add(name=_CHOICE)
-    for number, (name, kind) in fields.items():
-        field = message.field.add(name=name, number=number, label=_Field.LABEL_OPTIONAL)
-        if kind.startswith(("[", "{")):
-            field.label = _Field.LABEL_REPEATED
-        if kind.startswith("?"):
-            field.oneof_index = 0
-        is_map = kind.startswith("{")
-        entry = _add_map_entry(message, full_name, name, kind.strip("{}")) if is_map else ""
-        _set_type(field, entry or kind.strip("[]?"))
-
-
-def _add_map_entry(
-    message: descriptor_pb2.DescriptorProto, full_name: str, field_name: str, value: str
-) -> str:
-    """What a map is on the wire: repeated entries of key and value."""
-    entry = message.nested_type.add(name=f"{field_name.capitalize()}Entry")
-    entry.options.map_entry = True
-    _add_fields(entry, "", {1: ("key", "string"), 2: ("value", value)})
-    return f"{full_name}.{entry.name}"
-
-
-def _set_type(field: descriptor_pb2.FieldDescriptorProto, kind: str) -> None:
-    if kind in _SCALARS:
-        field.type = _SCALARS[kind]
-        return
-    field.type = _Field.TYPE_ENUM if kind.startswith("#") else _Field.TYPE_MESSAGE
-    field.type_name = f".{PACKAGE}.{kind.lstrip('#')}"
 
 
 _POOL = descriptor_pool.DescriptorPool()

@@ -12,7 +12,7 @@ from tests.integration.exports import ScaleModel
 
 X = np.array([1.0, 2.5, -3.0], np.float32)
 
-# What TensorFlow Serving does where nothing is said, but for its profiler and without health.
+# What TensorFlow Serving does where nothing is said, but with health.
 DEFAULTS = {
     "grpc_socket_path": "",
     "rest_api_num_threads": 8,
@@ -51,7 +51,7 @@ DEFAULTS = {
     "enable_signature_method_name_check": False,
     "xla_cpu_compilation_enabled": False,
     "xla_gpu_compilation_enabled": False,
-    "enable_profiler": False,
+    "enable_profiler": True,
     "thread_pool_factory_config_file": "",
     "mixed_precision": "",
     "skip_initialize_tpu": False,

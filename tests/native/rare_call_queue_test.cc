@@ -82,6 +82,26 @@ TEST_F(RareCallTest, OfAClientThatSetNoDeadlineWaitsWithoutLimit) {
   EXPECT_TRUE(reply.get().status.ok());
 }
 
+TEST_F(RareCallTest, IsWantedUntilItIsAnswered) {
+  auto reply = Begin();
+  const auto call = Take();
+  EXPECT_TRUE(call->IsWanted());
+  ASSERT_TRUE(call->Reply("").ok());
+  EXPECT_FALSE(call->IsWanted());
+  EXPECT_TRUE(reply.get().status.ok());
+}
+
+TEST_F(RareCallTest, IsNotWantedOnceItsClientHasCancelled) {
+  grpc::ClientContext context;
+  auto reply = client_->Begin(kRarePath, "", &context);
+  const auto call = Take();
+  ASSERT_TRUE(call->IsWanted());
+  context.TryCancel();
+  while (call->IsWanted()) std::this_thread::yield();
+  ASSERT_TRUE(call->Fail({Code::kCancelled, "the client is gone"}).ok());
+  EXPECT_EQ(reply.get().code(), grpc::StatusCode::CANCELLED);
+}
+
 TEST_F(RareCallTest, IsAnsweredOnceOnly) {
   auto reply = Begin();
   const auto call = Take();

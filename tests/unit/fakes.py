@@ -355,6 +355,7 @@ class FakeRareCall:
         self.peer = "ipv4:127.0.0.1:50000"
         self.client_names: tuple[str, ...] = ()
         self.is_forwarded = False
+        self.is_wanted = True
         self.answers: list[bytes | tuple[int, str]] = []
         self.is_answered = threading.Event()
 
@@ -365,6 +366,57 @@ class FakeRareCall:
     def fail(self, code: int, message: str) -> None:
         self.answers.append((code, message))
         self.is_answered.set()
+
+
+@dataclass(frozen=True)
+class FakeEventTotal:
+    name: str
+    count: int
+    total_ns: int
+
+
+@dataclass(frozen=True)
+class FakeTrace:
+    event_count: int
+    xspace: bytes
+    totals: Sequence[FakeEventTotal]
+
+
+class FakeTracer:
+    """Starts sessions that record always the same; `log` has what is done with them."""
+
+    xspace = b"planes"
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.event_count = 7
+        self.collect_error: Exception | None = None
+        self.on_start: Callable[[], None] = lambda: None
+
+    def start(self, *, host_level: int, includes_dataset_ops: bool) -> "FakeTraceSession":
+        self.log.append(f"start {host_level} {includes_dataset_ops}")
+        self.on_start()
+        return FakeTraceSession(self)
+
+
+class FakeTraceSession:
+    """See `FakeTracer`."""
+
+    def __init__(self, tracer: FakeTracer) -> None:
+        self._tracer = tracer
+
+    def collect(
+        self, *, has_xspace: bool, total_count_max: int, warning: str, xspace_bytes_max: int
+    ) -> FakeTrace:
+        self._tracer.log.append(f"collect {warning!r} {xspace_bytes_max}")
+        if self._tracer.collect_error is not None:
+            raise self._tracer.collect_error
+        totals = [FakeEventTotal("MatMul", 4, 2_000_000)][:total_count_max]
+        xspace = self._tracer.xspace if has_xspace else b""
+        return FakeTrace(self._tracer.event_count, xspace, totals)
+
+    def drop(self) -> None:
+        self._tracer.log.append("drop")
 
 
 class FakeGrpcServer:
@@ -632,6 +684,7 @@ class FakePlane:
         self.background_threads: dict[str, str] = {}
         # What the load under way was told about its speed, and the one itself.
         self.loads: list[FakeSavedModelLoad] = []
+        self.start_trace = FakeTracer().start
 
     def mark_request_memory_peak(self) -> None:
         """Nothing is taken here."""

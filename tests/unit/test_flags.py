@@ -41,7 +41,7 @@ DEFAULTS_OF_REFUSED_FLAGS = [
     *("--per_process_gpu_memory_fraction=0.000000", "--prefer_tflite_model=false"),
     *("--remove_unused_fields_from_bundle_metagraph", "--xla_cpu_compilation_enabled=false"),
     *("--xla_gpu_compilation_enabled=false", "--thread_pool_factory_config_file="),
-    *("--mixed_precision=", "--enable_profiler=false"),
+    *("--mixed_precision=",),
 ]
 
 

@@ -95,7 +95,6 @@ def test_migrating_page_names_flags_that_there_are(flag: str):
 
 # Where TensorFlow Serving's default asks for something that Millpond does not do.
 DEFAULTS_REFUSED = {
-    "enable_profiler": "is refused: ",
     "enable_grpc_healthcheck_service": "cannot be switched off",
     "model_base_path": "must not be empty",
 }

@@ -47,11 +47,14 @@ def test_callers_may_do_what_the_flags_allow(
         may_control,
         may_admin,
     )
+    assert may(access.check_profiling, caller) == may_control
 
 
 def test_refusals_name_the_caller_and_the_remedy():
     with pytest.raises(PermissionDenied, match=r"192\.0\.2\.7.*--admin_on_data_port=true"):
         LOCAL.check_control(REMOTE)
+    with pytest.raises(PermissionDenied, match=r"192\.0\.2\.7 may not profile this server"):
+        LOCAL.check_profiling(REMOTE)
     with pytest.raises(PermissionDenied, match=r"127\.0\.0\.1 through a proxy"):
         LOCAL.check_control(PROXIED)
     with pytest.raises(Unimplemented, match="not answered on this port; run the millpond command"):

@@ -5,10 +5,14 @@ import structlog
 from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
-from serving.errors import NotFound, StatusCode
+from serving.errors import NotFound, PermissionDenied, StatusCode
+from serving.operator_access import Caller
 from serving.rare_calls import (
     AnsweredCall,
+    Deferred,
+    Guarded,
     Handler,
+    RareCall,
     RareCallThreads,
     Waiting,
     answer,
@@ -45,6 +49,32 @@ def test_answer_replies_what_the_handler_returns() -> None:
     call = FakeRareCall("/s/Reverse", b"abc")
     answer(call, HANDLERS)
     assert call.answers == [b"cba"]
+
+
+def test_deferred_call_is_answered_later() -> None:
+    taken: list[RareCall] = []
+    call = FakeRareCall("/s/Later", b"abc")
+    assert answer(call, {"/s/Later": Deferred(taken.append)}) is None
+    assert (taken, call.answers) == ([call], [])
+
+
+def test_deferred_call_that_is_not_taken_fails() -> None:
+    def refuse_call(call: RareCall) -> None:
+        raise NotFound("no such trace")
+
+    call = FakeRareCall("/s/Later")
+    assert answer(call, {"/s/Later": Deferred(refuse_call)}) == StatusCode.NOT_FOUND
+    assert call.answers == [(5, "no such trace")]
+
+
+def test_guarded_deferred_call_is_checked_first() -> None:
+    def refuse_caller(caller: Caller) -> None:
+        raise PermissionDenied(f"{caller.address} may not")
+
+    taken: list[RareCall] = []
+    call = FakeRareCall("/s/Later")
+    answer(call, {"/s/Later": Guarded(Deferred(taken.append), refuse_caller)})
+    assert (taken, call.answers) == ([], [(7, "127.0.0.1 may not")])
 
 
 def test_answer_fails_with_code_and_message_of_the_error() -> None:

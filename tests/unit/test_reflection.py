@@ -123,6 +123,7 @@ def test_service_files_have_session_run_where_it_is_served(is_on: bool):
     names = service_names(reflect(service_files(config)))
     assert ("tensorflow.serving.SessionService" in names) == is_on
     assert set(names) - {"tensorflow.serving.SessionService"} == {
+        "tensorflow.ProfilerService",
         "tensorflow.serving.PredictionService",
         "tensorflow.serving.ModelService",
         "inference.GRPCInferenceService",
@@ -130,6 +131,12 @@ def test_service_files_have_session_run_where_it_is_served(is_on: bool):
         "grpc.reflection.v1.ServerReflection",
         "grpc.reflection.v1alpha.ServerReflection",
     }
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_service_files_have_the_profiler_if_it_is_on(is_on: bool):
+    names = service_names(reflect(service_files(ServerConfig(models=(), enable_profiler=is_on))))
+    assert ("tensorflow.ProfilerService" in names) == is_on
 
 
 def test_parse_file_gives_the_file_that_was_serialized(scratch_files: list[FileDescriptor]):

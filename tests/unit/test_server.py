@@ -22,6 +22,7 @@ from serving.config_service import RELOAD_CONFIG
 from serving.errors import FailedPrecondition, InvalidConfig, StatusCode, Unavailable
 from serving.model_service import GET_MODEL_STATUS
 from serving.model_settings import ModelSettings
+from serving.profiler_service import METHODS as PROFILER_METHODS
 from serving.protos import get_model_status_pb2, model_management_pb2
 from serving.servable import AVAILABLE, END, ServableId, ServableState
 from serving.server import Server
@@ -65,6 +66,7 @@ RARE_METHODS = [
             ),
         )
     ),
+    *PROFILER_METHODS,
 ]
 
 
