@@ -13,7 +13,7 @@ executor are taken.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextvars import copy_context
 from functools import partial
@@ -79,16 +79,19 @@ class Inbox:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._calls: deque[Callable[[], None]] = deque()
+        self._calls: deque[tuple[Callable[[], None], Collection[str] | None]] = deque()
         self._arrived = threading.Condition()
 
-    def post(self, call: Callable[[], None]) -> None:
-        """Wakes the control thread. Any thread."""
+    def post(self, call: Callable[[], None], *, concerns: Collection[str] | None = None) -> None:
+        """Wakes the control thread. Any thread.
+
+        `concerns` are the streams that may have something to do after `call`; None means all.
+        """
         with self._arrived:
-            self._calls.append(call)
+            self._calls.append((call, concerns))
             self._arrived.notify()
 
-    def take(self) -> Iterator[Callable[[], None]]:
+    def take(self) -> Iterator[tuple[Callable[[], None], Collection[str] | None]]:
         """What has arrived, until nothing is left."""
         while self._calls:
             yield self._calls.popleft()
@@ -123,29 +126,35 @@ class NoVersionMemory:
 
 
 class _Progress:
-    """What a loader thread says about a load, posted to the control thread."""
+    """What a loader thread says about a load, posted to the control thread.
+
+    No policy looks at it, so no stream has anything to do after it.
+    """
 
     def __init__(self, harness: LoaderHarness, inbox: Inbox, clock: Clock) -> None:
         self._harness = harness
         self._inbox = inbox
         self._clock = clock
 
+    def _post(self, call: Callable[[], None]) -> None:
+        self._inbox.post(call, concerns=())
+
     @property
     def cancellation(self) -> Cancellation:
         return self._harness.cancellation
 
     def stage_began(self, stage: LoadStage) -> None:
-        self._inbox.post(partial(self._harness.stage_began, stage))
+        self._post(partial(self._harness.stage_began, stage))
 
     def stage_ended(self, stage: LoadStage, seconds: float) -> None:
         ended_at_ns = self._clock.now_ns()
-        self._inbox.post(partial(self._harness.stage_ended, stage, seconds, ended_at_ns))
+        self._post(partial(self._harness.stage_ended, stage, seconds, ended_at_ns))
 
     def measured(self, figures: Mapping[str, float]) -> None:
-        self._inbox.post(partial(self._harness.measured, figures))
+        self._post(partial(self._harness.measured, figures))
 
     def gate_ended(self, verdict: GateVerdict) -> None:
-        self._inbox.post(partial(self._harness.gate_ended, verdict))
+        self._post(partial(self._harness.gate_ended, verdict))
 
 
 class AspiredVersionsManager:
@@ -191,7 +200,7 @@ class AspiredVersionsManager:
         self._unloaders = unloaders
         self._version_memory = version_memory or NoVersionMemory()
         self._router = router or Router(serving_map)
-        self._router.on_labels(lambda: self._inbox.post(lambda: None))
+        self._router.on_labels(lambda name: self._inbox.post(lambda: None, concerns=(name,)))
         self._succession = Succession(
             self._router,
             found_versions=found_versions,
@@ -218,6 +227,8 @@ class AspiredVersionsManager:
         self._companions: dict[str, Mapping[int, frozenset[int]]] = {}
         # Since when a name has had a version AVAILABLE without a break (monotonic).
         self._served_since_ns: dict[str, int] = {}
+        # When a stream has something to do by itself, as of its last turn; only those that will have.
+        self._due_ns: dict[str, int] = {}
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
         self._restore_bars(bars)
@@ -226,11 +237,11 @@ class AspiredVersionsManager:
 
     def set_aspired(self, name: str, versions: Sequence[AspiredVersion]) -> None:
         """Replaces the aspired versions of one stream. Returns at once."""
-        self._inbox.post(partial(self._replace_aspired, name, tuple(versions)))
+        self._inbox.post(partial(self._replace_aspired, name, tuple(versions)), concerns=(name,))
 
     def set_settings(self, name: str, settings: ModelSettings) -> None:
         """Replaces what is said of one stream. Returns at once; a swap under way goes on by it."""
-        self._inbox.post(partial(self._replace_settings, name, settings))
+        self._inbox.post(partial(self._replace_settings, name, settings), concerns=(name,))
 
     def incumbent(self, servable_id: ServableId) -> Servable | None:
         """Returns the version whose clients `servable_id` will get: the one that answers now.
@@ -258,7 +269,7 @@ class AspiredVersionsManager:
 
     def found_anew(self, name: str, version: int) -> None:
         """A version was found, or with other files than before; it may be barred. Returns at once."""
-        self._inbox.post(partial(self._found_anew, name, version))
+        self._inbox.post(partial(self._found_anew, name, version), concerns=(name,))
 
     def stream_status(self, name: str) -> StreamStatus | None:
         """What there is to say of a stream beside its versions; None where it has none."""
@@ -276,16 +287,16 @@ class AspiredVersionsManager:
             stream = self._stream_with_versions(name)
             return self._succession.roll_back(name, stream, is_cold_allowed=is_cold_allowed)
 
-        return self._ask(roll_back)
+        return self._ask(name, roll_back)
 
     def promote(self, name: str) -> Future[int]:
         """Ends the canary: it answers everything. The future has its version, or FailedPrecondition."""
-        return self._ask(lambda: self._succession.promote(name))
+        return self._ask(name, lambda: self._succession.promote(name))
 
     def allow(self, name: str, version: int) -> Future[None]:
         """Takes back what a rollback said of a version; FailedPrecondition where it is not barred."""
         return self._ask(
-            lambda: self._succession.allow(name, self._stream_with_versions(name), version)
+            name, lambda: self._succession.allow(name, self._stream_with_versions(name), version)
         )
 
     def start(self) -> None:
@@ -312,26 +323,54 @@ class AspiredVersionsManager:
     # --- The control thread -----------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Takes in what has arrived, then acts for each stream until its policy is content."""
-        for call in self._inbox.take():
+        """Takes in what has arrived, then acts for each stream that it concerns or that is due, until
+        its policy is content.
+        """
+        for name in self._take_in():
+            stream = self._streams.get(name)
+            if stream is not None:
+                self._take_turn(name, stream)
+
+    def _take_in(self) -> Iterable[str]:
+        """Makes the calls that have arrived; returns the streams that may have something to do.
+
+        A stream depends on no other one, so a server of thousands of models looks at one of them
+        for each step of a load and not at all.
+        """
+        names: dict[str, None] = {}
+        are_all_concerned = False
+        for call, concerns in self._inbox.take():
             self._guarded(call)
-        for name, stream in list(self._streams.items()):
-            self._guarded(partial(self._advance, name, stream))
-            if stream.aspired or stream.harnesses:
-                stream.is_idle = False
-                self._statuses[name] = self._status_of(name, stream)
-            elif not stream.is_idle:
-                self._guarded(partial(self._let_rest, name, stream))
+            are_all_concerned |= concerns is None
+            names.update(dict.fromkeys(concerns or ()))
+        if are_all_concerned:
+            return list(self._streams)
+        now_ns = self._clock.now_ns()
+        due = (name for name, due_ns in self._due_ns.items() if due_ns <= now_ns)
+        return {**names, **dict.fromkeys(due)}
+
+    def _take_turn(self, name: str, stream: Stream) -> None:
+        self._guarded(partial(self._advance, name, stream))
+        self._guarded(partial(self._note_due, name))
+        if stream.aspired or stream.harnesses:
+            stream.is_idle = False
+            self._statuses[name] = self._status_of(name, stream)
+        elif not stream.is_idle:
+            self._guarded(partial(self._let_rest, name, stream))
+
+    def _note_due(self, name: str) -> None:
+        self._due_ns.pop(name, None)
+        due_ns = min(self._due_instants_ns(name), default=None)
+        if due_ns is not None:
+            self._due_ns[name] = due_ns
 
     def next_due_seconds(self) -> float | None:
         """Seconds until `tick` has something to do by itself (0: now); None where there is nothing.
 
         A load to try again or that was put off, a previous version to let go, a canary to judge.
         """
-        due_ns = [at for name in self._streams for at in self._due_instants_ns(name)]
-        if not due_ns:
-            return None
-        return max(0, min(due_ns) - self._clock.now_ns()) / NS_PER_SECOND
+        due_ns = min(self._due_ns.values(), default=None)
+        return None if due_ns is None else max(0, due_ns - self._clock.now_ns()) / NS_PER_SECOND
 
     def _due_instants_ns(self, name: str) -> Iterator[int]:
         stream = self._streams[name]
@@ -353,6 +392,9 @@ class AspiredVersionsManager:
             self._inbox.wait(self.next_due_seconds())
             self.tick()
 
+    def _post_of(self, harness: LoaderHarness, call: Callable[[], None]) -> None:
+        self._inbox.post(call, concerns=(harness.id.name,))
+
     def _guarded(self, call: Callable[[], None]) -> None:
         try:
             call()
@@ -365,6 +407,7 @@ class AspiredVersionsManager:
             stream.bars = {}
             if stream.is_idle:
                 del self._streams[name]
+                self._due_ns.pop(name, None)
         self._is_stopping = True
 
     def _restore_bars(self, bars: Mapping[str, Bars]) -> None:
@@ -403,10 +446,11 @@ class AspiredVersionsManager:
             stream.is_idle = True
         else:
             del self._streams[name]
+            self._due_ns.pop(name, None)
             self._barred.pop(name, None)
             self._router.forget(name)
 
-    def _ask(self, question: Callable[[], Answer]) -> Future[Answer]:
+    def _ask(self, name: str, question: Callable[[], Answer]) -> Future[Answer]:
         future: Future[Answer] = Future()
 
         def answer() -> None:
@@ -416,7 +460,7 @@ class AspiredVersionsManager:
                 future.set_exception(error)
 
         # With what the log says of whoever asks: the call's trace.
-        self._inbox.post(partial(copy_context().run, answer))
+        self._inbox.post(partial(copy_context().run, answer), concerns=(name,))
         return future
 
     def _replace_aspired(self, name: str, versions: tuple[AspiredVersion, ...]) -> None:
@@ -578,7 +622,7 @@ class AspiredVersionsManager:
     def _unload_of(self, harness: LoaderHarness) -> Unload:
         def stage_ended(stage: UnloadStage, seconds: float) -> None:
             ended_at_ns = self._clock.now_ns()
-            self._inbox.post(partial(harness.stage_ended, stage, seconds, ended_at_ns))
+            self._inbox.post(partial(harness.stage_ended, stage, seconds, ended_at_ns), concerns=())
 
         return Unload(
             harness.id,
@@ -651,9 +695,9 @@ class AspiredVersionsManager:
             failure = errors.from_exception(error)
             if isinstance(failure, errors.InternalError):
                 _log.exception("load_raised", **_fields(harness))
-            self._inbox.post(partial(self._load_failed, harness, failure))
+            self._post_of(harness, partial(self._load_failed, harness, failure))
         else:
-            self._inbox.post(partial(self._loaded, harness, servable))
+            self._post_of(harness, partial(self._loaded, harness, servable))
 
     def _load_and_publish(self, harness: LoaderHarness) -> Servable:
         loader = self._make_loader(harness.id, harness.aspired.directory)
@@ -694,12 +738,12 @@ class AspiredVersionsManager:
                 is_gone = unload.take_turn()
         except Exception as error:  # noqa: BLE001 (it ends this unload and no other)
             _log.exception("unload_raised", **_fields(harness))
-            self._inbox.post(partial(self._unloaded, harness, errors.from_exception(error)))
+            self._post_of(harness, partial(self._unloaded, harness, errors.from_exception(error)))
             return
         if is_gone:
             # Of the turn that freed it; those before it only waited.
-            self._inbox.post(partial(harness.measured, costs))
-            self._inbox.post(partial(self._unloaded, harness, None))
+            self._inbox.post(partial(harness.measured, costs), concerns=())
+            self._post_of(harness, partial(self._unloaded, harness, None))
         else:
             self._unloaders.submit(partial(self._unload, harness, unload))
 

@@ -149,17 +149,19 @@ class Router:
         self._serving_map = serving_map
         self._lock = threading.Lock()
         self._streams: dict[str, _Stream] = {}
-        self._on_labels: Callable[[], None] = lambda: None
+        self._on_labels: Callable[[str], None] = lambda name: None
 
-    def on_labels(self, listener: Callable[[], None]) -> None:
-        """Calls `listener` after each change of labels: what only a label kept may go."""
+    def on_labels(self, listener: Callable[[str], None]) -> None:
+        """Calls `listener` with the model after each change of its labels: what only a label kept
+        may go.
+        """
         self._on_labels = listener
 
     def set_labels(self, name: str, labels: Mapping[str, int]) -> None:
         """Replaces the model's labels; each takes effect once its version is AVAILABLE."""
         with self._lock:
             self._change(name, labels=MappingProxyType(dict(labels)))
-        self._on_labels()
+        self._on_labels(name)
 
     def labels(self, name: str) -> Mapping[str, int]:
         """The labels as requests see them now."""

@@ -731,3 +731,68 @@ def test_manager_load_that_is_undone_gives_its_memory_back(world: World) -> None
     world.loading.during = lambda: world.aspire()
     world.run_loads()
     assert "unloaded m/1" in world.memory.log
+
+
+class CountingPolicy(AvailabilityPreserving):
+    """Counts the looks at each stream."""
+
+    def __init__(self) -> None:
+        self.looks: list[str] = []
+
+    def next_action(self, snapshots: Sequence[ServableSnapshot]) -> Action | None:
+        self.looks += [snapshots[0].id.name] if snapshots else []
+        return super().next_action(snapshots)
+
+
+def test_load_looks_at_no_other_stream(monkeypatch: pytest.MonkeyPatch):
+    world, policy = World(), CountingPolicy()
+    monkeypatch.setattr(world.manager, "_policy", policy)
+    for name in ("m", "n"):
+        world.manager.set_aspired(name, aspired(1))
+    world.manager.tick()
+    assert set(policy.looks) == {"m", "n"}
+    looks_while_loading: list[str] = []
+
+    def during() -> None:
+        policy.looks.clear()
+        world.manager.tick()
+        looks_while_loading.extend(policy.looks)
+
+    world.loading.during = during
+    world.loaders.run_one()
+    assert looks_while_loading == []
+    world.manager.tick()
+    assert set(policy.looks) == {"m"}
+
+
+def test_change_of_labels_looks_at_its_stream(monkeypatch: pytest.MonkeyPatch):
+    world, policy = World(), CountingPolicy()
+    monkeypatch.setattr(world.manager, "_policy", policy)
+    for name in ("m", "n"):
+        world.manager.set_aspired(name, aspired(1))
+    world.manager.tick()
+    policy.looks.clear()
+    world.router.set_labels("n", {"stable": 1})
+    world.manager.tick()
+    assert set(policy.looks) == {"n"}
+
+
+def test_retry_that_is_due_waits_for_no_other_load(monkeypatch: pytest.MonkeyPatch):
+    world = World()
+    world.loading.failures[ServableId("n", 1)] = [transient()]
+    world.manager.set_aspired("n", aspired(1))
+    world.manager.tick()
+    world.loaders.run_all()
+    world.manager.tick()
+    world.manager.set_aspired("m", aspired(1))
+    world.manager.tick()
+    world.clock.advance(RETRY_SECONDS)
+    retries = []
+
+    def during() -> None:
+        world.manager.tick()
+        retries.append(len(world.loaders.tasks))
+
+    world.loading.during = during
+    world.loaders.run_one()
+    assert retries == [1]

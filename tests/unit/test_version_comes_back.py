@@ -13,7 +13,7 @@ from serving.model_settings import GateMode, GateSettings, ModelSettings, Policy
 from serving.servable import AVAILABLE, END, ServableId
 from tests.unit.fakes import FakeStatistics, permanent
 from tests.unit.test_manager import RETRY_SECONDS, World, aspired
-from tests.unit.test_version_life import JUDGED, KEEP, answer, world_with
+from tests.unit.test_version_life import JUDGED, KEEP, answer, judge, world_with
 
 # --- What takes a bar away ------------------------------------------------------------------------
 
@@ -107,10 +107,10 @@ def test_canary_that_is_rolled_back_by_its_figures_is_kept_with_them() -> None:
     world.servable(1).figures = FakeStatistics(request_count=1_000, failed_count=0)
     world.settle(2)
     world.servable(2).figures = FakeStatistics(request_count=0, failed_count=0)
-    world.manager.tick()
+    judge(world)
     world.servable(2).figures = FakeStatistics(request_count=200, failed_count=100)
     world.servable(1).figures = FakeStatistics(request_count=3_000, failed_count=0)
-    world.manager.tick()
+    judge(world)
     bar = world.kept_bars["m"][2]
     assert (bar.by, bar.is_until_told) == (BarredBy.CANARY, True)
     assert bar.reason

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import pytest
 
+from serving import canary
 from serving.errors import DoesNotFitBeside, FailedPrecondition, NotFound
 from serving.harness import RetryPolicy
 from serving.model_settings import CanarySettings, ModelSettings, PolicyName
@@ -32,6 +33,12 @@ def world_with(model_settings: ModelSettings) -> World:
     world = World()
     world.manager.set_settings("m", model_settings)
     return world
+
+
+def judge(world: World) -> None:
+    """Lets the time pass until a canary's figures are looked at."""
+    world.clock.advance(canary.PERIOD_SECONDS)
+    world.manager.tick()
 
 
 def answer(world: World, future: "Future[Answer]") -> Answer:
@@ -349,14 +356,14 @@ def test_canary_that_failed_and_is_allowed_is_judged_by_new_requests_alone() -> 
     world.settle(2)
     failing = figures(200, failed_count=100)
     world.servable(2).figures = failing
-    world.manager.tick()
+    judge(world)
     assert world.bars["m"] == frozenset({2})
     answer(world, world.manager.allow("m", 2))
     world.manager.tick()
     assert routing(world).canary_version == 2
     # As many again, and none of these fails.
     world.servable(2).figures = figures(300, failed_count=100)
-    world.manager.tick()
+    judge(world)
     assert (routing(world).canary_version, routing(world).default_version) == (None, 2)
     assert world.changeovers[-1] == ("m", 2, 1, "promoted")
 
