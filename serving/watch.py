@@ -14,6 +14,8 @@ Item = TypeVar("Item")
 class Watch(Generic[Key, Item]):
     """Calls `look` with what is watched, every `period_seconds`, and sleeps while nothing is.
 
+    It looks at once when the first item is added; an item beside others waits for the next turn.
+
     `look` runs under the watch's lock, so that what leaves it is not looked at any more. Start it on
     a thread of usual priority, which its own inherits. Without `start` only `look_now` looks.
     """
@@ -58,8 +60,10 @@ class Watch(Generic[Key, Item]):
     def add(self, key: Key, item: Item) -> None:
         """`item` is looked at until `remove`. Any thread, and within `look`."""
         with self._changed:
+            is_idle = not self._watched
             self._watched[key] = item
-            self._changed.notify_all()
+            if is_idle:
+                self._changed.notify_all()
 
     def remove(self, key: Key) -> None:
         """`key` is not looked at any more, where it was. Any thread, and within `look`."""

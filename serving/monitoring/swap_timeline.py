@@ -3,9 +3,9 @@
 import resource
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import structlog
 
@@ -78,6 +78,11 @@ class _Open:
     def id(self) -> str:
         return self.record.id
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether only a change of a version's state can bring the swap on, and not the time."""
+        return self.record.result is None and self.unloaded_at_ns is None
+
     def is_of(self, servable_id: ServableId) -> bool:
         return (self.record.model, self.record.version) == (servable_id.name, servable_id.version)
 
@@ -108,7 +113,9 @@ class SwapTimeline:
         self._fault_count = fault_count or partial(page_fault_count, resource.RUSAGE_SELF)
         self._lock = threading.Lock()
         self._over: deque[SwapRecord] = deque(maxlen=RECORD_COUNT_MAX)
+        # By id, and the same by model.
         self._open: dict[str, _Open] = {}
+        self._open_by_model: dict[str, dict[str, _Open]] = {}
         self._counts: Counter[tuple[str, str]] = Counter()
         # Of those that are over, what is still to be logged.
         self._untold: list[SwapRecord] = []
@@ -212,10 +219,8 @@ class SwapTimeline:
     def _unload_began(self, status: ServableStatus, now_ns: int) -> None:
         candidates = [
             item
-            for item in self._open.values()
-            if item.record.model == status.id.name
-            and not item.is_of(status.id)
-            and item.record.ended_at_ns is None
+            for item in self._open_of_model(status.id.name)
+            if not item.is_of(status.id) and item.record.ended_at_ns is None
         ]
         if candidates:
             opened = candidates[-1]
@@ -229,8 +234,8 @@ class SwapTimeline:
 
     def _ended(self, status: ServableStatus, now_ns: int) -> None:
         version = status.id.version
-        for opened in self._open.values():
-            if opened.record.model == status.id.name and version in opened.unloading:
+        for opened in self._open_of_model(status.id.name):
+            if version in opened.unloading:
                 self._unloaded(opened, status, now_ns)
                 return
         own = self._open_of(status.id)
@@ -258,7 +263,7 @@ class SwapTimeline:
         )
         if not opened.unloading:
             opened.unloaded_at_ns, opened.slab_back_at_ns = now_ns, None
-            self._advance(opened, now_ns)
+            self._advance(opened, now_ns, self._statistics.cut)
 
     # --- The timeline's thread --------------------------------------------------------------------
 
@@ -266,9 +271,11 @@ class SwapTimeline:
         """Ends what is over and logs it."""
         with self._lock:
             now_ns = self._clock.now_ns()
-            for opened in list(self._open.values()):
-                if self._advance(opened, now_ns):
-                    self._close(opened)
+            # A cut goes through the counts of all versions: one does for all swaps of a look.
+            cut = cache(self._statistics.cut)
+            for opened in [item for item in self._open.values() if not item.is_waiting]:
+                if self._advance(opened, now_ns, cut):
+                    self._close(opened, cut)
             if not self._open:
                 self._watch.remove("open")
         self._tell()
@@ -291,9 +298,8 @@ class SwapTimeline:
         base = (
             f"{servable_id.name}-{servable_id.version}-{(began_at_ns + offset_ns) // NS_PER_SECOND}"
         )
-        taken = {record.id for record in self._over} | set(self._open)
         record_id, number = base, 1
-        while record_id in taken:
+        while self._is_taken(record_id):
             number += 1
             record_id = f"{base}-{number}"
         record = SwapRecord(
@@ -304,11 +310,19 @@ class SwapTimeline:
             began_at_ns=began_at_ns,
             wall_offset_ns=offset_ns,
         )
-        self._open[record_id] = _Open(record, self._fault_count())
-        return self._open[record_id]
+        opened = _Open(record, self._fault_count())
+        self._open[record_id] = opened
+        self._open_by_model.setdefault(record.model, {})[record_id] = opened
+        return opened
+
+    def _is_taken(self, record_id: str) -> bool:
+        return record_id in self._open or any(record.id == record_id for record in self._over)
+
+    def _open_of_model(self, model: str) -> Collection[_Open]:
+        return self._open_by_model.get(model, {}).values()
 
     def _open_of(self, servable_id: ServableId) -> _Open | None:
-        found = [item for item in self._open.values() if item.is_of(servable_id)]
+        found = [item for item in self._open_of_model(servable_id.name) if item.is_of(servable_id)]
         return found[-1] if found else None
 
     def _begin(self, opened: _Open, now_ns: int) -> None:
@@ -319,9 +333,12 @@ class SwapTimeline:
         """What happens to requests from now on is the swap's doing, where it was not before."""
         if opened.during_began_at_ns is not None:
             return
-        for other in self._under_way_beside(opened):
+        beside = self._under_way_beside(opened)
+        for other in beside:
             self._make_way(other, now_ns)
-        began_at_ns = self._statistics.cut()
+        # Before a model's first swap it has answered nothing that would have to be kept apart.
+        is_first = not beside and opened.record.model not in self._last_end_ns
+        began_at_ns = now_ns if is_first else self._statistics.cut()
         opened.fault_count_before = self._fault_count()
         before = self._undisturbed(opened, began_at_ns - BEFORE_AFTER_NS, began_at_ns)
         opened.record = replace(opened.record, before=before)
@@ -331,10 +348,8 @@ class SwapTimeline:
         """The model's other swaps that did something to its requests and are not closed."""
         return [
             item
-            for item in self._open.values()
-            if item is not opened
-            and item.record.model == opened.record.model
-            and item.during_began_at_ns is not None
+            for item in self._open_of_model(opened.record.model)
+            if item is not opened and item.during_began_at_ns is not None
         ]
 
     def _answering_before(self, opened: _Open) -> int | None:
@@ -349,14 +364,14 @@ class SwapTimeline:
         opened.record = replace(opened.record, result=result)
         self._counts[opened.record.model, result.value] += 1
 
-    def _advance(self, opened: _Open, now_ns: int) -> bool:
+    def _advance(self, opened: _Open, now_ns: int, cut: Callable[[], int]) -> bool:
         """As far as the time has come; True where nothing is left to wait for."""
         if not self._has_ended(opened, now_ns):
             return False
         if opened.during_ended_at_ns is None:
             if now_ns < (opened.record.ended_at_ns or 0) + UNLOAD_EFFECT_NS:
                 return False
-            self._end_during(opened)
+            self._end_during(opened, cut)
             return False
         return now_ns >= opened.during_ended_at_ns + BEFORE_AFTER_NS
 
@@ -377,9 +392,9 @@ class SwapTimeline:
         stage = _slab_returned(opened.record, unloaded_at_ns, now_ns)
         opened.record = replace(opened.record, stages=(*opened.record.stages, stage))
 
-    def _end_during(self, opened: _Open) -> None:
+    def _end_during(self, opened: _Open, cut: Callable[[], int]) -> None:
         record = opened.record
-        opened.during_ended_at_ns = self._statistics.cut()
+        opened.during_ended_at_ns = cut()
         fault_count = self._fault_count() - opened.fault_count_before
         opened.record = replace(
             record,
@@ -394,12 +409,12 @@ class SwapTimeline:
         if not self._has_ended(opened, now_ns):
             return
         if opened.during_ended_at_ns is None:
-            self._end_during(opened)
-        self._close(opened)
+            self._end_during(opened, self._statistics.cut)
+        self._close(opened, self._statistics.cut)
 
-    def _close(self, opened: _Open) -> None:
+    def _close(self, opened: _Open, cut: Callable[[], int]) -> None:
         record = opened.record
-        ended_at_ns = self._statistics.cut()
+        ended_at_ns = cut()
         during_ended_at_ns = opened.during_ended_at_ns or ended_at_ns
         since_ns = (opened.during_began_at_ns or record.began_at_ns) - BEFORE_AFTER_NS
         history = self._statistics.history(record.model, since_ns)
@@ -416,6 +431,10 @@ class SwapTimeline:
 
     def _forget(self, opened: _Open) -> None:
         del self._open[opened.id]
+        of_model = self._open_by_model[opened.record.model]
+        del of_model[opened.id]
+        if not of_model:
+            del self._open_by_model[opened.record.model]
 
     def _undisturbed(self, opened: _Open, from_ns: int, to_ns: int) -> SpanLatency | None:
         """The last part of the span in which no other swap of the model did anything; None: no such."""

@@ -45,6 +45,7 @@ class RecordedRequests:
         self._clock = clock
         self.requests: list[tuple[str, int, int]] = []
         self.failures: list[tuple[str, int, int]] = []
+        self.cut_count = 0
 
     def answer(self, latency_ms: float, model: str = "m", *, is_failed: bool = False) -> None:
         self.requests.append((model, self._clock.now_ns(), round(latency_ms * MS)))
@@ -63,6 +64,7 @@ class RecordedRequests:
         ]
 
     def cut(self) -> int:
+        self.cut_count += 1
         return self._clock.now_ns()
 
     def methods(self) -> Sequence[MethodStatistics]:
@@ -550,3 +552,29 @@ def test_listener_hears_of_each_swap_once_it_is_over(world: World) -> None:
     world.pass_time(30)
     assert heard == [world.newest]
     assert heard[0].after is not None
+
+
+def test_many_first_loads_need_few_cuts() -> None:
+    world = World()
+    names = [f"model-{number}" for number in range(200)]
+    for name in names:
+        world.tell(1, START, name=name)
+    for name in names:
+        world.tell(1, LOADING, name=name)
+        world.tell(1, AVAILABLE, name=name)
+    # None of them has answered a request that would have to be kept apart.
+    assert world.requests.cut_count == 0
+    world.pass_time(12)
+    assert {record.model for record in world.timeline.records()} == set(names)
+    assert all(record.after is not None for record in world.timeline.records())
+    assert world.requests.cut_count == 2
+
+
+def test_second_load_of_a_model_is_cut_from_the_first() -> None:
+    world = World()
+    world.load(1)
+    world.pass_time(12)
+    cut_count = world.requests.cut_count
+    world.tell(2, START)
+    world.tell(2, LOADING)
+    assert world.requests.cut_count == cut_count + 1

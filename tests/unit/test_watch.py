@@ -51,3 +51,23 @@ def test_the_thread_looks_by_itself_and_ends_at_stop() -> None:
 
 def test_stop_without_start_returns() -> None:
     Watch[str, int]("watch", lambda items: None, period_seconds=1, clock=SystemClock()).stop()
+
+
+def test_item_beside_others_waits_for_its_turn() -> None:
+    looks: list[int] = []
+    has_looked = threading.Event()
+
+    def look(items: Mapping[str, int]) -> None:
+        looks.append(len(items))
+        has_looked.set()
+
+    watch = Watch[str, int]("test-watch", look, period_seconds=3_600, clock=SystemClock())
+    watch.start()
+    with watch.watching("a", 1):
+        assert has_looked.wait(60)
+        for _ in range(100):
+            watch.add("a", 1)
+            watch.add("b", 2)
+    watch.stop()
+    # One at the first item, and one as the thread ends.
+    assert len(looks) <= 2
