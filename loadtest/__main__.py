@@ -4,6 +4,7 @@
     swap       a server of a preset, its model swapped under load
     ablation   `swap` for every preset in turn: what each step buys
     neighbour  one model under load while another one reloads
+    start      how long a server with many small models takes until it is ready
     soak       random changes of versions, config and disk under load: nothing may fail
     life       how long a rollback takes, and how soon a dropped version serves
     memory     how much of a large version's memory a server keeps once it is unloaded
@@ -36,6 +37,7 @@ from loadtest.plain_run import NULL, RUN
 from loadtest.queues import QUEUES
 from loadtest.rest import REST
 from loadtest.soak import SOAK
+from loadtest.start import START
 from loadtest.swap_command import SWAP
 from loadtest.transports import TRANSPORT
 from loadtest.unload_memory import MEMORY
@@ -47,6 +49,7 @@ COMMANDS: Mapping[str, Command] = {
     "swap": SWAP,
     "ablation": ABLATION,
     "neighbour": NEIGHBOUR,
+    "start": START,
     "soak": SOAK,
     "life": LIFE,
     "memory": MEMORY,

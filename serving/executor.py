@@ -52,12 +52,12 @@ class ThreadExecutor:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[str, Task]] = deque()
         self._running_counts: Counter[str] = Counter()
-        self._owner_count_max = max(thread_count - 1, 1)
+        self._thread_count = thread_count
         self._is_stopping = False
         self._on_thread_start = on_thread_start
         self._around_task = around_task
         self._threads = [
-            threading.Thread(target=self._run, name=f"{name}-{index}", daemon=True)
+            threading.Thread(target=self._run, args=(index,), name=f"{name}-{index}", daemon=True)
             for index in range(thread_count)
         ]
 
@@ -73,6 +73,12 @@ class ThreadExecutor:
                 self._waiting.append((owner, task))
                 self._changed.notify_all()
 
+    def keep(self, thread_count: int) -> None:
+        """Ends all threads but the first `thread_count`, each after the task that it runs."""
+        with self._changed:
+            self._thread_count = min(self._thread_count, thread_count)
+            self._changed.notify_all()
+
     def stop(self, timeout_seconds: float) -> bool:
         """See `Executor`. Waits up to `timeout_seconds` for each thread."""
         with self._changed:
@@ -83,9 +89,9 @@ class ThreadExecutor:
             thread.join(timeout_seconds)
         return not any(thread.is_alive() for thread in started)
 
-    def _run(self) -> None:
+    def _run(self, index: int) -> None:
         self._on_thread_start()
-        while (taken := self._take()) is not None:
+        while (taken := self._take(index)) is not None:
             owner, task = taken
             try:
                 with self._around_task():
@@ -96,12 +102,12 @@ class ThreadExecutor:
                 self._running_counts[owner] -= 1
                 self._changed.notify_all()
 
-    def _take(self) -> tuple[str, Task] | None:
+    def _take(self, thread_index: int) -> tuple[str, Task] | None:
         """Waits for a task that may run now; None where the thread is to end."""
         with self._changed:
-            while (index := self._index_of_next()) is None:
+            while thread_index >= self._thread_count or (index := self._index_of_next()) is None:
                 # What still waits is of owners whose running threads will take it.
-                if self._is_stopping:
+                if self._is_stopping or thread_index >= self._thread_count:
                     return None
                 self._changed.wait()
             taken = self._waiting[index]
@@ -111,7 +117,8 @@ class ThreadExecutor:
 
     def _index_of_next(self) -> int | None:
         """Of the task that came first and whose owner has a thread left."""
+        owner_count_max = max(self._thread_count - 1, 1)
         for index, (owner, _) in enumerate(self._waiting):
-            if not owner or self._running_counts[owner] < self._owner_count_max:
+            if not owner or self._running_counts[owner] < owner_count_max:
                 return index
         return None

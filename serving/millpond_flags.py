@@ -166,7 +166,8 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "load_priority",
         choice("idle", "nice", "normal"),
         ServerConfig.load_priority,
-        "of the threads that load, unload and keep memory, beside those that answer requests",
+        "of the threads that load, unload and keep memory, beside those that answer requests; until "
+        "gRPC's port opens loads have the usual priority",
         "idle|nice|normal",
     ),
     Flag(

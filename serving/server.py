@@ -52,9 +52,9 @@ from serving.request_cores import pin_always
 from serving.rest.model_api import ModelApi, ModelQuestions
 from serving.rest.openapi import openapi_routes
 from serving.router import Router
-from serving.servable import Servable, ServableId, ServableStatus
+from serving.servable import LOADING, START, Servable, ServableId, ServableStatus
 from serving.served_models import ServedModels
-from serving.startup_wait import StartupWait, awaited_models
+from serving.startup_wait import AwaitedModel, StartupWait, awaited_models
 from serving.state_monitor import StateMonitor
 from serving.stop_signals import StopSignals
 from serving.transport import Transport
@@ -130,6 +130,7 @@ class Server:
         config, plane = self._config, self._plane
         self._serving_map = plane.ServingMap()
         self._monitor = StateMonitor(self._clock)
+        self._awaited_model = AwaitedModel(self._monitor.versions)
         self._request_statistics = plane.RequestStatistics()
         self._admission = plane.Admission(config.max_in_flight_requests)
         self._memory = parts.make_request_memory(config, plane)
@@ -159,14 +160,23 @@ class Server:
             *(self._request_statistics, self._monitor, self._router, self._slab_pool, clock),
             on_over=self._tracing.add_swap,
         )
-        executor = partial(
-            parts.make_executor,
-            enter_background=self._enter_background,
+        self._initial_loads = parts.make_initial_loads(config, self._plane)
+        self._load_executor = parts.make_executor(
+            "loader",
+            config.num_load_threads,
+            initial_thread_count=parts.initial_thread_count(config),
+            enter_thread=self._initial_loads.enter_thread,
+            around_task=self._around_load,
+        )
+        unloaders = parts.make_executor(
+            "unloader",
+            config.num_unload_threads,
+            enter_thread=self._enter_background,
             around_task=self._around_background,
         )
         self._manager = parts.make_manager(
-            *(config, executor, self._serving_map, self._loaders.make, arenas, self._monitor),
-            clock,
+            *(config, self._load_executor, unloaders, self._serving_map, self._loaders.make),
+            *(arenas, self._monitor, clock),
             router=self._router,
             bar_keeper=self._bar_keeper,
             changed_over=self._swaps.changed_over,
@@ -410,6 +420,8 @@ class Server:
     def _listen(self) -> None:
         """Opens gRPC's port. Raises Unavailable or InvalidConfig."""
         assert self._reserved_port is not None
+        self._initial_loads.end()
+        self._load_executor.keep(max(1, self._config.num_load_threads))
         self._reserved_port.let_go()
         with parts.reasons_of_grpc(self._config, self._plane):
             self._grpc.start()
@@ -545,6 +557,13 @@ class Server:
         self._report_readiness()
 
     @contextmanager
+    def _around_load(self) -> Iterator[None]:
+        with self._initial_loads.task() as is_background, ExitStack() as stack:
+            if is_background:
+                stack.enter_context(self._around_background())
+            yield
+
+    @contextmanager
     def _around_background(self) -> Iterator[None]:
         with ExitStack() as stack:
             if self._cores is not None:
@@ -560,19 +579,22 @@ class Server:
         self._health.update()
 
     def _on_state_change(self, status: ServableStatus) -> None:
-        del status  # Both look at all models.
-        self._health.update()
-        self._report_readiness()
+        # Both look at all models, and neither depends on a version that is still to come.
+        if status.state not in (START, LOADING):
+            self._health.update()
+            self._report_readiness()
 
     def _report_readiness(self) -> None:
         """Logs once that the port is open and no model is awaited. Any thread."""
-        self._startup_wait.changed()
         with self._readiness:
-            names, statuses = self._models.names, self._monitor.statuses()
-            is_awaiting = awaited_models(names, statuses, self._models.unloaded)
-            if self._is_ready or not self._is_listening or is_awaiting:
+            names = self._models.names
+            if self._is_ready or self._awaited_model.find(names, self._models.unloaded):
+                return
+            self._startup_wait.changed()
+            if not self._is_listening:
                 return
             self._is_ready = True
+        statuses = self._monitor.statuses()
         unavailable = [name for name in names if why_unavailable(statuses.get(name, ()))]
         # People wait for this line, and must not take it for more than it is.
         report = _log.warning if unavailable else _log.info

@@ -35,6 +35,7 @@ from serving.health import HealthView
 from serving.http_app import HttpAppSettings, make_http_app
 from serving.http_hosts import HostGuard, host_rule, own_name
 from serving.http_server import HTTP_NICE, HttpServer
+from serving.initial_loads import InitialLoads, lower_thread
 from serving.installed_ops import InstalledOps, installed_op_libraries
 from serving.kserve.openapi import SCHEMAS as INFERENCE_SCHEMAS
 from serving.kserve.openapi import inference_paths
@@ -105,7 +106,8 @@ _log = structlog.get_logger(__name__)
 
 def make_manager(
     config: ServerConfig,
-    executor: Callable[[str, int], ThreadExecutor],
+    loaders: ThreadExecutor,
+    unloaders: ThreadExecutor,
     serving_map: ServingMap,
     make_loader: MakeLoader,
     arenas: Arenas | None,
@@ -128,8 +130,8 @@ def make_manager(
             first_interval_ns=FIRST_RETRY_NS,
             random=random.random,
         ),
-        loaders=executor("loader", config.num_load_threads),
-        unloaders=executor("unloader", config.num_unload_threads),
+        loaders=loaders,
+        unloaders=unloaders,
         version_memory=arenas,
         router=router,
         changed_over=changed_over,
@@ -278,18 +280,50 @@ def _no_warm_up(
     """--enable_model_warmup=false."""
 
 
+def initial_thread_count(config: ServerConfig) -> int:
+    """The loaders until gRPC's port opens: one for each core, because nothing is served by then."""
+    return 0 if config.listen_before_ready else len(os.sched_getaffinity(0))
+
+
+def make_initial_loads(config: ServerConfig, plane: DataPlane) -> InitialLoads:
+    """Has ended if gRPC's port opens before the first load."""
+
+    def lower(thread_id: int) -> None:
+        if config.is_stock:
+            return
+        try:
+            lower_thread(thread_id, config.load_priority)
+        except OSError as error:
+            _log.warning("load_priority_refused", asked=config.load_priority, reason=str(error))
+
+    loads = InitialLoads(
+        # Its memory is a background thread's from its start, and its priority later.
+        enter_initial=make_background(config, plane, "normal"),
+        enter_background=make_background(config, plane),
+        lower=lower,
+    )
+    if config.listen_before_ready:
+        loads.end()
+    return loads
+
+
 def make_executor(
     name: str,
     thread_count: int,
     *,
-    enter_background: Callable[[], None],
+    enter_thread: Callable[[], None],
     around_task: Callable[[], AbstractContextManager[None]],
+    initial_thread_count: int = 0,
 ) -> ThreadExecutor:
+    """`initial_thread_count` threads are there until `ThreadExecutor.keep`, if these are more."""
     if thread_count < 1:
         # In TensorFlow Serving 0 means the manager's own thread, which then cannot manage.
         _log.info("thread_count_raised", executor=name, asked=thread_count, used=1)
     return ThreadExecutor(
-        name, max(1, thread_count), on_thread_start=enter_background, around_task=around_task
+        name,
+        max(1, thread_count, initial_thread_count),
+        on_thread_start=enter_thread,
+        around_task=around_task,
     )
 
 
@@ -309,17 +343,20 @@ def make_request_cores(config: ServerConfig, grpc_server: GrpcServer) -> Request
     return RequestCores(grpc_server.pin_request_threads)
 
 
-def make_background(config: ServerConfig, plane: DataPlane) -> Callable[[], None]:
-    """What a thread that loads or unloads does first."""
+def make_background(
+    config: ServerConfig, plane: DataPlane, priority: str | None = None
+) -> Callable[[], None]:
+    """What a thread does first that loads or unloads; `priority` is --load_priority's by default."""
     if config.is_stock:
         return lambda: None
+    asked = priority or config.load_priority
 
     def enter() -> None:
         try:
-            plane.enter_background_thread(config.load_priority)
+            plane.enter_background_thread(asked)
         except plane.StatusError as error:
             # A sandbox that refuses is no reason not to load.
-            _log.warning("load_priority_refused", asked=config.load_priority, reason=str(error))
+            _log.warning("load_priority_refused", asked=asked, reason=str(error))
 
     return enter
 

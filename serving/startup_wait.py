@@ -6,12 +6,13 @@ awaited too: the log names it every few seconds.
 """
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain, islice
 
 import structlog
 
 from serving.clock import Clock, seconds_since
-from serving.servable import AVAILABLE, END
+from serving.servable import AVAILABLE, END, ServableStatus
 from serving.state_monitor import Statuses
 
 LOG_SECONDS = 5.0
@@ -29,11 +30,40 @@ def awaited_models(
     A model in `unloaded` is not awaited, because its versions were taken out by request.
     """
     return tuple(
-        name
-        for name in models
-        if name not in unloaded
-        and not any(status.state in (AVAILABLE, END) for status in statuses.get(name, ()))
+        name for name in models if name not in unloaded and not has_come(statuses.get(name, ()))
     )
+
+
+def has_come(versions: Iterable[ServableStatus]) -> bool:
+    """Returns whether a version is AVAILABLE or has ended. Pure."""
+    return any(status.state in (AVAILABLE, END) for status in versions)
+
+
+class AwaitedModel:
+    """Finds one awaited model. A server of thousands of models asks for it each time one has come.
+
+    It remembers the model that it found, and begins the next search there. So it mostly looks at one
+    model, or at two. Not safe for threads.
+    """
+
+    def __init__(self, versions: Callable[[str], Iterable[ServableStatus]]) -> None:
+        """`versions` returns the versions of a model."""
+        self._versions = versions
+        self._last: str | None = None
+
+    def find(self, models: Sequence[str], unloaded: Collection[str] = ()) -> str | None:
+        """Returns a model that is awaited; None if all have come. See `awaited_models`."""
+        start = models.index(self._last) if self._last in models else 0
+        in_turn = chain(islice(models, start, None), islice(models, start))
+        self._last = next(
+            (
+                name
+                for name in in_turn
+                if name not in unloaded and not has_come(self._versions(name))
+            ),
+            None,
+        )
+        return self._last
 
 
 class StartupWait:

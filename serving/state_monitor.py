@@ -95,6 +95,11 @@ class StateMonitor:
                     self._update(name)
             return MappingProxyType(dict(self._statuses))
 
+    def versions(self, name: str) -> tuple[ServableStatus, ...]:
+        """Returns the status of every version of one model, in ascending order."""
+        with self._changed:
+            return self._statuses.get(name, ())
+
     def failed_versions(self, name: str) -> frozenset[int]:
         """The versions of a model whose last life has ended with an error."""
         with self._changed:

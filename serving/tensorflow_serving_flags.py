@@ -102,7 +102,8 @@ TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
         "num_load_threads",
         integer(0, 1024),
         ServerConfig.num_load_threads,
-        "threads that load versions; 0 means 1: none loads on the manager's own thread",
+        "threads that load versions; 0 means 1: none loads on the manager's own thread. Until gRPC's "
+        "port opens there is at least one for each core",
     ),
     Flag(
         "num_unload_threads",

@@ -65,11 +65,14 @@ def start_and_swap(
     return server
 
 
+@pytest.mark.parametrize("listen_before_ready", [True, False])
 def test_exactly_the_background_threads_are_idle(
-    start_server: StartServer, scale_model: ScaleModel, base_path: Path
+    start_server: StartServer, scale_model: ScaleModel, base_path: Path, listen_before_ready: bool
 ):
     # Exactly: a pool that a loader started would have the loader's priority, and requests in it.
-    server = start_and_swap(start_server, scale_model, base_path)
+    server = start_and_swap(
+        start_server, scale_model, base_path, listen_before_ready=listen_before_ready
+    )
     names = thread_names(server)
     idle = [
         thread
@@ -78,6 +81,8 @@ def test_exactly_the_background_threads_are_idle(
         if policy == os.SCHED_IDLE and names.get(thread) != "tf_graph_runner"
     ]
     assert len(idle) == BACKGROUND_COUNT, [names.get(thread) for thread in idle]
+    runners = [thread for thread, name in names.items() if name == "tf_graph_runner"]
+    assert {policies(server)[thread] for thread in runners} <= {os.SCHED_IDLE}
 
 
 @pytest.mark.parametrize("load_priority", ["idle", "nice"])
@@ -166,7 +171,12 @@ def test_request_threads_have_a_core_each_while_a_version_loads(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path
 ):
     scale_model.write(base_path, 1)
-    server = start_server(model_name="scale", base_path=base_path, restore_bytes_per_second=400_000)
+    server = start_server(
+        model_name="scale",
+        base_path=base_path,
+        restore_bytes_per_second=400_000,
+        admin_address="off",  # Its threads answer no predictions, and are not pinned.
+    )
     server.wait_until_available("scale", 1)
     wait_until(lambda: are_free(server), "free threads after the first load")
     # 4 MB: ten seconds.
@@ -183,7 +193,11 @@ def test_request_threads_stay_as_they_are_told(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path, pin_request_threads: str
 ):
     server = start_and_swap(
-        start_server, scale_model, base_path, pin_request_threads=pin_request_threads
+        start_server,
+        scale_model,
+        base_path,
+        pin_request_threads=pin_request_threads,
+        admin_address="off",
     )
     if pin_request_threads == "always":
         assert are_pinned(server)

@@ -508,6 +508,31 @@ def test_server_loads_at_the_priority_that_it_is_told(tmp_path: Path, plane: Fak
     assert plane.pools[0].is_stopped
 
 
+def loader_nice_values() -> set[int]:
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("loader-")]
+    return {os.getpriority(os.PRIO_PROCESS, thread.native_id or 0) for thread in threads}
+
+
+def test_server_lowers_its_loaders_when_the_port_opens(tmp_path: Path, plane: FakePlane) -> None:
+    drop(tmp_path / "m", 7)
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    seen: list[set[int]] = []
+
+    def stop_at_once(port: int) -> None:
+        seen.append(loader_nice_values())
+        server.request_stop(f"port {port} is open")
+
+    config = config_for(tmp_path / "m", load_priority="nice", listen_before_ready=False)
+    server = Server(config, native=plane, on_listening=stop_at_once)
+    server.start()
+    assert server.monitor.wait_until(has_state("m", AVAILABLE), timeout_seconds=30)
+    assert loader_nice_values() == {usual}
+    server.wait()
+    server.stop()
+    assert seen == [{19}]
+    assert plane.background_threads["loader-0"] == "normal"
+
+
 def test_server_that_may_not_lower_its_threads_priority_says_so_and_loads(
     tmp_path: Path, plane: FakePlane
 ) -> None:

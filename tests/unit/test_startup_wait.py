@@ -13,7 +13,7 @@ from serving.servable import (
     ServableState,
     ServableStatus,
 )
-from serving.startup_wait import LOG_SECONDS, StartupWait, awaited_models
+from serving.startup_wait import LOG_SECONDS, AwaitedModel, StartupWait, awaited_models
 from serving.state_monitor import Statuses
 from tests.unit.fakes import FakeClock
 
@@ -40,6 +40,46 @@ def test_awaited_models_have_those_without_versions() -> None:
 
 def test_awaited_models_leave_out_the_unloaded() -> None:
     assert awaited_models(["a"], {}, unloaded={"a"}) == ()
+
+
+def test_awaited_model_is_found_until_all_have_come() -> None:
+    names = ["a", "b", "c"]
+    states = dict.fromkeys(names, LOADING)
+    awaited = AwaitedModel(lambda name: statuses(**states)[name])
+    found = []
+    while (name := awaited.find(names)) is not None:
+        found.append(name)
+        states[name] = AVAILABLE
+    assert sorted(found) == names
+    states["a"] = LOADING
+    assert awaited.find(names) == "a"
+
+
+def test_awaited_model_looks_at_few_models_each_time() -> None:
+    names = [f"model-{number}" for number in range(1_000)]
+    states = dict.fromkeys(names, LOADING)
+    looks: list[str] = []
+
+    def versions(name: str) -> tuple[ServableStatus, ...]:
+        looks.append(name)
+        return (ServableStatus(id=ServableId(name, 1), state=states[name]),)
+
+    awaited = AwaitedModel(versions)
+    for name in names:
+        assert awaited.find(names) == name
+        states[name] = AVAILABLE
+    assert awaited.find(names) is None
+    assert len(looks) <= 4 * len(names)
+
+
+@pytest.mark.parametrize(("unloaded", "found"), [(set(), "b"), ({"b"}, None)])
+def test_awaited_model_is_configured_and_not_unloaded(
+    unloaded: set[str], found: str | None
+) -> None:
+    awaited = AwaitedModel(lambda name: ())
+    assert awaited.find(["a"]) == "a"
+    # The model that was found last is removed by then.
+    assert awaited.find(["b"], unloaded) == found
 
 
 def test_startup_wait_without_models_is_over_at_once() -> None:

@@ -1,0 +1,89 @@
+"""The loads of a server that serves nothing yet, and those of one that serves.
+
+Until gRPC's port opens, no client waits for a core that a load uses. So loads run at the usual
+priority by then, and from then on in the background.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+IDLE = "idle"
+NICE = "nice"
+_LOWEST_NICE = 19
+
+
+def lower_thread(thread_id: int, priority: str) -> None:
+    """Gives a thread of this process a value of --load_priority. Raises OSError."""
+    if priority == IDLE:
+        os.sched_setscheduler(thread_id, os.SCHED_IDLE, os.sched_param(0))
+    elif priority == NICE:
+        os.setpriority(os.PRIO_PROCESS, thread_id, _LOWEST_NICE)
+
+
+def graph_runner_threads() -> list[int]:
+    """Returns the threads on which TensorFlow folds constants for loads; the first load starts them."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):
+            if (task / "comm").read_text().strip() == "tf_graph_runner":
+                found.append(int(task.name))
+    return found
+
+
+class InitialLoads:
+    """Gives each loader thread its priority. Any thread may call `end`.
+
+    A load that runs when `end` is called has a background thread's priority from then on. The large
+    kernels of its warm-up still use TensorFlow's pool, as those of an initial load do.
+    """
+
+    def __init__(
+        self,
+        *,
+        enter_initial: Callable[[], None],
+        enter_background: Callable[[], None],
+        lower: Callable[[int], None],
+        other_threads: Callable[[], list[int]] = graph_runner_threads,
+    ) -> None:
+        """The first two prepare the calling thread; `lower` lowers the thread with that id.
+
+        `other_threads` are lowered with the loaders, because an initial load may have started them.
+        """
+        self._enter_initial = enter_initial
+        self._enter_background = enter_background
+        self._lower = lower
+        self._other_threads = other_threads
+        self._lock = threading.Lock()
+        self._has_ended = False
+        self._thread_ids: set[int] = set()
+        self._of_thread = threading.local()
+
+    def enter_thread(self) -> None:
+        """On a loader thread, before its first load."""
+        with self._lock:
+            is_initial = not self._has_ended
+            if is_initial:
+                self._thread_ids.add(threading.get_native_id())
+        self._of_thread.is_initial = is_initial
+        (self._enter_initial if is_initial else self._enter_background)()
+
+    @contextmanager
+    def task(self) -> Iterator[bool]:
+        """Around one load, on its thread; yields whether it runs in the background from its start."""
+        is_background = self._has_ended
+        if is_background and self._of_thread.is_initial:
+            self._of_thread.is_initial = False
+            self._enter_background()
+        yield is_background
+
+    def end(self) -> None:
+        """Lowers the loader threads. Call it while none of them has ended."""
+        with self._lock:
+            self._has_ended = True
+            others = self._other_threads() if self._thread_ids else []
+            for thread_id in (*self._thread_ids, *others):
+                self._lower(thread_id)
+            self._thread_ids.clear()
