@@ -105,6 +105,7 @@ class FakePageSources:
     arenas: dict[ServableId, ArenaStatistics] = field(default_factory=dict)
     swaps: list[SwapRecord] = field(default_factory=list)
     reasons: dict[str, str | None] = field(default_factory=dict)
+    stuck_sources: set[str] = field(default_factory=set)
 
     def sources(self) -> PageSources:
         return PageSources(
@@ -115,6 +116,7 @@ class FakePageSources:
             default_version=self._default_version,
             swaps=lambda: self.swaps,
             reasons=lambda: self.reasons,
+            stuck_sources=lambda: self.stuck_sources,
             base_path=lambda name: f"/models/{name}",
         )
 

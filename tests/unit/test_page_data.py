@@ -128,6 +128,18 @@ def test_page_lists_models_without_an_available_version() -> None:
     assert [item["model"] for item in of_one["waiting"]] == ["other"]
 
 
+def test_page_names_models_whose_base_path_hangs() -> None:
+    scene = FakePageSources(statuses=[status("ctr", 1)])
+    assert make_page(scene).answer(PageQuestion())["stuck"] == []
+    scene.stuck_sources = {"z", "ctr"}
+    assert make_page(scene).answer(PageQuestion())["stuck"] == ["ctr", "z"]
+
+
+def test_page_of_thousands_of_hanging_paths_is_bounded() -> None:
+    scene = FakePageSources(stuck_sources={f"m{number:04}" for number in range(3_000)})
+    assert len(make_page(scene).answer(PageQuestion())["stuck"]) == WAITING_MODEL_COUNT_MAX
+
+
 def test_page_of_thousands_of_wrong_paths_is_bounded() -> None:
     scene = FakePageSources(reasons={f"m{number:04}": "no version" for number in range(3_000)})
     answer = make_page(scene).answer(PageQuestion())
