@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <string>
 
@@ -33,9 +34,11 @@ base::StatusOr<base::ReplyBytes> Write(const std::vector<int64_t>& dims,
   list.Reset(1);
   list.tensors()[0].dtype = tf::dtype::kFloat;
   list.tensors()[0].dims = dims;
-  int64_t count = 1;
-  for (const int64_t size : dims) count *= size;
-  list.tensors()[0].bytes.assign(static_cast<size_t>(count) * 4, '\0');
+  const bool is_empty = std::count(dims.begin(), dims.end(), 0) > 0;
+  // The sizes beside a 0 may have a product beyond int64.
+  size_t count = is_empty ? 0 : 1;
+  for (const int64_t size : dims) count *= static_cast<size_t>(size);
+  list.tensors()[0].bytes.assign(count * 4, '\0');
   return WritePredictReply(OneOutput(tf::dtype::kFloat), format, list, limits);
 }
 

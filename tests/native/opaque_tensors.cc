@@ -56,6 +56,8 @@ namespace {
 constexpr size_t kStringBytes = 24;  // as TensorFlow's
 
 int64_t CountOf(const std::vector<int64_t>& dims) {
+  // The sizes beside a 0 may have a product beyond int64.
+  if (std::count(dims.begin(), dims.end(), 0) > 0) return 0;
   return std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<>());
 }
 
