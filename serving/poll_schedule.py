@@ -94,6 +94,11 @@ class PollSchedule:
         """The stuck looks under way, which is the number of threads that they hold."""
         return sum(look.is_stuck for look in self._looks)
 
+    @property
+    def running_count(self) -> int:
+        """The looks under way that are not stuck."""
+        return len(self._looks) - self.stuck_count
+
     def stuck_since_ns(self, key: str) -> int | None:
         """When the look began that `key` is stuck in; None if a look has ended since."""
         entry = self._entries.get(key)
@@ -111,7 +116,7 @@ class PollSchedule:
 
     def take(self, now_ns: int) -> Look | None:
         """Begins the look that is most overdue; None if none is due or may begin."""
-        if len(self._looks) - self.stuck_count >= self._limits.running_count_max:
+        if self.running_count >= self._limits.running_count_max:
             return None
         due_ns = self._first_due_ns()
         if due_ns is None or due_ns > now_ns:

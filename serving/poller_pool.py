@@ -60,8 +60,12 @@ class PollerPool:
         self._schedule = PollSchedule(limits)
         self._sources: dict[str, Pollable] = {}
         self._given: deque[Look] = deque()
-        self._idle_count = 0
+        # The threads that no stuck look holds, and all that have ever been.
+        self._free_count = 0
         self._thread_count = 0
+        # The threads that look, and those of them that a look holds now.
+        self._threads: set[threading.Thread] = set()
+        self._held_threads: set[threading.Thread] = set()
         self._is_stopping = False
         self._watch = threading.Thread(target=self._run_watch, name="poller-watch", daemon=True)
 
@@ -77,6 +81,16 @@ class PollerPool:
                 self._schedule.ended(self._given.popleft(), self._clock.now_ns(), None)
             self._changed.notify_all()
             self._was_given.notify_all()
+
+    def join(self, timeout_seconds: float) -> bool:
+        """Waits after `stop` until all threads but those that a look holds have ended."""
+        end_ns = self._clock.now_ns() + round(timeout_seconds * NS_PER_SECOND)
+        with self._changed:
+            threads = [self._watch, *(self._threads - self._held_threads)]
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join(max(end_ns - self._clock.now_ns(), 0) / NS_PER_SECOND)
+        return not any(thread.is_alive() for thread in threads)
 
     def add(self, key: str, group: str, source: Pollable, *, is_due: bool) -> None:
         """`source` is looked at from now on: at once if `is_due`, else when it is woken."""
@@ -132,6 +146,7 @@ class PollerPool:
         while not self._is_stopping:
             with self._changed:
                 stuck = self._schedule.note_stuck(self._clock.now_ns())
+                self._free_count -= len(stuck)
                 self._give_due()
                 if not stuck:
                     self._wait()
@@ -141,10 +156,14 @@ class PollerPool:
     def _give_due(self) -> None:
         while (look := self._schedule.take(self._clock.now_ns())) is not None:
             self._given.append(look)
-            if self._idle_count < len(self._given):
+            # A thread whose look has just ended is free, though it does not wait yet.
+            if self._free_count < self._schedule.running_count:
+                self._free_count += 1
                 self._thread_count += 1
                 name = f"poller-{self._thread_count}"
-                threading.Thread(target=self._run, name=name, daemon=True).start()
+                thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._threads.add(thread)
+                thread.start()
             self._was_given.notify()
 
     def _wait(self) -> None:
@@ -158,18 +177,22 @@ class PollerPool:
     # --- poller-N ---------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while (look := self._take()) is not None:
+        is_needed = True
+        while is_needed and (look := self._take()) is not None:
             self._look(look)
-            if look.is_stuck:
-                return  # Another thread has taken the place of this one.
+            # Another thread has taken the place of one that was stuck.
+            is_needed = not look.is_stuck
+        with self._changed:
+            self._threads.discard(threading.current_thread())
 
     def _take(self) -> Look | None:
         with self._was_given:
-            self._idle_count += 1
             while not self._given and not self._is_stopping:
                 self._clock.wait(self._was_given, None)
-            self._idle_count -= 1
-            return self._given.popleft() if self._given else None
+            if not self._given:
+                return None
+            self._held_threads.add(threading.current_thread())
+            return self._given.popleft()
 
     def _look(self, look: Look) -> None:
         with self._changed:
@@ -183,6 +206,7 @@ class PollerPool:
         with self._changed:
             was_stuck = self._schedule.stuck_since_ns(look.key) is not None
             self._schedule.ended(look, self._clock.now_ns(), delay_seconds)
+            self._held_threads.discard(threading.current_thread())
             self._changed.notify_all()
         if was_stuck:
             self._tell_stuck(look.key)

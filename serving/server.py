@@ -489,6 +489,7 @@ class Server:
         is_over = [self._rare_calls.stop(), self._profiler.join(PROFILER_TIMEOUT_SECONDS)]
         is_over.append(self._manager.stop(UNLOAD_TIMEOUT_SECONDS))
         is_over.append(self._models.join(SOURCE_TIMEOUT_SECONDS))
+        is_over.append(self._pollers.join(SOURCE_TIMEOUT_SECONDS))
         is_over.append(self._bar_keeper.stop(BARS_TIMEOUT_SECONDS))
         if self._watcher is not None:
             is_over.append(self._watcher.join(SOURCE_TIMEOUT_SECONDS))

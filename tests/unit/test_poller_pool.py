@@ -98,6 +98,28 @@ def test_pool_has_few_threads_for_many_sources():
     assert len([name for name in started if name != "poller-watch"]) <= limits.running_count_max
 
 
+def test_pool_that_has_stopped_leaves_no_thread_but_those_held():
+    before = set(threading.enumerate())
+    pool = PollerPool(LIMITS, SystemClock())
+    pool.start()
+    disks, dead = [Disk() for _ in range(5)], Disk(hangs=True)
+    for number, disk in enumerate([dead, *disks]):
+        pool.add(str(number), str(number), disk, is_due=True)
+    for disk in disks:
+        disk.wait_for(lambda disk=disk: disk.look_count > 2)  # type: ignore[misc]
+    dead.wait_for(lambda: dead.hanging_count > 0)
+    pool.stop()
+    pool.remove("0")
+    assert pool.join(TIMEOUT_SECONDS)
+    left = set(threading.enumerate()) - before
+    # Each look at the dead disk holds one.
+    assert len(left) == dead.hanging_count
+    dead.set_hangs(False)
+    for thread in left:
+        thread.join(TIMEOUT_SECONDS)
+    assert set(threading.enumerate()) <= before
+
+
 def test_pool_hanging_disk_holds_up_no_other(pool: PollerPool):
     dead, live = [Disk(hangs=True) for _ in range(5)], Disk()
     for number, disk in enumerate(dead):
