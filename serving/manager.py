@@ -334,8 +334,8 @@ class AspiredVersionsManager:
     def _take_in(self) -> Iterable[str]:
         """Makes the calls that have arrived; returns the streams that may have something to do.
 
-        A stream depends on no other one, so a server of thousands of models looks at one of them
-        for each step of a load and not at all.
+        A stream depends on no other stream. So a server of thousands of models looks at one of
+        them when a load ends, and at none while it goes on.
         """
         names: dict[str, None] = {}
         are_all_concerned = False
