@@ -1,0 +1,241 @@
+// What the tasks of a run on a pool's threads count for. Over jemalloc, which counts for each
+// thread.
+#include "native/tf/run_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "native/memory/request_memory.h"
+#include "native/memory/thread_usage.h"
+#include "native/tf/memory_allocator.h"
+#include "native/tf/run_context.h"
+#include "native/tf/runtime.h"
+#include "native/tf/servable_device.h"
+#include "tensorflow/core/platform/env.h"
+#include "tests/native/threads.h"
+#include "xla/tsl/platform/threadpool.h"
+
+namespace millpond::tf {
+namespace {
+
+using base::Code;
+
+// A size class of jemalloc's, which counts whole ones.
+constexpr int64_t kMiB = 1 << 20;
+
+// A pool whose tasks wait until the test runs them.
+class HeldPool final : public Eigen::ThreadPoolInterface {
+ public:
+  void Schedule(std::function<void()> task) override { tasks_.push_back(std::move(task)); }
+  int NumThreads() const override { return 1; }
+  int CurrentThreadId() const override { return -1; }
+
+  // Runs the tasks, and those that they schedule, on a thread of their own.
+  void RunAll() {
+    std::thread([this] { RunHere(); }).join();
+  }
+  void RunHere() {
+    while (!tasks_.empty()) {
+      const std::vector<std::function<void()>> tasks = std::exchange(tasks_, {});
+      for (const auto& task : tasks) task();
+    }
+  }
+
+ private:
+  std::vector<std::function<void()>> tasks_;
+};
+
+// A block that a task allocates and another may free.
+class Block {
+ public:
+  void Allocate(int64_t bytes) { bytes_ = std::make_unique<std::vector<char>>(bytes); }
+  void Free() { bytes_.reset(); }
+
+ private:
+  std::unique_ptr<std::vector<char>> bytes_;
+};
+
+class RunPoolTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(memory::IsThreadUsageCounted()) << "run this with LD_PRELOAD=libjemalloc.so.2";
+  }
+
+  // The vector of a block, which is beside its bytes.
+  static constexpr int64_t kSlackBytes = 64;
+  static void ExpectBytes(const PoolUsageScope& scope, int64_t bytes) {
+    EXPECT_GE(scope.bytes(), bytes);
+    EXPECT_LE(scope.bytes(), bytes + (bytes == 0 ? 0 : kSlackBytes));
+  }
+
+  HeldPool held_;
+  RunPool pool_{&held_};
+  Block block_;
+  Block other_;
+};
+
+TEST_F(RunPoolTest, ATaskCountsForTheRunThatSchedulesIt) {
+  const PoolUsageScope scope(true);
+  pool_.Schedule([&] { block_.Allocate(kMiB); });
+  pool_.ScheduleWithHint([&] { other_.Allocate(2 * kMiB); }, 0, 1);
+  EXPECT_EQ(scope.bytes(), 0);
+  held_.RunAll();
+  EXPECT_GE(scope.bytes(), 3 * kMiB);
+  EXPECT_LE(scope.bytes(), 3 * kMiB + 2 * kSlackBytes);
+}
+
+TEST_F(RunPoolTest, WhatTasksFreeCountsNoLonger) {
+  const PoolUsageScope scope(true);
+  pool_.Schedule([&] { block_.Allocate(kMiB); });
+  held_.RunAll();
+  ExpectBytes(scope, kMiB);
+  pool_.Schedule([&] { block_.Free(); });
+  pool_.Schedule([&] {
+    other_.Allocate(kMiB);
+    other_.Free();
+  });
+  held_.RunAll();
+  EXPECT_EQ(scope.bytes(), 0);
+}
+
+TEST_F(RunPoolTest, TasksOfTasksCountForTheirRun) {
+  const PoolUsageScope scope(true);
+  pool_.Schedule([&] { pool_.Schedule([&] { block_.Allocate(kMiB); }); });
+  held_.RunAll();
+  EXPECT_GE(scope.bytes(), kMiB);
+}
+
+TEST_F(RunPoolTest, ATaskOnItsOwnRunsThreadIsNotCountedTwice) {
+  const PoolUsageScope scope(true);
+  pool_.Schedule([&] { block_.Allocate(kMiB); });
+  held_.RunHere();
+  EXPECT_EQ(scope.bytes(), 0);
+}
+
+TEST_F(RunPoolTest, AScopeWithinThatCountsNothingHidesTheOuter) {
+  const PoolUsageScope outer(true);
+  {
+    const PoolUsageScope inner(false);
+    pool_.Schedule([&] { block_.Allocate(kMiB); });
+    held_.RunAll();
+    EXPECT_EQ(inner.bytes(), 0);
+  }
+  EXPECT_EQ(outer.bytes(), 0);
+  pool_.Schedule([&] { other_.Allocate(kMiB); });
+  held_.RunAll();
+  ExpectBytes(outer, kMiB);
+}
+
+TEST_F(RunPoolTest, ATaskMayEndAfterItsRun) {
+  {
+    const PoolUsageScope scope(true);
+    pool_.Schedule([&] { block_.Allocate(kMiB); });
+  }
+  const PoolUsageScope next(true);
+  held_.RunAll();
+  EXPECT_EQ(next.bytes(), 0);
+}
+
+// On TensorFlow's own pool, whose threads work for one run after the other.
+TEST_F(RunPoolTest, RunsAtOnceCountApartAndReturnToZero) {
+  constexpr int kTaskCount = 8;
+  tsl::thread::ThreadPool threads(tensorflow::Env::Default(), "run_pool_test", 3);
+  RunPool pool(threads.AsEigenThreadPool());
+  testing::RunTogether(4, [&](int thread) {
+    const int64_t bytes = (thread + 1) * kMiB;
+    for (int run = 0; run < 20; ++run) {
+      const PoolUsageScope scope(true);
+      std::vector<Block> blocks(kTaskCount);
+      for (Block& block : blocks) {
+        pool.Schedule([&block, bytes] { block.Allocate(bytes); });
+      }
+      // A task counts a moment after its work is done. Less or more than these never ends.
+      while (scope.bytes() < kTaskCount * bytes) std::this_thread::yield();
+      EXPECT_LE(scope.bytes(), kTaskCount * (bytes + kSlackBytes));
+      for (Block& block : blocks) {
+        pool.Schedule([&block] { block.Free(); });
+      }
+      while (scope.bytes() != 0) std::this_thread::yield();
+    }
+  });
+}
+
+class RunMemoryTest : public RunPoolTest {
+ protected:
+  static constexpr int64_t kLimitBytes = 8 * kMiB;
+
+  bool Allocates(int64_t bytes) {
+    void* const block = allocator_.AllocateRaw(64, bytes);
+    if (block == nullptr) return false;
+    allocator_.DeallocateRaw(block);
+    return true;
+  }
+
+  const RunContext run_;
+  memory::RequestMemory memory_;
+  MemoryAllocator requests_{"requests", &memory_};
+  RunAllocator allocator_{&requests_};
+};
+
+TEST_F(RunMemoryTest, ARunMayHaveItsLimitAtATime) {
+  const RunScope scope(run_, /*checks_shapes=*/false, kLimitBytes);
+  void* const block = allocator_.AllocateRaw(64, 5 * kMiB);
+  ASSERT_NE(block, nullptr);
+  EXPECT_FALSE(Allocates(5 * kMiB));
+  EXPECT_TRUE(Allocates(2 * kMiB));
+  allocator_.DeallocateRaw(block);
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(Allocates(5 * kMiB));
+}
+
+TEST_F(RunMemoryTest, WhatItsTasksHoldIsOfItsLimit) {
+  const RunScope scope(run_, /*checks_shapes=*/false, kLimitBytes);
+  pool_.Schedule([&] { block_.Allocate(5 * kMiB); });
+  EXPECT_TRUE(Allocates(5 * kMiB));
+  held_.RunAll();
+  EXPECT_FALSE(Allocates(5 * kMiB));
+  pool_.Schedule([&] { block_.Free(); });
+  held_.RunAll();
+  EXPECT_TRUE(Allocates(5 * kMiB));
+}
+
+TEST_F(RunMemoryTest, TheErrorNamesTheLimitAndTheFlag) {
+  const int64_t ended_count = RunsEndedByMemory();
+  const RunScope scope(run_, /*checks_shapes=*/false, kLimitBytes);
+  EXPECT_EQ(scope.Explain(base::Internal("a kernel's")).code(), Code::kInternal);
+  EXPECT_FALSE(Allocates(kLimitBytes + 1));
+  EXPECT_TRUE(scope.Explain({}).ok());
+  const base::Status explained = scope.Explain(base::Internal("a kernel's"));
+  EXPECT_EQ(explained.code(), Code::kResourceExhausted);
+  for (const std::string part : {"8388608 bytes", "--run_memory_bytes", "a kernel's"}) {
+    EXPECT_NE(explained.message().find(part), std::string::npos) << explained.message();
+  }
+  EXPECT_EQ(RunsEndedByMemory(), ended_count + 1);
+}
+
+TEST_F(RunMemoryTest, WithoutALimitNothingIsRefused) {
+  const RunScope scope(run_);
+  EXPECT_TRUE(Allocates(4 * kLimitBytes));
+  EXPECT_EQ(scope.Explain(base::Internal("a kernel's")).code(), Code::kInternal);
+}
+
+TEST_F(RunMemoryTest, RunsOnOtherThreadsHaveLimitsOfTheirOwn) {
+  testing::RunTogether(4, [&](int) {
+    const RunScope scope(run_, /*checks_shapes=*/false, kLimitBytes);
+    for (int i = 0; i < 100; ++i) {
+      void* const block = allocator_.AllocateRaw(64, 6 * kMiB);
+      EXPECT_NE(block, nullptr);
+      EXPECT_FALSE(Allocates(3 * kMiB));
+      if (block != nullptr) allocator_.DeallocateRaw(block);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace millpond::tf
