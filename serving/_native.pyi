@@ -365,6 +365,11 @@ class RequestReservoir:
         second newest of each, and so on.
         """
 
+    def joint_requests(self) -> list[bytes]:
+        """Serialized MultiInferenceRequests of several signatures: the newest of each set of signatures,
+        and so on. At most 16, none above 1/64 of `bytes_max`.
+        """
+
     def statistics(self) -> RequestReservoirStatistics: ...
 
 @final

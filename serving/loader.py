@@ -28,7 +28,7 @@ from serving.servable import (
     Servable,
     ServableId,
 )
-from warmup.self_warm_up import SelfWarmUpResult
+from warmup.self_warm_up import SelfWarmUpResult, warm_joint_runs
 
 WarmUp = Callable[[Path, Callable[[str, bytes], bytes], Callable[[], bool]], object]
 """Replays the warm-up records of a version directory through a servable's `answer`.
@@ -450,6 +450,11 @@ class SavedModelLoader:
             is_cancelled=lambda: progress.cancellation.is_cancelled,
         )
         replayed.append(result)
+        warm_joint_runs(
+            reservoir.joint_requests(),
+            answer=partial(self._answer_method, servable, "MultiInference"),
+            is_cancelled=lambda: progress.cancellation.is_cancelled,
+        )
         progress.measured(
             {
                 "self_warm_up_request_count": result.run_count + result.failed_count,

@@ -96,6 +96,26 @@ def self_warm_up(
     )
 
 
+def warm_joint_runs(
+    requests: Sequence[bytes],
+    *,
+    answer: Predict,
+    is_cancelled: IsCancelled = lambda: False,
+    iterations: int = ITERATIONS,
+) -> None:
+    """Sends each of `requests`, which run several signatures as one, through `answer` `iterations` times.
+
+    A request that fails refuses nothing: `self_warm_up` replays its signatures one by one.
+
+    Raises Cancelled, before the next call, once `is_cancelled`.
+    """
+    for request in requests:
+        for _ in range(iterations):
+            _check_is_wanted(is_cancelled)
+            with suppress(MillpondError):
+                answer(request)
+
+
 def _run(
     request: bytes, prepare: Prepare, predict: Predict, is_cancelled: IsCancelled, iterations: int
 ) -> None:

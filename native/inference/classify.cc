@@ -109,6 +109,21 @@ Status Classifications::SetClassCount() {
       std::to_string(class_count_) + " vs. " + std::to_string(count_of(*scores_)));
 }
 
+Status Classifications::Read(const tf::Signature& signature, int64_t example_count,
+                             tf::TensorList tensors) {
+  signature_ = &signature;
+  tensors_ = std::move(tensors);
+  example_count_ = example_count;
+  labels_ = FindOutput(signature, kLabelsName);
+  scores_ = FindOutput(signature, kScoresName);
+  if (labels_) MILLPOND_RETURN_IF_ERROR(CheckOutput(*labels_, tf::dtype::kString));
+  if (scores_) {
+    MILLPOND_RETURN_IF_ERROR(CheckOutput(*scores_, tf::dtype::kFloat));
+    score_bytes_ = tf::ViewTensor(tensors_, *scores_).bytes;
+  }
+  return SetClassCount();
+}
+
 base::StatusOr<const tf::Signature*> FindClassifySignature(const servable::Servable& servable,
                                                            std::string_view name) {
   auto signature = FindExampleSignature(servable, name, kClassifyMethodName);
@@ -122,21 +137,10 @@ Status Classify(const servable::Servable& servable, std::string_view signature_n
                 metrics::PhaseWatch* watch) {
   const auto signature = FindClassifySignature(servable, signature_name);
   if (!signature.ok()) return signature.status();
-  result->signature_ = signature.value();
-  result->labels_ = FindOutput(*signature.value(), kLabelsName);
-  result->scores_ = FindOutput(*signature.value(), kScoresName);
-  const auto count =
-      RunOnExamples(servable, *signature.value(), run, examples, &result->tensors_, watch);
+  tf::TensorList outputs;
+  const auto count = RunOnExamples(servable, *signature.value(), run, examples, &outputs, watch);
   if (!count.ok()) return count.status();
-  result->example_count_ = count.value();
-  if (result->labels_) {
-    MILLPOND_RETURN_IF_ERROR(result->CheckOutput(*result->labels_, tf::dtype::kString));
-  }
-  if (result->scores_) {
-    MILLPOND_RETURN_IF_ERROR(result->CheckOutput(*result->scores_, tf::dtype::kFloat));
-    result->score_bytes_ = tf::ViewTensor(result->tensors_, *result->scores_).bytes;
-  }
-  return result->SetClassCount();
+  return result->Read(*signature.value(), count.value(), std::move(outputs));
 }
 
 base::StatusOr<base::ReplyBytes> EncodeClassifications(const Classifications& classifications,

@@ -33,11 +33,11 @@ class Classifications {
   }
   float score(int64_t example, int64_t number) const;
 
- private:
-  friend base::Status Classify(const servable::Servable& servable, std::string_view signature_name,
-                               const tf::RunContext& run, const tf::TensorList& examples,
-                               Classifications* result, metrics::PhaseWatch* watch);
+  // Takes the outputs of a run of `signature`, which FindClassifySignature found, on so many
+  // examples. INVALID_ARGUMENT: an output has another dtype or shape than Classify names.
+  base::Status Read(const tf::Signature& signature, int64_t example_count, tf::TensorList tensors);
 
+ private:
   base::Status CheckOutput(size_t index, int dtype) const;
   base::Status SetClassCount();
 

@@ -146,10 +146,8 @@ base::StatusOr<const tf::Signature*> FindExampleSignature(const servable::Servab
                                "', of serialized tf.Examples; call Predict");
 }
 
-base::StatusOr<int64_t> RunOnExamples(const servable::Servable& servable,
-                                      const tf::Signature& signature, const tf::RunContext& run,
-                                      const tf::TensorList& examples, tf::TensorList* result,
-                                      metrics::PhaseWatch* watch) {
+base::StatusOr<int64_t> CountExamples(const tf::Signature& signature,
+                                      const tf::TensorList& examples) {
   const tf::TensorView view = tf::ViewTensor(examples, 0);
   if (!tf::TensorFits(view.dtype, view.dims, signature.inputs[0])) {
     return base::InvalidArgument("signature '" + signature.name + "': input '" + kInputName +
@@ -157,10 +155,19 @@ base::StatusOr<int64_t> RunOnExamples(const servable::Servable& servable,
                                  ", and the request's examples are " +
                                  tf::DescribeTensor(view.dtype, /*is_rank_known=*/true, view.dims));
   }
+  return view.element_count;
+}
+
+base::StatusOr<int64_t> RunOnExamples(const servable::Servable& servable,
+                                      const tf::Signature& signature, const tf::RunContext& run,
+                                      const tf::TensorList& examples, tf::TensorList* result,
+                                      metrics::PhaseWatch* watch) {
+  const auto count = CountExamples(signature, examples);
+  if (!count.ok()) return count;
   MILLPOND_RETURN_IF_ERROR(RunSignature(servable, signature,
                                         tf::OutputSet::All(signature.outputs.size()), run, examples,
                                         result, watch));
-  return view.element_count;
+  return count;
 }
 
 }  // namespace millpond::inference

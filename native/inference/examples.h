@@ -61,6 +61,11 @@ base::StatusOr<const tf::Signature*> FindExampleSignature(const servable::Servab
                                                           std::string_view name,
                                                           std::string_view method_name);
 
+// Returns the number of examples in tensor 0 of `examples`. INVALID_ARGUMENT: the input of
+// `signature`, which FindExampleSignature found, takes no such tensor.
+base::StatusOr<int64_t> CountExamples(const tf::Signature& signature,
+                                      const tf::TensorList& examples);
+
 // Runs all outputs of a signature that FindExampleSignature found on tensor 0 of `examples`.
 // Returns the number of examples. INVALID_ARGUMENT: the signature's input takes no such tensor.
 base::StatusOr<int64_t> RunOnExamples(const servable::Servable& servable,

@@ -1,6 +1,7 @@
 #include "native/inference/multi_inference.h"
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -101,18 +102,29 @@ StatusOr<std::vector<Job>> FindJobs(const servable::Servable& servable,
   return jobs;
 }
 
-// The serialized result of one job.
-StatusOr<base::ReplyBytes> Run(const servable::Servable& servable, const Job& job,
-                               const tf::RunContext& run, const tf::TensorList& examples) {
+// OK if the input of each job takes the examples.
+StatusOr<std::vector<const tf::Signature*>> SignaturesOf(const std::vector<Job>& jobs,
+                                                         const tf::TensorList& examples) {
+  std::vector<const tf::Signature*> signatures;
+  for (const Job& job : jobs) {
+    MILLPOND_RETURN_IF_ERROR(CountExamples(*job.signature, examples).status());
+    signatures.push_back(job.signature);
+  }
+  return signatures;
+}
+
+// Returns the serialized result of one job, whose run on so many examples gave `outputs`.
+StatusOr<base::ReplyBytes> Encode(const Job& job, int64_t example_count, tf::TensorList outputs,
+                                  const base::ReplyLimits& limits) {
   if (job.is_classify) {
     Classifications classifications;
     MILLPOND_RETURN_IF_ERROR(
-        Classify(servable, job.signature->name, run, examples, &classifications));
-    return EncodeClassifications(classifications, run.reply_limits());
+        classifications.Read(*job.signature, example_count, std::move(outputs)));
+    return EncodeClassifications(classifications, limits);
   }
   Regressions regressions;
-  MILLPOND_RETURN_IF_ERROR(Regress(servable, job.signature->name, run, examples, &regressions));
-  return EncodeRegressions(regressions, run.reply_limits());
+  MILLPOND_RETURN_IF_ERROR(regressions.Read(*job.signature, example_count, std::move(outputs)));
+  return EncodeRegressions(regressions, limits);
 }
 
 void AppendResult(const ModelSpec& spec, uint32_t kind, std::string_view result,
@@ -170,6 +182,17 @@ StatusOr<ModelSpec> SpecOfAllTasks(const MultiInferenceRequest& request) {
   return *chosen;
 }
 
+std::string SignatureNamesOf(const MultiInferenceRequest& request) {
+  std::set<std::string_view> sorted;
+  for (const Task& task : request.tasks) {
+    const std::string_view name = task.model_spec ? task.model_spec->signature_name : "";
+    sorted.insert(name.empty() ? tf::kDefaultSignatureName : name);
+  }
+  std::string names;
+  for (const std::string_view name : sorted) names.append(name).push_back('\0');
+  return names;
+}
+
 Status AnswerMultiInference(const servable::Servable& servable,
                             const MultiInferenceRequest& request, const tf::RunContext& run,
                             base::ReplyBytes* reply, metrics::PhaseWatch* watch) {
@@ -177,16 +200,21 @@ Status AnswerMultiInference(const servable::Servable& servable,
   if (!jobs.ok()) return jobs.status();
   tf::TensorList examples;
   MILLPOND_RETURN_IF_ERROR(request.input.MakeTensor(&examples));
-  EnterPhase(metrics::Phase::kRun, watch);
+  const auto signatures = SignaturesOf(jobs.value(), examples);
+  if (!signatures.ok()) return signatures.status();
+  std::vector<tf::TensorList> outputs;
+  MILLPOND_RETURN_IF_ERROR(
+      RunSignaturesTogether(servable, signatures.value(), run, examples, &outputs, watch));
   base::ReplyBuffer buffer(run.reply_limits());
-  for (const Job& job : jobs.value()) {
-    const auto result = Run(servable, job, run, examples);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const Job& job = jobs.value()[i];
+    const auto result =
+        Encode(job, request.input.example_count(), std::move(outputs[i]), run.reply_limits());
     if (!result.ok()) return result.status();
     AppendResult(AnsweredSpec(servable, *job.signature),
                  job.is_classify ? kResultClassification : kResultRegression, result.value().view(),
                  &buffer);
   }
-  EnterPhase(metrics::Phase::kEncode, watch);
   auto taken = buffer.Take();
   if (taken.ok()) *reply = std::move(taken.value());
   return taken.status();

@@ -36,9 +36,12 @@ base::Status DecodeMultiInferenceRequest(base::WireReader proto, MultiInferenceR
 // the answer is one version's.
 base::StatusOr<ModelSpec> SpecOfAllTasks(const MultiInferenceRequest& request);
 
+// Returns the names of the tasks' signatures, sorted: the same for requests that run the same.
+std::string SignatureNamesOf(const MultiInferenceRequest& request);
+
 // Answers the request with a serialized MultiInferenceResponse: one result a task, in their order.
-// All signatures get the same examples, also if their inputs are different tensors of the graph.
-// They are run one after the other. Nothing runs unless all tasks can.
+// All signatures get the same examples, also if their inputs are different tensors of the graph, in
+// one run if the version can (Servable::RunTogether). Nothing runs unless all tasks can.
 //
 // INVALID_ARGUMENT: a signature twice, or one that its task's method cannot run. UNIMPLEMENTED: a
 // method_name other than classify's and regress's. Else as Classify and Regress.

@@ -49,6 +49,16 @@ float Regressions::value(int64_t example) const {
   return value;
 }
 
+Status Regressions::Read(const tf::Signature& signature, int64_t example_count,
+                         tf::TensorList tensors) {
+  signature_ = &signature;
+  tensors_ = std::move(tensors);
+  example_count_ = example_count;
+  const tf::TensorView view = tf::ViewTensor(tensors_, 0);
+  value_bytes_ = view.bytes;
+  return CheckOutput(signature, view, example_count);
+}
+
 base::StatusOr<const tf::Signature*> FindRegressSignature(const servable::Servable& servable,
                                                           std::string_view name) {
   auto found = FindExampleSignature(servable, name, kRegressMethodName);
@@ -66,14 +76,10 @@ Status Regress(const servable::Servable& servable, std::string_view signature_na
                metrics::PhaseWatch* watch) {
   const auto signature = FindRegressSignature(servable, signature_name);
   if (!signature.ok()) return signature.status();
-  result->signature_ = signature.value();
-  const auto count =
-      RunOnExamples(servable, *signature.value(), run, examples, &result->tensors_, watch);
+  tf::TensorList outputs;
+  const auto count = RunOnExamples(servable, *signature.value(), run, examples, &outputs, watch);
   if (!count.ok()) return count.status();
-  result->example_count_ = count.value();
-  const tf::TensorView view = tf::ViewTensor(result->tensors_, 0);
-  result->value_bytes_ = view.bytes;
-  return CheckOutput(*signature.value(), view, count.value());
+  return result->Read(*signature.value(), count.value(), std::move(outputs));
 }
 
 base::StatusOr<base::ReplyBytes> EncodeRegressions(const Regressions& regressions,

@@ -22,11 +22,10 @@ class Regressions {
   int64_t example_count() const { return example_count_; }
   float value(int64_t example) const;
 
- private:
-  friend base::Status Regress(const servable::Servable& servable, std::string_view signature_name,
-                              const tf::RunContext& run, const tf::TensorList& examples,
-                              Regressions* result, metrics::PhaseWatch* watch);
+  // As Classifications::Read.
+  base::Status Read(const tf::Signature& signature, int64_t example_count, tf::TensorList tensors);
 
+ private:
   const tf::Signature* signature_ = nullptr;
   tf::TensorList tensors_;
   int64_t example_count_ = 0;

@@ -42,15 +42,31 @@ base::Status SampledServable::Run(const tf::Signature& signature, const tf::Outp
                                   const tf::RunContext& run, const tf::TensorList& inputs,
                                   tf::TensorList* result) const {
   MILLPOND_RETURN_IF_ERROR(servable_.Run(signature, outputs, run, inputs, result));
-  if (reservoir_ == nullptr) return {};
+  Sample(signature, outputs, inputs);
+  return {};
+}
+
+std::optional<base::Status> SampledServable::RunTogether(
+    const std::vector<const tf::Signature*>& signatures, const tf::RunContext& run,
+    const tf::TensorList& inputs, std::vector<tf::TensorList>* results) const {
+  auto ran = servable_.RunTogether(signatures, run, inputs, results);
+  if (!ran || !ran->ok()) return ran;
+  for (const tf::Signature* signature : signatures) {
+    Sample(*signature, tf::OutputSet::All(signature->outputs.size()), inputs);
+  }
+  return ran;
+}
+
+void SampledServable::Sample(const tf::Signature& signature, const tf::OutputSet& outputs,
+                             const tf::TensorList& inputs) const {
+  if (reservoir_ == nullptr) return;
   const PredictRequestParts parts{id().name, signature, outputs, inputs};
   const servable::RequestKind kind(signature.name, outputs, EncodedPredictRequestBytes(parts));
   // By the time that is known already: a clock's would cost more than the answer.
-  if (!reservoir_->Wants(kind, received_ns_)) return {};
+  if (!reservoir_->Wants(kind, received_ns_)) return;
   samples_->reservoir_ = reservoir_;
   samples_->model_name_ = id().name;
   samples_->runs_.push_back({kind, NamesOf(signature), outputs, tf::ShareTensors(inputs)});
-  return {};
 }
 
 }  // namespace millpond::inference

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -72,12 +73,19 @@ class SampledServable final : public servable::Servable {
   base::Status Run(const tf::Signature& signature, const tf::OutputSet& outputs,
                    const tf::RunContext& run, const tf::TensorList& inputs,
                    tf::TensorList* result) const override;
+  std::optional<base::Status> RunTogether(const std::vector<const tf::Signature*>& signatures,
+                                          const tf::RunContext& run, const tf::TensorList& inputs,
+                                          std::vector<tf::TensorList>* results) const override;
   base::Status RunSession(const tf::SessionRunNames& names, const tf::RunContext& run,
                           const tf::TensorList& fed, tf::TensorList* fetched) const override {
     return servable_.RunSession(names, run, fed, fetched);
   }
 
  private:
+  // Keeps the inputs of a run that succeeded, if the reservoir wants them.
+  void Sample(const tf::Signature& signature, const tf::OutputSet& outputs,
+              const tf::TensorList& inputs) const;
+
   const servable::Servable& servable_;
   const std::shared_ptr<servable::RequestReservoir>& reservoir_;
   const int64_t received_ns_;

@@ -68,6 +68,17 @@ Status BlameShapes(const Status& failed, const tf::Signature& signature,
   return failed;
 }
 
+Status RunEach(const servable::Servable& servable,
+               const std::vector<const tf::Signature*>& signatures, const tf::RunContext& run,
+               const tf::TensorList& inputs, std::vector<tf::TensorList>* results) {
+  results->resize(signatures.size());
+  for (size_t i = 0; i < signatures.size(); ++i) {
+    const tf::OutputSet all = tf::OutputSet::All(signatures[i]->outputs.size());
+    MILLPOND_RETURN_IF_ERROR(servable.Run(*signatures[i], all, run, inputs, &(*results)[i]));
+  }
+  return {};
+}
+
 }  // namespace
 
 base::StatusOr<const tf::Signature*> FindSignature(const servable::Servable& servable,
@@ -129,6 +140,24 @@ Status RunSignature(const servable::Servable& servable, const tf::Signature& sig
   if (!ran.ok()) return BlameShapes(ran, signature, inputs);
   EnterPhase(metrics::Phase::kEncode, watch);
   return {};
+}
+
+Status RunSignaturesTogether(const servable::Servable& servable,
+                             const std::vector<const tf::Signature*>& signatures,
+                             const tf::RunContext& run, const tf::TensorList& inputs,
+                             std::vector<tf::TensorList>* results, metrics::PhaseWatch* watch) {
+  EnterPhase(metrics::Phase::kRun, watch);
+  const auto together = servable.RunTogether(signatures, run, inputs, results);
+  const Status ran = together ? *together : RunEach(servable, signatures, run, inputs, results);
+  if (ran.ok()) {
+    EnterPhase(metrics::Phase::kEncode, watch);
+    return {};
+  }
+  for (const tf::Signature* signature : signatures) {
+    Status blamed = BlameShapes(ran, *signature, inputs);
+    if (blamed.message() != ran.message()) return blamed;
+  }
+  return ran;
 }
 
 }  // namespace millpond::inference

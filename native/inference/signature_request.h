@@ -47,4 +47,13 @@ base::Status RunSignature(const servable::Servable& servable, const tf::Signatur
                           const tf::TensorList& inputs, tf::TensorList* result,
                           metrics::PhaseWatch* watch);
 
+// Runs all outputs of each of `signatures` by Servable::RunTogether, or one after the other if that
+// cannot be, in the phases of RunSignature. `results` gets one list for each. An error becomes one
+// of the first signature whose input can be its cause, as RunSignature has it.
+base::Status RunSignaturesTogether(const servable::Servable& servable,
+                                   const std::vector<const tf::Signature*>& signatures,
+                                   const tf::RunContext& run, const tf::TensorList& inputs,
+                                   std::vector<tf::TensorList>* results,
+                                   metrics::PhaseWatch* watch);
+
 }  // namespace millpond::inference

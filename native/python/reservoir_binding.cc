@@ -44,6 +44,7 @@ void RegisterReservoir(nb::module_& module) {
       .def(nb::new_(&MakeReservoir), nb::kw_only(), nb::arg("request_count_max"),
            nb::arg("bytes_max"), nb::arg("age_seconds_max"))
       .def("requests", &Requests)
+      .def("joint_requests", [](RequestReservoir& self) { return Requests(*self.joint()); })
       .def("statistics",
            [](RequestReservoir& self) { return WithoutGil([&] { return self.Statistics(); }); });
 }

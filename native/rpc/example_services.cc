@@ -52,6 +52,7 @@ base::Status MultiInferenceHandler::Answer(ModelCall* call) const {
   base::ReplyBytes reply;
   MILLPOND_RETURN_IF_ERROR(inference::AnswerMultiInference(
       call->sampled_servable(), request, call->run_context(), &reply, call->watch()));
+  if (request.tasks.size() > 1) call->OfferToJointReservoir(inference::SignatureNamesOf(request));
   return call->SetReply(std::move(reply));
 }
 

@@ -30,9 +30,13 @@ struct WantedRequest {
 };
 
 WantedRequest FindWhoWants(const servable::ServableHandle& handle,
-                           const std::optional<servable::RequestKind>& kind, int64_t now_ns) {
-  if (!kind || !handle.reservoir()->Wants(*kind, now_ns)) return {};
-  return {handle.reservoir(), *kind};
+                           const std::optional<servable::RequestKind>& kind, bool is_joint,
+                           int64_t now_ns) {
+  if (!kind) return {};
+  servable::RequestReservoir* const asked =
+      is_joint ? handle.reservoir()->joint() : handle.reservoir().get();
+  if (!asked->Wants(*kind, now_ns)) return {};
+  return {{handle.reservoir(), asked}, *kind};
 }
 
 }  // namespace
@@ -61,6 +65,11 @@ void ModelCall::OfferToReservoir(std::string_view signature_name, const tf::Outp
   kind_.emplace(signature_name, outputs, request().remaining_bytes());
 }
 
+void ModelCall::OfferToJointReservoir(std::string_view signature_names) {
+  OfferToReservoir(signature_names, {});
+  is_joint_ = true;
+}
+
 std::string ModelMethod::ModelNameOf(const UnaryCall& call) const {
   return inference::PeekModelName(call.request());
 }
@@ -86,7 +95,8 @@ void ModelMethod::Handle(UnaryCall* call) {
   requests.Of(method_).Record(status.code(), times);
   trace.End(model_call.handle_, model_call.unmatched_model_, times, now_ns);
   const WantedRequest wanted =
-      status.ok() ? FindWhoWants(model_call.handle_, model_call.kind_, now_ns) : WantedRequest();
+      status.ok() ? FindWhoWants(model_call.handle_, model_call.kind_, model_call.is_joint_, now_ns)
+                  : WantedRequest();
   model_call.handle_ = {};
   if (status.ok()) {
     call->Reply(model_call.message_);

@@ -66,6 +66,8 @@ class ModelCall {
   // Lets the model's RequestReservoir, if it has one, take the request's bytes, which are a
   // PredictRequest's, once it is answered.
   void OfferToReservoir(std::string_view signature_name, const tf::OutputSet& outputs);
+  // The same for a request that runs these signatures as one, to RequestReservoir::joint.
+  void OfferToJointReservoir(std::string_view signature_names);
 
  private:
   friend class ModelMethod;
@@ -77,6 +79,7 @@ class ModelCall {
   std::string unmatched_model_;  // asked for, and not reached
   grpc::ByteBuffer message_;
   std::optional<servable::RequestKind> kind_;  // of bytes that a reservoir may take
+  bool is_joint_ = false;                      // whether that is RequestReservoir::joint
   inference::RunSamples samples_;
 };
 

@@ -18,6 +18,17 @@ constexpr int64_t kSampleIntervalNs = 50'000'000;
 // How often in the longest age of a sample a kind that is rare among the others is taken anew.
 constexpr int64_t kRefreshesPerAge = 10;
 
+// Of requests that run several signatures as one: a version has room for as many such runs, and a
+// small request warms one as well as a large one.
+constexpr size_t kJointRequestCountMax = 16;
+constexpr size_t kJointShareOfBytes = 16;
+
+RequestReservoirLimits JointLimits(RequestReservoirLimits limits) {
+  limits.request_count_max = std::min(limits.request_count_max, kJointRequestCountMax);
+  limits.bytes_max /= kJointShareOfBytes;
+  return limits;
+}
+
 uint64_t Mix(uint64_t hash) {
   hash = (hash ^ (hash >> 32)) * 0x9e3779b97f4a7c15ULL;
   return hash ^ (hash >> 29);
@@ -41,7 +52,15 @@ RequestKind::RequestKind(std::string_view signature_name, const tf::OutputSet& o
       request_bytes(request_bytes) {}
 
 RequestReservoir::RequestReservoir(const RequestReservoirLimits& limits)
-    : limits_(limits),
+    : RequestReservoir(limits, std::unique_ptr<RequestReservoir>(
+                                   new RequestReservoir(JointLimits(limits), nullptr))) {}
+
+RequestReservoir::~RequestReservoir() = default;
+
+RequestReservoir::RequestReservoir(const RequestReservoirLimits& limits,
+                                   std::unique_ptr<RequestReservoir> joint)
+    : joint_(std::move(joint)),
+      limits_(limits),
       request_bytes_max_(limits.bytes_max / kRequestsPerReservoirMin),
       next_sample_ns_(0) {
   if (limits_.request_count_max > 0) return;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <random>
 #include <string>
@@ -65,8 +66,14 @@ struct RequestReservoirStatistics {
 class RequestReservoir {
  public:
   explicit RequestReservoir(const RequestReservoirLimits& limits);
+  ~RequestReservoir();
   RequestReservoir(const RequestReservoir&) = delete;
   RequestReservoir& operator=(const RequestReservoir&) = delete;
+
+  // Returns the reservoir of the same model's requests that run several signatures as one: a
+  // version is warm for them only once it has run the same signatures together. It keeps few, small
+  // ones. Null if this is such a reservoir.
+  RequestReservoir* joint() const { return joint_.get(); }
 
   // Whether a request that was answered just now should be given to Take. False for one larger than
   // a quarter of bytes_max.
@@ -87,6 +94,8 @@ class RequestReservoir {
   RequestReservoirStatistics Statistics() const;
 
  private:
+  RequestReservoir(const RequestReservoirLimits& limits, std::unique_ptr<RequestReservoir> joint);
+
   struct Sample {
     RequestKind kind;
     int64_t taken_ns = 0;
@@ -122,6 +131,7 @@ class RequestReservoir {
   std::string Remove(size_t index);
   int64_t NextSampleNs(int64_t now_ns);
 
+  const std::unique_ptr<RequestReservoir> joint_;
   const RequestReservoirLimits limits_;
   const size_t request_bytes_max_;
   // Relaxed: a thread that sees an old value takes a sample too many or too few.

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "native/servable/loaded_version.h"
 #include "native/servable/servable.h"
@@ -26,6 +28,13 @@ class SavedModelServable final : public Servable {
                    const tf::RunContext& run, const tf::TensorList& inputs,
                    tf::TensorList* result) const override {
     return model_.Run(signature, outputs, run, inputs, result);
+  }
+  std::optional<base::Status> RunTogether(const std::vector<const tf::Signature*>& signatures,
+                                          const tf::RunContext& run, const tf::TensorList& inputs,
+                                          std::vector<tf::TensorList>* results) const override {
+    const tf::JointRunner* const joint = model_.FindOrMakeJoint(signatures);
+    if (joint == nullptr) return std::nullopt;
+    return model_.RunJoint(*joint, signatures, run, inputs, results);
   }
   base::Status RunSession(const tf::SessionRunNames& names, const tf::RunContext& run,
                           const tf::TensorList& fed, tf::TensorList* fetched) const override {

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "native/base/status.h"
 #include "native/tf/output_set.h"
@@ -46,6 +48,15 @@ class Servable {
   virtual base::Status Run(const tf::Signature& signature, const tf::OutputSet& outputs,
                            const tf::RunContext& run, const tf::TensorList& inputs,
                            tf::TensorList* result) const = 0;
+
+  // Computes all outputs of each of `signatures`, which are of signatures(), differ and have one
+  // input each: tensor 0 of `inputs`. All of it is one run; `results` gets one list for each.
+  // Returns nullopt, and runs nothing, if they have to be run one after the other for now.
+  virtual std::optional<base::Status> RunTogether(const std::vector<const tf::Signature*>&,
+                                                  const tf::RunContext&, const tf::TensorList&,
+                                                  std::vector<tf::TensorList>*) const {
+    return std::nullopt;
+  }
 
   // Runs what `names` says of the session behind it. UNIMPLEMENTED where there is none, or where
   // clients may not reach it.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 #include <unordered_set>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "native/base/wire_writer.h"
 #include "native/tf/callable_set.h"
 #include "native/tf/checkpoint_index.h"
+#include "native/tf/joint_runners.h"
 #include "native/tf/op_library.h"
 #include "native/tf/parameter_memory.h"
 #include "native/tf/runtime.h"
@@ -126,6 +128,16 @@ void AppendConstantBytes(const tensorflow::MetaGraphDef& meta_graph, size_t copy
   }
 }
 
+// Returns how many joint runners a version may keep: each may copy all constants, and those of all
+// of them together may take kConstantBytesMax.
+size_t JointCountMax(const tensorflow::MetaGraphDef& meta_graph) {
+  constexpr size_t kConstantBytesMax = size_t{256} << 20;
+  std::vector<size_t> bytes;
+  AppendConstantBytes(meta_graph, /*copy_count=*/1, &bytes);
+  const size_t sum_bytes = std::accumulate(bytes.begin(), bytes.end(), size_t{1});
+  return std::min(JointRunners::kKeptCountMax, kConstantBytesMax / sum_bytes);
+}
+
 tensorflow::Tensor StringTensor(const std::string& value) {
   tensorflow::Tensor tensor(tensorflow::DT_STRING, {});
   tensor.scalar<tensorflow::tstring>()() = value;
@@ -186,6 +198,7 @@ struct SavedModel::State {
   // Members die in reverse: callables before the session that they belong to.
   std::unique_ptr<tensorflow::Session> session;
   std::map<std::string, std::unique_ptr<SignatureRunner>, std::less<>> callables;
+  std::unique_ptr<JointRunners> joint_runners;
   std::unique_ptr<SessionCallables> session_callables;  // null: no SessionRun
 
   Status Enter(Step from, const char* name) const {
@@ -236,6 +249,7 @@ SavedModel::SavedModel(std::string directory, std::vector<std::string> tags)
 SavedModel::~SavedModel() {
   if (state_->session == nullptr) return;
   state_->callables.clear();
+  state_->joint_runners.reset();
   state_->session_callables.reset();
   state_->session->Close().IgnoreError();
 }
@@ -346,6 +360,11 @@ Status SavedModel::MakeCallables() {
     state_->callables.emplace(name, MakeRunner(state_->session.get(), signature));
   }
   MILLPOND_RETURN_IF_ERROR(state_->CheckCallables());
+  state_->joint_runners = std::make_unique<JointRunners>(
+      state_->signatures, state_->meta_graph.graph_def(), JointCountMax(state_->meta_graph),
+      [session = state_->session.get()](const Signature& joint) {
+        return MakeRunner(session, joint);
+      });
   if (CurrentRuntimeOptions().serves_session_run) {
     state_->session_callables = std::make_unique<SessionCallables>(state_->session.get());
   }
@@ -379,6 +398,21 @@ Status SavedModel::Run(const Signature& signature, const OutputSet& outputs, con
   const RunScope scope(run, /*checks_shapes=*/!HasShapesOf(signature, inputs),
                        CurrentRunMemoryBytesMax());
   return scope.Explain(runner.value()->Run(outputs, inputs, result));
+}
+
+const JointRunner* SavedModel::FindOrMakeJoint(
+    const std::vector<const Signature*>& signatures) const {
+  return state_->joint_runners == nullptr ? nullptr : state_->joint_runners->FindOrMake(signatures);
+}
+
+Status SavedModel::RunJoint(const JointRunner& joint,
+                            const std::vector<const Signature*>& signatures, const RunContext& run,
+                            const TensorList& inputs, std::vector<TensorList>* results) const {
+  const bool has_shapes =
+      std::all_of(signatures.begin(), signatures.end(),
+                  [&](const Signature* signature) { return HasShapesOf(*signature, inputs); });
+  const RunScope scope(run, /*checks_shapes=*/!has_shapes, CurrentRunMemoryBytesMax());
+  return scope.Explain(joint.Run(signatures, inputs, results));
 }
 
 Status SavedModel::RunSession(const SessionRunNames& names, const RunContext& run,

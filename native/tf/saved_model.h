@@ -18,6 +18,8 @@ class MemoryResource;
 
 namespace millpond::tf {
 
+class JointRunner;
+
 // A SavedModel from a directory: loaded in steps, so that each can be timed and cancelled between,
 // then run by any number of threads at once.
 //
@@ -82,6 +84,15 @@ class SavedModel {
   // else what the graph's kernels say.
   base::Status Run(const Signature& signature, const OutputSet& outputs, const RunContext& run,
                    const TensorList& inputs, TensorList* result) const;
+  // Returns what runs `signatures`, which are of signatures(), in one run of the session. Null:
+  // they have to run one after the other for now (JointRunners::FindOrMake). Valid as long as this
+  // is.
+  const JointRunner* FindOrMakeJoint(const std::vector<const Signature*>& signatures) const;
+  // Runs all outputs of each of `signatures`, for which FindOrMakeJoint returned `joint`, under the
+  // rules of Run. Each one's input is tensor 0 of `inputs`. `results` gets one list for each.
+  base::Status RunJoint(const JointRunner& joint, const std::vector<const Signature*>& signatures,
+                        const RunContext& run, const TensorList& inputs,
+                        std::vector<TensorList>* results) const;
   // Runs the part of the graph that `names` says, as SessionCallables has it, under the same rules.
   // UNIMPLEMENTED where RuntimeOptions::serves_session_run is false.
   base::Status RunSession(const SessionRunNames& names, const RunContext& run,

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -85,6 +86,20 @@ class ExampleServable final : public servable::Servable {
     return {};
   }
 
+  std::optional<base::Status> RunTogether(const std::vector<const tf::Signature*>& signatures,
+                                          const tf::RunContext& run, const tf::TensorList& inputs,
+                                          std::vector<tf::TensorList>* results) const override {
+    together_count += 1;
+    if (!can_run_together) return std::nullopt;
+    results->resize(signatures.size());
+    for (size_t i = 0; i < signatures.size(); ++i) {
+      MILLPOND_RETURN_IF_ERROR(Run(*signatures[i], {}, run, inputs, &(*results)[i]));
+    }
+    return base::Status();
+  }
+
+  bool can_run_together = false;
+  mutable int together_count = 0;
   // The examples of each run.
   mutable std::vector<std::vector<std::string>> runs;
   base::Status fails_with;

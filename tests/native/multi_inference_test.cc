@@ -80,6 +80,7 @@ TEST_F(MultiInferenceTest, AnswersEachTaskInItsOrderFromTheSameExamples) {
   EXPECT_EQ(Ask(Request({Task("number", kRegress), Task("", kClassify)})).value(),
             WireMessage().Message(1, number).Message(1, classes).bytes());
   EXPECT_EQ(servable_.runs, (std::vector<std::vector<std::string>>{{"a"}, {"a"}}));
+  EXPECT_EQ(servable_.together_count, 1);
 }
 
 TEST_F(MultiInferenceTest, SignaturesOfDifferentInputTensorsGetTheSameExamples) {
@@ -92,6 +93,40 @@ TEST_F(MultiInferenceTest, SignaturesOfDifferentInputTensorsGetTheSameExamples) 
       Ask(Request({Task("elsewhere", kRegress), Task("number", kRegress)})).value(),
       WireMessage().Message(1, result_of("elsewhere")).Message(1, result_of("number")).bytes());
   EXPECT_EQ(servable_.runs, (std::vector<std::vector<std::string>>{{"a"}, {"a"}}));
+  EXPECT_EQ(servable_.together_count, 1);
+}
+
+TEST_F(MultiInferenceTest, AnswersAreTheSameOfOneRunAndOfSeveral) {
+  const WireMessage request = Request({Task("elsewhere", kRegress), Task("", kClassify)});
+  const auto of_several = Ask(request);
+  ASSERT_TRUE(of_several.ok());
+  servable_.can_run_together = true;
+  EXPECT_EQ(Ask(request).value(), of_several.value());
+}
+
+TEST_F(MultiInferenceTest, ARunThatFailsAnswersNothing) {
+  servable_.fails_with = base::InvalidArgument("a kernel's");
+  for (const bool can_run_together : {false, true}) {
+    servable_.can_run_together = can_run_together;
+    const auto reply = Ask(Request({Task("number", kRegress), Task("", kClassify)}));
+    EXPECT_EQ(reply.status().code(), Code::kInvalidArgument);
+    EXPECT_EQ(reply.status().message(), "a kernel's");
+  }
+}
+
+TEST_F(MultiInferenceTest, ExamplesThatOneInputDoesNotTakeRunNothing) {
+  servable_.Add("of_numbers", {"outputs"}, {FloatTensor({0.5F}, {1})}).inputs[0].dtype =
+      tf::dtype::kFloat;
+  ExpectRefused({Task("number", kRegress), Task("of_numbers", kRegress)}, Code::kInvalidArgument,
+                "signature 'of_numbers': input 'inputs' is");
+}
+
+TEST_F(MultiInferenceTest, AnOutputOfAnotherShapeIsItsSignaturesError) {
+  servable_.Add("two", {"outputs"}, {FloatTensor({0.5F, 0.5F}, {2})});
+  const auto reply = Ask(Request({Task("number", kRegress), Task("two", kRegress)}));
+  EXPECT_EQ(reply.status().code(), Code::kInvalidArgument);
+  EXPECT_NE(reply.status().message().find("signature 'two'"), std::string::npos)
+      << reply.status().message();
 }
 
 TEST_F(MultiInferenceTest, NothingRunsUnlessAllTasksCan) {

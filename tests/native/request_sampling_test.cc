@@ -167,6 +167,10 @@ TEST_F(RequestSampling, EachTaskOfAMultiInferenceRequestIsTaken) {
   const auto sampled = Sampled();
   EXPECT_EQ(std::multiset<std::string>(sampled.begin(), sampled.end()),
             (std::multiset<std::string>{KeptOf("number"), KeptOf("serving_default")}));
+  while (reservoir_->joint()->Statistics().request_count < 1) std::this_thread::yield();
+  const auto joint = reservoir_->joint()->Requests(base::MonotonicNs());
+  ASSERT_EQ(joint.size(), 1);
+  EXPECT_EQ(joint[0].bytes, request);
 }
 
 TEST_F(RequestSampling, WhatRanOfARequestThatFailsIsNotTaken) {

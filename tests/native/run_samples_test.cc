@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,6 +57,13 @@ class EchoServable final : public servable::Servable {
       if (outputs.Contains(i)) result->tensors()[outputs.Rank(i)] = inputs.tensors()[i];
     }
     return fails_with;
+  }
+
+  std::optional<Status> RunTogether(const std::vector<const tf::Signature*>& signatures,
+                                    const tf::RunContext& run, const tf::TensorList& inputs,
+                                    std::vector<tf::TensorList>* results) const override {
+    results->resize(1);
+    return Run(*signatures[0], tf::OutputSet::All(2), run, inputs, &(*results)[0]);
   }
 
   // Of the last run.
@@ -185,6 +193,23 @@ TEST_F(RunSamplesTest, ARequestIsOfTheKindOfThePredictRequestThatSaysTheSame) {
   const servable::RequestKind kind("echo", tf::OutputSet::All(2), bytes.size());
   EXPECT_FALSE(reservoir_->Wants(kind, kNowNs));
   EXPECT_EQ(Kept()[0].pair, kind.pair);
+}
+
+TEST_F(RunSamplesTest, EachSignatureOfAJointRunIsKept) {
+  const EchoServable servable(tensorflow::DT_FLOAT, tensorflow::DT_FLOAT);
+  RunSamples samples;
+  const SampledServable sampled(servable, reservoir_, kNowNs, &samples);
+  tf::TensorList fed;
+  fed.tensors() = {Vector<float>({1}), Vector<float>({2})};
+  std::vector<tf::TensorList> results;
+  ASSERT_TRUE(sampled.RunTogether({&sampled.signatures().at("echo")}, {}, fed, &results)->ok());
+  ASSERT_EQ(results.size(), 1);
+  EXPECT_EQ(results[0].size(), 2);
+  samples.Give(kNowNs);
+  ASSERT_EQ(Kept().size(), 1);
+  const EchoServable next(tensorflow::DT_FLOAT, tensorflow::DT_FLOAT);
+  Replay(Kept()[0].bytes, next);
+  EXPECT_TRUE(IsSame(next.seen.at(1), Vector<float>({2})));
 }
 
 TEST_F(RunSamplesTest, ARunThatFailsIsNotKept) {

@@ -181,6 +181,7 @@ class FakeServable:
         self.signatures = b""
         self.predicted: list[bytes] = []
         self.prepared: list[bytes] = []
+        self.answered_jointly: list[bytes] = []
         self.remains = FakeRemains()
         self.arena_overflow_block_count = 0
         # A test's to set.
@@ -199,6 +200,9 @@ class FakeServable:
         return self.is_sealed
 
     def answer(self, method: str, request: bytes) -> bytes:
+        if method == "MultiInference":
+            self.answered_jointly.append(request)
+            return self.respond(request)
         assert method == "Predict"
         return self.predict(request)
 
@@ -864,8 +868,13 @@ class FakeReservoir:
     bounds: Mapping[str, float] = field(default_factory=dict)
     kept: list[bytes] = field(default_factory=list)
 
+    kept_jointly: list[bytes] = field(default_factory=list)
+
     def requests(self) -> list[bytes]:
         return self.kept
+
+    def joint_requests(self) -> list[bytes]:
+        return self.kept_jointly
 
     def statistics(self) -> FakeReservoirStatistics:
         return FakeReservoirStatistics(len(self.kept), sum(map(len, self.kept)))

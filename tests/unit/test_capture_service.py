@@ -20,6 +20,9 @@ class FixedReservoir:
     def requests(self) -> Sequence[bytes]:
         return self._requests
 
+    def joint_requests(self) -> Sequence[bytes]:
+        return []
+
     def statistics(self) -> FakeReservoirStatistics:
         return FakeReservoirStatistics(len(self._requests), sum(map(len, self._requests)))
 

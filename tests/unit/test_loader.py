@@ -402,11 +402,12 @@ def test_loader_replays_live_requests_after_the_records(version: Path) -> None:
         plane,
         warm_up=warm_up,
         self_warm_up=self_warm_up,
-        reservoir=FakeReservoir(kept=[b"live"]),
+        reservoir=FakeReservoir(kept=[b"live"], kept_jointly=[b"joint"]),
     ).load(FakeProgress())
     assert order == ["records", "requests [b'live']"]
     assert plane.servables[0].prepared == [b"live"]
     assert plane.servables[0].predicted == [b"live"]
+    assert plane.servables[0].answered_jointly == [b"joint", b"joint"]
 
 
 def test_loader_replays_no_live_requests_where_they_could_change_a_variable(version: Path) -> None:
@@ -417,9 +418,13 @@ def test_loader_replays_no_live_requests_where_they_could_change_a_variable(vers
         raise AssertionError("a client's request happens twice")
 
     make_loader(
-        version, plane, self_warm_up=self_warm_up, reservoir=FakeReservoir(kept=[b"live"])
+        version,
+        plane,
+        self_warm_up=self_warm_up,
+        reservoir=FakeReservoir(kept=[b"live"], kept_jointly=[b"joint"]),
     ).load(FakeProgress())
     assert plane.servables[0].predicted == []
+    assert plane.servables[0].answered_jointly == []
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from serving.clock import NS_PER_SECOND
 from serving.errors import Cancelled, InvalidArgument, ResourceExhausted
 from serving.protos import predict_pb2
 from tests.unit.fakes import SetClock
-from warmup.self_warm_up import SelfWarmUpResult, self_warm_up
+from warmup.self_warm_up import SelfWarmUpResult, self_warm_up, warm_joint_runs
 
 
 def request_of(name: str, output_filter: Sequence[str] = (), signature_name: str = "") -> bytes:
@@ -181,3 +181,27 @@ def test_self_warm_up_of_failing_pairs_ends_by_itself():
     version = FakeVersion({f"predict {name}": InvalidArgument("too slow") for name in names})
     result = version.warm_up([request_of(name) for name in names], iterations=1)
     assert (result.failed_count, result.skipped_count) == (120, 80)
+
+
+def test_warm_joint_runs_answers_each_request_twice():
+    version = FakeVersion()
+    warm_joint_runs([request_of("a"), request_of("b")], answer=version.predict)
+    assert version.calls == ["predict a", "predict a", "predict b", "predict b"]
+
+
+def test_warm_joint_runs_goes_on_after_a_failure():
+    version = FakeVersion({"predict a": InvalidArgument("no such signature")})
+    warm_joint_runs([request_of("a"), request_of("b")], answer=version.predict, iterations=1)
+    assert version.calls == ["predict a", "predict b"]
+
+
+def test_warm_joint_runs_stops_once_cancelled():
+    version = FakeVersion()
+    version.cancel_after = "predict a"
+    with pytest.raises(Cancelled):
+        warm_joint_runs(
+            [request_of("a"), request_of("b")],
+            answer=version.predict,
+            is_cancelled=lambda: version.is_cancelled,
+        )
+    assert version.calls == ["predict a"]

@@ -1,0 +1,210 @@
+"""MultiInference on an export of TensorFlow 2, whose signatures have an input placeholder each."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from serving import ModelServer
+from serving.stubs import PredictionServiceStub
+from tests.integration.clients import Caller, channel_to, refusal
+from tests.integration.conftest import StartServer
+from tests.integration.example_exports import CLASSIFY, PREDICT, REGRESS
+from tests.integration.exports import drop, let_settle
+from tests.integration.test_examples import classes, classification, multi_inference, regression
+
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+
+# Each alone waits for what the other puts into a queue: they end in one run and no other way.
+MEETING = ("meet_left", REGRESS), ("meet_right", REGRESS)
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export_tf2_examples(tmp_path_factory.mktemp("exports") / "tf2_examples")
+
+
+@pytest.fixture(scope="module")
+def base_path(export: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base_path = tmp_path_factory.mktemp("base")
+    drop(export, base_path, 4)
+    return base_path
+
+
+@pytest.fixture(scope="module")
+def server(start_module_server: StartServer, base_path: Path) -> ModelServer:
+    server = start_module_server(model_name="m", base_path=base_path)
+    server.wait_until_available("m", 4)
+    return server
+
+
+@pytest.fixture
+def channel(server: ModelServer) -> Iterator[grpc.Channel]:
+    with channel_to(server.target) as channel:
+        yield channel
+
+
+@pytest.fixture
+def stub(channel: grpc.Channel) -> PredictionServiceStub:
+    return PredictionServiceStub(channel)
+
+
+def export_tf2_examples(directory: Path) -> Path:
+    """Saves a module of TensorFlow 2 whose signatures parse the features `x` and `y` of an Example.
+
+    `classify` has the scores x and y of "low" and "high", `regress` is x * 2 + y, `strict` is x and
+    has no default for it. `meet_left` and `meet_right` each put a number into a queue that the other
+    takes it from; `let_go` puts one into both.
+    """
+    import tensorflow as tf
+
+    raw = tf.raw_ops
+    module = tf.Module()
+    module.weights = tf.Variable([2.0] * 100_000)
+
+    def features(examples: Any, default: float | None = 0.0) -> tuple[Any, Any]:
+        feature = tf.io.FixedLenFeature([], tf.float32, default_value=default)
+        parsed = tf.io.parse_example(examples, {"x": feature, "y": feature})
+        return parsed["x"], parsed["y"]
+
+    def queue(name: str) -> Any:
+        return raw.FIFOQueueV2(component_types=[tf.float32], shared_name=name)
+
+    def put(name: str) -> Any:
+        return raw.QueueEnqueueV2(handle=queue(name), components=[1.0])
+
+    def meet(inputs: Any, own: str, other: str) -> dict[str, Any]:
+        with tf.control_dependencies([put(other)]):
+            (taken,) = raw.QueueDequeueV2(handle=queue(own), component_types=[tf.float32])
+        return {"outputs": features(inputs)[0] * tf.reshape(taken, [])}
+
+    def classify(inputs: Any) -> dict[str, Any]:
+        x, y = features(inputs)
+        labels = tf.tile(tf.constant([["low", "high"]]), [tf.shape(x)[0], 1])
+        return {"classes": labels, "scores": tf.stack([x, y], axis=1)}
+
+    def regress(inputs: Any) -> dict[str, Any]:
+        x, y = features(inputs)
+        return {"outputs": x * tf.reduce_mean(module.weights) + y}
+
+    def let_go(x: Any) -> dict[str, Any]:
+        with tf.control_dependencies([put("left"), put("right")]):
+            return {"y": tf.identity(x)}
+
+    examples = tf.TensorSpec([None], tf.string, "inputs")
+    signatures = {
+        "classify": tf.function(classify, [examples]),
+        "regress": tf.function(regress, [examples]),
+        "strict": tf.function(lambda inputs: {"outputs": features(inputs, None)[0]}, [examples]),
+        "meet_left": tf.function(lambda inputs: meet(inputs, "left", "right"), [examples]),
+        "meet_right": tf.function(lambda inputs: meet(inputs, "right", "left"), [examples]),
+        "serving_default": tf.function(let_go, [tf.TensorSpec([None], tf.float32, "x")]),
+    }
+    tf.saved_model.save(module, str(directory), signatures)
+    return let_settle(directory)
+
+
+def values(result: Any) -> list[float]:
+    return [entry.value for entry in result.regressions]
+
+
+def test_signatures_have_placeholders_of_their_own(channel: grpc.Channel):
+    from serving.protos import get_model_metadata_pb2
+
+    request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
+    request.model_spec.name = "m"
+    packed = Caller(channel).metadata(request).metadata["signature_def"]
+    signatures = get_model_metadata_pb2.SignatureDefMap()
+    assert packed.Unpack(signatures)
+    names = [
+        signatures.signature_def[name].inputs["inputs"].name
+        for name in ("classify", "regress", "meet_left", "meet_right")
+    ]
+    assert len(set(names)) == 4, names
+
+
+def test_answers_are_those_of_single_requests(stub: PredictionServiceStub):
+    single_classes = stub.Classify(classification("classify"), timeout=60).result
+    single_values = stub.Regress(regression("regress"), timeout=60).result
+    for tasks in (
+        [("classify", CLASSIFY), ("regress", REGRESS)],
+        [("regress", REGRESS), ("classify", CLASSIFY)],
+    ):
+        response = stub.MultiInference(multi_inference(*tasks), timeout=60)
+        assert [r.model_spec.signature_name for r in response.results] == [n for n, _ in tasks]
+        by_name = {result.model_spec.signature_name: result for result in response.results}
+        assert classes(by_name["classify"].classification_result) == classes(single_classes)
+        assert values(by_name["regress"].regression_result) == values(single_values)
+
+
+def test_all_signatures_are_one_run(channel: grpc.Channel, stub: PredictionServiceStub):
+    try:
+        for _ in range(3):
+            response = stub.MultiInference(multi_inference(*MEETING), timeout=60)
+            left, right = (values(result.regression_result) for result in response.results)
+            assert left == right == values(stub.Regress(regression_of_x(), timeout=60).result)
+    finally:
+        # A run that waits for the other signature goes on.
+        Caller(channel).outputs("m", {"x": np.zeros(1, np.float32)})
+
+
+def regression_of_x() -> Any:
+    """Returns a request whose answers are the feature x of each Example."""
+    return regression("strict")
+
+
+@pytest.mark.parametrize(
+    ("tasks", "code", "in_message"),
+    [
+        ([("nobody", REGRESS)], INVALID, '"nobody"'),
+        ([("classify", REGRESS)], INVALID, '"outputs"'),
+        ([("classify", PREDICT)], grpc.StatusCode.UNIMPLEMENTED, "method_name"),
+        ([("serving_default", REGRESS)], INVALID, "inputs"),
+    ],
+)
+def test_a_bad_task_beside_a_good_one_is_refused(
+    stub: PredictionServiceStub,
+    tasks: list[tuple[str, str]],
+    code: grpc.StatusCode,
+    in_message: str,
+):
+    for all_tasks in ([("regress", REGRESS), *tasks], [*tasks, ("regress", REGRESS)]):
+        request = multi_inference(*all_tasks)
+        refused = refusal(partial(stub.MultiInference, request, timeout=60))
+        assert (refused[0], in_message in refused[1]) == (code, True), refused
+
+
+def test_an_error_of_one_signature_is_the_answer(stub: PredictionServiceStub):
+    request = multi_inference(("regress", REGRESS), ("strict", REGRESS))
+    assert len(stub.MultiInference(request, timeout=60).results) == 2
+    del request.input.example_list.examples[0].features.feature["x"]
+    code, message = refusal(lambda: stub.MultiInference(request, timeout=60))
+    assert code == INVALID, message
+    alone = regression("strict")
+    alone.input.CopyFrom(request.input)
+    assert refusal(lambda: stub.Regress(alone, timeout=60))[0] == code
+
+
+def test_memory_is_returned_after_joint_runs(
+    start_server: StartServer, export: Path, tmp_path: Path
+):
+    drop(export, tmp_path, 1)
+    server = start_server(model_name="m", base_path=tmp_path)
+    server.wait_until_available("m", 1)
+    with channel_to(server.target) as channel:
+        stub = PredictionServiceStub(channel)
+        request = multi_inference(("classify", CLASSIFY), ("regress", REGRESS))
+        before = stub.MultiInference(request, timeout=60)
+        drop(export, tmp_path, 2)
+        server.wait_until_available("m", 2)
+        unloaded = server.wait_for_event(
+            lambda event: event["event"] == "version_unloaded" and event["version"] == 1, 120
+        )
+        assert unloaded["arena_live_bytes"] == 0
+        after = stub.MultiInference(request, timeout=60)
+    assert [result.model_spec.version.value for result in before.results] == [1, 1]
+    assert [result.model_spec.version.value for result in after.results] == [2, 2]
