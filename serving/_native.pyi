@@ -550,6 +550,20 @@ class ServingMap:
         canary aside. None: such a request is refused.
         """
 
+    def set_notes(
+        self,
+        name: str,
+        *,
+        reason: str,
+        is_awaited: bool,
+        version_reasons: Mapping[int, str],
+        awaited_versions: Sequence[int],
+    ) -> None:
+        """Replaces what requests learn that find no version of a model (`serving.model_notes.ModelNotes`).
+
+        Requests may wait for what is awaited. Empty notes forget the model's.
+        """
+
     def versions(self, name: str) -> list[int]:
         """Published versions of a name, ascending; empty where there are none."""
 
@@ -811,6 +825,7 @@ class RestWorkers:
         admission: Admission | None = None,
         reply_bytes_max: int = 2147483647,
         budget: ByteBudget | None = None,
+        first_version_wait_seconds: float = 0.0,
     ) -> None:
         """`nice`: of the threads. `waiting_count_max`: that wait for a thread; `body_bytes_max`: of one
         body once it is inflated. `admission` says which requests come in, with those of gRPC; None: all.
@@ -880,6 +895,7 @@ class GrpcServer:
         max_thread_count: int = 0,
         reply_bytes_max: int = 2147483647,
         budget: ByteBudget | None = None,
+        first_version_wait_seconds: float = 0.0,
     ) -> None:
         """`addresses`: `HOST:PORT` (port 0 takes a free one) or `unix:PATH`. `completion_queue_count` 0: one a core.
 
@@ -889,6 +905,7 @@ class GrpcServer:
         accepts it. `has_tensor_content`: Predict replies with tensor_content and not with typed fields.
         `admission` says which requests come in; None: as many as there are by default.
         `max_thread_count`: threads that run requests at a time; 0: four a core.
+        `first_version_wait_seconds`: how long a request waits for the first version of its model.
         """
 
     def start(self) -> None:

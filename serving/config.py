@@ -64,6 +64,8 @@ class ServerConfig:
     # False: a client that waits for the port waits for the models, as with TensorFlow Serving.
     listen_before_ready: bool = False
     max_startup_wait_seconds: float = 0.0  # 0 or negative: without end
+    # Above the load of a small model, below the deadline that clients usually set.
+    first_version_wait_seconds: float = 2.0
     # TensorFlow Serving's usual one. There it is off by default; here health, metrics and the page
     # are there without a flag, and gRPC without them where something else has the port.
     rest_api_port: HttpPort = HttpPort(8501, is_required=False)

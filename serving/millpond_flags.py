@@ -115,6 +115,13 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "without end",
     ),
     Flag(
+        "first_version_wait_seconds",
+        seconds_not_negative(WAIT_SECONDS_MAX),
+        ServerConfig.first_version_wait_seconds,
+        "requests for a model whose first version is being loaded wait for it up to their deadline, and "
+        "for no longer than this; then they fail with UNAVAILABLE and the stage of the load",
+    ),
+    Flag(
         "load_jitter_seconds",
         seconds_not_negative(WAIT_SECONDS_MAX),
         ServerConfig.load_jitter_seconds,

@@ -316,6 +316,18 @@ class ServingMap(Protocol):
         """
         ...
 
+    def set_notes(
+        self,
+        name: str,
+        *,
+        reason: str,
+        is_awaited: bool,
+        version_reasons: Mapping[int, str],
+        awaited_versions: Sequence[int],
+    ) -> None:
+        """Replaces what requests learn that find no version (`serving.model_notes.ModelNotes`)."""
+        ...
+
     # Any: a map takes the servables of its own data plane, not every class that looks like one.
     def publish(self, servable: Any, routing: Routing) -> None:
         """Publishes the version together with the routing that its name has from now on. Raises with

@@ -37,6 +37,7 @@ from serving.listen_addresses import listen_addresses
 from serving.loader import statuses_as_errors
 from serving.logs import dropped_line_count, flush_logs
 from serving.model_loaders import ModelLoaders
+from serving.model_notes import NotePublisher
 from serving.model_service import GET_MODEL_STATUS
 from serving.monitoring.collector import MetricsExposition
 from serving.monitoring.metrics_routes import metrics_routes
@@ -131,6 +132,8 @@ class Server:
         self._serving_map = plane.ServingMap()
         self._monitor = StateMonitor(self._clock)
         self._awaited_model = AwaitedModel(self._monitor.versions)
+        self._notes = NotePublisher(self._serving_map, self._monitor.statuses)
+        self._monitor.add_stage_listener(self._notes.on_status)
         self._request_statistics = plane.RequestStatistics()
         self._admission = plane.Admission(config.max_in_flight_requests)
         self._memory = parts.make_request_memory(config, plane)
@@ -198,6 +201,7 @@ class Server:
                     self._manager,
                     self._router,
                     self._monitor,
+                    self._notes,
                     clock,
                 ),
             ),
@@ -555,6 +559,7 @@ class Server:
     def _on_names_changed(self, names: Sequence[str]) -> None:
         self._request_statistics.add_models(list(names))
         self._health.set_models(names)
+        self._notes.set_models(names)
         self._report_readiness()
 
     @contextmanager

@@ -46,6 +46,7 @@ from serving.load_patience import LoadPatience
 from serving.loader import LoadSettings, MakeLoader, statuses_as_errors
 from serving.manager import AspiredVersionsManager
 from serving.memory_fit import available_bytes
+from serving.model_notes import NotePublisher
 from serving.model_service import GET_MODEL_STATUS, ModelService
 from serving.monitoring.metric_sources import MetricSources
 from serving.monitoring.otlp import OtlpExporter
@@ -368,6 +369,7 @@ def make_source(
     manager: AspiredVersionsManager,
     router: Router,
     monitor: StateMonitor,
+    notes: NotePublisher,
     clock: Clock,
     model: ModelConfig,
 ) -> FileSystemSource:
@@ -386,6 +388,7 @@ def make_source(
         failed_versions=monitor.failed_versions,
         found_anew=manager.found_anew,
         versions_seen=monitor.versions_seen,
+        set_notes=notes.set_source_notes,
         period_seconds=config.file_system_poll_wait_seconds,
         missing_asset_wait_seconds=config.missing_asset_wait_seconds,
         keeps_last=config.servable_versions_always_present,
@@ -550,6 +553,7 @@ def make_rest_workers(
         admission=admission,
         reply_bytes_max=memory.limits.rest_reply_bytes_max,
         budget=memory.budget,
+        first_version_wait_seconds=config.first_version_wait_seconds,
     )
 
 
@@ -654,5 +658,6 @@ def make_grpc_server(
             max_thread_count=2 if is_admin else config.grpc_max_threads,
             reply_bytes_max=memory.limits.grpc_reply_bytes_max,
             budget=memory.budget,
+            first_version_wait_seconds=config.first_version_wait_seconds,
             **transport.grpc_options,
         )

@@ -48,6 +48,7 @@ SetAspired = Callable[[str, Sequence[AspiredVersion]], None]
 FailedVersions = Callable[[str], Collection[int]]
 FoundAnew = Callable[[str, int], None]
 VersionsSeen = Callable[[str, frozenset[int], frozenset[int]], None]
+SetNotes = Callable[[str, frozenset[Note]], None]
 LabelsOf = Callable[[str], Mapping[str, int]]
 _log = structlog.get_logger(__name__)
 
@@ -126,9 +127,10 @@ class FileSystemSource:
     whose files change is aspired again under a new `found_at_ns`. `found_anew` hears of each version
     that is found, or found with other files than before, barred ones too. `versions_seen` hears,
     after each poll that could look, which versions are on the disk, and for the files of which the
-    source watches. `labels_in_effect` are a model's labels as requests see them: people are told of
-    one that waits for a version which does not come. Versions that serve are compared with what was
-    found every RECHECK_NS, to tell who overwrites one.
+    source watches. `set_notes` gets the notes of a poll that differ from those of the poll before.
+    `labels_in_effect` are a model's labels as requests see them: people are told of one that waits
+    for a version which does not come. Versions that serve are compared with what was found every
+    RECHECK_NS, to tell who overwrites one.
 
     What is wanted may change at any time, from any thread. What follows for the versions that are
     found follows at once, even while the disk hangs.
@@ -145,6 +147,7 @@ class FileSystemSource:
         failed_versions: FailedVersions,
         found_anew: FoundAnew = lambda name, version: None,
         versions_seen: VersionsSeen = lambda name, on_disk, watched: None,
+        set_notes: SetNotes = lambda name, notes: None,
         period_seconds: float,
         missing_asset_wait_seconds: float = MISSING_ASSET_WAIT_NS / NS_PER_SECOND,
         keeps_last: bool = True,
@@ -160,6 +163,7 @@ class FileSystemSource:
         self._failed_versions = failed_versions
         self._found_anew = found_anew
         self._versions_seen = versions_seen
+        self._set_notes = set_notes
         self._labels_in_effect = labels_in_effect
         self._period_seconds = period_seconds
         self._missing_asset_wait_ns = round(missing_asset_wait_seconds * NS_PER_SECOND)
@@ -272,6 +276,8 @@ class FileSystemSource:
             return
         before, self._memory = self._memory, memory
         self._tell_changes(before.notes, memory.notes)
+        if before.notes != memory.notes or before.on_disk is None:
+            self._set_notes(self._name, memory.notes)
         self._tell_versions(before, memory)
         aspired = memory.aspired
         if aspired is not None and aspired != before.aspired:

@@ -1,7 +1,7 @@
 """StateMonitor: what state every version is in, for whoever asks or waits."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
@@ -43,7 +43,7 @@ class StateMonitor:
     """The last status of every version. Any thread may ask or wait; one thread records.
 
     Listeners run on the recording thread (the manager's control thread) in the order of the
-    changes, outside the lock, and must return at once. They hear of states, not of stages.
+    changes, outside the lock, and must return at once.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -54,11 +54,16 @@ class StateMonitor:
         self._statuses: dict[str, tuple[ServableStatus, ...]] = {}
         self._seen: dict[str, _Seen] = {}
         self._listeners: list[Listener] = []
+        self._stage_listeners: list[Listener] = []
         self._has_ended_waits = False
 
     def add_listener(self, listener: Listener) -> None:
         """Calls `listener` with each status whose state is new, from now on."""
         self._listeners.append(listener)
+
+    def add_stage_listener(self, listener: Listener) -> None:
+        """Calls `listener` with each status, also if only its stage is new, from now on."""
+        self._stage_listeners.append(listener)
 
     def record(self, status: ServableStatus) -> None:
         """Takes note of one version's status, wakes those who wait and calls the listeners."""
@@ -69,8 +74,9 @@ class StateMonitor:
             self._forget_ended(status.id.name)
             self._update(status.id.name)
             self._changed.notify_all()
-        if before is None or before.state is not status.state:
-            self._tell_listeners(status)
+        is_state_new = before is None or before.state is not status.state
+        listeners = self._listeners if is_state_new else []
+        self._call([*self._stage_listeners, *listeners], status)
 
     def versions_seen(self, name: str, on_disk: frozenset[int], watched: frozenset[int]) -> None:
         """Which versions of a model are on the disk, and for the files of which its source watches;
@@ -155,8 +161,8 @@ class StateMonitor:
                 del versions[status.id.version]
         return len(versions) < count_before
 
-    def _tell_listeners(self, status: ServableStatus) -> None:
-        for listener in self._listeners:
+    def _call(self, listeners: Sequence[Listener], status: ServableStatus) -> None:
+        for listener in listeners:
             try:
                 listener(status)
             except Exception:  # noqa: BLE001 (one listener's bug is not another's)

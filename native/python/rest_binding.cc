@@ -115,7 +115,7 @@ void MakeWorkers(PyRestWorkers* self, servable::ServingMap& map, int thread_coun
                  size_t waiting_count_max, size_t body_bytes_max,
                  const PyRequestStatistics& statistics, std::shared_ptr<metrics::SpanBuffer> spans,
                  std::shared_ptr<servable::Admission> admission, size_t reply_bytes_max,
-                 std::shared_ptr<base::ByteBudget> budget) {
+                 std::shared_ptr<base::ByteBudget> budget, double first_version_wait_seconds) {
   RestWorkersOptions options;
   options.thread_count = thread_count;
   options.nice = nice;
@@ -126,6 +126,7 @@ void MakeWorkers(PyRestWorkers* self, servable::ServingMap& map, int thread_coun
   options.admission = std::move(admission);
   options.reply_bytes_max = std::min(reply_bytes_max, base::kMaxReplyBytes);
   options.budget = std::move(budget);
+  options.first_version_wait_ns = SecondsToNs(first_version_wait_seconds);
   new (self) PyRestWorkers(&map, std::move(options));
 }
 
@@ -168,7 +169,8 @@ void RegisterRest(nb::module_& module) {
            nb::arg("thread_count"), nb::arg("nice"), nb::arg("waiting_count_max"),
            nb::arg("body_bytes_max"), nb::arg("request_statistics"),
            nb::arg("spans").none() = nb::none(), nb::arg("admission").none() = nb::none(),
-           nb::arg("reply_bytes_max") = base::kMaxReplyBytes, nb::arg("budget").none() = nb::none())
+           nb::arg("reply_bytes_max") = base::kMaxReplyBytes, nb::arg("budget").none() = nb::none(),
+           nb::arg("first_version_wait_seconds") = 0.0)
       .def("start", [](PyRestWorkers& self) { ThrowIfError(self.workers().Start()); })
       .def_prop_ro("ended_descriptor",
                    [](PyRestWorkers& self) { return self.workers().ended_descriptor(); })

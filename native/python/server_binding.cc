@@ -82,7 +82,8 @@ void MakeServer(Server* self, servable::ServingMap& map, std::vector<std::string
                 std::shared_ptr<rpc::ReflectionTable> reflection,
                 const std::string& reply_compression, bool has_tensor_content,
                 std::shared_ptr<servable::Admission> admission, int max_thread_count,
-                size_t reply_bytes_max, std::shared_ptr<base::ByteBudget> budget) {
+                size_t reply_bytes_max, std::shared_ptr<base::ByteBudget> budget,
+                double first_version_wait_seconds) {
   ServerOptions options;
   options.addresses = std::move(addresses);
   options.completion_queue_count = completion_queue_count;
@@ -100,6 +101,7 @@ void MakeServer(Server* self, servable::ServingMap& map, std::vector<std::string
   options.max_thread_count = max_thread_count;
   options.reply_bytes_max = std::min(reply_bytes_max, base::kMaxReplyBytes);
   options.budget = std::move(budget);
+  options.first_version_wait_ns = SecondsToNs(first_version_wait_seconds);
   new (self) Server(&map, std::move(options));
 }
 
@@ -115,7 +117,8 @@ void RegisterServer(nb::module_& module) {
            nb::arg("certificates").none() = nb::none(), nb::arg("reflection").none() = nb::none(),
            nb::arg("reply_compression") = "request", nb::arg("has_tensor_content") = false,
            nb::arg("admission").none() = nb::none(), nb::arg("max_thread_count") = 0,
-           nb::arg("reply_bytes_max") = base::kMaxReplyBytes, nb::arg("budget").none() = nb::none())
+           nb::arg("reply_bytes_max") = base::kMaxReplyBytes, nb::arg("budget").none() = nb::none(),
+           nb::arg("first_version_wait_seconds") = 0.0)
       .def("start", [](Server& self) { ThrowIfError(WithoutGil([&] { return self.Start(); })); })
       .def_prop_ro("port", &Server::port)
       .def(

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -46,6 +47,7 @@ struct Job {
   servable::Admission::Ticket ticket;
   base::Cancellation cancellation;
   tf::RunContext run;
+  int64_t awaited_change_count = 0;  // the serving map's, while it waits for a version
 };
 
 Status CheckIsWanted(const Job& job) {
@@ -66,6 +68,11 @@ Status LookUp(const RestRequest& request, servable::ServingMap* map,
   *handle = std::move(found.value());
   return {};
 }
+
+// Between two looks at what waits for a version; only while some request does.
+constexpr std::chrono::milliseconds kAwaitingLook{10};
+// Requests that may wait for a version; beyond it they are answered at once.
+constexpr size_t kAwaitingCountMax = 256;
 
 // The request's body without its coding: `*inflated` where it has one, else as it came.
 Status ReadBody(const RestRequest& request, size_t bytes_max, base::ByteBudget::Share* share,
@@ -156,10 +163,16 @@ struct RestWorkers::State {
   // A worker's thread.
   void Work();
   std::shared_ptr<Job> TakeJob();
+  // Puts `job` aside if the version that it asks for is awaited; no worker waits with it.
+  bool TryAwait(const std::shared_ptr<Job>& job, servable::ServableHandle* handle, Status* found);
+  bool IsDue(const Job& job, int64_t now_ns) const;  // needs `mutex`
+  void TakeDueAwaiting();                            // needs `mutex`
   // `samples` gets what the model's reservoir wants of a request that was answered.
-  EndedRequest Answer(const Job& job, inference::RunSamples* samples);
+  // None if the request waits for a version.
+  std::optional<EndedRequest> Answer(const std::shared_ptr<Job>& job,
+                                     inference::RunSamples* samples);
   // The request's story up to the reply's bytes, on one version from its look-up to its end.
-  Status Serve(const Job& job, servable::ServableHandle* handle, EndedRequest* ended,
+  Status Serve(const Job& job, const servable::ServableHandle& handle, EndedRequest* ended,
                metrics::PhaseWatch* watch, inference::RunSamples* samples) const;
   void Post(const std::shared_ptr<Job>& job, EndedRequest ended);
   Status Refuse(const RestRequest& request, Status status) const;
@@ -176,6 +189,7 @@ struct RestWorkers::State {
   std::condition_variable is_idle;
   uint64_t last_id = 0;
   std::deque<std::shared_ptr<Job>> waiting;
+  std::vector<std::shared_ptr<Job>> awaiting;                    // the first version of their model
   std::unordered_map<uint64_t, std::shared_ptr<Job>> in_flight;  // those that wait too
   std::vector<EndedRequest> ended;
   bool is_closed = false;   // nothing comes in any more
@@ -185,10 +199,21 @@ struct RestWorkers::State {
 
 std::shared_ptr<Job> RestWorkers::State::TakeJob() {
   std::unique_lock<std::mutex> lock(mutex);
-  has_work.wait(lock, [this] { return is_stopped || !waiting.empty(); });
+  // Before each request too: a server that is always busy also answers those that waited.
+  TakeDueAwaiting();
+  while (!is_stopped && waiting.empty()) {
+    if (awaiting.empty()) {
+      has_work.wait(lock);
+    } else {
+      has_work.wait_for(lock, kAwaitingLook);
+    }
+    TakeDueAwaiting();
+  }
   if (waiting.empty()) return nullptr;
   std::shared_ptr<Job> job = std::move(waiting.front());
   waiting.pop_front();
+  // This worker may be busy for long: another one looks meanwhile at what waits for a version.
+  if (!awaiting.empty()) has_work.notify_one();
   return job;
 }
 
@@ -197,22 +222,27 @@ void RestWorkers::State::Work() {
   if (options.nice != 0) setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), options.nice);
   while (const std::shared_ptr<Job> job = TakeJob()) {
     inference::RunSamples samples;
-    EndedRequest answer = Answer(*job, &samples);
-    const bool is_answered = answer.status.ok();
-    Post(job, std::move(answer));
+    std::optional<EndedRequest> answer = Answer(job, &samples);
+    if (!answer) continue;
+    const bool is_answered = answer->status.ok();
+    Post(job, std::move(*answer));
     if (is_answered) samples.Give(base::MonotonicNs());
   }
 }
 
 // Recorded, and the version let go, before the answer is told of: who has it finds it counted.
-EndedRequest RestWorkers::State::Answer(const Job& job, inference::RunSamples* samples) {
+std::optional<EndedRequest> RestWorkers::State::Answer(const std::shared_ptr<Job>& its_job,
+                                                       inference::RunSamples* samples) {
+  const Job& job = *its_job;
   metrics::PhaseWatch watch(job.request.received_ns);
   watch.Enter(metrics::Phase::kDecode, base::MonotonicNs());
   servable::ServableHandle handle;
+  Status found = LookUp(job.request, map, &handle);
+  if (found.code() == Code::kUnavailable && TryAwait(its_job, &handle, &found)) return {};
   EndedRequest answer;
   answer.id = job.id;
-  const Status served = Serve(job, &handle, &answer, &watch, samples);
-  answer.status = base::WithShortMessage(job.cancellation.Settle(served, job.run.deadline_ns));
+  if (found.ok()) found = Serve(job, handle, &answer, &watch, samples);
+  answer.status = base::WithShortMessage(job.cancellation.Settle(found, job.run.deadline_ns));
   if (handle) answer.reached = handle->id();
   const int64_t now_ns = base::MonotonicNs();
   const metrics::PhaseTimes& times = watch.End(now_ns);
@@ -223,17 +253,45 @@ EndedRequest RestWorkers::State::Answer(const Job& job, inference::RunSamples* s
   return answer;
 }
 
-Status RestWorkers::State::Serve(const Job& job, servable::ServableHandle* handle,
+bool RestWorkers::State::IsDue(const Job& job, int64_t now_ns) const {
+  const int64_t end_ns =
+      std::min(job.request.received_ns + options.first_version_wait_ns, job.run.deadline_ns);
+  return is_closed || job.cancellation.is_cancelled() || now_ns >= end_ns ||
+         job.awaited_change_count != map->change_count();
+}
+
+void RestWorkers::State::TakeDueAwaiting() {
+  if (awaiting.empty()) return;
+  const int64_t now_ns = base::MonotonicNs();
+  const auto due = std::stable_partition(awaiting.begin(), awaiting.end(),
+                                         [&](const auto& job) { return !IsDue(*job, now_ns); });
+  waiting.insert(waiting.end(), due, awaiting.end());
+  awaiting.erase(due, awaiting.end());
+  if (waiting.size() > 1) has_work.notify_all();
+}
+
+bool RestWorkers::State::TryAwait(const std::shared_ptr<Job>& job, servable::ServableHandle* handle,
+                                  Status* found) {
+  // Looked up again, or a version that came between the look-up and the count would be missed.
+  job->awaited_change_count = map->change_count();
+  *found = LookUp(job->request, map, handle);
+  if (found->code() != Code::kUnavailable) return false;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (awaiting.size() >= kAwaitingCountMax || IsDue(*job, base::MonotonicNs())) return false;
+  awaiting.push_back(job);
+  return true;
+}
+
+Status RestWorkers::State::Serve(const Job& job, const servable::ServableHandle& handle,
                                  EndedRequest* answer, metrics::PhaseWatch* watch,
                                  inference::RunSamples* samples) const {
-  MILLPOND_RETURN_IF_ERROR(LookUp(job.request, map, handle));
   MILLPOND_RETURN_IF_ERROR(CheckIsWanted(job));
   std::string inflated;
   std::string_view body;
   base::ByteBudget::Share share(options.budget.get());
   MILLPOND_RETURN_IF_ERROR(ReadBody(job.request, options.body_bytes_max, &share, &inflated, &body));
   const base::ShareScope share_scope(&share);
-  const inference::SampledServable sampled(**handle, handle->reservoir(), job.request.received_ns,
+  const inference::SampledServable sampled(*handle, handle.reservoir(), job.request.received_ns,
                                            samples);
   MILLPOND_RETURN_IF_ERROR(
       options.answer(job.request, body, sampled, job.run, &answer->reply, watch));
@@ -341,6 +399,7 @@ bool RestWorkers::Shutdown(int64_t drain_ns) {
   {
     const std::lock_guard<std::mutex> lock(state_->mutex);
     state_->is_closed = true;
+    state_->has_work.notify_all();
   }
   state_->has_drained = state_->WaitUntilIdle(drain_ns);
   state_->CancelAll();

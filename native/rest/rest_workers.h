@@ -34,6 +34,8 @@ struct RestWorkersOptions {
   int nice = 0;
   // That wait for a worker, beyond those that run.
   size_t waiting_count_max = 1024;
+  // How long a request waits for the first version of its model.
+  int64_t first_version_wait_ns = 0;
   // Of one body once it is inflated.
   size_t body_bytes_max = size_t{64} << 20U;
   // Of one reply.

@@ -47,6 +47,12 @@ Status ModelCall::Pin(const std::optional<inference::ModelSpec>& spec, CanarySha
   const auto choice =
       inference::ToVersionChoice(*spec, share == CanaryShare::kMayAnswer ? &metadata : nullptr);
   auto found = map_->LookUp(spec->name, choice);
+  if (found.status().code() == base::Code::kUnavailable) {
+    // Looked up again, or a version that came between the look-up and the count would be missed.
+    awaited_change_count_ = map_->change_count();
+    found = map_->LookUp(spec->name, choice);
+  }
+  if (found.status().code() != base::Code::kUnavailable) awaited_change_count_.reset();
   if (!found.ok()) {
     unmatched_model_ = spec->name;
     return found.status();
@@ -85,7 +91,10 @@ void ModelMethod::Handle(UnaryCall* call) {
   RequestTrace trace(parts_.spans, method_);
   ModelCall model_call(call, parts_.map);
   model_call.watch_.Enter(metrics::Phase::kDecode, base::MonotonicNs());
-  const Status status = call->AsSeenByClient(Answer(&model_call));
+  const Status answer = Answer(&model_call);
+  const std::optional<int64_t>& awaited = model_call.awaited_change_count_;
+  if (awaited && call->TryAwait(*awaited)) return;
+  const Status status = call->AsSeenByClient(answer);
   const int64_t now_ns = base::MonotonicNs();
   const metrics::PhaseTimes& times = model_call.watch_.End(now_ns);
   const bool is_matched{model_call.handle_};

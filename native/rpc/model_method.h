@@ -50,6 +50,7 @@ class ModelCall {
   // Pins the version that `spec` means, for as long as this lives or until ModelMethod has recorded
   // the request. Once, before servable(). INVALID_ARGUMENT and NOT_FOUND as CheckModelSpec and
   // ServingMap::LookUp say; CANCELLED and DEADLINE_EXCEEDED where nobody waits for an answer.
+  // UNAVAILABLE, after which the call may wait, if it is the first version and is being loaded.
   base::Status Pin(const std::optional<inference::ModelSpec>& spec,
                    CanaryShare share = CanaryShare::kMayAnswer);
   const servable::Servable& servable() const { return *handle_; }
@@ -77,6 +78,8 @@ class ModelCall {
   metrics::PhaseWatch watch_;
   servable::ServableHandle handle_;
   std::string unmatched_model_;  // asked for, and not reached
+  // Of the serving map, if the version that was asked for is the first of its model and loading.
+  std::optional<int64_t> awaited_change_count_;
   grpc::ByteBuffer message_;
   std::optional<servable::RequestKind> kind_;  // of bytes that a reservoir may take
   bool is_joint_ = false;                      // whether that is RequestReservoir::joint

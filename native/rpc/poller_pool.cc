@@ -7,6 +7,7 @@
 #include <chrono>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "native/base/clock.h"
 #include "native/base/thread_cores.h"
@@ -44,8 +45,11 @@ class WakeEvent final : public CompletionTag {
 
 thread_local PollerPool::Poller* PollerPool::self_ = nullptr;
 
-PollerPool::PollerPool(const Queues& queues, size_t max_poller_count)
-    : queues_(queues), max_poller_count_(std::max(max_poller_count, queues.size())) {}
+PollerPool::PollerPool(const Queues& queues, size_t max_poller_count,
+                       std::function<int64_t()> map_change_count)
+    : queues_(queues),
+      max_poller_count_(std::max(max_poller_count, queues.size())),
+      map_change_count_(std::move(map_change_count)) {}
 
 PollerPool::~PollerPool() { Join(); }
 
@@ -238,7 +242,17 @@ void PollerPool::Watch() {
                                         [this] { return is_stopping_; })) {
     ReapPollers();
     RelieveStalledQueues();
+    if (awaiting_.count() == 0) continue;
+    lock.unlock();
+    RunDueAwaiting();
+    lock.lock();
   }
+}
+
+void PollerPool::RunDueAwaiting() {
+  const auto due = awaiting_.TakeDue(map_change_count_(), base::MonotonicNs(), is_releasing_);
+  for (const AwaitingRequest& item : due) parked_.Put(item.request);
+  if (!due.empty()) WakeIdle(nullptr);
 }
 
 void PollerPool::RelieveStalledQueues() {

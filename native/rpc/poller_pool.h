@@ -3,11 +3,13 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "native/rpc/awaiting_requests.h"
 #include "native/rpc/call_queue.h"
 #include "native/rpc/completion_tag.h"
 #include "native/rpc/parked_requests.h"
@@ -53,7 +55,10 @@ class PollerPool {
   using Queues = std::vector<std::unique_ptr<CallQueue>>;
 
   // Borrows `queues`. At most `max_poller_count` threads run requests at a time.
-  PollerPool(const Queues& queues, size_t max_poller_count);
+  // `map_change_count` is ServingMap::change_count, by which requests wait for a first version.
+  PollerPool(
+      const Queues& queues, size_t max_poller_count,
+      std::function<int64_t()> map_change_count = [] { return int64_t{0}; });
   ~PollerPool();
 
   void Start();
@@ -81,6 +86,14 @@ class PollerPool {
   // On a poller's thread: parks `request`, which `source` brought on `queue`, and waits for the
   // next call. The request may be gone when this returns.
   static void Park(CallSource* source, CallQueue* queue, ParkedRequest* request);
+
+  // On a poller's thread: whether a request may wait for the first version of its model.
+  static bool MayAwait() { return !self_->pool->is_releasing_ && !self_->pool->awaiting_.IsFull(); }
+  // On a poller's thread: puts `request` aside until it is due, and then runs it as a parked one.
+  // It may be gone when this returns.
+  static void Await(const AwaitingRequest& request) { self_->pool->awaiting_.Put(request); }
+  // Runs what waits for a version within kStallNs; nothing waits any more.
+  void ReleaseAwaiting() { is_releasing_ = true; }
 
   // No queue is given another thread any more.
   void StopWatching();
@@ -139,6 +152,7 @@ class PollerPool {
   bool HasAcceptor(size_t queue_index) const;  // needs mutex_
   size_t CountRunning() const;                 // threads that may run requests; needs mutex_
   void Watch();
+  void RunDueAwaiting();                             // without mutex_
   void RelieveStalledQueues();                       // needs mutex_
   bool TryAddPoller(size_t queue_index, Role role);  // needs mutex_
   void TakeOverWaits(size_t queue_index);            // needs mutex_
@@ -148,7 +162,10 @@ class PollerPool {
 
   const Queues& queues_;
   const size_t max_poller_count_;
+  const std::function<int64_t()> map_change_count_;
   ParkedRequests parked_;
+  AwaitingRequests awaiting_;
+  std::atomic<bool> is_releasing_{false};
   std::vector<int> cores_;  // set by Start
   std::mutex mutex_;        // no thread takes it while it serves, unless all are busy
   std::condition_variable is_stopping_changed_;

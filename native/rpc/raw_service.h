@@ -15,8 +15,8 @@ namespace millpond::rpc {
 
 // The methods that the server answers, by full name, bytes in and bytes out. It is what generated
 // code makes of a service, without the messages: a registered method brings a call and its message
-// in one event, where gRPC's generic service takes two. A method that is not here is answered
-// UNIMPLEMENTED by gRPC.
+// in one event, where gRPC's generic service takes two. UnknownMethods
+// answers a method that is not here.
 //
 // Methods are numbered in the order in which they are added, before the server is built.
 class RawService final : public grpc::Service {

@@ -19,6 +19,7 @@
 #include "native/rpc/server_stop.h"
 #include "native/rpc/session_service.h"
 #include "native/rpc/unary_call.h"
+#include "native/rpc/unknown_methods.h"
 
 namespace millpond::rpc {
 namespace {
@@ -131,7 +132,8 @@ struct Server::State {
       : options(std::move(server_options)),
         statistics(StatisticsOf(options)),
         admission(AdmissionOf(options)),
-        call_limits{admission.get(), options.budget.get(), options.reply_bytes_max},
+        call_limits{admission.get(), options.budget.get(), options.reply_bytes_max,
+                    options.first_version_wait_ns},
         parts{map, statistics.get(), options.spans.get()},
         service(MessageEncoding(options.max_message_bytes, options.reply_compression)) {}
 
@@ -170,6 +172,7 @@ struct Server::State {
 
   RawService service;
   std::vector<std::unique_ptr<CallSource>> sources;
+  UnknownMethods* unknown_methods = nullptr;  // one of `sources`
   PollerPool::Queues queues;
   std::shared_ptr<grpc::ServerCredentials> tls;  // null: none
   std::unique_ptr<grpc::Server> server;
@@ -197,6 +200,9 @@ void Server::State::AddMethods() {
     add(path, rare_handlers.back().get());
   }
   sources.push_back(std::make_unique<HealthWatchMethod>(&service, &health, &phase));
+  auto unknown = std::make_unique<UnknownMethods>(&phase);
+  unknown_methods = unknown.get();
+  sources.push_back(std::move(unknown));
   if (options.reflection != nullptr) AddReflection();
 }
 
@@ -225,6 +231,7 @@ base::Status Server::State::Listen() {
     builder.AddListeningPort(address, CredentialsOf(address), &ports[i]);
   }
   builder.RegisterService(&service);
+  unknown_methods->RegisterWith(&builder);
   const size_t queue_count = options.completion_queue_count > 0
                                  ? options.completion_queue_count
                                  : std::min(CoreCount(), MaxThreadCount(options));
@@ -258,6 +265,7 @@ void Server::State::AdoptWaitingCalls() {
 
 void Server::State::StopAsking() {
   phase.is_stopping = true;
+  pollers->ReleaseAwaiting();
   const auto is_asking = [](const auto& queue) { return queue->is_asking(); };
   while (std::any_of(queues.begin(), queues.end(), is_asking)) base::SleepNs(kEndPollNs);
 }
@@ -310,7 +318,9 @@ base::Status Server::Start() {
   }
   state_->AddMethods();
   MILLPOND_RETURN_IF_ERROR(state_->Listen());
-  state_->pollers = std::make_unique<PollerPool>(state_->queues, MaxThreadCount(state_->options));
+  state_->pollers =
+      std::make_unique<PollerPool>(state_->queues, MaxThreadCount(state_->options),
+                                   [map = state_->parts.map] { return map->change_count(); });
   state_->WaitForCalls();
   state_->pollers->Start();
   state_->has_started = true;

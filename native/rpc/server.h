@@ -30,6 +30,8 @@ struct ServerOptions {
   int max_thread_count = 0;
   // Which requests come in; where it is null the server makes one of its own.
   std::shared_ptr<servable::Admission> admission;
+  // How long a request waits for the first version of its model.
+  int64_t first_version_wait_ns = 0;
   int64_t max_message_bytes = INT32_MAX;  // of a request
   size_t reply_bytes_max = base::kMaxReplyBytes;
   // Where the bytes under way are counted, together with those over HTTP; null: they are not.

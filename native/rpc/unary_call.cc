@@ -4,6 +4,7 @@
 #include <grpc/slice.h>
 #include <grpc/support/time.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "native/base/clock.h"
@@ -25,6 +26,9 @@ int64_t EarliestDeadlineNs(int64_t deadline_ns, int64_t received_ns) {
   if (deadline_ns == tf::RunContext::kNoDeadline) return deadline_ns;
   return deadline_ns - (deadline_ns - received_ns) / 100 - kMillisecondNs;
 }
+
+// How long before its deadline a call stops waiting for a version: its client gets the reason.
+constexpr int64_t kReasonWayNs = 20'000'000;
 
 // The client's deadline on base::MonotonicNs's clock.
 int64_t DeadlineNs(gpr_timespec deadline, int64_t now_ns) {
@@ -85,7 +89,29 @@ void UnaryCall::OnReceived(bool ok) {
   }
   PollerPool::HandleThenWait(method_, queue_, [&] { entered.ok() ? Handle() : Refuse(entered); });
   // Held until the next wait has begun: while the call counts, its queue is not shut down.
-  Release();
+  EndTurn();
+}
+
+bool UnaryCall::TryAwait(int64_t change_count) {
+  const int64_t wait_end_ns = received_ns_ + method_->limits_->first_version_wait_ns;
+  const int64_t until_ns = run_.deadline_ns == tf::RunContext::kNoDeadline
+                               ? wait_end_ns
+                               : std::min(wait_end_ns, run_.deadline_ns - kReasonWayNs);
+  const bool is_wanted = !cancellation_.is_cancelled();
+  if (!ticket_ || !is_wanted || base::MonotonicNs() >= until_ns || !PollerPool::MayAwait()) {
+    return false;
+  }
+  awaiting_ = AwaitingRequest{this, change_count, until_ns};
+  return true;
+}
+
+// The last step of a poller's turn with the call, which may be gone after it.
+void UnaryCall::EndTurn() {
+  if (!awaiting_) return Release();
+  const AwaitingRequest awaiting = *awaiting_;
+  awaiting_.reset();
+  ForgetRead();
+  PollerPool::Await(awaiting);
 }
 
 base::Status UnaryCall::Enter() {
@@ -130,7 +156,7 @@ void UnaryCall::Handle() {
 
 void UnaryCall::RunParked() {
   Handle();
-  Release();
+  EndTurn();
 }
 
 void UnaryCall::Refuse(const base::Status& status) {

@@ -30,6 +30,7 @@ struct CallLimits {
   servable::Admission* admission = nullptr;  // decides which limited calls come in
   base::ByteBudget* budget = nullptr;        // counts the bytes under way; null: nothing is counted
   size_t reply_bytes_max = base::kMaxReplyBytes;
+  int64_t first_version_wait_ns = 0;  // a limited call waits so long for its model's first version
 };
 
 // Answers the calls of one method.
@@ -104,6 +105,11 @@ class UnaryCall final : private ParkedRequest {
   // A message that holds `reply`, without a copy, until gRPC has sent it.
   static grpc::ByteBuffer MakeMessage(base::ReplyBytes reply);
 
+  // Instead of an answer, as the last step of UnaryHandler::Handle: has the call handled again when
+  // the serving map's change_count() is no longer `change_count`, and once more before the time to
+  // wait for a first version, or the client's deadline, is over. False if it may not wait (longer).
+  bool TryAwait(int64_t change_count);
+
   void Reply(const grpc::ByteBuffer& message);
   void Reply(std::string_view bytes);
   void Fail(const base::Status& status);
@@ -124,6 +130,7 @@ class UnaryCall final : private ParkedRequest {
   void Handle();
   void Refuse(const base::Status& status);
   void RunParked() override;
+  void EndTurn();
   base::Status ReadRequest();
   void ForgetRead();
   void Release();
@@ -138,8 +145,9 @@ class UnaryCall final : private ParkedRequest {
   std::vector<std::string_view> segments_;  // of slices_
   int64_t received_ns_ = 0;
   tf::RunContext run_;
-  servable::Admission::Ticket ticket_;  // until it is answered
-  base::ByteBudget::Share share_;       // of the request's bytes
+  servable::Admission::Ticket ticket_;       // until it is answered
+  base::ByteBudget::Share share_;            // of the request's bytes
+  std::optional<AwaitingRequest> awaiting_;  // what the handler asked for in this turn
   base::Cancellation cancellation_;
   MemberTag<UnaryCall> received_tag_{this, &UnaryCall::OnReceived};
   MemberTag<UnaryCall> done_tag_{this, &UnaryCall::OnDone};

@@ -40,11 +40,21 @@ std::string ListLabels(const Routing& routing) {
   return list.text();
 }
 
-base::Status VersionNotFound(std::string_view name, int64_t version, const std::string& reason,
+// "", or the reason as the end of a message.
+std::string Because(const std::string& reason) { return reason.empty() ? "" : "; " + reason; }
+
+base::Status Awaited(std::string_view name, const std::string& reason) {
+  return {base::Code::kUnavailable, "model '" + std::string(name) + "': " + reason};
+}
+
+base::Status VersionNotFound(std::string_view name, int64_t version, const std::string& points,
                              const ServableStream& stream) {
+  const VersionNote* const note = stream.notes.Find(version);
+  if (note != nullptr && note->is_awaited) return Awaited(name, note->reason);
+  const std::string& reason = note == nullptr ? stream.notes.reason : note->reason;
   return base::NotFound("Servable not found for request: Specific(" + std::string(name) + ", " +
-                        std::to_string(version) + ")" + reason +
-                        "; available versions:" + ListVersions(stream));
+                        std::to_string(version) + ")" + points +
+                        "; available versions:" + ListVersions(stream) + Because(reason));
 }
 
 }  // namespace
@@ -57,11 +67,13 @@ ServableEntry* ServableStream::Find(const VersionChoice& choice) const {
 
 base::Status ServableStream::WhyNotFound(std::string_view name, const VersionChoice& choice) const {
   if (choice.version) return VersionNotFound(name, *choice.version, "", *this);
+  if (notes.is_awaited) return Awaited(name, notes.reason);
   if (!choice.label) {
     const char* const reason =
         versions.empty() ? "" : "; no version may answer a request that names none";
     return base::NotFound("Servable not found for request: Latest(" + std::string(name) + ")" +
-                          reason + "; available versions:" + ListVersions(*this));
+                          reason + "; available versions:" + ListVersions(*this) +
+                          Because(notes.reason));
   }
   const std::string label(*choice.label);
   const auto found = routing.labels.find(label);

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "native/base/status.h"
+#include "native/servable/model_notes.h"
 #include "native/servable/routing.h"
 #include "native/servable/servable_entry.h"
 
@@ -18,8 +19,9 @@ namespace millpond::servable {
 struct ServableStream {
   std::map<int64_t, std::shared_ptr<ServableEntry>> versions;
   Routing routing;
+  ModelNotes notes;
 
-  bool IsEmpty() const { return versions.empty() && routing.IsDefault(); }
+  bool IsEmpty() const { return versions.empty() && routing.IsDefault() && notes.IsEmpty(); }
 
   // Returns the version that `choice` means: by its number, by its label, or else the canary for
   // its share, or the default version. Null if that version is not published, or if the routing
@@ -27,11 +29,12 @@ struct ServableStream {
   ServableEntry* Find(const VersionChoice& choice) const;
 
   // Why Find found nothing for `choice`. INVALID_ARGUMENT for a label that there is not, naming
-  // those that there are; else NOT_FOUND, naming the versions.
+  // those that there are; UNAVAILABLE if the version is awaited (ModelNotes); else NOT_FOUND,
+  // naming the versions and the reason, if it is known.
   base::Status WhyNotFound(std::string_view name, const VersionChoice& choice) const;
 };
 
-// By name. One without versions is kept for its routing.
+// By name. One without versions is kept for its routing and its notes.
 using ServableStreams = std::map<std::string, ServableStream, std::less<>>;
 
 }  // namespace millpond::servable

@@ -45,6 +45,7 @@ base::Status ServingMap::Publish(std::shared_ptr<ServableEntry> entry, Routing r
   changed.routing = std::move(routing);
   changed.versions.emplace(id.version, std::move(entry));
   Show();
+  CountChange();
   return {};
 }
 
@@ -72,7 +73,19 @@ base::Status ServingMap::SetRouting(const std::string& name, Routing routing) {
   stream.routing = std::move(routing);
   if (stream.IsEmpty()) streams_.erase(name);
   Show();
+  CountChange();
   return {};
+}
+
+void ServingMap::SetNotes(const std::string& name, ModelNotes notes) {
+  const std::lock_guard<std::mutex> lock(write_mutex_);
+  ServableStream& stream = streams_[name];
+  const bool was_awaited = stream.notes.is_awaited;
+  const bool is_awaited = notes.is_awaited;
+  stream.notes = std::move(notes);
+  if (stream.IsEmpty()) streams_.erase(name);
+  Show();
+  if (was_awaited && !is_awaited) CountChange();
 }
 
 std::vector<std::shared_ptr<ServableEntry>> ServingMap::Entries() {

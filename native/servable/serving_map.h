@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -29,6 +30,8 @@ class ServingMap {
 
   // A handle on the version of `name` that `choice` means (ServableStream::Find). Otherwise
   // NOT_FOUND, naming the versions that there are, or INVALID_ARGUMENT, naming the labels.
+  // UNAVAILABLE if the version is the first of its model and is being loaded: a caller may wait
+  // until change_count() differs and look again.
   base::StatusOr<ServableHandle> LookUp(std::string_view name, const VersionChoice& choice);
 
   // Publishes `entry` and replaces the routing of its name. ALREADY_EXISTS if that version of that
@@ -46,6 +49,13 @@ class ServingMap {
   // nothing has changed.
   base::Status SetRouting(const std::string& name, Routing routing);
 
+  // Replaces what is known of the versions of `name` that are not published; empty notes forget it.
+  void SetNotes(const std::string& name, ModelNotes notes);
+
+  // Counts the changes after which an awaited version may be there, or is awaited no longer. Any
+  // thread; takes no lock.
+  int64_t change_count() const { return change_count_.load(std::memory_order_acquire); }
+
   // All that is published. Waits for a change under way: the control plane's.
   std::vector<std::shared_ptr<ServableEntry>> Entries();
 
@@ -55,11 +65,13 @@ class ServingMap {
  private:
   // Shows requests what streams_ says; the caller holds write_mutex_.
   void Show() { snapshot_.Write(std::make_unique<const ServableStreams>(streams_)); }
+  void CountChange() { change_count_.fetch_add(1, std::memory_order_release); }
 
   // Of the changes; no look-up takes it.
   std::mutex write_mutex_;
   ServableStreams streams_;  // guarded by write_mutex_: what the next snapshot is made of
   LeftRight<ServableStreams> snapshot_;
+  std::atomic<int64_t> change_count_{0};
 };
 
 }  // namespace millpond::servable

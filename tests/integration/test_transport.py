@@ -425,8 +425,9 @@ def is_unimplemented(channel: grpc.Channel, path: str) -> bool:
         call(b"", timeout=30)
     except grpc.RpcError as error:
         failed: Any = error
-        # gRPC's own, without a word of ours.
-        return bool(failed.code() == grpc.StatusCode.UNIMPLEMENTED and not failed.details())
+        # Other refusals with this code are of what a request asks for.
+        is_unknown = failed.details().startswith("this server has no method")
+        return bool(failed.code() == grpc.StatusCode.UNIMPLEMENTED and is_unknown)
     return False
 
 

@@ -117,6 +117,41 @@ TEST_F(RestWorkersTest, ARequestIsAnsweredByAVersionThatRecordsIt) {
   EXPECT_EQ(quick_.entry->handle_count(), 0);
 }
 
+TEST_F(RestWorkersTest, RequestsForAFirstVersionWaitWithoutAThread) {
+  options_.thread_count = 2;
+  options_.first_version_wait_ns = kForeverNs;
+  map_.SetNotes("late", {"version 1 is loading", true, {}});
+  Start();
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(workers_->Submit(Request("late")).ok());
+  // Threads are free for others while they wait.
+  EXPECT_TRUE(Answer(Request("m")).status.ok());
+  Scripted late("late", 1);
+  ASSERT_TRUE(testing::PublishHighest(map_, late.entry).ok());
+  for (const EndedRequest& ended : TakeEnded(10)) EXPECT_TRUE(ended.status.ok());
+  EXPECT_EQ(CountOf(late.entry->requests(), Method::kRestPredict, Code::kOk), 10);
+}
+
+TEST_F(RestWorkersTest, TheEndOfAWaitForAFirstVersionHasTheReason) {
+  options_.first_version_wait_ns = 1'000'000;
+  map_.SetNotes("late", {"version 1 is loading, stage restore", true, {}});
+  Start();
+  const EndedRequest ended = Answer(Request("late"));
+  EXPECT_EQ(ended.status.code(), Code::kUnavailable);
+  EXPECT_EQ(ended.status.message(), "model 'late': version 1 is loading, stage restore");
+}
+
+TEST_F(RestWorkersTest, AStopAndACancellationEndAWaitForAFirstVersion) {
+  options_.first_version_wait_ns = kForeverNs;
+  map_.SetNotes("late", {"version 1 is loading", true, {}});
+  Start();
+  const auto cancelled = workers_->Submit(Request("late"));
+  workers_->Cancel(cancelled.value());
+  EXPECT_EQ(TakeEnded(1)[0].id, cancelled.value());
+  ASSERT_TRUE(workers_->Submit(Request("late")).ok());
+  EXPECT_TRUE(workers_->Shutdown(kForeverNs));
+  EXPECT_EQ(TakeEnded(1)[0].status.code(), Code::kUnavailable);
+}
+
 TEST_F(RestWorkersTest, AMessageAsLongAsTheBodyIsCut) {
   options_.answer = [](const RestRequest&, std::string_view body, const servable::Servable&,
                        const tf::RunContext&, RestReply*,

@@ -127,7 +127,9 @@ TEST_F(ServerTest, MetadataIsAnswered) {
 TEST_F(ServerTest, AnUnknownMethodIsUnimplemented) {
   Start();
   for (const char* path : {"/tensorflow.serving.PredictionService/Guess", "/nothing/Predict"}) {
-    EXPECT_EQ(client_->Call(path, "").code(), grpc::StatusCode::UNIMPLEMENTED);
+    const RawClient::Reply reply = client_->Call(path, "");
+    EXPECT_EQ(reply.code(), grpc::StatusCode::UNIMPLEMENTED);
+    EXPECT_EQ(reply.status.error_message(), std::string("this server has no method ") + path);
   }
 }
 

@@ -528,5 +528,59 @@ TEST(ServingMap, TwoWritersAtOnceLoseNothing) {
   EXPECT_EQ(map.Versions("m1").size(), 200);
 }
 
+// --- Notes ---------------------------------------------------------------------------------------
+
+ModelNotes Loading() {
+  return {"version 3 is loading", true, {{3, {"version 3 is loading", true}}}};
+}
+
+TEST(ServingMapNotes, AMissingVersionsReasonEndsTheMessage) {
+  ServingMap map;
+  map.SetNotes("m", {"base path holds no version directory", false, {}});
+  ExpectRefused(map, {}, Code::kNotFound,
+                "Servable not found for request: Latest(m); available versions: none; base path "
+                "holds no version directory");
+}
+
+TEST(ServingMapNotes, AVersionHasItsOwnReason) {
+  ServingMap map;
+  PublishVersions(map, 2, 2);
+  map.SetNotes("m", {"", false, {{3, {"version 3 failed: no such op", false}}}});
+  ExpectRefused(map, {3}, Code::kNotFound,
+                "Servable not found for request: Specific(m, 3); available versions: 2; version 3 "
+                "failed: no such op");
+}
+
+TEST(ServingMapNotes, AnAwaitedVersionIsUnavailable) {
+  ServingMap map;
+  map.SetNotes("m", Loading());
+  const std::string message = "model 'm': version 3 is loading";
+  ExpectRefused(map, {}, Code::kUnavailable, message);
+  ExpectRefused(map, {3}, Code::kUnavailable, message);
+  ExpectRefused(map, ByLabel("stable"), Code::kUnavailable, message);
+  EXPECT_EQ(map.LookUp("m", {4}).status().code(), Code::kNotFound);
+}
+
+TEST(ServingMapNotes, ForgottenNotesLeaveTheNameUnknown) {
+  ServingMap map;
+  map.SetNotes("m", Loading());
+  map.SetNotes("m", {});
+  ExpectRefused(map, {}, Code::kNotFound,
+                "Servable not found for request: Latest(m); available models: none");
+}
+
+TEST(ServingMapNotes, ThoseWhoWaitHearOfAVersionAndOfItsFailure) {
+  ServingMap map;
+  map.SetNotes("m", Loading());
+  const int64_t before = map.change_count();
+  map.SetNotes("m", Loading());
+  EXPECT_EQ(map.change_count(), before);
+  map.SetNotes("m", {"version 3 failed", false, {}});
+  EXPECT_GT(map.change_count(), before);
+  const int64_t failed = map.change_count();
+  PublishVersions(map, 4, 4);
+  EXPECT_GT(map.change_count(), failed);
+}
+
 }  // namespace
 }  // namespace millpond::servable

@@ -245,6 +245,7 @@ class FakeServingMap:
     def __init__(self) -> None:
         self.published: dict[ServableId, FakeServable] = {}
         self.routings: dict[str, Routing] = {}
+        self.notes: dict[str, dict[str, object]] = {}
         self.log: list[str] = []
 
     def publish(self, servable: FakeServable, routing: Routing) -> None:
@@ -269,6 +270,9 @@ class FakeServingMap:
         versions = self.versions(name)
         named = {routing.default_version, routing.canary_version, *routing.labels.values()}
         assert named - {None} <= set(versions), f"{routing} with {versions}"
+
+    def set_notes(self, name: str, **notes: object) -> None:
+        self.notes[name] = notes
 
     def versions(self, name: str) -> list[int]:
         return sorted(key.version for key in self.published if key.name == name)

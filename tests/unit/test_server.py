@@ -377,6 +377,7 @@ def test_server_passes_its_settings_to_the_data_plane(tmp_path: Path, plane: Fak
         "certificates": None,
         "reply_compression": "gzip",
         "has_tensor_content": True,
+        "first_version_wait_seconds": 2.0,
     }
     assert [admission.total_limit for admission in plane.admissions] == [5]
     assert [budget.limit_bytes for budget in plane.budgets] == [1_000_000]

@@ -1,0 +1,117 @@
+// Requests that wait for the first version of their model, at a real server.
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "native/base/clock.h"
+#include "tests/native/served_models.h"
+
+namespace millpond::rpc {
+namespace {
+
+using testing::kPredictPath;
+using testing::RawClient;
+using testing::Scripted;
+
+using Replies = std::vector<std::future<RawClient::Reply>>;
+
+constexpr int64_t kLongNs = testing::kForeverNs;
+
+class FirstVersionWaitTest : public testing::ServedModels {
+ protected:
+  void StartWaiting(int64_t wait_ns) {
+    options_.first_version_wait_ns = wait_ns;
+    options_.max_thread_count = 2;
+    options_.admission = admission_;
+    map_.SetNotes("late", {"version 1 is loading, stage restore", true, {}});
+    Start();
+  }
+
+  Replies BeginLate(int count) {
+    Replies replies;
+    for (int i = 0; i < count; ++i) {
+      replies.push_back(client_->Begin(kPredictPath, Request("late")));
+    }
+    while (admission_->in_flight_count() < count) std::this_thread::yield();
+    return replies;
+  }
+
+  const std::shared_ptr<servable::Admission> admission_ =
+      std::make_shared<servable::Admission>(4'096);
+  Scripted late_{"late", 1};
+};
+
+TEST_F(FirstVersionWaitTest, RequestsAreAnsweredByTheVersionOnceItIsPublished) {
+  StartWaiting(kLongNs);
+  Replies replies = BeginLate(50);
+  // No thread waits with them.
+  EXPECT_TRUE(Predict("m").status.ok());
+  ASSERT_TRUE(testing::PublishHighest(map_, late_.entry).ok());
+  for (auto& reply : replies) EXPECT_TRUE(reply.get().status.ok());
+  EXPECT_EQ(late_.servable->run_count(), 50);
+  EXPECT_EQ(admission_->in_flight_count(), 0);
+}
+
+TEST_F(FirstVersionWaitTest, ALoadThatFailsEndsTheWaitWithTheReason) {
+  StartWaiting(kLongNs);
+  Replies replies = BeginLate(3);
+  map_.SetNotes("late", {"version 1 failed: no such op", false, {}});
+  for (auto& reply : replies) {
+    const RawClient::Reply answer = reply.get();
+    EXPECT_EQ(answer.code(), grpc::StatusCode::NOT_FOUND);
+    EXPECT_NE(answer.status.error_message().find("version 1 failed: no such op"),
+              std::string::npos);
+  }
+}
+
+TEST_F(FirstVersionWaitTest, TheWaitsEndIsUnavailableWithTheStage) {
+  StartWaiting(1'000'000);
+  const RawClient::Reply answer = Predict("late");
+  EXPECT_EQ(answer.code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(answer.status.error_message(), "model 'late': version 1 is loading, stage restore");
+  EXPECT_EQ(UnmatchedRequests().latency.count(), 1);
+}
+
+TEST_F(FirstVersionWaitTest, ADeadlineEndsTheWaitBeforeItPasses) {
+  StartWaiting(kLongNs);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(3));
+  const RawClient::Reply answer = client_->Call(kPredictPath, Request("late"), &context);
+  // A machine that stands still for long sees the deadline instead.
+  EXPECT_TRUE(answer.code() == grpc::StatusCode::UNAVAILABLE ||
+              answer.code() == grpc::StatusCode::DEADLINE_EXCEEDED);
+}
+
+TEST_F(FirstVersionWaitTest, AServerThatStopsDoesNotWait) {
+  StartWaiting(kLongNs);
+  Replies replies = BeginLate(3);
+  EXPECT_TRUE(server_->Shutdown(kLongNs));
+  for (auto& reply : replies) EXPECT_EQ(reply.get().code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(FirstVersionWaitTest, BeyondTheBoundRequestsAreAnsweredAtOnce) {
+  StartWaiting(kLongNs);
+  const int count = static_cast<int>(AwaitingRequests::kCountMax);
+  Replies replies = BeginLate(count);
+  // Those that have arrived may not wait yet: some of these are let in until the place is full.
+  Replies more;
+  std::future_status ended = std::future_status::timeout;
+  while (ended != std::future_status::ready) {
+    more.push_back(client_->Begin(kPredictPath, Request("late")));
+    ended = more.back().wait_for(std::chrono::milliseconds(200));
+    ASSERT_LT(more.size(), 300U);
+  }
+  EXPECT_EQ(more.back().get().code(), grpc::StatusCode::UNAVAILABLE);
+  more.pop_back();
+  ASSERT_TRUE(testing::PublishHighest(map_, late_.entry).ok());
+  for (auto& reply : replies) EXPECT_TRUE(reply.get().status.ok());
+  for (auto& reply : more) EXPECT_TRUE(reply.get().status.ok());
+}
+
+}  // namespace
+}  // namespace millpond::rpc

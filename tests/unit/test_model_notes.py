@@ -1,0 +1,134 @@
+import pytest
+
+from serving.errors import StatusCode
+from serving.found_versions import Note
+from serving.model_notes import ModelNotes, NotePublisher, model_notes
+from serving.servable import (
+    AVAILABLE,
+    END,
+    LOADING,
+    START,
+    UNLOADING,
+    Health,
+    LoadStage,
+    ServableId,
+    ServableState,
+    ServableStatus,
+)
+from serving.state_monitor import Statuses
+from tests.unit.fakes import FakeServingMap
+
+FAILED = Health(StatusCode.DATA_LOSS, "bad checksum")
+EMPTY = Note.of("no_version_in_base_path", "info")
+
+
+def status(version: int, state: ServableState, **fields: object) -> ServableStatus:
+    return ServableStatus(id=ServableId("m", version), state=state, **fields)  # type: ignore[arg-type]
+
+
+def test_model_notes_of_a_model_that_answers_have_no_reason() -> None:
+    assert model_notes([status(1, AVAILABLE)], []) == ModelNotes()
+
+
+def test_model_notes_of_a_loading_first_version_name_its_stage() -> None:
+    notes = model_notes([status(3, LOADING, stage=LoadStage.RESTORE)], [])
+    reason = "version 3 is loading, stage restore"
+    assert notes == ModelNotes(
+        reason=reason, is_awaited=True, version_reasons={3: reason}, awaited_versions=(3,)
+    )
+
+
+def test_model_notes_await_no_version_beside_one_that_answers() -> None:
+    notes = model_notes([status(2, AVAILABLE), status(3, LOADING)], [])
+    assert (notes.reason, notes.is_awaited, notes.awaited_versions) == ("", False, ())
+    assert notes.version_reasons == {3: "version 3 is loading"}
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (END, "version 3 failed: bad checksum"),
+        (START, "version 3 failed and is tried again: bad checksum"),
+    ],
+)
+def test_model_notes_of_a_failed_version_have_its_error(state: ServableState, reason: str) -> None:
+    notes = model_notes([status(3, state, health=FAILED)], [])
+    assert (notes.reason, notes.is_awaited) == (reason, False)
+
+
+def test_model_notes_of_an_unloaded_version_name_it() -> None:
+    assert model_notes([status(3, END)], []).reason == "version 3 was unloaded"
+    assert model_notes([status(3, UNLOADING)], []).reason == "version 3 is being unloaded"
+
+
+@pytest.mark.parametrize(
+    ("note", "reason", "is_awaited"),
+    [
+        (EMPTY, "base path holds no version directory", False),
+        (
+            Note.of("base_path_unreadable", reason="Permission denied"),
+            "base path cannot be read: Permission denied",
+            False,
+        ),
+        (
+            Note.of("version_incomplete", version=3, reason="variables.index is missing"),
+            "version 3 is being copied: variables.index is missing",
+            False,
+        ),
+        (
+            Note.of("version_settling", "info", version=3),
+            "version 3 is loading, stage settle: its files changed just now",
+            True,
+        ),
+    ],
+)
+def test_model_notes_of_a_base_path(note: Note, reason: str, is_awaited: bool) -> None:
+    notes = model_notes([], [note])
+    assert (notes.reason, notes.is_awaited) == (reason, is_awaited)
+
+
+def test_model_notes_before_the_first_look_have_a_reason() -> None:
+    assert model_notes([], None).reason == "its base path has not been read yet"
+
+
+class Published:
+    """A publisher and the map that it writes to."""
+
+    def __init__(self) -> None:
+        self.map = FakeServingMap()
+        self.statuses: dict[str, tuple[ServableStatus, ...]] = {}
+        self.publisher = NotePublisher(self.map, self._statuses)
+
+    def _statuses(self) -> Statuses:
+        return self.statuses
+
+    def reason(self) -> object:
+        return self.map.notes["m"]["reason"]
+
+
+def test_note_publisher_follows_source_states_and_configuration() -> None:
+    fixture = Published()
+    publisher = fixture.publisher
+    publisher.set_models(["m"])
+    assert fixture.reason() == "its base path has not been read yet"
+    publisher.set_source_notes("m", [EMPTY])
+    assert fixture.reason() == "base path holds no version directory"
+    fixture.statuses["m"] = (status(1, LOADING),)
+    publisher.on_status(fixture.statuses["m"][0])
+    assert fixture.reason() == "version 1 is loading"
+    publisher.set_models([])
+    assert fixture.reason() == ""
+
+
+def test_note_publisher_publishes_nothing_twice() -> None:
+    fixture = Published()
+    fixture.publisher.set_models(["m"])
+    fixture.map.notes.clear()
+    fixture.publisher.set_models(["m"])
+    assert fixture.map.notes == {}
+
+
+def test_note_publisher_ignores_a_model_that_is_gone() -> None:
+    fixture = Published()
+    fixture.publisher.on_status(status(1, END, health=FAILED))
+    assert fixture.map.notes == {}
