@@ -51,7 +51,7 @@ TEST_F(FirstVersionWaitTest, RequestsAreAnsweredByTheVersionOnceItIsPublished) {
   Replies replies = BeginLate(50);
   // No thread waits with them.
   EXPECT_TRUE(Predict("m").status.ok());
-  ASSERT_TRUE(testing::PublishHighest(map_, late_.entry).ok());
+  ASSERT_TRUE(servable::PublishHighest(map_, late_.entry).ok());
   for (auto& reply : replies) EXPECT_TRUE(reply.get().status.ok());
   EXPECT_EQ(late_.servable->run_count(), 50);
   EXPECT_EQ(admission_->in_flight_count(), 0);
@@ -108,7 +108,7 @@ TEST_F(FirstVersionWaitTest, BeyondTheBoundRequestsAreAnsweredAtOnce) {
   }
   EXPECT_EQ(more.back().get().code(), grpc::StatusCode::UNAVAILABLE);
   more.pop_back();
-  ASSERT_TRUE(testing::PublishHighest(map_, late_.entry).ok());
+  ASSERT_TRUE(servable::PublishHighest(map_, late_.entry).ok());
   for (auto& reply : replies) EXPECT_TRUE(reply.get().status.ok());
   for (auto& reply : more) EXPECT_TRUE(reply.get().status.ok());
 }

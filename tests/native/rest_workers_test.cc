@@ -126,7 +126,7 @@ TEST_F(RestWorkersTest, RequestsForAFirstVersionWaitWithoutAThread) {
   // Threads are free for others while they wait.
   EXPECT_TRUE(Answer(Request("m")).status.ok());
   Scripted late("late", 1);
-  ASSERT_TRUE(testing::PublishHighest(map_, late.entry).ok());
+  ASSERT_TRUE(servable::PublishHighest(map_, late.entry).ok());
   for (const EndedRequest& ended : TakeEnded(10)) EXPECT_TRUE(ended.status.ok());
   EXPECT_EQ(CountOf(late.entry->requests(), Method::kRestPredict, Code::kOk), 10);
 }
