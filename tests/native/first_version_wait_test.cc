@@ -24,9 +24,9 @@ constexpr int64_t kLongNs = testing::kForeverNs;
 
 class FirstVersionWaitTest : public testing::ServedModels {
  protected:
-  void StartWaiting(int64_t wait_ns) {
+  void StartWaiting(int64_t wait_ns, int thread_count = 2) {
     options_.first_version_wait_ns = wait_ns;
-    options_.max_thread_count = 2;
+    options_.max_thread_count = thread_count;
     options_.admission = admission_;
     map_.SetNotes("late", {"version 1 is loading, stage restore", true, {}});
     Start();
@@ -37,8 +37,12 @@ class FirstVersionWaitTest : public testing::ServedModels {
     for (int i = 0; i < count; ++i) {
       replies.push_back(client_->Begin(kPredictPath, Request("late")));
     }
-    while (admission_->in_flight_count() < count) std::this_thread::yield();
+    WaitUntilInFlight(count);
     return replies;
+  }
+
+  void WaitUntilInFlight(int count) {
+    while (admission_->in_flight_count() < count) std::this_thread::yield();
   }
 
   const std::shared_ptr<servable::Admission> admission_ =
@@ -55,6 +59,32 @@ TEST_F(FirstVersionWaitTest, RequestsAreAnsweredByTheVersionOnceItIsPublished) {
   for (auto& reply : replies) EXPECT_TRUE(reply.get().status.ok());
   EXPECT_EQ(late_.servable->run_count(), 50);
   EXPECT_EQ(admission_->in_flight_count(), 0);
+}
+
+// Together they fit into the budget compressed, and not as they are read.
+TEST_F(FirstVersionWaitTest, WhatWaitsGivesBackTheBytesOfItsReading) {
+  constexpr int kCount = 8;
+  constexpr int64_t kTensorBytes = 1'000'000;
+  options_.completion_queue_count = 1;
+  options_.budget = std::make_shared<base::ByteBudget>(kCount / 2 * kTensorBytes);
+  StartWaiting(kLongNs, /*thread_count=*/1);
+  const std::string request = testing::PredictMessage(testing::ModelSpecMessage("late"),
+                                                      {{"x", std::string(kTensorBytes, 'x')}});
+  std::vector<grpc::ClientContext> contexts(kCount);
+  Replies replies;
+  for (int i = 0; i < kCount; ++i) {
+    contexts[i].set_compression_algorithm(GRPC_COMPRESS_GZIP);
+    replies.push_back(client_->Begin(kPredictPath, request, &contexts[i]));
+  }
+  WaitUntilInFlight(kCount);
+  // Another model's version: they are read once more, and put aside again.
+  const Scripted other("other", 1);
+  ASSERT_TRUE(servable::PublishHighest(map_, other.entry).ok());
+  EXPECT_TRUE(Predict("m").status.ok());
+  ASSERT_TRUE(servable::PublishHighest(map_, late_.entry).ok());
+  for (auto& reply : replies) EXPECT_TRUE(reply.get().status.ok());
+  EXPECT_EQ(options_.budget->refused_count(), 0);
+  while (options_.budget->in_use_bytes() > 0) std::this_thread::yield();
 }
 
 TEST_F(FirstVersionWaitTest, ALoadThatFailsEndsTheWaitWithTheReason) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -129,6 +130,47 @@ TEST_F(RestWorkersTest, RequestsForAFirstVersionWaitWithoutAThread) {
   ASSERT_TRUE(servable::PublishHighest(map_, late.entry).ok());
   for (const EndedRequest& ended : TakeEnded(10)) EXPECT_TRUE(ended.status.ok());
   EXPECT_EQ(CountOf(late.entry->requests(), Method::kRestPredict, Code::kOk), 10);
+}
+
+// Whichever worker put it aside, another one looks after it as long as that one is busy.
+TEST_F(RestWorkersTest, AFirstVersionIsSeenByTheWorkerThatIsFree) {
+  options_.thread_count = 4;
+  options_.first_version_wait_ns = kForeverNs;
+  map_.SetNotes("late", {"version 1 is loading", true, {}});
+  Start();
+  ASSERT_TRUE(workers_->Submit(Request("late")).ok());
+  EXPECT_TRUE(Answer(Request("m")).status.ok());
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(workers_->Submit(Request("held")).ok());
+  gate_.WaitForArrivals(3);
+  Scripted late("late", 1);
+  ASSERT_TRUE(servable::PublishHighest(map_, late.entry).ok());
+  EXPECT_EQ(TakeEnded(1)[0].reached->name, "late");
+}
+
+TEST_F(RestWorkersTest, ABusyServerAlsoAnswersWhatWaitedForAVersion) {
+  constexpr int kRequestCountMax = 10'000;
+  std::atomic<int> quick_count{0};
+  std::atomic<bool> is_over{false};
+  options_.thread_count = 1;
+  options_.first_version_wait_ns = kForeverNs;
+  Scripted late("late", 1);
+  // Each request brings the next one: the only worker always finds one that waits for it.
+  options_.answer = [&](const RestRequest&, std::string_view, const servable::Servable& servable,
+                        const tf::RunContext&, RestReply*, metrics::PhaseWatch*) -> base::Status {
+    if (servable.id().name == "late") is_over = true;
+    if (is_over || ++quick_count >= kRequestCountMax) return {};
+    if (quick_count == 1) {
+      EXPECT_TRUE(servable::PublishHighest(map_, late.entry).ok());
+    }
+    return workers_->Submit(Request("m")).status();
+  };
+  map_.SetNotes("late", {"version 1 is loading", true, {}});
+  Start();
+  ASSERT_TRUE(workers_->Submit(Request("late")).ok());
+  ASSERT_TRUE(workers_->Submit(Request("m")).ok());
+  while (!is_over && quick_count < kRequestCountMax) std::this_thread::yield();
+  EXPECT_LT(quick_count, kRequestCountMax);
+  EXPECT_TRUE(workers_->Shutdown(kForeverNs));
 }
 
 TEST_F(RestWorkersTest, TheEndOfAWaitForAFirstVersionHasTheReason) {
