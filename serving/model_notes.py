@@ -46,17 +46,28 @@ class NotedMap(Protocol):
     ) -> None: ...
 
 
-def model_notes(statuses: Sequence[ServableStatus], notes: Collection[Note] | None) -> ModelNotes:
+def model_notes(
+    statuses: Sequence[ServableStatus],
+    notes: Collection[Note] | None,
+    aspired: Collection[int] = (),
+) -> ModelNotes:
     """Of the versions of one model, in ascending order, and of its source's notes. Pure.
 
-    `notes` is None until the source has looked at the base path.
+    `notes` is None until the source has looked at the base path. `aspired` are the versions that the
+    source wants to be loaded: one without a status is on its way to the manager.
     """
-    by_version = {**_note_reasons(notes or ()), **_status_reasons(statuses)}
+    coming = [] if statuses else sorted(aspired)
+    by_version = {
+        **_note_reasons(notes or ()),
+        **{version: f"version {version} is loading, stage wait" for version in coming},
+        **_status_reasons(statuses),
+    }
     kept = dict(sorted(by_version.items())[-VERSION_COUNT_MAX:])
     if any(status.state is AVAILABLE for status in statuses):
         return ModelNotes(version_reasons=kept)
     awaited = [status.id.version for status in statuses if _is_loading(status)]
     awaited += [_version_of(note) for note in notes or () if note.event == "version_settling"]
+    awaited += coming
     return ModelNotes(
         reason=_model_reason(by_version, awaited, notes),
         is_awaited=bool(awaited),
@@ -142,7 +153,7 @@ class NotePublisher:
         # Held while publishing, so that older notes never replace newer ones.
         self._lock = threading.Lock()
         self._names: frozenset[str] = frozenset()
-        self._source_notes: dict[str, Collection[Note]] = {}
+        self._source_notes: dict[str, tuple[Collection[Note], Collection[int]]] = {}
         self._published: dict[str, ModelNotes] = {}
 
     def set_models(self, names: Collection[str]) -> None:
@@ -154,10 +165,12 @@ class NotePublisher:
             for name in gone | self._names:
                 self._publish(name)
 
-    def set_source_notes(self, name: str, notes: Collection[Note]) -> None:
-        """Takes what the source of a model found at its base path."""
+    def set_source_notes(
+        self, name: str, notes: Collection[Note], aspired: Collection[int] = ()
+    ) -> None:
+        """Takes what the source of a model found at its base path, and the versions it aspires."""
         with self._lock:
-            self._source_notes[name] = notes
+            self._source_notes[name] = (notes, aspired)
             self._publish(name)
 
     def on_status(self, status: ServableStatus) -> None:
@@ -169,7 +182,7 @@ class NotePublisher:
         notes = ModelNotes()
         if name in self._names:
             statuses = self._statuses().get(name, ())
-            notes = model_notes(statuses, self._source_notes.get(name))
+            notes = model_notes(statuses, *self._source_notes.get(name, (None, ())))
         if notes == self._published.get(name, ModelNotes()):
             return
         self._published[name] = notes

@@ -48,7 +48,7 @@ SetAspired = Callable[[str, Sequence[AspiredVersion]], None]
 FailedVersions = Callable[[str], Collection[int]]
 FoundAnew = Callable[[str, int], None]
 VersionsSeen = Callable[[str, frozenset[int], frozenset[int]], None]
-SetNotes = Callable[[str, frozenset[Note]], None]
+SetNotes = Callable[[str, frozenset[Note], frozenset[int]], None]
 LabelsOf = Callable[[str], Mapping[str, int]]
 _log = structlog.get_logger(__name__)
 
@@ -127,7 +127,8 @@ class FileSystemSource:
     whose files change is aspired again under a new `found_at_ns`. `found_anew` hears of each version
     that is found, or found with other files than before, barred ones too. `versions_seen` hears,
     after each poll that could look, which versions are on the disk, and for the files of which the
-    source watches. `set_notes` gets the notes of a poll that differ from those of the poll before.
+    source watches. `set_notes` gets the notes of a poll and the aspired versions, if they differ
+    from the poll before.
     `labels_in_effect` are a model's labels as requests see them: people are told of one that waits
     for a version which does not come. Versions that serve are compared with what was found every
     RECHECK_NS, to tell who overwrites one.
@@ -147,7 +148,7 @@ class FileSystemSource:
         failed_versions: FailedVersions,
         found_anew: FoundAnew = lambda name, version: None,
         versions_seen: VersionsSeen = lambda name, on_disk, watched: None,
-        set_notes: SetNotes = lambda name, notes: None,
+        set_notes: SetNotes = lambda name, notes, aspired: None,
         period_seconds: float,
         missing_asset_wait_seconds: float = MISSING_ASSET_WAIT_NS / NS_PER_SECOND,
         keeps_last: bool = True,
@@ -276,10 +277,12 @@ class FileSystemSource:
             return
         before, self._memory = self._memory, memory
         self._tell_changes(before.notes, memory.notes)
-        if before.notes != memory.notes or before.on_disk is None:
-            self._set_notes(self._name, memory.notes)
-        self._tell_versions(before, memory)
         aspired = memory.aspired
+        if (before.notes, before.aspired) != (memory.notes, aspired) or before.on_disk is None:
+            # Before the manager learns of the versions: a request in between waits for them.
+            versions = frozenset(item.version for item in aspired or ())
+            self._set_notes(self._name, memory.notes, versions)
+        self._tell_versions(before, memory)
         if aspired is not None and aspired != before.aspired:
             _log.info("aspired", model=self._name, versions=[item.version for item in aspired])
             self._set_aspired(self._name, aspired)

@@ -91,6 +91,16 @@ def test_model_notes_before_the_first_look_have_a_reason() -> None:
     assert model_notes([], None).reason == "its base path has not been read yet"
 
 
+def test_model_notes_await_a_version_on_its_way() -> None:
+    notes = model_notes([], [], [2, 3])
+    assert (notes.is_awaited, notes.awaited_versions) == (True, (2, 3))
+    assert notes.reason == "version 3 is loading, stage wait"
+
+
+def test_model_notes_await_no_version_that_has_ended() -> None:
+    assert not model_notes([status(3, END, health=FAILED)], [], [3]).is_awaited
+
+
 class Published:
     """A publisher and the map that it writes to."""
 
@@ -113,6 +123,8 @@ def test_note_publisher_follows_source_states_and_configuration() -> None:
     assert fixture.reason() == "its base path has not been read yet"
     publisher.set_source_notes("m", [EMPTY])
     assert fixture.reason() == "base path holds no version directory"
+    publisher.set_source_notes("m", [], [1])
+    assert fixture.reason() == "version 1 is loading, stage wait"
     fixture.statuses["m"] = (status(1, LOADING),)
     publisher.on_status(fixture.statuses["m"][0])
     assert fixture.reason() == "version 1 is loading"
