@@ -862,7 +862,12 @@ class RestWorkers:
         """Those that have ended since the last call. Waits for nothing."""
 
     def get_model_metadata(self, model: str, version: int | None, label: str | None) -> bytes:
-        """A serialized GetModelMetadataResponse. NOT_FOUND, and INVALID_ARGUMENT for an unknown label."""
+        """A serialized GetModelMetadataResponse. NOT_FOUND, and INVALID_ARGUMENT for an unknown label;
+        UNAVAILABLE at once if the model's first version is being loaded.
+        """
+
+    def end_awaiting(self) -> None:
+        """Answers the requests that wait for the first version of their model. None waits from now on."""
 
     def shutdown(self, drain_seconds: float) -> bool:
         """Takes nothing more, waits for what was taken, cancels the rest after `drain_seconds` and ends the

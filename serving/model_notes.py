@@ -53,9 +53,11 @@ def model_notes(
 ) -> ModelNotes:
     """Of the versions of one model, in ascending order, and of its source's notes. Pure.
 
-    `notes` is None until the source has looked at the base path. `aspired` are the versions that the
-    source wants to be loaded: one without a status is on its way to the manager.
+    `notes` is None until the source has looked at the base path: requests wait for that. `aspired` are
+    the versions that the source wants to be loaded: one without a status is on its way to the manager.
     """
+    if notes is None and not statuses:
+        return ModelNotes(reason=_NOT_READ, is_awaited=True)
     coming = [] if statuses else sorted(aspired)
     by_version = {
         **_note_reasons(notes or ()),
@@ -69,7 +71,7 @@ def model_notes(
     awaited += [_version_of(note) for note in notes or () if note.event == "version_settling"]
     awaited += coming
     return ModelNotes(
-        reason=_model_reason(by_version, awaited, notes),
+        reason=_model_reason(by_version, awaited, notes or ()),
         is_awaited=bool(awaited),
         version_reasons=kept,
         awaited_versions=tuple(sorted(set(awaited) & kept.keys())),
@@ -77,14 +79,12 @@ def model_notes(
 
 
 def _model_reason(
-    by_version: Mapping[int, str], awaited: Sequence[int], notes: Collection[Note] | None
+    by_version: Mapping[int, str], awaited: Sequence[int], notes: Collection[Note]
 ) -> str:
     if awaited:
         return by_version[max(awaited)]
     if by_version:
         return by_version[max(by_version)]
-    if notes is None:
-        return _NOT_READ
     return "; ".join(sorted(filter(None, map(_base_path_reason, notes))))
 
 

@@ -187,6 +187,7 @@ void RegisterRest(nb::module_& module) {
       .def("take_ended", &PyRestWorkers::TakeEnded)
       .def("get_model_metadata", &PyRestWorkers::GetModelMetadata, nb::arg("model"),
            nb::arg("version").none(), nb::arg("label").none())
+      .def("end_awaiting", [](PyRestWorkers& self) { self.workers().EndAwaiting(); })
       .def(
           "shutdown",
           [](PyRestWorkers& self, double drain_seconds) {

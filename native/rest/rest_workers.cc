@@ -47,7 +47,7 @@ struct Job {
   servable::Admission::Ticket ticket;
   base::Cancellation cancellation;
   tf::RunContext run;
-  int64_t awaited_change_count = 0;  // the serving map's, while it waits for a version
+  servable::AwaitedChange awaited;  // while it waits for a version
 };
 
 Status CheckIsWanted(const Job& job) {
@@ -192,8 +192,9 @@ struct RestWorkers::State {
   std::vector<std::shared_ptr<Job>> awaiting;                    // the first version of their model
   std::unordered_map<uint64_t, std::shared_ptr<Job>> in_flight;  // those that wait too
   std::vector<EndedRequest> ended;
-  bool is_closed = false;   // nothing comes in any more
-  bool is_stopped = false;  // and no worker waits for more
+  bool is_draining = false;  // nothing waits for a version any more
+  bool is_closed = false;    // nothing comes in any more
+  bool is_stopped = false;   // and no worker waits for more
   std::optional<bool> has_drained;
 };
 
@@ -254,10 +255,10 @@ std::optional<EndedRequest> RestWorkers::State::Answer(const std::shared_ptr<Job
 }
 
 bool RestWorkers::State::IsDue(const Job& job, int64_t now_ns) const {
-  const int64_t end_ns =
-      std::min(job.request.received_ns + options.first_version_wait_ns, job.run.deadline_ns);
-  return is_closed || job.cancellation.is_cancelled() || now_ns >= end_ns ||
-         job.awaited_change_count != map->change_count();
+  const int64_t end_ns = servable::AwaitEndNs(job.request.received_ns,
+                                              options.first_version_wait_ns, job.run.deadline_ns);
+  return is_draining || job.cancellation.is_cancelled() || now_ns >= end_ns ||
+         job.awaited.HasCome();
 }
 
 void RestWorkers::State::TakeDueAwaiting() {
@@ -272,8 +273,8 @@ void RestWorkers::State::TakeDueAwaiting() {
 
 bool RestWorkers::State::TryAwait(const std::shared_ptr<Job>& job, servable::ServableHandle* handle,
                                   Status* found) {
-  // Looked up again, or a version that came between the look-up and the count would be missed.
-  job->awaited_change_count = map->change_count();
+  // Looked up again, or a version that came between the look-up and the mark would be missed.
+  job->awaited = map->MarkChange(job->request.model.name);
   *found = LookUp(job->request, map, handle);
   if (found->code() != Code::kUnavailable) return false;
   const std::lock_guard<std::mutex> lock(mutex);
@@ -394,12 +395,18 @@ std::vector<EndedRequest> RestWorkers::TakeEnded() {
   return taken;
 }
 
+void RestWorkers::EndAwaiting() {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->is_draining = true;
+  state_->has_work.notify_all();
+}
+
 bool RestWorkers::Shutdown(int64_t drain_ns) {
   if (state_->has_drained) return *state_->has_drained;
+  EndAwaiting();
   {
     const std::lock_guard<std::mutex> lock(state_->mutex);
     state_->is_closed = true;
-    state_->has_work.notify_all();
   }
   state_->has_drained = state_->WaitUntilIdle(drain_ns);
   state_->CancelAll();

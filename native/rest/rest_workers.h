@@ -82,6 +82,9 @@ class RestWorkers {
   // Those that have ended since the last call. Waits for nothing.
   std::vector<EndedRequest> TakeEnded();
 
+  // Answers the requests that wait for the first version of their model. None waits from now on.
+  void EndAwaiting();
+
   // Takes nothing more, waits for what was taken, cancels after `drain_ns` what is left and ends
   // the threads. True where nothing was cut short. A second call returns the same.
   //

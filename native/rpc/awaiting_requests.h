@@ -8,14 +8,20 @@
 #include <vector>
 
 #include "native/rpc/parked_requests.h"
+#include "native/servable/awaited_change.h"
 
 namespace millpond::rpc {
 
 // A request that waits for the first version of its model.
 struct AwaitingRequest {
   ParkedRequest* request = nullptr;
-  int64_t change_count = 0;  // the serving map's, when the version was not there
-  int64_t until_ns = 0;      // it is looked for once more, and then answered
+  servable::AwaitedChange change;
+  const std::atomic<bool>* is_cancelled = nullptr;  // the request's
+  int64_t until_ns = 0;  // the version is looked up once more, and the request is answered
+
+  bool IsDue(int64_t now_ns) const {
+    return now_ns >= until_ns || change.HasCome() || is_cancelled->load(std::memory_order_acquire);
+  }
 };
 
 // The requests that wait for the first version of their model. No thread waits with them: the
@@ -36,14 +42,13 @@ class AwaitingRequests {
     count_.store(requests_.size());
   }
 
-  // Takes the requests that are due: the serving map has changed since they looked, or their time
-  // is over. All of them if `is_stopping`.
-  std::vector<AwaitingRequest> TakeDue(int64_t change_count, int64_t now_ns, bool is_stopping) {
+  // Takes the requests that are due: their model has changed since they looked, their client is
+  // gone, or their time is over. All of them if `is_stopping`.
+  std::vector<AwaitingRequest> TakeDue(int64_t now_ns, bool is_stopping) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto due =
-        std::stable_partition(requests_.begin(), requests_.end(), [&](const AwaitingRequest& item) {
-          return !is_stopping && item.change_count == change_count && now_ns < item.until_ns;
-        });
+    const auto due = std::stable_partition(
+        requests_.begin(), requests_.end(),
+        [&](const AwaitingRequest& item) { return !is_stopping && !item.IsDue(now_ns); });
     std::vector<AwaitingRequest> taken(due, requests_.end());
     requests_.erase(due, requests_.end());
     count_.store(requests_.size());

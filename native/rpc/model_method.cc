@@ -48,11 +48,11 @@ Status ModelCall::Pin(const std::optional<inference::ModelSpec>& spec, CanarySha
       inference::ToVersionChoice(*spec, share == CanaryShare::kMayAnswer ? &metadata : nullptr);
   auto found = map_->LookUp(spec->name, choice);
   if (found.status().code() == base::Code::kUnavailable) {
-    // Looked up again, or a version that came between the look-up and the count would be missed.
-    awaited_change_count_ = map_->change_count();
+    // Looked up again, or a version that came between the look-up and the mark would be missed.
+    awaited_change_ = map_->MarkChange(spec->name);
     found = map_->LookUp(spec->name, choice);
   }
-  if (found.status().code() != base::Code::kUnavailable) awaited_change_count_.reset();
+  if (found.status().code() != base::Code::kUnavailable) awaited_change_.reset();
   if (!found.ok()) {
     unmatched_model_ = spec->name;
     return found.status();
@@ -92,7 +92,7 @@ void ModelMethod::Handle(UnaryCall* call) {
   ModelCall model_call(call, parts_.map);
   model_call.watch_.Enter(metrics::Phase::kDecode, base::MonotonicNs());
   const Status answer = Answer(&model_call);
-  const std::optional<int64_t>& awaited = model_call.awaited_change_count_;
+  const std::optional<servable::AwaitedChange>& awaited = model_call.awaited_change_;
   if (awaited && call->TryAwait(*awaited)) return;
   const Status status = call->AsSeenByClient(answer);
   const int64_t now_ns = base::MonotonicNs();

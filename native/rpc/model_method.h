@@ -78,8 +78,8 @@ class ModelCall {
   metrics::PhaseWatch watch_;
   servable::ServableHandle handle_;
   std::string unmatched_model_;  // asked for, and not reached
-  // Of the serving map, if the version that was asked for is the first of its model and loading.
-  std::optional<int64_t> awaited_change_count_;
+  // Set if the version that was asked for is the first of its model and loading.
+  std::optional<servable::AwaitedChange> awaited_change_;
   grpc::ByteBuffer message_;
   std::optional<servable::RequestKind> kind_;  // of bytes that a reservoir may take
   bool is_joint_ = false;                      // whether that is RequestReservoir::joint

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <string>
 #include <system_error>
-#include <utility>
 
 #include "native/base/clock.h"
 #include "native/base/thread_cores.h"
@@ -45,11 +44,8 @@ class WakeEvent final : public CompletionTag {
 
 thread_local PollerPool::Poller* PollerPool::self_ = nullptr;
 
-PollerPool::PollerPool(const Queues& queues, size_t max_poller_count,
-                       std::function<int64_t()> map_change_count)
-    : queues_(queues),
-      max_poller_count_(std::max(max_poller_count, queues.size())),
-      map_change_count_(std::move(map_change_count)) {}
+PollerPool::PollerPool(const Queues& queues, size_t max_poller_count)
+    : queues_(queues), max_poller_count_(std::max(max_poller_count, queues.size())) {}
 
 PollerPool::~PollerPool() { Join(); }
 
@@ -250,7 +246,7 @@ void PollerPool::Watch() {
 }
 
 void PollerPool::RunDueAwaiting() {
-  const auto due = awaiting_.TakeDue(map_change_count_(), base::MonotonicNs(), is_releasing_);
+  const auto due = awaiting_.TakeDue(base::MonotonicNs(), is_releasing_);
   for (const AwaitingRequest& item : due) parked_.Put(item.request);
   if (!due.empty()) WakeIdle(nullptr);
 }

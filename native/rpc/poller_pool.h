@@ -3,7 +3,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -55,10 +54,7 @@ class PollerPool {
   using Queues = std::vector<std::unique_ptr<CallQueue>>;
 
   // Borrows `queues`. At most `max_poller_count` threads run requests at a time.
-  // `map_change_count` is ServingMap::change_count, by which requests wait for a first version.
-  PollerPool(
-      const Queues& queues, size_t max_poller_count,
-      std::function<int64_t()> map_change_count = [] { return int64_t{0}; });
+  PollerPool(const Queues& queues, size_t max_poller_count);
   ~PollerPool();
 
   void Start();
@@ -162,7 +158,6 @@ class PollerPool {
 
   const Queues& queues_;
   const size_t max_poller_count_;
-  const std::function<int64_t()> map_change_count_;
   ParkedRequests parked_;
   AwaitingRequests awaiting_;
   std::atomic<bool> is_releasing_{false};

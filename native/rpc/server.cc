@@ -318,9 +318,7 @@ base::Status Server::Start() {
   }
   state_->AddMethods();
   MILLPOND_RETURN_IF_ERROR(state_->Listen());
-  state_->pollers =
-      std::make_unique<PollerPool>(state_->queues, MaxThreadCount(state_->options),
-                                   [map = state_->parts.map] { return map->change_count(); });
+  state_->pollers = std::make_unique<PollerPool>(state_->queues, MaxThreadCount(state_->options));
   state_->WaitForCalls();
   state_->pollers->Start();
   state_->has_started = true;

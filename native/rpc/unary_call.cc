@@ -4,7 +4,6 @@
 #include <grpc/slice.h>
 #include <grpc/support/time.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "native/base/clock.h"
@@ -26,9 +25,6 @@ int64_t EarliestDeadlineNs(int64_t deadline_ns, int64_t received_ns) {
   if (deadline_ns == tf::RunContext::kNoDeadline) return deadline_ns;
   return deadline_ns - (deadline_ns - received_ns) / 100 - kMillisecondNs;
 }
-
-// How long before its deadline a call stops waiting for a version: its client gets the reason.
-constexpr int64_t kReasonWayNs = 20'000'000;
 
 // The client's deadline on base::MonotonicNs's clock.
 int64_t DeadlineNs(gpr_timespec deadline, int64_t now_ns) {
@@ -92,16 +88,14 @@ void UnaryCall::OnReceived(bool ok) {
   EndTurn();
 }
 
-bool UnaryCall::TryAwait(int64_t change_count) {
-  const int64_t wait_end_ns = received_ns_ + method_->limits_->first_version_wait_ns;
-  const int64_t until_ns = run_.deadline_ns == tf::RunContext::kNoDeadline
-                               ? wait_end_ns
-                               : std::min(wait_end_ns, run_.deadline_ns - kReasonWayNs);
+bool UnaryCall::TryAwait(const servable::AwaitedChange& change) {
+  const int64_t until_ns =
+      servable::AwaitEndNs(received_ns_, method_->limits_->first_version_wait_ns, run_.deadline_ns);
   const bool is_wanted = !cancellation_.is_cancelled();
   if (!ticket_ || !is_wanted || base::MonotonicNs() >= until_ns || !PollerPool::MayAwait()) {
     return false;
   }
-  awaiting_ = AwaitingRequest{this, change_count, until_ns};
+  awaiting_ = AwaitingRequest{this, change, cancellation_.flag(), until_ns};
   return true;
 }
 

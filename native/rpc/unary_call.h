@@ -19,6 +19,7 @@
 #include "native/rpc/poller_pool.h"
 #include "native/rpc/raw_service.h"
 #include "native/servable/admission.h"
+#include "native/servable/awaited_change.h"
 #include "native/tf/run_context.h"
 
 namespace millpond::rpc {
@@ -106,9 +107,9 @@ class UnaryCall final : private ParkedRequest {
   static grpc::ByteBuffer MakeMessage(base::ReplyBytes reply);
 
   // Instead of an answer, as the last step of UnaryHandler::Handle: has the call handled again when
-  // the serving map's change_count() is no longer `change_count`, and once more before the time to
-  // wait for a first version, or the client's deadline, is over. False if it may not wait (longer).
-  bool TryAwait(int64_t change_count);
+  // `change` has come, when the client cancels, and once more before the time to wait for a first
+  // version, or the client's deadline, is over. False if it may not wait (longer).
+  bool TryAwait(const servable::AwaitedChange& change);
 
   void Reply(const grpc::ByteBuffer& message);
   void Reply(std::string_view bytes);

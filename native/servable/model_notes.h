@@ -19,7 +19,21 @@ struct ModelNotes {
   bool is_awaited = false;  // requests without a version number may wait for the first version
   std::map<int64_t, VersionNote> versions;
 
+  // Whether any version may come: the base path has not been read yet.
+  bool AwaitsAny() const { return is_awaited && versions.empty(); }
+
   bool IsEmpty() const { return reason.empty() && !is_awaited && versions.empty(); }
+
+  // Whether `later` no longer awaits something that these notes await.
+  bool AwaitMoreThan(const ModelNotes& later) const {
+    if (is_awaited && !later.is_awaited) return true;
+    if (AwaitsAny() && !later.AwaitsAny()) return true;
+    for (const auto& [version, note] : versions) {
+      const VersionNote* const now = later.Find(version);
+      if (note.is_awaited && (now == nullptr || !now->is_awaited)) return true;
+    }
+    return false;
+  }
 
   const VersionNote* Find(int64_t version) const {
     const auto found = versions.find(version);

@@ -48,13 +48,14 @@ base::Status Awaited(std::string_view name, const std::string& reason) {
 }
 
 base::Status VersionNotFound(std::string_view name, int64_t version, const std::string& points,
-                             const ServableStream& stream) {
-  const VersionNote* const note = stream.notes.Find(version);
+                             const ServableStream& stream, const ModelNotes& notes) {
+  const VersionNote* const note = notes.Find(version);
   if (note != nullptr && note->is_awaited) return Awaited(name, note->reason);
-  const std::string& reason = note == nullptr ? stream.notes.reason : note->reason;
+  if (notes.AwaitsAny()) return Awaited(name, notes.reason);
   return base::NotFound("Servable not found for request: Specific(" + std::string(name) + ", " +
                         std::to_string(version) + ")" + points +
-                        "; available versions:" + ListVersions(stream) + Because(reason));
+                        "; available versions:" + ListVersions(stream) +
+                        Because(note == nullptr ? notes.reason : note->reason));
 }
 
 }  // namespace
@@ -65,8 +66,9 @@ ServableEntry* ServableStream::Find(const VersionChoice& choice) const {
   return FindRouted(*this, choice.metadata);
 }
 
-base::Status ServableStream::WhyNotFound(std::string_view name, const VersionChoice& choice) const {
-  if (choice.version) return VersionNotFound(name, *choice.version, "", *this);
+base::Status ServableStream::WhyNotFound(std::string_view name, const VersionChoice& choice,
+                                         const ModelNotes& notes) const {
+  if (choice.version) return VersionNotFound(name, *choice.version, "", *this, notes);
   if (notes.is_awaited) return Awaited(name, notes.reason);
   if (!choice.label) {
     const char* const reason =
@@ -79,7 +81,7 @@ base::Status ServableStream::WhyNotFound(std::string_view name, const VersionCho
   const auto found = routing.labels.find(label);
   if (found != routing.labels.end()) {
     return VersionNotFound(name, found->second, ", to which version label '" + label + "' points",
-                           *this);
+                           *this, notes);
   }
   return base::InvalidArgument("Unrecognized servable version label: " + label + "; labels of " +
                                std::string(name) + ":" + ListLabels(routing) +

@@ -19,9 +19,8 @@ namespace millpond::servable {
 struct ServableStream {
   std::map<int64_t, std::shared_ptr<ServableEntry>> versions;
   Routing routing;
-  ModelNotes notes;
 
-  bool IsEmpty() const { return versions.empty() && routing.IsDefault() && notes.IsEmpty(); }
+  bool IsEmpty() const { return versions.empty() && routing.IsDefault(); }
 
   // Returns the version that `choice` means: by its number, by its label, or else the canary for
   // its share, or the default version. Null if that version is not published, or if the routing
@@ -29,12 +28,13 @@ struct ServableStream {
   ServableEntry* Find(const VersionChoice& choice) const;
 
   // Why Find found nothing for `choice`. INVALID_ARGUMENT for a label that there is not, naming
-  // those that there are; UNAVAILABLE if the version is awaited (ModelNotes); else NOT_FOUND,
-  // naming the versions and the reason, if it is known.
-  base::Status WhyNotFound(std::string_view name, const VersionChoice& choice) const;
+  // those that there are; UNAVAILABLE if `notes` await the version; else NOT_FOUND, naming the
+  // versions and the reason of `notes`, if they have one.
+  base::Status WhyNotFound(std::string_view name, const VersionChoice& choice,
+                           const ModelNotes& notes) const;
 };
 
-// By name. One without versions is kept for its routing and its notes.
+// By name. One without versions is kept for its routing.
 using ServableStreams = std::map<std::string, ServableStream, std::less<>>;
 
 }  // namespace millpond::servable

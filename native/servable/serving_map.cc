@@ -22,12 +22,28 @@ ServingMap::ServingMap() : snapshot_(std::make_unique<const ServableStreams>()) 
 
 base::StatusOr<ServableHandle> ServingMap::LookUp(std::string_view name,
                                                   const VersionChoice& choice) {
+  ServableHandle handle = snapshot_.Read([&](const ServableStreams& streams) {
+    const auto stream = streams.find(name);
+    ServableEntry* const entry = stream == streams.end() ? nullptr : stream->second.Find(choice);
+    return entry == nullptr ? ServableHandle() : ServableHandle(entry);
+  });
+  if (handle) return handle;
+  return LookUpWithNotes(name, choice);
+}
+
+// The notes come first: those that no longer await a version are written after it is published.
+base::StatusOr<ServableHandle> ServingMap::LookUpWithNotes(std::string_view name,
+                                                           const VersionChoice& choice) {
+  const std::shared_ptr<const ModelNotes> found = notes_.Find(name);
   return snapshot_.Read([&](const ServableStreams& streams) -> base::StatusOr<ServableHandle> {
     const auto stream = streams.find(name);
-    if (stream == streams.end()) return NameNotFound(name, streams);
+    if (stream == streams.end()) {
+      if (found == nullptr) return NameNotFound(name, streams);
+      return ServableStream().WhyNotFound(name, choice, *found);
+    }
     ServableEntry* const entry = stream->second.Find(choice);
-    if (entry == nullptr) return stream->second.WhyNotFound(name, choice);
-    return ServableHandle(entry);
+    if (entry != nullptr) return ServableHandle(entry);
+    return stream->second.WhyNotFound(name, choice, found == nullptr ? ModelNotes() : *found);
   });
 }
 
@@ -45,7 +61,7 @@ base::Status ServingMap::Publish(std::shared_ptr<ServableEntry> entry, Routing r
   changed.routing = std::move(routing);
   changed.versions.emplace(id.version, std::move(entry));
   Show();
-  CountChange();
+  changes_.Count(id.name);
   return {};
 }
 
@@ -56,7 +72,7 @@ base::Status ServingMap::Retire(const std::string& name, int64_t version, Routin
   if (stream == streams_.end()) return NameNotFound(name, streams_);
   auto& versions = stream->second.versions;
   const auto found = versions.find(version);
-  if (found == versions.end()) return stream->second.WhyNotFound(name, {version});
+  if (found == versions.end()) return stream->second.WhyNotFound(name, {version}, {});
   const std::shared_ptr<ServableEntry> entry = std::move(found->second);
   versions.erase(found);
   stream->second.routing = std::move(routing);
@@ -73,19 +89,12 @@ base::Status ServingMap::SetRouting(const std::string& name, Routing routing) {
   stream.routing = std::move(routing);
   if (stream.IsEmpty()) streams_.erase(name);
   Show();
-  CountChange();
+  changes_.Count(name);
   return {};
 }
 
 void ServingMap::SetNotes(const std::string& name, ModelNotes notes) {
-  const std::lock_guard<std::mutex> lock(write_mutex_);
-  ServableStream& stream = streams_[name];
-  const bool was_awaited = stream.notes.is_awaited;
-  const bool is_awaited = notes.is_awaited;
-  stream.notes = std::move(notes);
-  if (stream.IsEmpty()) streams_.erase(name);
-  Show();
-  if (was_awaited && !is_awaited) CountChange();
+  if (notes_.Set(name, std::move(notes))) changes_.Count(name);
 }
 
 std::vector<std::shared_ptr<ServableEntry>> ServingMap::Entries() {

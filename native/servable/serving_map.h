@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -9,7 +8,9 @@
 #include <vector>
 
 #include "native/base/status.h"
+#include "native/servable/awaited_change.h"
 #include "native/servable/left_right.h"
+#include "native/servable/note_table.h"
 #include "native/servable/routing.h"
 #include "native/servable/servable_entry.h"
 #include "native/servable/servable_stream.h"
@@ -30,8 +31,8 @@ class ServingMap {
 
   // A handle on the version of `name` that `choice` means (ServableStream::Find). Otherwise
   // NOT_FOUND, naming the versions that there are, or INVALID_ARGUMENT, naming the labels.
-  // UNAVAILABLE if the version is the first of its model and is being loaded: a caller may wait
-  // until change_count() differs and look again.
+  // UNAVAILABLE if the version is the first of its model and is being loaded: a caller that has
+  // called MarkChange before may wait until it HasCome, and look again.
   base::StatusOr<ServableHandle> LookUp(std::string_view name, const VersionChoice& choice);
 
   // Publishes `entry` and replaces the routing of its name. ALREADY_EXISTS if that version of that
@@ -52,9 +53,8 @@ class ServingMap {
   // Replaces what is known of the versions of `name` that are not published; empty notes forget it.
   void SetNotes(const std::string& name, ModelNotes notes);
 
-  // Counts the changes after which an awaited version may be there, or is awaited no longer. Any
-  // thread; takes no lock.
-  int64_t change_count() const { return change_count_.load(std::memory_order_acquire); }
+  // The mark of this instant, for a look-up of `name` that follows.
+  AwaitedChange MarkChange(std::string_view name) const { return changes_.Mark(name); }
 
   // All that is published. Waits for a change under way: the control plane's.
   std::vector<std::shared_ptr<ServableEntry>> Entries();
@@ -65,13 +65,16 @@ class ServingMap {
  private:
   // Shows requests what streams_ says; the caller holds write_mutex_.
   void Show() { snapshot_.Write(std::make_unique<const ServableStreams>(streams_)); }
-  void CountChange() { change_count_.fetch_add(1, std::memory_order_release); }
+  // The look-up after one that found nothing.
+  base::StatusOr<ServableHandle> LookUpWithNotes(std::string_view name,
+                                                 const VersionChoice& choice);
 
   // Of the changes; no look-up takes it.
   std::mutex write_mutex_;
   ServableStreams streams_;  // guarded by write_mutex_: what the next snapshot is made of
   LeftRight<ServableStreams> snapshot_;
-  std::atomic<int64_t> change_count_{0};
+  NoteTable notes_;
+  ChangeCounters changes_;
 };
 
 }  // namespace millpond::servable

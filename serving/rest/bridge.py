@@ -82,6 +82,7 @@ class RestWorkers(Protocol):
     def cancel(self, id: int) -> None: ...  # noqa: A002 (the module's name for it)
     def take_ended(self) -> Sequence[EndedRequest]: ...
     def get_model_metadata(self, model: str, version: int | None, label: str | None) -> bytes: ...
+    def end_awaiting(self) -> None: ...
     def shutdown(self, drain_seconds: float) -> bool: ...
 
 
@@ -153,8 +154,12 @@ class RestBridge:
         return self._is_draining
 
     def drain(self) -> None:
-        """The server is about to stop. Requests are answered all the same, until it does."""
+        """The server is about to stop. Requests are answered all the same, until it does.
+
+        Those that wait for the first version of their model are answered at once.
+        """
         self._is_draining = True
+        self._workers.end_awaiting()
 
     @property
     def timeout_seconds(self) -> float:

@@ -77,9 +77,8 @@ TEST_F(FirstVersionWaitTest, WhatWaitsGivesBackTheBytesOfItsReading) {
     replies.push_back(client_->Begin(kPredictPath, request, &contexts[i]));
   }
   WaitUntilInFlight(kCount);
-  // Another model's version: they are read once more, and put aside again.
-  const Scripted other("other", 1);
-  ASSERT_TRUE(servable::PublishHighest(map_, other.entry).ok());
+  // The model changes, and has no version yet: they are read once more, and put aside again.
+  ASSERT_TRUE(map_.SetRouting("late", {}).ok());
   EXPECT_TRUE(Predict("m").status.ok());
   ASSERT_TRUE(servable::PublishHighest(map_, late_.entry).ok());
   for (auto& reply : replies) EXPECT_TRUE(reply.get().status.ok());
@@ -115,6 +114,24 @@ TEST_F(FirstVersionWaitTest, ADeadlineEndsTheWaitBeforeItPasses) {
   // A machine that stands still for long sees the deadline instead.
   EXPECT_TRUE(answer.code() == grpc::StatusCode::UNAVAILABLE ||
               answer.code() == grpc::StatusCode::DEADLINE_EXCEEDED);
+}
+
+TEST_F(FirstVersionWaitTest, ACancellationEndsTheWait) {
+  StartWaiting(kLongNs);
+  grpc::ClientContext context;
+  auto reply = client_->Begin(kPredictPath, Request("late"), &context);
+  WaitUntilInFlight(1);
+  context.TryCancel();
+  EXPECT_EQ(reply.get().code(), grpc::StatusCode::CANCELLED);
+  // Its place is free again.
+  while (admission_->in_flight_count() > 0) std::this_thread::yield();
+}
+
+TEST_F(FirstVersionWaitTest, AModelThatIsForgottenEndsTheWait) {
+  StartWaiting(kLongNs);
+  Replies replies = BeginLate(3);
+  map_.SetNotes("late", {});
+  for (auto& reply : replies) EXPECT_EQ(reply.get().code(), grpc::StatusCode::NOT_FOUND);
 }
 
 TEST_F(FirstVersionWaitTest, AServerThatStopsDoesNotWait) {

@@ -194,6 +194,26 @@ TEST_F(RestWorkersTest, AStopAndACancellationEndAWaitForAFirstVersion) {
   EXPECT_EQ(TakeEnded(1)[0].status.code(), Code::kUnavailable);
 }
 
+TEST_F(RestWorkersTest, ADrainEndsWaitsForAFirstVersionAndServesOthers) {
+  options_.first_version_wait_ns = kForeverNs;
+  map_.SetNotes("late", {"version 1 is loading", true, {}});
+  Start();
+  ASSERT_TRUE(workers_->Submit(Request("late")).ok());
+  workers_->EndAwaiting();
+  EXPECT_EQ(TakeEnded(1)[0].status.code(), Code::kUnavailable);
+  EXPECT_EQ(Answer(Request("late")).status.code(), Code::kUnavailable);
+  EXPECT_TRUE(Answer(Request("m")).status.ok());
+}
+
+TEST_F(RestWorkersTest, AModelThatIsForgottenEndsTheWaitForItsVersion) {
+  options_.first_version_wait_ns = kForeverNs;
+  map_.SetNotes("late", {"version 1 is loading", true, {}});
+  Start();
+  ASSERT_TRUE(workers_->Submit(Request("late")).ok());
+  map_.SetNotes("late", {});
+  EXPECT_EQ(TakeEnded(1)[0].status.code(), Code::kNotFound);
+}
+
 TEST_F(RestWorkersTest, AMessageAsLongAsTheBodyIsCut) {
   options_.answer = [](const RestRequest&, std::string_view body, const servable::Servable&,
                        const tf::RunContext&, RestReply*,

@@ -569,17 +569,64 @@ TEST(ServingMapNotes, ForgottenNotesLeaveTheNameUnknown) {
                 "Servable not found for request: Latest(m); available models: none");
 }
 
-TEST(ServingMapNotes, ThoseWhoWaitHearOfAVersionAndOfItsFailure) {
+TEST(ServingMapNotes, APublishedVersionAnswersWhateverTheNotesAre) {
+  ServingMap map;
+  PublishVersions(map, 3, 3);
+  map.SetNotes("m", Loading());
+  EXPECT_TRUE(map.LookUp("m", {}).ok());
+  EXPECT_TRUE(map.LookUp("m", {3}).ok());
+}
+
+TEST(ServingMapNotes, AChangeComesWithAVersionAndWithItsFailure) {
   ServingMap map;
   map.SetNotes("m", Loading());
-  const int64_t before = map.change_count();
+  const AwaitedChange loading = map.MarkChange("m");
   map.SetNotes("m", Loading());
-  EXPECT_EQ(map.change_count(), before);
+  EXPECT_FALSE(loading.HasCome());
   map.SetNotes("m", {"version 3 failed", false, {}});
-  EXPECT_GT(map.change_count(), before);
-  const int64_t failed = map.change_count();
+  EXPECT_TRUE(loading.HasCome());
+  const AwaitedChange failed = map.MarkChange("m");
   PublishVersions(map, 4, 4);
-  EXPECT_GT(map.change_count(), failed);
+  EXPECT_TRUE(failed.HasCome());
+}
+
+TEST(ServingMapNotes, AChangeComesWhenTheModelIsForgotten) {
+  ServingMap map;
+  map.SetNotes("m", Loading());
+  const AwaitedChange loading = map.MarkChange("m");
+  map.SetNotes("m", {});
+  EXPECT_TRUE(loading.HasCome());
+}
+
+TEST(ServingMapNotes, AChangeComesWhenOneOfTwoVersionsFails) {
+  ServingMap map;
+  ModelNotes both = Loading();
+  both.versions[4] = {"version 4 is loading", true};
+  map.SetNotes("m", both);
+  const AwaitedChange loading = map.MarkChange("m");
+  both.versions[4] = {"version 4 failed", false};
+  map.SetNotes("m", both);
+  EXPECT_TRUE(loading.HasCome());
+  EXPECT_EQ(map.LookUp("m", {}).status().code(), Code::kUnavailable);
+  EXPECT_EQ(map.LookUp("m", {4}).status().code(), Code::kNotFound);
+}
+
+TEST(ServingMapNotes, AnyVersionIsAwaitedBeforeTheBasePathIsRead) {
+  ServingMap map;
+  map.SetNotes("m", {"not read yet", true, {}});
+  const AwaitedChange unread = map.MarkChange("m");
+  ExpectRefused(map, {4}, Code::kUnavailable, "model 'm': not read yet");
+  map.SetNotes("m", Loading());
+  EXPECT_TRUE(unread.HasCome());
+  EXPECT_EQ(map.LookUp("m", {4}).status().code(), Code::kNotFound);
+}
+
+TEST(ServingMapNotes, AnotherModelsChangeDoesNotCome) {
+  ServingMap map;
+  const AwaitedChange loading = map.MarkChange("m");
+  map.SetNotes("other", Loading());
+  map.SetNotes("other", {});
+  EXPECT_FALSE(loading.HasCome());
 }
 
 }  // namespace

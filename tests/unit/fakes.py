@@ -571,6 +571,9 @@ class FakeRestWorkers:
             raise StatusError(5, f"Servable not found for request: Latest({model})")
         return self.metadata[model]
 
+    def end_awaiting(self) -> None:
+        self.log.append("end_awaiting")
+
     def shutdown(self, drain_seconds: float) -> bool:
         self.log.append(f"shutdown {drain_seconds:g}")
         if self._descriptor >= 0:

@@ -87,8 +87,9 @@ def test_model_notes_of_a_base_path(note: Note, reason: str, is_awaited: bool) -
     assert (notes.reason, notes.is_awaited) == (reason, is_awaited)
 
 
-def test_model_notes_before_the_first_look_have_a_reason() -> None:
-    assert model_notes([], None).reason == "its base path has not been read yet"
+def test_model_notes_await_the_first_look() -> None:
+    notes = model_notes([], None)
+    assert notes == ModelNotes(reason="its base path has not been read yet", is_awaited=True)
 
 
 def test_model_notes_await_a_version_on_its_way() -> None:
