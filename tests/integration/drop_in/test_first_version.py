@@ -17,8 +17,6 @@ from tritonclient.utils import InferenceServerException
 
 from loadtest.server_pages import ServerPages
 from serving import ModelServer
-from serving.client import Client
-from serving.model_config_file import encode_model_config
 from serving.protos import get_model_metadata_pb2, get_model_status_pb2
 from serving.servable import LOADING
 from tests.integration.clients import caller_to, predict_request, wait_until
@@ -75,7 +73,7 @@ def http_answer(response: httpx.Response) -> Answer:
 
 
 def over_rest(server: ModelServer) -> Answer:
-    path, body = "/v1/models/scale:predict", {"instances": [1.0]}
+    path, body = "/v1/models/scale:predict", {"inputs": {"x": [1.0]}}
     return http_answer(httpx.post(server.url + path, json=body, timeout=WAIT_SECONDS))
 
 
@@ -94,14 +92,24 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
+def configure(directory: Path, name: str, base_path: Path) -> Path:
+    """Writes a config file of one model, replaced at once."""
+    file = directory / "models.config"
+    beside = file.with_suffix(".partial")
+    beside.write_text(
+        f'model_config_list {{ config {{ name: "{name}" base_path: "{base_path}" }} }}'
+    )
+    return beside.rename(file)
+
+
 def started(start_server: StartServer, base_path: Path, **flags: object) -> ModelServer:
     """Returns a server that has found version 1, the load of which never ends."""
-    config = base_path / "models.config"
-    config.write_text(
-        f'model_config_list {{ config {{ name: "scale" base_path: "{base_path}" }} }}'
-    )
     server = start_server(
-        model_config_file=config, rest_api_port="auto", restore_bytes_per_second=1, **flags
+        model_config_file=configure(base_path, "scale", base_path),
+        model_config_file_poll_wait_seconds=0.1,
+        rest_api_port="auto",
+        restore_bytes_per_second=1,
+        **flags,
     )
     server.wait_for_event(lambda line: line["event"] == "aspired", WAIT_SECONDS)
     return server
@@ -222,10 +230,5 @@ def test_removal_of_the_model_ends_the_waits(
     )
     answers = begin(threads, server)
     (base_path / "other").mkdir()
-    config = base_path / "other.config"
-    config.write_text(
-        f'model_config_list {{ config {{ name: "other" base_path: "{base_path}/other" }} }}'
-    )
-    with Client(server.admin_target) as client:
-        client.reload_config(encode_model_config(config))
+    configure(base_path, "other", base_path / "other")
     assert {answer.result(WAIT_SECONDS)[0] for answer in answers} == {"NOT_FOUND"}
