@@ -525,6 +525,7 @@ class FakeRestWorkers:
         self.metadata: dict[str, bytes] = {}
         self.refusal: Exception | None = None
         self.log: list[str] = []
+        self.is_awaiting_ended = False
         self._ended: list[FakeEndedRequest] = []
         self._descriptor = -1
 
@@ -572,7 +573,7 @@ class FakeRestWorkers:
         return self.metadata[model]
 
     def end_awaiting(self) -> None:
-        self.log.append("end_awaiting")
+        self.is_awaiting_ended = True
 
     def shutdown(self, drain_seconds: float) -> bool:
         self.log.append(f"shutdown {drain_seconds:g}")

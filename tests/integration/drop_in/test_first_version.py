@@ -102,6 +102,11 @@ def configure(directory: Path, name: str, base_path: Path) -> Path:
     return beside.rename(file)
 
 
+def write_endless(scale_model: ScaleModel, base_path: Path) -> None:
+    """Writes a version whose load takes a day at a byte a second."""
+    scale_model.write(base_path, 1, offset_count=25_000)
+
+
 def started(start_server: StartServer, base_path: Path, **flags: object) -> ModelServer:
     """Returns a server that has found version 1, the load of which never ends."""
     server = start_server(
@@ -152,7 +157,7 @@ def test_every_protocol_waits_for_the_first_version(
 def test_every_protocol_names_the_stage_after_the_wait(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path
 ) -> None:
-    scale_model.write(base_path, 1)
+    write_endless(scale_model, base_path)
     server = started(start_server, base_path, first_version_wait_seconds=0.05)
     for ask in [*PROTOCOLS, metadata_over_grpc]:
         wait_until(lambda: ask(server)[1] == LOADING_MESSAGE, "the stage", WAIT_SECONDS)  # noqa: B023
@@ -162,7 +167,7 @@ def test_every_protocol_names_the_stage_after_the_wait(
 def test_questions_about_a_loading_model_do_not_wait(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path
 ) -> None:
-    scale_model.write(base_path, 1)
+    write_endless(scale_model, base_path)
     server = started(start_server, base_path, first_version_wait_seconds=10 * WAIT_SECONDS)
     with httpx.Client(base_url=server.url, timeout=WAIT_SECONDS) as http:
         metadata = http.get("/v1/models/scale/metadata")
@@ -185,7 +190,7 @@ def test_questions_about_a_loading_model_do_not_wait(
 def test_a_cancelled_wait_frees_its_place(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path
 ) -> None:
-    scale_model.write(base_path, 1)
+    write_endless(scale_model, base_path)
     server = started(start_server, base_path, first_version_wait_seconds=10 * WAIT_SECONDS)
     with caller_to(server.target) as caller:
         call = caller.start_predict(REQUEST, timeout=10 * WAIT_SECONDS)
@@ -200,7 +205,7 @@ def test_a_cancelled_wait_frees_its_place(
 def test_sigterm_ends_the_waits_over_every_protocol(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path, threads: ThreadPoolExecutor
 ) -> None:
-    scale_model.write(base_path, 1)
+    write_endless(scale_model, base_path)
     server = started(
         start_server,
         base_path,
@@ -221,7 +226,7 @@ def test_sigterm_ends_the_waits_over_every_protocol(
 def test_removal_of_the_model_ends_the_waits(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path, threads: ThreadPoolExecutor
 ) -> None:
-    scale_model.write(base_path, 1)
+    write_endless(scale_model, base_path)
     server = started(
         start_server,
         base_path,
