@@ -12,7 +12,6 @@ from typing import Protocol
 from serving.errors import StatusCode
 from serving.found_versions import Note
 from serving.servable import AVAILABLE, END, LOADING, START, ServableStatus
-from serving.state_monitor import Statuses
 
 VERSION_COUNT_MAX = 32
 """Versions of a model that have a reason of their own, the highest: clients ask for recent ones."""
@@ -142,14 +141,16 @@ def _version_of(note: Note) -> int:
 
 
 class NotePublisher:
-    """Keeps the serving map's notes true. Any thread.
+    """Keeps the serving map's notes true. Any thread. `versions` is `StateMonitor.versions`.
 
     A source may call `set_source_notes` with its own lock held, so nothing here calls a source.
     """
 
-    def __init__(self, serving_map: NotedMap, statuses: Callable[[], Statuses]) -> None:
+    def __init__(
+        self, serving_map: NotedMap, versions: Callable[[str], Sequence[ServableStatus]]
+    ) -> None:
         self._map = serving_map
-        self._statuses = statuses
+        self._versions = versions
         # Held while publishing, so that older notes never replace newer ones.
         self._lock = threading.Lock()
         self._names: frozenset[str] = frozenset()
@@ -181,8 +182,8 @@ class NotePublisher:
     def _publish(self, name: str) -> None:
         notes = ModelNotes()
         if name in self._names:
-            statuses = self._statuses().get(name, ())
-            notes = model_notes(statuses, *self._source_notes.get(name, (None, ())))
+            source_notes = self._source_notes.get(name, (None, ()))
+            notes = model_notes(self._versions(name), *source_notes)
         if notes == self._published.get(name, ModelNotes()):
             return
         self._published[name] = notes

@@ -132,7 +132,7 @@ class Server:
         self._serving_map = plane.ServingMap()
         self._monitor = StateMonitor(self._clock)
         self._awaited_model = AwaitedModel(self._monitor.versions)
-        self._notes = NotePublisher(self._serving_map, self._monitor.statuses)
+        self._notes = NotePublisher(self._serving_map, self._monitor.versions)
         self._monitor.add_stage_listener(self._notes.on_status)
         self._request_statistics = plane.RequestStatistics()
         self._admission = plane.Admission(config.max_in_flight_requests)

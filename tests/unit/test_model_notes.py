@@ -15,7 +15,6 @@ from serving.servable import (
     ServableState,
     ServableStatus,
 )
-from serving.state_monitor import Statuses
 from tests.unit.fakes import FakeServingMap
 
 FAILED = Health(StatusCode.DATA_LOSS, "bad checksum")
@@ -108,10 +107,10 @@ class Published:
     def __init__(self) -> None:
         self.map = FakeServingMap()
         self.statuses: dict[str, tuple[ServableStatus, ...]] = {}
-        self.publisher = NotePublisher(self.map, self._statuses)
+        self.publisher = NotePublisher(self.map, self._versions)
 
-    def _statuses(self) -> Statuses:
-        return self.statuses
+    def _versions(self, name: str) -> tuple[ServableStatus, ...]:
+        return self.statuses.get(name, ())
 
     def reason(self) -> object:
         return self.map.notes["m"]["reason"]
