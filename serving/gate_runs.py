@@ -282,9 +282,12 @@ class GateRuns:
         if result.failed_requests and self._may_write_variables():
             return skipped(gate, mode, _WRITES)
         if self._replayed is None:
+            errors, asked_count = self._trials.errors_of_candidate_alone(result.failed_requests)
             self._replayed = ReplayCounts(
                 answered_count=result.run_count,
-                errors=self._trials.errors_of_candidate_alone(result.failed_requests),
+                failed_count=len(result.failed_requests),
+                asked_count=asked_count,
+                errors=errors,
             )
         return decide(self._replayed, self._settings)
 

@@ -21,8 +21,14 @@ TIME_BUDGET_SECONDS = 0.5
 not to wait for a bench."""
 
 REPLAY_BUDGET_SECONDS = 5.0
-"""For asking the predecessor the replayed requests that failed. A few of them suffice for a verdict
-if the model is slow."""
+"""For asking the predecessor the replayed requests that failed. If the model is slow, the verdict
+extrapolates from a part of them."""
+
+REPLAY_ASKED_COUNT_MIN = 4
+"""Failed requests that are asked whatever REPLAY_BUDGET_SECONDS allow: fewer are a poor sample."""
+
+REPLAY_LIMIT_SECONDS = 30.0
+"""After this no further failed request is asked, however few were."""
 
 # A round more would change little: each request counts with its fastest.
 ROUND_COUNT = 3
@@ -147,18 +153,24 @@ class GateTrials:
             trials = [self._again(trial, round_number, end_ns) for trial in trials]
         return trials
 
-    def errors_of_candidate_alone(self, requests: Sequence[bytes]) -> list[str]:
-        """Returns the new version's error for each of `requests` that only the predecessor answers.
+    def errors_of_candidate_alone(self, requests: Sequence[bytes]) -> tuple[list[str], int]:
+        """Returns the new version's error for each of `requests` that only the predecessor answers,
+        and how many of `requests` the predecessor was asked for.
 
-        Asks as many as REPLAY_BUDGET_SECONDS allow, and at least one. Raises.
+        Asks as many as REPLAY_BUDGET_SECONDS allow, or REPLAY_ASKED_COUNT_MIN if these are more, but
+        after REPLAY_LIMIT_SECONDS no further one. Raises.
         """
-        end_ns = self._clock.now_ns() + round(REPLAY_BUDGET_SECONDS * NS_PER_SECOND)
+        started_ns = self._clock.now_ns()
+        end_ns = started_ns + round(REPLAY_BUDGET_SECONDS * NS_PER_SECOND)
+        limit_ns = started_ns + round(REPLAY_LIMIT_SECONDS * NS_PER_SECOND)
         errors: list[str] = []
-        for index, request in enumerate(requests):
-            if index > 0 and self._clock.now_ns() >= end_ns:
-                break
+        for asked_count, request in enumerate(requests):
+            now_ns = self._clock.now_ns()
+            is_enough = asked_count >= REPLAY_ASKED_COUNT_MIN and now_ns >= end_ns
+            if is_enough or (asked_count > 0 and now_ns >= limit_ns):
+                return errors, asked_count
             errors += self._errors_of_candidate_alone(request)
-        return errors
+        return errors, len(requests)
 
     def shadowed(self, reservoir: RequestReservoir) -> Iterator[Trial]:
         """Yields live requests that come from now on, for `shadow_seconds` or until there are

@@ -20,17 +20,36 @@ _CODES_OF_OTHERS = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayCounts:
-    """Replayed requests: `answered_count` by the new version, and one of `errors` for each request
-    that only the predecessor answers.
+    """Replayed requests: the new version answered `answered_count` and failed `failed_count`.
+
+    The predecessor was asked for `asked_count` of the failed ones. Each of `errors` stands for one of
+    these that only the predecessor answers.
     """
 
     answered_count: int
+    failed_count: int
+    asked_count: int
     errors: Sequence[str]
 
     @property
-    def request_count(self) -> int:
+    def is_estimate(self) -> bool:
+        """Whether the predecessor was asked for a part of the failed requests only."""
+        return self.asked_count < self.failed_count
+
+    @property
+    def confirmed_count(self) -> float:
+        """The failed requests that only the predecessor answers.
+
+        Those that it was not asked for count in the proportion of those that it was asked for.
+        """
+        if self.asked_count == 0:
+            return 0
+        return len(self.errors) * self.failed_count / self.asked_count
+
+    @property
+    def request_count(self) -> float:
         """The requests that the share of failures is taken of."""
-        return self.answered_count + len(self.errors)
+        return self.answered_count + self.confirmed_count
 
 
 def is_failure_of_model(error: MillpondError) -> bool:
@@ -57,15 +76,16 @@ def failed_share_verdict(counts: ReplayCounts, settings: GateSettings) -> GateVe
     mode, figures = settings.failed_share, _figures(counts)
     count_min = settings.failed_share_request_count_min
     if counts.request_count < max(count_min, 1):
-        why = f"{counts.request_count} live requests were replayed, and {count_min} are needed"
+        why = (
+            f"{round(counts.request_count)} live requests were replayed, and {count_min} are needed"
+        )
         return skipped(Gate.FAILED_SHARE, mode, why, figures)
-    share = len(counts.errors) / counts.request_count
+    share = counts.confirmed_count / counts.request_count
     if share <= settings.failed_share_max:
         return verdict_of(Gate.FAILED_SHARE, mode, [], figures)
     fault = (
-        f"it fails {len(counts.errors)} of {counts.request_count} replayed live requests that its "
-        f"predecessor answers, and at most {settings.failed_share_max:.3g} of them may fail: "
-        f"{first_few(counts.errors)}"
+        f"it fails {_shares_text(counts)}, and at most {settings.failed_share_max:.3g} of them may "
+        f"fail: {first_few(counts.errors)}"
     )
     return verdict_of(Gate.FAILED_SHARE, mode, [fault], figures)
 
@@ -73,5 +93,20 @@ def failed_share_verdict(counts: ReplayCounts, settings: GateSettings) -> GateVe
 _NO_REQUESTS = "no live request was replayed that the predecessor answers"
 
 
+def _shares_text(counts: ReplayCounts) -> str:
+    text = (
+        f"{round(counts.confirmed_count)} of {round(counts.request_count)} replayed live requests "
+        "that its predecessor answers"
+    )
+    if not counts.is_estimate:
+        return text
+    return f"about {text} ({counts.asked_count} of {counts.failed_count} were asked of it in time)"
+
+
 def _figures(counts: ReplayCounts) -> dict[str, float]:
-    return {"request_count": counts.request_count, "failed_count": len(counts.errors)}
+    figures: dict[str, float] = {
+        "request_count": round(counts.request_count),
+        "failed_count": round(counts.confirmed_count),
+    }
+    # An estimate has to be told from a count.
+    return figures | ({"asked_count": counts.asked_count} if counts.is_estimate else {})

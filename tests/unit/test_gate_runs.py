@@ -14,7 +14,13 @@ from serving.gate_runs import (
     GateRuns,
     WarmUpWatch,
 )
-from serving.gate_trials import REPLAY_BUDGET_SECONDS, TIME_BUDGET_SECONDS, GateSubject
+from serving.gate_trials import (
+    REPLAY_ASKED_COUNT_MIN,
+    REPLAY_BUDGET_SECONDS,
+    REPLAY_LIMIT_SECONDS,
+    TIME_BUDGET_SECONDS,
+    GateSubject,
+)
 from serving.loader import statuses_as_errors
 from serving.model_settings import GateMode, GateSettings
 from serving.protos import get_model_metadata_pb2, predict_pb2
@@ -298,7 +304,24 @@ def test_replay_of_slow_models_asks_for_a_few_requests(swap: Swap):
     swap.takes(swap.old, REPLAY_BUDGET_SECONDS)
     swap.candidate.respond = refuses(3, "no input 'x'")
     assert not swap.verdict("self_warm_up").is_passed
+    assert len(swap.old.predicted) == REPLAY_ASKED_COUNT_MIN
+
+
+def test_replay_of_very_slow_models_asks_once(swap: Swap):
+    swap.self_warm_up = replayed(0, *range(20))
+    swap.takes(swap.old, REPLAY_LIMIT_SECONDS)
+    swap.candidate.respond = refuses(3, "no input 'x'")
+    assert not swap.verdict("self_warm_up").is_passed
     assert len(swap.old.predicted) == 1
+
+
+def test_replay_share_of_slow_models_counts_all_failures(swap: Swap):
+    swap.self_warm_up = replayed(50, *range(14))
+    swap.takes(swap.old, 1.0)
+    swap.candidate.respond = refuses(3, "no input 'x'")
+    verdict = swap.verdict("failed_share")
+    assert len(swap.old.predicted) == 5
+    assert (verdict.is_passed, verdict.figures["request_count"]) == (False, 64)
 
 
 @pytest.mark.parametrize("writer", ["old", "candidate"])

@@ -21,7 +21,48 @@ from serving.replay_gate import (
 
 
 def counts(answered_count: int, failed_count: int, error: str = "no input 'x'") -> ReplayCounts:
-    return ReplayCounts(answered_count=answered_count, errors=[error] * failed_count)
+    return ReplayCounts(
+        answered_count=answered_count,
+        failed_count=failed_count,
+        asked_count=failed_count,
+        errors=[error] * failed_count,
+    )
+
+
+def few_asked(answered_count: int, failed_count: int, asked: int, confirmed: int) -> ReplayCounts:
+    return ReplayCounts(
+        answered_count=answered_count,
+        failed_count=failed_count,
+        asked_count=asked,
+        errors=["no input 'x'"] * confirmed,
+    )
+
+
+@pytest.mark.parametrize(
+    ("counts_of_few", "is_passed"),
+    [
+        (few_asked(50, 14, asked=14, confirmed=14), False),
+        (few_asked(50, 14, asked=5, confirmed=5), False),
+        (few_asked(50, 14, asked=4, confirmed=1), True),  # 3.5 of 53.5
+        (few_asked(50, 14, asked=4, confirmed=2), False),  # 7 of 57
+        (few_asked(50, 14, asked=14, confirmed=5), True),  # 5 of 55
+        (few_asked(50, 14, asked=4, confirmed=0), True),
+    ],
+)
+def test_failed_share_counts_failures_not_asked_for(counts_of_few: ReplayCounts, is_passed: bool):
+    assert failed_share_verdict(counts_of_few, GateSettings()).is_passed is is_passed
+
+
+def test_failed_share_needs_no_more_asked_than_counted():
+    verdict = failed_share_verdict(few_asked(0, 14, asked=4, confirmed=4), GateSettings())
+    assert not verdict.is_passed
+
+
+def test_failed_share_of_few_asked_states_an_estimate():
+    verdict = failed_share_verdict(few_asked(50, 14, asked=5, confirmed=5), GateSettings())
+    assert "about 14 of 64" in verdict.reason
+    assert "5 of 14 were asked" in verdict.reason
+    assert verdict.figures == {"request_count": 64, "failed_count": 14, "asked_count": 5}
 
 
 @pytest.mark.parametrize(
