@@ -1,9 +1,12 @@
 #include "native/tf/kernel_shapes.h"
 
+#include <array>
+#include <atomic>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"
@@ -26,6 +29,50 @@ bool HasOwnShape(const Tensor& tensor) {
   return tensor.dtype() != tensorflow::DT_RESOURCE && tensor.dtype() != tensorflow::DT_VARIANT;
 }
 
+// Returns the input if it has a shape that its op's shape function can read, else null.
+const Tensor* ShapedInput(tensorflow::OpKernelContext* context, int index) {
+  // A reference is read under its own lock, and a dead input of a Merge is not there.
+  if (context->input_is_ref(index) || !context->has_input(index)) return nullptr;
+  const Tensor& tensor = context->input(index);
+  return HasOwnShape(tensor) ? &tensor : nullptr;
+}
+
+// Keys of kernels and shapes that passed. A key that falls on another's slot replaces it: the other
+// is then asked about once more. 128 KiB.
+class PassedShapes {
+ public:
+  bool Has(uint64_t key) const { return SlotOf(key).load(std::memory_order_relaxed) == key; }
+  void Add(uint64_t key) { SlotOf(key).store(key, std::memory_order_relaxed); }
+
+ private:
+  static constexpr size_t kSlotCount = size_t{1} << 14U;
+
+  const std::atomic<uint64_t>& SlotOf(uint64_t key) const { return slots_[key % kSlotCount]; }
+  std::atomic<uint64_t>& SlotOf(uint64_t key) { return slots_[key % kSlotCount]; }
+
+  std::array<std::atomic<uint64_t>, kSlotCount> slots_{};
+};
+
+PassedShapes passed_shapes;
+
+// Never 0, which an empty slot has.
+uint64_t KeyOf(const tensorflow::OpKernel& kernel, uint64_t device_id,
+               tensorflow::OpKernelContext* context) {
+  uint64_t key = absl::HashOf(&kernel, kernel.name_view(), device_id);
+  for (int i = 0; i < context->num_inputs(); ++i) {
+    const Tensor* const tensor = ShapedInput(context, i);
+    if (tensor == nullptr) {
+      key = absl::HashOf(key, -1);
+      continue;
+    }
+    key = absl::HashOf(key, tensor->dims());
+    for (int axis = 0; axis < tensor->dims(); ++axis) {
+      key = absl::HashOf(key, tensor->dim_size(axis));
+    }
+  }
+  return key == 0 ? 1 : key;
+}
+
 struct KernelInputs {
   std::vector<PartialTensorShape> shapes;
   std::vector<const Tensor*> tensors;
@@ -34,21 +81,16 @@ struct KernelInputs {
 KernelInputs InputsOf(tensorflow::OpKernelContext* context) {
   KernelInputs inputs;
   for (int i = 0; i < context->num_inputs(); ++i) {
-    // A reference is read under its own lock, and a dead input of a Merge is not there.
-    const bool is_plain = !context->input_is_ref(i) && context->has_input(i);
-    const Tensor* const tensor = is_plain ? &context->input(i) : nullptr;
-    const bool is_known = tensor != nullptr && HasOwnShape(*tensor);
-    inputs.shapes.push_back(is_known ? PartialTensorShape(tensor->shape().dim_sizes())
-                                     : PartialTensorShape());
-    inputs.tensors.push_back(is_known ? tensor : nullptr);
+    const Tensor* const tensor = ShapedInput(context, i);
+    inputs.shapes.push_back(tensor != nullptr ? PartialTensorShape(tensor->shape().dim_sizes())
+                                              : PartialTensorShape());
+    inputs.tensors.push_back(tensor);
   }
   return inputs;
 }
 
-}  // namespace
-
-absl::Status CheckKernelShapes(const tensorflow::OpKernel& kernel,
-                               tensorflow::OpKernelContext* context) {
+absl::Status AskShapeFunction(const tensorflow::OpKernel& kernel,
+                              tensorflow::OpKernelContext* context) {
   const tensorflow::OpRegistrationData* op = nullptr;
   const bool is_known = tensorflow::OpRegistry::Global()->LookUp(kernel.type_string(), &op).ok();
   if (!is_known || op->shape_inference_fn == nullptr) return absl::OkStatus();
@@ -62,6 +104,17 @@ absl::Status CheckKernelShapes(const tensorflow::OpKernel& kernel,
   if (inferred.ok()) return inferred;
   return absl::InvalidArgumentError(
       absl::StrCat(inferred.message(), " [node ", kernel.name(), "]"));
+}
+
+}  // namespace
+
+absl::Status CheckKernelShapes(const tensorflow::OpKernel& kernel, uint64_t device_id,
+                               tensorflow::OpKernelContext* context) {
+  const uint64_t key = KeyOf(kernel, device_id, context);
+  if (passed_shapes.Has(key)) return absl::OkStatus();
+  const absl::Status checked = AskShapeFunction(kernel, context);
+  if (checked.ok()) passed_shapes.Add(key);
+  return checked;
 }
 
 }  // namespace millpond::tf

@@ -25,6 +25,7 @@ constexpr char kDeviceType[] = "CPU";
 thread_local RunScope* current_scope = nullptr;
 
 std::atomic<int64_t> runs_ended_by_memory{0};
+std::atomic<uint64_t> device_count{0};
 
 }  // namespace
 
@@ -48,7 +49,7 @@ namespace {
 
 // OK if the run may compute the kernel. A few nanoseconds for a usual run: it stands before every
 // kernel of a graph.
-absl::Status CheckMayGoOn(const tensorflow::OpKernel& kernel,
+absl::Status CheckMayGoOn(const tensorflow::OpKernel& kernel, uint64_t device_id,
                           tensorflow::OpKernelContext* context) {
   if (current_scope == nullptr) return absl::OkStatus();
   // Strings and other objects of kernels do not come from the device's allocator.
@@ -63,7 +64,7 @@ absl::Status CheckMayGoOn(const tensorflow::OpKernel& kernel,
       base::CoarseMonotonicNs() >= run->deadline_ns) {
     return absl::DeadlineExceededError("the request's deadline passed while it ran");
   }
-  return RunMemory::ChecksShapes(*current_scope) ? CheckKernelShapes(kernel, context)
+  return RunMemory::ChecksShapes(*current_scope) ? CheckKernelShapes(kernel, device_id, context)
                                                  : absl::OkStatus();
 }
 
@@ -138,6 +139,7 @@ ServableDevice::ServableDevice(const tensorflow::SessionOptions& options, const 
                                std::shared_ptr<ParameterMemory> parameters)
     : ThreadPoolDevice(options, name, tensorflow::Bytes(256 << 20), tensorflow::DeviceLocality(),
                        requests),
+      id_(++device_count),
       requests_(requests),
       parameters_(std::move(parameters)),
       workers_(WorkersOver(*ThreadPoolDevice::tensorflow_cpu_worker_threads(),
@@ -172,7 +174,7 @@ absl::Status ServableDevice::MakeTensorFromProto(const tensorflow::TensorProto& 
 }
 
 void ServableDevice::Compute(tensorflow::OpKernel* kernel, tensorflow::OpKernelContext* context) {
-  const absl::Status may_go_on = CheckMayGoOn(*kernel, context);
+  const absl::Status may_go_on = CheckMayGoOn(*kernel, id_, context);
   if (!may_go_on.ok()) return context->SetStatus(may_go_on);
   ThreadPoolDevice::Compute(kernel, context);
 }
@@ -180,7 +182,7 @@ void ServableDevice::Compute(tensorflow::OpKernel* kernel, tensorflow::OpKernelC
 void ServableDevice::ComputeAsync(tensorflow::AsyncOpKernel* kernel,
                                   tensorflow::OpKernelContext* context,
                                   tensorflow::AsyncOpKernel::DoneCallback done) {
-  const absl::Status may_go_on = CheckMayGoOn(*kernel, context);
+  const absl::Status may_go_on = CheckMayGoOn(*kernel, id_, context);
   if (!may_go_on.ok()) {
     context->SetStatus(may_go_on);
     return done();

@@ -89,6 +89,7 @@ class ServableDevice : public tensorflow::ThreadPoolDevice {
                     tensorflow::AsyncOpKernel::DoneCallback done) override;
 
  private:
+  const uint64_t id_;               // no other device of the process has it
   tsl::Allocator* const requests_;  // of the process, never freed
   const std::shared_ptr<ParameterMemory> parameters_;
   const RunWorkers* const workers_;  // of the process, never freed

@@ -172,6 +172,22 @@ TEST_F(SavedModelTest, AShapeThatAnOpRefusesIsTheRequestsStatus) {
       << refused.message();
 }
 
+TEST_F(SavedModelTest, AShapeIsRefusedAgainAndAgainBesideOneThatPasses) {
+  Load(testing::VariableModel(Vector<float>({10, 100})));
+  TensorList outputs;
+  // [1,2] is not [2], as the signature has it, but the graph takes it.
+  tensorflow::Tensor row(tensorflow::DT_FLOAT, {1, 2});
+  row.flat<float>().setConstant(1);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(Run("serving_default", {row}, &outputs).ok());
+    EXPECT_EQ(Run("serving_default", {Vector<float>({1, 2, 3})}, &outputs).code(),
+              Code::kInvalidArgument);
+    tensorflow::Tensor column(tensorflow::DT_FLOAT, {3, 1});
+    column.flat<float>().setConstant(1);
+    EXPECT_TRUE(Run("serving_default", {column}, &outputs).ok());
+  }
+}
+
 TEST_F(SavedModelTest, TheStepsAreCalledInOrderAndOnce) {
   testing::DoublingModel().Write(directory_.path());
   SavedModel model(directory_.path(), {"serve"});
