@@ -26,6 +26,8 @@ CAPACITY_BYTES = 4 << 20
 LOOK_SECONDS = 0.2
 """How often the thread looks, while the pipe is full, whether it should end."""
 
+_OWN_VIEW_FLAGS = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
 
 def unblock(descriptor: int) -> bool:
     """Makes writes to `descriptor` return at once, for native code too; False if they may block.
@@ -36,9 +38,8 @@ def unblock(descriptor: int) -> bool:
     mode = os.fstat(descriptor).st_mode
     if not (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode)):
         return False
-    flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
-        own = os.open(f"/proc/self/fd/{descriptor}", flags)
+        own = os.open(f"/proc/self/fd/{descriptor}", _OWN_VIEW_FLAGS)
     except OSError:
         if stat.S_ISCHR(mode):
             return False
@@ -47,6 +48,45 @@ def unblock(descriptor: int) -> bool:
     os.dup2(own, descriptor)
     os.close(own)
     return True
+
+
+def write_at_once(descriptor: int, line: bytes) -> bool:
+    """Writes `line` without waiting for the reader; False if it, or its end, does not fit.
+
+    Changes no flag of `descriptor`: other processes, and Python's own streams, may count on it. A
+    line for a reader that is gone, or for a full disk, counts as written: no later try would help.
+    """
+    try:
+        own = _own_view(descriptor)
+    except OSError:
+        return True  # Standard error is closed.
+    try:
+        return _has_space(own, 0) and os.write(own, line) == len(line)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(own)
+
+
+def _own_view(descriptor: int) -> int:
+    """Opens a non-blocking view of a pipe or terminal; if there can be no such view, a duplicate.
+
+    A file is not opened anew, because the new view would write over its beginning.
+    """
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+        with suppress(OSError):  # Another user's, or its reader is gone.
+            return os.open(f"/proc/self/fd/{descriptor}", _OWN_VIEW_FLAGS)
+    return os.dup(descriptor)
+
+
+def _has_space(descriptor: int, timeout_seconds: float) -> bool:
+    """Waits until `descriptor` takes something, or has lost its reader; False at the timeout."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    return bool(poll.poll(timeout_seconds * 1_000))
 
 
 class LogWriter(io.TextIOBase):
@@ -157,10 +197,8 @@ class LogWriter(io.TextIOBase):
             return b""  # The reader is gone, or the disk is full.
 
     def _wait_for_space(self) -> None:
-        poll = select.poll()
         with suppress(OSError):
-            poll.register(self._descriptor, select.POLLOUT)
-            poll.poll(LOOK_SECONDS * 1_000)
+            _has_space(self._descriptor, LOOK_SECONDS)
 
     def _report_dropped(self) -> None:
         """Reports the lines that were dropped, once half of the space is free."""

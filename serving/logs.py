@@ -7,6 +7,7 @@ are no JSON, may stand between them.
 
 import io
 import logging
+import os
 import sys
 from contextlib import suppress
 from typing import TextIO, cast
@@ -15,6 +16,7 @@ import structlog
 from structlog.typing import EventDict, Processor
 
 from serving.clock import SystemClock
+from serving.log_line import is_for_people
 from serving.log_writer import LogWriter, unblock
 from serving.name_text import printable
 
@@ -26,23 +28,33 @@ _log = structlog.get_logger(__name__)
 _writers: list[LogWriter] = []
 
 
-def start_logs(log_format: str) -> None:
+def start_logs(log_format: str, first_line: str = "") -> None:
     """Sets up structlog on standard error, so that no thread ever waits for its reader.
 
-    Native threads neither: their lines go to the same descriptors.
+    Native threads neither: their lines go to the same descriptors. `first_line` is written before
+    all others.
     """
     with suppress(OSError):  # Standard output may be closed.
         unblock(sys.__stdout__.fileno() if sys.__stdout__ else 1)
-    descriptor = sys.stderr.fileno()
+    is_unblocked = unblock(sys.stderr.fileno())
     writer = LogWriter(
-        descriptor,
-        may_block=not unblock(descriptor),
+        # A descriptor of its own: 2 is another one's while TensorFlow is loaded.
+        os.dup(sys.stderr.fileno()),
+        may_block=not is_unblocked,
         on_dropped=lambda count: _log.warning("log_lines_dropped", count=count),
         clock=SystemClock(),
     )
     _writers.append(writer)
     writer.start()
+    if first_line:
+        writer.write(first_line)
     configure_logs(log_format, cast("TextIO", writer))
+
+
+def write_lines(text: str) -> None:
+    """Writes lines that are formed already, as if they were logged."""
+    for writer in _writers[-1:]:
+        writer.write(text)
 
 
 def flush_logs(timeout_seconds: float = FLUSH_SECONDS) -> None:
@@ -63,7 +75,7 @@ def configure_logs(log_format: str, stream: TextIO | None = None) -> None:
     what is not a terminal is a file or a collector, and both want lines that parse.
     """
     stream = stream or sys.stderr
-    is_human = log_format == "human" or (log_format == "auto" and stream.isatty())
+    is_human = is_for_people(log_format, is_terminal=stream.isatty())
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

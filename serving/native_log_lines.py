@@ -1,64 +1,83 @@
-"""The lines that TensorFlow writes to standard error while it is loaded, as events of our log.
+"""The lines that TensorFlow writes to standard error while it is loaded, as lines of our log.
 
 They come before any of its settings is read, so no environment variable ends them. While the block
-runs they go to memory; a process that is killed within it loses them.
+runs, descriptor 2 is a pipe to a small process, `serving.native_line_reader`. That process writes
+each line to the log as it comes, so that the message of a fatal error arrives although the server
+aborts. In a container, where the server's end kills that process too, it has the milliseconds that
+the kernel needs to take the server down.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import structlog
 
+_READER = Path(__file__).with_name("native_line_reader.py")
 _STDERR = 2
-_READ_BYTES = 1 << 16
-
-EXPECTED = (
-    "before absl::InitializeLog()",
-    "oneDNN custom operations are on",
-    "cuda drivers",
-    "cuInit",
-)
-"""Texts of lines that every start on a machine without GPU has: they are left out."""
+_END_SECONDS = 1.0
+"""How long the start waits for the reader's end, which takes a millisecond."""
 
 _log = structlog.get_logger(__name__)
 
 
-def native_lines(text: str) -> Sequence[str]:
-    """The lines of `text` that are worth an event: neither expected nor empty. Pure."""
-    return [
-        line
-        for line in text.splitlines()
-        if line.strip() and not any(expected in line for expected in EXPECTED)
-    ]
-
-
 @contextmanager
-def native_lines_as_events() -> Iterator[None]:
-    """Logs what is written to standard error within the block as `native_log` when it ends.
+def native_lines_as_events(
+    *, is_human: bool, write: Callable[[str], object], command: str = sys.executable
+) -> Iterator[None]:
+    """Logs what is written to descriptor 2 within the block: `native_log` in JSON, else the text.
 
-    Lines of our own log that a thread writes meanwhile are passed on as they are.
+    `write` is for lines that standard error did not take at once; like our own log it must not
+    write to descriptor 2. If no process can be started, the lines stay as they are.
     """
-    stderr, memory = os.dup(_STDERR), os.memfd_create("early-log")
-    os.dup2(memory, _STDERR)
+    stderr = os.dup(_STDERR)
+    try:
+        reader = _start_reader(command, "human" if is_human else "json", stderr)
+    except OSError as error:
+        _log.warning("native_lines_not_read", error=str(error))
+        os.close(stderr)
+        yield
+        return
     try:
         yield
     finally:
+        # The reader's input ends, unless a process that was started meanwhile has inherited it.
         os.dup2(stderr, _STDERR)
         os.close(stderr)
-        _log_lines(native_lines(_contents(memory)))
-        os.close(memory)
+        end = threading.Thread(
+            target=_write_rest, args=(reader, write), name="native-lines", daemon=True
+        )
+        end.start()
+        end.join(_END_SECONDS)
 
 
-def _contents(memory: int) -> str:
-    os.lseek(memory, 0, os.SEEK_SET)
-    pieces = iter(lambda: os.read(memory, _READ_BYTES), b"")
-    return b"".join(pieces).decode(errors="replace")
+def _write_rest(reader: subprocess.Popen[bytes], write: Callable[[str], object]) -> None:
+    """Waits for the reader's end and writes the lines that it hands over."""
+    rest, _ = reader.communicate()
+    if rest:
+        write(rest.decode(errors="replace"))
 
 
-def _log_lines(lines: Sequence[str]) -> None:
-    for line in lines:
-        if line.startswith("{"):
-            os.write(_STDERR, f"{line}\n".encode())
-        else:
-            _log.info("native_log", line=line)
+def _start_reader(command: str, log_format: str, stderr: int) -> subprocess.Popen[bytes]:
+    """Starts the process that reads descriptor 2 from now on and writes to `stderr`."""
+    # Isolated and without site-packages: it starts in some 10 ms, whatever the environment holds.
+    arguments = [command, "-I", "-S", str(_READER), log_format]
+    read_end, write_end = os.pipe()
+    try:
+        reader = subprocess.Popen(
+            arguments,
+            stdin=read_end,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            # Signals to the server's group, as from a terminal, are not for the reader.
+            start_new_session=True,
+        )
+        os.dup2(write_end, _STDERR)
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+    return reader

@@ -1,29 +1,29 @@
 """The first line of a server's log, written before anything that takes time is imported."""
 
-import json
-from datetime import datetime, timezone
-from typing import TextIO
+from collections.abc import MutableMapping
+
+from serving.log_line import log_line
+from serving.log_writer import write_at_once
+
+# Carries a line that standard error did not take into the process that the launcher executes.
+_UNWRITTEN = "MILLPOND_UNWRITTEN_LINE"
 
 
-def starting_line(version: str, log_format: str, wall_ns: int, *, is_terminal: bool) -> str:
+def starting_line(version: str, wall_ns: int, *, is_human: bool) -> str:
     """Returns the line, in the format that `serving.logs` has for all later ones. Pure."""
-    text = f"millpond {version} starting ..."
-    if log_format == "human" or (log_format == "auto" and is_terminal):
-        return text
-    timestamp = (
-        datetime.fromtimestamp(wall_ns / 1e9, timezone.utc).isoformat().replace("+00:00", "Z")
-    )
-    return json.dumps(
-        {"message": text, "event": "starting", "level": "info", "timestamp": timestamp}
-    )
+    message = f"millpond {version} starting ..."
+    return log_line("starting", message, wall_ns, is_human=is_human)
 
 
-def write_starting_line(stream: TextIO, version: str, log_format: str, wall_ns: int) -> None:
-    """Writes the line, unless nothing reads `stream` any more."""
-    try:
-        line = starting_line(version, log_format, wall_ns, is_terminal=stream.isatty())
-        stream.write(f"{line}\n")
-        stream.flush()
-    except OSError:
-        # A log that has no reader stops no server.
-        return
+def write_starting_line(descriptor: int, line: str, environment: MutableMapping[str, str]) -> None:
+    """Writes `line` without waiting for a reader.
+
+    A line that does not fit is kept in `environment` for `take_unwritten_line`.
+    """
+    if not write_at_once(descriptor, line.encode()):
+        environment[_UNWRITTEN] = line
+
+
+def take_unwritten_line(environment: MutableMapping[str, str]) -> str:
+    """Removes the line that `write_starting_line` kept and returns it; "" if it was written."""
+    return environment.pop(_UNWRITTEN, "")

@@ -11,8 +11,11 @@ from serving.config import server_config
 from serving.flags import help_text, parse_flags
 from serving.http_listeners import check_port
 from serving.listen_addresses import listen_addresses
+from serving.log_line import is_for_people
 from serving.port_reservation import PortReservation
-from serving.starting_line import write_starting_line
+from serving.starting_line import starting_line, take_unwritten_line, write_starting_line
+
+_STDERR = 2
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -26,13 +29,12 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     # Before the exec, so that a bad command line is told once and at once.
     config = server_config(flags)
+    is_human = is_for_people(flags["log_format"], is_terminal=os.isatty(_STDERR))
     if not launcher.is_second_life():
-        write_starting_line(
-            sys.stderr,
-            _distribution_version("millpond"),
-            flags["log_format"],
-            SystemClock().wall_ns(),
+        line = starting_line(
+            _distribution_version("millpond"), SystemClock().wall_ns(), is_human=is_human
         )
+        write_starting_line(_STDERR, line, os.environ)
     launcher.ensure_allocator(flags["allocator"])
     if flags["stop_at_stdin_eof"]:
         launcher.stop_at_eof(sys.stdin.fileno())
@@ -45,13 +47,13 @@ def run(arguments: Sequence[str]) -> int:
     # Only now: this is the process that stays. Before TensorFlow is loaded, which takes seconds.
     check_port(config.host, config.rest_api_port)
     reserved_port = PortReservation.take(listen_addresses(config))
-    from serving.logs import flush_logs, start_logs
+    from serving.logs import flush_logs, start_logs, write_lines
     from serving.native_log_lines import native_lines_as_events
     from serving.server import Server
 
-    start_logs(flags["log_format"])
+    start_logs(flags["log_format"], take_unwritten_line(os.environ))
     try:
-        with native_lines_as_events():
+        with native_lines_as_events(is_human=is_human, write=write_lines):
             server = Server(config, reserved_port=reserved_port)
         return server.run()
     finally:

@@ -100,6 +100,6 @@ def test_log_goes_on_with_its_reader(scale_model: ScaleModel, base_path: Path, t
         process.send_signal(signal.SIGTERM)
         with os.fdopen(read_end, "rb") as log:
             text = log.read().decode()
-    events = ("version_available", "stopping", "stopped")
+    events = ("starting", "version_available", "stopping", "stopped")
     places = [text.index(f'"event": "{event}"') for event in events]
     assert places == sorted(places)
