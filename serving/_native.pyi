@@ -901,6 +901,7 @@ class GrpcServer:
         reply_bytes_max: int = 2147483647,
         budget: ByteBudget | None = None,
         first_version_wait_seconds: float = 0.0,
+        rare_message_bytes_max: Mapping[str, int] = {},
     ) -> None:
         """`addresses`: `HOST:PORT` (port 0 takes a free one) or `unix:PATH`. `completion_queue_count` 0: one a core.
 
@@ -911,6 +912,7 @@ class GrpcServer:
         `admission` says which requests come in; None: as many as there are by default.
         `max_thread_count`: threads that run requests at a time; 0: four a core.
         `first_version_wait_seconds`: how long a request waits for the first version of its model.
+        `rare_message_bytes_max`: how long a message of a rare method may be; 4 MiB for a method without an entry.
         """
 
     def start(self) -> None:

@@ -1,6 +1,6 @@
 """How a server is operated: which calls are operator calls, where they are answered, and for whom."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -19,6 +19,18 @@ from serving.rare_calls import AnsweredCall, AnyHandler, Deferred, Guarded, Hand
 from serving.request_memory import GRPC_REPLY_BYTES_MAX
 
 ADMIN_PREFIX = "/millpond.v1.Admin/"
+
+OPERATOR_MESSAGE_BYTES_MAX = 64 * 2**20
+"""A configuration of many models is long. Questions of any client have 4 MiB (`native/rpc/server.cc`)."""
+
+
+def rare_message_bytes_max(methods: Iterable[str]) -> dict[str, int]:
+    """Returns how long a message may be, by full name, of those rare methods that take long ones. Pure."""
+    return {
+        name: OPERATOR_MESSAGE_BYTES_MAX
+        for name in methods
+        if name in (RELOAD_CONFIG, REPOSITORY_MODEL_LOAD) or name.startswith(ADMIN_PREFIX)
+    }
 
 
 def guarded(

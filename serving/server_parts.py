@@ -15,6 +15,7 @@ import structlog
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
+from serving.admin_parts import rare_message_bytes_max
 from serving.admin_service import AdminService
 from serving.admission import Admission
 from serving.arenas import Arenas, MemoryLimits, SlabPool
@@ -659,5 +660,6 @@ def make_grpc_server(
             reply_bytes_max=memory.limits.grpc_reply_bytes_max,
             budget=memory.budget,
             first_version_wait_seconds=config.first_version_wait_seconds,
+            rare_message_bytes_max=rare_message_bytes_max(rare_methods),
             **transport.grpc_options,
         )

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "native/base/clock.h"
+#include "native/base/no_memory.h"
 
 namespace millpond::base {
 namespace {
@@ -20,15 +21,6 @@ Status TooLarge(const char* how, size_t bytes, size_t bytes_max) {
                                         " bytes, and --max_reply_bytes allows " +
                                         std::to_string(bytes_max) +
                                         "; ask for fewer rows or outputs, or raise the flag"};
-}
-
-Status OverBudget(size_t bytes, const ByteBudget& budget) {
-  return {Code::kResourceExhausted,
-          "no memory is left for a reply of " + std::to_string(bytes) +
-              " bytes: requests and replies under way take " +
-              std::to_string(budget.in_use_bytes()) + " of the " +
-              std::to_string(budget.limit_bytes()) +
-              " bytes of --request_memory_bytes; try again later, or ask for less"};
 }
 
 }  // namespace
@@ -61,7 +53,7 @@ bool ReplyBuffer::CheckFits(size_t bytes) {
 
 bool ReplyBuffer::Grow(size_t capacity) {
   if (!share_.Resize(static_cast<int64_t>(capacity))) {
-    Fail(OverBudget(capacity, *share_.budget()));
+    Fail(NoMemoryFor("a reply of " + std::to_string(capacity) + " bytes", *share_.budget()));
     return false;
   }
   const size_t used = size();

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <string>
+
 #include "native/base/byte_budget.h"
+#include "native/base/status.h"
 
 namespace millpond::base {
 
@@ -15,6 +18,8 @@ class ShareScope {
 
   // Counts `bytes` more in the share of this thread; false if the budget has too little left.
   static bool Add(int64_t bytes);
+  // See base::NoMemoryFor. Only after Add has returned false.
+  static Status NoMemoryFor(const std::string& what);
 
  private:
   ByteBudget::Share* const outer_;

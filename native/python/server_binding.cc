@@ -83,13 +83,15 @@ void MakeServer(Server* self, servable::ServingMap& map, std::vector<std::string
                 const std::string& reply_compression, bool has_tensor_content,
                 std::shared_ptr<servable::Admission> admission, int max_thread_count,
                 size_t reply_bytes_max, std::shared_ptr<base::ByteBudget> budget,
-                double first_version_wait_seconds) {
+                double first_version_wait_seconds,
+                std::map<std::string, int64_t> rare_message_bytes_max) {
   ServerOptions options;
   options.addresses = std::move(addresses);
   options.completion_queue_count = completion_queue_count;
   options.max_message_bytes = std::min<int64_t>(max_message_bytes, INT32_MAX);
   options.channel_arguments = std::move(channel_arguments);
   options.rare_methods = std::move(rare_methods);
+  options.rare_message_bytes_max = std::move(rare_message_bytes_max);
   if (statistics != nullptr) options.statistics = statistics->statistics();
   options.spans = std::move(spans);
   options.certificates = std::move(certificates);
@@ -118,7 +120,8 @@ void RegisterServer(nb::module_& module) {
            nb::arg("reply_compression") = "request", nb::arg("has_tensor_content") = false,
            nb::arg("admission").none() = nb::none(), nb::arg("max_thread_count") = 0,
            nb::arg("reply_bytes_max") = base::kMaxReplyBytes, nb::arg("budget").none() = nb::none(),
-           nb::arg("first_version_wait_seconds") = 0.0)
+           nb::arg("first_version_wait_seconds") = 0.0,
+           nb::arg("rare_message_bytes_max") = std::map<std::string, int64_t>())
       .def("start", [](Server& self) { ThrowIfError(WithoutGil([&] { return self.Start(); })); })
       .def_prop_ro("port", &Server::port)
       .def(

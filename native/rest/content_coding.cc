@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "native/base/inflate_stream.h"
+#include "native/base/no_memory.h"
 
 namespace millpond::rest {
 namespace {
@@ -65,9 +66,9 @@ class Inflater {
     const size_t size = std::min(std::max(2 * used_, kFirstBlockBytes), max_bytes_ + 1);
     if (size <= body_->size()) return TooLarge();
     if (share_ != nullptr && !share_->Resize(static_cast<int64_t>(size))) {
-      return {base::Code::kResourceExhausted,
-              "no memory is left to inflate the body beside the requests and replies under way "
-              "(--request_memory_bytes); try again later"};
+      return base::NoMemoryFor(
+          "a body of at least " + std::to_string(used_) + " bytes once it is inflated",
+          *share_->budget());
     }
     body_->resize(size);
     return {};

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "native/base/no_memory.h"
+
 namespace millpond::rpc {
 namespace {
 
@@ -60,9 +62,9 @@ class Inflater {
     const int64_t wanted = std::max(kFirstBlockBytes, block_bytes_);
     const auto size = static_cast<size_t>(std::min(wanted, bytes_max_ + 1 - block_bytes_));
     if (share_ != nullptr && !share_->Resize(share_->bytes() + static_cast<int64_t>(size))) {
-      return {base::Code::kResourceExhausted,
-              "no memory is left to decompress the message beside the requests and replies under "
-              "way (--request_memory_bytes); try again later"};
+      return base::NoMemoryFor("a message of at least " + std::to_string(block_bytes_) +
+                                   " bytes once it is decompressed",
+                               *share_->budget());
     }
     grpc_slice block = grpc_slice_malloc_large(size);
     room_ = reinterpret_cast<char*>(GRPC_SLICE_START_PTR(block));
@@ -75,7 +77,8 @@ class Inflater {
   Status TooLong() const {
     return {base::Code::kResourceExhausted,
             "the message is longer than " + std::to_string(bytes_max_) +
-                " bytes once it is decompressed; send less, or raise --grpc_max_message_bytes"};
+                " bytes once it is decompressed: its method or --grpc_max_message_bytes allows no "
+                "more; send less"};
   }
 
   const int64_t bytes_max_;

@@ -2,6 +2,8 @@
 
 #include <grpc/compression.h>
 
+#include <algorithm>
+
 #include "native/rpc/inflate.h"
 
 // What gRPC knows of a call and does not put into its C++ classes; its own server for conformance
@@ -64,7 +66,7 @@ void MessageEncoding::Configure(grpc::ServerBuilder* builder) {
 
 base::Status MessageEncoding::Decode(const grpc::ByteBuffer& message, grpc::ServerContext* context,
                                      std::vector<grpc::Slice>* slices,
-                                     base::ByteBudget::Share* share) const {
+                                     base::ByteBudget::Share* share, int64_t bytes_max) const {
   if (!message.Valid() || !message.Dump(slices).ok() || !IsCompressed(context)) return {};
   const grpc_compression_algorithm encoding = EncodingOf(context);
   if (encoding == GRPC_COMPRESS_NONE) {
@@ -76,7 +78,7 @@ base::Status MessageEncoding::Decode(const grpc::ByteBuffer& message, grpc::Serv
       encoding == GRPC_COMPRESS_GZIP ? base::DeflateFormat::kGzip : base::DeflateFormat::kZlib;
   const std::vector<grpc::Slice> compressed = std::move(*slices);
   slices->clear();
-  return Inflate(format, compressed, bytes_max_, slices, share);
+  return Inflate(format, compressed, std::min(bytes_max_, bytes_max), slices, share);
 }
 
 void MessageEncoding::EncodeReply(size_t reply_bytes, grpc::ServerContext* context) const {

@@ -29,12 +29,13 @@ class MessageEncoding {
   // Lets gRPC bring messages as they are sent. Without it Decode finds nothing to do.
   static void Configure(grpc::ServerBuilder* builder);
 
-  // A received message's bytes; `share`, if it is not null, counts those that it decompresses to.
+  // A received message's bytes; `share`, if it is not null, counts those that it decompresses to,
+  // which are at most `bytes_max` where its method allows less than the server.
   // As gRPC has it, RESOURCE_EXHAUSTED where there are too many of them, INTERNAL where they do not
   // decompress, and UNIMPLEMENTED where their encoding is unknown.
   base::Status Decode(const grpc::ByteBuffer& message, grpc::ServerContext* context,
-                      std::vector<grpc::Slice>* slices,
-                      base::ByteBudget::Share* share = nullptr) const;
+                      std::vector<grpc::Slice>* slices, base::ByteBudget::Share* share = nullptr,
+                      int64_t bytes_max = INT64_MAX) const;
 
   // Chooses how a reply of so many bytes is sent. Before anything is.
   void EncodeReply(size_t reply_bytes, grpc::ServerContext* context) const;

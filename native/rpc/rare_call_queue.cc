@@ -25,13 +25,14 @@ bool IsForwarded(const UnaryCall& call) {
 
 }  // namespace
 
-RareCall::RareCall(UnaryCall* call, std::shared_ptr<metrics::MethodRecorder> requests)
+RareCall::RareCall(UnaryCall* call, std::string request,
+                   std::shared_ptr<metrics::MethodRecorder> requests)
     : call_(call),
       requests_(std::move(requests)),
       watch_(call->received_ns()),
       deadline_ns_(call->run_context().deadline_ns),
       path_(call->path()),
-      request_(call->CopyRequest()),
+      request_(std::move(request)),
       trace_context_(FindTraceContext(*call)),
       peer_(call->peer()),
       client_names_(call->ClientNames()),

@@ -22,7 +22,8 @@ class UnaryCall;
 // is taken, then in run. Not thread-safe.
 class RareCall {
  public:
-  RareCall(UnaryCall* call, std::shared_ptr<metrics::MethodRecorder> requests);
+  // `request` is what `call` came with.
+  RareCall(UnaryCall* call, std::string request, std::shared_ptr<metrics::MethodRecorder> requests);
   ~RareCall();
   RareCall(const RareCall&) = delete;
   RareCall& operator=(const RareCall&) = delete;

@@ -36,6 +36,13 @@ constexpr int kAdoptedRareCount = 64;
 // Predict and ModelInfer, which are added first.
 constexpr size_t kHotMethodCount = 2;
 
+// What a message of a rare method has at most unless the options have a limit for it: above any
+// honest question, and as many as may wait (RareCallQueue) take 1 GiB together.
+constexpr int64_t kRareMessageBytesMax = int64_t{4} << 20U;
+
+// A probe's message is the name of a service.
+constexpr int64_t kCheckMessageBytesMax = int64_t{64} << 10U;
+
 // Between two looks at whether all calls have ended: the end of a drain is not urgent.
 constexpr int64_t kEndPollNs = 1'000'000;
 
@@ -55,7 +62,17 @@ class RareHandler final : public UnaryHandler {
       : queue_(queue), requests_(std::move(requests)) {}
 
   void Handle(UnaryCall* call) override {
-    queue_->Put(std::make_unique<RareCall>(call, requests_));
+    base::StatusOr<std::string> request = call->TakeRequest();
+    if (!request.ok()) {
+      RecordRefusal(*call, request.status().code());
+      return call->Fail(request.status());
+    }
+    queue_->Put(std::make_unique<RareCall>(call, std::move(request.value()), requests_));
+  }
+
+  void RecordRefusal(const UnaryCall& call, base::Code code) const override {
+    const int64_t now_ns = base::MonotonicNs();
+    requests_->Record(code, metrics::PhaseTimes::OfTotal(now_ns - call.received_ns()));
   }
 
  private:
@@ -183,8 +200,10 @@ struct Server::State {
 };
 
 void Server::State::AddMethods() {
-  const auto add = [&](const std::string& path, UnaryHandler* handler) {
-    sources.push_back(std::make_unique<UnaryMethod>(path, &service, handler, &phase, &call_limits));
+  const auto add = [&](const std::string& path, UnaryHandler* handler,
+                       int64_t message_bytes_max = INT64_MAX) {
+    sources.push_back(std::make_unique<UnaryMethod>(path, &service, handler, &phase, &call_limits,
+                                                    message_bytes_max));
   };
   add("/tensorflow.serving.PredictionService/Predict", &predict);
   add("/inference.GRPCInferenceService/ModelInfer", &infer);
@@ -193,11 +212,13 @@ void Server::State::AddMethods() {
   add("/tensorflow.serving.PredictionService/Regress", &regress);
   add("/tensorflow.serving.PredictionService/MultiInference", &multi_inference);
   add("/tensorflow.serving.SessionService/SessionRun", &session_run);
-  add("/grpc.health.v1.Health/Check", &health);
+  add("/grpc.health.v1.Health/Check", &health, kCheckMessageBytesMax);
   for (const std::string& path : options.rare_methods) {
     rare_handlers.push_back(std::make_unique<RareHandler>(
         &rare_calls, statistics->MethodWithoutModel(MethodNameOf(path))));
-    add(path, rare_handlers.back().get());
+    const auto bytes_max = options.rare_message_bytes_max.find(path);
+    const bool has_limit = bytes_max != options.rare_message_bytes_max.end();
+    add(path, rare_handlers.back().get(), has_limit ? bytes_max->second : kRareMessageBytesMax);
   }
   sources.push_back(std::make_unique<HealthWatchMethod>(&service, &health, &phase));
   auto unknown = std::make_unique<UnknownMethods>(&phase);

@@ -39,6 +39,8 @@ struct ServerOptions {
   std::map<std::string, std::variant<int, std::string>> channel_arguments;
   // Full names of methods that TakeRareCall brings to the control plane.
   std::vector<std::string> rare_methods;
+  // By a rare method's full name: how long a message of it may be. Others have 4 MiB.
+  std::map<std::string, int64_t> rare_message_bytes_max;
   // Takes the requests that reach no version and those of rare methods; where it is null the server
   // makes one of its own.
   std::shared_ptr<metrics::RequestStatistics> statistics;

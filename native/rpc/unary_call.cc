@@ -7,12 +7,17 @@
 #include <utility>
 
 #include "native/base/clock.h"
+#include "native/base/no_memory.h"
 #include "native/base/share_scope.h"
 
 namespace millpond::rpc {
 namespace {
 
 constexpr int64_t kNsPerSecond = 1'000'000'000;
+
+// Messages up to it that are no requests to models come in while no memory is left: probes and
+// operators ask then most of all, and gRPC takes more than that for the call itself.
+constexpr int64_t kUncountedBytesMax = 4096;
 
 // Deadlines further away than this (30 years) are none: their nanoseconds would overflow.
 constexpr int64_t kMaxDeadlineSeconds = 1'000'000'000;
@@ -48,12 +53,14 @@ std::string UnaryHandler::ModelNameOf(const UnaryCall&) const { return ""; }
 void UnaryHandler::RecordRefusal(const UnaryCall&, base::Code) const {}
 
 UnaryMethod::UnaryMethod(std::string path, RawService* service, UnaryHandler* handler,
-                         const ServerPhase* phase, const CallLimits* limits)
+                         const ServerPhase* phase, const CallLimits* limits,
+                         int64_t message_bytes_max)
     : path_(std::move(path)),
       service_(service),
       handler_(handler),
       phase_(phase),
       limits_(limits),
+      message_bytes_max_(message_bytes_max),
       index_(service->AddUnaryMethod(path_)) {}
 
 void UnaryMethod::WaitForCall(CallQueue* queue) {
@@ -109,8 +116,8 @@ void UnaryCall::EndTurn() {
 }
 
 base::Status UnaryCall::Enter() {
-  if (!method_->handler_->IsLimited()) return {};
   MILLPOND_RETURN_IF_ERROR(CountRequest());
+  if (!method_->handler_->IsLimited()) return {};
   servable::Admission& admission = *method_->limits_->admission;
   std::string model;
   // One that cannot be read is no model's; it fails in its turn.
@@ -122,19 +129,20 @@ base::Status UnaryCall::Enter() {
   return entered.status();
 }
 
+int64_t UnaryCall::RequestBytes() const {
+  return static_cast<int64_t>(request_.Valid() ? request_.Length() : 0);
+}
+
 // The bytes are here already: a message that the budget has no place for goes as it came.
 base::Status UnaryCall::CountRequest() {
-  base::ByteBudget* const budget = method_->limits_->budget;
-  share_ = base::ByteBudget::Share(budget);
-  const auto bytes = static_cast<int64_t>(request_.Valid() ? request_.Length() : 0);
+  share_ = base::ByteBudget::Share(method_->limits_->budget);
+  const int64_t bytes = RequestBytes();
+  // ReadRequest refuses it.
+  if (bytes > method_->message_bytes_max_) return {};
+  if (bytes <= kUncountedBytesMax && !method_->handler_->IsLimited()) return {};
   if (share_.Resize(bytes)) return {};
   request_.Clear();
-  return {base::Code::kResourceExhausted,
-          "no memory is left for a message of " + std::to_string(bytes) +
-              " bytes: requests and replies under way take " +
-              std::to_string(budget->in_use_bytes()) + " of the " +
-              std::to_string(budget->limit_bytes()) +
-              " bytes of --request_memory_bytes; try again later, or ask another server"};
+  return base::NoMemoryFor("a message of " + std::to_string(bytes) + " bytes", *share_.budget());
 }
 
 void UnaryCall::Handle() {
@@ -163,8 +171,15 @@ void UnaryCall::Refuse(const base::Status& status) {
 }
 
 base::Status UnaryCall::ReadRequest() {
+  const int64_t bytes_max = method_->message_bytes_max_;
+  if (const int64_t bytes = RequestBytes(); bytes > bytes_max) {
+    request_.Clear();
+    return {base::Code::kResourceExhausted, "the message has " + std::to_string(bytes) +
+                                                " bytes, and its method takes at most " +
+                                                std::to_string(bytes_max) + "; send less"};
+  }
   MILLPOND_RETURN_IF_ERROR(
-      method_->service_->encoding().Decode(request_, &context_, &slices_, &share_));
+      method_->service_->encoding().Decode(request_, &context_, &slices_, &share_, bytes_max));
   segments_.reserve(slices_.size());
   for (const grpc::Slice& slice : slices_) {
     segments_.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
@@ -176,7 +191,7 @@ base::Status UnaryCall::ReadRequest() {
 void UnaryCall::ForgetRead() {
   slices_.clear();
   segments_.clear();
-  share_.Resize(static_cast<int64_t>(request_.Valid() ? request_.Length() : 0));
+  share_.Resize(RequestBytes());
 }
 
 void UnaryCall::OnDone(bool) {
@@ -196,10 +211,23 @@ void UnaryCall::Delete() {
   queue->RemoveCall();
 }
 
-std::string UnaryCall::CopyRequest() const {
-  std::string bytes;
-  request().AppendRest(&bytes);
-  return bytes;
+base::StatusOr<std::string> UnaryCall::TakeRequest() {
+  int64_t bytes = 0;
+  for (const std::string_view segment : segments_) bytes += static_cast<int64_t>(segment.size());
+  // One that was too short to count stays so.
+  const int64_t counted_bytes = share_.bytes() > 0 ? bytes : 0;
+  if (!share_.Resize(share_.bytes() + counted_bytes)) {
+    return base::NoMemoryFor("a copy of a message of " + std::to_string(bytes) + " bytes",
+                             *share_.budget());
+  }
+  std::string copy;
+  copy.reserve(static_cast<size_t>(bytes));
+  request().AppendRest(&copy);
+  segments_.clear();
+  slices_.clear();
+  request_.Clear();
+  share_.Resize(counted_bytes);
+  return copy;
 }
 
 std::optional<std::string_view> UnaryCall::FindMetadata(std::string_view key) const {

@@ -48,7 +48,7 @@ class UnaryHandler {
   // The model that a limited call is for, as its bytes say; "" where they do not. Asked for only
   // where a model has a limit of its own.
   virtual std::string ModelNameOf(const UnaryCall& call) const;
-  // Records a limited call that was refused with `code` and is never handled.
+  // Records a call that was refused with `code` and is never handled.
   virtual void RecordRefusal(const UnaryCall& call, base::Code code) const;
 };
 
@@ -56,8 +56,10 @@ class UnaryHandler {
 class UnaryMethod final : public CallSource {
  public:
   // Adds itself to `service`, before the server is built. No call is waited for once `phase` stops.
+  // A message has at most `message_bytes_max`, before it is decompressed and after.
   UnaryMethod(std::string path, RawService* service, UnaryHandler* handler,
-              const ServerPhase* phase, const CallLimits* limits);
+              const ServerPhase* phase, const CallLimits* limits,
+              int64_t message_bytes_max = INT64_MAX);
 
   void WaitForCall(CallQueue* queue) override;
   const std::string& path() const { return path_; }
@@ -70,6 +72,7 @@ class UnaryMethod final : public CallSource {
   UnaryHandler* const handler_;
   const ServerPhase* const phase_;
   const CallLimits* const limits_;
+  const int64_t message_bytes_max_;
   const int index_;
 };
 
@@ -84,7 +87,9 @@ class UnaryCall final : private ParkedRequest {
   // The request's bytes, in place; good until the call is answered and, where it is answered
   // within UnaryHandler::Handle, until that returns.
   base::WireReader request() const { return {segments_.data(), segments_.size()}; }
-  std::string CopyRequest() const;
+  // Returns the request's bytes as one string, and frees those that came: request() is empty then.
+  // RESOURCE_EXHAUSTED if the budget has no place for the copy beside them.
+  base::StatusOr<std::string> TakeRequest();
   int64_t received_ns() const { return received_ns_; }
   // The client's deadline, and whether it has cancelled.
   const tf::RunContext& run_context() const { return run_; }
@@ -127,6 +132,7 @@ class UnaryCall final : private ParkedRequest {
   void OnDone(bool ok);      // the client is gone, or has its answer
   void OnAnswered(bool ok);  // the reply is out, or could not go out
   base::Status Enter();
+  int64_t RequestBytes() const;
   base::Status CountRequest();
   void Handle();
   void Refuse(const base::Status& status);

@@ -72,10 +72,7 @@ base::Status AllocateTensor(int dtype, const std::vector<int64_t>& dims,
   const int64_t bytes =
       shape.num_elements() * BufferBytesPerElement(static_cast<tensorflow::DataType>(dtype));
   if (bytes >= kCountedBytesMin && !base::ShareScope::Add(bytes)) {
-    return {base::Code::kResourceExhausted,
-            "no memory is left for " + DescribeTensor(dtype, true, dims) +
-                " beside the requests and replies under way (--request_memory_bytes); try again "
-                "later, or send it in smaller batches"};
+    return base::ShareScope::NoMemoryFor(DescribeTensor(dtype, true, dims));
   }
   *tensor = tensorflow::Tensor(tensorflow::cpu_allocator(),
                                static_cast<tensorflow::DataType>(dtype), shape);

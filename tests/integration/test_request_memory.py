@@ -1,11 +1,15 @@
 """Requests that want more memory than one client may have: each fails, and the server goes on."""
 
+import json
 import socket
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,17 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
-from tests.integration.clients import caller_to, refusal, wait_until
+from serving.model_service import GET_MODEL_STATUS
+from serving.protos import get_model_status_pb2, predict_pb2
+from tests.integration.clients import (
+    PREDICT,
+    TIMEOUT_SECONDS,
+    array,
+    caller_to,
+    predict_request,
+    refusal,
+    wait_until,
+)
 from tests.integration.conftest import StartServer
 from tests.integration.exports import drop, let_settle
 from tests.integration.processes import resident_mib
@@ -193,6 +207,89 @@ def test_many_large_bodies_stay_within_the_budget(server: ModelServer) -> None:
         assert grown_mib() < BUDGET_BYTES / MIB + SLACK_MIB
     wait_until(lambda: metric(server, "serving_requests_under_way_bytes") == 0, "all bytes back")
     assert ask(server, b'{"inputs":[1,0]}')[0] == 200
+
+
+def in_parallel(calls: Sequence[Callable[[], Any]], server: ModelServer) -> list[Any]:
+    """Returns what `calls` return, each on a thread of its own; probes are answered all the while."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        futures = [pool.submit(call) for call in calls]
+        while not all(future.done() for future in futures):
+            assert ask(server, b"", "/healthz")[0] == 200
+        return [future.result() for future in futures]
+
+
+CLOSED = 0
+"""The status of a body whose connection the server closed before all of it was sent."""
+
+
+def ask_until_closed(server: ModelServer, body: bytes) -> Any:
+    try:
+        return ask(server, body)
+    except (urllib.error.URLError, ConnectionError):
+        return CLOSED, b""
+
+
+def test_many_large_requests_over_rest_are_decoded(server: ModelServer) -> None:
+    # 16 MiB of text are 32 MiB of floats beside it.
+    body = b'{"signature_name":"echo","inputs":[' + b"1," * (8 * MIB - 1) + b"1]}"
+    with watched_memory(server) as grown_mib:
+        answers = in_parallel([partial(ask_until_closed, server, body)] * 12, server)
+        assert grown_mib() < BUDGET_BYTES / MIB + SLACK_MIB
+    statuses = Counter(status for status, _ in answers)
+    assert set(statuses) <= {200, 429, CLOSED}
+    assert all(
+        json.loads(text) == {"outputs": [8 * MIB]} for status, text in answers if status == 200
+    )
+    assert all(b"--request_memory_bytes" in text for status, text in answers if status == 429)
+    wait_until(lambda: metric(server, "serving_requests_under_way_bytes") == 0, "all bytes back")
+    assert ask(server, body)[0] == 200
+
+
+def test_many_large_messages_over_grpc_are_decoded(server: ModelServer) -> None:
+    request = predict_request(
+        "hungry", {"x": np.zeros(12 * MIB, np.float32)}, signature_name="echo"
+    )
+    message = request.SerializeToString()
+
+    def predict() -> tuple[grpc.StatusCode, str]:
+        with caller_to(server.target) as caller:
+            try:
+                reply = caller.send_bytes(PREDICT, message)
+            except grpc.RpcError as error:
+                failed: Any = error
+                return failed.code(), failed.details()
+            outputs = predict_pb2.PredictResponse.FromString(reply).outputs
+            return grpc.StatusCode.OK, str(array(outputs["y"]).tolist())
+
+    answers = in_parallel([predict] * 8, server)
+    for code, text in answers:
+        assert code in (grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED), text
+        expected = str([12 * MIB]) if code is grpc.StatusCode.OK else "--request_memory_bytes"
+        assert expected in text
+    wait_until(lambda: metric(server, "serving_requests_under_way_bytes") == 0, "all bytes back")
+    assert predict() == (grpc.StatusCode.OK, str([12 * MIB]))
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+def test_questions_with_long_junk_are_refused(
+    server: ModelServer, compression: grpc.Compression
+) -> None:
+    junk = bytes(48 * MIB)
+
+    def status_of_junk() -> tuple[grpc.StatusCode, str]:
+        with caller_to(server.target) as caller:
+            question: Any = caller.channel.unary_unary(GET_MODEL_STATUS)
+            return refusal(lambda: question(junk, timeout=TIMEOUT_SECONDS, compression=compression))
+
+    answers = in_parallel([status_of_junk] * 6, server)
+    for code, message in answers:
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED, message
+        assert str(4 * MIB) in message
+    wait_until(lambda: metric(server, "serving_requests_under_way_bytes") == 0, "all bytes back")
+    with caller_to(server.target) as caller:
+        request = get_model_status_pb2.GetModelStatusRequest()
+        request.model_spec.name = "hungry"
+        assert len(caller.model_status(request).model_version_status) == 1
 
 
 def test_a_message_beyond_the_budget_is_refused(

@@ -20,6 +20,7 @@ from serving.config import HttpPort, ModelConfig, ServerConfig
 from serving.config_document import GET_CONFIG, parse_config
 from serving.config_service import RELOAD_CONFIG
 from serving.errors import FailedPrecondition, InvalidConfig, StatusCode, Unavailable
+from serving.kserve.inference_service import REPOSITORY_MODEL_LOAD
 from serving.model_service import GET_MODEL_STATUS
 from serving.model_settings import ModelSettings
 from serving.profiler_service import METHODS as PROFILER_METHODS
@@ -378,6 +379,13 @@ def test_server_passes_its_settings_to_the_data_plane(tmp_path: Path, plane: Fak
         "reply_compression": "gzip",
         "has_tensor_content": True,
         "first_version_wait_seconds": 2.0,
+        "rare_message_bytes_max": dict.fromkeys(
+            [
+                *(RELOAD_CONFIG, REPOSITORY_MODEL_LOAD, CAPTURE_WARM_UP, GET_CONFIG),
+                *(LIST_MODELS, ROLLBACK, PROMOTE, ALLOW),
+            ],
+            64 * 2**20,
+        ),
     }
     assert [admission.total_limit for admission in plane.admissions] == [5]
     assert [budget.limit_bytes for budget in plane.budgets] == [1_000_000]
