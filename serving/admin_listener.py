@@ -1,8 +1,8 @@
 """The listener on which a server is operated: a second small gRPC server of the data plane's class.
 
 It has a port, threads and a queue of its own, so an overloaded data port keeps no operator out, and
-it answers from the first second, while models are still being loaded. It answers what the data port
-answers as well: `millpond capture --with_responses` asks for predictions.
+it answers once the first configuration is applied, while models are still being loaded. It answers
+what the data port answers as well: `millpond capture --with_responses` asks for predictions.
 """
 
 import os
@@ -29,7 +29,7 @@ _log = structlog.get_logger(__name__)
 
 
 class AdminListener:
-    """Started and stopped once. `address` is --admin_address.
+    """Started and stopped once; `answer` comes in between. `address` is --admin_address.
 
     `make_grpc` makes the gRPC server of some addresses, `make_calls` the threads that answer it.
     """
@@ -53,7 +53,7 @@ class AdminListener:
         self._calls: RareCallThreads | None = None
 
     def start(self) -> None:
-        """Listens and answers.
+        """Listens. Calls wait until `answer`.
 
         Raises InvalidConfig or Unavailable if an address that was asked for cannot be had; without
         --admin_address a warning in the log has the reason.
@@ -77,6 +77,11 @@ class AdminListener:
             )
             return
         _log.info("admin_listening", address=address)
+
+    def answer(self) -> None:
+        """Answers calls from now on. Does nothing if nothing listens."""
+        if self._calls is not None:
+            self._calls.start()
 
     def stop(self) -> None:
         """Ends the calls, the threads and the socket. Does nothing if nothing was started."""
@@ -110,4 +115,3 @@ class AdminListener:
             grpc.start()
         self._grpc = grpc
         self._calls = self._make_calls(grpc.take_rare_call)
-        self._calls.start()

@@ -58,6 +58,11 @@ class ConfigReloader:
         """How many changes were made that changed something, since the start."""
         return self._applied_count
 
+    def apply_first(self, plan: ConfigPlan) -> None:
+        """Applies the plan of a server that has no model yet; no other change runs meanwhile."""
+        with self._changing:
+            self._served.apply(plan)
+
     def change(
         self,
         models: Sequence[ModelConfig] | None = None,

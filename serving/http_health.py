@@ -109,7 +109,7 @@ def _server_reason(view: HealthView, reasons: Mapping[str, str | None]) -> str |
     if not view.models:
         return "no model is configured"
     if view.stuck:
-        return f"looks at base paths hang, of: {', '.join(sorted(view.stuck))}"
+        return f"looks at base paths hang, of: {listed(sorted(view.stuck))}"
     waiting = [name for name, reason in reasons.items() if reason is not None]
     return f"no version is available of: {listed(waiting)}"
 

@@ -320,8 +320,8 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "max_reply_bytes",
         integer(0, 2**31 - 1),
         ServerConfig.max_reply_bytes,
-        "largest reply, before compression; beyond it RESOURCE_EXHAUSTED, before memory is taken for "
-        "it; 0: 1 GiB over gRPC and 256 MiB over HTTP",
+        "largest reply, before compression; beyond it RESOURCE_EXHAUSTED, over gRPC before memory is "
+        "taken for it, over HTTP when its text has grown so large; 0: 1 GiB over gRPC and 256 MiB over HTTP",
     ),
     Flag(
         "request_memory_bytes",
@@ -329,14 +329,15 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         ServerConfig.request_memory_bytes,
         "memory of requests and replies under way, over gRPC and HTTP together; beyond it "
         "RESOURCE_EXHAUSTED at once; 0: a quarter of what the machine or the control group leaves at "
-        "the start",
+        "the start, and at least two of --grpc_max_message_bytes",
     ),
     Flag(
         "run_memory_bytes",
         integer(0),
         ServerConfig.run_memory_bytes,
         "memory that the kernels of one run may have allocated at a time; beyond it the run ends with "
-        "RESOURCE_EXHAUSTED; 0: half of --request_memory_bytes; needs --allocator=jemalloc",
+        "RESOURCE_EXHAUSTED; 0: half of --request_memory_bytes, and at "
+        "least 256 MiB unless that flag is given; needs --allocator=jemalloc",
     ),
     Flag(
         "grpc_compression",

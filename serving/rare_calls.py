@@ -115,9 +115,9 @@ def patience_seconds(remaining_seconds: float | None, longest_seconds: float) ->
 class RareCallThreads:
     """Threads `rare-call-N` (or `thread_name`) that take calls and answer them by `handlers` (full method name).
 
-    Two, so that one call that waits does not keep a status from being told. Stop them after the
-    gRPC server: until then they answer the calls that are still running. What is logged of a call
-    has its trace's ids.
+    `thread_count` is one more than the calls that may wait at once, so a status is still answered.
+    Stop them after the gRPC server: until then they answer the calls that are still running. What is
+    logged of a call has its trace's ids.
     """
 
     def __init__(

@@ -18,6 +18,14 @@ have the others."""
 RUN_SHARE = 2
 """One run may take one part in so many of the budget."""
 
+BUDGET_MESSAGES_MIN = 2
+"""The largest gRPC messages that the budget holds at least, however little the machine leaves: one
+request and its reply."""
+
+RUN_BYTES_MIN = 2**28
+"""One run may take at least this much, however little the machine leaves: a smaller limit would
+refuse every request of common models for as long as the server runs."""
+
 GRPC_REPLY_BYTES_MAX = 2**30
 """Half of what gRPC can carry: no client that reads its replies into memory has asked for more."""
 
@@ -55,10 +63,14 @@ class RequestMemoryLimits:
 
 def request_memory_limits(config: ServerConfig, available_bytes: int) -> RequestMemoryLimits:
     """Decides what the flags leave open. `available_bytes` is what the machine has left. Pure."""
-    budget_bytes = config.request_memory_bytes or _share(available_bytes, BUDGET_SHARE)
+    budget_bytes = config.request_memory_bytes or max(
+        _share(available_bytes, BUDGET_SHARE), BUDGET_MESSAGES_MIN * config.max_message_bytes
+    )
+    # A budget that was asked for is a statement on runs too.
+    run_bytes_min = 0 if config.request_memory_bytes else RUN_BYTES_MIN
     return RequestMemoryLimits(
         budget_bytes=budget_bytes,
-        run_bytes=config.run_memory_bytes or _share(budget_bytes, RUN_SHARE),
+        run_bytes=config.run_memory_bytes or max(_share(budget_bytes, RUN_SHARE), run_bytes_min),
         grpc_reply_bytes_max=config.max_reply_bytes or GRPC_REPLY_BYTES_MAX,
         rest_reply_bytes_max=config.max_reply_bytes or REST_REPLY_BYTES_MAX,
     )
@@ -121,6 +133,13 @@ class MemoryHold:
 
     def _busy(self, byte_count: int) -> MemoryBusy:
         assert self._budget is not None
+        total_bytes = self._held_bytes + byte_count
+        if total_bytes > self._budget.limit_bytes:
+            return MemoryBusy(
+                f"a request or reply of {total_bytes} bytes is larger than all of the "
+                f"{self._budget.limit_bytes} bytes of --request_memory_bytes; raise the flag, or "
+                "send less"
+            )
         return MemoryBusy(
             f"no memory is left for {byte_count} bytes: requests and replies under way take "
             f"{self._budget.in_use_bytes} of the {self._budget.limit_bytes} bytes of "

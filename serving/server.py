@@ -405,10 +405,11 @@ class Server:
         self._start_threads()
 
     def _start_threads(self) -> None:
-        # Before the rare calls, of which one may ask for another configuration.
+        # Before any call is answered: one may ask for another configuration.
         self._pollers.start()
-        self._models.apply(self._first_plan)
+        self._reloader.apply_first(self._first_plan)
         self._rare_calls.start()
+        self._admin.answer()
         if self._patience is not None:
             self._patience.start()
         if self._capture is not None:

@@ -158,6 +158,7 @@ def make_request_memory(config: ServerConfig, plane: DataPlane) -> RequestMemory
     """Bounds the runs from now on, too."""
     limits = request_memory_limits(config, available_bytes())
     plane.set_run_memory_bytes(limits.run_bytes)
+    _log.info("memory_limits", request_bytes=limits.budget_bytes, run_bytes=limits.run_bytes)
     return RequestMemory(limits=limits, budget=plane.ByteBudget(limits.budget_bytes))
 
 

@@ -101,7 +101,7 @@ class InferenceQuestions:
             if version:
                 chosen = self._chosen(model, version)
                 if chosen not in versions:
-                    known = ", ".join(map(str, versions)) or "none"
+                    known = listed(map(str, versions))
                     raise NotFound(f"model {model!r} has no version {version}; available: {known}")
                 versions = [chosen]
             found += model_statistics(rows, model, versions)

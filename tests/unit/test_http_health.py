@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 from starlette.testclient import TestClient
@@ -87,6 +88,12 @@ def test_readiness_of_the_server_needs_all_that_are_needed(
 ) -> None:
     found = readiness(seen)
     assert (found.is_ready, found.reason) == (is_ready, reason)
+
+
+def test_readiness_lists_five_stuck_models_and_a_count() -> None:
+    names = "abcdefgh"
+    seen = replace(view(names, models=names), stuck=frozenset(names))
+    assert readiness(seen).reason == "looks at base paths hang, of: a, b, c, d, e and 3 more"
 
 
 def test_readiness_names_each_model_without_version_and_why() -> None:

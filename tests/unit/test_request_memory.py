@@ -18,6 +18,7 @@ from serving.rest.asgi import RestSettings, read_body
 from tests.unit.fakes import FakeByteBudget
 
 GIB = 2**30
+MIB = 2**20
 
 
 def config(**changes: int) -> ServerConfig:
@@ -30,6 +31,9 @@ def config(**changes: int) -> ServerConfig:
     [
         ({}, 8 * GIB, (2 * GIB, GIB, GIB, GIB // 4)),
         ({}, UNLIMITED_BYTES, (UNLIMITED_BYTES, UNLIMITED_BYTES, GIB, GIB // 4)),
+        ({}, 150 * MIB, (128 * MIB, 256 * MIB, GIB, GIB // 4)),
+        ({}, 0, (128 * MIB, 256 * MIB, GIB, GIB // 4)),
+        ({"max_message_bytes": 2**30}, 0, (2 * GIB, GIB, GIB, GIB // 4)),
         ({"request_memory_bytes": 1_000}, 8 * GIB, (1_000, 500, GIB, GIB // 4)),
         ({"run_memory_bytes": 7}, 8 * GIB, (2 * GIB, 7, GIB, GIB // 4)),
         ({"max_reply_bytes": 9}, 8 * GIB, (2 * GIB, GIB, 9, 9)),
@@ -64,6 +68,21 @@ def test_hold_refuses_what_does_not_fit() -> None:
     assert refused.value.code is StatusCode.RESOURCE_EXHAUSTED
     hold.release()
     assert (budget.in_use_bytes, budget.refused_count) == (90, 1)
+
+
+def test_refusal_of_more_than_the_budget_has_a_remedy() -> None:
+    hold = MemoryHold(FakeByteBudget(100))
+    for refused_by in (hold.check_fits, hold.grow):
+        with pytest.raises(MemoryBusy, match="raise the flag, or send less") as refused:
+            refused_by(101)
+        assert "try again later" not in refused.value.message
+
+
+def test_refusal_of_what_grows_beyond_the_budget() -> None:
+    hold = MemoryHold(FakeByteBudget(100))
+    hold.grow(60)
+    with pytest.raises(MemoryBusy, match=r"120 bytes.*raise the flag, or send less"):
+        hold.grow(60)
 
 
 def test_an_announcement_holds_nothing() -> None:

@@ -910,3 +910,18 @@ def test_server_exports_the_spans_of_its_swaps_and_calls(
     assert endpoints == ["http://c:4318"]
     names = {span.name for span in exporter.spans}
     assert {"swap m/7", LIST_MODELS.removeprefix("/")} <= names
+
+
+def operator_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("admin-call-")]
+
+
+def test_no_operator_call_is_answered_before_the_models(tmp_path: Path, plane: FakePlane) -> None:
+    seen: list[list[str]] = []
+    config = config_for(tmp_path / "m", admin_address=f"unix:{tmp_path / 'admin.sock'}")
+    server = Server(config, native=plane, on_listening=lambda port: seen.append(operator_threads()))
+    server.start()
+    seen.append(operator_threads())
+    server.stop()
+    assert seen[0] == []
+    assert len(seen[1]) == 3
