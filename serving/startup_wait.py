@@ -110,7 +110,14 @@ class StartupWait:
                 return True
             if waited_seconds >= next_log_seconds:
                 next_log_seconds = waited_seconds + LOG_SECONDS
-                _log.info("waiting_for_models", models=dict(awaited), seconds=round(waited_seconds))
+                _log.info(
+                    "waiting_for_models",
+                    models=dict(awaited),
+                    seconds=round(waited_seconds),
+                    consequence="gRPC's port stays closed until each model serves or has failed",
+                    remedy="drop a version, or open the port by --listen_before_ready=true or "
+                    "--max_startup_wait_seconds",
+                )
             self._pause(seen_count, min(next_log_seconds, self._max_seconds) - waited_seconds)
 
     def _pause(self, seen_count: int, seconds: float) -> None:

@@ -126,7 +126,8 @@ def test_reload_adds_a_model_and_answers_once_it_serves(
     models.drop("b", 7)
     client.reload_config(models.configure(a="", b=""))
     assert (answering(caller, "b"), answering(caller, "a")) == (7, 1)
-    assert caller.health("b") == SERVING
+    # Health follows the states on a thread of its own.
+    wait_until(lambda: caller.health("b") == SERVING, "health of the new model")
 
 
 def test_reload_removes_a_model_and_forgets_its_health(
@@ -139,7 +140,8 @@ def test_reload_removes_a_model_and_forgets_its_health(
     code, _ = refusal(lambda: caller.predict(request_for("a")))
     assert code == grpc.StatusCode.NOT_FOUND
     assert refusal(lambda: caller.health("a"))[0] == grpc.StatusCode.NOT_FOUND
-    assert (answering(caller, "b"), caller.health("")) == (7, SERVING)
+    assert answering(caller, "b") == 7
+    wait_until(lambda: caller.health("") == SERVING, "health of the server")
 
 
 @pytest.mark.parametrize("poll_wait_seconds", [0, -1, 0.05])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
-from tests.integration.clients import Caller, caller_to
+from tests.integration.clients import Caller, caller_to, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
 
@@ -65,9 +65,15 @@ def test_not_found_of_a_half_copied_version_names_the_file(
     server = start_server(model_name="scale", base_path=base_path)
     wait_until_noted(server, "version_incomplete")
     with caller_to(server.target) as caller:
-        code, message = refusal(lambda: caller.outputs("scale", X))
-        assert code == NOT_FOUND
-        assert "version 3 is being copied: " in message
+
+        def message_now() -> str:
+            code, message = refusal(lambda: caller.outputs("scale", X))
+            assert code == NOT_FOUND
+            return message
+
+        # A note reaches the data plane a moment after the log.
+        wait_until(lambda: "version 3 is being copied: " in message_now(), "the reason")
+        message = message_now()
         assert "variables.data-" in message
         assert refusal(lambda: caller.outputs("scale", X, version=3))[1].endswith(
             message.partition("; available versions: none; ")[2]
