@@ -450,11 +450,20 @@ class SavedModelLoader:
             is_cancelled=lambda: progress.cancellation.is_cancelled,
         )
         replayed.append(result)
-        warm_joint_runs(
+        errors = warm_joint_runs(
             reservoir.joint_requests(),
             answer=partial(self._answer_method, servable, "MultiInference"),
             is_cancelled=lambda: progress.cancellation.is_cancelled,
+            clock=self._clock,
         )
+        if errors:
+            _log.warning(
+                "joint_warm_up_failed",
+                model=self._id.name,
+                version=self._id.version,
+                failed_count=len(errors),
+                first_error=errors[0],
+            )
         progress.measured(
             {
                 "self_warm_up_request_count": result.run_count + result.failed_count,

@@ -102,18 +102,29 @@ def warm_joint_runs(
     answer: Predict,
     is_cancelled: IsCancelled = lambda: False,
     iterations: int = ITERATIONS,
-) -> None:
+    time_budget_seconds: float = TIME_BUDGET_SECONDS,
+    clock: Clock,
+) -> list[str]:
     """Sends each of `requests`, which run several signatures as one, through `answer` `iterations` times.
 
-    A request that fails refuses nothing: `self_warm_up` replays its signatures one by one.
+    Begins no request once the time budget is spent. Returns the errors of the requests that failed,
+    which are not repeated. They refuse no version: `self_warm_up` replays their signatures one by one.
 
     Raises Cancelled, before the next call, once `is_cancelled`.
     """
+    end_ns = clock.now_ns() + round(time_budget_seconds * NS_PER_SECOND)
+    errors: list[str] = []
     for request in requests:
-        for _ in range(iterations):
-            _check_is_wanted(is_cancelled)
-            with suppress(MillpondError):
+        if clock.now_ns() >= end_ns:
+            break
+        try:
+            for _ in range(iterations):
+                _check_is_wanted(is_cancelled)
                 answer(request)
+        except MillpondError as error:
+            _check_is_wanted(is_cancelled)
+            errors.append(str(error))
+    return errors
 
 
 def _run(

@@ -177,6 +177,7 @@ def test_http_server_installs_no_signal_handler_and_lowers_only_itself(
     make_server: MakeServer,
 ) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    own_nice = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
     nice: list[int] = []
 
     async def own_priority(request: Request) -> Response:
@@ -187,7 +188,7 @@ def test_http_server_installs_no_signal_handler_and_lowers_only_itself(
     server.start()
     get(server, "/nice")
     assert nice == [10]
-    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == 0
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == own_nice
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
 
 

@@ -185,14 +185,33 @@ def test_self_warm_up_of_failing_pairs_ends_by_itself():
 
 def test_warm_joint_runs_answers_each_request_twice():
     version = FakeVersion()
-    warm_joint_runs([request_of("a"), request_of("b")], answer=version.predict)
+    warm_joint_runs([request_of("a"), request_of("b")], answer=version.predict, clock=SetClock())
     assert version.calls == ["predict a", "predict a", "predict b", "predict b"]
 
 
 def test_warm_joint_runs_goes_on_after_a_failure():
     version = FakeVersion({"predict a": InvalidArgument("no such signature")})
-    warm_joint_runs([request_of("a"), request_of("b")], answer=version.predict, iterations=1)
-    assert version.calls == ["predict a", "predict b"]
+    errors = warm_joint_runs(
+        [request_of("a"), request_of("b")], answer=version.predict, clock=SetClock()
+    )
+    # The one that failed is not repeated.
+    assert version.calls == ["predict a", "predict b", "predict b"]
+    assert errors == ["no such signature"]
+
+
+def test_warm_joint_runs_begins_none_after_its_time():
+    clock, answered = SetClock(), []
+
+    def answer_slowly(request: bytes) -> bytes:
+        answered.append(request)
+        clock.ns += 6 * NS_PER_SECOND
+        return b""
+
+    requests = [request_of("a"), request_of("b"), request_of("c")]
+    warm_joint_runs(
+        requests, answer=answer_slowly, iterations=1, time_budget_seconds=10, clock=clock
+    )
+    assert answered == requests[:2]
 
 
 def test_warm_joint_runs_stops_once_cancelled():
@@ -203,5 +222,6 @@ def test_warm_joint_runs_stops_once_cancelled():
             [request_of("a"), request_of("b")],
             answer=version.predict,
             is_cancelled=lambda: version.is_cancelled,
+            clock=SetClock(),
         )
     assert version.calls == ["predict a"]
