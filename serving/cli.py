@@ -5,7 +5,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from serving.closed_pipe import EXIT_FAILURE, until_closed_pipe
+from serving.closed_pipe import EXIT_FAILURE, EXIT_USAGE, until_closed_pipe
 from serving.errors import InvalidConfig, MillpondError
 from serving.name_text import printable
 
@@ -21,8 +21,6 @@ COMMANDS = {
     "demo-model": "export the CTR model that the demo and the measurements use",
 }
 
-# What shells and service managers read as "wrong usage": starting again will not help.
-EXIT_USAGE = 2
 # What a shell says of a command that SIGINT ended.
 EXIT_INTERRUPTED = 130
 

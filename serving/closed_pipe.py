@@ -18,6 +18,8 @@ or client has gone away.
 
 
 EXIT_FAILURE = 1
+# Shells and service managers read it as "wrong usage": starting again will not help.
+EXIT_USAGE = 2
 
 
 def until_closed_pipe(command: Callable[[], int]) -> int:

@@ -16,8 +16,8 @@ import structlog
 from structlog.typing import EventDict, Processor
 
 from serving.clock import SystemClock
-from serving.log_line import is_for_people
-from serving.log_writer import LogWriter, unblock
+from serving.log_line import is_for_people, log_line
+from serving.log_writer import LogWriter, unblock, write_at_once
 from serving.name_text import printable
 
 FLUSH_SECONDS = 1.0
@@ -26,6 +26,8 @@ FLUSH_SECONDS = 1.0
 _log = structlog.get_logger(__name__)
 # The process has one standard error.
 _writers: list[LogWriter] = []
+# What `configure_logs` chose, for `write_last_line`.
+_format = {"is_human": True}
 
 
 def start_logs(log_format: str, first_line: str = "") -> None:
@@ -57,6 +59,21 @@ def write_lines(text: str) -> None:
         writer.write(text)
 
 
+def write_last_line(event: str, message: str) -> None:
+    """Writes a warning past the log's locks and waiting lines, for a process that ends at once.
+
+    A line that does not fit is lost.
+    """
+    line = log_line(
+        event,
+        message,
+        SystemClock().wall_ns(),
+        is_human=_format["is_human"],
+        level="warning",
+    )
+    write_at_once(2, line.encode())
+
+
 def flush_logs(timeout_seconds: float = FLUSH_SECONDS) -> None:
     """Writes the lines that wait for their reader, for at most `timeout_seconds`. At the very end."""
     while _writers:
@@ -76,6 +93,7 @@ def configure_logs(log_format: str, stream: TextIO | None = None) -> None:
     """
     stream = stream or sys.stderr
     is_human = is_for_people(log_format, is_terminal=stream.isatty())
+    _format["is_human"] = is_human
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

@@ -4,11 +4,11 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 from serving.clock import Clock, SystemClock, seconds_since
+from serving.logs import write_last_line
 
 ECHO_SECONDS = 0.5
 """Within it a second signal is the first one's echo: `timeout` and some supervisors send theirs to
@@ -72,8 +72,7 @@ class StopSignals:
             return
         if seconds_since(self._clock, self._requested_at_ns) < ECHO_SECONDS:
             return
-        with suppress(OSError):  # Nothing may read it, and the process ends all the same.
-            os.write(2, f"millpond: second signal ({name}): exiting at once\n".encode())
+        write_last_line("second_signal", f"millpond: second signal ({name}): exiting at once")
         self.exit_now(128 + number)
 
     def _run(self) -> None:

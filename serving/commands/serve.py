@@ -2,16 +2,20 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from serving import launcher
 from serving.clock import SystemClock
-from serving.config import server_config
+from serving.closed_pipe import EXIT_FAILURE, EXIT_USAGE
+from serving.config import ServerConfig, server_config
+from serving.errors import InvalidConfig, MillpondError
 from serving.flags import help_text, parse_flags
 from serving.http_listeners import check_port
 from serving.listen_addresses import listen_addresses
-from serving.log_line import is_for_people
+from serving.log_line import is_for_people, log_line
+from serving.log_writer import write_at_once
 from serving.port_reservation import PortReservation
 from serving.starting_line import starting_line, take_unwritten_line, write_starting_line
 
@@ -19,7 +23,11 @@ _STDERR = 2
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Serves until SIGTERM. Raises InvalidConfig before anything is started."""
+    """Serves until SIGTERM.
+
+    Raises InvalidConfig before anything is started. An error after the first line of a log in JSON
+    is a line of it and raises SystemExit.
+    """
     if "--help" in arguments or "-h" in arguments:
         print(help_text())
         return 0
@@ -35,6 +43,27 @@ def run(arguments: Sequence[str]) -> int:
             _distribution_version("millpond"), SystemClock().wall_ns(), is_human=is_human
         )
         write_starting_line(_STDERR, line, os.environ)
+    if is_human:
+        return _serve(flags, config, is_human=True)
+    try:
+        return _serve(flags, config, is_human=False)
+    except BrokenPipeError:
+        raise
+    except (MillpondError, OSError) as error:
+        line = log_line(
+            "serve_failed",
+            f"millpond serve: {error}",
+            SystemClock().wall_ns(),
+            is_human=False,
+            level="error",
+        )
+        write_at_once(_STDERR, line.encode())
+        status = EXIT_USAGE if isinstance(error, InvalidConfig) else EXIT_FAILURE
+        raise SystemExit(status) from None
+
+
+def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) -> int:
+    """Serves until SIGTERM, in the process that has the allocator."""
     launcher.ensure_allocator(flags["allocator"])
     if flags["stop_at_stdin_eof"]:
         launcher.stop_at_eof(sys.stdin.fileno())

@@ -1,3 +1,5 @@
+import json
+import socket
 import subprocess
 import sys
 
@@ -26,6 +28,32 @@ def test_cli_unknown_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]):
 def test_cli_misspelt_command_is_guessed(capsys: pytest.CaptureFixture[str]):
     assert main(["predct"]) == 2
     assert capsys.readouterr().err == "millpond: 'predct' is no command; did you mean predict?\n"
+
+
+def serve_on_a_taken_port(log_format: str) -> "subprocess.CompletedProcess[str]":
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        flags = ["--model_base_path=/m", "--host=127.0.0.1", f"--log_format={log_format}"]
+        flags += [f"--port={listener.getsockname()[1]}", "--rest_api_port=0"]
+        return subprocess.run(
+            [sys.executable, "-m", "serving", "serve", *flags],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+def test_cli_taken_port_in_a_json_log_is_json():
+    ended = serve_on_a_taken_port("json")
+    assert ended.returncode == 1
+    lines = [json.loads(line) for line in ended.stderr.splitlines()]
+    assert [line["event"] for line in lines] == ["starting", "serve_failed"]
+    assert lines[1]["message"].startswith("millpond serve: ")
+
+
+def test_cli_taken_port_in_a_log_for_people_is_text():
+    ended = serve_on_a_taken_port("human")
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[1].startswith("millpond serve: ")
 
 
 CLIENT_COMMANDS = [

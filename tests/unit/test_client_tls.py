@@ -10,8 +10,9 @@ from typing import Any
 import grpc
 import pytest
 
-from serving.cli import EXIT_USAGE, main
+from serving.cli import main
 from serving.client import AsyncClient, Client, RetryPolicy, Tls
+from serving.closed_pipe import EXIT_USAGE
 from serving.errors import Unavailable
 from serving.protos import get_model_status_pb2
 from serving.servable import AVAILABLE

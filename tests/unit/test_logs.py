@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from serving.logs import configure_logs
+from serving.logs import configure_logs, write_last_line
 
 
 class Terminal(io.StringIO):
@@ -80,3 +80,15 @@ def test_logs_human_escapes_what_a_terminal_obeys():
     configure_logs("human", stream)
     structlog.get_logger().info("ready", model="a\x9b31m\u202e")
     assert "model=a\\x9b31m\\u202e" in re.sub(r"\x1b\[\d*m", "", stream.getvalue())
+
+
+@pytest.mark.parametrize("log_format", ["human", "json"])
+def test_last_line_has_the_format_of_the_log(log_format: str, capfd: pytest.CaptureFixture[str]):
+    configure_logs(log_format, io.StringIO())
+    write_last_line("second_signal", "exiting at once")
+    text = capfd.readouterr().err
+    if log_format == "json":
+        line = json.loads(text)
+        assert (line["event"], line["level"]) == ("second_signal", "warning")
+        text = f"{line['message']}\n"
+    assert text == "exiting at once\n"
