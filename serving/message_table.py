@@ -1,6 +1,6 @@
 """Makes protobuf messages of a table of field numbers, for services whose pb2 modules are not installed."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from google.protobuf import descriptor_pb2
 
@@ -40,6 +40,19 @@ def add_messages(
         message.name = name
         by_name[full_name] = message
         _Builder(file.package, choice).add_fields(message, full_name, fields)
+
+
+def add_service(
+    file: descriptor_pb2.FileDescriptorProto, full_name: str, methods: Iterable[str]
+) -> None:
+    """Adds a service of `file`'s package whose method M takes MRequest and returns MResponse."""
+    service = file.service.add(name=full_name.rpartition(".")[2])
+    for method in methods:
+        service.method.add(
+            name=method,
+            input_type=f".{file.package}.{method}Request",
+            output_type=f".{file.package}.{method}Response",
+        )
 
 
 class _Builder:

@@ -7,11 +7,10 @@ change. A request reads them only after its look-up has failed.
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from serving.errors import StatusCode
 from serving.found_versions import Note
-from serving.servable import AVAILABLE, END, LOADING, START, ServableStatus
+from serving.servable import AVAILABLE, END, LOADING, START, NotedMap, ServableStatus
 
 VERSION_COUNT_MAX = 32
 """Versions of a model that have a reason of their own, the highest: clients ask for recent ones."""
@@ -29,20 +28,6 @@ class ModelNotes:
     is_awaited: bool = False
     version_reasons: Mapping[int, str] = field(default_factory=dict)
     awaited_versions: tuple[int, ...] = ()
-
-
-class NotedMap(Protocol):
-    """The part of the serving map that takes notes (`_native.ServingMap`)."""
-
-    def set_notes(
-        self,
-        name: str,
-        *,
-        reason: str,
-        is_awaited: bool,
-        version_reasons: Mapping[int, str],
-        awaited_versions: Sequence[int],
-    ) -> None: ...
 
 
 def model_notes(

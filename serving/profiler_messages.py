@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from serving.message_table import Fields, add_messages
+from serving.message_table import Fields, add_messages, add_service
 
 PACKAGE = "tensorflow"
 SERVICE = f"{PACKAGE}.ProfilerService"
@@ -56,13 +56,7 @@ def file_descriptor_proto() -> bytes:
     """Returns the serialized FileDescriptorProto of all messages and the service."""
     file = descriptor_pb2.FileDescriptorProto(name=FILE_NAME, package=PACKAGE, syntax="proto3")
     add_messages(file, _MESSAGES)
-    service = file.service.add(name=SERVICE.rpartition(".")[2])
-    for method in METHODS:
-        service.method.add(
-            name=method,
-            input_type=f".{PACKAGE}.{method}Request",
-            output_type=f".{PACKAGE}.{method}Response",
-        )
+    add_service(file, SERVICE, METHODS)
     serialized: bytes = file.SerializeToString(deterministic=True)
     return serialized
 

@@ -218,7 +218,9 @@ class ProfilerService:
         _log.info("trace_started", peer=call.peer, duration_ms=plan.duration_ms)
         try:
             warning = self._wait(
-                *(call, running, plan.duration_ms * NS_PER_SECOND // 1_000),
+                call,
+                running,
+                plan.duration_ms * NS_PER_SECOND // 1_000,
                 lambda: early_end(available_bytes, self._available_bytes()),
             )
             response = answer(session, warning)

@@ -307,14 +307,8 @@ class RequestReservoir(Protocol):
     def statistics(self) -> RequestReservoirStatistics: ...
 
 
-class ServingMap(Protocol):
-    """What requests see now (`_native.ServingMap`)."""
-
-    def set_routing(self, name: str, routing: Routing) -> None:
-        """Replaces the routing of a name, all of it at once: a request sees the one before or this
-        one. Kept while no version is published; the default routing ends that.
-        """
-        ...
+class NotedMap(Protocol):
+    """The part of the serving map that takes notes (`_native.ServingMap`)."""
 
     def set_notes(
         self,
@@ -326,6 +320,16 @@ class ServingMap(Protocol):
         awaited_versions: Sequence[int],
     ) -> None:
         """Replaces what requests learn that find no version (`serving.model_notes.ModelNotes`)."""
+        ...
+
+
+class ServingMap(NotedMap, Protocol):
+    """What requests see now (`_native.ServingMap`)."""
+
+    def set_routing(self, name: str, routing: Routing) -> None:
+        """Replaces the routing of a name, all of it at once: a request sees the one before or this
+        one. Kept while no version is published; the default routing ends that.
+        """
         ...
 
     # Any: a map takes the servables of its own data plane, not every class that looks like one.

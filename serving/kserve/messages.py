@@ -10,7 +10,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import FileDescriptor
 
-from serving.message_table import Fields, add_messages
+from serving.message_table import Fields, add_messages, add_service
 
 PACKAGE = "inference"
 SERVICE = f"{PACKAGE}.GRPCInferenceService"
@@ -175,13 +175,7 @@ def file_descriptor_proto() -> bytes:
     enum = file.enum_type.add(name="DataType")
     for number, value in enumerate(DATA_TYPES):
         enum.value.add(name=value, number=number)
-    service = file.service.add(name=SERVICE.rpartition(".")[2])
-    for method in METHODS:
-        service.method.add(
-            name=method,
-            input_type=f".{PACKAGE}.{method}Request",
-            output_type=f".{PACKAGE}.{method}Response",
-        )
+    add_service(file, SERVICE, METHODS)
     serialized: bytes = file.SerializeToString(deterministic=True)
     return serialized
 

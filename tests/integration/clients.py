@@ -131,6 +131,13 @@ def refusal(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
     raise AssertionError(f"the call was answered: {answer!r}")
 
 
+def refusal_with_reason(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
+    """Returns what `refusal` does, of a message that is not empty and has no blank at an end."""
+    code, message = refusal(call)
+    assert message == message.strip() != ""
+    return code, message
+
+
 def array(tensor: Any) -> Any:
     """The array of a TensorProto of an answer."""
     return from_tensor_proto(tensor)

@@ -1,30 +1,20 @@
 """Refusals that name their reason, and waits for a first version, as clients see them."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 
 from serving import ModelServer
-from tests.integration.clients import Caller, caller_to, wait_until
+from tests.integration.clients import Caller, caller_to, refusal_with_reason, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
 
 X = {"x": np.ones(1, np.float32)}
 NOT_FOUND, UNAVAILABLE = grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE
-
-
-def refusal(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
-    with pytest.raises(grpc.RpcError) as error:
-        call()
-    failed: Any = error.value
-    message: str = failed.details()
-    assert message == message.strip() != ""
-    return failed.code(), message
 
 
 def wait_until_noted(server: ModelServer, event: str) -> None:
@@ -43,14 +33,14 @@ def caller(start_server: StartServer, base_path: Path) -> Iterator[Caller]:
 
 
 def test_not_found_of_an_empty_base_path_has_the_reason(caller: Caller) -> None:
-    code, message = refusal(lambda: caller.outputs("scale", X))
+    code, message = refusal_with_reason(lambda: caller.outputs("scale", X))
     assert code == NOT_FOUND
     assert message.startswith("Servable not found for request: Latest(scale)")
     assert message.endswith("base path holds no version directory")
-    code, message = refusal(lambda: caller.outputs("scale", X, version=3))
+    code, message = refusal_with_reason(lambda: caller.outputs("scale", X, version=3))
     assert message.startswith("Servable not found for request: Specific(scale, 3)")
     assert message.endswith("base path holds no version directory")
-    assert refusal(lambda: caller.outputs("other", X))[0] == NOT_FOUND
+    assert refusal_with_reason(lambda: caller.outputs("other", X))[0] == NOT_FOUND
 
 
 def test_not_found_of_a_half_copied_version_names_the_file(
@@ -67,7 +57,7 @@ def test_not_found_of_a_half_copied_version_names_the_file(
     with caller_to(server.target) as caller:
 
         def message_now() -> str:
-            code, message = refusal(lambda: caller.outputs("scale", X))
+            code, message = refusal_with_reason(lambda: caller.outputs("scale", X))
             assert code == NOT_FOUND
             return message
 
@@ -75,7 +65,7 @@ def test_not_found_of_a_half_copied_version_names_the_file(
         wait_until(lambda: "version 3 is being copied: " in message_now(), "the reason")
         message = message_now()
         assert "variables.data-" in message
-        assert refusal(lambda: caller.outputs("scale", X, version=3))[1].endswith(
+        assert refusal_with_reason(lambda: caller.outputs("scale", X, version=3))[1].endswith(
             message.partition("; available versions: none; ")[2]
         )
 
@@ -90,7 +80,7 @@ def test_not_found_of_a_failed_version_has_its_error(
     wait_until_noted(server, "ready")
     with caller_to(server.target) as caller:
         for version in (None, 3):
-            code, message = refusal(lambda: caller.outputs("scale", X, version=version))  # noqa: B023
+            code, message = refusal_with_reason(lambda: caller.outputs("scale", X, version=version))  # noqa: B023
             assert code == NOT_FOUND
             assert "version 3 failed: " in message
 
@@ -123,7 +113,7 @@ def test_wait_for_the_first_version_ends_with_the_stage(
     code, message = NOT_FOUND, ""
     with caller_to(server.target) as caller:
         while "stage restore" not in message:
-            code, message = refusal(lambda: caller.outputs("scale", X))
+            code, message = refusal_with_reason(lambda: caller.outputs("scale", X))
             assert code in (NOT_FOUND, UNAVAILABLE)
     assert (code, message) == (UNAVAILABLE, "model 'scale': version 1 is loading, stage restore")
 
@@ -133,7 +123,7 @@ def test_wait_for_the_first_version_ends_with_the_stage(
 
 def test_every_unimplemented_has_a_message(caller: Caller) -> None:
     for method in ("/inference.GRPCInferenceService/TraceSetting", "/a.B/C", "/no_slash"):
-        code, message = refusal(lambda: caller.send_bytes(method, b""))  # noqa: B023
+        code, message = refusal_with_reason(lambda: caller.send_bytes(method, b""))  # noqa: B023
         assert (code, message) == (
             grpc.StatusCode.UNIMPLEMENTED,
             f"this server has no method {method}",

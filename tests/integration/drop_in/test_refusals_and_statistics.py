@@ -5,9 +5,8 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
@@ -16,21 +15,12 @@ import tritonclient.grpc
 import tritonclient.http
 
 from serving.protos import model_management_pb2
-from tests.integration.clients import Caller, caller_to
+from tests.integration.clients import Caller, caller_to, refusal_with_reason
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
 
 X = {"x": np.ones(1, np.float32)}
 RELOAD = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
-
-
-def refusal(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
-    with pytest.raises(grpc.RpcError) as error:
-        call()
-    failed: Any = error.value
-    message: str = failed.details()
-    assert message == message.strip() != ""
-    return failed.code(), message
 
 
 @pytest.fixture
@@ -46,7 +36,7 @@ def test_reload_without_a_model_is_invalid(caller: Caller) -> None:
     empty = request.SerializeToString()
     request.config.model_config_list.SetInParent()
     for body in (empty, request.SerializeToString()):
-        code, message = refusal(lambda: caller.send_bytes(RELOAD, body))  # noqa: B023
+        code, message = refusal_with_reason(lambda: caller.send_bytes(RELOAD, body))  # noqa: B023
         assert code == grpc.StatusCode.INVALID_ARGUMENT
         assert "no model in it" in message
 
@@ -79,7 +69,7 @@ def test_tritons_clients_read_statistics(
     with caller_to(server.target) as caller:
         for _ in range(5):
             caller.outputs("scale", X)
-        refusal(lambda: caller.outputs("scale", {"unknown": np.ones(1, np.float32)}))
+        refusal_with_reason(lambda: caller.outputs("scale", {"unknown": np.ones(1, np.float32)}))
     over_http = tritonclient.http.InferenceServerClient(server.url.removeprefix("http://"))
     over_grpc = tritonclient.grpc.InferenceServerClient(server.target)
     with over_http, over_grpc:
