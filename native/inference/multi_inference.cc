@@ -185,7 +185,8 @@ StatusOr<ModelSpec> SpecOfAllTasks(const MultiInferenceRequest& request) {
 std::string SignatureNamesOf(const MultiInferenceRequest& request) {
   std::set<std::string_view> sorted;
   for (const Task& task : request.tasks) {
-    const std::string_view name = task.model_spec ? task.model_spec->signature_name : "";
+    std::string_view name;
+    if (task.model_spec) name = task.model_spec->signature_name;
     sorted.insert(name.empty() ? tf::kDefaultSignatureName : name);
   }
   std::string names;
