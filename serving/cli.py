@@ -43,7 +43,7 @@ def _main(arguments: Sequence[str]) -> int:
     if command not in COMMANDS:
         close = difflib.get_close_matches(command, COMMANDS, n=1)
         advice = f"; did you mean {close[0]}?" if close else f"\n\n{_help_text()}"
-        print(f"millpond: {command!r} is no command{advice}", file=sys.stderr)
+        print(f"millpond: {command!r} is not a command{advice}", file=sys.stderr)
         return EXIT_USAGE
     return _run(command, rest)
 

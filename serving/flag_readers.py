@@ -162,7 +162,7 @@ def channel_arguments(text: str) -> Mapping[str, int | str]:
     for item in text.split(",") if text else []:
         key, separator, value = item.partition("=")
         if not separator or not key:
-            raise ValueError(f"{item!r} is no name=value; write name=value,name=value")
+            raise ValueError(f"{item!r} is not name=value; write name=value,name=value")
         try:
             arguments[key] = int(value)
         except ValueError:

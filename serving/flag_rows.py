@@ -24,7 +24,7 @@ class RefusedFlag:
     """A flag of TensorFlow Serving that Millpond does not have (yet), and why.
 
     `harmless`: values, as `read` makes them, that ask for what Millpond does anyway. They are taken
-    and change nothing. `replaced_by`: the flags to say instead.
+    and change nothing. `replaced_by`: the flags to use instead.
     """
 
     name: str
@@ -40,9 +40,9 @@ class RefusedFlag:
 
     @property
     def message(self) -> str:
-        """What to say instead, and the reason."""
+        """Returns the flags to use instead, if any, and the reason."""
         instead = " and ".join(f"--{name}" for name in self.replaced_by)
-        return f"say {instead}; {self.reason}" if instead else self.reason
+        return f"use {instead}; {self.reason}" if instead else self.reason
 
     def permits(self, text: str) -> bool:
         """Whether this value of it asks for what Millpond does anyway."""

@@ -44,7 +44,7 @@ def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def help_text() -> str:
-    """What `millpond serve --help` prints: every taken flag, then the names of the refused ones."""
+    """Returns the text of `millpond serve --help`: the taken flags, then the refused ones' names."""
     taken = [flag for flag in FLAGS.values() if isinstance(flag, Flag)]
     refused = [flag.name for flag in FLAGS.values() if isinstance(flag, RefusedFlag)]
     lines = ["usage: millpond serve --model_base_path=DIR [--flag=value ...]", ""]
@@ -53,8 +53,8 @@ def help_text() -> str:
         lines.append(f"        {flag.help}{_default_text(flag)}")
     lines += [
         "",
-        "Flags of TensorFlow Serving that are refused by name, with the reason when you use one, unless",
-        "they ask for what Millpond does anyway:",
+        "Flags of TensorFlow Serving that are refused, with the reason, unless their value asks for what",
+        "Millpond does anyway:",
     ]
     lines += [f"  --{name}" for name in refused]
     return "\n".join(lines)
@@ -65,14 +65,17 @@ def _default_text(flag: Flag) -> str:
         return f" (default {str(flag.default).lower()})"
     if flag.is_repeatable:
         return "; may be given several times"
+    if flag.default in ("", {}, ()):
+        return ""
     if isinstance(flag.default, tuple):
         return f" (default {','.join(flag.default)})"
-    return f" (default {flag.default})" if flag.default not in ("", {}) else ""
+    is_float = isinstance(flag.default, float)
+    return f" (default {flag.default:g})" if is_float else f" (default {flag.default})"
 
 
 def _split(argument: str) -> tuple[str, str | None]:
     if not argument.startswith("--") or argument == "--":
-        raise InvalidConfig(f"{argument!r} is no flag; write --flag=value")
+        raise InvalidConfig(f"{argument!r} is not a flag; write --flag=value")
     name, separator, text = argument[2:].partition("=")
     return name, text if separator else None
 
@@ -82,7 +85,7 @@ def _find(name: str) -> Flag | RefusedFlag:
     if flag is None:
         nearest = difflib.get_close_matches(name, FLAGS, n=1)
         remedy = f"did you mean --{nearest[0]}?" if nearest else "see millpond serve --help"
-        raise InvalidConfig(f"--{name} is no flag of Millpond or TensorFlow Serving; {remedy}")
+        raise InvalidConfig(f"--{name} is not a flag of Millpond or TensorFlow Serving; {remedy}")
     return flag
 
 

@@ -28,7 +28,10 @@ _TRANSIENT = ", ".join(code.name for code in sorted(TRANSIENT_CODES))
 _NOT_YET = "Millpond does not have it yet"
 _BATCHING = "Millpond does not batch requests yet"
 _TFLITE = "Millpond serves SavedModels only"
-_ONLY_TFLITE = "any value: it means something with --prefer_tflite_model only, which is refused"
+_ONLY_TFLITE = (
+    "accepted for compatibility, without effect: it applies only to --prefer_tflite_model, "
+    "which is refused"
+)
 _XLA = "Millpond runs SavedModels on TensorFlow's CPU kernels, without XLA"
 
 # In the order of its own help.
@@ -37,33 +40,37 @@ TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
         "port",
         integer(0, 65535),
         ServerConfig.port,
-        "TCP port of gRPC; 0 takes a free one, which the log's `listening` names",
+        "TCP port for gRPC; 0: a free port, which the log's `listening` event names",
     ),
-    Flag("grpc_socket_path", optional_path, "", "UNIX socket to listen on as well", "PATH"),
+    Flag(
+        "grpc_socket_path", optional_path, "", "UNIX socket on which gRPC listens as well", "PATH"
+    ),
     Flag(
         "rest_api_port",
         http_port,
         ServerConfig.rest_api_port,
-        "TCP port of HTTP: REST, /healthz, /readyz, metrics and the page; 0: none, auto: a free one, which "
-        "the log's `listening` names; where something else has the default one, there is no HTTP",
+        "TCP port for HTTP: REST, /healthz, /readyz, metrics and the page; 0: no HTTP; auto: a "
+        "free port, which the log's `listening` event names. If another process has the default "
+        "port, the server runs without HTTP",
     ),
     Flag(
         "rest_api_num_threads",
         integer(0, 1024),
         ServerConfig.rest_api_num_threads,
-        "threads that run REST's requests and what else HTTP cannot answer at once, at least 2; 0: four a core",
+        "threads that run REST requests and other HTTP requests that take time, at least 2; 0: "
+        "four per core",
     ),
     Flag(
         "rest_api_timeout_in_ms",
         integer(1, DRAIN_SECONDS_MAX * 1_000),
         ServerConfig.rest_api_timeout_in_ms,
-        "milliseconds that an HTTP request may take until its answer begins",
+        "milliseconds within which the reply to an HTTP request must begin",
     ),
     Flag(
         "rest_api_enable_cors_support",
         boolean,
         ServerConfig.rest_api_enable_cors_support,
-        "let pages of any other site read what HTTP answers",
+        "allow web pages of any origin to read HTTP replies (CORS)",
         "",
     ),
     RefusedFlag("enable_batching", _BATCHING, boolean, harmless=(False,)),
@@ -72,38 +79,44 @@ TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
     Flag(
         "allow_version_labels_for_unavailable_models",
         boolean,
-        True,
-        "either value: a label and its version may always be new together, and the label names the "
-        "version once it is AVAILABLE",
+        False,
+        "accepted for compatibility, without effect: a label may always name a version that is "
+        "not loaded yet, and moves to it when the version is AVAILABLE",
         "",
     ),
     Flag(
         "model_config_file",
         optional_path,
         "",
-        "text ModelServerConfig: several models, their base paths, version policies and labels",
+        "text ModelServerConfig: models with their base paths, version policies and labels",
         "FILE",
     ),
     Flag(
         "model_config_file_poll_wait_seconds",
         seconds(WAIT_SECONDS_MAX),
         ServerConfig.model_config_file_poll_wait_seconds,
-        "seconds between two looks at --model_config_file and --model_settings_file, whose changes "
-        "are applied as a whole or, where something is wrong, not at all; 0: read once",
+        "seconds between two reads of --model_config_file and --model_settings_file; a change is "
+        "applied as a whole or, if it has an error, not at all; 0: read once",
     ),
     Flag(
         "model_name",
         not_empty,
         "",
-        "name of the model of --model_base_path; `default` where it is not given",
+        "name of the model in --model_base_path; `default` if this flag is left out",
     ),
-    Flag("model_base_path", local_path, "", "directory whose numeric entries are versions", "DIR"),
+    Flag(
+        "model_base_path",
+        local_path,
+        "",
+        "directory whose numeric subdirectories are the versions of the model",
+        "DIR",
+    ),
     Flag(
         "num_load_threads",
         integer(0, 1024),
         ServerConfig.num_load_threads,
-        "threads that load versions; 0 means 1: none loads on the manager's own thread. Until gRPC's "
-        "port opens there is at least one for each core",
+        "threads that load versions; 0 means 1: loads never run on the manager's own thread. "
+        "Until gRPC's port opens there is at least one thread per core",
     ),
     Flag(
         "num_unload_threads",
@@ -115,52 +128,52 @@ TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
         "max_num_load_retries",
         integer(0),
         ServerConfig.max_num_load_retries,
-        f"retries of a load that failed with a transient error ({_TRANSIENT}); any other ends the "
-        "load at once, which is tried again when the version's files change",
+        f"retries of a load that failed with a transient error ({_TRANSIENT}); after any other "
+        "error the load is tried again only when the version's files change",
     ),
     Flag(
         "load_retry_interval_micros",
         integer(-1, WAIT_SECONDS_MAX * 1_000_000),
         ServerConfig.load_retry_interval_micros,
-        "wait before a retry of a load that failed with a transient error, in microseconds; -1: none",
+        "longest wait before a retry of a load that failed with a transient error, in "
+        "microseconds; -1: no wait",
     ),
     Flag(
         "file_system_poll_wait_seconds",
         seconds(WAIT_SECONDS_MAX),
         ServerConfig.file_system_poll_wait_seconds,
-        "seconds between two looks at the base paths; 0: look once; negative: never",
+        "seconds between two scans of the base paths; 0: scan once; negative: never scan",
     ),
     Flag(
         "flush_filesystem_caches",
         boolean,
-        False,
-        "either value: it is about TensorFlow's clients of remote storage, and Millpond reads local "
-        "files, which the kernel's page cache keeps",
+        True,
+        "accepted for compatibility, without effect: it empties the caches of TensorFlow's remote "
+        "file systems, and Millpond reads local files",
         "",
     ),
     Flag(
         "tensorflow_session_parallelism",
         integer(0, 4096),
         0,
-        "sets --tensorflow_intra_op_parallelism and --tensorflow_inter_op_parallelism where they "
-        "are 0",
+        "sets --tensorflow_intra_op_parallelism and --tensorflow_inter_op_parallelism, each only "
+        "if it is 0",
     ),
     Flag(
         "tensorflow_intra_op_parallelism",
         integer(0, 4096),
         ServerConfig.tensorflow_intra_op_parallelism,
-        "threads of TensorFlow's pool inside one kernel; 0: one a core",
+        "threads of TensorFlow's pool that share the work of one kernel; 0: one per core",
     ),
     Flag(
         "tensorflow_inter_op_parallelism",
         integer(0, 4096),
         ServerConfig.tensorflow_inter_op_parallelism,
-        "threads of TensorFlow's pool between kernels; 0: one a core",
+        "threads of TensorFlow's pool that run kernels side by side; 0: one per core",
     ),
     RefusedFlag(
         "tensorflow_session_config_file",
-        "what else a ConfigProto says, of devices, pools and the graph's optimizers, Millpond sets "
-        "itself",
+        "Millpond sets the rest of a ConfigProto, devices, pools and graph optimizers, itself",
         harmless=("",),
         replaced_by=("tensorflow_intra_op_parallelism", "tensorflow_inter_op_parallelism"),
     ),
@@ -171,14 +184,14 @@ TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
         "ssl_config_file",
         optional_path,
         ServerConfig.ssl_config_file,
-        "text SSLConfig with server_key, server_cert, custom_ca and client_verify, PEM each: TLS at "
-        "gRPC's TCP port, not at the UNIX socket nor at HTTP's; an edited file is taken within "
-        "seconds, for new connections",
+        "text SSLConfig with server_key, server_cert and custom_ca in PEM, and client_verify: TLS "
+        "on gRPC's TCP port, but not on the UNIX socket nor on HTTP; an edited file takes effect "
+        "within seconds, for new connections",
         "FILE",
     ),
     RefusedFlag(
         "platform_config_file",
-        "Millpond has one platform, and its flags say one by one what this file says of it",
+        "Millpond has one platform, and a flag for each of its settings",
         harmless=("",),
     ),
     RefusedFlag(
@@ -202,8 +215,8 @@ TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
         "grpc_max_threads",
         integer(0, 4096),
         ServerConfig.grpc_max_threads,
-        "threads that run requests of gRPC at a time, where some run long; at least one for each "
-        "completion queue; 0: four a core",
+        "most threads that run gRPC requests at a time when some requests run long; at least one "
+        "per completion queue; 0: four per core",
     ),
     Flag(
         "enable_model_warmup",
@@ -216,15 +229,15 @@ TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
         "num_request_iterations_for_warmup",
         integer(0, 1_000_000),
         ServerConfig.num_request_iterations_for_warmup,
-        "times each warm-up record is replayed; 0 means 1",
+        "number of times that each warm-up record is replayed; 0 means 1",
     ),
     Flag("version", boolean, False, "print versions and exit", ""),
     Flag(
         "monitoring_config_file",
         optional_path,
         "",
-        "text MonitoringConfig: one more path of the metrics, where prometheus_config enables one; "
-        "they are at /metrics and /monitoring/prometheus/metrics without it",
+        "text MonitoringConfig; if its prometheus_config is enabled, metrics are at its path too, "
+        "besides /metrics and /monitoring/prometheus/metrics",
         "FILE",
     ),
     RefusedFlag(
@@ -234,13 +247,13 @@ TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
         harmless=(True,),
     ),
     RefusedFlag("prefer_tflite_model", _TFLITE, boolean, harmless=(False,)),
-    Flag("num_tflite_pools", integer(0), 0, _ONLY_TFLITE),
-    Flag("num_tflite_interpreters_per_pool", integer(0), 0, _ONLY_TFLITE),
+    Flag("num_tflite_pools", integer(0), 0, f"{_ONLY_TFLITE}; 0: one per core"),
+    Flag("num_tflite_interpreters_per_pool", integer(0), 1, _ONLY_TFLITE),
     Flag(
         "enable_signature_method_name_check",
         boolean,
         ServerConfig.enable_signature_method_name_check,
-        "refuse Classify and Regress where the signature's method_name is another method's",
+        "refuse Classify and Regress if the signature's method_name is that of another method",
         "",
     ),
     RefusedFlag("xla_cpu_compilation_enabled", _XLA, boolean, harmless=(False,)),
@@ -249,8 +262,8 @@ TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
         "enable_profiler",
         boolean,
         ServerConfig.enable_profiler,
-        "answer TensorFlow's ProfilerService on the gRPC port, for clients on this machine "
-        "(see --admin_on_data_port)",
+        "serve TensorFlow's ProfilerService on the gRPC port, for clients on this machine (see "
+        "--admin_on_data_port)",
         "",
     ),
     RefusedFlag(
@@ -263,19 +276,25 @@ TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
         "a model answers here as it was exported; export it in bfloat16",
         harmless=("",),
     ),
-    Flag("skip_initialize_tpu", boolean, True, "either value: Millpond serves on the CPU", ""),
+    Flag(
+        "skip_initialize_tpu",
+        boolean,
+        False,
+        "accepted for compatibility, without effect: Millpond serves on the CPU",
+        "",
+    ),
     Flag(
         "enable_grpc_healthcheck_service",
         always_on,
         True,
-        "grpc.health.v1; always on, so that only true is taken",
+        "serve grpc.health.v1; always on: false is refused",
         "",
     ),
     Flag(
         "enable_serialization_as_tensor_content",
         boolean,
         ServerConfig.enable_serialization_as_tensor_content,
-        "Predict replies with numbers as tensor_content, and not as typed fields",
+        "encode the numbers of Predict replies as tensor_content instead of typed fields",
         "",
     ),
 )

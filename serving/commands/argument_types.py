@@ -18,7 +18,7 @@ def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
     def parse(text: str) -> int:
         is_number = text.removeprefix("-").isdecimal() and text.isascii()
         if not is_number or int(text) < least or (most is not None and int(text) > most):
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number {bounds}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {bounds}")
         return int(text)
 
     return parse
@@ -34,7 +34,7 @@ def positive_number(text: str) -> float:
     except ValueError:
         value = 0
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return value
 
 

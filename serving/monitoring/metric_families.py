@@ -45,32 +45,34 @@ REQUESTS = MetricFamily(
     name="serving_requests_total",
     kind="counter",
     labels=(*_METHOD_LABELS, "code"),
-    help="Requests that ended, by gRPC status code. Those that reached no version have an "
-    "empty version; those that name no configured model, or whose method has none, an empty model too.",
+    help="Requests that ended, by gRPC status code. The version is empty for requests that "
+    "reached no version. The model is empty too for requests that name no configured model, "
+    "or whose method has no model.",
 )
 REQUEST_LATENCY = MetricFamily(
     name="serving_request_latency_seconds",
     kind="histogram",
     unit="seconds",
     labels=(*_METHOD_LABELS, "code"),
-    help="From when a request thread takes a request from gRPC, or its HTTP body is there, to its reply's "
-    "bytes, failures and expired deadlines included. Edges a quarter apart, from 5 microseconds to 10 seconds.",
+    help="Time from when a request thread takes a request from gRPC, or its HTTP body has "
+    "arrived, to the bytes of its reply, failures and expired deadlines included. Edges a "
+    "quarter apart, from 5 microseconds to 10 seconds.",
 )
 REQUEST_LATENCY_QUANTILES = MetricFamily(
     name="serving_request_latency_quantile_seconds",
     kind="summary",
     unit="seconds",
     labels=(*_METHOD_LABELS, "quantile"),
-    help="Latency quantiles of the last 10 seconds, of all codes, within 0.8 %; quantile 1 is the slowest "
-    "request. No series while there was no request.",
+    help="Latency quantiles of the last 10 seconds, of all codes, within 0.8 %; quantile 1 is the "
+    "slowest request. No series if no request ended in these 10 seconds.",
 )
 REQUEST_PHASE = MetricFamily(
     name="serving_request_phase_seconds",
     kind="summary",
     unit="seconds",
     labels=(*_METHOD_LABELS, "phase", "quantile"),
-    help="What a request's latency is made of: phases queue, decode, run and encode. Sum and count since "
-    "the version was loaded, quantiles of the last 10 seconds.",
+    help="Phases of a request's latency: queue, decode, run and encode. Sum and count since the "
+    "version was loaded, quantiles of the last 10 seconds.",
 )
 REQUESTS_IN_FLIGHT = MetricFamily(
     name="serving_requests_in_flight",
@@ -81,38 +83,39 @@ REQUESTS_IN_FLIGHT = MetricFamily(
 IN_FLIGHT_REQUESTS = MetricFamily(
     name="serving_in_flight_requests",
     kind="gauge",
-    help="Requests to models that have arrived and are not answered, over gRPC and HTTP, those that wait "
-    "for a thread too: what --max_in_flight_requests limits.",
+    help="Requests to models that have arrived and have no reply yet, over gRPC and HTTP, "
+    "including requests that wait for a thread. --max_in_flight_requests limits them.",
 )
 REFUSED_REQUESTS = MetricFamily(
     name="serving_refused_requests_total",
     kind="counter",
-    help="Requests that were refused with RESOURCE_EXHAUSTED because as many were in flight as "
-    "--max_in_flight_requests or the model's limit allows.",
+    help="Requests refused with RESOURCE_EXHAUSTED because --max_in_flight_requests, or the limit "
+    "of their model, was reached.",
 )
 
 UNDER_WAY_BYTES = MetricFamily(
     name="serving_requests_under_way_bytes",
     kind="gauge",
-    help="Memory of requests and replies under way, over gRPC and HTTP: bodies and messages, what they "
-    "decompress and decode to, and replies until they are sent.",
+    help="Memory of requests and replies under way, over gRPC and HTTP: bodies and messages, "
+    "their decompressed and decoded data, and replies until they are sent.",
 )
 UNDER_WAY_LIMIT = MetricFamily(
     name="serving_requests_under_way_limit_bytes",
     kind="gauge",
-    help="What they may take together: --request_memory_bytes.",
+    help="Most memory that requests and replies under way may take together: "
+    "--request_memory_bytes.",
 )
 REFUSED_FOR_MEMORY = MetricFamily(
     name="serving_requests_refused_for_memory_total",
     kind="counter",
-    help="Times that a request or reply was refused with RESOURCE_EXHAUSTED because "
-    "--request_memory_bytes had too little left.",
+    help="Requests and replies refused with RESOURCE_EXHAUSTED because --request_memory_bytes had "
+    "too little left.",
 )
 RUNS_ENDED_BY_MEMORY = MetricFamily(
     name="serving_runs_ended_by_memory_total",
     kind="counter",
-    help="Runs that ended with RESOURCE_EXHAUSTED because their kernels wanted more than "
-    "--run_memory_bytes, warm-up too.",
+    help="Runs that ended with RESOURCE_EXHAUSTED because their kernels needed more than "
+    "--run_memory_bytes, warm-up runs included.",
 )
 
 # --- Versions ---------------------------------------------------------------------------------------
@@ -127,84 +130,87 @@ SERVABLE_HEALTH = MetricFamily(
     name="serving_servable_health",
     kind="gauge",
     labels=(*_VERSION_LABELS, "code"),
-    help="1 with the gRPC status code of what the version's last load or unload met; OK where nothing.",
+    help="1 with the gRPC status code of the error of the version's last load or unload; OK if it "
+    "had no error.",
 )
 FAILED_LOADS = MetricFamily(
     name="serving_servable_failed_loads",
     kind="gauge",
     labels=_VERSION_LABELS,
-    help="How often the version's load has failed since it was found, retries included.",
+    help="Number of failed loads of the version since it was found, retries included.",
 )
 LOAD_STAGE = MetricFamily(
     name="serving_load_stage_seconds",
     kind="gauge",
     unit="seconds",
     labels=(*_VERSION_LABELS, "stage"),
-    help="How long each stage of the version's last load took.",
+    help="Duration of each stage of the version's last load.",
 )
 UNLOAD_STAGE = MetricFamily(
     name="serving_unload_stage_seconds",
     kind="gauge",
     unit="seconds",
     labels=(*_VERSION_LABELS, "stage"),
-    help="How long each stage of the version's unload took.",
+    help="Duration of each stage of the version's unload.",
 )
 GATE_PASSED = MetricFamily(
     name="serving_gate_passed",
     kind="gauge",
     labels=(*_VERSION_LABELS, "gate", "mode"),
-    help="Verdict of a gate: 1 passed, 0 not. In mode enforce, 0 means that the version is not served.",
+    help="Verdict of a gate: 1 passed, 0 failed. In mode enforce, 0 means that the version is not "
+    "served.",
 )
 SWAPS = MetricFamily(
     name="serving_swaps_total",
     kind="counter",
     labels=("model", "result"),
-    help="How changes of what answers a model's requests ended: published, load_failed, refused (by a "
-    "gate), cancelled, rolled_back, promoted, unloaded.",
+    help="Swaps, rollbacks, promotions and unloads of the model that ended, by result: "
+    "published, load_failed, refused (by a gate), cancelled, rolled_back, promoted, unloaded.",
 )
 SWAP_SECONDS = MetricFamily(
     name="serving_swap_seconds",
     kind="gauge",
     unit="seconds",
     labels=("model",),
-    help="Of the model's last swap that ended: from the begin of its load until the version before it was "
-    "unloaded and its slab was back.",
+    help="Duration of the model's last swap that ended: from the start of the load until the "
+    "version before it was unloaded and its slab was back.",
 )
 SWAP_LATENCY = MetricFamily(
     name="serving_swap_latency_seconds",
     kind="summary",
     unit="seconds",
     labels=("model", "part", "quantile"),
-    help="What the model's requests took before (10 s), during and after (10 s) its last swap, failed "
-    "requests too.",
+    help="Latency of the model's requests before (10 s), during and after (10 s) its last swap, "
+    "failed requests included.",
 )
 SWAP_REQUESTS = MetricFamily(
     name="serving_swap_requests",
     kind="gauge",
     labels=("model", "part"),
-    help="How many requests serving_swap_latency_seconds is of: below 1,000 a p999 is the slowest one.",
+    help="Number of requests behind serving_swap_latency_seconds. Below 1,000 requests a p999 is "
+    "the slowest one.",
 )
 MODEL_READY = MetricFamily(
     name="serving_model_ready",
     kind="gauge",
     labels=("model",),
-    help="1 where a version of the model answers, 0 where none does: of every model that is configured, "
-    "also where no version was ever found. 0 while the server drains.",
+    help="1 if a version of the model serves, else 0. Every configured model has a series, even "
+    "if no version was ever found. 0 while the server drains.",
 )
 SOURCE_STUCK = MetricFamily(
     name="serving_source_stuck",
     kind="gauge",
     labels=("model",),
-    help="1 while a look at the model's base path hangs, so that new versions are not found; of every model that is "
-    "configured.",
+    help="1 while a scan of the model's base path hangs, so that new versions are not found. "
+    "Every configured model has a series.",
 )
 ROUTING_SHARE = MetricFamily(
     name="serving_routing_share_ratio",
     kind="gauge",
     unit="ratio",
     labels=_VERSION_LABELS,
-    help="Share of the requests that name neither version nor label: the default version's, and a "
-    "canary's. Other versions have no series.",
+    help="Share of the requests that name neither version nor label, for the default version and "
+    "a canary. Other versions have no series.",
 )
 RESERVOIR_REQUESTS = MetricFamily(
     name="serving_reservoir_requests",
@@ -217,7 +223,7 @@ RESERVOIR_BYTES = MetricFamily(
     kind="gauge",
     unit="bytes",
     labels=("model",),
-    help="Bytes of the requests that are kept.",
+    help="Bytes of the recent live requests that are kept.",
 )
 
 # --- Memory -----------------------------------------------------------------------------------------
@@ -229,16 +235,18 @@ def _arena(kind: str, meaning: str) -> MetricFamily:
         kind="gauge",
         unit="bytes",
         labels=_VERSION_LABELS,
-        help=f"Of the slab of an AVAILABLE version: {meaning}",
+        help=f"Slab of an AVAILABLE version: {meaning}",
     )
 
 
-ARENA_ALLOCATED = _arena("allocated", "parameters and what else is live.")
-ARENA_ACTIVE_UNUSED = _arena("active_unused", "rounding, in pages that hold live blocks.")
-ARENA_RETAINED = _arena("retained", "freed, and kept by the arena.")
-ARENA_UNUSED = _arena("unused", "never handed out.")
-ARENA_SLAB = _arena("slab", "its size: the sum of allocated, active_unused, retained and unused.")
-ARENA_RESIDENT = _arena("resident", "what has memory behind it.")
+ARENA_ALLOCATED = _arena("allocated", "bytes of live blocks, parameters above all.")
+ARENA_ACTIVE_UNUSED = _arena(
+    "active_unused", "bytes in pages with live blocks, but in none of these blocks."
+)
+ARENA_RETAINED = _arena("retained", "bytes of freed pages that the arena keeps for later blocks.")
+ARENA_UNUSED = _arena("unused", "bytes that were never handed out.")
+ARENA_SLAB = _arena("slab", "its size, the sum of allocated, active_unused, retained and unused.")
+ARENA_RESIDENT = _arena("resident", "bytes that have memory behind them.")
 
 
 def _slabs(kind: str, meaning: str) -> MetricFamily:
@@ -249,28 +257,37 @@ def _slab_bytes(kind: str, meaning: str) -> MetricFamily:
     return MetricFamily(name=f"serving_slab_{kind}_bytes", kind="gauge", unit="bytes", help=meaning)
 
 
-SLABS_IN_USE = _slabs("in_use", "Slabs that versions lie on.")
-SLABS_SPARE = _slabs("spare", "Slabs that wait for the next versions.")
-SLABS_QUARANTINED = _slabs("quarantined", "Slabs of versions that leaked: never used again.")
-SLAB_IN_USE_BYTES = _slab_bytes("in_use", "Reserved by the slabs that versions lie on.")
-SLAB_SPARE_BYTES = _slab_bytes("spare", "Reserved by the slabs that wait.")
-SLAB_SPARE_RESIDENT_BYTES = _slab_bytes(
-    "spare_resident", "Of the slabs that wait: has memory behind it."
+SLABS_IN_USE = _slabs("in_use", "Slabs with a loaded version.")
+SLABS_SPARE = _slabs("spare", "Slabs that are free for the next versions.")
+SLABS_QUARANTINED = _slabs(
+    "quarantined", "Slabs of versions that leaked memory, which are never used again."
 )
-SLAB_SURPLUS_BYTES = _slab_bytes("surplus_resident", "On its way back to the system.")
-SLAB_QUARANTINED_BYTES = _slab_bytes("quarantined", "Reserved by slabs that are never used again.")
+SLAB_IN_USE_BYTES = _slab_bytes("in_use", "Address space of slabs with a loaded version.")
+SLAB_SPARE_BYTES = _slab_bytes(
+    "spare", "Address space of slabs that are free for the next versions."
+)
+SLAB_SPARE_RESIDENT_BYTES = _slab_bytes(
+    "spare_resident", "Resident memory of slabs that are free for the next versions."
+)
+SLAB_SURPLUS_BYTES = _slab_bytes(
+    "surplus_resident", "Resident memory of surplus slabs, which is on its way back to the system."
+)
+SLAB_QUARANTINED_BYTES = _slab_bytes(
+    "quarantined", "Address space of slabs that are never used again."
+)
 
 REQUEST_MEMORY_IN_USE = MetricFamily(
     name="serving_request_memory_in_use_bytes",
     kind="gauge",
     unit="bytes",
-    help="Held by TensorFlow's allocator: tensors of requests, and parameters that lie in no arena.",
+    help="Memory held by TensorFlow's allocator: tensors of requests, and parameters outside "
+    "arenas.",
 )
 REQUEST_MEMORY_PEAK = MetricFamily(
     name="serving_request_memory_peak_bytes",
     kind="gauge",
     unit="bytes",
-    help="The most that was held at once since the start.",
+    help="Most memory that TensorFlow's allocator has held at once since the start.",
 )
 REQUEST_MEMORY_ALLOCATIONS = MetricFamily(
     name="serving_request_memory_allocations_total",
@@ -282,14 +299,15 @@ MEMORY_AVAILABLE = MetricFamily(
     name="serving_memory_available_bytes",
     kind="gauge",
     unit="bytes",
-    help="What the machine and the process's control groups have left for it, page cache that can be "
-    "dropped included: what a load must fit. No series where the system does not say.",
+    help="Memory that the machine and the process's control groups have left for a load, "
+    "including page cache that can be dropped. No series if the system does not report it.",
 )
 MODEL_MEMORY_LIMIT = MetricFamily(
     name="serving_model_memory_limit_bytes",
     kind="gauge",
     unit="bytes",
-    help="--model_memory_limit_bytes: what the parameters of all versions may take. No series without.",
+    help="Most memory for the parameters of all versions: --model_memory_limit_bytes. No series "
+    "without that flag.",
 )
 
 # --- The process ------------------------------------------------------------------------------------
@@ -314,25 +332,26 @@ SPANS_DROPPED = MetricFamily(
     name="serving_spans_dropped_total",
     kind="counter",
     labels=("reason",),
-    help="Spans of traces that were lost: over_rate (more than 200 sampled requests in a second), full (they came "
-    "faster than they went), export (the collector did not take them). Of the first two a request counts as one. "
-    "No series where nothing is traced.",
+    help="Spans of traces that were lost: over_rate (more than 200 sampled requests in a second), "
+    "full (spans came faster than they were exported), export (the collector did not accept "
+    "them). With over_rate and full a request counts as one. No series if tracing is off.",
 )
 STUCK_POLLERS = MetricFamily(
     name="serving_stuck_poller_threads",
     kind="gauge",
-    help="Threads that hang in a look at a base path; they end when its disk answers.",
+    help="Threads that hang in a scan of a base path; they end when its disk answers.",
 )
 LOG_LINES_DROPPED = MetricFamily(
     name="serving_log_lines_dropped_total",
     kind="counter",
-    help="Lines of the log that were lost because its reader did not keep up. TensorFlow's own are not counted.",
+    help="Lines of the log that were lost because its reader did not keep up. TensorFlow's own "
+    "lines are not counted.",
 )
 BUILD = MetricFamily(
     name="serving_build_info",
     kind="info",
     labels=("version", "tensorflow", "grpc", "jemalloc", "allocator"),
-    help="1, with the versions of Millpond and of what it is built with.",
+    help="1, with the versions of Millpond and of the libraries that it is built with.",
 )
 
 
@@ -374,8 +393,8 @@ def _tensorflow_serving(
 
 TFS_REQUEST_COUNT = _tensorflow_serving(
     *("request_count", "unknown", "", "model_name status"),
-    "predict, classify and regress requests by status; an empty model_name for models unknown here, and "
-    "while too many requests are in flight.",
+    "predict, classify and regress requests by status; model_name is empty for models that "
+    "are not configured, and while too many requests are in flight.",
 )
 TFS_REQUEST_LATENCY = _tensorflow_serving(
     *("request_latency", "histogram", "microseconds", "model_name API entrypoint"),
@@ -383,12 +402,12 @@ TFS_REQUEST_LATENCY = _tensorflow_serving(
 )
 TFS_RUNTIME_LATENCY = _tensorflow_serving(
     *("runtime_latency", "histogram", "microseconds", "model_name API runtime"),
-    "microseconds in the session; here also of runs that failed.",
+    "microseconds in the session; here failed runs count as well.",
 )
 TFS_WARMUP_LATENCY = _tensorflow_serving(
     *("model_warmup_latency", "histogram", "microseconds", "model_path status"),
-    "microseconds that the warm-up of a version took; here of each version, with a warm-up file or without, "
-    "until 10 minutes after its end.",
+    "microseconds that the warm-up of a version took; here for each version, with a warm-up "
+    "file or without, until 10 minutes after its end.",
 )
 
 TENSORFLOW_SERVING_FAMILIES = (
@@ -399,15 +418,15 @@ TENSORFLOW_SERVING_FAMILIES = (
 )
 
 LEFT_OUT = {
-    ":tensorflow:serving:request_example_counts": "examples are not counted: that would be a look into "
+    ":tensorflow:serving:request_example_counts": "examples are not counted: that would mean reading "
     "every request's tensors",
     ":tensorflow:serving:request_example_count_total": "the same",
-    ":tensorflow:serving:request_log_count": "there is no request log",
+    ":tensorflow:serving:request_log_count": "Millpond does not log requests",
     ":tensorflow:serving:model_warmup_records_read": "the records replayed are in the log",
     ":tensorflow:serving:mlmd_map": "its value means nothing in TensorFlow Serving either",
-    ":tensorflow:serving:batching_session:*": "there is no batching",
+    ":tensorflow:serving:batching_session:*": "Millpond does not batch requests",
     ":tensorflow:core:*, :tensorflow:cc:saved_model:*": "TensorFlow's own counters; serving_load_stage_seconds "
-    "says more of a load",
+    "has more detail on a load",
 }
 """Metrics of TensorFlow Serving that are not exposed, and why."""
 

@@ -22,12 +22,12 @@ def test_cli_without_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]):
 
 def test_cli_unknown_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]):
     assert main(["sevre"]) == 2
-    assert "'sevre' is no command" in capsys.readouterr().err
+    assert "'sevre' is not a command" in capsys.readouterr().err
 
 
 def test_cli_misspelt_command_is_guessed(capsys: pytest.CaptureFixture[str]):
     assert main(["predct"]) == 2
-    assert capsys.readouterr().err == "millpond: 'predct' is no command; did you mean predict?\n"
+    assert capsys.readouterr().err == "millpond: 'predct' is not a command; did you mean predict?\n"
 
 
 def serve_on_a_taken_port(log_format: str) -> "subprocess.CompletedProcess[str]":

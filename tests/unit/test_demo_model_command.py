@@ -42,5 +42,5 @@ def test_demo_model_command_version_that_is_none_is_wrong_usage(
     version: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
     assert main(["demo-model", str(tmp_path), f"--version={version}"]) == 2
-    expected = f"--version: {version!r} is no whole number from 1 to {2**63 - 1}"
+    expected = f"--version: {version!r} is not a whole number from 1 to {2**63 - 1}"
     assert expected in capfd.readouterr().err

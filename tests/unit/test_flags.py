@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from serving.config import HttpPort
@@ -68,8 +70,8 @@ def test_parse_flags_refused_flags_may_say_what_millpond_does_anyway():
         (["--mixed_precision=bfloat16"], "--mixed_precision is refused"),
         (
             ["--tensorflow_session_config_file=/c"],
-            "is refused: say --tensorflow_intra_op_parallelism and "
-            "--tensorflow_inter_op_parallelism; what else",
+            "is refused: use --tensorflow_intra_op_parallelism and "
+            "--tensorflow_inter_op_parallelism; Millpond sets the rest",
         ),
     ],
 )
@@ -160,8 +162,8 @@ def test_parse_flags_spelling_gives_value(arguments: list[str], name: str, value
         (["--port="], "--port=: must be a whole number"),
         (["--enable_model_warmup=yes"], "must be true or false"),
         (["--enable_grpc_healthcheck_service=false"], "cannot be switched off"),
-        (["--grpc_channel_arguments=a=1,b"], "'b' is no name=value"),
-        (["--grpc_channel_arguments==1"], "'=1' is no name=value"),
+        (["--grpc_channel_arguments=a=1,b"], "'b' is not name=value"),
+        (["--grpc_channel_arguments==1"], "'=1' is not name=value"),
         (["--saved_model_tags=serve,"], "none empty"),
         (["--saved_model_tags="], "none empty"),
         (["--model_base_path=gs://bucket/m"], "must be a local path"),
@@ -186,10 +188,10 @@ def test_parse_flags_spelling_gives_value(arguments: list[str], name: str, value
         (["--num_load_threads=-1"], "must be between 0"),
         (["--allocator=tcmalloc"], "must be one of jemalloc, glibc"),
         (["--modelname=m"], "did you mean --model_name"),
-        (["--model=m"], "--model is no flag"),
+        (["--model=m"], "--model is not a flag"),
         (["--zzzzzz"], "see millpond serve --help"),
-        (["model"], "'model' is no flag"),
-        (["--"], "'--' is no flag"),
+        (["model"], "'model' is not a flag"),
+        (["--"], "'--' is not a flag"),
     ],
 )
 def test_parse_flags_bad_argument_is_refused_with_remedy(arguments: list[str], message: str):
@@ -213,3 +215,19 @@ def test_help_text_names_every_flag():
 
 def test_help_text_names_the_errors_that_are_retried():
     assert [code for code in TRANSIENT_CODES if code.name not in help_text()] == []
+
+
+def test_help_text_prints_no_empty_default():
+    text = help_text()
+    assert "(default )" not in text
+    assert "(default 0.0)" not in text
+
+
+UNCLEAR = re.compile(r"^(Of|What|Those|Whether|of|what|those|whether)\b|\bwhere\b|nobody|\bis no\b")
+"""Openings and words that made texts for users hard to read."""
+
+
+@pytest.mark.parametrize("flag", FLAGS.values(), ids=lambda flag: flag.name)
+def test_flag_help_and_reason_read_plainly(flag: Flag | RefusedFlag):
+    text = flag.help if isinstance(flag, Flag) else flag.reason
+    assert not UNCLEAR.search(text)

@@ -515,6 +515,14 @@ def busy_sources() -> MetricSources:
     )
 
 
+UNCLEAR = re.compile(r"^(Of|What|Those|Whether|How|As many)\b|\bwhere\b|nobody|\bis no\b")
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_metric_help_reads_plainly(family: MetricFamily):
+    assert not UNCLEAR.search(family.help.removeprefix("As in TensorFlow Serving: "))
+
+
 def check_against_table(metric: Metric, family: MetricFamily) -> None:
     assert metric.documentation == family.help
     expected = set(family.labels) | ({"le"} if family.kind == "histogram" else set())
