@@ -32,7 +32,7 @@ class ServerSwap:
     version: int
     span: Span
     request_count: int
-    figures_ms: Mapping[str, float]
+    figures_ms: Mapping[str, float | None]
 
 
 def wait_for_swaps(
@@ -57,10 +57,14 @@ def server_swap(record: Mapping[str, Any], log_clock: LogClock) -> ServerSwap:
         span=Span(begin_ns, begin_ns + round(during["span_seconds"] * NS_PER_SECOND)),
         request_count=during["request_count"],
         figures_ms={
-            key: round(during[f"{key.removesuffix('_ms')}_seconds"] * 1_000, 3)
-            for key in _QUANTILES_PER_MILLE
+            key: _ms(during[f"{key.removesuffix('_ms')}_seconds"]) for key in _QUANTILES_PER_MILLE
         },
     )
+
+
+def _ms(seconds: float | None) -> float | None:
+    """Returns milliseconds; None if the server measured no request."""
+    return None if seconds is None else round(seconds * 1_000, 3)
 
 
 def swaps_by_both(outcome: Outcome, swaps: Sequence[ServerSwap]) -> list[dict[str, Any]]:

@@ -240,6 +240,7 @@ def _swap_attributes(record: SwapRecord) -> dict[str, str | int | float]:
         latency = getattr(record, part)
         if latency is not None:
             attributes[f"millpond.request_count_{part}"] = latency.request_count
+        if latency is not None and latency.request_count:
             attributes[f"millpond.latency_seconds_p99_{part}"] = latency.p99_seconds
             attributes[f"millpond.latency_seconds_p999_{part}"] = latency.p999_seconds
     return attributes

@@ -53,7 +53,8 @@ class SpanLatency:
     """What the model's requests took within a part of a swap, failed ones too.
 
     `failed_count` of them did not end OK, those that reached no version among them. `unmatched_count`
-    more name no configured model. Both are in whole seconds.
+    more name no configured model. Both are in whole seconds. Without a request the quantiles are 0,
+    and documents, logs and metrics leave them out.
     """
 
     span_seconds: float
@@ -233,18 +234,22 @@ def record_document(record: SwapRecord) -> dict[str, Any]:
     }
 
 
-def _latency_document(latency: SpanLatency | None) -> dict[str, float] | None:
+def _latency_document(latency: SpanLatency | None) -> dict[str, float | None] | None:
+    """Returns the figures of a part of a swap; quantiles of no requests are None and not 0."""
     if latency is None:
         return None
+    seconds = {
+        "p50_seconds": latency.p50_seconds,
+        "p99_seconds": latency.p99_seconds,
+        "p999_seconds": latency.p999_seconds,
+        "max_seconds": latency.max_seconds,
+    }
     return {
         "span_seconds": latency.span_seconds,
         "request_count": latency.request_count,
         "failed_count": latency.failed_count,
         "unmatched_count": latency.unmatched_count,
-        "p50_seconds": latency.p50_seconds,
-        "p99_seconds": latency.p99_seconds,
-        "p999_seconds": latency.p999_seconds,
-        "max_seconds": latency.max_seconds,
+        **(seconds if latency.request_count else dict.fromkeys(seconds)),
     }
 
 
@@ -267,7 +272,7 @@ def log_fields(record: SwapRecord) -> dict[str, object]:
     reason = "; ".join(filter(None, [record.reason, problem_of(record)]))
     if reason:
         fields["reason"] = reason
-    elif record.during is not None:
+    elif record.during is not None and record.during.request_count:
         fields["latency_seconds_p999_during"] = round(record.during.p999_seconds, 6)
     return fields
 
@@ -329,11 +334,12 @@ def _publish_event(record: SwapRecord) -> Sequence[dict[str, Any]]:
 
 def _counter_events(record: SwapRecord, point: HistoryPoint) -> Iterator[dict[str, Any]]:
     ts = _us(record, point.at_ns)
-    latency = {
-        "p50": point.latency.p50_ns / 1_000_000,
-        "p99": point.latency.p99_ns / 1_000_000,
-        "p999": point.latency.p999_ns / 1_000_000,
-    }
+    if point.latency.count:
+        latency = {
+            "p50": point.latency.p50_ns / 1_000_000,
+            "p99": point.latency.p99_ns / 1_000_000,
+            "p999": point.latency.p999_ns / 1_000_000,
+        }
+        yield {"ph": "C", "name": "latency over 10 s (ms)", "pid": 1, "ts": ts, "args": latency}
     requests = {"ok": point.count - point.failed_count, "failed": point.failed_count}
-    yield {"ph": "C", "name": "latency over 10 s (ms)", "pid": 1, "ts": ts, "args": latency}
     yield {"ph": "C", "name": "requests a second", "pid": 1, "ts": ts, "args": requests}

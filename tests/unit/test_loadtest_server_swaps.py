@@ -27,7 +27,7 @@ DURING = {
 }
 
 
-def record(version: int, during: Mapping[str, float] | None = DURING) -> dict[str, Any]:
+def record(version: int, during: Mapping[str, float | None] | None = DURING) -> dict[str, Any]:
     return {"version": version, "load_began_at": 6.0, "latency": {"during": during}}
 
 
@@ -100,3 +100,13 @@ def test_of_no_swap_and_of_no_request_nothing_is_claimed():
 
 def side(count: int, value: float | None) -> dict[str, Any]:
     return {"count": count, "p50_ms": value, "p99_ms": value, "p999_ms": value}
+
+
+def test_swap_without_requests_has_no_figures() -> None:
+    idle: dict[str, float | None] = {
+        **dict.fromkeys(DURING),
+        "span_seconds": 2.0,
+        "request_count": 0,
+    }
+    figures = server_swap(record(3, idle), CLOCK).figures_ms
+    assert set(figures.values()) == {None}

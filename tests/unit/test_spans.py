@@ -1,5 +1,7 @@
 """What a trace has of requests, calls and swaps."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -165,6 +167,10 @@ def test_swap_has_the_latencies_of_its_requests():
     assert root.attributes["millpond.request_count_during"] == 5
     assert root.attributes["millpond.latency_seconds_p999_during"] == 0.3
     assert "millpond.request_count_before" not in root.attributes
+    idle = swap(SwapResult.PUBLISHED, during=replace(latency, request_count=0))
+    root, *_ = swap_spans(idle, "7" * 32, Ids(16))
+    assert root.attributes["millpond.request_count_during"] == 0
+    assert "millpond.latency_seconds_p999_during" not in root.attributes
 
 
 @pytest.mark.parametrize("result", list(SwapResult))

@@ -6,9 +6,15 @@ from typing import Any
 import pytest
 
 from serving.clock import NS_PER_SECOND
-from serving.monitoring.swap_record import SwapResult, load_stages, problem_of, record_document
+from serving.monitoring.swap_record import (
+    SwapResult,
+    load_stages,
+    log_fields,
+    problem_of,
+    record_document,
+)
 from serving.servable import GateVerdict, LoadStage
-from tests.unit.page_fakes import status, swap
+from tests.unit.page_fakes import span_latency, status, swap
 
 SECOND = NS_PER_SECOND
 DRIFT = GateVerdict(gate="drift", mode="warn", is_passed=False, reason="NaN")
@@ -53,3 +59,13 @@ def test_wait_lasts_until_a_loader_thread_begins() -> None:
 def test_wait_before_a_loader_thread_begins() -> None:
     assert seconds_by_stage(0, 3 * SECOND) == {"settle": 1, "wait": 1}
     assert seconds_by_stage(0, None) == {"settle": 1}
+
+
+def test_part_without_requests_has_no_quantiles() -> None:
+    record = swap("m", 2, SECOND, before=span_latency(0), during=span_latency(0))
+    latency = record_document(record)["latency"]
+    quantiles = ("p50_seconds", "p99_seconds", "p999_seconds", "max_seconds")
+    assert [latency["before"][name] for name in quantiles] == [None] * 4
+    assert [latency["after"][name] for name in quantiles] == [0.0011, 0.0034, 0.006, 0.021]
+    assert "latency_seconds_p999_during" not in log_fields(record)
+    assert "latency_seconds_p999_during" in log_fields(replace(record, during=span_latency(1)))

@@ -229,6 +229,7 @@ def test_timeline_other_models_requests_are_not_a_swaps(world: World) -> None:
 
 def test_timeline_swap_is_logged_once_when_its_effect_is_over(world: World) -> None:
     world.swap(1, 2)
+    world.requests.answer(9)
     with capture_logs() as logs:
         world.pass_time(10.75)
         assert not logs
