@@ -44,8 +44,8 @@ class _Model:
         elif kind == "unload_began":
             self.available.discard(int(version))  # type: ignore[arg-type]
         elif kind == "rolled_back":
-            self.blocked.update(event["barred"])
-        elif kind == "bar_lifted":
+            self.blocked.update(event["blocked"])
+        elif kind == "version_unblocked":
             self.blocked.discard(int(version))  # type: ignore[arg-type]
 
 
@@ -59,7 +59,7 @@ def blocked_spans(
     """
     follows = [(_wall_ns(event), event) for event in events if event.get("model") == model]
     lifted: list[tuple[int, LogEvent]] = [
-        (at_ns, {"event": "bar_lifted", "version": version}) for at_ns, version in allowed
+        (at_ns, {"event": "version_unblocked", "version": version}) for at_ns, version in allowed
     ]
     state = _Model()
     for at_ns, event in sorted([*follows, *lifted], key=lambda item: item[0]):

@@ -215,7 +215,7 @@ def roll_back(world: World) -> None:
 
 def allow(world: World) -> None:
     """A person takes all rollbacks back."""
-    for version in world.client.describe_models()[MODEL_NAME].get("barred", ()):
+    for version in world.client.describe_models()[MODEL_NAME].get("blocked", ()):
         world.allowed.append((world.clock.wall_ns(), version))
         with suppress(FailedPrecondition):
             world.client.allow(MODEL_NAME, version)

@@ -1,6 +1,6 @@
 """Bars on disk (--state_directory): what was rolled back stays out when the server comes back.
 
-{"bars": {"ctr": [{"version": 7, "by": "operator", "reason": "…", "since_wall_ns": …}]}}
+{"blocked_versions": {"ctr": [{"version": 7, "by": "operator", "reason": "…", "since_wall_ns": …}]}}
 """
 
 import fcntl
@@ -18,7 +18,7 @@ from serving.clock import NS_PER_SECOND, Clock
 from serving.errors import DataLoss
 from serving.periodic_thread import PeriodicThread
 
-FILE_NAME = "bars.json"
+FILE_NAME = "blocked_versions.json"
 
 LOCK_NAME = "lock"
 
@@ -37,7 +37,7 @@ def read_bars(path: Path) -> dict[str, Bars]:
     except UnicodeDecodeError as error:
         raise DataLoss(f"{path}: no text: {error}") from error
     try:
-        models = json.loads(text)["bars"]
+        models = json.loads(text)["blocked_versions"]
         return {name: from_rows(rows) for name, rows in models.items()}
     except DataLoss as error:
         raise DataLoss(f"{path}: {error.message}") from error
@@ -51,7 +51,7 @@ def write_bars(path: Path, bars: Mapping[str, Bars]) -> None:
     Whenever the process or the machine ends, one of the two is there.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    table = {"bars": {name: as_rows(bars[name]) for name in sorted(bars) if bars[name]}}
+    table = {"blocked_versions": {name: as_rows(bars[name]) for name in sorted(bars) if bars[name]}}
     # One name for each write: a server that was killed leaves at most one such file behind.
     beside = path.with_name(f".{path.name}.new")
     try:
@@ -122,7 +122,7 @@ class NoBarKeeper:
 
 
 class BarFile:
-    """Keeps `directory/bars.json`, on a thread of its own: requests and the control thread wait for
+    """Keeps `directory/blocked_versions.json`, on a thread of its own: requests and the control thread wait for
     no disk. An operator's call waits for it by `wait_until_kept`, so that its reply is a promise.
 
     A file or disk that refuses is told of, and stops nothing: what could not be read is put aside,
@@ -156,7 +156,7 @@ class BarFile:
             self.write_now,
             # Without a write to try again there is nothing to do until the next change.
             wait_seconds=lambda: RETRY_SECONDS if self._is_retry else None,
-            failure_event="bars_not_kept",
+            failure_event="blocked_versions_not_kept",
             at_end=self.write_now,
             clock=clock,
         )
@@ -167,10 +167,10 @@ class BarFile:
             self._bars = read_bars(self._path)
         except (DataLoss, OSError) as error:
             _log.error(
-                "bars_unreadable",
+                "blocked_versions_unreadable",
                 file=str(self._path),
                 reason=str(error),
-                consequence="versions that were rolled back before this start are served again",
+                consequence="versions that were blocked before this start are served again",
                 put_aside=self._put_aside(),
                 remedy="roll them back again (millpond rollback)",
             )
@@ -179,7 +179,7 @@ class BarFile:
         self.write_now()
         if any(self._bars.values()):
             barred = {name: sorted(bars) for name, bars in self._bars.items()}
-            _log.warning("bars_read", file=str(self._path), barred=barred)
+            _log.warning("blocked_versions_read", file=str(self._path), blocked=barred)
         return dict(self._bars)
 
     def keep(self, name: str, bars: Bars) -> None:
@@ -234,7 +234,8 @@ class BarFile:
         except OSError as error:
             lock_file.close()
             raise OSError(
-                error.errno, "another server keeps its bars there: give each a directory"
+                error.errno,
+                "another server keeps its blocked versions there: give each a directory",
             ) from error
         self._lock_file = lock_file
 
@@ -264,7 +265,7 @@ class BarFile:
             is_first, self._is_retry = not self._is_retry, True
         if is_first:
             _log.error(
-                "bars_not_kept",
+                "blocked_versions_not_kept",
                 file=str(self._path),
                 reason=str(error),
                 consequence="a rollback holds until this process ends, and not after it",

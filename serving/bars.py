@@ -50,7 +50,7 @@ def as_rows(bars: Bars) -> list[dict[str, Any]]:
 def from_rows(rows: object) -> Bars:
     """What `as_rows` made. DataLoss where it is something else."""
     if not isinstance(rows, list):
-        raise DataLoss(f"bars are a list, not {rows!r}")
+        raise DataLoss(f"blocked versions are a list, not {rows!r}")
     return dict(_from_row(row) for row in rows)
 
 
@@ -59,8 +59,8 @@ def _from_row(row: object) -> tuple[int, Bar]:
         version, by = row["version"], BarredBy(row["by"])  # type: ignore[index]
         reason, since_wall_ns = row["reason"], row["since_wall_ns"]  # type: ignore[index]
     except (KeyError, TypeError, ValueError) as error:
-        raise DataLoss(f"no bar: {row!r}") from error
+        raise DataLoss(f"not a blocked version: {row!r}") from error
     is_typed = type(version) is int and type(since_wall_ns) is int and isinstance(reason, str)
     if not is_typed or version < 0:
-        raise DataLoss(f"no bar: {row!r}")
+        raise DataLoss(f"not a blocked version: {row!r}")
     return version, Bar(by=by, reason=reason, since_wall_ns=since_wall_ns)

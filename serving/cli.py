@@ -13,10 +13,10 @@ COMMANDS = {
     "serve": "serve models (flags as TensorFlow Serving spells them)",
     "status": "print the versions of a model, or of all models, and their states",
     "predict": "send one request and print the outputs",
-    "config": "print what a config file would change of a server, or have it changed",
+    "config": "print what a config file would change on a server, or apply it",
     "rollback": "put a model's previous version back in its place",
     "promote": "let a model's canary answer all its requests",
-    "allow": "take back what a rollback said of a version",
+    "allow": "unblock a version that was rolled back",
     "capture": "write a model's recent live requests into a warm-up file",
     "demo-model": "export the CTR model that the demo and the measurements use",
 }

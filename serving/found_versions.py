@@ -478,7 +478,7 @@ def select_again(memory: Memory, wanted: Wanted) -> Memory:
     if not aspired and not _may_be_empty(memory, wanted):
         aspired = memory.aspired
         if wanted.barred.intersection(item.version for item in aspired or ()):
-            notes.add(Note.of("last_version_barred", remedy="drop another version"))
+            notes.add(Note.of("last_version_blocked", remedy="drop another version"))
         elif aspired is None and wanted.barred & memory.found.keys():
             notes.add(_only_barred_note(wanted.barred & memory.found.keys()))
     return replace(memory, aspired=aspired, notes=frozenset(notes))
@@ -486,8 +486,8 @@ def select_again(memory: Memory, wanted: Wanted) -> Memory:
 
 _SELECTION_EVENTS = (
     "specific_version_not_found",
-    "last_version_barred",
-    "only_barred_versions_found",
+    "last_version_blocked",
+    "only_blocked_versions_found",
 )
 
 
@@ -496,9 +496,9 @@ def _only_barred_note(versions: Collection[int]) -> Note:
     say (`Stream.find_last_resort`).
     """
     return Note.of(
-        "only_barred_versions_found",
+        "only_blocked_versions_found",
         versions=tuple(sorted(versions)),
-        remedy="drop another version, or let one of these serve again: millpond allow",
+        remedy="drop another version, or unblock one of these: millpond allow",
     )
 
 

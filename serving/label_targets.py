@@ -10,14 +10,14 @@ from types import MappingProxyType
 
 NOT_FOUND = "it is not in the base path"
 NOT_SELECTED = "the version policy does not load it"
-ROLLED_BACK = "it was rolled back"
+ROLLED_BACK = "it is blocked"
 
 NO_LABELS: Mapping[str, int] = MappingProxyType({})
 
 REMEDIES = {
     NOT_FOUND: "drop that version or move the label",
     NOT_SELECTED: "name it in model_version_policy or move the label",
-    ROLLED_BACK: "allow it again (millpond allow) or move the label",
+    ROLLED_BACK: "unblock it (millpond allow) or move the label",
 }
 
 

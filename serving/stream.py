@@ -39,9 +39,9 @@ class StreamStatus:
     canary_version: int | None = None
     canary_weight: float = 0.0
     previous: int | None = None
-    barred: tuple[int, ...] = ()
-    # Of each of these who barred it, why and since when (`bars.as_rows`).
-    bars: Sequence[Mapping[str, Any]] = ()
+    # Blocked versions: by number, and with who blocked each, why and since when (`bars.as_rows`).
+    blocked: tuple[int, ...] = ()
+    blocked_versions: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass
@@ -245,8 +245,8 @@ class Stream:
             canary_version=routing.canary_version,
             canary_weight=routing.canary_weight,
             previous=self.previous,
-            barred=tuple(sorted(self.barred)),
-            bars=as_rows(self.bars),
+            blocked=tuple(sorted(self.barred)),
+            blocked_versions=as_rows(self.bars),
         )
 
     def is_outdated(self, harness: LoaderHarness) -> bool:

@@ -106,7 +106,7 @@ class Succession:
             model=name,
             version=current,
             to=earlier,
-            barred=sorted(barred),
+            blocked=sorted(barred),
             is_canary=current == canary_version,
             by=by.value,
         )
@@ -117,7 +117,7 @@ class Succession:
     def _check_cold(self, name: str, stream: Stream, current: int, is_cold_allowed: bool) -> None:
         """FailedPrecondition where no earlier version could be loaded from disk, or none may be."""
         barred = [version for version in stream.ready_versions if version in stream.barred]
-        in_memory = f" ({barred[0]} was rolled back: millpond allow)" if barred else ""
+        in_memory = f" ({barred[0]} is blocked: millpond allow)" if barred else ""
         if not is_cold_allowed:
             raise FailedPrecondition(
                 f"model {name!r} has no version before {current} in memory{in_memory}: keep one "
@@ -128,7 +128,7 @@ class Succession:
         if not any(version < current for version in found):
             raise FailedPrecondition(
                 f"model {name!r} has no version before {current} on disk that its version policy "
-                f"selects and that was not rolled back too{in_memory}; drop one"
+                f"selects and that is not blocked too{in_memory}; drop one"
             )
 
     def allow(self, name: str, stream: Stream, version: int) -> None:
@@ -136,7 +136,7 @@ class Succession:
         if version not in stream.barred:
             known = listed(map(str, sorted(stream.barred)))
             raise FailedPrecondition(
-                f"model {name!r}: version {version} is not barred; barred: {known}"
+                f"model {name!r}: version {version} is not blocked; blocked: {known}"
             )
         self._set_bars(name, stream, _without(stream.bars, version))
 
@@ -159,7 +159,7 @@ class Succession:
             # Only a person takes that back, but it may be what serves where nothing else can.
             self.note_last_resort(name, stream)
             return
-        _log.info("bar_lifted", model=name, version=version, reason=reason)
+        _log.info("version_unblocked", model=name, version=version, reason=reason)
         self._set_bars(name, stream, _without(stream.bars, version))
 
     def note_last_resort(self, name: str, stream: Stream) -> None:
@@ -179,12 +179,12 @@ class Succession:
         stream.last_resort = version
         if version is not None:
             _log.error(
-                "rolled_back_version_comes_back",
+                "blocked_version_comes_back",
                 model=name,
                 version=version,
                 reason="no other version on disk can be loaded",
-                barred=sorted(stream.barred),
-                remedy="drop a version that loads, or accept this one: millpond allow",
+                blocked=sorted(stream.barred),
+                remedy="drop a version that loads, or unblock this one: millpond allow",
             )
         return True
 

@@ -1,4 +1,4 @@
-"""`millpond allow`: takes back what a rollback said of a version."""
+"""`millpond allow`: unblocks a version that was rolled back."""
 
 from collections.abc import Sequence
 
@@ -8,8 +8,10 @@ from serving.commands.model_parser import model_parser
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Raises MillpondError, FailedPrecondition where the version was not rolled back."""
-    parser = model_parser("allow", "Let a version that was rolled back be loaded and serve again.")
+    """Raises MillpondError, FailedPrecondition if the version is not blocked."""
+    parser = model_parser(
+        "allow", "Unblock a version that was rolled back: it may be loaded and serve again."
+    )
     parser.add_argument("version", metavar="VERSION", type=version_number)
     parsed = parser.parse_args(arguments)
     with connect(parsed) as client:

@@ -52,7 +52,7 @@ def _file_to_write(output: Path) -> Path:
             ) from error
     elif not output.parent.is_dir():
         raise NotFound(
-            f"--output={output}: {output.parent} is no directory; make it, or give another place"
+            f"--output={output}: {output.parent} is not a directory; create it, or give another path"
         )
     return warm_up_file(output)
 
@@ -118,11 +118,11 @@ def _parser() -> argparse.ArgumentParser:
         help="send each request once to the version that serves now, and keep its answer beside it "
         "for the golden gate (not for a model whose requests change it)",
     )
-    parser.add_argument("--force", action="store_true", help="overwrite a file that is there")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     parser.add_argument(
         "--timeout_seconds",
         type=positive_number,
         default=60,
-        help="of each request, default %(default)s",
+        help="timeout of each request, default %(default)s",
     )
     return parser

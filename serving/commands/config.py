@@ -81,7 +81,7 @@ def label_warnings(plan: ConfigPlan, described: Mapping[str, Mapping[str, Any]])
 
 
 def _known_versions(after: ModelConfig, model: Mapping[str, Any]) -> KnownVersions:
-    found, barred = model.get("found_versions", ()), model.get("barred", ())
+    found, barred = model.get("found_versions", ()), model.get("blocked", ())
     notes = model.get("notes", ())
     copied = [note for note in notes if note["event"] in ("version_settling", "version_incomplete")]
     return KnownVersions(
@@ -110,14 +110,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     apply = actions.add_parser(
         "apply",
-        help="have the server serve what FILE says, as a whole or not at all, and wait for new models",
+        help="apply FILE as a whole or not at all, and wait for new models",
         allow_abbrev=False,
     )
     plan.add_argument(
         "--settings",
         type=Path,
         metavar="FILE",
-        help="TOML, to compare the models' settings as well",
+        help="TOML file with the models' settings, to compare them as well",
     )
     for action in (plan, apply):
         action.add_argument("file", type=Path, metavar="FILE")

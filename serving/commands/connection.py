@@ -1,4 +1,4 @@
-"""Which server a command asks, and how it gets there."""
+"""Finds the server that a command asks, and connects to it."""
 
 import argparse
 import os
@@ -9,7 +9,7 @@ from serving.admin_sockets import live_sockets, run_directories
 from serving.client import Client, Tls
 from serving.commands.argument_types import target
 from serving.errors import InvalidArgument, InvalidConfig, NotFound
-from serving.name_text import listed
+from serving.name_text import listed, printable
 
 DATA_TARGET = "localhost:8500"
 
@@ -20,13 +20,16 @@ def add_connection(parser: argparse.ArgumentParser, *, is_operator: bool = True)
     parser.add_argument(
         "--target",
         type=target,
-        default=None if is_operator else DATA_TARGET,
         metavar="HOST:PORT",
         help=f"server, or unix:PATH; default {found if is_operator else DATA_TARGET}",
     )
-    tls = parser.add_argument_group("TLS", "used where one of these is given; PEM files")
+    parser.set_defaults(is_operator=is_operator)
+    tls = parser.add_argument_group("TLS", "used if one of these is given; PEM files")
     tls.add_argument(
-        "--tls_ca", type=Path, metavar="FILE", help="who signed the server's certificate"
+        "--tls_ca",
+        type=Path,
+        metavar="FILE",
+        help="certificate of the authority that signed the server's",
     )
     tls.add_argument("--tls_cert", type=Path, metavar="FILE", help="this client's certificate")
     tls.add_argument("--tls_key", type=Path, metavar="FILE", help="the key of --tls_cert")
@@ -34,19 +37,28 @@ def add_connection(parser: argparse.ArgumentParser, *, is_operator: bool = True)
         "--tls_server_name",
         default="",
         metavar="NAME",
-        help="the name in the server's certificate, where it is not HOST",
+        help="the name in the server's certificate, if it is not HOST",
     )
 
 
-def connect(parsed: argparse.Namespace) -> Client:
-    """A client of the server that was asked for. Raises InvalidConfig where its TLS files are wrong."""
+def connect(parsed: argparse.Namespace, *, is_announced: bool = False) -> Client:
+    """Returns a client of the server that was asked for. Raises InvalidConfig if TLS files are wrong.
+
+    A server that --target does not name is announced on standard error, and any server if
+    `is_announced`. Standard output stays the command's own, for scripts.
+    """
     if parsed.target is None:
+        is_announced = True
         # Over the network an operator needs a certificate, and on this machine none.
-        parsed.target = DATA_TARGET if _tls(parsed) else found_target()
+        is_by_network = not parsed.is_operator or _tls(parsed) is not None
+        parsed.target = DATA_TARGET if is_by_network else found_target()
     try:
-        return Client(parsed.target, tls=_tls(parsed))
+        client = Client(parsed.target, tls=_tls(parsed))
     except InvalidArgument as error:
         raise InvalidConfig(str(error)) from error
+    if is_announced:
+        print(f"server {printable(parsed.target)}", file=sys.stderr)
+    return client
 
 
 def warn(command: str, warning: str) -> None:
@@ -66,7 +78,7 @@ def found_target() -> str:
         )
     if len(targets) > 1:
         raise InvalidConfig(
-            f"{len(targets)} servers run here; choose one: "
+            f"{len(targets)} servers of this user run on this machine; choose one: "
             f"{listed((f'--target={item}' for item in targets), ' or ')}"
         )
     return targets[0]

@@ -88,7 +88,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("model", type=model_name, metavar="MODEL")
     add_connection(parser, is_operator=False)
     parser.add_argument(
-        "--version", type=version_number, metavar="N", help="the newest available where left out"
+        "--version",
+        type=version_number,
+        metavar="N",
+        help="default: the newest version that is AVAILABLE",
     )
     parser.add_argument("--signature_name", default=DEFAULT_SIGNATURE, help="default %(default)s")
     parser.add_argument(
@@ -101,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
         "--rows", type=whole_number(1), default=1, help="rows of random data (default 1)"
     )
     parser.add_argument(
-        "--seed", type=whole_number(0), default=0, help="of random data (default 0)"
+        "--seed", type=whole_number(0), default=0, help="seed of random data (default 0)"
     )
     parser.add_argument(
         "--timeout_seconds", type=positive_number, default=60, help="default %(default)s"

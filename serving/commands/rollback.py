@@ -7,16 +7,16 @@ from serving.commands.model_parser import model_parser
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Says which version answers now. Raises MillpondError, and then nothing has changed."""
+    """Prints the version that serves now. Raises MillpondError, and then nothing has changed."""
     parser = model_parser(
         "rollback",
-        "Put the version before the one that answers back in its place, at once. The other one is "
-        "not loaded again until `millpond allow`; a newer one that is dropped serves as usual.",
+        "Let the version before the one that serves take its place again, at once. The replaced "
+        "version is blocked until `millpond allow`; a newer version that is dropped serves as usual.",
     )
     parser.add_argument(
         "--cold",
         action="store_true",
-        help="where no earlier version is in memory, load one from disk while this one serves on",
+        help="if no earlier version is in memory, load one from disk while this one serves on",
     )
     parsed = parser.parse_args(arguments)
     with connect(parsed) as client:
@@ -24,6 +24,8 @@ def run(arguments: Sequence[str]) -> int:
     if done.version is None:
         print(f"{parsed.model}: an earlier version than {done.rolled_back} is being loaded")
     else:
-        print(f"{parsed.model}: version {done.version} answers, {done.rolled_back} is rolled back")
+        print(
+            f"{parsed.model}: version {done.version} serves, version {done.rolled_back} is blocked"
+        )
     warn("rollback", done.warning)
     return 0

@@ -21,8 +21,8 @@ Models = Mapping[str, Mapping[str, Any]]
 def run(arguments: Sequence[str], clock: Clock | None = None) -> int:
     """Prints a table, or JSON. Raises MillpondError where the server or the model is not there."""
     parsed = _parser().parse_args(arguments)
-    with connect(parsed) as client:
-        described = client.describe()
+    with connect(parsed, is_announced=True) as client:
+        described = {"server": parsed.target, **client.describe()}
     models = {model["name"]: model for model in described["models"]}
     if parsed.model is not None:
         models = {parsed.model: _model(models, parsed.model)}
@@ -48,7 +48,7 @@ def refusal_text(refusal: Mapping[str, Any] | None, now_wall_ns: int) -> str:
 
 def _model(models: Models, name: str) -> Mapping[str, Any]:
     if name not in models:
-        raise NotFound(f"model {name!r} is not there; there are {listed(sorted(models))}")
+        raise NotFound(f"the server has no model {name!r}; models: {listed(sorted(models))}")
     return models[name]
 
 
@@ -95,16 +95,16 @@ def _rows(name: str, model: Mapping[str, Any], now_wall_ns: int) -> list[tuple[s
             age_text((now_wall_ns - version["state_changed_wall_ns"]) / NS_PER_SECOND),
             _memory_text(version),
             ", ".join(roles(model, version)),
-            _remark(version),
+            _remark(version) or unload_reason(model, version),
         )
         for version in model["versions"]
     ]
 
 
-_BAR_TEXTS = {
-    "operator": "rolled back",
-    "canary": "rolled back by its figures",
-    "failure": "left out: its load failed",
+_BLOCK_TEXTS = {
+    "operator": "blocked: rolled back",
+    "canary": "blocked: rolled back by its canary figures",
+    "failure": "blocked: its load failed",
 }
 
 
@@ -129,11 +129,30 @@ def roles(model: Mapping[str, Any], version: Mapping[str, Any]) -> list[str]:
     found += [f"label {label}" for label in sorted(labels) if labels[label] == number]
     if is_ready and number == model.get("previous"):
         found.append("previous")
-    bars = [_BAR_TEXTS[bar["by"]] for bar in model.get("bars", ()) if bar["version"] == number]
-    if bars and "default" in found:
-        # As a last resort; its bar stands.
-        bars.append("answers for want of another")
-    return found + bars
+    blocks = [_BLOCK_TEXTS[row["by"]] for row in _blocked(model) if row["version"] == number]
+    if blocks and "default" in found:
+        # As a last resort; it stays blocked.
+        blocks.append("serves because no other version can")
+    return found + blocks
+
+
+def _blocked(model: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    rows: Sequence[Mapping[str, Any]] = model.get("blocked_versions", ())
+    return rows
+
+
+def unload_reason(model: Mapping[str, Any], version: Mapping[str, Any]) -> str:
+    """Returns why a version that ended without an error is not loaded, by the facts as they are now."""
+    number, found = version["version"], model.get("found_versions")
+    if version["state"] != "END" or found is None:
+        return ""
+    if number in (row["version"] for row in _blocked(model)):
+        return "unloaded: it is blocked; millpond allow unblocks it"
+    if number not in found:
+        return "unloaded: its directory is gone from the base path"
+    if any(other > number for other in found):
+        return "unloaded: the version policy selects a newer version"
+    return "unloaded: the version policy does not select it"
 
 
 def _memory_text(version: Mapping[str, Any]) -> str:
@@ -155,14 +174,14 @@ def _remarks(name: str, model: Mapping[str, Any]) -> list[str]:
     """What is to be said of a model as a whole: what its source found, why memory for one."""
     lines = []
     if model.get("room_reason"):
-        lines.append(f"{name}: the old version goes first: {model['room_reason']}")
+        lines.append(f"{name}: the old version is unloaded first: {model['room_reason']}")
     for label, version in model.get("waiting_labels", {}).items():
         lines.append(f"{name}: label {label} waits for version {version}, which is not AVAILABLE")
     shown = {version["version"] for version in model["versions"]}
     lines += [
-        f"{name}: version {bar['version']} stays out: {_BAR_TEXTS[bar['by']]}"
-        for bar in model.get("bars", ())
-        if bar["version"] not in shown
+        f"{name}: version {row['version']} is {_BLOCK_TEXTS[row['by']]}"
+        for row in _blocked(model)
+        if row["version"] not in shown
     ]
     return lines + [_note_text(name, note) for note in model.get("notes", ())]
 
@@ -187,7 +206,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Print the versions of MODEL, or of every model: states, roles, and what is wrong.",
         allow_abbrev=False,
     )
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="all models where left out")
-    parser.add_argument("--json", action="store_true", help="all that the server says, as JSON")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="default: all models")
+    parser.add_argument(
+        "--json", action="store_true", help="print the server's whole reply, as JSON"
+    )
     add_connection(parser)
     return parser

@@ -169,7 +169,7 @@ def test_several_servers_are_listed_and_none_remains(
     monkeypatch.setenv("MILLPOND_RUN_DIRECTORY", str(directory))
     servers = [start_server(model_name="scale", base_path=base_path) for _ in range(2)]
     shown = millpond(directory, "status")
-    assert "2 servers run here" in shown.stderr
+    assert "2 servers of this user run on this machine" in shown.stderr
     for server in servers:
         assert f"--target={server.admin_target}" in shown.stderr
         assert millpond(directory, "status", "--target", server.admin_target).returncode == 0

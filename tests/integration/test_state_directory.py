@@ -70,8 +70,8 @@ def test_version_that_was_rolled_back_stays_out_after_a_restart_until_it_is_allo
     assert versions_loaded(second) == [1]
     with Client(second.admin_target) as client:
         described = client.describe_models()["scale"]
-        assert (described["default_version"], described["barred"]) == (1, [2])
-        (bar,) = described["bars"]
+        assert (described["default_version"], described["blocked"]) == (1, [2])
+        (bar,) = described["blocked_versions"]
         assert (bar["version"], bar["by"]) == (2, "operator")
         assert client.allow("scale", 2) == ""
         assert read_bars(file) == {}
@@ -93,7 +93,7 @@ def test_version_that_was_rolled_back_serves_only_until_another_one_is_there(
 
     second = start()
     second.wait_until_available("scale", 2)
-    assert logged(second, "rolled_back_version_comes_back")
+    assert logged(second, "blocked_version_comes_back")
     scale_model.write(base_path, 1)
     second.wait_until_available("scale", 1)
     with Client(second.admin_target) as client:
@@ -103,12 +103,12 @@ def test_version_that_was_rolled_back_serves_only_until_another_one_is_there(
 def test_damaged_state_is_told_of_and_stops_nothing(start: Start, tmp_path: Path):
     file = tmp_path / "state" / FILE_NAME
     file.parent.mkdir()
-    file.write_text(json.dumps({"bars": 7}))
+    file.write_text(json.dumps({"blocked_versions": 7}))
     server = start()
     server.wait_until_available("scale", 2)
-    (told,) = logged(server, "bars_unreadable")
+    (told,) = logged(server, "blocked_versions_unreadable")
     assert told["level"] == "error"
-    assert json.loads(Path(str(told["put_aside"])).read_text()) == {"bars": 7}
+    assert json.loads(Path(str(told["put_aside"])).read_text()) == {"blocked_versions": 7}
     roll_back(server, file)
 
 
@@ -118,14 +118,14 @@ def test_state_that_cannot_be_written_is_told_of_and_a_rollback_holds_all_the_sa
     (tmp_path / "state").write_text("no directory")
     server = start()
     server.wait_until_available("scale", 2)
-    assert logged(server, "bars_not_kept")
+    assert logged(server, "blocked_versions_not_kept")
     with Client(server.admin_target) as client:
         done = client.rollback("scale", is_cold_allowed=True)
         assert (done.rolled_back, done.version) == (2, None)
         assert "not on disk" in done.warning
         assert "File exists" in done.warning
         wait_for_states(client, "scale", {1: AVAILABLE})
-        assert client.describe_models()["scale"]["barred"] == [2]
+        assert client.describe_models()["scale"]["blocked"] == [2]
     with subprocess.Popen(
         [sys.executable, "-m", "serving", "allow", "scale", "2", "--target", server.admin_target],
         stdout=subprocess.PIPE,
@@ -149,7 +149,7 @@ def test_acknowledged_rollback_survives_a_kill_right_after(
         server = start()
         server.wait_until_available("scale", version)
         with Client(server.admin_target) as client:
-            assert client.describe_models()["scale"]["barred"] == rolled_back
+            assert client.describe_models()["scale"]["blocked"] == rolled_back
             client.rollback("scale", is_cold_allowed=True)
             server.kill()
         rolled_back.append(version)
@@ -157,4 +157,4 @@ def test_acknowledged_rollback_survives_a_kill_right_after(
     last.wait_until_available("scale", 2)
     with Client(last.admin_target) as client:
         described = client.describe_models()["scale"]
-    assert (described["default_version"], described["barred"]) == (2, rolled_back)
+    assert (described["default_version"], described["blocked"]) == (2, rolled_back)

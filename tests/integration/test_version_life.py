@@ -108,10 +108,10 @@ def test_rolled_back_version_stays_out_while_its_files_are_there(
     with Client(server_of_two.admin_target) as client:
         client.rollback("scale")
         described = client.describe_models()["scale"]
-        assert (described["default_version"], described["barred"]) == (1, [2])
+        assert (described["default_version"], described["blocked"]) == (1, [2])
         scale_model.write(base_path, 3)
         wait_for_states(client, "scale", {2: END, 3: AVAILABLE})
-        with pytest.raises(FailedPrecondition, match="version 3 is not barred; barred: 2"):
+        with pytest.raises(FailedPrecondition, match="version 3 is not blocked; blocked: 2"):
             client.allow("scale", 3)
 
 

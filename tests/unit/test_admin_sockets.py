@@ -140,4 +140,4 @@ def test_commands_find_the_one_server(directory: Path):
         with published(directory / "8600-8.sock"), pytest.raises(InvalidConfig) as caught:
             found_target()
     assert f"--target=unix:{directory}/8500-7.sock or --target=" in str(caught.value)
-    assert "2 servers run here" in str(caught.value)
+    assert "2 servers of this user run on this machine" in str(caught.value)

@@ -59,7 +59,9 @@ def test_what_was_kept_is_read_after_a_restart(tmp_path: Path):
     assert before.stop(timeout_seconds=1)
     with capture_logs() as logs:
         assert bar_file(tmp_path / "state").read() == {"m": {7: BAR}}
-    assert [(log["event"], log["barred"]) for log in logs] == [("bars_read", {"m": [7]})]
+    assert [(log["event"], log["blocked"]) for log in logs] == [
+        ("blocked_versions_read", {"m": [7]})
+    ]
 
 
 def test_bar_that_is_taken_back_is_kept_no_longer(tmp_path: Path):
@@ -84,7 +86,16 @@ def test_nothing_is_written_where_nothing_has_changed(tmp_path: Path):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\xff", b"{", b"[]", b'{"bars": []}', b'{"bars": {"m": [7]}}', b"7", b"[" * 100_000],
+    [
+        b"",
+        b"\xff",
+        b"{",
+        b"[]",
+        b'{"blocked_versions": []}',
+        b'{"blocked_versions": {"m": [7]}}',
+        b"7",
+        b"[" * 100_000,
+    ],
 )
 def test_damaged_file_is_told_of_and_put_aside(tmp_path: Path, content: bytes):
     path = tmp_path / FILE_NAME
@@ -94,7 +105,7 @@ def test_damaged_file_is_told_of_and_put_aside(tmp_path: Path, content: bytes):
     with capture_logs() as logs:
         assert bar_file(tmp_path).read() == {}
     (told,) = logs
-    assert (told["event"], told["log_level"]) == ("bars_unreadable", "error")
+    assert (told["event"], told["log_level"]) == ("blocked_versions_unreadable", "error")
     assert str(path) in str(told["reason"])
     assert Path(str(told["put_aside"])).read_bytes() == content
     assert read_bars(path) == {}
@@ -122,7 +133,7 @@ def test_write_that_fails_is_told_once_and_tried_again(tmp_path: Path):
     keeper.keep("m", {7: BAR})
     with capture_logs() as logs:
         assert [keeper.write_now() for _ in range(4)] == [False, False, False, True]
-    assert events(logs) == ["bars_not_kept"]
+    assert events(logs) == ["blocked_versions_not_kept"]
     assert logs[0]["reason"] == "[Errno 13] Permission denied"
     assert read_bars(tmp_path / FILE_NAME) == {"m": {7: BAR}}
 
@@ -133,14 +144,14 @@ def test_each_change_that_cannot_be_kept_is_told(tmp_path: Path):
         for version in (7, 8):
             keeper.keep("m", {version: BAR})
             keeper.write_now()
-    assert events(logs) == ["bars_not_kept"] * 2
+    assert events(logs) == ["blocked_versions_not_kept"] * 2
 
 
 def test_disk_that_refuses_is_told_at_the_start(tmp_path: Path):
     (tmp_path / "state").write_text("a file")
     with capture_logs() as logs:
         assert bar_file(tmp_path / "state").read() == {}
-    assert "bars_not_kept" in events(logs)
+    assert "blocked_versions_not_kept" in events(logs)
 
 
 def test_thread_writes_what_is_kept_and_what_is_left_at_the_stop(tmp_path: Path):
@@ -179,8 +190,8 @@ def test_directory_that_another_server_keeps_is_not_written_over_until_it_ends(
     first.read()
     with capture_logs() as logs:
         second.read()
-    (line,) = (line for line in logs if line["event"] == "bars_not_kept")
-    assert "another server keeps its bars there" in line["reason"]
+    (line,) = (line for line in logs if line["event"] == "blocked_versions_not_kept")
+    assert "another server keeps its blocked versions there" in line["reason"]
     second.keep("ctr", {7: BAR})
     assert not second.write_now()
     assert read_bars(tmp_path / FILE_NAME) == {}

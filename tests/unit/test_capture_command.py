@@ -123,7 +123,7 @@ def test_capture_command_into_a_place_that_is_not_there_asks_no_server(
 ):
     output = tmp_path / "none" / "requests"
     assert main(["capture", "m", "--target", dead_target, f"--output={output}"]) == 1
-    assert f"--output={output}: {tmp_path}/none is no directory" in capsys.readouterr().err
+    assert f"--output={output}: {tmp_path}/none is not a directory" in capsys.readouterr().err
 
 
 def test_capture_command_with_responses_keeps_the_answers(target: str, tmp_path: Path):
@@ -179,4 +179,4 @@ def test_capture_command_count_out_of_range_is_wrong_usage(
     count: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert main(["capture", "m", f"--output={tmp_path / 'requests'}", f"--count={count}"]) == 2
-    assert f"--count: {count!r} is no whole number from 1 to 1000" in capsys.readouterr().err
+    assert f"--count: {count!r} is not a whole number from 1 to 1000" in capsys.readouterr().err

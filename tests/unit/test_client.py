@@ -49,7 +49,7 @@ FUTURE_NS = 2**62
 OF_MODEL = [
     "m\t9\tEND\t0 s\t\t\t[broken] file",
     "m\t10\tAVAILABLE\t0 s\t\tdefault, label stable\t",
-    "m: the old version goes first: too large",
+    "m: the old version is unloaded first: too large",
     "m: version_incomplete: version 11",
 ]
 
@@ -286,7 +286,21 @@ def test_status_command_prints_one_line_a_version(
 ):
     assert main(["status", *model, f"--target={target}"]) == 0
     heading = "model\tversion\tstate\tage\tmemory MB\trole\tremark"
-    assert capsys.readouterr().out.splitlines() == [heading, *lines, REFUSED]
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [heading, *lines, REFUSED]
+    assert printed.err == f"server {target}\n"
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_command_names_a_server_that_it_found(
+    is_given: bool,
+    target: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.setattr("serving.commands.connection.found_target", lambda: target)
+    assert main(["allow", "m", "10", *(["--target", target] if is_given else [])]) == 0
+    assert capsys.readouterr().err == ("" if is_given else f"server {target}\n")
 
 
 def test_status_command_as_json_is_all_that_the_server_says_of_a_model(
@@ -295,7 +309,11 @@ def test_status_command_as_json_is_all_that_the_server_says_of_a_model(
     assert main(["status", "m", "--json", "--target", target]) == 0
     printed = json.loads(capsys.readouterr().out)
     told = json.loads(ADMIN.list_models(b""))
-    assert printed == {**told, "models": [item for item in told["models"] if item["name"] == "m"]}
+    assert printed == {
+        "server": target,
+        **told,
+        "models": [item for item in told["models"] if item["name"] == "m"],
+    }
     assert printed["refused_config"]["since_wall_ns"] == FUTURE_NS
     assert printed["models"][0]["found_versions"] == [9, 10]
 
@@ -317,12 +335,43 @@ def test_refusal_text_names_the_file_once_and_says_since_when():
 def test_status_of_what_is_rolled_back_says_so_where_it_answers_and_where_it_is_not_there():
     version = {"version": 2, "state": "AVAILABLE", "state_changed_wall_ns": 0, "error_message": ""}
     bars = [{"version": 2, "by": "operator"}, {"version": 3, "by": "canary"}]
-    model = {"versions": [version], "default_version": 2, "bars": bars}
-    assert roles(model, version) == ["default", "rolled back", "answers for want of another"]
+    model = {"versions": [version], "default_version": 2, "blocked_versions": bars}
+    assert roles(model, version) == [
+        "default",
+        "blocked: rolled back",
+        "serves because no other version can",
+    ]
     out = io.StringIO()
     print_models({"ctr": model}, 0, out)
-    assert "ctr: version 3 stays out: rolled back by its figures" in out.getvalue()
-    assert "version 2 stays out" not in out.getvalue()
+    assert "ctr: version 3 is blocked: rolled back by its canary figures" in out.getvalue()
+    assert "version 2 is blocked" not in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("number", "state", "reason"),
+    [
+        (1, "END", "unloaded: its directory is gone from the base path"),
+        (2, "END", "unloaded: the version policy selects a newer version"),
+        (3, "END", "unloaded: it is blocked; millpond allow unblocks it"),
+        (4, "END", "unloaded: the version policy does not select it"),
+        (4, "AVAILABLE", ""),
+    ],
+)
+def test_status_has_reason_of_an_unloaded_version(number: int, state: str, reason: str):
+    version = {"version": number, "state": state, "state_changed_wall_ns": 0, "error_message": ""}
+    blocks = [{"version": 3, "by": "operator"}]
+    model = {"versions": [version], "found_versions": [2, 3, 4], "blocked_versions": blocks}
+    out = io.StringIO()
+    print_models({"ctr": model}, 0, out)
+    _heading, row, *_ = out.getvalue().splitlines()
+    assert row.split("\t")[-1] == reason
+
+
+def test_status_keeps_the_error_of_an_ended_version():
+    version = {"version": 1, "state": "END", "state_changed_wall_ns": 0, "error_message": "bad"}
+    out = io.StringIO()
+    print_models({"ctr": {"versions": [version], "found_versions": []}}, 0, out)
+    assert out.getvalue().splitlines()[1].endswith("\tbad")
 
 
 def test_status_notes_are_read_as_text():
@@ -348,7 +397,7 @@ def test_roles_say_which_requests_find_a_version():
         "canary_weight": 0.05,
         "labels": {"stable": 2, "old": 1},
         "previous": 1,
-        "bars": [
+        "blocked_versions": [
             {"version": 4, "by": "operator"},
             {"version": 5, "by": "canary"},
             {"version": 6, "by": "failure"},
@@ -362,16 +411,16 @@ def test_roles_say_which_requests_find_a_version():
         1: ["label old", "previous"],
         2: ["default", "label stable"],
         3: ["canary 5%"],
-        4: ["rolled back"],
-        5: ["rolled back by its figures"],
-        6: ["left out: its load failed"],
+        4: ["blocked: rolled back"],
+        5: ["blocked: rolled back by its canary figures"],
+        6: ["blocked: its load failed"],
     }
 
 
 @pytest.mark.parametrize(
     ("command", "line"),
     [
-        (["rollback", "m"], "m: version 9 answers, 10 is rolled back"),
+        (["rollback", "m"], "m: version 9 serves, version 10 is blocked"),
         (["rollback", "m", "--cold"], "m: an earlier version than 10 is being loaded"),
         (["allow", "m", "10"], "m: version 10 may serve again"),
     ],
@@ -424,7 +473,7 @@ def test_reply_that_is_not_on_disk_carries_a_warning():
 
     def refuse(timeout_seconds: float) -> str:
         waits.append(timeout_seconds)
-        return "bars.json: disk full"
+        return "blocked_versions.json: disk full"
 
     admin = AdminService(lambda: ["m"], dict, FakeControl(), wait_until_kept=refuse)
     rolled_back = json.loads(admin.rollback(b'{"model": "m"}'))
@@ -432,7 +481,7 @@ def test_reply_that_is_not_on_disk_carries_a_warning():
     allowed = json.loads(admin.allow(b'{"model": "m", "version": 10}', 2.0))
     for warning in (rolled_back["warning"], allowed["warning"]):
         assert "in effect until this server ends" in warning
-        assert "bars.json: disk full" in warning
+        assert "blocked_versions.json: disk full" in warning
     # The second caller has 2 s, of which half a second is kept for the reply.
     assert waits == [3.0, 0.75]
 
@@ -460,7 +509,7 @@ def test_status_escapes_what_a_terminal_obeys():
 
 def test_status_command_unknown_model_exits_one(target: str, capsys: pytest.CaptureFixture[str]):
     assert main(["status", "n", "--target", target]) == 1
-    assert "'n' is not there; there are empty, m" in capsys.readouterr().err
+    assert "the server has no model 'n'; models: empty, m" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["status"], ["status", "m"], ["predict", "m"]])
@@ -495,13 +544,13 @@ def test_predict_command_random_data_has_the_rows_asked_for(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["predict", "m", "--version=x"], "--version: 'x' is no whole number from 0 to"),
-        (["predict", "m", f"--version={2**63}"], "is no whole number from 0 to"),
-        (["predict", "m", "--rows=0"], "--rows: '0' is no whole number of at least 1"),
-        (["predict", "m", "--seed=-1"], "--seed: '-1' is no whole number of at least 0"),
-        (["predict", "m", "--timeout_seconds=0"], "'0' is no number above 0"),
-        (["predict", "m", "--timeout_seconds=nan"], "'nan' is no number above 0"),
-        (["allow", "m", "7th"], "VERSION: '7th' is no whole number from 0 to"),
+        (["predict", "m", "--version=x"], "--version: 'x' is not a whole number from 0 to"),
+        (["predict", "m", f"--version={2**63}"], "is not a whole number from 0 to"),
+        (["predict", "m", "--rows=0"], "--rows: '0' is not a whole number of at least 1"),
+        (["predict", "m", "--seed=-1"], "--seed: '-1' is not a whole number of at least 0"),
+        (["predict", "m", "--timeout_seconds=0"], "'0' is not a number above 0"),
+        (["predict", "m", "--timeout_seconds=nan"], "'nan' is not a number above 0"),
+        (["allow", "m", "7th"], "VERSION: '7th' is not a whole number from 0 to"),
     ],
 )
 def test_command_line_that_names_no_number_is_wrong_usage(

@@ -578,7 +578,7 @@ def test_decide_last_version_that_is_barred_stays_with_a_note() -> None:
     disk.poll(2)
     disk.barred = frozenset({2})
     assert disk.poll(2) == [2]
-    assert events(disk.memory.notes) == ["last_version_barred"]
+    assert events(disk.memory.notes) == ["last_version_blocked"]
 
 
 def test_decide_version_barred_from_the_start_is_not_aspired() -> None:
@@ -745,7 +745,7 @@ def test_decide_says_so_where_only_barred_versions_are_there_from_the_start() ->
     disk = Disk(barred=frozenset({2, 3}))
     assert disk.poll(2) == []
     (note,) = disk.memory.notes
-    assert (note.event, dict(note.values)["versions"]) == ("only_barred_versions_found", (2,))
+    assert (note.event, dict(note.values)["versions"]) == ("only_blocked_versions_found", (2,))
     assert disk.poll(1, 2) == [1]
     assert disk.memory.notes == frozenset()
 

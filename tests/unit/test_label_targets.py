@@ -70,7 +70,7 @@ def described(**model: object) -> Mapping[str, Mapping[str, Any]]:
         (Specific(frozenset({3})), 3, {}, NOT_FOUND),
         (Latest(1), 3, {"notes": [{"event": "version_settling", "version": "3"}]}, None),
         (Latest(1), 3, {"notes": [{"event": "duplicate_version_ignored"}]}, NOT_FOUND),
-        (Latest(1), 2, {"barred": [2]}, ROLLED_BACK),
+        (Latest(1), 2, {"blocked": [2]}, ROLLED_BACK),
     ],
 )
 def test_label_warnings_of_a_plan_are_of_versions_that_it_does_not_bring(

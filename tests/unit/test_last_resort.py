@@ -69,7 +69,7 @@ def test_cold_rollback_to_a_broken_version_ends_with_the_one_that_was_rolled_bac
     assert site.serving == [2]
     # What a person said still stands.
     assert site.world.kept_bars["m"].keys() == {2}
-    told = [log for log in logs if log["event"] == "rolled_back_version_comes_back"]
+    told = [log for log in logs if log["event"] == "blocked_version_comes_back"]
     if settings is not AVAILABILITY:
         assert [(log["version"], log["log_level"]) for log in told] == [(2, "error")]
 

@@ -54,7 +54,7 @@ class FakePerson:
         self.allowed.append(version)
 
     def describe_models(self) -> Mapping[str, Any]:
-        return {"ctr": {"barred": [7]}}
+        return {"ctr": {"blocked": [7]}}
 
 
 class FakeUnfitVersion(UnfitVersion):

@@ -18,7 +18,7 @@ def at(second: int) -> int:
 
 
 SWAP = [line(1, "version_available", version=1), line(2, "version_available", version=2)]
-ROLLBACK = line(3, "rolled_back", version=2, to=1, barred=[2])
+ROLLBACK = line(3, "rolled_back", version=2, to=1, blocked=[2])
 
 
 def test_rolled_back_version_is_blocked_until_it_is_allowed():
@@ -33,7 +33,7 @@ def test_without_an_end_a_version_stays_blocked():
 
 
 def test_blocked_version_may_answer_until_another_can():
-    cold = line(3, "rolled_back", version=2, to=None, barred=[2])
+    cold = line(3, "rolled_back", version=2, to=None, blocked=[2])
     events = [SWAP[1], cold, line(6, "version_available", version=1)]
     ((begin, _),) = blocked_spans(events, [], "ctr")[2]
     assert begin == at(6)

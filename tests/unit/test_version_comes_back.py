@@ -44,7 +44,7 @@ def test_bar_for_a_failure_says_who_when_and_why_and_is_not_kept() -> None:
     world = world_of_a_failure_without_cover()
     status = world.manager.stream_status("m")
     assert status is not None
-    assert status.bars == [
+    assert status.blocked_versions == [
         {
             "version": 2,
             "by": "failure",
@@ -143,7 +143,7 @@ def test_version_rolled_back_before_a_restart_is_left_out() -> None:
     assert world.states() == {1: AVAILABLE}
     status = world.manager.stream_status("m")
     assert status is not None
-    assert (status.barred, status.bars[0]["reason"]) == ((2,), "rolled back")
+    assert (status.blocked, status.blocked_versions[0]["reason"]) == ((2,), "rolled back")
 
 
 def test_version_rolled_back_before_a_restart_can_be_allowed() -> None:

@@ -232,7 +232,7 @@ def test_rollback_of_a_model_without_versions_is_not_found() -> None:
 def test_allow_of_a_version_that_is_not_barred_says_which_are() -> None:
     world = World()
     world.settle(1)
-    with pytest.raises(FailedPrecondition, match="version 1 is not barred; barred: none"):
+    with pytest.raises(FailedPrecondition, match="version 1 is not blocked; blocked: none"):
         answer(world, world.manager.allow("m", 1))
 
 
@@ -519,7 +519,7 @@ def test_refused_rollback_names_the_version_in_memory_that_was_rolled_back() -> 
     world.settle(1)
     world.settle(2)
     answer(world, world.manager.rollback("m"))
-    with pytest.raises(FailedPrecondition, match=r"2 was rolled back: millpond allow"):
+    with pytest.raises(FailedPrecondition, match=r"2 is blocked: millpond allow"):
         answer(world, world.manager.rollback("m"))
 
 
