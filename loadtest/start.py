@@ -1,4 +1,4 @@
-"""`start`: how long a server with many small models takes until it is ready, and what it does then."""
+"""`start`: how long a server with many small models takes until it is ready, and until it is stopped."""
 
 import argparse
 import os
@@ -60,6 +60,8 @@ class Started:
     # Processor seconds of one second after the start, without requests.
     rest_ratio: float
     stage_seconds: Mapping[str, float]
+    # From SIGTERM to the end of the process.
+    stop_seconds: float
 
 
 def stage_totals(events: Iterable[LogEvent]) -> dict[str, float]:
@@ -126,6 +128,9 @@ def measure_start(config_path: Path, flags: Mapping[str, object], clock: Clock) 
         after, rest_seconds = Spent.of(server.process_id), seconds_since(clock, rest_ns)
         events = server.events()
         http = next(event for event in events if event["event"] == "http_listening")
+        stop_ns = clock.now_ns()
+        server.stop()
+        stop_seconds = seconds_since(clock, stop_ns)
     at_rest = after.user_seconds + after.system_seconds
     at_rest -= before.user_seconds + before.system_seconds
     return Started(
@@ -134,6 +139,7 @@ def measure_start(config_path: Path, flags: Mapping[str, object], clock: Clock) 
         spent=spent,
         rest_ratio=at_rest / rest_seconds,
         stage_seconds=stage_totals(events),
+        stop_seconds=stop_seconds,
     )
 
 
@@ -151,6 +157,7 @@ def table_of(model_count: int, starts: Iterable[Started]) -> Table:
         ],
         "threads when ready": [str(item.spent.thread_count) for item in starts],
         "processor, at rest": [f"{item.rest_ratio:.1%}" for item in starts],
+        "seconds until stopped": [f"{item.stop_seconds:.1f}" for item in starts],
     }
     for stage in dict.fromkeys(stage for item in starts for stage in item.stage_seconds):
         rows[f"seconds of all loads, {stage}"] = [

@@ -52,14 +52,12 @@ class ThreadExecutor:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[str, Task]] = deque()
         self._running_counts: Counter[str] = Counter()
-        self._thread_count = thread_count
+        # The threads that take tasks, by their index; another thread ends after its task.
+        self._taking = range(0)
         self._is_stopping = False
-        self._on_thread_start = on_thread_start
-        self._around_task = around_task
-        self._threads = [
-            threading.Thread(target=self._run, args=(index,), name=f"{name}-{index}", daemon=True)
-            for index in range(thread_count)
-        ]
+        self._name = name
+        self._threads: list[threading.Thread] = []
+        self._add_threads(thread_count, on_thread_start, around_task)
 
     def start(self) -> None:
         """See `Executor`."""
@@ -76,8 +74,21 @@ class ThreadExecutor:
     def keep(self, thread_count: int) -> None:
         """Ends all threads but the first `thread_count`, each after the task that it runs."""
         with self._changed:
-            self._thread_count = min(self._thread_count, thread_count)
+            self._taking = self._taking[:thread_count]
             self._changed.notify_all()
+
+    def hurry(self, thread_count: int, *, on_thread_start: Task = lambda: None) -> None:
+        """Has `thread_count` new threads run what is left; the others end after their tasks.
+
+        The new threads have the calling thread's priority, which a process without privileges
+        cannot give back to a thread that lowered its own. `around_task` is not entered on them.
+        Call it between `start` and `stop`.
+        """
+        with self._changed:
+            added = self._add_threads(thread_count, on_thread_start, nullcontext)
+            self._changed.notify_all()
+        for thread in added:
+            thread.start()
 
     def stop(self, timeout_seconds: float) -> bool:
         """See `Executor`. Waits up to `timeout_seconds` for each thread."""
@@ -89,12 +100,38 @@ class ThreadExecutor:
             thread.join(timeout_seconds)
         return not any(thread.is_alive() for thread in started)
 
-    def _run(self, index: int) -> None:
-        self._on_thread_start()
+    def _add_threads(
+        self,
+        thread_count: int,
+        on_thread_start: Task,
+        around_task: Callable[[], AbstractContextManager[None]],
+    ) -> list[threading.Thread]:
+        """Makes threads that take the tasks from now on. Under the lock, or in the constructor."""
+        first = len(self._threads)
+        self._taking = range(first, first + thread_count)
+        added = [
+            threading.Thread(
+                target=self._run,
+                args=(index, on_thread_start, around_task),
+                name=f"{self._name}-{index}",
+                daemon=True,
+            )
+            for index in self._taking
+        ]
+        self._threads += added
+        return added
+
+    def _run(
+        self,
+        index: int,
+        on_thread_start: Task,
+        around_task: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        on_thread_start()
         while (taken := self._take(index)) is not None:
             owner, task = taken
             try:
-                with self._around_task():
+                with around_task():
                     task()
             except Exception:  # noqa: BLE001 (a bug, and the next task is innocent)
                 _log.exception("task_failed")
@@ -105,9 +142,9 @@ class ThreadExecutor:
     def _take(self, thread_index: int) -> tuple[str, Task] | None:
         """Waits for a task that may run now; None where the thread is to end."""
         with self._changed:
-            while thread_index >= self._thread_count or (index := self._index_of_next()) is None:
+            while thread_index not in self._taking or (index := self._index_of_next()) is None:
                 # What still waits is of owners whose running threads will take it.
-                if self._is_stopping or thread_index >= self._thread_count:
+                if self._is_stopping or thread_index not in self._taking:
                     return None
                 self._changed.wait()
             taken = self._waiting[index]
@@ -117,7 +154,7 @@ class ThreadExecutor:
 
     def _index_of_next(self) -> int | None:
         """Of the task that came first and whose owner has a thread left."""
-        owner_count_max = max(self._thread_count - 1, 1)
+        owner_count_max = max(len(self._taking) - 1, 1)
         for index, (owner, _) in enumerate(self._waiting):
             if not owner or self._running_counts[owner] < owner_count_max:
                 return index

@@ -128,7 +128,9 @@ class HealthReporter:
     def update(self) -> None:
         """Brings the gRPC server's view up to date."""
         with self._lock:
-            self._look()
+            # A look takes all models in, and a stop of many changes the state of each.
+            if not self._is_draining:
+                self._look()
 
     def set_models(self, models: Iterable[str]) -> None:
         """Reports these from now on; one that is no longer among them is a service unknown."""

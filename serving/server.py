@@ -171,15 +171,15 @@ class Server:
             enter_thread=self._initial_loads.enter_thread,
             around_task=self._around_load,
         )
-        unloaders = parts.make_executor(
+        self._unload_executor = parts.make_executor(
             "unloader",
             config.num_unload_threads,
             enter_thread=self._enter_background,
             around_task=self._around_background,
         )
         self._manager = parts.make_manager(
-            *(config, self._load_executor, unloaders, self._serving_map, self._loaders.make),
-            *(arenas, self._monitor, clock),
+            *(config, self._load_executor, self._unload_executor, self._serving_map),
+            *(self._loaders.make, arenas, self._monitor, clock),
             router=self._router,
             bar_keeper=self._bar_keeper,
             changed_over=self._swaps.changed_over,
@@ -492,6 +492,7 @@ class Server:
         if self._reserved_port is not None:
             self._reserved_port.close()
         is_over = [self._rare_calls.stop(), self._profiler.join(PROFILER_TIMEOUT_SECONDS)]
+        self._hurry_unloads()
         is_over.append(self._manager.stop(UNLOAD_TIMEOUT_SECONDS))
         is_over.append(self._models.join(SOURCE_TIMEOUT_SECONDS))
         is_over.append(self._pollers.join(SOURCE_TIMEOUT_SECONDS))
@@ -531,6 +532,10 @@ class Server:
         self._http.join(remaining_seconds())
         if not self._rest_workers.shutdown(remaining_seconds()):
             _log.warning("http_requests_cut_short", drain_seconds=drain_seconds)
+
+    def _hurry_unloads(self) -> None:
+        """Lets versions be unloaded at the usual priority: no request is left that it could slow."""
+        parts.hurry_unloads(self._config, self._plane, self._unload_executor)
 
     def _incumbent(self, servable_id: ServableId) -> Servable | None:
         """What a new version is compared with. On a loader thread."""

@@ -330,6 +330,15 @@ def make_executor(
     )
 
 
+def hurry_unloads(config: ServerConfig, plane: DataPlane, unloaders: ThreadExecutor) -> None:
+    """Gives the unloads of a stop a thread of the caller's priority for each core."""
+    unloaders.hurry(
+        max(config.num_unload_threads, len(os.sched_getaffinity(0))),
+        # Their memory is a background thread's, as that of other unloads.
+        on_thread_start=make_background(config, plane, "normal"),
+    )
+
+
 def make_patience(
     config: ServerConfig, enter_background: Callable[[], None], clock: Clock
 ) -> LoadPatience | None:

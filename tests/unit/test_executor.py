@@ -1,5 +1,7 @@
 import queue
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from structlog.testing import capture_logs
@@ -128,3 +130,53 @@ def test_thread_executor_drops_what_comes_after_stop() -> None:
     executor.submit(partial(late.append, "ran"))
     assert executor.stop(timeout_seconds=10)
     assert late == []
+
+
+def test_thread_executor_in_a_hurry_runs_the_rest_on_new_threads() -> None:
+    entered: list[str] = []
+    ran: queue.SimpleQueue[str] = queue.SimpleQueue()
+    is_running, may_end, meeting = threading.Event(), threading.Event(), threading.Barrier(3)
+
+    @contextmanager
+    def around_task() -> Iterator[None]:
+        entered.append(threading.current_thread().name)
+        yield
+
+    def hang() -> None:
+        is_running.set()
+        may_end.wait(60)
+        ran.put(threading.current_thread().name)
+
+    def meet() -> None:
+        ran.put(threading.current_thread().name)
+        meeting.wait(60)
+
+    executor = ThreadExecutor("unloader", 1, around_task=around_task)
+    executor.start()
+    executor.submit(hang)
+    assert is_running.wait(60)
+    for _ in range(2):
+        executor.submit(meet)
+    began: queue.SimpleQueue[str] = queue.SimpleQueue()
+    executor.hurry(2, on_thread_start=lambda: began.put(threading.current_thread().name))
+    # Both run at once, beside the task that came before them.
+    meeting.wait(60)
+    assert {ran.get(), ran.get()} == {began.get(), began.get()} == {"unloader-1", "unloader-2"}
+    may_end.set()
+    assert executor.stop(timeout_seconds=60)
+    assert ran.get() == "unloader-0"
+    assert entered == ["unloader-0"]
+
+
+def test_thread_executor_in_a_hurry_ends_the_old_threads() -> None:
+    executor = ThreadExecutor("hurried", 2)
+    executor.start()
+    old = [thread for thread in threading.enumerate() if thread.name.startswith("hurried-")]
+    executor.hurry(1)
+    for thread in old:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in old)
+    ran_on: queue.SimpleQueue[str] = queue.SimpleQueue()
+    executor.submit(lambda: ran_on.put(threading.current_thread().name))
+    assert ran_on.get(timeout=60) == "hurried-2"
+    assert executor.stop(timeout_seconds=60)

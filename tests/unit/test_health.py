@@ -3,7 +3,7 @@ import pytest
 from serving.health import SERVER_SERVICES, HealthReporter, serving_by_service
 from serving.servable import AVAILABLE, END, LOADING, UNLOADING, ServableId, ServableState
 from serving.servable import ServableStatus as Status
-from serving.state_monitor import StateMonitor
+from serving.state_monitor import StateMonitor, Statuses
 from tests.unit.fakes import FakeClock
 
 
@@ -93,6 +93,21 @@ def test_reporter_draining_is_not_serving_for_good() -> None:
     reporter.reporter.drain()
     assert sorted(reporter.pushed) == [(service, False) for service in EVERYTHING]
     assert reporter.update(AVAILABLE) == []
+
+
+def test_reporter_draining_looks_at_no_model_again() -> None:
+    monitor, looks = StateMonitor(FakeClock()), list[int]()
+
+    def look() -> Statuses:
+        looks.append(1)
+        return monitor.statuses()
+
+    reporter = HealthReporter(["m"], look, lambda service, is_serving: None, lambda service: None)
+    reporter.update()
+    reporter.drain()
+    looks.clear()
+    reporter.update()
+    assert looks == []
 
 
 def test_reporter_other_models_are_pushed_and_the_old_ones_removed() -> None:

@@ -34,7 +34,8 @@ def test_config_text_has_each_model_with_its_base_path() -> None:
 
 def test_table_has_a_column_for_each_start() -> None:
     starts = [
-        Started(1.5, seconds, Spent(9.4, 1.0, 60), 0.02, {"load": 9.44}) for seconds in (7.7, 8.1)
+        Started(1.5, seconds, Spent(9.4, 1.0, 60), 0.02, {"load": 9.44}, 1.25)
+        for seconds in (7.7, 8.1)
     ]
     console = Console(width=100, record=True)
     console.print(table_of(200, starts))
