@@ -5,15 +5,16 @@
 namespace millpond::servable {
 namespace {
 
-// In a tenth of a second a server at its limit has answered hundreds of requests; shorter, and the
-// refusals would become its work.
+// A server at its limit answers hundreds of requests in a tenth of a second. With a shorter pause,
+// the refusals themselves would become most of its work.
 constexpr int64_t kPushbackMsMin = 50;
 constexpr int64_t kPushbackMsMax = 150;
 
-// Steps through the range so that neighbours are far apart: prime to its length.
+// The step through the range of pauses. It is prime to the length of the range and large, so that
+// successive pauses are far apart.
 constexpr int64_t kPushbackStride = 37;
 
-constexpr char kRemedy[] = "; try again later, or ask another server";
+constexpr char kRemedy[] = "; try again later, or use another server";
 
 }  // namespace
 
@@ -26,7 +27,7 @@ base::StatusOr<Admission::Ticket> Admission::Enter(std::string_view model) {
     refused_count_.fetch_add(1, std::memory_order_relaxed);
     return base::Status(base::Code::kResourceExhausted,
                         std::to_string(total_limit_) +
-                            " requests are in flight, and --max_in_flight_requests allows no more" +
+                            " requests are in flight, the limit of --max_in_flight_requests" +
                             kRemedy);
   }
   if (!has_model_limits()) return Ticket(this, nullptr);
@@ -46,8 +47,8 @@ base::Status Admission::RefuseModel(std::string_view model, int64_t limit) {
   refused_count_.fetch_add(1, std::memory_order_relaxed);
   return {base::Code::kResourceExhausted,
           std::to_string(limit) + " requests to model '" + std::string(model) +
-              "' are in flight, and --max_in_flight_requests_per_model or the model's settings "
-              "allow no more" +
+              "' are in flight, the limit of --max_in_flight_requests_per_model or of the model's "
+              "settings" +
               kRemedy};
 }
 

@@ -16,19 +16,20 @@
 
 namespace millpond::servable {
 
-// Who may come in: how many requests have arrived and are not answered, those that wait and those
-// that run, and the limits of that, for the server and for a model.
+// Limits how many requests are in flight, in the server and for each model. A request is in flight
+// from its arrival until it is answered, whether it waits or runs.
 //
-// One object for the whole server, whatever protocol a request came by. Enter is wait-free: an
-// atomic of the server, and where any model has a limit a look-up and an atomic of the model.
-// Threads that enter at once may be refused by one another just at a limit, never let in beyond it.
+// One object serves all protocols. Enter is wait-free: it costs one atomic of the server. If any
+// model has a limit, it also costs a look-up and an atomic of the model. At a limit, threads that
+// enter at the same time may cause each other's refusal. They never exceed the limit.
 class Admission {
  public:
-  // Above what healthy clients have in flight, many connections of many streams each; below what
-  // would keep the last one waiting for longer than its deadline: half a second of a fast model's.
+  // More requests than healthy clients have in flight, with many connections of many streams each.
+  // Fewer requests than would make the last one wait for longer than its deadline: half a second of
+  // a fast model's requests.
   static constexpr int64_t kDefaultTotalLimit = 4'096;
 
-  // By name. A model that is not here has no limit of its own.
+  // The limit of each model, by the model's name. A model without an entry has no limit of its own.
   using ModelLimits = std::map<std::string, int64_t>;
 
   class Ticket;
@@ -38,28 +39,28 @@ class Admission {
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
 
-  // A ticket for a request to `model`, to be held until it is answered. RESOURCE_EXHAUSTED, naming
-  // the limit, at once where that many are in flight.
+  // Returns a ticket for a request to `model`; the caller holds it until the request is answered.
+  // Returns RESOURCE_EXHAUSTED at once, naming the limit, if the limit is reached.
   base::StatusOr<Ticket> Enter(std::string_view model);
 
-  // Replaces the limits of all models; each at least 1. A model's requests are counted from when it
-  // has a limit. The control plane's.
+  // Replaces the limits of all models. Each limit is at least 1. The requests of a model are
+  // counted from the moment at which it first has a limit. Called by the control plane only.
   void SetModelLimits(const ModelLimits& limits);
-  // Where none has one, Enter needs no model's name.
+  // True if any model has a limit. Otherwise Enter does not need the model's name.
   bool has_model_limits() const { return has_model_limits_.load(std::memory_order_relaxed); }
 
-  // How long a client that was refused should wait before it tries again, in milliseconds. Spread,
-  // or all that were refused together would come back together.
+  // Returns how long a refused client should wait before it tries again, in milliseconds. The
+  // values are spread, so that clients that were refused together do not return together.
   int64_t NextPushbackMs();
 
   int64_t total_limit() const { return total_limit_; }
   int64_t in_flight_count() const { return in_flight_count_.load(std::memory_order_relaxed); }
-  // Since the server's start.
+  // The number of requests refused since the server's start.
   int64_t refused_count() const { return refused_count_.load(std::memory_order_relaxed); }
 
  private:
   struct Model {
-    std::atomic<int64_t> limit{0};  // 0: none
+    std::atomic<int64_t> limit{0};  // 0: unlimited
     std::atomic<int64_t> in_flight_count{0};
   };
   using Models = std::map<std::string, Model*, std::less<>>;
@@ -71,15 +72,15 @@ class Admission {
   std::atomic<bool> has_model_limits_{false};
   alignas(metrics::kCacheLineBytes) std::atomic<int64_t> in_flight_count_{0};
   alignas(metrics::kCacheLineBytes) std::atomic<int64_t> refused_count_{0};
-  std::mutex write_mutex_;  // of SetModelLimits
-  // Every model that ever had a limit: a ticket may outlive the limit, and the names are the
-  // operator's, not the clients'.
+  std::mutex write_mutex_;  // held by SetModelLimits
+  // Every model that has ever had a limit, because a ticket may outlive the limit. The names come
+  // from the operator and not from clients, so the map stays small.
   std::map<std::string, std::unique_ptr<Model>> known_models_;  // guarded by write_mutex_
   LeftRight<Models> models_;
 };
 
-// One request's place. Gives it up when it is destroyed or assigned to; an empty one holds none.
-// The Admission outlives it.
+// The place of one request in flight. It is given up when the ticket is destroyed or assigned to.
+// An empty ticket holds no place. The Admission outlives its tickets.
 class [[nodiscard]] Admission::Ticket {
  public:
   Ticket() = default;
@@ -105,7 +106,7 @@ class [[nodiscard]] Admission::Ticket {
   }
 
   Admission* admission_ = nullptr;
-  Model* model_ = nullptr;  // null: only the server's limit counts it
+  Model* model_ = nullptr;  // null if only the server's limit applies
 };
 
 }  // namespace millpond::servable

@@ -9,7 +9,8 @@
 
 namespace millpond::servable {
 
-// Before its deadline a request stops waiting for a version, so that its client gets the reason.
+// How long before its deadline a request stops waiting for a version, so that the reason still
+// reaches its client in time.
 inline constexpr int64_t kReasonWayNs = 20'000'000;
 
 // Returns when a request stops waiting for the first version of its model.
@@ -17,17 +18,20 @@ inline int64_t AwaitEndNs(int64_t received_ns, int64_t wait_ns, int64_t deadline
   return std::min(received_ns + wait_ns, deadline_ns - kReasonWayNs);
 }
 
-// The instant of a look-up that found a version awaited. Borrows a counter of the serving map.
+// A mark that a request sets before it looks up a version, and that reports if the model has
+// changed since. Borrows a counter of the serving map.
 struct AwaitedChange {
   const std::atomic<int64_t>* counter = nullptr;
   int64_t count = 0;
 
-  // Whether the version may be there by now, or may be awaited no longer.
+  // True if a new look-up may have another result: the version may be published by now, or may no
+  // longer be awaited.
   bool HasCome() const { return counter->load(std::memory_order_acquire) != count; }
 };
 
-// Counts the changes of models after which their requests look again. Models share counters: then
-// a request looks once more in vain. Thread: any, without a lock.
+// Counts the changes of models after which their waiting requests look again. Models share
+// counters, so a request may look again in vain after a change of another model. Thread: any,
+// without a lock.
 class ChangeCounters {
  public:
   void Count(std::string_view name) {
@@ -39,7 +43,8 @@ class ChangeCounters {
   }
 
  private:
-  // 2 KiB: at a start with thousands of models, one change in 256 is another model's.
+  // 256 counters take 2 KiB. At a start with thousands of models, one change in 256 is another
+  // model's.
   static constexpr size_t kCount = 256;
 
   static size_t IndexOf(std::string_view name) {

@@ -25,7 +25,7 @@ int64_t LatencyWindow::ValueOfLastSecond(double quantile, int64_t now_ns) {
   LatencySnapshot recent;
   std::map<std::shared_ptr<const ServableEntry>, History> kept;
   for (const auto& entry : map_->Entries()) {
-    // A version that has been retired is forgotten with what is not kept.
+    // Only published versions are copied to `kept`, which drops the history of retired versions.
     History& history = kept[entry];
     history = std::move(histories_[entry]);
     while (!history.empty() && now_ns - history.front().at_ns > kWindowNs) history.pop_front();

@@ -11,11 +11,13 @@
 
 namespace millpond::servable {
 
-// How live requests fare: the latencies that all published versions recorded of every method that
-// runs the model (RequestRecorder::ModelRuns), of their whole life and of the last second.
+// Reports the latencies of live requests: over the whole life of the published versions, and over
+// the last second. It covers all published versions and each method that runs the model
+// (RequestRecorder::ModelRuns).
 //
-// Thread: any; calls take turns on a mutex that no request takes. Cost: some µs for each published
-// version and call; it keeps about a dozen snapshots of 14 KiB for each, as long as it is asked.
+// Thread: any; calls take turns on a mutex that no request takes. Cost: some µs per call for each
+// published version. Memory: about a dozen snapshots of 14 KiB for each published version, once
+// ValueOfLastSecond is called.
 class LatencyWindow {
  public:
   static constexpr int64_t kWindowNs = 1'000'000'000;
@@ -23,12 +25,13 @@ class LatencyWindow {
   // Borrows `map`.
   explicit LatencyWindow(ServingMap* map) : map_(map) {}
 
-  // The nearest-rank quantile over all that the versions which are published now have answered, in
-  // ns; 0 where there was nothing.
+  // Returns the nearest-rank quantile, in ns, of all requests that the versions published now have
+  // answered. Returns 0 if they have not answered any.
   int64_t ValueSinceStart(double quantile);
 
-  // Of the requests between this call and the oldest call within the last kWindowNs, so it wants
-  // to be called a few times a second. 0 where there were none, and at the first call.
+  // Returns the nearest-rank quantile, in ns, of the requests since the oldest call of the last
+  // kWindowNs. Call it a few times a second. Returns 0 if there were no such requests, and at the
+  // first call.
   int64_t ValueOfLastSecond(double quantile, int64_t now_ns);
 
  private:
@@ -40,7 +43,8 @@ class LatencyWindow {
 
   ServingMap* const map_;
   std::mutex mutex_;
-  // By version; the pointer keeps a new one from being taken for an old one at its address.
+  // Keyed by version. The shared pointer keeps an entry alive, so that a new entry at the same
+  // address cannot be taken for the old one.
   std::map<std::shared_ptr<const ServableEntry>, History> histories_;
 };
 

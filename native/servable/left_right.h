@@ -12,13 +12,27 @@ namespace millpond::servable {
 
 // A value that requests read all the time and the control plane replaces now and then.
 //
-// Read is wait-free: two counters of the thread's own shard and one load, whatever the writer does.
-// Write is for one thread at a time; it waits for the reads that saw the old value, each as long as
-// the function passed to Read, and frees the old value itself.
+// Read is wait-free: it changes two counters of the thread's own shard and does one load, whatever
+// the writer does. Write is for one thread at a time. It waits for the reads that saw the old
+// value, and then frees the old value itself. A read takes as long as the function passed to Read.
+//
+// Usage:
+//
+//   LeftRight<Models> models(std::make_unique<const Models>());
+//   // On a request thread:
+//   const int limit = models.Read([&](const Models& current) { return LimitOf(current, name); });
+//   // On the control thread, or under a mutex of the writers:
+//   models.Write(std::make_unique<const Models>(changed));
+//
+// How it works: each read counts itself in one of two halves, which parity_ chooses, before it
+// loads the value. Write exchanges the value first. A read that counts itself after that sees the
+// new value. To wait for the earlier reads, Write turns new reads to the other half, and waits
+// until the half that was in use is empty. New reads cannot keep it waiting, because they no longer
+// count in that half.
 //
 // The algorithm is the reader side of Left-Right (Ramalhete and Correia, "Left-Right: A Concurrency
-// Control Technique with Wait-Free Population Oblivious Reads", 2015), with immutable values in the
-// place of the two instances, so that nothing is applied twice.
+// Control Technique with Wait-Free Population Oblivious Reads", 2015). Immutable values replace its
+// two instances, so that each change is applied once.
 template <typename T>
 class LeftRight {
  public:
@@ -28,7 +42,7 @@ class LeftRight {
   LeftRight(const LeftRight&) = delete;
   LeftRight& operator=(const LeftRight&) = delete;
 
-  // `read(const T&)` must be short and must not call Write.
+  // Returns `read(value)`. `read` must be short and must not call Write.
   template <typename Function>
   auto Read(Function&& read) {
     Readers& mine = readers_.Mine();
@@ -40,7 +54,8 @@ class LeftRight {
 
   void Write(std::unique_ptr<const T> value) {
     const std::unique_ptr<const T> old(value_.exchange(value.release()));
-    // Twice, as a reader may have read the parity before one flip and arrive after it.
+    // Waits for both halves. A reader may read the parity before a flip and arrive after it, so a
+    // reader of the old value may count in either half.
     WaitForReaders();
     WaitForReaders();
   }
@@ -55,8 +70,7 @@ class LeftRight {
     std::atomic<int64_t>& arrived;
   };
 
-  // New readers count in the other half from here on; returns once the half that was in use is
-  // empty.
+  // Makes new readers count in the other half, and returns once the half that was in use is empty.
   void WaitForReaders() {
     const unsigned before = parity_.load();
     parity_.store(1 - before);

@@ -13,8 +13,8 @@
 
 namespace millpond::servable {
 
-// A SavedModel and the arena that its parameters lie in, from the first step of a load to the end
-// of an unload. Free on the thread that loads or unloads: it takes milliseconds.
+// A SavedModel and the arena of its parameters, from the first step of a load to the end of an
+// unload. Call Free on the thread that loads or unloads, because it takes milliseconds.
 class LoadedVersion {
  public:
   LoadedVersion(std::string directory, std::vector<std::string> tags)
@@ -23,37 +23,41 @@ class LoadedVersion {
   LoadedVersion(const LoadedVersion&) = delete;
   LoadedVersion& operator=(const LoadedVersion&) = delete;
 
-  // Until Free.
+  // The model; valid until Free.
   tf::SavedModel& model() const { return *model_; }
-  // Null where the parameters come from the request memory.
+  // The arena of the parameters; null if the parameters come from the request memory.
   memory::VersionArena* arena() const { return arena_.get(); }
 
-  // After ReadGraph, before CreateSession.
+  // Makes the model place its parameters in `arena`. Call it after ReadGraph and before
+  // CreateSession.
   base::Status SetArena(std::unique_ptr<memory::VersionArena> arena) {
     MILLPOND_RETURN_IF_ERROR(model_->SetParameterMemory(arena->memory()));
     arena_ = std::move(arena);
     return {};
   }
 
-  // Where the bytes of the arena are, while there is one. Any thread, beside Free too.
+  // Returns how many bytes of the arena are in which state, or nullopt without an arena. Any thread
+  // may call it, also during Free.
   std::optional<memory::ArenaStatistics> ArenaStatistics() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (arena_ == nullptr) return std::nullopt;
     return arena_->Statistics();
   }
 
-  // The session first, then the arena that its tensors lay in. A second call returns the same.
+  // Frees the session, then the arena that its tensors lay in. Returns what is left of the arena. A
+  // second call returns the same value.
   memory::ArenaRemains Free() {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (model_ == nullptr) return remains_;
-    // Tensors of strings and variants write to themselves as they die.
+    // The destructors of string and variant tensors write to the tensors' own memory.
     if (arena_ != nullptr) static_cast<void>(arena_->Unseal());
     std::shared_ptr<void> allocator = model_->parameter_allocator();
     model_.reset();
     if (arena_ == nullptr) return remains_;
     remains_ = arena_->Release();
     if (remains_.live_bytes > 0 || remains_.overflow_block_count > 0) {
-      // A tensor that somebody still holds frees itself through these.
+      // A tensor that is still held elsewhere will be freed through the allocator and the arena, so
+      // both are leaked on purpose.
       new std::shared_ptr<void>(std::move(allocator));
       static_cast<void>(arena_.release());
     }
@@ -62,7 +66,7 @@ class LoadedVersion {
   }
 
  private:
-  mutable std::mutex mutex_;  // of Free and of who reads statistics; no request takes it
+  mutable std::mutex mutex_;  // held by Free and by readers of statistics; no request takes it
   std::unique_ptr<memory::VersionArena> arena_;
   std::unique_ptr<tf::SavedModel> model_;
   memory::ArenaRemains remains_;

@@ -6,25 +6,25 @@
 
 namespace millpond::servable {
 
-// Why one version that is not published cannot be reached.
+// The reason why one version that is not published cannot be reached.
 struct VersionNote {
   std::string reason;
   bool is_awaited = false;  // requests may wait for it: it is the model's first, and is loading
 };
 
-// Why requests for a configured model find no version. A value, written by the control plane when
-// something changes and read only after a look-up has failed.
+// The reasons why requests for a configured model find no version. A value: the control plane
+// writes it when something changes. It is read only after a look-up has failed.
 struct ModelNotes {
-  std::string reason;       // no version is published; "": not known
+  std::string reason;       // why no version is published; "" if not known
   bool is_awaited = false;  // requests without a version number may wait for the first version
   std::map<int64_t, VersionNote> versions;
 
-  // Whether any version may come: the base path has not been read yet.
+  // True if any version may come, because the base path has not been read yet.
   bool AwaitsAny() const { return is_awaited && versions.empty(); }
 
   bool IsEmpty() const { return reason.empty() && !is_awaited && versions.empty(); }
 
-  // Whether `later` no longer awaits something that these notes await.
+  // True if these notes await a version that `later` does not await.
   bool AwaitMoreThan(const ModelNotes& later) const {
     if (is_awaited && !later.is_awaited) return true;
     if (AwaitsAny() && !later.AwaitsAny()) return true;

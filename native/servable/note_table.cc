@@ -5,7 +5,7 @@
 namespace millpond::servable {
 
 bool NoteTable::Set(const std::string& name, ModelNotes notes) {
-  // Made, compared and destroyed without the lock.
+  // The notes are made, compared and destroyed without the lock.
   auto changed = std::make_shared<const ModelNotes>(std::move(notes));
   std::shared_ptr<const ModelNotes> before = changed;
   {

@@ -10,19 +10,20 @@
 
 namespace millpond::servable {
 
-// The notes of each configured model. Apart from the serving map's snapshot, because a start with
-// thousands of models changes notes tens of thousands of times, and each snapshot copies all
-// models.
+// The notes of each configured model. They are kept apart from the serving map's snapshot, because
+// each snapshot copies all models. A start with thousands of models changes notes tens of thousands
+// of times.
 //
-// Thread: any that reads; writers have the priority of request threads or a higher one, because of
-// the lock. It is short, and only look-ups that have failed take it.
+// Thread: any may read. Writers must have at least the priority of request threads, because a
+// reader may wait for their lock. The lock is held briefly, and only look-ups that have failed take
+// it.
 class NoteTable {
  public:
-  // Replaces the notes of `name`; empty notes forget it. True if the old ones await something that
-  // the new ones do not.
+  // Replaces the notes of `name`; empty notes remove the entry. Returns true if the old notes await
+  // a version that the new notes do not.
   bool Set(const std::string& name, ModelNotes notes);
 
-  // The notes of `name`; null if it has none.
+  // Returns the notes of `name`, or null if the name has no notes.
   std::shared_ptr<const ModelNotes> Find(std::string_view name) const;
 
  private:

@@ -8,18 +8,18 @@
 namespace millpond::servable {
 namespace {
 
-// No request may take the room of all the others.
+// A reservoir has room for at least four requests, so that one request never takes all of it.
 constexpr size_t kRequestsPerReservoirMin = 4;
 
-// Between two samples, on the average: often enough that 64 of them are seconds old, and a copy of
-// 20 KiB each does not show beside the requests themselves.
+// The average time between two random samples. It is short enough that 64 samples are only seconds
+// old. It is long enough that a copy of 20 KiB per sample does not show beside the requests.
 constexpr int64_t kSampleIntervalNs = 50'000'000;
 
-// How often in the longest age of a sample a kind that is rare among the others is taken anew.
+// How often a rare kind is taken anew within the longest age of a sample.
 constexpr int64_t kRefreshesPerAge = 10;
 
-// Of requests that run several signatures as one: a version has room for as many such runs, and a
-// small request warms one as well as a large one.
+// The limits for requests that run several signatures in one run. A version has room for as many
+// joint runs, and a small request warms a run as well as a large request.
 constexpr size_t kJointRequestCountMax = 16;
 constexpr size_t kJointShareOfBytes = 16;
 
@@ -36,10 +36,11 @@ uint64_t Mix(uint64_t hash) {
 
 int BitWidth(size_t value) { return value == 0 ? 0 : 64 - __builtin_clzll(value); }
 
-// A buffer as large as any request of the same size class needs, so that the next one fits it. With
-// the string's own last byte it is a power of two, which allocators have a size for.
+// Returns the size of a buffer that fits each request of the same size class, so that the next
+// request can reuse it. With the string's own last byte it is a power of two, which is a size class
+// of allocators.
 size_t BufferBytes(size_t request_bytes) {
-  constexpr int kBitWidthMin = 5;  // a string has none smaller
+  constexpr int kBitWidthMin = 5;  // the smallest buffer of a string
   return (size_t{1} << std::max(BitWidth(request_bytes), kBitWidthMin)) - 1;
 }
 
@@ -64,7 +65,7 @@ RequestReservoir::RequestReservoir(const RequestReservoirLimits& limits,
       request_bytes_max_(limits.bytes_max / kRequestsPerReservoirMin),
       next_sample_ns_(0) {
   if (limits_.request_count_max > 0) return;
-  // Wants nothing, and its one check stays as it is.
+  // Makes Wants always return false, without another check in it.
   next_sample_ns_ = INT64_MAX;
   for (auto& word : seen_) word = ~uint64_t{0};
 }
@@ -93,7 +94,7 @@ std::vector<SampledRequest> RequestReservoir::Requests(int64_t now_ns) {
   for (const Sample& sample : samples_) newest_first.push_back(&sample);
   const auto is_newer = [](const Sample* a, const Sample* b) { return a->taken_ns > b->taken_ns; };
   std::stable_sort(newest_first.begin(), newest_first.end(), is_newer);
-  // By the place of each among those of its pair.
+  // Orders the samples by their place among the samples of the same pair.
   std::map<uint64_t, size_t> count_of_pair;
   std::multimap<size_t, const Sample*> by_place;
   for (const Sample* sample : newest_first) {
@@ -120,8 +121,8 @@ void RequestReservoir::CountSamples() {
   request_count_.store(samples_.size(), std::memory_order_release);
 }
 
-// All kinds count as unseen now and then: the held ones of rare kinds would grow old else, while
-// random samples are of the frequent kinds.
+// Marks all kinds as unseen now and then. Otherwise the samples of rare kinds would grow old,
+// because random samples are of the frequent kinds.
 void RequestReservoir::MarkSeen(const RequestKind& kind, int64_t now_ns) {
   if (now_ns - seen_since_ns_ > limits_.age_ns_max / kRefreshesPerAge) {
     for (auto& word : seen_) word.store(0, std::memory_order_relaxed);
@@ -143,22 +144,25 @@ void RequestReservoir::MarkNotNewest(const RequestKind& kind) {
   }
 }
 
-// Removes samples until one of `bytes` may come. A buffer of that size: a removed one's, if it can.
+// Removes samples until one of `bytes` has room. Returns a buffer of that size: the buffer of a
+// removed sample, if one fits.
 std::string RequestReservoir::MakeRoom(size_t bytes) {
   std::string buffer;
   while (!samples_.empty()) {
     const bool is_short_of_bytes = held_bytes_ + bytes > limits_.bytes_max;
     if (!is_short_of_bytes && samples_.size() < limits_.request_count_max) break;
     std::string removed = Remove(ChooseVictim(is_short_of_bytes));
-    // Not a larger one: what it holds beyond its request counts, too.
+    // A larger buffer is not reused, because its unused bytes count as held, too.
     if (removed.capacity() == bytes) buffer = std::move(removed);
   }
   if (buffer.capacity() < bytes) buffer.reserve(bytes);
   return buffer;
 }
 
-// Of those whose loss costs least: a random one; of the newest ones of their kinds or pairs, the
-// oldest. Where bytes are short the largest of them, which leaves most of the others.
+// Returns the sample whose loss costs least. Samples that are not the newest of their kind go
+// first, one at random. Next comes the oldest sample that is the newest of its kind but not of its
+// pair, and then the oldest newest of a pair. If bytes are short, the largest sample of the same
+// worth goes, which keeps most of the others.
 size_t RequestReservoir::ChooseVictim(bool is_short_of_bytes) {
   const auto worth = [](const Sample& sample) {
     return sample.is_newest_of_pair ? 2 : sample.is_newest_of_kind ? 1 : 0;
@@ -186,8 +190,8 @@ size_t RequestReservoir::ChooseVictim(bool is_short_of_bytes) {
   return victim;
 }
 
-// Takes the sample at `index` out and returns its buffer. No other becomes the newest of its kind
-// or pair by that: a newest one goes only after the others, for room or by age.
+// Removes the sample at `index` and returns its buffer. The newest marks of the others stay valid:
+// a newest sample goes only after the other samples of its kind or pair, for room or by age.
 std::string RequestReservoir::Remove(size_t index) {
   Sample removed = std::move(samples_[index]);
   held_bytes_ -= removed.bytes.capacity();
@@ -196,7 +200,8 @@ std::string RequestReservoir::Remove(size_t index) {
   return std::move(removed.bytes);
 }
 
-// A random time, so that samples do not keep step with a client that sends at intervals.
+// Returns a random time, so that samples do not keep step with a client that sends at fixed
+// intervals.
 int64_t RequestReservoir::NextSampleNs(int64_t now_ns) {
   return now_ns + std::uniform_int_distribution<int64_t>(kSampleIntervalNs / 2,
                                                          kSampleIntervalNs * 3 / 2)(random_);

@@ -16,22 +16,23 @@
 
 namespace millpond::servable {
 
-// What a new version has to be warm for: a version that has run one request of a kind is ready for
-// the others. Cost of making one: 10 ns.
+// The kind of a request. A version that has run one request of a kind is warm for the other
+// requests of that kind. Cost of making a kind: 10 ns.
 struct RequestKind {
   RequestKind() = default;
   RequestKind(std::string_view signature_name, const tf::OutputSet& outputs, size_t request_bytes);
 
-  // Signature and set of outputs, hashed. Two pairs that hash alike count as one.
+  // The hash of the signature and the set of outputs. Two pairs with the same hash count as one
+  // pair.
   uint64_t pair = 0;
-  // The pair with the power of two below the request's bytes: other sizes take other memory, and
-  // other kernels may run.
+  // The hash of the pair and of the power of two below the request's bytes. A request of another
+  // size takes other memory, and may run other kernels.
   uint64_t pair_and_size = 0;
   size_t request_bytes = 0;
 };
 
-// A serialized PredictRequest that a version has answered, or that says the same as a request of
-// another method that it has.
+// A serialized PredictRequest that a version has answered. A request of another method is converted
+// to the PredictRequest of the same meaning.
 struct SampledRequest {
   std::string bytes;
   uint64_t pair = 0;
@@ -39,7 +40,7 @@ struct SampledRequest {
 };
 
 struct RequestReservoirLimits {
-  size_t request_count_max = 64;  // 0: takes none
+  size_t request_count_max = 64;  // 0: takes no samples
   size_t bytes_max = size_t{16} << 20;
   int64_t age_ns_max = 600'000'000'000;
 };
@@ -49,20 +50,23 @@ struct RequestReservoirStatistics {
   size_t request_bytes = 0;
 };
 
-// Recent live requests of one model, which its next version replays before it is published.
+// Recent live requests of one model. The next version of the model replays them before it is
+// published.
 //
-// Holds the newest request of each pair of signature and set of outputs, then, as far as there is
-// room, the newest of each size, then others at random: at most about 20 a second are taken, and a
-// kind not seen in the last tenth of the longest age at once. It copies: requests lie in buffers of
-// gRPC's that are not to be kept.
+// It holds the newest request of each pair of signature and set of outputs. In the remaining room
+// it holds the newest request of each size, and then requests chosen at random. It takes at most
+// about 20 random samples a second. It takes a kind at once if it has not seen that kind in the
+// last tenth of the longest age. It copies each sample, because a request lies in a buffer of gRPC
+// that must not be kept.
 //
-// Thread: any number at once, all methods. A request thread never waits here: it tries the lock and
-// goes without a sample where that is taken, so an idle-priority reader holds nobody up.
-// Owner: shared by the entries of the model's versions; outlives each.
-// Time is passed in, of base::MonotonicNs's clock.
-// Cost: Wants 1 to 2 ns. Take one copy and a pass over the samples, into the buffer of the sample
-// that goes where sizes are alike, so that it touches no fresh pages once it is full. Memory:
-// bytes_max at the most, buffers counted whole.
+// Thread: any number at once, all methods. A request thread never waits here: it tries the lock,
+// and takes no sample if the lock is held. So a reader of idle priority never delays a request.
+// Owner: shared by the entries of the model's versions; outlives each of them.
+// Time is passed in, as of base::MonotonicNs.
+// Cost: Wants takes 1 to 2 ns. Take makes one copy and one pass over the samples. If the removed
+// sample has the same size class, Take reuses its buffer, so that a full reservoir touches no fresh
+// pages.
+// Memory: at most bytes_max, with buffers counted whole.
 class RequestReservoir {
  public:
   explicit RequestReservoir(const RequestReservoirLimits& limits);
@@ -70,27 +74,27 @@ class RequestReservoir {
   RequestReservoir(const RequestReservoir&) = delete;
   RequestReservoir& operator=(const RequestReservoir&) = delete;
 
-  // Returns the reservoir of the same model's requests that run several signatures as one: a
-  // version is warm for them only once it has run the same signatures together. It keeps few, small
-  // ones. Null if this is such a reservoir.
+  // Returns the reservoir of the model's requests that run several signatures in one run. A version
+  // is warm for such a request only if it has run the same signatures together. This reservoir
+  // keeps few and small requests. Returns null if this is such a reservoir itself.
   RequestReservoir* joint() const { return joint_.get(); }
 
-  // Whether a request that was answered just now should be given to Take. False for one larger than
-  // a quarter of bytes_max.
+  // True if a request that was answered just now should be passed to Take. False for a request
+  // larger than a quarter of bytes_max.
   bool Wants(const RequestKind& kind, int64_t now_ns) const {
     if (kind.request_bytes > request_bytes_max_) return false;
     return now_ns >= next_sample_ns_.load(std::memory_order_relaxed) || !IsSeen(kind);
   }
 
-  // Copies `request`, of kind.request_bytes, unless another thread is in here.
+  // Copies `request`, which has kind.request_bytes, unless another thread holds the lock.
   void Take(const RequestKind& kind, base::WireReader request, int64_t now_ns);
 
-  // Those that are not too old: the newest of each pair, then the second newest of each, and so on.
-  // For the control plane: copies all of them, and waits for its turn.
+  // Returns the samples that are not too old: the newest of each pair, then the second newest of
+  // each pair, and so on. For the control plane: it waits for the lock and copies all samples.
   std::vector<SampledRequest> Requests(int64_t now_ns);
 
-  // Takes no lock, so that nobody goes without a sample for being watched. The two may be of
-  // different moments.
+  // Returns the number of samples and their bytes. It takes no lock, so that no request goes
+  // without a sample because of it. The two numbers may be of different moments.
   RequestReservoirStatistics Statistics() const;
 
  private:
@@ -99,7 +103,7 @@ class RequestReservoir {
   struct Sample {
     RequestKind kind;
     int64_t taken_ns = 0;
-    // What room it takes is bytes.capacity().
+    // The room that the sample takes is bytes.capacity().
     std::string bytes;
     bool is_newest_of_pair = false;
     bool is_newest_of_kind = false;
@@ -121,7 +125,7 @@ class RequestReservoir {
     return (seen_[SeenWord(kind)].load(std::memory_order_relaxed) & SeenBit(kind)) != 0;
   }
 
-  // All of these with mutex_ held.
+  // The caller of each of these functions holds mutex_.
   void CountSamples();
   void MarkSeen(const RequestKind& kind, int64_t now_ns);
   void DropOld(int64_t now_ns);
@@ -134,17 +138,17 @@ class RequestReservoir {
   const std::unique_ptr<RequestReservoir> joint_;
   const RequestReservoirLimits limits_;
   const size_t request_bytes_max_;
-  // Relaxed: a thread that sees an old value takes a sample too many or too few.
+  // Relaxed: a thread that reads an old value takes one sample too many or too few.
   std::atomic<int64_t> next_sample_ns_;
   SeenWords seen_{};
-  // Of samples_, for those who do not hold mutex_.
+  // The count and the bytes of samples_, for threads that do not hold mutex_.
   std::atomic<size_t> request_count_{0};
   std::atomic<size_t> request_bytes_{0};
 
   std::mutex mutex_;
   // Guarded by mutex_:
   std::vector<Sample> samples_;
-  size_t held_bytes_ = 0;  // sum of the capacities
+  size_t held_bytes_ = 0;  // the sum of the capacities
   int64_t seen_since_ns_ = 0;
   std::minstd_rand random_;
 };

@@ -7,16 +7,16 @@
 namespace millpond::servable {
 namespace {
 
-// The finalizer of splitmix64: each bit of its argument changes each bit of the result half of the
-// time.
+// The finalizer of splitmix64: each bit of the argument changes each bit of the result with
+// probability one half.
 uint64_t Mix(uint64_t bits) {
   bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9ULL;
   bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebULL;
   return bits ^ (bits >> 31);
 }
 
-// FNV-1a, mixed. Written out, as std::hash may differ between the servers of a fleet: who changes
-// it moves users from one version to the other.
+// Returns FNV-1a of `value`, mixed. It is written out, because std::hash may differ between the
+// servers of a fleet. A change of this function moves users from one version to the other.
 uint64_t StickyHash(std::string_view value) {
   uint64_t hash = 0xcbf29ce484222325ULL;
   for (const char byte : value) {
@@ -25,7 +25,7 @@ uint64_t StickyHash(std::string_view value) {
   return Mix(hash);
 }
 
-// splitmix64, of this thread.
+// Returns the next bits of this thread's splitmix64.
 uint64_t RandomBits() {
   thread_local uint64_t state =
       reinterpret_cast<uintptr_t>(&state) ^ static_cast<uint64_t>(base::MonotonicNs());
@@ -33,7 +33,8 @@ uint64_t RandomBits() {
   return Mix(state);
 }
 
-// In [0, 1): as many bits as a double holds exactly, so that a weight of 1 is all and 0 none.
+// Returns a share in [0, 1) made of as many bits as a double holds exactly. So a weight of 1 takes
+// all requests and a weight of 0 takes none of them.
 double ToShare(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53; }
 
 bool IsMetadataKey(std::string_view key) {
@@ -53,7 +54,7 @@ base::Status CheckRouting(const Routing& routing) {
   if (!IsMetadataKey(routing.canary_header)) {
     return base::InvalidArgument(
         "canary_header '" + routing.canary_header +
-        "' is no key of gRPC metadata, which are in lower case; use a-z, 0-9, '-', '_' and '.'");
+        "' is not a key of gRPC metadata, which is in lower case; use a-z, 0-9, '-', '_' and '.'");
   }
   return {};
 }

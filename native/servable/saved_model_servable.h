@@ -10,8 +10,8 @@
 
 namespace millpond::servable {
 
-// A SavedModel, run by a TensorFlow session on the CPU. `loaded` has been through all its steps;
-// whoever shares it may free it once the entry is destroyed.
+// A SavedModel that a TensorFlow session runs on the CPU. `loaded` has been through all steps of
+// its load. A co-owner of `loaded` may free it once the entry is destroyed.
 class SavedModelServable final : public Servable {
  public:
   SavedModelServable(ServableId id, std::shared_ptr<LoadedVersion> loaded)

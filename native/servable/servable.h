@@ -19,13 +19,13 @@ struct ServableId {
   int64_t version = 0;
 };
 
-// The object that answers requests: one loaded version. What runs behind it may be a TensorFlow
-// session, a compiled program on an accelerator or a process of its own; nothing above this file
-// knows.
+// The object that answers requests: one loaded version. The code above this file does not depend on
+// what runs the version: a TensorFlow session, a compiled program on an accelerator, or another
+// process.
 //
 // Thread: any number at once, all methods. Owner: a ServableEntry. Destruction frees what the
-// version holds, on the calling thread, and may take long: the unloader's business, never a
-// request's.
+// version holds, on the calling thread, and may take long. So it belongs on the unloader thread and
+// never on a request thread.
 class Servable {
  public:
   Servable() = default;
@@ -38,28 +38,28 @@ class Servable {
   // A serialized tensorflow.serving.SignatureDefMap, for GetModelMetadata.
   virtual const std::string& signature_def_map() const = 0;
 
-  // Makes ready what a run for `outputs` of one of signatures() uses, where that is not there yet.
-  // May take long: for the thread that loads the version, before it is published.
+  // Prepares a run for `outputs` of one of signatures(), unless it is prepared already. It may take
+  // long. It is for the thread that loads the version, before the version is published.
   virtual base::Status Prepare(const tf::Signature& signature,
                                const tf::OutputSet& outputs) const = 0;
 
-  // Computes `outputs` of one of signatures() from `inputs` in the order of its inputs, which fit
-  // it. `result` gets those and no others, in the signature's order.
+  // Computes `outputs` of one of signatures(). `inputs` are in the order of the signature's inputs
+  // and fit it. `result` gets exactly the outputs asked for, in the signature's order.
   virtual base::Status Run(const tf::Signature& signature, const tf::OutputSet& outputs,
                            const tf::RunContext& run, const tf::TensorList& inputs,
                            tf::TensorList* result) const = 0;
 
-  // Computes all outputs of each of `signatures`, which are of signatures(), differ and have one
-  // input each: tensor 0 of `inputs`. All of it is one run; `results` gets one list for each.
-  // Returns nullopt, and runs nothing, if they have to be run one after the other for now.
+  // Computes all outputs of each of `signatures` in one run. They are of signatures(), differ, and
+  // have one input each, which is tensor 0 of `inputs`. `results` gets one list for each signature.
+  // Returns nullopt, without a run, if the signatures have to be run one after the other for now.
   virtual std::optional<base::Status> RunTogether(const std::vector<const tf::Signature*>&,
                                                   const tf::RunContext&, const tf::TensorList&,
                                                   std::vector<tf::TensorList>*) const {
     return std::nullopt;
   }
 
-  // Runs what `names` says of the session behind it. UNIMPLEMENTED where there is none, or where
-  // clients may not reach it.
+  // Runs the session behind this version as `names` describes. Returns UNIMPLEMENTED if the version
+  // has no session, or no session that clients may reach.
   virtual base::Status RunSession(const tf::SessionRunNames&, const tf::RunContext&,
                                   const tf::TensorList&, tf::TensorList*) const {
     return {base::Code::kUnimplemented, "this version has no session that clients may run"};

@@ -16,7 +16,8 @@ std::string Describe(const ServableId& id) {
   return id.name + " version " + std::to_string(id.version);
 }
 
-// Waits for `semaphore` until `deadline_ns` of the monotonic clock; false where that came first.
+// Waits for `semaphore` until `deadline_ns` of the monotonic clock. Returns false if the deadline
+// passes first.
 bool WaitUntil(sem_t* semaphore, int64_t deadline_ns) {
   const timespec deadline{static_cast<time_t>(deadline_ns / kNsPerSecond),
                           static_cast<long>(deadline_ns % kNsPerSecond)};
@@ -50,7 +51,8 @@ base::Status ServableEntry::MarkPublished() {
   }
   if (phase == Phase::kQuiesced) {
     pins_.fetch_sub(kRetired, std::memory_order_acq_rel);
-    // A handle of the owner's, dropped since, has posted too: the next Quiesce must not take that.
+    // A handle that the owner took and dropped since has posted, too. The next Quiesce must not
+    // take that post for its own.
     while (sem_trywait(&last_handle_gone_) == 0) {
     }
   }
@@ -81,8 +83,8 @@ base::StatusOr<bool> ServableEntry::Quiesce(int64_t timeout_ns) {
     return base::FailedPrecondition(Describe(id_) + " is published; retire it before quiescing it");
   }
   if (phase != Phase::kRetired) return true;
-  // The count may read 0 before the post: only the post says that the last request thread is
-  // through with this object.
+  // The count may read 0 before the post. Only after the post does no request thread use this
+  // object any more.
   if (!WaitUntil(&last_handle_gone_, base::MonotonicNs() + timeout_ns)) return false;
   phase_.store(Phase::kQuiesced, std::memory_order_release);
   return true;

@@ -13,44 +13,48 @@
 
 namespace millpond::servable {
 
-// A servable with the count of the handles that pin it: what a serving map points to.
+// A servable with the count of the handles that pin it. A serving map points to entries.
 //
-// Life: made, published in one map, retired from it, quiesced, destroyed. Pins are taken and
-// dropped by request threads, wait-free; all else is the control plane's, on one thread at a time.
+// Life: made, published in one map, retired from it, quiesced, destroyed. Request threads take and
+// drop pins, wait-free. The control plane makes all other calls, on one thread at a time.
 class ServableEntry {
  public:
-  // `reservoir` takes requests that this version answers; null where none are wanted.
+  // `reservoir` takes samples of the requests that this version answers. It may be null.
   explicit ServableEntry(std::unique_ptr<Servable> servable,
                          std::shared_ptr<RequestReservoir> reservoir = nullptr);
   ~ServableEntry();
   ServableEntry(const ServableEntry&) = delete;
   ServableEntry& operator=(const ServableEntry&) = delete;
 
-  // Requires that Destroy has not been called: pinned, published or owned by the caller.
+  // Requires that Destroy has not been called: the entry is pinned, published or owned by the
+  // caller.
   const Servable& servable() const { return *servable_; }
   const ServableId& id() const { return id_; }
   metrics::RequestRecorder& requests() { return *requests_; }
   const metrics::RequestRecorder& requests() const { return *requests_; }
-  // For who tells of the requests after the version is gone; it ends with Destroy.
+  // The recorder for code that reports requests after the version is gone. Destroy marks it as
+  // ended.
   const std::shared_ptr<metrics::RequestRecorder>& recorder() const { return requests_; }
-  // The model's, shared by its versions and outliving each. May be null.
+  // The reservoir of the model, which all of its versions share and which outlives them. May be
+  // null.
   const std::shared_ptr<RequestReservoir>& reservoir() const { return reservoir_; }
 
   int64_t handle_count() const;
 
-  // For ServingMap. A map publishes it (again, after a rollback), and retires it once no reader can
-  // pin it any more. FAILED_PRECONDITION where its life does not allow it.
+  // For ServingMap, which publishes the entry, and again after a rollback. It retires the entry
+  // once no reader can pin it any more. MarkPublished returns FAILED_PRECONDITION if the entry is
+  // being unloaded or is destroyed.
   base::Status MarkPublished();
   void MarkRetired();
   bool is_published() const { return phase_.load(std::memory_order_acquire) == Phase::kPublished; }
   bool is_destroyed() const { return phase_.load(std::memory_order_acquire) == Phase::kDestroyed; }
 
-  // Waits until the last handle is gone; false where `timeout_ns` passed first.
-  // FAILED_PRECONDITION while it is published.
+  // Waits until the last handle is gone. Returns false if `timeout_ns` passes first, and
+  // FAILED_PRECONDITION if the entry is published.
   base::StatusOr<bool> Quiesce(int64_t timeout_ns);
 
-  // Frees the servable on this thread. FAILED_PRECONDITION while it is published or a request holds
-  // it. A second call does nothing.
+  // Frees the servable on this thread. Returns FAILED_PRECONDITION if the entry is published, not
+  // quiesced yet, or pinned. A second call does nothing.
   base::Status Destroy();
 
  private:
@@ -58,8 +62,8 @@ class ServableEntry {
 
   enum class Phase { kMade, kPublished, kRetired, kQuiesced, kDestroyed };
 
-  // Beside the count of handles, in one word, so that the last handle of a retired entry knows
-  // that it is.
+  // A flag in the word of the handle count, so that the thread that drops the last handle also sees
+  // that the entry is retired.
   static constexpr int64_t kRetired = int64_t{1} << 62;
 
   void Pin() { pins_.fetch_add(1, std::memory_order_relaxed); }
@@ -73,19 +77,21 @@ class ServableEntry {
   const std::shared_ptr<RequestReservoir> reservoir_;
   alignas(64) std::atomic<int64_t> pins_{0};
   std::atomic<Phase> phase_{Phase::kMade};
-  // Posted by the last handle of a retirement. A semaphore, because posting takes no lock: the
-  // waiter runs at idle priority and must not hold anything that a request thread wants.
+  // Posted when the last handle of a retired entry goes. A semaphore, because a post takes no lock.
+  // The waiter runs at idle priority, so it must not hold a lock that a request thread needs.
   sem_t last_handle_gone_{};
 };
 
-// Pins one version for one request: neither the map nor another version waits for it.
+// Pins one version for one request. It delays only the end of that version, not the map and not
+// other versions.
 class ServableHandle {
  public:
   ServableHandle() = default;
-  // Pins `entry`. Only ServingMap's look-up and the owner of an entry may make one.
+  // Pins `entry`. Only ServingMap's look-up and the owner of an entry may call it.
   explicit ServableHandle(ServableEntry* entry) : entry_(entry) { entry_->Pin(); }
-  // For who has an entry that another thread may unload meanwhile, and not from a map: empty once
-  // it is retired, so that after the last handle there is none.
+  // Pins `entry`; returns an empty handle if the entry is retired. So no handle follows the last
+  // handle of a retired entry. For callers that hold an entry without having looked it up, while
+  // another thread may unload it.
   static ServableHandle UnlessRetired(ServableEntry* entry) {
     ServableHandle handle;
     if (entry->PinUnlessRetired()) handle.entry_ = entry;
@@ -96,7 +102,7 @@ class ServableHandle {
   ServableHandle& operator=(ServableHandle&& other) noexcept;
 
   explicit operator bool() const { return entry_ != nullptr; }
-  // The analyzer does not follow a status from the look-up that fills a handle to who asks for OK.
+  // The analyzer does not see that a handle is used only if the look-up that fills it returned OK.
   // NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage)
   const Servable& operator*() const { return entry_->servable(); }
   const Servable* operator->() const { return &entry_->servable(); }

@@ -17,8 +17,8 @@ ServableEntry* FindLabel(const ServableStream& stream, std::string_view label) {
   return found == stream.routing.labels.end() ? nullptr : FindVersion(stream, found->second);
 }
 
-// Returns the version for a request without number and label. It is always one that the routing
-// names: whether another published version may answer is for the control plane to decide.
+// Returns the version for a request without number and label. It is always a version that the
+// routing names, because the control plane decides which published version may answer.
 ServableEntry* FindRouted(const ServableStream& stream, const RequestMetadata* metadata) {
   const Routing& routing = stream.routing;
   if (metadata != nullptr && routing.HasCanary()) {
@@ -40,7 +40,7 @@ std::string ListLabels(const Routing& routing) {
   return list.text();
 }
 
-// "", or the reason as the end of a message.
+// Returns the reason as the end of a message, or "".
 std::string Because(const std::string& reason) { return reason.empty() ? "" : "; " + reason; }
 
 base::Status Awaited(std::string_view name, const std::string& reason) {
@@ -72,7 +72,7 @@ base::Status ServableStream::WhyNotFound(std::string_view name, const VersionCho
   if (notes.is_awaited) return Awaited(name, notes.reason);
   if (!choice.label) {
     const char* const reason =
-        versions.empty() ? "" : "; no version may answer a request that names none";
+        versions.empty() ? "" : "; no version answers requests that name neither version nor label";
     return base::NotFound("Servable not found for request: Latest(" + std::string(name) + ")" +
                           reason + "; available versions:" + ListVersions(*this) +
                           Because(notes.reason));

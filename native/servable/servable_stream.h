@@ -14,8 +14,8 @@
 
 namespace millpond::servable {
 
-// The published versions of one name, ascending, and how requests find one of them. A value: what
-// one snapshot of the serving map says of the name.
+// The published versions of one name, ascending, and the routing of requests to them. A value: the
+// part of one snapshot of the serving map that is about this name.
 struct ServableStream {
   std::map<int64_t, std::shared_ptr<ServableEntry>> versions;
   Routing routing;
@@ -27,14 +27,14 @@ struct ServableStream {
   // names no default.
   ServableEntry* Find(const VersionChoice& choice) const;
 
-  // Why Find found nothing for `choice`. INVALID_ARGUMENT for a label that there is not, naming
-  // those that there are; UNAVAILABLE if `notes` await the version; else NOT_FOUND, naming the
-  // versions and the reason of `notes`, if they have one.
+  // Returns the error for a `choice` for which Find returned null. INVALID_ARGUMENT for an unknown
+  // label, naming the known labels. UNAVAILABLE if `notes` await the version. Otherwise NOT_FOUND,
+  // naming the published versions and, if known, the reason of `notes`.
   base::Status WhyNotFound(std::string_view name, const VersionChoice& choice,
                            const ModelNotes& notes) const;
 };
 
-// By name. One without versions is kept for its routing.
+// All streams by name. A stream without versions is kept if it has a routing.
 using ServableStreams = std::map<std::string, ServableStream, std::less<>>;
 
 }  // namespace millpond::servable

@@ -31,7 +31,8 @@ base::StatusOr<ServableHandle> ServingMap::LookUp(std::string_view name,
   return LookUpWithNotes(name, choice);
 }
 
-// The notes come first: those that no longer await a version are written after it is published.
+// The notes are read before the map. Notes that no longer await a version are written after the
+// version is published, so a look-up cannot miss both.
 base::StatusOr<ServableHandle> ServingMap::LookUpWithNotes(std::string_view name,
                                                            const VersionChoice& choice) {
   const std::shared_ptr<const ModelNotes> found = notes_.Find(name);
