@@ -7,31 +7,32 @@
 
 namespace millpond::base {
 
-// The memory that requests and replies may take together while they are under way, whatever
-// protocol they came by. Each holder has a Share, which gives its bytes back when it is destroyed.
+// The memory that all requests and replies under way may take together, over every protocol. Each
+// holder has a Share, which returns its bytes when it is destroyed.
 //
-// Thread: any, at once; wait-free. Owner: shared by the servers of all protocols; it outlives the
-// shares. Cost: an atomic addition for each change of a share.
-// Threads that ask at once may be refused by one another just at the limit, never let in beyond it.
+// Thread: any thread at any time; wait-free. Owner: shared by the servers of all protocols; it
+// outlives the shares. Cost: an atomic addition for each change of a share. If threads take bytes
+// at the same time near the limit, each may cause a refusal of another. The limit is never
+// exceeded.
 class ByteBudget {  // NOLINT(clang-analyzer-optin.performance.Padding): no line is shared
  public:
   class Share;
 
-  // Without a limit the bytes are counted and never refused.
+  // The limit of a budget that counts bytes and never refuses any.
   static constexpr int64_t kUnlimited = INT64_MAX;
 
   explicit ByteBudget(int64_t limit_bytes = kUnlimited) : limit_bytes_(limit_bytes) {}
   ByteBudget(const ByteBudget&) = delete;
   ByteBudget& operator=(const ByteBudget&) = delete;
 
-  // Takes `bytes` and returns true; takes nothing and counts a refusal if they are more than is
-  // left.
+  // Takes `bytes` and returns true. If fewer are left, takes nothing, counts a refusal and returns
+  // false.
   bool Take(int64_t bytes);
   void Return(int64_t bytes) { in_use_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
 
   int64_t limit_bytes() const { return limit_bytes_; }
   int64_t in_use_bytes() const { return in_use_bytes_.load(std::memory_order_relaxed); }
-  // Since the start.
+  // The refusals since the start.
   int64_t refused_count() const { return refused_count_.load(std::memory_order_relaxed); }
 
  private:
@@ -40,7 +41,7 @@ class ByteBudget {  // NOLINT(clang-analyzer-optin.performance.Padding): no line
   alignas(64) std::atomic<int64_t> refused_count_{0};
 };
 
-// The bytes that one holder has of a budget. A share without a budget counts nothing.
+// The bytes that one holder has taken from a budget. A share without a budget counts nothing.
 class ByteBudget::Share {
  public:
   Share() = default;
@@ -56,8 +57,8 @@ class ByteBudget::Share {
     return *this;
   }
 
-  // Makes the share one of `bytes`; false, and it is as before, if the budget has too little left.
-  // A share can always shrink.
+  // Changes the share to `bytes`. Returns false and changes nothing if the budget has too few bytes
+  // left. A share can always shrink.
   bool Resize(int64_t bytes);
 
   int64_t bytes() const { return bytes_; }

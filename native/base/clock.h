@@ -4,14 +4,15 @@
 
 namespace millpond::base {
 
-// Nanoseconds of CLOCK_MONOTONIC. About 20 ns a call (vDSO).
+// Returns CLOCK_MONOTONIC in nanoseconds. Cost: about 20 ns (vDSO).
 int64_t MonotonicNs();
 
-// The same clock at the kernel's tick (1 to 4 ms) for a few nanoseconds a call: for checks that
-// run between the kernels of a graph.
+// Returns the same clock as of the kernel's last tick, 1 to 4 ms ago at most. Cost: a few
+// nanoseconds. For checks that run between the kernels of a graph.
 int64_t CoarseMonotonicNs();
 
-// Waits; the only sleep there is, for ends that nobody can be told of.
+// Sleeps for `duration_ns`. For waits on an end that no other thread can signal; it is the data
+// plane's only sleep.
 void SleepNs(int64_t duration_ns);
 
 }  // namespace millpond::base

@@ -9,12 +9,15 @@
 namespace millpond::base {
 namespace {
 
-// What interrupts and the clocks themselves take of a piece that kept its core.
+// The time off the core that interrupts and the clock reads themselves cost a piece that kept its
+// core.
 constexpr int64_t kNoiseNs = 50'000;
 constexpr int64_t kRestRatio = 4;
-// Of a restore's piece of 0.1 ms: about 500 MB/s of it are left where every fifth loses its core.
+// The shortest rest. A restore's piece takes 0.1 ms: if every fifth piece loses its core, the
+// restore still reads about 500 MB/s.
 constexpr int64_t kShortestRestNs = 2'000'000;
-// A piece of seconds (a large model's warm-up request) is no reason for a rest of as many.
+// The longest rest. A piece may take seconds, as a large model's warm-up request does, and a rest
+// of the same length would only delay the load.
 constexpr int64_t kLongestRestNs = 20'000'000;
 
 int64_t ThreadCpuNs() {

@@ -5,10 +5,10 @@
 namespace millpond::base {
 namespace {
 
-// zlib counts in 32 bits.
+// The most bytes of one zlib call, which counts them in 32 bits.
 constexpr size_t kMaxStepBytes = size_t{1} << 30U;
 
-// zlib's windowBits: the largest window, and which format is around it.
+// Returns zlib's windowBits: the size of the largest window, with the format of the wrapper.
 int WindowBits(DeflateFormat format) {
   constexpr int kWindowBits = 15;
   constexpr int kGzipBit = 16;
@@ -44,7 +44,7 @@ InflateStream::State InflateStream::Inflate(std::string_view* input, char* outpu
   input->remove_prefix(in_bytes - stream_.avail_in);
   *written_bytes = out_bytes - stream_.avail_out;
   if (result == Z_STREAM_END) return State::kHasEnded;
-  // Z_BUF_ERROR: nothing could be done with what was there.
+  // Z_BUF_ERROR: no progress was possible with the given input and output.
   return result == Z_OK || result == Z_BUF_ERROR ? State::kGoesOn : State::kIsBroken;
 }
 

@@ -7,14 +7,14 @@
 
 namespace millpond::base {
 
-// What is around a stream of deflate's.
+// The wrapper around a deflate stream.
 enum class DeflateFormat { kZlib, kGzip, kRaw };
 
-// One stream on its way out of its compression. Not thread-safe.
+// The decompression of one stream. Not thread-safe.
 class InflateStream {
  public:
   enum class State {
-    kGoesOn,  // it wants more input, or room
+    kGoesOn,  // needs more input, or more room for output
     kHasEnded,
     kIsBroken,
   };
@@ -24,14 +24,14 @@ class InflateStream {
   InflateStream(const InflateStream&) = delete;
   InflateStream& operator=(const InflateStream&) = delete;
 
-  // False where there was no memory for it; then nothing may be done with it.
+  // False if there was no memory for the stream. No other method may be called then.
   bool is_made() const { return is_made_; }
 
-  // Decompresses from the front of `*input`, of which it takes off what it has read, to `output`,
-  // of which it has then written `*written_bytes`. Up to 1 GiB of each at a time.
+  // Decompresses from the front of `*input` to `output`. Removes the bytes that it has read from
+  // `*input`, and sets `*written_bytes` to the bytes written. Reads and writes up to 1 GiB a call.
   State Inflate(std::string_view* input, char* output, size_t output_bytes, size_t* written_bytes);
 
-  // Begins another stream of the same format.
+  // Starts another stream of the same format.
   void Reset();
 
  private:

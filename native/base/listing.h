@@ -6,8 +6,8 @@
 
 namespace millpond::base {
 
-// A list of names for an error's text: a few of them, and how many more there are. A server may
-// have thousands of models, and a message goes to any client that misspells one.
+// A list of names for an error message: the first kShown names, and the number of the others. A
+// server may have thousands of models, and any client that misspells a name receives the message.
 class Listing {
  public:
   static constexpr size_t kShown = 5;
@@ -16,7 +16,7 @@ class Listing {
     if (count_++ < kShown) text_.append(" ").append(item);
   }
 
-  // " a b c d e and 7 more", or " none".
+  // Returns " a b c d e and 7 more", or " none" if the list is empty.
   std::string text() const {
     if (count_ == 0) return " none";
     if (count_ <= kShown) return text_;

@@ -7,8 +7,9 @@
 
 namespace millpond::base {
 
-// Returns RESOURCE_EXHAUSTED with the reason why `what`, like "a message of 9 bytes", found no
-// place in `budget`, and what to do. serving/request_memory.py has the same sentence for Python.
+// Returns RESOURCE_EXHAUSTED with the reason why `budget` has no bytes left for `what`, like "a
+// message of 9 bytes", and with the remedy. The control plane's MemoryBusy has the same sentence:
+// change both.
 Status NoMemoryFor(const std::string& what, const ByteBudget& budget);
 
 }  // namespace millpond::base

@@ -24,21 +24,21 @@ const char* KindName(fs::file_type type) {
 
 Status CheckType(const fs::path& path, fs::file_type type) {
   switch (type) {
-    case fs::file_type::none:  // It cannot be looked at; its reader reports why.
+    case fs::file_type::none:  // The type cannot be read; the file's reader reports the reason.
     case fs::file_type::not_found:
     case fs::file_type::regular:
     case fs::file_type::directory:
       return {};
     default:
       return FailedPrecondition(path.string() + " is " + KindName(type) +
-                                " and no regular file; put a file in its place");
+                                " and not a regular file; put a file in its place");
   }
 }
 
 template <typename Iterator>
 Status CheckEntries(const fs::path& directory) {
   std::error_code error;
-  // An error ends the walk: what cannot be looked at is for its reader to report.
+  // An error ends the walk: the reader of the entry reports it.
   for (Iterator entry(directory, error); !error && entry != Iterator(); entry.increment(error)) {
     std::error_code unknown;
     MILLPOND_RETURN_IF_ERROR(CheckType(entry->path(), entry->status(unknown).type()));

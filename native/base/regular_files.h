@@ -6,13 +6,15 @@
 
 namespace millpond::base {
 
-// Whether `path` can be read without waiting for another process: FAILED_PRECONDITION with what it
-// is instead if it is a pipe, a socket or a device. OK for what does not exist: its reader says so.
-// Symbolic links are followed. Opens nothing: opening a pipe may wait for ever.
+// Checks that `path` can be read without a wait for another process. Returns FAILED_PRECONDITION
+// with the actual type if it is a pipe, a socket or a device. Returns OK if it does not exist: its
+// reader reports that. Follows symbolic links. Opens nothing, because opening a pipe may wait for
+// ever.
 Status CheckRegularFile(const std::string& path);
 
-// The same for all that lies in `directory` and below. Links to directories are followed one step
-// from `directory` (as with `variables`), and not further: they may lead round in a circle.
+// Checks `directory` and everything below it in the same way. Follows a link to a directory if the
+// link lies in `directory` itself, as `variables` may. Does not follow links further down: they may
+// form a circle.
 Status CheckRegularFiles(const std::string& directory);
 
 }  // namespace millpond::base

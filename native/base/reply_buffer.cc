@@ -10,10 +10,10 @@
 namespace millpond::base {
 namespace {
 
-// The first memory of a reply that grows.
+// The first allocation of a reply that grows.
 constexpr size_t kFirstBytes = 512;
 
-// Above it an expectation is not trusted: the reply grows to it by doubling.
+// The largest expected size that is allocated at once. A larger reply grows by doubling.
 constexpr size_t kMaxExpectedBytes = size_t{1} << 20U;
 
 Status TooLarge(const char* how, size_t bytes, size_t bytes_max) {
@@ -28,7 +28,7 @@ Status TooLarge(const char* how, size_t bytes, size_t bytes_max) {
 void ReplyBuffer::Fail(Status status) {
   if (!status_.ok()) return;
   status_ = std::move(status);
-  // The memory stays: an encoder may still hold a pointer into it.
+  // Keeps the memory: an encoder may still hold a pointer into it.
   UseScratch();
 }
 
@@ -63,7 +63,7 @@ bool ReplyBuffer::Grow(size_t capacity) {
           "no memory for a reply of " + std::to_string(capacity) + " bytes; ask for less"});
     return false;
   }
-  (void)bytes_.release();  // realloc has freed it, or returned it
+  (void)bytes_.release();  // realloc has freed the block, or returned it again
   bytes_.reset(grown);
   capacity_ = capacity;
   position_ = grown + used;
@@ -100,7 +100,7 @@ void ReplyBuffer::MakeRoom(size_t bytes) {
     return;
   }
   if (capacity_ - used < bytes) {
-    // Beyond the limit only by what this one piece may not use.
+    // Exceeds the limit by at most the part of this one piece that the reply may not use.
     const size_t doubled = std::min(2 * capacity_, limits_.bytes_max);
     if (!Grow(std::max({doubled, used + bytes, kFirstBytes}))) return;
   }

@@ -13,25 +13,25 @@
 #include "native/base/limits.h"
 #include "native/base/status.h"
 
-// Theory of operation. A request of 30 bytes may have a reply of terabytes, and a client may go
-// away while its reply is written. So there is one way to make a reply: a ReplyBuffer, made of
-// ReplyLimits, becomes ReplyBytes, and the servers send nothing else. An encoder that writes
-// through a ReplyBuffer has the limit, the budget, the deadline and the cancellation, whether it
-// thinks of them or not. What is left to the encoder is to leave its loops once ok() is false:
-// what it writes after that is thrown away.
+// Theory of operation. A request of 30 bytes may have a reply of terabytes, and a client may
+// disconnect while its reply is written. So a reply is made in only one way: ReplyLimits make
+// a ReplyBuffer, and a ReplyBuffer makes ReplyBytes. The servers send nothing else. Every encoder
+// that writes through a ReplyBuffer therefore obeys the size limit, the memory budget, the deadline
+// and the cancellation without any code of its own. The encoder has one duty: to leave its loops
+// when ok() becomes false. Whatever it writes after that is thrown away.
 namespace millpond::base {
 
-// What bounds one reply, and the work of encoding it. Borrows the budget and the flag.
+// The limits of one reply and of the work of encoding it. Borrows the budget and the flag.
 struct ReplyLimits {
   static constexpr int64_t kNoDeadline = INT64_MAX;
 
   size_t bytes_max = kMaxReplyBytes;
   ByteBudget* budget = nullptr;       // null: the reply is not counted
-  int64_t deadline_ns = kNoDeadline;  // on MonotonicNs's clock
+  int64_t deadline_ns = kNoDeadline;  // by MonotonicNs's clock
   const std::atomic<bool>* is_cancelled = nullptr;
 };
 
-// A finished reply. It counts in the server's budget until it is destroyed, which is after it was
+// A finished reply. Its bytes count in the server's budget until it is destroyed, after it was
 // sent. Only a ReplyBuffer makes one. A value.
 class ReplyBytes {
  public:
@@ -53,17 +53,17 @@ class ReplyBytes {
   size_t size_ = 0;
 };
 
-// Memory that one reply is written into.
+// The memory that one reply is written into.
 //
-// Use it sized, if the reply's size can be worked out first: Extend(bytes) once. Or let it grow:
-// Append, or Reserve and Advance. The first failure stays: ok() is false from then on, writes go
-// nowhere, and Take returns the failure.
+// If the reply's size can be computed first, call Extend(bytes) once. If not, let the reply grow
+// with Append, or with Reserve and Advance. The first failure is final: ok() is false from then on,
+// later writes are discarded, and Take returns the failure.
 //
-// Thread: one. Cost: Append and Reserve compare two pointers. Every kLookBytes bytes it looks at
-// deadline and cancellation, a few nanoseconds.
+// Thread: one. Cost: Append and Reserve compare two pointers. Every kLookBytes bytes they check the
+// deadline and the cancellation, which takes a few nanoseconds.
 class ReplyBuffer {
  public:
-  // The most that one Reserve may ask for.
+  // The most bytes that one Reserve may request.
   static constexpr size_t kMaxReserveBytes = 4096;
 
   explicit ReplyBuffer(const ReplyLimits& limits) : limits_(limits), share_(limits.budget) {}
@@ -72,25 +72,27 @@ class ReplyBuffer {
 
   bool ok() const { return status_.ok(); }
   const Status& status() const { return status_; }
-  // Bytes written so far.
+  // The bytes written so far; 0 if the reply has failed.
   size_t size() const { return ok() ? static_cast<size_t>(position_ - bytes_.get()) : 0; }
 
-  // Looks at deadline and cancellation; false once the reply is not wanted any more. For loops that
-  // write nothing, like those that work a size out: once every kLookElements elements.
+  // Checks the deadline and the cancellation. Returns false if the reply is not wanted any more.
+  // For loops that write nothing, like the computation of a size: call it once every kLookElements
+  // elements.
   bool IsWanted();
   static constexpr int64_t kLookElements = 65'536;
 
-  // Fails the reply if it will have more than the limit: for an encoder that can work out a lower
-  // bound of the size before it writes anything.
+  // Fails the reply if `bytes` exceed its limit. For an encoder that can compute a lower bound of
+  // the size before it writes anything.
   bool CheckFits(size_t bytes);
 
-  // Makes room for exactly `bytes` more, which the caller writes: all of them, or the reply fails.
-  // Null if the reply has failed.
+  // Makes room for exactly `bytes` more and returns its start. The caller must write all of them.
+  // Returns null if the reply has failed.
   char* Extend(size_t bytes);
 
-  // Prepares for a reply of about `bytes`. A hint: more or fewer may be written.
+  // Prepares for a reply of about `bytes`. A hint: the reply may turn out smaller or larger.
   void Expect(size_t bytes);
-  // Room for `bytes`, kMaxReserveBytes at most; Advance counts those that were written. Never null.
+  // Returns room for `bytes`, at most kMaxReserveBytes; never null. Advance then counts the bytes
+  // that were written.
   char* Reserve(size_t bytes) {
     if (soft_end_ - position_ < static_cast<ptrdiff_t>(bytes)) MakeRoom(bytes);
     return position_;
@@ -103,14 +105,14 @@ class ReplyBuffer {
     position_ += text.size();
   }
 
-  // Gives the reply up as failed, for an encoder that finds something it cannot write.
+  // Fails the reply. For an encoder that finds a value that it cannot write.
   void Fail(Status status);
 
-  // The finished reply, or why there is none. Once.
+  // Returns the finished reply, or the failure. May be called once.
   StatusOr<ReplyBytes> Take();
 
  private:
-  // Between two looks of a growing reply.
+  // The bytes that a growing reply writes between two checks.
   static constexpr size_t kLookBytes = 65'536;
 
   void MakeRoom(size_t bytes);
@@ -123,18 +125,18 @@ class ReplyBuffer {
   ByteBudget::Share share_;
   std::unique_ptr<char, ReplyBytes::Free> bytes_;
   size_t capacity_ = 0;
-  char* position_ = nullptr;  // the next byte
-  char* soft_end_ = nullptr;  // up to where nothing has to be looked at
-  // What is written once the reply has failed lands here.
+  char* position_ = nullptr;  // the next byte to write
+  char* soft_end_ = nullptr;  // the end of the bytes that need no check
+  // The room for writes after a failure. Its contents are never read.
   char scratch_[kMaxReserveBytes];
 };
 
-// Looks whether a reply is wanted once every kLookElements calls, for loops of tiny steps.
+// Checks if a reply is still wanted, once every kLookElements calls. For loops of tiny steps.
 class ReplyLook {
  public:
   explicit ReplyLook(ReplyBuffer* reply) : reply_(reply) {}
 
-  // Counts a step; false once the reply is not wanted any more. Cost: below 1 ns.
+  // Counts a step. Returns false if the reply is not wanted any more. Cost: below 1 ns.
   bool Count() {
     if (--left_ > 0) return true;
     const bool is_wanted = reply_->IsWanted();
@@ -147,7 +149,7 @@ class ReplyLook {
   int64_t left_ = ReplyBuffer::kLookElements;
 };
 
-// A reply with the bytes of `text`.
+// Returns a reply with the bytes of `text`.
 StatusOr<ReplyBytes> CopyReply(std::string_view text, const ReplyLimits& limits);
 
 }  // namespace millpond::base

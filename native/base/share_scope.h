@@ -7,8 +7,8 @@
 
 namespace millpond::base {
 
-// While it lives, what is decoded on this thread counts in `share`: decoders have no argument for
-// it. A thread without a scope counts nothing.
+// Counts what this thread decodes in `share` while the scope lives. Decoders take no argument for
+// the share. A thread without a scope counts nothing.
 class ShareScope {
  public:
   explicit ShareScope(ByteBudget::Share* share);
@@ -16,9 +16,10 @@ class ShareScope {
   ShareScope(const ShareScope&) = delete;
   ShareScope& operator=(const ShareScope&) = delete;
 
-  // Counts `bytes` more in the share of this thread; false if the budget has too little left.
+  // Adds `bytes` to the share of this thread. Returns false if the budget has too few bytes left.
   static bool Add(int64_t bytes);
-  // See base::NoMemoryFor. Only after Add has returned false.
+  // Returns base::NoMemoryFor of the budget of this thread's share. Only to be called after Add has
+  // returned false.
   static Status NoMemoryFor(const std::string& what);
 
  private:

@@ -30,11 +30,11 @@ enum class Code : int8_t {
 
 inline constexpr int kCodeCount = 17;
 
-// The name as gRPC's documents spell it, like "INVALID_ARGUMENT".
+// Returns the name as gRPC's documents spell it, like "INVALID_ARGUMENT".
 const char* CodeName(Code code);
 
-// An error as a value: a code for the program, a message with the offending value and the remedy
-// for the person. OK carries no message and costs no allocation.
+// An error as a value: a code for the program, and a message with the offending value and the
+// remedy for the reader. OK carries no message and allocates nothing.
 class [[nodiscard]] Status {
  public:
   Status() = default;
@@ -49,8 +49,9 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-// `status`, its message cut where it is longer than kMaxErrorMessageBytes (limits.h): it may quote
-// what a client sent, of any length. Not within a character: clients read messages as UTF-8.
+// Returns `status` with a message of at most kMaxErrorMessageBytes (limits.h), cut if it is longer:
+// a message may quote text of any length from a client. Never cuts within a character, because
+// clients read messages as UTF-8.
 Status WithShortMessage(const Status& status);
 
 inline Status InvalidArgument(std::string message) {
@@ -63,7 +64,7 @@ inline Status FailedPrecondition(std::string message) {
 inline Status DataLoss(std::string message) { return {Code::kDataLoss, std::move(message)}; }
 inline Status Internal(std::string message) { return {Code::kInternal, std::move(message)}; }
 
-// A value, or the status that says why there is none.
+// A value, or the error that explains its absence.
 template <typename T>
 class [[nodiscard]] StatusOr {
  public:
@@ -82,7 +83,7 @@ class [[nodiscard]] StatusOr {
 
 }  // namespace millpond::base
 
-// Returns from the enclosing function where `expression` is a Status that is not OK.
+// Returns from the enclosing function if `expression` is a Status that is not OK.
 #define MILLPOND_RETURN_IF_ERROR(expression)                \
   do {                                                      \
     ::millpond::base::Status status_of_step = (expression); \

@@ -9,7 +9,7 @@
 namespace millpond::base {
 namespace {
 
-// Machines have up to 8,192 of them (CONFIG_NR_CPUS); cpu_set_t ends at 1,024.
+// The most cores of a machine (CONFIG_NR_CPUS goes up to 8,192). cpu_set_t ends at 1,024.
 constexpr int kCoreCountMax = 8'192;
 
 class CoreSet {

@@ -8,10 +8,12 @@
 
 namespace millpond::base {
 
-// The cores that the calling thread may run on, ascending; empty where the kernel does not say.
+// Returns the cores that the calling thread may run on, ascending. Returns an empty list if the
+// kernel refuses the query.
 std::vector<int> AllowedCores();
 
-// From now on `thread` runs on `cores` and no others. INVALID_ARGUMENT where none of them is there.
+// Restricts `thread` to `cores` from now on. Returns INVALID_ARGUMENT if the kernel refuses, as it
+// does if the machine has none of these cores.
 Status RestrictToCores(pthread_t thread, const std::vector<int>& cores);
 
 }  // namespace millpond::base

@@ -4,20 +4,21 @@
 
 namespace millpond::base {
 
-// How a thread of a load stands to those that answer requests.
+// The priority of a load's thread relative to the threads that answer requests.
 enum class ThreadPriority {
   kNormal,
-  kNice,  // Nice 19: a 1/68 of a core that a request thread wants.
-  kIdle,  // SCHED_IDLE: 3/1024 of such a core, and a request thread that wakes preempts it at once.
+  kNice,  // Nice 19: 1/68 of a core that a request thread needs.
+  kIdle,  // SCHED_IDLE: 3/1024 of it; a request thread that wakes preempts it at once.
 };
 
-// Sets the calling thread's priority; it is Linux's, where each thread has its own. kNormal leaves
-// it as the process was started. PERMISSION_DENIED where the kernel refuses, as sandboxes do;
-// lowering needs no privilege otherwise.
+// Sets the priority of the calling thread; on Linux each thread has its own. kNormal leaves the
+// priority with which the process was started. Returns PERMISSION_DENIED if the kernel refuses, as
+// it does in sandboxes. Otherwise lowering a priority needs no privilege.
 Status SetThreadPriority(ThreadPriority priority);
 
-// Whether the calling thread has lowered its priority by SetThreadPriority: its work is nobody's
-// request. Stays so where somebody else raises it for a while. A thread-local read.
+// True if the calling thread has lowered its priority by SetThreadPriority, so that its work
+// belongs to no request. Stays true if another thread raises the priority for a while. A
+// thread-local read.
 bool IsBackgroundThread();
 
 }  // namespace millpond::base

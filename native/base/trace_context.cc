@@ -12,7 +12,7 @@ constexpr size_t kParentIdDigits = 16;
 constexpr size_t kFlagsDigits = 2;
 constexpr unsigned kSampledFlag = 1;
 
-// Takes lower-case hexadecimal digits from the front; upper case is none by the specification.
+// Takes lower-case hexadecimal digits from the front. The specification forbids upper case.
 bool TakeDigits(size_t count, std::string_view* rest, std::string_view* digits) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   if (rest->size() < count) return false;
@@ -31,8 +31,8 @@ bool IsZero(std::string_view digits) {
   return std::all_of(digits.begin(), digits.end(), [](char digit) { return digit == '0'; });
 }
 
-// What stands behind the flags: nothing, and in versions that are not known yet perhaps more
-// fields.
+// Returns true if the text after the flags is valid: nothing in version 00, and perhaps more fields
+// in versions that are not yet specified.
 bool HasSoundEnd(std::string_view version, std::string_view rest) {
   if (version == "00") return rest.empty();
   return version != "ff" && (rest.empty() || rest.front() == '-');

@@ -6,17 +6,18 @@
 
 namespace millpond::base {
 
-// Of which trace a request is a part, as its client says in `traceparent`
+// The trace that a request belongs to, from its client's `traceparent` header
 // (www.w3.org/TR/trace-context).
 struct TraceContext {
   std::string trace_id;   // 32 hexadecimal digits
-  std::string parent_id;  // 16: the client's own span
+  std::string parent_id;  // 16 hexadecimal digits: the client's own span
   bool is_sampled = false;
-  // `tracestate` as it came: what tracing systems say to each other; may be empty.
+  // The `tracestate` header as it came, which carries data between tracing systems. May be empty.
   std::string state;
 };
 
-// Nothing where the header is not one: then the request is in no trace. The state is left empty.
+// Parses a `traceparent` header. Returns nothing if it is invalid: the request is then in no trace.
+// Leaves the state empty.
 std::optional<TraceContext> ParseTraceparent(std::string_view header);
 
 }  // namespace millpond::base

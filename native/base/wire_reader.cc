@@ -13,9 +13,9 @@ constexpr uint32_t kTagTypeBits = 3;
 
 bool IsContinuation(unsigned char byte) { return (byte & 0xC0U) == 0x80U; }
 
-// The bytes of the UTF-8 sequence at `text`, 0 where it is invalid. The ranges of the second byte
-// are those of the Unicode standard, table 3-7: no overlong form, no surrogate, nothing past
-// U+10FFFF.
+// Returns the length of the UTF-8 sequence at `text`, or 0 if it is invalid. The ranges of the
+// second byte are those of the Unicode standard, table 3-7. They exclude overlong forms, surrogates
+// and code points above U+10FFFF.
 size_t SequenceBytes(const unsigned char* text, size_t size) {
   const unsigned char first = text[0];
   if (first < 0x80) return 1;
@@ -43,7 +43,7 @@ WireReader::WireReader(const std::string_view* segments, size_t segment_count)
   Advance(0);
 }
 
-// Keeps the invariant that position_ < segment_end_ while anything remains.
+// Keeps the invariant: position_ < segment_end_ while bytes remain.
 void WireReader::Advance(size_t size) {
   position_ += size;
   remaining_bytes_ -= size;

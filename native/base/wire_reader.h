@@ -7,7 +7,8 @@
 
 namespace millpond::base {
 
-// The wire types of https://protobuf.dev/programming-guides/encoding/. 6 and 7 do not exist.
+// The wire types of https://protobuf.dev/programming-guides/encoding/. The types 6 and 7 do not
+// exist.
 enum class WireType : uint8_t {
   kVarint = 0,
   kFixed64 = 1,
@@ -22,13 +23,14 @@ struct WireTag {
   WireType type = WireType::kVarint;
 };
 
-// A cursor over one protobuf message whose bytes lie in one or more segments, as a received gRPC
-// message does. It exists so that a tensor's content goes from the network's buffers into the
-// tensor in one copy: a generated message would hold a copy of its own in between.
+// A cursor over one protobuf message whose bytes lie in one or more segments, like a received gRPC
+// message. It exists so that a tensor's content reaches the tensor from the network's buffers with
+// one copy. A generated message would hold another copy in between.
 //
-// Borrows the array of segments and the bytes; both must outlive it and every reader made from it.
-// A copy is an independent cursor. Every Read* returns false where the bytes are no valid protobuf
-// (the cursor is then of no further use); it accepts and refuses what protobuf's own parser does.
+// Borrows the array of segments and the bytes. Both must outlive the reader and every reader made
+// from it. A copy is an independent cursor. Every Read* returns false if the bytes are not valid
+// protobuf; the cursor must not be used after that. The reader accepts and refuses the same bytes
+// as protobuf's own parser.
 class WireReader {
  public:
   WireReader() = default;
@@ -39,7 +41,7 @@ class WireReader {
 
   [[nodiscard]] bool ReadTag(WireTag* tag);
   [[nodiscard]] bool ReadVarint(uint64_t* value) {
-    // A segment that goes on past the longest varint needs no bounds check; packed ids are decoded
+    // Needs no bounds check if the segment goes on past the longest varint. Packed ids are decoded
     // here, thousands a request.
     if (contiguous_bytes() > kMaxVarintBytes) return ReadVarintWithinSegment(value);
     return ReadVarintAcrossSegments(value);
@@ -47,24 +49,24 @@ class WireReader {
   [[nodiscard]] bool ReadFixed32(uint32_t* value) { return Copy(value, sizeof *value); }
   [[nodiscard]] bool ReadFixed64(uint64_t* value) { return Copy(value, sizeof *value); }
 
-  // A length-delimited field: `field` becomes a cursor over its bytes and this one moves past it.
+  // Reads a length-delimited field: makes `field` a cursor over its bytes, and moves past it.
   [[nodiscard]] bool ReadDelimited(WireReader* field);
-  // A `bytes` field.
+  // Reads a `bytes` field.
   [[nodiscard]] bool ReadBytes(std::string* value);
-  // A proto3 `string` field, which has to be UTF-8.
+  // Reads a proto3 `string` field. Returns false if it is not UTF-8.
   [[nodiscard]] bool ReadString(std::string* value);
 
-  // Copies the next `size` bytes to `to`.
+  // Copies the next `size` bytes to `to`, and moves past them.
   [[nodiscard]] bool Copy(void* to, size_t size);
-  // Appends all that is left.
+  // Appends all remaining bytes to `to`.
   void AppendRest(std::string* to);
-  // Moves past a field that the message does not know, groups included.
+  // Moves past a field that the message does not have, groups included.
   [[nodiscard]] bool SkipField(WireTag tag);
 
  private:
   static constexpr size_t kMaxVarintBytes = 10;
 
-  // Bytes that can be read at position_ without a step to the next segment.
+  // The bytes that can be read at position_ without a step to the next segment.
   size_t contiguous_bytes() const {
     const auto left = static_cast<size_t>(segment_end_ - position_);
     return left < remaining_bytes_ ? left : remaining_bytes_;

@@ -9,23 +9,24 @@
 
 namespace millpond::base {
 
-// Bytes of the varint of `value`: 1 to 10.
+// Returns the length of the varint of `value`: 1 to 10 bytes.
 inline size_t VarintBytes(uint64_t value) {
-  // Seven bits a byte; `| 1` gives 0 its one byte.
+  // A byte holds seven bits; `| 1` gives 0 its one byte.
   const int bits = 64 - __builtin_clzll(value | 1);
   return static_cast<size_t>((bits + 6) / 7);
 }
 
 inline size_t TagBytes(uint32_t field) { return VarintBytes(uint64_t{field} << 3U); }
 
-// Bytes of a length-delimited field with a body of `body_bytes`, tag and length included.
+// Returns the length of a length-delimited field with a body of `body_bytes`, tag and length
+// included.
 inline size_t DelimitedBytes(uint32_t field, size_t body_bytes) {
   return TagBytes(field) + VarintBytes(body_bytes) + body_bytes;
 }
 
-// Writes protobuf's wire format into memory that the caller has sized beforehand, so that a reply
-// is laid out once, in the buffer that goes to the network. No bounds check: the size functions
-// above are the contract, and PredictCodec's tests compare the two.
+// Writes protobuf's wire format into memory that the caller has sized beforehand. So a reply is
+// laid out once, in the buffer that goes to the network. Checks no bounds: the size functions above
+// are the contract, and PredictCodec's tests compare the two.
 class WireWriter {
  public:
   explicit WireWriter(char* to) : position_(to) {}
@@ -42,13 +43,13 @@ class WireWriter {
   void Tag(uint32_t field, WireType type) {
     Varint((uint64_t{field} << 3U) | static_cast<uint64_t>(type));
   }
-  // The head of a length-delimited field; its body of `body_bytes` is written next.
+  // Writes the head of a length-delimited field. The caller writes its body of `body_bytes` next.
   void Delimited(uint32_t field, size_t body_bytes) {
     Tag(field, WireType::kLengthDelimited);
     Varint(body_bytes);
   }
   void Bytes(const void* from, size_t size) {
-    if (size == 0) return;  // memcpy takes no null pointer, not even for no bytes
+    if (size == 0) return;  // memcpy takes no null pointer, even if the size is 0
     std::memcpy(position_, from, size);
     position_ += size;
   }
