@@ -7,7 +7,7 @@ priority by then, and from then on in the background.
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 IDLE = "idle"
@@ -36,8 +36,9 @@ def graph_runner_threads() -> list[int]:
 class InitialLoads:
     """Gives each loader thread its priority. Any thread may call `end`.
 
-    A load that runs when `end` is called has a background thread's priority from then on. The large
-    kernels of its warm-up still use TensorFlow's pool, as those of an initial load do.
+    A load that runs when `end` is called has a background thread's priority from then on, and what
+    is around each load in the background is entered for it. The large kernels of its warm-up still
+    use TensorFlow's pool, as those of an initial load do.
     """
 
     def __init__(
@@ -46,19 +47,25 @@ class InitialLoads:
         enter_initial: Callable[[], None],
         enter_background: Callable[[], None],
         lower: Callable[[int], None],
+        around_background: Callable[[int], AbstractContextManager[None]],
         other_threads: Callable[[], list[int]] = graph_runner_threads,
     ) -> None:
         """The first two prepare the calling thread; `lower` lowers the thread with that id.
 
-        `other_threads` are lowered with the loaders, because an initial load may have started them.
+        `around_background` is entered for each load of lowered priority, with the id of its thread,
+        and perhaps on another thread; the load's thread leaves it. `other_threads` are lowered with
+        the loaders, because an initial load may have started them.
         """
         self._enter_initial = enter_initial
         self._enter_background = enter_background
         self._lower = lower
+        self._around_background = around_background
         self._other_threads = other_threads
         self._lock = threading.Lock()
         self._has_ended = False
         self._thread_ids: set[int] = set()
+        # The initial loads that run now, by their threads, with what is to be left after each.
+        self._running: dict[int, ExitStack] = {}
         self._of_thread = threading.local()
 
     def enter_thread(self) -> None:
@@ -71,13 +78,19 @@ class InitialLoads:
         (self._enter_initial if is_initial else self._enter_background)()
 
     @contextmanager
-    def task(self) -> Iterator[bool]:
-        """Around one load, on its thread; yields whether it runs in the background from its start."""
-        is_background = self._has_ended
-        if is_background and self._of_thread.is_initial:
-            self._of_thread.is_initial = False
-            self._enter_background()
-        yield is_background
+    def task(self) -> Iterator[None]:
+        """Around one load, on its thread."""
+        thread_id = threading.get_native_id()
+        with ExitStack() as stack:
+            if not self._begin_initial(thread_id, stack):
+                self._enter_background_once()
+                stack.enter_context(self._around_background(thread_id))
+            try:
+                yield
+            finally:
+                # `end` enters nothing into a stack that is about to be left.
+                with self._lock:
+                    self._running.pop(thread_id, None)
 
     def end(self) -> None:
         """Lowers the loader threads. Call it while none of them has ended."""
@@ -87,3 +100,18 @@ class InitialLoads:
             for thread_id in (*self._thread_ids, *others):
                 self._lower(thread_id)
             self._thread_ids.clear()
+            for thread_id, stack in self._running.items():
+                stack.enter_context(self._around_background(thread_id))
+            self._running.clear()
+
+    def _begin_initial(self, thread_id: int, stack: ExitStack) -> bool:
+        """Returns whether the load begins as an initial one, which `end` may lower."""
+        with self._lock:
+            if not self._has_ended:
+                self._running[thread_id] = stack
+            return not self._has_ended
+
+    def _enter_background_once(self) -> None:
+        if self._of_thread.is_initial:
+            self._of_thread.is_initial = False
+            self._enter_background()

@@ -7,7 +7,6 @@ thread the priority that requests have, until its task ends.
 """
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -92,9 +91,8 @@ class LoadPatience:
         self._watch.stop()
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Around a task, on the thread that runs it."""
-        thread_id = threading.get_native_id()
+    def watched(self, thread_id: int) -> Iterator[None]:
+        """Around a task of the thread with that id, which leaves it; any thread may enter it."""
         watched = _Watched(self._scheduler.waited_ns(thread_id))
         try:
             with self._watch.watching(thread_id, watched):

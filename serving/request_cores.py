@@ -25,13 +25,14 @@ _log = structlog.get_logger(__name__)
 class RequestCores:
     """Pins the request threads while tasks run. Any thread.
 
-    `pin` is `GrpcServer.pin_request_threads`, `is_idle` tells of the calling thread's priority.
+    `pin` is `GrpcServer.pin_request_threads`. `is_idle` returns whether the thread with that id has
+    idle priority.
     """
 
     def __init__(
         self,
         pin: Callable[[bool], bool],
-        is_idle: Callable[[], bool] | None = None,
+        is_idle: Callable[[int], bool] | None = None,
         core_count: int | None = None,
     ) -> None:
         self._pin = pin
@@ -41,12 +42,12 @@ class RequestCores:
         self._task_count = 0
 
     @contextmanager
-    def pinned(self) -> Iterator[None]:
-        """Around a task, on its thread; does nothing where that has another priority than idle.
+    def pinned(self, thread_id: int) -> Iterator[None]:
+        """Around a task of the thread with that id. Does nothing if its priority is not idle.
 
         Beside a load of the usual priority a request thread is better off where it is free to move.
         """
-        if not self._is_small or not self._is_idle():
+        if not self._is_small or not self._is_idle(thread_id):
             yield
             return
         self._add(1)
@@ -85,8 +86,8 @@ def pin_always(pin: Callable[[bool], bool]) -> None:
         )
 
 
-def _is_idle() -> bool:
-    return os.sched_getscheduler(0) == os.SCHED_IDLE
+def _is_idle(thread_id: int) -> bool:
+    return os.sched_getscheduler(thread_id) == os.SCHED_IDLE
 
 
 def _core_count() -> int:

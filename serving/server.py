@@ -7,7 +7,7 @@ of the flags is in `server_parts.py`.
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 
 import structlog
@@ -163,19 +163,19 @@ class Server:
             *(self._request_statistics, self._monitor, self._router, self._slab_pool, clock),
             on_over=self._tracing.add_swap,
         )
-        self._initial_loads = parts.make_initial_loads(config, self._plane)
+        self._initial_loads = parts.make_initial_loads(config, self._plane, self._around_background)
         self._load_executor = parts.make_executor(
             "loader",
             config.num_load_threads,
             initial_thread_count=parts.initial_thread_count(config),
             enter_thread=self._initial_loads.enter_thread,
-            around_task=self._around_load,
+            around_task=self._initial_loads.task,
         )
         self._unload_executor = parts.make_executor(
             "unloader",
             config.num_unload_threads,
             enter_thread=self._enter_background,
-            around_task=self._around_background,
+            around_task=self._around_unload,
         )
         self._manager = parts.make_manager(
             *(config, self._load_executor, self._unload_executor, self._serving_map),
@@ -568,20 +568,17 @@ class Server:
         self._notes.set_models(names)
         self._report_readiness()
 
-    @contextmanager
-    def _around_load(self) -> Iterator[None]:
-        with self._initial_loads.task() as is_background, ExitStack() as stack:
-            if is_background:
-                stack.enter_context(self._around_background())
-            yield
+    def _around_unload(self) -> AbstractContextManager[None]:
+        return self._around_background(threading.get_native_id())
 
     @contextmanager
-    def _around_background(self) -> Iterator[None]:
+    def _around_background(self, thread_id: int) -> Iterator[None]:
+        """Around a load or an unload of lowered priority, which the thread with that id runs."""
         with ExitStack() as stack:
             if self._cores is not None:
-                stack.enter_context(self._cores.pinned())
+                stack.enter_context(self._cores.pinned(thread_id))
             if self._patience is not None:
-                stack.enter_context(self._patience.watched())
+                stack.enter_context(self._patience.watched(thread_id))
             yield
 
     def _unready_stuck_models(self) -> frozenset[str]:

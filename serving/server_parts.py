@@ -288,7 +288,11 @@ def initial_thread_count(config: ServerConfig) -> int:
     return 0 if config.listen_before_ready else len(os.sched_getaffinity(0))
 
 
-def make_initial_loads(config: ServerConfig, plane: DataPlane) -> InitialLoads:
+def make_initial_loads(
+    config: ServerConfig,
+    plane: DataPlane,
+    around_background: Callable[[int], AbstractContextManager[None]],
+) -> InitialLoads:
     """Has ended if gRPC's port opens before the first load."""
 
     def lower(thread_id: int) -> None:
@@ -304,6 +308,7 @@ def make_initial_loads(config: ServerConfig, plane: DataPlane) -> InitialLoads:
         enter_initial=make_background(config, plane, "normal"),
         enter_background=make_background(config, plane),
         lower=lower,
+        around_background=around_background,
     )
     if config.listen_before_ready:
         loads.end()

@@ -69,6 +69,23 @@ class SetClock:
         raise AssertionError("warm-up waits for nothing")
 
 
+class FakeScheduler:
+    """`waited` is a test's to set; `refusal` is raised at each attempt to raise."""
+
+    def __init__(self) -> None:
+        self.waited = 0
+        self.raised: list[int] = []
+        self.refusal: OSError | None = None
+
+    def waited_ns(self, thread_id: int) -> int:
+        return self.waited
+
+    def raise_priority(self, thread_id: int) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.raised.append(thread_id)
+
+
 class ManualExecutor:
     """Runs tasks when it is told to, on the caller's thread."""
 

@@ -1,11 +1,15 @@
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from serving.executor import ThreadExecutor
 from serving.initial_loads import InitialLoads, lower_thread
+from serving.load_patience import LoadPatience
+from serving.request_cores import RequestCores
+from tests.unit.fakes import FakeClock, FakeGrpcServer, FakeScheduler
 
 
 class Threads:
@@ -18,20 +22,37 @@ class Threads:
             enter_initial=lambda: self.log.append("initial"),
             enter_background=lambda: self.log.append("background"),
             lower=self.lowered.append,
+            around_background=self.around_background,
             other_threads=lambda: [12],
         )
+        # The threads whose loads are under way in the background.
+        self.in_background: list[int] = []
+
+    @contextmanager
+    def around_background(self, thread_id: int) -> Iterator[None]:
+        self.in_background.append(thread_id)
+        try:
+            yield
+        finally:
+            self.in_background.remove(thread_id)
 
     def load(self, during: Callable[[], None] = lambda: None) -> None:
-        with self.loads.task() as is_background:
-            self.log.append(f"load, is_background={is_background}")
+        with self.loads.task():
+            self.log.append(f"load, in background: {bool(self.in_background)}")
             during()
+
+
+def on_another_thread(act: Callable[[], None]) -> None:
+    thread = threading.Thread(target=act)
+    thread.start()
+    thread.join()
 
 
 def test_initial_loads_run_at_the_usual_priority() -> None:
     threads = Threads()
     threads.loads.enter_thread()
     threads.load()
-    assert threads.log == ["initial", "load, is_background=False"]
+    assert threads.log == ["initial", "load, in background: False"]
     assert threads.lowered == []
 
 
@@ -42,13 +63,87 @@ def test_end_lowers_the_thread_of_a_load_that_runs() -> None:
     assert threads.lowered == [threading.get_native_id(), 12]
 
 
+def test_end_puts_a_load_that_runs_in_the_background() -> None:
+    threads = Threads()
+    threads.loads.enter_thread()
+
+    def during() -> None:
+        assert threads.in_background == []
+        on_another_thread(threads.loads.end)
+        assert threads.in_background == [threading.get_native_id()]
+
+    threads.load(during)
+    assert threads.in_background == []
+
+
+def test_end_leaves_a_load_that_is_over_alone() -> None:
+    threads = Threads()
+    threads.loads.enter_thread()
+    threads.load()
+    threads.loads.end()
+    assert threads.in_background == []
+
+
+def test_load_that_raises_after_the_end_leaves_the_background() -> None:
+    threads = Threads()
+    threads.loads.enter_thread()
+
+    def fail() -> None:
+        on_another_thread(threads.loads.end)
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        threads.load(fail)
+    assert threads.in_background == []
+
+
+def test_load_that_end_lowers_is_watched_and_pinned() -> None:
+    scheduler, server, lowered = FakeScheduler(), FakeGrpcServer(), list[int]()
+    patience = LoadPatience(
+        2,
+        lower=lambda: lowered.append(threading.get_native_id()),
+        scheduler=scheduler,
+        clock=FakeClock(),
+    )
+    cores = RequestCores(server.pin_request_threads, lowered.__contains__, core_count=2)
+
+    @contextmanager
+    def around_background(thread_id: int) -> Iterator[None]:
+        with cores.pinned(thread_id), patience.watched(thread_id):
+            yield
+
+    loads = InitialLoads(
+        enter_initial=lambda: None,
+        enter_background=lambda: None,
+        lower=lowered.append,
+        around_background=around_background,
+        other_threads=list,
+    )
+    loader_id = threading.get_native_id()
+    loads.enter_thread()
+    with ExitStack() as load:
+        load.enter_context(loads.task())
+        # The wait before the port opened is the wait of a thread of usual priority.
+        scheduler.waited = 100 * 10**9
+        on_another_thread(loads.end)
+        assert server.pins == [True]
+        patience.look()
+        assert scheduler.raised == []
+        scheduler.waited = 102 * 10**9
+        patience.look()
+        assert scheduler.raised == [loader_id]
+    assert server.pins == [True, False]
+    # By `end`, and after the patience has raised it.
+    assert lowered == [loader_id, loader_id]
+
+
 def test_loads_after_the_end_enter_the_background_once() -> None:
     threads = Threads()
     threads.loads.enter_thread()
     threads.loads.end()
     threads.load()
     threads.load()
-    loaded = "load, is_background=True"
+    loaded = "load, in background: True"
     assert threads.log == ["initial", "background", loaded, loaded]
 
 
@@ -58,7 +153,7 @@ def test_thread_that_begins_after_the_end_is_no_initial_one() -> None:
     threads.loads.enter_thread()
     threads.load()
     threads.loads.end()
-    assert threads.log == ["background", "load, is_background=True"]
+    assert threads.log == ["background", "load, in background: True"]
     assert threads.lowered == []
 
 

@@ -5,26 +5,9 @@ from structlog.testing import capture_logs
 
 from serving.clock import SystemClock
 from serving.load_patience import LinuxScheduler, LoadPatience
-from tests.unit.fakes import FakeClock
+from tests.unit.fakes import FakeClock, FakeScheduler
 
 SECOND_NS = 1_000_000_000
-
-
-class FakeScheduler:
-    """`waited` is a test's to set; `refusal` is raised at each attempt to raise."""
-
-    def __init__(self) -> None:
-        self.waited = 0
-        self.raised: list[int] = []
-        self.refusal: OSError | None = None
-
-    def waited_ns(self, thread_id: int) -> int:
-        return self.waited
-
-    def raise_priority(self, thread_id: int) -> None:
-        if self.refusal is not None:
-            raise self.refusal
-        self.raised.append(thread_id)
 
 
 class Watch:
@@ -43,7 +26,7 @@ class Watch:
 
 def test_patience_thread_that_gets_its_cores_is_left_alone() -> None:
     watch = Watch()
-    with watch.patience.watched():
+    with watch.patience.watched(threading.get_native_id()):
         watch.scheduler.waited = 2 * SECOND_NS - 1
         watch.patience.look()
     assert watch.scheduler.raised == []
@@ -52,7 +35,7 @@ def test_patience_thread_that_gets_its_cores_is_left_alone() -> None:
 
 def test_patience_thread_that_waits_too_long_is_raised_once_and_lowered_at_the_end() -> None:
     watch = Watch()
-    with capture_logs() as logs, watch.patience.watched():
+    with capture_logs() as logs, watch.patience.watched(threading.get_native_id()):
         watch.scheduler.waited = 2 * SECOND_NS
         watch.patience.look()
         watch.patience.look()
@@ -65,7 +48,7 @@ def test_patience_thread_that_waits_too_long_is_raised_once_and_lowered_at_the_e
 def test_patience_counts_from_the_beginning_of_the_task() -> None:
     watch = Watch()
     watch.scheduler.waited = 100 * SECOND_NS
-    with watch.patience.watched():
+    with watch.patience.watched(threading.get_native_id()):
         watch.scheduler.waited = 101 * SECOND_NS
         watch.patience.look()
     assert watch.scheduler.raised == []
@@ -74,7 +57,7 @@ def test_patience_counts_from_the_beginning_of_the_task() -> None:
 def test_patience_that_may_not_raise_says_so_once_with_the_remedy() -> None:
     watch = Watch()
     watch.scheduler.refusal = PermissionError("Operation not permitted")
-    with capture_logs() as logs, watch.patience.watched():
+    with capture_logs() as logs, watch.patience.watched(threading.get_native_id()):
         watch.scheduler.waited = 5 * SECOND_NS
         watch.patience.look()
         watch.patience.look()
@@ -88,7 +71,7 @@ def test_patience_watches_by_itself_once_it_is_started() -> None:
     scheduler.raise_priority = lambda thread_id: raised.set()  # type: ignore[method-assign]
     patience = LoadPatience(0, lower=lambda: None, scheduler=scheduler, clock=SystemClock())
     patience.start()
-    with patience.watched():
+    with patience.watched(threading.get_native_id()):
         assert raised.wait(timeout=30)
     patience.stop()
     assert "load-patience" not in [thread.name for thread in threading.enumerate()]

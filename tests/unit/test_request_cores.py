@@ -1,3 +1,5 @@
+import threading
+
 import pytest
 
 from serving.request_cores import PINNED_CORES_MAX, RequestCores, pin_always
@@ -6,10 +8,10 @@ from tests.unit.fakes import FakeGrpcServer
 
 def test_pinned_from_the_first_task_to_the_end_of_the_last():
     server = FakeGrpcServer()
-    cores = RequestCores(server.pin_request_threads, lambda: True, core_count=2)
-    with cores.pinned():
+    cores = RequestCores(server.pin_request_threads, lambda thread_id: True, core_count=2)
+    with cores.pinned(threading.get_native_id()):
         assert server.pins == [True]
-        with cores.pinned():
+        with cores.pinned(threading.get_native_id()):
             pass
         assert server.pins == [True]
     assert server.pins == [True, False]
@@ -17,16 +19,16 @@ def test_pinned_from_the_first_task_to_the_end_of_the_last():
 
 def test_a_task_that_raises_is_over_too():
     server = FakeGrpcServer()
-    cores = RequestCores(server.pin_request_threads, lambda: True, core_count=2)
-    with pytest.raises(KeyError), cores.pinned():
+    cores = RequestCores(server.pin_request_threads, lambda thread_id: True, core_count=2)
+    with pytest.raises(KeyError), cores.pinned(threading.get_native_id()):
         raise KeyError
     assert server.pins == [True, False]
 
 
 def test_large_machines_are_left_to_the_kernel():
     server = FakeGrpcServer()
-    cores = RequestCores(server.pin_request_threads, lambda: True, PINNED_CORES_MAX + 1)
-    with cores.pinned():
+    cores = RequestCores(server.pin_request_threads, lambda thread_id: True, PINNED_CORES_MAX + 1)
+    with cores.pinned(threading.get_native_id()):
         assert server.pins == []
 
 
@@ -34,15 +36,15 @@ def test_tasks_of_another_priority_pin_nothing():
     server = FakeGrpcServer()
     # The test's own thread is not idle.
     cores = RequestCores(server.pin_request_threads, core_count=2)
-    with cores.pinned():
+    with cores.pinned(threading.get_native_id()):
         assert server.pins == []
 
 
 def test_holding_and_tasks_are_over_when_the_last_of_them_is():
     server = FakeGrpcServer()
-    cores = RequestCores(server.pin_request_threads, lambda: True, core_count=2)
+    cores = RequestCores(server.pin_request_threads, lambda thread_id: True, core_count=2)
     cores.hold(True)
-    with cores.pinned():
+    with cores.pinned(threading.get_native_id()):
         cores.hold(False)
         assert server.pins == [True]
     assert server.pins == [True, False]
