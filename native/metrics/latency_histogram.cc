@@ -6,15 +6,16 @@
 namespace millpond::metrics {
 namespace {
 
-// Latencies are cut to units of 16 ns. With 64 buckets for each power of two, a bucket is at most
-// 1/64 as wide as the latencies in it, and its middle at most 1/128 (0.8 %) off.
+// Latencies are truncated to units of 16 ns. Each power of two has 64 buckets. So a bucket is at
+// most 1/64 as wide as the latencies in it, and its middle is at most 1/128 (0.8 %) off.
 constexpr int kUnitBits = 4;
 constexpr int kBucketsPerDoublingBits = 6;
 constexpr int kBucketsPerDoubling = 1 << kBucketsPerDoublingBits;
 constexpr int64_t kLargestBucketedNs = (int64_t{1} << 37) - 1;
 constexpr int kLastBucket = kLatencyBucketCount - 1;
 
-// Buckets 0 to 127 are one unit wide, the next 64 two, the next 64 four, and so on.
+// Returns the bucket of a latency. Buckets 0 to 127 are one unit wide, the next 64 two units, the
+// next 64 four, and so on.
 int BucketOf(int64_t latency_ns) {
   const int64_t units = std::min(latency_ns, kLargestBucketedNs) >> kUnitBits;
   const int highest_bit = 63 - __builtin_clzll(units | kBucketsPerDoubling);
@@ -29,14 +30,15 @@ int64_t MiddleOfBucketNs(int bucket) {
   return (units << kUnitBits) + half_width_ns;
 }
 
-// From 1 to `count`. 0.07 * 100 is 7.000000000000001 in floating point and must stay rank 7.
+// Returns the rank of a quantile, from 1 to `count`. In floating point 0.07 * 100 is
+// 7.000000000000001, and its rank must still be 7.
 int64_t NearestRank(double quantile, int64_t count) {
   constexpr double kRoundingErrorRatio = 1e-12;
   const double rank = std::ceil(quantile * static_cast<double>(count) * (1 - kRoundingErrorRatio));
   return std::clamp(static_cast<int64_t>(rank), int64_t{1}, count);
 }
 
-// Where no other thread writes to `cell`.
+// Adds without read-modify-write. Only for a cell that no other thread writes to.
 void AddAlone(int64_t value, std::memory_order order, std::atomic<int64_t>* cell) {
   cell->store(cell->load(std::memory_order_relaxed) + value, order);
 }
@@ -47,7 +49,7 @@ int64_t LatencySnapshot::ValueAtQuantile(double quantile) const {
   if (count_ == 0) return 0;
   int64_t above_count = count_ - NearestRank(quantile, count_);
   if (above_count == 0) return max_ns_;
-  // From the top, as the quantiles that are asked for are high ones.
+  // From the top, because most callers read high quantiles.
   int bucket = kLastBucket;
   while (above_count >= bucket_counts_[bucket]) above_count -= bucket_counts_[bucket--];
   return ValueOfBucketNs(bucket);
@@ -116,7 +118,8 @@ void LatencyHistogram::Record(int64_t latency_ns) {
   const int mine = own_shard_count_ > 0 ? LeasedShard() : kNoShard;
   Shard& shard = shards_[mine >= 0 ? mine : own_shard_count_];
   std::atomic<int64_t>& bucket_count = shard.bucket_counts[BucketOf(latency_ns)];
-  // The count is last, and released: who counts this latency sees it in the sum and the maximum.
+  // Written last, with release: a snapshot that counts this latency has it in the sum and under the
+  // maximum.
   if (mine >= 0) {
     AddAlone(latency_ns, std::memory_order_relaxed, &shard.sum_ns);
     RaiseTo(shard.max_ns, latency_ns);

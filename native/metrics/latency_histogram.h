@@ -11,54 +11,55 @@
 
 namespace millpond::metrics {
 
-// The buckets are log-linear, as in HdrHistogram: 64 of 16 ns each below 1,024 ns, then 64 equal
-// ones for each power of two up to 2^37 ns (137 s).
+// The number of buckets. They are log-linear, as in HdrHistogram: 64 buckets of 16 ns below 1,024
+// ns, then 64 equal buckets for each power of two up to 2^37 ns (137 s).
 inline constexpr int kLatencyBucketCount = 1792;
 
-// What a histogram had recorded at one moment: a value, free to copy and to compare.
+// The contents of a histogram at one moment. A value, free to copy and to compare.
 //
-// Error: ValueAtQuantile is within 0.8 % of the true value from 1 µs to 136 s and within 8 ns of it
-// below. Every recorded value is counted, the clamped ones in the first or the last bucket.
-// Cost: 14 KiB; next to nothing while it is empty.
+// Error: ValueAtQuantile is within 0.8 % of the true value from 1 µs to 136 s, and within 8 ns of
+// it below. Every recorded value is counted: if it is out of range, in the first or the last
+// bucket. Cost: 14 KiB; almost nothing while it is empty.
 class LatencySnapshot {
  public:
   int64_t count() const { return count_; }
-  // Exact while it is below 292 years.
+  // Exact below 292 years.
   int64_t sum_ns() const { return sum_ns_; }
-  // Exact; after a subtraction see operator-.
+  // Exact, except after a subtraction (see operator-).
   int64_t max_ns() const { return max_ns_; }
 
-  // The nearest-rank quantile: the smallest latency that at least `quantile` of all recorded ones
-  // do not exceed, read as the middle of its bucket. The rank of the largest, and values beyond
-  // the last bucket, read as max_ns(). 0 where nothing was recorded. `quantile` is within [0, 1].
+  // Returns the nearest-rank quantile: the smallest latency that at least `quantile` of all
+  // recorded latencies do not exceed, read as the middle of its bucket. The largest latency, and
+  // any latency beyond the last bucket, is read as max_ns(). Returns 0 if nothing was recorded.
+  // `quantile` is within [0, 1].
   int64_t ValueAtQuantile(double quantile) const;
 
-  // For each of the ascending edges, how many latencies were at most that: those whose bucket's
-  // middle is, so that it agrees with ValueAtQuantile.
+  // Returns for each of the ascending edges the number of latencies at or below it. A latency
+  // counts as the middle of its bucket, so that the result agrees with ValueAtQuantile.
   std::vector<int64_t> CumulativeCounts(const std::vector<int64_t>& edges_ns) const;
 
-  // Takes in what another histogram had recorded.
+  // Adds the latencies of another histogram.
   LatencySnapshot& operator+=(const LatencySnapshot& other);
 
-  // What was recorded between two snapshots of one histogram. max_ns() is then exact where the
-  // maximum rose in between, else within the error above.
+  // Returns the latencies recorded between two snapshots of one histogram. If the maximum rose in
+  // between, max_ns() is exact. If not, it is within the error above.
   friend LatencySnapshot operator-(LatencySnapshot later, const LatencySnapshot& earlier);
 
  private:
   friend class LatencyHistogram;
   friend class SparseLatency;
 
-  // As the quantiles read it.
+  // Returns the latency as which the quantiles read a bucket.
   int64_t ValueOfBucketNs(int bucket) const;
   void MakeBuckets() { bucket_counts_.resize(kLatencyBucketCount); }
 
   int64_t count_ = 0;
   int64_t sum_ns_ = 0;
   int64_t max_ns_ = 0;
-  std::vector<int64_t> bucket_counts_;  // none while count_ is 0
+  std::vector<int64_t> bucket_counts_;  // empty while count_ is 0
 };
 
-// What people ask of a distribution; 0 where nothing was recorded.
+// The usual figures of a distribution, in ns; all 0 if nothing was recorded.
 struct LatencyFigures {
   int64_t count = 0;
   int64_t sum_ns = 0;
@@ -71,28 +72,33 @@ struct LatencyFigures {
 
 LatencyFigures FiguresOf(const LatencySnapshot& snapshot);
 
-// How long requests took, as a distribution.
+// The distribution of the latencies of requests.
 //
-// Thread: Record and Snapshot from any, at once. A thread that has a shard to itself (LeasedShard)
-// writes to it without read-modify-write. The others share one: there Record is wait-free (two
-// atomic additions) but for a new maximum, which is lock-free. Counts: exact. A snapshot holds
-// every Record that returned before it and may hold some that run beside it; whatever it counts is
-// in its sum and under its maximum too. Cost: Record 3 ns; 10 ns in the shared shard, and about 40,
-// at worst 110, where threads meet in it (native/bench/latency_histogram_bench.cc). Snapshot a few
-// µs. Memory 14.4 KiB a shard: a hot one has one for each core, at most 32, and the shared one: 43
-// KiB on two cores. Touched when it is made.
+// Thread: any thread may call Record and Snapshot at any time. A thread that has a shard to itself
+// (LeasedShard) writes to it without read-modify-write. The other threads share one shard. In it
+// Record is wait-free (two atomic additions), except for a new maximum, which is lock-free.
+//
+// Counts: exact. A snapshot has every Record that returned before the snapshot began, and may have
+// some that run at the same time. A latency that it counts is also in its sum and under its
+// maximum.
+//
+// Cost: Record 3 ns. In the shared shard Record takes 10 ns, and about 40 ns, at worst 110, if
+// threads meet there (native/bench/latency_histogram_bench.cc). Snapshot takes a few µs.
+//
+// Memory: 14.4 KiB a shard, touched at construction. A hot histogram has a shard for each core, at
+// most 32, and the shared shard: 43 KiB on two cores.
 class LatencyHistogram {
  public:
   enum class Use {
-    kHot,   // of each request
-    kRare,  // has the shared shard only
+    kHot,   // recorded for each request
+    kRare,  // has only the shared shard
   };
 
   explicit LatencyHistogram(Use use = Use::kHot)
       : own_shard_count_(use == Use::kHot ? ShardCountForRequestThreads() : 0),
         shards_(std::make_unique<Shard[]>(own_shard_count_ + 1)) {}
 
-  // Negative latencies count as 0.
+  // Records a latency. A negative latency counts as 0.
   void Record(int64_t latency_ns);
 
   LatencySnapshot Snapshot() const;
@@ -105,7 +111,7 @@ class LatencyHistogram {
   };
 
   const int own_shard_count_;
-  const std::unique_ptr<Shard[]> shards_;  // the last one is shared
+  const std::unique_ptr<Shard[]> shards_;  // the last shard is shared
 };
 
 }  // namespace millpond::metrics

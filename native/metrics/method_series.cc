@@ -48,7 +48,7 @@ std::optional<int64_t> MethodSeries::ended_ns() const {
 bool MethodSeries::IsTold() const {
   if (key_.method == MethodName(Method::kPredict)) return true;
   if (key_.method == MethodName(Method::kGetModelMetadata)) return true;
-  // A method that no version answers was asked for by name.
+  // A series without a version belongs to a method that was registered by its name.
   if (is_closed()) return sampled_.since_start.count() > 0;
   return version_ == nullptr || recorder_->MayHaveRequests();
 }
@@ -56,7 +56,8 @@ bool MethodSeries::IsTold() const {
 MethodSeries::Increment MethodSeries::Sample(TimeSpan span) {
   sampled_.ForgetSpans(span.end_ns);
   if (is_closed()) return {};
-  // First whether it has ended: then nothing is recorded after the snapshot.
+  // Reads the end before the snapshot: if the version has ended, nothing is recorded after the
+  // snapshot.
   const std::optional<int64_t> ended_at_ns = ended_ns();
   Increment increment;
   MethodSnapshot now;

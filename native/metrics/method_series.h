@@ -15,10 +15,10 @@
 
 namespace millpond::metrics {
 
-// What a series of figures is of.
+// The subject of a series of figures.
 struct MethodKey {
-  std::string model;    // "": none
-  int64_t version = 0;  // 0: none, or all
+  std::string model;    // "": no model
+  int64_t version = 0;  // 0: no version, or all; -1: requests that reached no version
   std::string method;
 
   bool operator<(const MethodKey& other) const {
@@ -26,7 +26,7 @@ struct MethodKey {
   }
 };
 
-// What one method's requests of one span were like, by phase.
+// The latencies of one method's requests that ended in one span, by phase.
 struct MethodSpan {
   TimeSpan time;
   std::array<SparseLatency, kPhaseCount> phases;
@@ -34,60 +34,63 @@ struct MethodSpan {
 
 using MethodSpans = std::deque<std::shared_ptr<const MethodSpan>>;
 
-// What the requests to one method came to: since they were first recorded, and in the last spans. A
-// value; copying it copies some snapshots of 14 KiB, and no span.
+// The figures of the requests to one method, since the first and in the last spans. A value. A copy
+// copies some snapshots of 14 KiB and shares the spans.
 struct MethodFigures {
-  // Of longer windows no span is kept.
+  // The longest window for which spans are kept.
   static constexpr int64_t kLongestWindowNs = 60'000'000'000;
 
   MethodFigures& operator+=(const MethodFigures& other);
-  // The spans that end within `window_ns` before the last look, `sampled_ns`; the last one however
-  // long it was.
+  // Returns the latencies of the spans that end within `window_ns` before the last sample,
+  // `sampled_ns`. Includes the last span however long it was.
   LatencySnapshot Within(Phase phase, int64_t window_ns, int64_t sampled_ns) const;
   void ForgetSpans(int64_t now_ns);
 
   MethodSnapshot since_start;
-  MethodSpans spans;  // those with requests
+  MethodSpans spans;  // only spans with requests
 };
 
-// One method's figures as time goes on.
+// The figures of one method over time.
 //
-// Not thread-safe, but for the recorder, which request threads write to. Memory: up to 86 KiB for
-// the last snapshot, and for 60 s what SparseLatency says, by phase: some 300 KiB where thousands
-// of requests a second fill 100 buckets a phase; 4.3 MiB if each second filled all.
+// Not thread-safe, except for the recorder, which request threads write to. Memory: up to 86 KiB
+// for the last snapshot, and a SparseLatency for each phase of each of the last 60 s. The latter
+// take some 300 KiB if thousands of requests a second fill 100 buckets a phase. They take 4.3 MiB
+// if each second fills all buckets.
 class MethodSeries {
  public:
-  // A recorder of something that ends ends with `version`.
+  // Reads `recorder`, until `version` has ended. A series without `version` never ends.
   MethodSeries(MethodKey key, std::shared_ptr<const MethodRecorder> recorder,
                std::shared_ptr<const RequestRecorder> version = nullptr,
                std::function<int64_t()> in_flight_count = nullptr);
 
   const MethodKey& key() const { return key_; }
-  // The instant when its version was gone.
+  // The instant at which the version had ended.
   std::optional<int64_t> ended_ns() const;
-  // Whether Sample has seen the end: nothing will be recorded any more.
+  // True if Sample has seen the end of the version: nothing is recorded any more.
   bool is_closed() const { return recorder_ == nullptr; }
   int64_t in_flight_count() const;
-  // Whether it is worth telling of: a dashboard wants Predict and GetModelMetadata from their first
-  // moment; most versions are never asked for most other methods, which would be empty series.
+  // True if the series is worth reporting. Predict and GetModelMetadata are reported from the
+  // start, for dashboards. Most versions never receive a request to most of the other methods, and
+  // their series would stay empty.
   bool IsTold() const;
 
-  // What was recorded since the last call.
+  // The requests recorded since the last Sample.
   struct Increment {
     LatencySnapshot latency;
     int64_t failed_count = 0;
   };
   Increment Sample(TimeSpan span);
 
-  // At the moment, the spans as of the last Sample.
+  // Returns the current figures, with the spans up to the last Sample.
   MethodFigures Figures() const;
 
  private:
   void AddSpan(TimeSpan span, const MethodSnapshot& now);
 
   const MethodKey key_;
-  std::shared_ptr<const MethodRecorder> recorder_;  // null once it has ended: its memory is freed
-  std::shared_ptr<const RequestRecorder> version_;  // null: it does not end, or has
+  std::shared_ptr<const MethodRecorder> recorder_;  // null after the end, which frees its memory
+  std::shared_ptr<const RequestRecorder>
+      version_;  // null for a series without end, and after the end
   std::function<int64_t()> in_flight_count_;
   std::optional<int64_t> ended_ns_;
   MethodFigures sampled_;

@@ -6,17 +6,17 @@
 
 namespace millpond::metrics {
 
-// What a request's time is made of, in this order. Those before kTotal are disjoint and add up to
-// it.
+// The phases of a request's time, in this order. The phases before kTotal are disjoint, and kTotal
+// is their sum.
 enum class Phase : size_t {
-  // From gRPC's notice of the call, which is the moment at which a request thread took it from its
-  // completion queue, to its turn: the wait of a request that was parked as all threads were busy
-  // (rpc::ParkedRequests) is in it. What a call waited before that, in a socket or within gRPC, is
-  // seen by the client only: these threads are the ones that would notice. So for Predict it is a
-  // µs where a thread is free; for a method that the control plane answers it is the wait for one
-  // of its threads, for a request over HTTP that for a worker.
+  // From the moment at which a request thread took the call from its gRPC completion queue, to the
+  // start of its work. Includes the wait of a request that was parked because all threads were busy
+  // (rpc::ParkedRequests). Only the client sees the time that a call waited before that, in a
+  // socket or within gRPC: these same threads would have to notice it. For Predict the phase takes
+  // about 1 µs if a thread is free. For a method that the control plane answers it is the wait for
+  // one of its threads. For a request over HTTP it is the wait for a worker.
   kQueue,
-  kDecode,  // the envelope, the look-up of the version, the tensors
+  kDecode,  // of the envelope and the tensors, with the look-up of the version
   kRun,
   kEncode,
   kTotal,
@@ -24,11 +24,11 @@ enum class Phase : size_t {
 
 inline constexpr size_t kPhaseCount = 5;
 
-// How long one request was in each phase, in ns.
+// The time that one request spent in each phase, in ns.
 struct PhaseTimes {
   static constexpr int64_t kNone = -1;  // a phase that the request did not reach
 
-  // Of a request of which nothing else is known.
+  // Returns the times of a request of which only the total is known.
   static PhaseTimes OfTotal(int64_t total_ns) { return {{kNone, kNone, kNone, kNone, total_ns}}; }
   int64_t operator[](Phase phase) const { return ns[static_cast<size_t>(phase)]; }
   int64_t& operator[](Phase phase) { return ns[static_cast<size_t>(phase)]; }
@@ -36,20 +36,20 @@ struct PhaseTimes {
   std::array<int64_t, kPhaseCount> ns{kNone, kNone, kNone, kNone, kNone};
 };
 
-// Divides a request's time into phases, at instants that the caller reads from its clock: one
-// reading a boundary. Not thread-safe.
+// Divides a request's time into phases. The caller passes in the instants, one clock reading for
+// each boundary. Not thread-safe.
 class PhaseWatch {
  public:
-  // In kQueue since the request came.
+  // Starts in kQueue, at the instant when the request came.
   explicit PhaseWatch(int64_t received_ns) : received_ns_(received_ns), since_ns_(received_ns) {}
 
-  // Ends the phase that the request is in and begins a later one.
+  // Ends the current phase and starts a later phase.
   void Enter(Phase phase, int64_t now_ns) {
     times_[current_] = now_ns - since_ns_;
     current_ = phase;
     since_ns_ = now_ns;
   }
-  // Ends the last phase. Once.
+  // Ends the last phase. May be called once.
   const PhaseTimes& End(int64_t now_ns) {
     Enter(Phase::kTotal, now_ns);
     times_[Phase::kTotal] = now_ns - received_ns_;

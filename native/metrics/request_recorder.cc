@@ -45,7 +45,7 @@ void MethodRecorder::Record(base::Code code, const PhaseTimes& times) {
   for (size_t phase = 0; phase < kTimedPhaseCount; ++phase) {
     if (times.ns[phase] >= 0) phases_[phase].Get(use_).Record(times.ns[phase]);
   }
-  // Last: it is what counts the request.
+  // Recorded last, because the total is the count of the request.
   const Use use = code == base::Code::kOk ? use_ : Use::kRare;
   totals_by_code_[static_cast<size_t>(code)].Get(use).Record(times[Phase::kTotal]);
 }
@@ -59,7 +59,7 @@ MethodSnapshot MethodRecorder::Snapshot() const {
     total += latency;
     snapshot.by_code.emplace(static_cast<base::Code>(code), std::move(latency));
   }
-  // After the codes: a request that they count has recorded its phases.
+  // Read after the codes: a request that they count has already recorded its phases.
   for (size_t phase = 0; phase < kTimedPhaseCount; ++phase) {
     snapshot.phases[phase] = phases_[phase].Snapshot();
   }
@@ -108,7 +108,7 @@ const char* MethodName(Method method) {
   return kNames[static_cast<size_t>(method)];
 }
 
-// Predict is the hot path; of the others nothing is there before the first request.
+// Only Predict may be hot. The recorders of the other methods allocate with their first request.
 RequestRecorder::RequestRecorder(MethodRecorder::Use predict)
     : methods_{MethodRecorder(predict),    MethodRecorder(Use::kRare), MethodRecorder(Use::kRare),
                MethodRecorder(Use::kRare), MethodRecorder(Use::kRare), MethodRecorder(Use::kRare),

@@ -13,30 +13,30 @@
 
 namespace millpond::metrics {
 
-// What a recorder had recorded at one moment, in short.
+// A summary of a recorder's contents at one moment.
 struct RequestSnapshot {
   LatencySnapshot latency;
-  // By the number of the base::Code; adds up to latency.count().
+  // Indexed by the number of the base::Code. The sum is latency.count().
   std::array<int64_t, base::kCodeCount> count_by_code{};
 };
 
-// All that a recorder had recorded at one moment. A value.
+// The full contents of a recorder at one moment. A value.
 struct MethodSnapshot {
   const LatencySnapshot& phase(Phase phase) const { return phases[static_cast<size_t>(phase)]; }
   int64_t count() const { return phase(Phase::kTotal).count(); }
   int64_t failed_count() const;
   MethodSnapshot& operator+=(const MethodSnapshot& other);
 
-  // Only codes that occurred.
+  // Only the codes that occurred.
   std::map<base::Code, LatencySnapshot> by_code;
   // kTotal is the sum over by_code. While requests run, the other phases may be ahead of it.
   std::array<LatencySnapshot, kPhaseCount> phases;
 };
 
-// A histogram that may be made later, by the first thread that records.
+// A histogram that the first thread that records makes.
 //
-// Thread: any, at once. Get is lock-free: of threads that come first together each makes one, one
-// of them is kept, and the others free theirs.
+// Thread: any thread at any time. Get is lock-free. If several threads come first at the same time,
+// each makes a histogram. One of these histograms is kept, and the other threads free theirs.
 class LazyHistogram {
  public:
   LazyHistogram() = default;
@@ -48,7 +48,7 @@ class LazyHistogram {
     LatencyHistogram* const histogram = histogram_.load(std::memory_order_acquire);
     return histogram != nullptr ? *histogram : Make(use);
   }
-  // Empty where there is none yet.
+  // Returns an empty snapshot if there is no histogram yet.
   LatencySnapshot Snapshot() const;
   bool is_made() const { return histogram_.load(std::memory_order_acquire) != nullptr; }
 
@@ -58,42 +58,41 @@ class LazyHistogram {
   std::atomic<LatencyHistogram*> histogram_{nullptr};
 };
 
-// The requests to one method of one version that have ended, however they ended.
+// The ended requests to one method of one version, whatever their outcome.
 //
-// Thread: any, at once. Wait-free as LatencyHistogram is, but for the first request of each code
-// that is not OK (and, of a method that is rare, of each phase): that one makes a rare histogram,
-// 14 KiB, in some 5 µs, lock-free.
-// Counts: exact. The sum over codes is the total's count: there is no other.
-// Cost: Record 13 ns with all phases, 60 in the shared shards
-// (native/bench/latency_histogram_bench.cc). Memory where it is hot: 72 KiB a core, at most 32, and
-// 72 KiB, touched when it is made.
+// Thread: any thread at any time. Wait-free as LatencyHistogram is, with one exception: the first
+// request of each code other than OK makes a rare histogram (14 KiB, some 5 µs, lock-free). In a
+// rare recorder the first request of each phase does so too. Counts: exact. The total is the sum
+// over the codes; it is not counted separately. Cost: Record 13 ns with all phases, 60 ns in the
+// shared shards (native/bench/latency_histogram_bench.cc). Memory of a hot recorder: 72 KiB a core,
+// for at most 32 cores, and 72 KiB, touched at construction.
 class MethodRecorder {
  public:
-  // Hot: all that a request which succeeds needs is there from the start. Rare: nothing is there
-  // before the first request.
+  // The way of allocation. A hot recorder allocates at construction all that a successful request
+  // needs. A rare recorder allocates nothing before the first request.
   using Use = LatencyHistogram::Use;
 
   explicit MethodRecorder(Use use);
 
-  // Once for each request, before it is answered, failures and expired deadlines included. The
-  // total must be there; of the other phases those that the request reached.
+  // Records a request, once, before it is answered. Failures and expired deadlines are recorded
+  // too. `times` must have the total, and the phases that the request reached.
   void Record(base::Code code, const PhaseTimes& times);
 
-  // False where nothing can have been recorded, which is told without a snapshot.
+  // Returns false if nothing can have been recorded. Takes no snapshot.
   bool MayHaveRequests() const;
   MethodSnapshot Snapshot() const;
   RequestSnapshot Summary() const;
 
  private:
-  static constexpr size_t kTimedPhaseCount = kPhaseCount - 1;  // the total is by code
+  static constexpr size_t kTimedPhaseCount = kPhaseCount - 1;  // the total is recorded by code
 
   const Use use_;
   std::array<LazyHistogram, base::kCodeCount> totals_by_code_;
   std::array<LazyHistogram, kTimedPhaseCount> phases_;
 };
 
-// The methods that a version answers itself: those of TensorFlow Serving's services, of the open
-// inference protocol (ModelInfer), and their counterparts over HTTP.
+// The methods that a version answers itself: the methods of TensorFlow Serving's services and of
+// the open inference protocol (ModelInfer), and their counterparts over HTTP.
 enum class Method : size_t {
   kPredict,
   kGetModelMetadata,
@@ -110,41 +109,43 @@ enum class Method : size_t {
 
 inline constexpr size_t kMethodCount = 11;
 
-// All of them, in order.
+// Returns all methods, in order.
 std::array<Method, kMethodCount> AllMethods();
 
-// False for the methods that are answered without a run of the model.
+// Returns false for a method that is answered without a run of the model.
 constexpr bool RunsModel(Method method) { return method != Method::kGetModelMetadata; }
 
-// As it is named in the service's definition; with "Rest" before it over HTTP.
+// Returns the name in the service's definition; over HTTP with "Rest" before it.
 const char* MethodName(Method method);
 
-// The requests to one version that have ended.
+// The ended requests to one version.
 //
-// Owner: the version, and whoever tells of it later (RequestStatistics). Thread: as MethodRecorder.
+// Owner: the version, and RequestStatistics, which reports it longer. Thread: as MethodRecorder.
 class RequestRecorder {
  public:
-  // `predict` kRare is for requests that reach no version: nothing is there before the first one.
+  // Constructs with `predict` kRare if few requests or no requests are expected, as for requests to
+  // one model that reach no version. Nothing is allocated then before the first request.
   explicit RequestRecorder(MethodRecorder::Use predict = MethodRecorder::Use::kHot);
 
   MethodRecorder& Of(Method method) { return methods_[static_cast<size_t>(method)]; }
   const MethodRecorder& Of(Method method) const { return methods_[static_cast<size_t>(method)]; }
 
-  // Sums up every method that runs the model, over every protocol: by these requests a version is
-  // judged. It costs the recording thread nothing: the sum is made here, by the thread that asks.
+  // Returns the sum over every method that runs the model, over every protocol. A version is judged
+  // by these requests. The caller's thread computes the sum, so recording threads pay nothing for
+  // it.
   RequestSnapshot ModelRuns() const;
 
-  // False if nothing can have been recorded for any method.
+  // Returns false if nothing can have been recorded for any method.
   bool MayHaveRequests() const;
 
-  // Once the version is gone, and nothing is recorded any more. Only the first call counts.
+  // Marks the end of the version: nothing is recorded any more. Only the first call counts.
   void MarkEnded(int64_t now_ns);
   std::optional<int64_t> ended_ns() const;
 
  private:
   using Use = MethodRecorder::Use;
   std::array<MethodRecorder, kMethodCount> methods_;
-  std::atomic<int64_t> ended_ns_{0};  // 0: not yet
+  std::atomic<int64_t> ended_ns_{0};  // 0: not ended
 };
 
 }  // namespace millpond::metrics

@@ -10,11 +10,11 @@
 
 namespace millpond::metrics {
 
-// The thread that ends a RequestStatistics' seconds, at normal priority: where the cores are busy
-// it comes late, and the second is as much longer.
+// The thread that ends the seconds of a RequestStatistics. It has normal priority: if the cores are
+// busy it comes late, and the second is longer by the delay.
 //
-// Thread: it makes one, `millpond-stats`. Owner: the composition root.
-// Cost: once a second, on two cores, some 60 µs for each method of each version that had requests.
+// Thread: starts one, `millpond-stats`. Owner: the composition root. Cost: once a second, on two
+// cores, some 60 µs for each method of each version that had requests.
 class RequestSampler {
  public:
   explicit RequestSampler(std::shared_ptr<RequestStatistics> statistics);
@@ -27,7 +27,7 @@ class RequestSampler {
 
  private:
   void Run();
-  // False where it is stopped meanwhile.
+  // Waits until `at_ns`. Returns false if Stop was called.
   bool RestUntil(int64_t at_ns);
 
   const std::shared_ptr<RequestStatistics> statistics_;
@@ -37,8 +37,8 @@ class RequestSampler {
   std::thread thread_;
 };
 
-// When the second after `now_ns` ends, where one should have ended at `due_ns`, at `now_ns` or
-// before: seconds that were missed are not made up for.
+// Returns the end of the second after `now_ns`, if a second should have ended at `due_ns`, at or
+// before `now_ns`. Skips the seconds that were missed.
 int64_t NextSecondNs(int64_t due_ns, int64_t now_ns);
 
 }  // namespace millpond::metrics

@@ -65,7 +65,8 @@ int64_t RequestStatistics::Cut(int64_t now_ns) {
   return span.end_ns;
 }
 
-// Of threads that look at the clock and then wait for the mutex, the later one may come first.
+// Returns the span from the last sample to `now_ns`. If threads read the clock and then wait for
+// the mutex, the later reading may come first: no span is shorter than 1 ns.
 TimeSpan RequestStatistics::NextSpan(int64_t now_ns) {
   const TimeSpan span{sampled_ns_, std::max(now_ns, sampled_ns_ + 1)};
   sampled_ns_ = span.end_ns;
@@ -92,8 +93,8 @@ void RequestStatistics::SampleSeries(TimeSpan span) {
   history_of_all_.Add(span, all.latency, all.failed_count);
 }
 
-// What is asked of the control plane takes as long as it likes, and is no model's request. One that
-// found no model was meant for one.
+// Returns false for the requests that the control plane answers: they may take any time, and they
+// are not requests to a model. A request that found no model was meant for a model and counts.
 bool RequestStatistics::MayBeOfModel(const MethodKey& key) const {
   return !key.model.empty() || without_model_.count(key.method) == 0;
 }
@@ -129,7 +130,8 @@ void RequestStatistics::Fold(std::list<MethodSeries>::iterator series) {
   series_.erase(series);
 }
 
-// A version that is loaded again begins anew, or its series would have two parts.
+// Folds earlier series of the same version. A version that is loaded again gets a new series,
+// because the old series would have two parts.
 void RequestStatistics::FoldEarlier(const std::string& model, int64_t version, int64_t now_ns) {
   std::vector<std::list<MethodSeries>::iterator> earlier;
   for (auto series = series_.begin(); series != series_.end(); ++series) {
@@ -137,7 +139,7 @@ void RequestStatistics::FoldEarlier(const std::string& model, int64_t version, i
     if (key.model == model && key.version == version) earlier.push_back(series);
   }
   if (earlier.empty()) return;
-  SampleSeries(NextSpan(now_ns));  // It may have ended since the last look.
+  SampleSeries(NextSpan(now_ns));  // The version may have ended since the last sample.
   for (const auto& series : earlier) {
     if (series->is_closed()) Fold(series);
   }
@@ -166,7 +168,8 @@ std::vector<MethodStatistics> RequestStatistics::ModelMethods() {
   return ValuesOf(std::move(by_key));
 }
 
-// Two versions with one number, of which one is on its way out, are one.
+// Adds a series to the statistics of its key. Two loads of one version number, of which one is
+// being unloaded, are one entry.
 void RequestStatistics::AddTo(const MethodKey& key, const MethodSeries& series,
                               StatisticsByKey* by_key) const {
   const auto [at, is_first] = by_key->try_emplace(key);

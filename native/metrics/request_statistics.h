@@ -32,60 +32,67 @@ struct MethodStatistics {
   int64_t sampled_ns = 0;
 };
 
-// All that is recorded of requests, of live versions and of those that ended lately.
+// The statistics of all requests, to live versions and to versions that ended recently.
 //
-// Thread: any; calls take turns on a mutex that no request thread takes, which only records.
-// Owner: the composition root, the versions' makers and the server, shared. Time is passed in, and
-// rises from call to call but for threads that overtake each other.
-// Memory: what MethodSeries says for each method of each version that is there or ended in the last
-// kEndedKeptNs (at most kEndedVersionCountMax of these; their recorders are freed), and what
-// ModelHistory says for each model that had requests in the last 15 minutes. The totals stay, 14
-// KiB for each method, code and phase of each model that ever had requests.
+// Thread: any; calls take turns on a mutex. Request threads only record and never take it. Owner:
+// the composition root, the makers of versions and the server, shared. Time is passed in. It rises
+// from call to call, unless threads overtake each other.
+//
+// Memory: a MethodSeries for each method of each live version, and of each version that ended in
+// the last kEndedKeptNs. At most kEndedVersionCountMax ended versions are kept, and their recorders
+// are freed. A ModelHistory for each model that had requests in the last 15 minutes. The totals
+// stay for ever: 14 KiB for each method, code and phase of each model that ever had requests.
 class RequestStatistics {
  public:
   static constexpr int64_t kEndedKeptNs = 600'000'000'000;
-  // Above what is swapped in earnest; below what a loop of swaps would leave behind.
+  // The most ended versions that are kept: more than real deployments swap in kEndedKeptNs, fewer
+  // than a loop of swaps would leave behind.
   static constexpr size_t kEndedVersionCountMax = 32;
-  // Of the requests to a model that reached no version of it.
+  // The version of the requests to a model that reached no version of it.
   static constexpr int64_t kNoVersion = -1;
 
   explicit RequestStatistics(int64_t now_ns);
 
-  // From now on `recorder` is told of, until kEndedKeptNs after its end or until the version is
-  // there again; `in_flight_count` is asked at each look, under the mutex.
+  // Adds a version whose `recorder` is reported from now on, until kEndedKeptNs after its end or
+  // until the version is loaded again. `in_flight_count` is called at each report, under the mutex.
   void AddVersion(const std::string& model, int64_t version,
                   const std::shared_ptr<RequestRecorder>& recorder,
                   const std::function<int64_t()>& in_flight_count, int64_t now_ns);
-  // For the requests that find no version and name no model of AddModels: model "", version 0.
+  // The recorder for the requests that find no version and name no model of AddModels. They are
+  // reported with model "" and version 0.
   const std::shared_ptr<RequestRecorder>& unmatched() const { return unmatched_.common(); }
   // Returns the recorder for requests to `model` that find no version. Wait-free, any thread.
   RequestRecorder& Unmatched(std::string_view model) const { return unmatched_.Of(model); }
-  // From now on requests to `models` that find no version count as theirs: version kNoVersion.
+  // Gives each of `models` a recorder of its own: requests to it that find no version are reported
+  // with its name and the version kNoVersion from now on.
   void AddModels(const std::vector<std::string>& models) { unmatched_.Add(models); }
-  // For the requests to a method that no version answers: model "", version 0. Until the end, and
-  // the same for the same name. No history counts them.
+  // Returns the recorder for the requests to a method that no version answers: model "", version 0.
+  // Returns the same recorder for the same name, and never drops it. No history counts these
+  // requests.
   std::shared_ptr<MethodRecorder> MethodWithoutModel(const std::string& method);
 
-  // Ends a second: about once a second, by RequestSampler.
+  // Ends a second. Called about once a second, by RequestSampler.
   void Sample(int64_t now_ns);
-  // Ends a span within the second, so that Between can begin or end here. Returns the instant.
+  // Ends a span within the second, so that Between can begin or end at this instant, which it
+  // returns.
   int64_t Cut(int64_t now_ns);
 
-  // By version and method.
+  // Returns the statistics by version and method.
   std::vector<MethodStatistics> Methods();
-  // By model and method, over all versions that ever were: version 0. These never go down.
+  // Returns the statistics by model and method, over all versions that there ever were: version 0.
+  // These counts never go down.
   std::vector<MethodStatistics> ModelMethods();
 
-  // Seconds after `since_ns`, ascending: of one model, or of all and of the unmatched requests.
-  // Those without requests too.
+  // Returns the seconds after `since_ns`, ascending, of one model. Without `model` it returns the
+  // seconds of all models and of the unmatched requests. Seconds without requests are included.
   std::vector<HistoryPoint> History(const std::optional<std::string>& model, int64_t since_ns);
-  // One model's requests of the spans that lie mostly in between.
+  // Returns the latencies of one model's requests in the spans that lie mostly in between.
   LatencySnapshot Between(const std::string& model, int64_t from_ns, int64_t to_ns);
 
  private:
   using StatisticsByKey = std::map<MethodKey, MethodStatistics>;
 
-  // These need the mutex.
+  // The methods below need the mutex.
   TimeSpan NextSpan(int64_t now_ns);
   void AddSeries(const std::string& model, int64_t version,
                  const std::shared_ptr<RequestRecorder>& recorder,
@@ -104,7 +111,7 @@ class RequestStatistics {
   std::list<MethodSeries> series_;
   std::map<MethodKey, MethodFigures> folded_;  // by model and method
   int64_t sampled_ns_;
-  std::deque<int64_t> second_ends_ns_;  // of the last 15 minutes
+  std::deque<int64_t> second_ends_ns_;  // in the last 15 minutes
   std::map<std::string, ModelHistory> histories_;
   ModelHistory history_of_all_{ModelHistory::kFigureNs};
 };

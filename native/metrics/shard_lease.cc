@@ -8,7 +8,7 @@
 namespace millpond::metrics {
 namespace {
 
-// Once a thread has given its shard back, as it ends.
+// The value of a thread that has returned its shard because it is ending.
 constexpr int kOver = -2;
 
 // A bit for each shard that a thread holds.
@@ -16,12 +16,12 @@ std::atomic<uint32_t> held_shards{0};
 
 uint32_t AllShards() { return ~uint32_t{0} >> (32 - ShardCountForRequestThreads()); }
 
-// Gives a thread's shard back when the thread ends.
+// Returns a thread's shard when the thread ends.
 class Lease {
  public:
   explicit Lease(int* mine) : mine_(mine) {}
   ~Lease() {
-    // Released: the next holder sees what this one wrote.
+    // Release: the next holder sees the writes of this thread.
     held_shards.fetch_and(~(uint32_t{1} << *mine_), std::memory_order_release);
     *mine_ = kOver;
   }

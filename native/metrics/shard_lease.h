@@ -2,18 +2,19 @@
 
 namespace millpond::metrics {
 
-// Where a thread has no shard for itself.
+// The result for a thread that has no shard to itself.
 inline constexpr int kNoShard = -1;
 
-// For LeasedShard: the calling thread's first time, and where it has none.
+// Returns a free shard for the calling thread, or kNoShard. LeasedShard calls it if the thread has
+// no shard.
 int LeaseShard(int* mine);
 
-// The number of the shard that the calling thread, and no other, may write to: it needs no
-// read-modify-write for it. Below ShardCountForRequestThreads(); kNoShard while as many threads
-// hold one each. A thread keeps what it has got to its end, and then the next one gets it, which
-// sees what was written.
+// Returns the number of a shard that only the calling thread writes to, so that it needs no
+// read-modify-write. The number is below ShardCountForRequestThreads(). Returns kNoShard while
+// other threads hold all shards. A thread keeps its shard to its end. The next holder of the shard
+// sees all writes of the thread.
 //
-// Thread: any. Lock-free; a thread-local read for a thread that has one.
+// Thread: any. Lock-free; a thread-local read for a thread that has a shard.
 inline int LeasedShard() {
   static thread_local int mine = kNoShard;
   return mine >= 0 ? mine : LeaseShard(&mine);

@@ -46,7 +46,7 @@ void SpanBuffer::Put(RequestSpan span) {
       return;
     }
     if (turn < position) {
-      // Not taken since the last time round.
+      // The span of the last round has not been taken yet.
       full_count_.fetch_add(1, std::memory_order_relaxed);
       return;
     }

@@ -16,12 +16,13 @@ namespace millpond::metrics {
 
 // The recorders of the requests that name a model and reach no version of it.
 //
-// A request that names no known model, or none at all, has one recorder in common: names come from
-// clients, and there is no end to them. A name that was added stays, since counts never go down.
+// Requests that name no known model, or no model at all, have one recorder in common: names come
+// from clients, and their number is unbounded. A name that was added stays, because counts never go
+// down.
 //
 // Thread: any. Of is wait-free: nodes are added in front of their bucket's list and never removed.
-// Cost: Of hashes the name and compares it with those of one bucket. Memory: some 2 KiB for each
-// name, 14 KiB more for each method and code that it was refused with.
+// Cost: Of hashes the name and compares it with the names of one bucket. Memory: some 2 KiB for
+// each name, and 14 KiB for each method and code of its requests.
 class UnmatchedRequests {
  public:
   struct Model {
@@ -34,10 +35,10 @@ class UnmatchedRequests {
   UnmatchedRequests(const UnmatchedRequests&) = delete;
   UnmatchedRequests& operator=(const UnmatchedRequests&) = delete;
 
-  // From now on requests to `models` have recorders of their own.
+  // Gives requests to `models` recorders of their own from now on.
   void Add(const std::vector<std::string>& models);
 
-  // Returns the recorder of `model`, or the common one if the name was not added.
+  // Returns the recorder of `model`, or the common recorder if the name was not added.
   RequestRecorder& Of(std::string_view model) const;
   const std::shared_ptr<RequestRecorder>& common() const { return common_; }
 
@@ -57,7 +58,7 @@ class UnmatchedRequests {
 
   const std::shared_ptr<RequestRecorder> common_ = std::make_shared<RequestRecorder>();
   mutable std::array<std::atomic<Node*>, kBucketCount> buckets_{};
-  std::mutex mutex_;  // of those that add and take
+  std::mutex mutex_;  // for Add and TakeNew
 };
 
 }  // namespace millpond::metrics
