@@ -57,8 +57,8 @@ Reply AnswerMethod(const servable::Servable& servable, std::string_view method, 
   }
   if (method == "MultiInference") return AnswerTasks(servable, request, context);
   return base::Status(base::Code::kUnimplemented,
-                      "no version answers '" + std::string(method) +
-                          "'; ask for Predict, Classify, Regress or MultiInference");
+                      "unknown method '" + std::string(method) +
+                          "'; use Predict, Classify, Regress or MultiInference");
 }
 
 }  // namespace

@@ -11,13 +11,13 @@
 
 namespace millpond::inference {
 
-// Answers a serialized request of PredictionService from one servable, as its clients are answered:
-// what a warm-up record is replayed by. `method` is the service's name for it: "Predict",
-// "Classify", "Regress" or "MultiInference"; UNIMPLEMENTED for any other. The request's model_spec
-// says which signature; its name and version are not looked at.
+// Answers a serialized request of PredictionService from one servable, with the bytes that a client
+// would get. It replays warm-up records. `method` is the method's name in the service: "Predict",
+// "Classify", "Regress" or "MultiInference". Returns UNIMPLEMENTED for any other method. The
+// request's model_spec selects the signature; its name and version are ignored.
 //
-// A request that runs for longer than `ns_max` ends with FAILED_PRECONDITION, at its next kernel:
-// the version is broken, and neither a loader nor a retry must wait for it.
+// A request that runs for longer than `ns_max` ends at its next kernel, with FAILED_PRECONDITION.
+// This code marks the version as broken, so that neither a loader nor a retry waits for it.
 base::StatusOr<std::string> AnswerRequest(const servable::Servable& servable,
                                           std::string_view method, base::WireReader request,
                                           int64_t ns_max = tf::RunContext::kNoDeadline);

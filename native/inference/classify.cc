@@ -39,7 +39,7 @@ Status CheckOutputNames(const tf::Signature& signature) {
       ": Expected one or two output Tensors, at least one of \"classes\" or \"scores\"");
 }
 
-// What one class of one example is on the wire. Zeros and empty strings are left out.
+// One class of one example, as its fields on the wire. Zeros and empty strings are left out.
 class EncodedClass {
  public:
   EncodedClass(const Classifications& all, int64_t example, int64_t number) {
@@ -99,7 +99,8 @@ Status Classifications::CheckOutput(size_t index, int dtype) const {
       ", but got " + tf::DescribeTensor(view.dtype, true, view.dims));
 }
 
-// Of the outputs that there are, which were checked before.
+// Sets the number of classes from the outputs that the signature has. CheckOutput has checked them
+// before.
 Status Classifications::SetClassCount() {
   const auto count_of = [this](size_t index) { return tf::ViewTensor(tensors_, index).dims[1]; };
   class_count_ = count_of(labels_ ? *labels_ : *scores_);

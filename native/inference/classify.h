@@ -17,8 +17,8 @@
 
 namespace millpond::inference {
 
-// The classes of each example of a request: labels, scores or both. Points into the servable's
-// signature, whose handle outlives it; its tensors may alias the version's parameters.
+// The classes of each example of a request: labels, scores or both. It points into the servable's
+// signature, whose handle must outlive it. Its tensors may alias the version's parameters.
 class Classifications {
  public:
   const tf::Signature& signature() const { return *signature_; }
@@ -27,14 +27,16 @@ class Classifications {
   bool has_labels() const { return labels_.has_value(); }
   bool has_scores() const { return scores_.has_value(); }
 
-  // Where there are labels, or scores.
+  // Returns the label or the score of class `number` of an example. Requires has_labels() or
+  // has_scores().
   std::string_view label(int64_t example, int64_t number) const {
     return tf::StringAt(tensors_, *labels_, example * class_count_ + number);
   }
   float score(int64_t example, int64_t number) const;
 
-  // Takes the outputs of a run of `signature`, which FindClassifySignature found, on so many
-  // examples. INVALID_ARGUMENT: an output has another dtype or shape than Classify names.
+  // Takes the outputs of a run of `signature` on `example_count` examples. FindClassifySignature
+  // has found the signature. Returns INVALID_ARGUMENT if an output has another dtype or shape than
+  // Classify requires.
   base::Status Read(const tf::Signature& signature, int64_t example_count, tf::TensorList tensors);
 
  private:
@@ -45,28 +47,30 @@ class Classifications {
   tf::TensorList tensors_;
   int64_t example_count_ = 0;
   int64_t class_count_ = 0;
-  std::optional<size_t> labels_;  // in tensors_, as the signature's outputs
+  std::optional<size_t> labels_;  // the index in tensors_, as in the signature's outputs
   std::optional<size_t> scores_;
   std::string_view score_bytes_;
 };
 
-// The signature that Classify would run. INVALID_ARGUMENT where there is none of that name, or it
-// is not one: one input `inputs`, one or two outputs, `classes` or `scores` among them.
+// Returns the signature that Classify would run. It has one input `inputs` and one or two outputs,
+// at least one of `classes` and `scores`. Returns INVALID_ARGUMENT if `name` is unknown or names
+// another kind of signature.
 base::StatusOr<const tf::Signature*> FindClassifySignature(const servable::Servable& servable,
                                                            std::string_view name);
 
 // Classifies the serialized tf.Examples that are tensor 0 of `examples`: strings, one dimension.
 //
-// INVALID_ARGUMENT: FindClassifySignature's errors; examples that its input does not take; outputs
-// of another dtype or shape than [examples, classes]. DEADLINE_EXCEEDED, CANCELLED: as `run` says.
-// Else what the graph's kernels say. `watch`, where there is one, is in kDecode before it, and in
-// kRun and then in kEncode as far as it gets.
+// Returns INVALID_ARGUMENT for the errors of FindClassifySignature, for examples that the input
+// does not take, and for outputs of another dtype or shape than [examples, classes]. Returns
+// DEADLINE_EXCEEDED or CANCELLED if `run` ends the run. Otherwise returns the error of the graph's
+// kernels. If `watch` is not null, it is in kDecode before the call. It enters kRun and then
+// kEncode, as far as the request gets.
 base::Status Classify(const servable::Servable& servable, std::string_view signature_name,
                       const tf::RunContext& run, const tf::TensorList& examples,
                       Classifications* result, metrics::PhaseWatch* watch = nullptr);
 
-// A serialized ClassificationResult (tensorflow_serving/apis/classification.proto).
-// RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED, CANCELLED: as base::ReplyBuffer.
+// Returns a serialized ClassificationResult (tensorflow_serving/apis/classification.proto).
+// RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED and CANCELLED are as in base::ReplyBuffer.
 base::StatusOr<base::ReplyBytes> EncodeClassifications(const Classifications& classifications,
                                                        const base::ReplyLimits& limits);
 

@@ -12,14 +12,16 @@
 
 namespace millpond::inference {
 
-// What a request that names none, or no model, means too: the empty name.
+// Returns the name of the signature that the request names, or "" if it names no signature or has
+// no model_spec.
 const std::string& SignatureNameOf(const ExampleRequest& request);
 
-// Which version and signature answered.
+// Returns the spec of the version and the signature that answered.
 ModelSpec AnsweredSpec(const servable::Servable& servable, const tf::Signature& signature);
 
-// A serialized ClassificationResponse or RegressionResponse, which have the same fields, around a
-// serialized result. RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED, CANCELLED: as base::ReplyBuffer.
+// Returns a serialized ClassificationResponse or RegressionResponse, which have the same fields,
+// around a serialized result. RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED and CANCELLED are as in
+// base::ReplyBuffer.
 base::StatusOr<base::ReplyBytes> EncodeExampleReply(const servable::Servable& servable,
                                                     const tf::Signature& signature,
                                                     std::string_view result,

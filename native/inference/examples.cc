@@ -33,7 +33,8 @@ bool ReadField(WireTag tag, WireReader* proto, ExampleRequest* request) {
   return proto->SkipField(tag);
 }
 
-// Writes the examples of `list`, which ExampleInput::Read has read before, from string `*index` on.
+// Writes the examples of `list`, starting at string `*index`. ExampleInput::Read has read the list
+// before.
 bool WriteExamples(WireReader list, const std::string& context, int64_t* index,
                    tf::TensorList* examples) {
   WireTag tag;
@@ -123,7 +124,7 @@ Status DecodeExampleRequest(WireReader proto, const char* message, ExampleReques
   while (!proto.AtEnd()) {
     if (proto.ReadTag(&tag) && ReadField(tag, &proto, request)) continue;
     return base::InvalidArgument("the message's " + std::to_string(message_bytes) +
-                                 " bytes are no tensorflow.serving." + message);
+                                 " bytes are not a tensorflow.serving." + message);
   }
   return {};
 }

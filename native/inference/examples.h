@@ -17,28 +17,29 @@
 namespace millpond::inference {
 
 // A tensorflow.serving.Input (tensorflow_serving/apis/input.proto) as it lies in the network's
-// buffers: tf.Examples, and what they have in common. They are never parsed here: that is the
-// graph's work, which says so where one is no Example.
+// buffers: tf.Examples and their common context. The Examples are not parsed here. The graph parses
+// them, and its kernels report bytes that are not an Example.
 class ExampleInput {
  public:
-  // Merges a serialized Input into this, as protobuf does where a field comes twice; of the kinds
-  // of list that there are, the one that comes last counts. Borrows the bytes. False where they do
-  // not parse, or hold more lists than base::kMaxNamesPerRequest.
+  // Merges a serialized Input into this, as protobuf does if a field comes twice. If lists of both
+  // kinds come, the kind that comes last counts. Borrows the bytes. Returns false if they do not
+  // parse, or hold more lists than base::kMaxNamesPerRequest.
   [[nodiscard]] bool Read(base::WireReader proto);
 
   int64_t example_count() const { return example_count_; }
 
-  // `examples` gets one tensor, of example_count() strings. Each is an Example's bytes behind those
-  // of the context, which to protobuf is the two merged: a feature that both have is the example's.
-  // INVALID_ARGUMENT: there is no example. RESOURCE_EXHAUSTED: more than base::kMaxTensorBytes,
-  // which the context, repeated for each example, makes of few.
+  // Sets `examples` to one tensor of example_count() strings. Each string is the context's bytes
+  // followed by an Example's bytes. Protobuf reads this as the two merged: if both have a feature,
+  // the Example's feature counts. Returns INVALID_ARGUMENT without examples. Returns
+  // RESOURCE_EXHAUSTED if the tensor would exceed base::kMaxTensorBytes. Few bytes on the wire can
+  // do that, because the context is repeated for each example.
   base::Status MakeTensor(tf::TensorList* examples) const;
 
  private:
   bool ReadList(uint32_t kind, base::WireReader list);
 
-  uint32_t kind_ = 0;                    // the field of the lists that count
-  std::vector<base::WireReader> lists_;  // of one encoder's: one
+  uint32_t kind_ = 0;                    // the field number of the lists that count
+  std::vector<base::WireReader> lists_;  // an encoder writes one list
   std::string context_;
   int64_t example_count_ = 0;
   size_t example_bytes_ = 0;
@@ -50,24 +51,27 @@ struct ExampleRequest {
   ExampleInput input;
 };
 
-// INVALID_ARGUMENT where the bytes are no `message`, a name in tensorflow.serving. Borrows them.
+// Decodes a request that borrows the bytes. Returns INVALID_ARGUMENT if they are not a `message`,
+// which is a name in tensorflow.serving.
 base::Status DecodeExampleRequest(base::WireReader proto, const char* message,
                                   ExampleRequest* request);
 
-// The signature of method `method_name` that a request means by `name`; the default one where that
-// is empty. INVALID_ARGUMENT where there is no such signature, and where it takes anything but one
-// input, `inputs`. What it is for is looked at only if it is to be (tf::Signature).
+// Returns the signature of method `method_name` that a request means by `name`; an empty name means
+// the default signature. Returns INVALID_ARGUMENT if the signature does not exist, or if its inputs
+// are not the single input `inputs`. The signature's method name is checked only if it is to be
+// checked (tf::Signature).
 base::StatusOr<const tf::Signature*> FindExampleSignature(const servable::Servable& servable,
                                                           std::string_view name,
                                                           std::string_view method_name);
 
-// Returns the number of examples in tensor 0 of `examples`. INVALID_ARGUMENT: the input of
-// `signature`, which FindExampleSignature found, takes no such tensor.
+// Returns the number of examples in tensor 0 of `examples`. Returns INVALID_ARGUMENT if the input
+// of `signature` does not take this tensor. FindExampleSignature has found the signature.
 base::StatusOr<int64_t> CountExamples(const tf::Signature& signature,
                                       const tf::TensorList& examples);
 
-// Runs all outputs of a signature that FindExampleSignature found on tensor 0 of `examples`.
-// Returns the number of examples. INVALID_ARGUMENT: the signature's input takes no such tensor.
+// Runs all outputs of a signature that FindExampleSignature found, on tensor 0 of `examples`.
+// Returns the number of examples. Returns INVALID_ARGUMENT if the signature's input does not take
+// the tensor.
 base::StatusOr<int64_t> RunOnExamples(const servable::Servable& servable,
                                       const tf::Signature& signature, const tf::RunContext& run,
                                       const tf::TensorList& examples, tf::TensorList* result,

@@ -16,7 +16,7 @@ using base::Status;
 constexpr std::string_view kSignatureName = "signature_name";
 constexpr std::string_view kSharedMemoryPrefix = "shared_memory_";
 
-// A version's number has at most as many digits: 2^63 has 19.
+// A version number has at most 18 digits, so that it fits in an int64_t: 2^63 has 19 digits.
 constexpr size_t kMaxVersionDigits = 18;
 
 Status Unsupported(const InferParameter& parameter, const char* remedy) {
@@ -27,10 +27,12 @@ Status Unsupported(const InferParameter& parameter, const char* remedy) {
 Status CheckTensorParameter(const InferParameter& parameter) {
   if (!parameter.IsSet()) return {};
   if (parameter.name.rfind(kSharedMemoryPrefix, 0) == 0) {
-    return Unsupported(parameter, "the server maps no client's memory; send the tensor itself");
+    return Unsupported(parameter,
+                       "the server does not map clients' memory; send the tensor itself");
   }
   if (parameter.name == "classification") {
-    return Unsupported(parameter, "ask for the tensor, or for the model's classify signature");
+    return Unsupported(parameter,
+                       "request the tensor itself, or use the model's classify signature");
   }
   return {};
 }
@@ -38,7 +40,7 @@ Status CheckTensorParameter(const InferParameter& parameter) {
 Status CheckParameters(const InferRequest& request) {
   for (const InferParameter& parameter : request.parameters) {
     if (parameter.name == "sequence_id" && parameter.IsSet()) {
-      return Unsupported(parameter, "the models keep nothing between requests; leave it out");
+      return Unsupported(parameter, "models keep no state between requests; leave it out");
     }
   }
   for (const InferParameter& parameter : request.tensor_parameters) {
@@ -60,14 +62,15 @@ Status CheckOutputDatatypes(const tf::Signature& signature, const tf::OutputSet&
     if (outputs.Contains(i) && DatatypeName(spec.dtype).empty()) {
       return {base::Code::kUnimplemented, "output '" + spec.name + "' is " +
                                               tf::DtypeName(spec.dtype) +
-                                              ", which the protocol has no datatype for; name "
-                                              "other outputs, or ask by Predict"};
+                                              ", for which the protocol has no datatype; name "
+                                              "other outputs, or use Predict"};
     }
   }
   return {};
 }
 
-// Which of a request's inputs is each of a signature's; kNone where it sends nothing.
+// The index in the request's inputs of each input of a signature, or kNone if the request does not
+// send it.
 using SentInputs = std::vector<size_t>;
 constexpr size_t kNone = SIZE_MAX;
 
@@ -80,7 +83,7 @@ Status MatchInputs(const InferRequest& request, const tf::Signature& signature, 
     if (index < 0) {
       extra.push_back(name);
     } else if ((*sent)[index] != kNone) {
-      return base::InvalidArgument("input '" + name + "' is there twice; send it once");
+      return base::InvalidArgument("duplicate input '" + name + "'; send it once");
     } else {
       (*sent)[index] = i;
     }
@@ -115,8 +118,8 @@ Status ReadInput(const InferRequest& request, size_t input, const tf::TensorSpec
   const InferRequest::Input& sent = request.inputs[input];
   const int dtype = DtypeOf(sent.datatype);
   if (dtype == 0) {
-    return base::InvalidArgument("datatype '" + sent.datatype +
-                                 "' is none of the protocol's, which are like INT64, FP32, BYTES");
+    return base::InvalidArgument("unknown datatype '" + sent.datatype +
+                                 "'; use a datatype of the protocol, such as INT64, FP32 or BYTES");
   }
   const base::StatusOr<int64_t> count = CountElements(sent.dims);
   if (!count.ok()) return count.status();
@@ -127,7 +130,7 @@ Status ReadInput(const InferRequest& request, size_t input, const tf::TensorSpec
   return elements.Read(input, dtype, sent.dims, count.value(), index, tensors);
 }
 
-// Each input to its place in the signature's order.
+// Reads each input into its place in the signature's order.
 Status ReadInputs(const InferRequest& request, const tf::Signature& signature,
                   const InferElements& elements, tf::TensorList* inputs) {
   SentInputs sent;
@@ -143,7 +146,7 @@ Status ReadInputs(const InferRequest& request, const tf::Signature& signature,
   return {};
 }
 
-// In the order in which a run gives them back, which is the signature's.
+// Lists the outputs in the signature's order, which is also the order in which a run returns them.
 void DescribeOutputs(const tf::Signature& signature, const tf::OutputSet& outputs,
                      std::vector<InferReplyOutput>* described) {
   described->reserve(outputs.size());

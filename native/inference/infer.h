@@ -16,18 +16,18 @@
 
 namespace millpond::inference {
 
-// A parameter of the open inference protocol: a text, or a number that a bool may be too.
+// A parameter of the open inference protocol: a text, or a number. A bool is a number, too.
 struct InferParameter {
   std::string name;
   std::string text;
   double number = 0;
 
-  // Neither of these is what a client leaves out: an empty text, 0 and false.
+  // False for an empty text, 0 and false, which mean the same as a parameter that is left out.
   bool IsSet() const { return !text.empty() || number != 0; }
 };
 
-// A request of the open inference protocol (KServe V2, Triton), as gRPC and JSON both have it. The
-// elements of its inputs are not read yet; InferElements has them.
+// A request of the open inference protocol (KServe V2, Triton), with the fields that gRPC and JSON
+// share. The elements of its inputs are not read yet; InferElements reads them.
 struct InferRequest {
   struct Input {
     std::string name;
@@ -39,20 +39,22 @@ struct InferRequest {
   std::string id;
   std::vector<InferParameter> parameters;
   std::vector<Input> inputs;
-  std::vector<std::string> outputs;               // none: all
+  std::vector<std::string> outputs;               // empty: all outputs
   std::vector<InferParameter> tensor_parameters;  // of inputs and outputs
 };
 
-// What `model_version` says: nothing, a version's number, or else a label, for which the protocol
-// has no field.
+// Sets the version of `spec` from `model_version`: empty, a version's number, or otherwise a label.
+// The protocol has no field for labels.
 void SetModelVersion(const std::string& model_version, ModelSpec* spec);
 
-// Where the elements of a request's inputs lie: in protobuf's fields, or in JSON and what follows.
+// The elements of a request's inputs, in the fields of a protobuf message, or in JSON and the bytes
+// after it.
 class InferElements {
  public:
-  // Makes tensor `index` one of `dtype` and `dims`, of `element_count` elements, with those of
-  // request.inputs[input]. INVALID_ARGUMENT, without an allocation of the shape's size, where they
-  // are others, fewer or more; else the errors of tf::MakeTensor.
+  // Makes tensor `index` of `dtype` and `dims`, with the `element_count` elements of
+  // request.inputs[input]. Returns INVALID_ARGUMENT if the request has elements of another kind,
+  // fewer, or more. It does so before it allocates memory for the shape. Otherwise returns the
+  // errors of tf::MakeTensor.
   virtual base::Status Read(size_t input, int dtype, const std::vector<int64_t>& dims,
                             int64_t element_count, size_t index, tf::TensorList* tensors) const = 0;
 
@@ -60,7 +62,7 @@ class InferElements {
   ~InferElements() = default;
 };
 
-// What is said of one output of a reply.
+// The description of one output of a reply.
 struct InferReplyOutput {
   const std::string* name = nullptr;  // of the signature, which the caller keeps alive
   std::string_view datatype;
@@ -69,23 +71,24 @@ struct InferReplyOutput {
 
 struct InferReply {
   std::string model_name;
-  int64_t version = 0;                    // that answered
+  int64_t version = 0;                    // the version that answered
   std::string id;                         // the request's
   std::vector<InferReplyOutput> outputs;  // in the signature's order
   tf::TensorList tensors;
 };
 
-// Answers `request` from one servable: parameters, signature, inputs, run. The parameter
-// `signature_name` selects another signature than serving_default.
+// Answers `request` from one servable: it checks the parameters, finds the signature, reads the
+// inputs and runs. The parameter `signature_name` selects a signature other than serving_default.
 //
-// FAILED_PRECONDITION: no such signature. INVALID_ARGUMENT: inputs or outputs that the signature
-// has not, or that are there twice, another datatype or shape, elements that contradict them.
-// UNIMPLEMENTED: shared memory, classification, sequences, an output whose dtype the protocol has
-// no name for. DEADLINE_EXCEEDED, CANCELLED: as `run` says. Else what the graph's kernels say.
+// Returns FAILED_PRECONDITION for an unknown signature. Returns INVALID_ARGUMENT for inputs or
+// outputs that the signature does not have, for duplicates, for another datatype or shape, and for
+// elements that contradict them. Returns UNIMPLEMENTED for shared memory, classification,
+// sequences, and an output whose dtype has no name in the protocol. Returns DEADLINE_EXCEEDED or
+// CANCELLED if `run` ends the run. Otherwise returns the error of the graph's kernels.
 //
-// `reply` points into the servable's signature, so the servable's handle outlives it; its tensors
-// may alias the version's parameters. `watch`, where there is one, is in kDecode before it, and in
-// kRun and then in kEncode as far as it gets.
+// `reply` points into the servable's signature, so the servable's handle must outlive it. Its
+// tensors may alias the version's parameters. If `watch` is not null, it is in kDecode before the
+// call. It enters kRun and then kEncode, as far as the request gets.
 base::Status Infer(const servable::Servable& servable, const InferRequest& request,
                    const InferElements& elements, const tf::RunContext& run, InferReply* reply,
                    metrics::PhaseWatch* watch = nullptr);

@@ -58,7 +58,6 @@ constexpr uint32_t kReplyOutputShape = 3;
 }  // namespace field
 
 // --- Requests
-// -------------------------------------------------------------------------------------
 
 bool ReadParameterValue(WireReader value, InferParameter* parameter) {
   WireTag tag;
@@ -81,7 +80,7 @@ bool ReadParameterValue(WireReader value, InferParameter* parameter) {
   return true;
 }
 
-// One entry of map<string, InferParameter>.
+// Reads one entry of map<string, InferParameter>.
 bool ReadParameter(WireReader entry, InferParameter* parameter) {
   WireTag tag;
   WireReader value;
@@ -98,8 +97,8 @@ bool ReadParameter(WireReader entry, InferParameter* parameter) {
   return true;
 }
 
-// One size more than TensorFlow takes is enough to refuse it: a byte on the wire must not become
-// eight each.
+// Appends a size. It keeps at most one more than the rank that TensorFlow takes, which is enough to
+// refuse the shape. So a byte on the wire does not become eight bytes in memory.
 void AddSize(uint64_t size, std::vector<int64_t>* dims) {
   if (dims->size() <= base::kMaxTensorRank) dims->push_back(static_cast<int64_t>(size));
 }
@@ -120,7 +119,8 @@ bool ReadShape(WireTag tag, WireReader* proto, std::vector<int64_t>* dims) {
   return true;
 }
 
-// Decodes one message, and counts what becomes an object in memory: each is 2 bytes on the wire.
+// Decodes one message, and counts the objects that it makes in memory. Each may take only 2 bytes
+// on the wire.
 class MessageDecoder {
  public:
   explicit MessageDecoder(InferMessage* message) : message_(*message) {}
@@ -229,11 +229,11 @@ bool MessageDecoder::ReadField(WireTag tag, WireReader* proto) {
 Status TooManyNames() {
   return base::InvalidArgument("the request has more than " +
                                std::to_string(base::kMaxNamesPerRequest) +
-                               " inputs, outputs and parameters; no signature has as many");
+                               " inputs, outputs and parameters; no signature has that many");
 }
 
-// Of one input. Not before the parameters are looked at: an input in shared memory, which is
-// refused by name, has no raw contents.
+// Checks the contents of one input. Call it after the check of the parameters: an input in shared
+// memory has no raw contents, and its error should name the shared memory.
 Status CheckRaw(const InferMessage& message, size_t input) {
   if (message.raw.size() != message.request.inputs.size()) {
     return base::InvalidArgument("raw_input_contents has " + std::to_string(message.raw.size()) +
@@ -245,10 +245,9 @@ Status CheckRaw(const InferMessage& message, size_t input) {
 }
 
 // --- Typed contents
-// -------------------------------------------------------------------------------
 
-// Calls `visit` with a reader at each value of a repeated field, packed or not, whose values are of
-// wire type `single`. False where the bytes do not parse, or `visit` says so.
+// Calls `visit` with a reader at each value of a repeated field, packed or not, whose values have
+// the wire type `single`. Returns false if the bytes do not parse, or if `visit` returns false.
 template <typename Visit>
 bool VisitValues(WireReader contents, uint32_t number, WireType single, const Visit& visit) {
   WireTag tag;
@@ -269,16 +268,16 @@ bool VisitValues(WireReader contents, uint32_t number, WireType single, const Vi
   return true;
 }
 
-Status NoContents() { return base::InvalidArgument("its bytes are no InferTensorContents"); }
+Status NoContents() { return base::InvalidArgument("its bytes are not an InferTensorContents"); }
 
-// The typed field of a datatype: its number, its wire type, and its name for people.
+// The typed field of a datatype: its number, its wire type, and its name for error messages.
 struct ContentsField {
   uint32_t number;
   WireType single;
   const char* name;
 };
 
-// What an input needs to become a tensor.
+// The tensor that an input is to become.
 struct Wanted {
   int dtype;
   const std::vector<int64_t>& dims;
@@ -287,8 +286,8 @@ struct Wanted {
   tf::TensorList* tensors;
 };
 
-// Counts the values before the shape's memory is asked for; then `store(element, reader)` reads
-// one.
+// Reads the values of a field. It counts them with `skip` before it allocates memory for the shape.
+// Then `store(element, reader)` reads each value.
 template <typename Skip, typename Store>
 Status ReadValues(WireReader contents, const ContentsField& from, const Wanted& wanted,
                   const Skip& skip, const Store& store) {
@@ -312,7 +311,7 @@ Status ReadValues(WireReader contents, const ContentsField& from, const Wanted& 
                                std::string(DatatypeName(wanted.dtype)));
 }
 
-// `Wire` is what the field's varints are, `T` an element.
+// Reads varints. `Wire` is the type of the field's varints, and `T` the type of an element.
 template <typename T, typename Wire>
 Status ReadVarints(WireReader contents, const ContentsField& from, const Wanted& wanted) {
   uint64_t raw = 0;
@@ -350,7 +349,7 @@ Status ReadFixed(WireReader contents, const ContentsField& from, const Wanted& w
   return ReadValues(contents, from, wanted, skip, store);
 }
 
-// Not packed, so a field of its own each.
+// Reads strings, which are never packed: each string is a field of its own.
 Status ReadStrings(WireReader contents, const Wanted& wanted) {
   WireReader body;
   const auto skip = [&](WireReader* reader) { return reader->ReadDelimited(&body); };
@@ -403,7 +402,6 @@ Status ReadTypedElements(WireReader contents, const Wanted& wanted) {
 }
 
 // --- Replies
-// --------------------------------------------------------------------------------------
 
 size_t ShapeBytes(const std::vector<int64_t>& dims) {
   size_t bytes = 0;
@@ -418,7 +416,7 @@ size_t EntryBytes(const InferReplyOutput& output, size_t shape_bytes) {
                           : bytes + base::DelimitedBytes(field::kReplyOutputShape, shape_bytes);
 }
 
-// One output of a reply, and how much it takes on the wire.
+// One output of a reply, and its sizes on the wire.
 struct ReplyOutput {
   const InferReplyOutput* described;
   tf::TensorView tensor;
@@ -473,7 +471,7 @@ Status DecodeInferMessage(WireReader proto, InferMessage* message) {
     if (decoder.has_too_many_names()) return TooManyNames();
     if (parses) continue;
     return base::InvalidArgument("the message's " + std::to_string(message_bytes) +
-                                 " bytes are no inference.ModelInferRequest");
+                                 " bytes are not an inference.ModelInferRequest");
   }
   return {};
 }

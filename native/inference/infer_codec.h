@@ -15,23 +15,25 @@
 
 namespace millpond::inference {
 
-// An inference.ModelInferRequest as it lies in the network's buffers: the elements are not decoded
-// yet, and point into them.
+// An inference.ModelInferRequest as it lies in the network's buffers. The elements are not decoded
+// yet, and point into the buffers.
 struct InferMessage {
   InferRequest request;
-  std::vector<base::WireReader> contents;  // of each input, an InferTensorContents; may be empty
+  std::vector<base::WireReader> contents;  // an InferTensorContents for each input; may be empty
   std::vector<base::WireReader> raw;       // raw_input_contents
 };
 
-// INVALID_ARGUMENT where the bytes are no ModelInferRequest, or name more than
-// base::kMaxNamesPerRequest of anything. Borrows them.
+// Decodes a message that borrows the bytes. Returns INVALID_ARGUMENT if they are not a
+// ModelInferRequest, or hold more than base::kMaxNamesPerRequest inputs, outputs and parameters
+// together.
 base::Status DecodeInferMessage(base::WireReader proto, InferMessage* message);
 
-// The model_name of a ModelInferRequest, for who must know it before the request is decoded; ""
-// where there is none, or where the bytes up to it do not parse. Reads no further.
+// Returns the model_name of a ModelInferRequest, for callers that need it before the request is
+// decoded. Returns "" if the name is missing, or if the bytes before it do not parse. Reads no
+// further than the name.
 std::string PeekInferModelName(base::WireReader proto);
 
-// A message's elements: raw, or in the typed field of their datatype. Borrows it.
+// The elements of a message: raw, or in the typed field of their datatype. Borrows the message.
 class MessageElements final : public InferElements {
  public:
   explicit MessageElements(const InferMessage& message) : message_(message) {}
@@ -42,9 +44,9 @@ class MessageElements final : public InferElements {
   const InferMessage& message_;
 };
 
-// Lays an InferReply out once as an inference.ModelInferResponse with raw contents: sizes first,
-// then the bytes that go to the network. RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED, CANCELLED: as
-// base::ReplyBuffer.
+// Encodes an InferReply as an inference.ModelInferResponse with raw contents. The sizes are
+// computed first, so that the bytes for the network are laid out once. RESOURCE_EXHAUSTED,
+// DEADLINE_EXCEEDED and CANCELLED are as in base::ReplyBuffer.
 base::StatusOr<base::ReplyBytes> EncodeInferReply(const InferReply& reply,
                                                   const base::ReplyLimits& limits);
 

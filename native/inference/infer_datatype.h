@@ -4,11 +4,11 @@
 
 namespace millpond::inference {
 
-// The open inference protocol's name of a tensorflow::DataType, like "FP32"; "" where it has none
-// (quantized and complex numbers, resources, variants).
+// Returns the open inference protocol's name of a tensorflow::DataType, like "FP32". Returns "" if
+// the protocol does not name it (quantized and complex numbers, resources, variants).
 std::string_view DatatypeName(int dtype);
 
-// The tensorflow::DataType of a name; 0 where the protocol has no such.
+// Returns the tensorflow::DataType of a name, or 0 if the protocol does not have the name.
 int DtypeOf(std::string_view datatype);
 
 }  // namespace millpond::inference

@@ -44,7 +44,7 @@ base::Status ReadRequest(WireReader proto, MetadataRequest* request) {
     const bool has_room = request->fields.size() <= base::kMaxNamesPerRequest;
     if (has_room && proto.ReadTag(&tag) && ReadField(tag, &proto, request)) continue;
     return base::InvalidArgument(
-        "the message's bytes are no tensorflow.serving.GetModelMetadataRequest, or name more "
+        "the message's bytes are not a tensorflow.serving.GetModelMetadataRequest, or name more "
         "than " +
         std::to_string(base::kMaxNamesPerRequest) + " metadata_fields");
   }

@@ -17,11 +17,12 @@ struct MetadataRequest {
   std::vector<std::string> fields;
 };
 
-// INVALID_ARGUMENT where the bytes are no GetModelMetadataRequest, where they name no model, and
-// where their metadata_field is anything but "signature_def", the only one there is.
+// Decodes a request. Returns INVALID_ARGUMENT if the bytes are not a GetModelMetadataRequest or do
+// not name a model. Also returns it if a metadata_field is missing or is not "signature_def", the
+// only one supported.
 base::Status DecodeMetadataRequest(base::WireReader proto, MetadataRequest* request);
 
-// A serialized GetModelMetadataResponse: the signatures of `servable`.
+// Returns a serialized GetModelMetadataResponse with the signatures of `servable`.
 std::string EncodeMetadata(const servable::Servable& servable);
 
 }  // namespace millpond::inference

@@ -28,7 +28,7 @@ bool ReadInt64Value(WireReader proto, int64_t* value) {
   return true;
 }
 
-// version and version_label are a oneof: the one that comes last counts.
+// version and version_label are a oneof: the field that comes last counts.
 bool ReadVersion(WireReader* proto, ModelSpec* spec) {
   WireReader body;
   int64_t version = spec->version.value_or(0);

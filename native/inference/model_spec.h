@@ -12,8 +12,8 @@
 
 namespace millpond::inference {
 
-// tensorflow.serving.ModelSpec (tensorflow_serving/apis/model.proto): which servable and which of
-// its signatures a request means. At most one of version and version_label is set.
+// tensorflow.serving.ModelSpec (tensorflow_serving/apis/model.proto): the servable that a request
+// means, and one of its signatures. At most one of version and version_label is set.
 struct ModelSpec {
   std::string name;
   std::optional<int64_t> version;
@@ -21,19 +21,20 @@ struct ModelSpec {
   std::string signature_name;
 };
 
-// Merges a serialized ModelSpec into *spec, as protobuf does where a field comes twice. False where
-// the bytes do not parse.
+// Merges a serialized ModelSpec into *spec, as protobuf does if a field comes twice. Returns false
+// if the bytes do not parse.
 [[nodiscard]] bool ReadModelSpec(base::WireReader proto, ModelSpec* spec);
 
-// The name in the ModelSpec that is field 1 of `request`, for who must know it before the request
-// is decoded; "" where there is none, or where the bytes up to it do not parse. Reads no further.
+// Returns the name in the ModelSpec that is field 1 of `request`, for callers that need it before
+// the request is decoded. Returns "" if the name is missing, or if the bytes up to it do not parse.
+// Reads no further than the ModelSpec.
 std::string PeekModelName(base::WireReader request);
 
-// INVALID_ARGUMENT where a request's spec is missing or names no model.
+// Returns INVALID_ARGUMENT if a request's spec is missing or does not name a model.
 base::Status CheckModelSpec(const std::optional<ModelSpec>& spec);
 
-// The version that a request means by `spec`, as the serving map is asked for it; `metadata` is
-// null where no canary answers. Borrows both.
+// Returns the version that a request means by `spec`, for a look-up in the serving map. `metadata`
+// is null if the canary must not answer. Borrows both.
 servable::VersionChoice ToVersionChoice(const ModelSpec& spec,
                                         const servable::RequestMetadata* metadata);
 

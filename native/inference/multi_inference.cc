@@ -62,7 +62,7 @@ bool NamesVersion(const ModelSpec& spec) {
   return spec.version.has_value() || spec.version_label.has_value();
 }
 
-// A task that can run: what it asks for, found in a version.
+// A task that can run, with its signature found in a version.
 struct Job {
   const tf::Signature* signature;
   bool is_classify;
@@ -73,7 +73,7 @@ StatusOr<Job> FindJob(const servable::Servable& servable, const Task& task) {
   const bool is_classify = task.method_name == kClassifyMethodName;
   if (!is_classify && task.method_name != kRegressMethodName) {
     return Status(base::Code::kUnimplemented,
-                  "Unsupported signature method_name: " + task.method_name + "; ask for " +
+                  "Unsupported signature method_name: " + task.method_name + "; use " +
                       std::string(kClassifyMethodName) + " or " + std::string(kRegressMethodName));
   }
   const auto signature =
@@ -102,7 +102,7 @@ StatusOr<std::vector<Job>> FindJobs(const servable::Servable& servable,
   return jobs;
 }
 
-// OK if the input of each job takes the examples.
+// Returns the signatures of the jobs if the input of each takes the examples.
 StatusOr<std::vector<const tf::Signature*>> SignaturesOf(const std::vector<Job>& jobs,
                                                          const tf::TensorList& examples) {
   std::vector<const tf::Signature*> signatures;
@@ -113,7 +113,7 @@ StatusOr<std::vector<const tf::Signature*>> SignaturesOf(const std::vector<Job>&
   return signatures;
 }
 
-// Returns the serialized result of one job, whose run on so many examples gave `outputs`.
+// Returns the serialized result of one job. Its run on `example_count` examples gave `outputs`.
 StatusOr<base::ReplyBytes> Encode(const Job& job, int64_t example_count, tf::TensorList outputs,
                                   const base::ReplyLimits& limits) {
   if (job.is_classify) {
@@ -150,7 +150,7 @@ Status DecodeMultiInferenceRequest(WireReader proto, MultiInferenceRequest* requ
     if (proto.ReadTag(&tag) && ReadField(tag, &proto, request)) continue;
     return base::InvalidArgument(
         "the message's " + std::to_string(message_bytes) +
-        " bytes are no tensorflow.serving.MultiInferenceRequest, or have more than " +
+        " bytes are not a tensorflow.serving.MultiInferenceRequest, or have more than " +
         std::to_string(base::kMaxNamesPerRequest) + " tasks");
   }
   return {};

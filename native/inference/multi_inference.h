@@ -27,24 +27,27 @@ struct MultiInferenceRequest {
   ExampleInput input;
 };
 
-// INVALID_ARGUMENT where the bytes are no MultiInferenceRequest, or have more tasks than
-// base::kMaxNamesPerRequest. Borrows them.
+// Decodes a request that borrows the bytes. Returns INVALID_ARGUMENT if they are not a
+// MultiInferenceRequest, or have more tasks than base::kMaxNamesPerRequest.
 base::Status DecodeMultiInferenceRequest(base::WireReader proto, MultiInferenceRequest* request);
 
-// The one version that all tasks mean: that of the first task that names a version or label.
-// INVALID_ARGUMENT where a task names no model, or two name different ones, or different versions:
-// the answer is one version's.
+// Returns the one version that all tasks mean: the version of the first task that names a version
+// or label. Returns INVALID_ARGUMENT if a task does not name a model, or if two tasks name
+// different models or versions. One version has to answer the whole request.
 base::StatusOr<ModelSpec> SpecOfAllTasks(const MultiInferenceRequest& request);
 
-// Returns the names of the tasks' signatures, sorted: the same for requests that run the same.
+// Returns the names of the tasks' signatures, sorted, so that requests that run the same signatures
+// have equal results.
 std::string SignatureNamesOf(const MultiInferenceRequest& request);
 
-// Answers the request with a serialized MultiInferenceResponse: one result a task, in their order.
-// All signatures get the same examples, also if their inputs are different tensors of the graph, in
-// one run if the version can (Servable::RunTogether). Nothing runs unless all tasks can.
+// Answers the request with a serialized MultiInferenceResponse, which has one result for each task,
+// in their order. All signatures get the same examples, also if their inputs are different tensors
+// of the graph. They run in one run if the version can do so (Servable::RunTogether). No task runs
+// unless all tasks can run.
 //
-// INVALID_ARGUMENT: a signature twice, or one that its task's method cannot run. UNIMPLEMENTED: a
-// method_name other than classify's and regress's. Else as Classify and Regress.
+// Returns INVALID_ARGUMENT for a duplicate signature, and for a signature that its task's method
+// cannot run. Returns UNIMPLEMENTED for a method_name other than those of classify and regress.
+// Other errors are as in Classify and Regress.
 base::Status AnswerMultiInference(const servable::Servable& servable,
                                   const MultiInferenceRequest& request, const tf::RunContext& run,
                                   base::ReplyBytes* reply, metrics::PhaseWatch* watch = nullptr);

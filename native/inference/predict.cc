@@ -17,7 +17,7 @@ std::string_view RequestedSignatureName(const PredictRequest& request) {
   return request.model_spec ? std::string_view(request.model_spec->signature_name) : "";
 }
 
-// What a request sends for each input of a signature; null where it sends nothing.
+// The request's input for each input of a signature, or null if the request does not send it.
 using SentInputs = std::vector<const PredictRequest::Input*>;
 
 std::vector<std::string_view> MissingInputs(const tf::Signature& signature,
@@ -62,7 +62,7 @@ Status DecodeInputs(const PredictRequest& request, const tf::Signature& signatur
   return {};
 }
 
-// In the order in which a run gives them back, which is the signature's.
+// Lists the outputs in the signature's order, which is also the order in which a run returns them.
 void NameOutputs(const tf::Signature& signature, const tf::OutputSet& outputs,
                  std::vector<PredictReply::Output>* named) {
   named->reserve(outputs.size());

@@ -8,22 +8,24 @@
 
 namespace millpond::inference {
 
-// Answers a PredictRequest from one servable: decode, validate against the signature, run. The same
-// for a client's request, a warm-up record and a replayed one.
+// Answers a PredictRequest from one servable: it decodes the inputs, validates them against the
+// signature, and runs. Client requests, warm-up records and replayed requests all take this path.
 //
-// FAILED_PRECONDITION: no such signature. INVALID_ARGUMENT: inputs missing, extra or misnamed, of
-// another dtype or shape, or an output_filter that names nothing or one thing twice.
-// DEADLINE_EXCEEDED, CANCELLED: as `run` says. Else what the graph's kernels say.
+// Returns FAILED_PRECONDITION for an unknown signature. Returns INVALID_ARGUMENT for inputs that
+// are missing, extra or misnamed, or of another dtype or shape. Also returns it for an
+// output_filter with an unknown or duplicate name. Returns DEADLINE_EXCEEDED or CANCELLED if `run`
+// ends the run. Otherwise returns the error of the graph's kernels.
 //
-// `reply` points into the servable's signature, so the servable's handle outlives it; its outputs
-// may alias the version's parameters. `watch`, where there is one, is in kDecode before it, and in
-// kRun and then in kEncode as far as it gets.
+// `reply` points into the servable's signature, so the servable's handle must outlive it. Its
+// outputs may alias the version's parameters. If `watch` is not null, it is in kDecode before the
+// call. It enters kRun and then kEncode, as far as the request gets.
 base::Status Predict(const servable::Servable& servable, const PredictRequest& request,
                      const tf::RunContext& run, PredictReply* reply,
                      metrics::PhaseWatch* watch = nullptr);
 
-// Makes ready what requests for the same outputs of the same signature use: Servable::Prepare. Its
-// errors, and Predict's for signature and output_filter; the inputs are not looked at.
+// Prepares requests for the same outputs of the same signature (Servable::Prepare). Returns the
+// errors of Servable::Prepare, and the errors of Predict about the signature and the output_filter.
+// The inputs are ignored.
 base::Status Prepare(const servable::Servable& servable, const PredictRequest& request);
 
 }  // namespace millpond::inference

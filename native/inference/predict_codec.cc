@@ -20,8 +20,8 @@ constexpr uint32_t kResponseModelSpec = 2;
 constexpr uint32_t kMapKey = 1;
 constexpr uint32_t kMapValue = 2;
 
-// One entry of map<string, TensorProto>. Protobuf would merge two values of one entry; no encoder
-// writes such a thing, and it is refused.
+// Reads one entry of map<string, TensorProto>. Protobuf would merge two values of one entry.
+// Encoders do not write two values, so such an entry is refused.
 bool ReadInput(WireReader entry, PredictRequest::Input* input) {
   WireTag tag;
   bool has_value = false;
@@ -55,7 +55,7 @@ bool ReadField(WireTag tag, WireReader* proto, PredictRequest* request) {
   return proto->SkipField(tag);
 }
 
-// The smallest that there is of numbers, and one copy to write.
+// The most compact encoding for numbers; written with one copy.
 constexpr auto kRequestEncoding = tf::TensorEncoding::kTensorContent;
 
 size_t SpecBytes(const PredictRequestParts& parts) {
@@ -68,7 +68,7 @@ size_t InputBytes(const PredictRequestParts& parts, size_t index, size_t tensor_
          base::DelimitedBytes(kMapValue, tensor_bytes);
 }
 
-// Calls `call` with the name of each output that has to be asked for.
+// Calls `call` with the name of each output that the output_filter has to name.
 template <typename Call>
 void ForEachFilterName(const PredictRequestParts& parts, Call call) {
   if (parts.outputs.IsAll()) return;
@@ -97,11 +97,11 @@ base::Status DecodePredictRequest(WireReader proto, PredictRequest* request) {
     if (HasTooManyNames(*request)) {
       return base::InvalidArgument("the request names more than " +
                                    std::to_string(base::kMaxNamesPerRequest) +
-                                   " inputs or outputs; no signature has as many");
+                                   " inputs or outputs; no signature has that many");
     }
     if (proto.ReadTag(&tag) && ReadField(tag, &proto, request)) continue;
     return base::InvalidArgument("the message's " + std::to_string(message_bytes) +
-                                 " bytes are no tensorflow.serving.PredictRequest");
+                                 " bytes are not a tensorflow.serving.PredictRequest");
   }
   return {};
 }

@@ -17,8 +17,8 @@
 
 namespace millpond::inference {
 
-// A PredictRequest (tensorflow_serving/apis/predict.proto) as it lies in the network's buffers: the
-// tensors are not decoded yet, and point into them.
+// A PredictRequest (tensorflow_serving/apis/predict.proto) as it lies in the network's buffers. The
+// tensors are not decoded yet, and point into the buffers.
 struct PredictRequest {
   struct Input {
     std::string name;
@@ -26,28 +26,29 @@ struct PredictRequest {
   };
 
   std::optional<ModelSpec> model_spec;
-  std::vector<Input> inputs;  // as sent; of one name the last one counts
+  std::vector<Input> inputs;  // as sent; if a name is repeated, its last input counts
   std::vector<std::string> output_filter;
 };
 
-// INVALID_ARGUMENT where the bytes are no PredictRequest, or name more inputs or outputs than
-// base::kMaxNamesPerRequest. Borrows them.
+// Decodes a request that borrows the bytes. Returns INVALID_ARGUMENT if they are not a
+// PredictRequest, or name more inputs or more outputs than base::kMaxNamesPerRequest.
 base::Status DecodePredictRequest(base::WireReader proto, PredictRequest* request);
 
-// A run of a signature, as the PredictRequest that asks for it would say it. Borrows all.
+// The parts of the PredictRequest that asks for a given run of a signature. Borrows all of them.
 struct PredictRequestParts {
   std::string_view model_name;
-  const tf::Signature& signature;  // only its names are looked at
+  const tf::Signature& signature;  // only its names are read
   const tf::OutputSet& outputs;
   const tf::TensorList& inputs;  // in the signature's order
 };
 
-// Bytes that WritePredictRequest writes: a PredictRequest for any version of the model, with an
-// output_filter unless the outputs are all, and numbers as tensor_content. No allocation.
+// Returns the number of bytes that WritePredictRequest writes. They are a PredictRequest for any
+// version of the model. It has an output_filter unless all outputs are asked for, and numbers as
+// tensor_content. No allocation.
 size_t EncodedPredictRequestBytes(const PredictRequestParts& parts);
 void WritePredictRequest(const PredictRequestParts& parts, char* to);
 
-// A PredictResponse to be: what its bytes are made of.
+// The content of a PredictResponse that is not encoded yet.
 struct PredictReply {
   struct Output {
     const std::string* name;  // of the signature, which the caller keeps alive
@@ -56,13 +57,13 @@ struct PredictReply {
 
   ModelSpec model_spec;  // with the version that answered
   std::vector<Output> outputs;
-  tf::OutputSet output_set;  // the same, as the run knows them
+  tf::OutputSet output_set;  // the same outputs, as the run has them
   tf::TensorList tensors;
   tf::TensorEncoding encoding = tf::TensorEncoding::kTypedFields;
 };
 
-// Lays a PredictReply out once: sizes first, then the bytes that go to the network.
-// RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED, CANCELLED: as base::ReplyBuffer.
+// Encodes a PredictReply. The sizes are computed first, so that the bytes for the network are laid
+// out once. RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED and CANCELLED are as in base::ReplyBuffer.
 base::StatusOr<base::ReplyBytes> EncodePredictReply(const PredictReply& reply,
                                                     const base::ReplyLimits& limits);
 

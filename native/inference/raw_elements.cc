@@ -15,7 +15,7 @@ using base::WireReader;
 
 constexpr size_t kLengthBytes = sizeof(uint32_t);
 
-// Copied between two looks at whether the reply is wanted.
+// The bytes that are copied between two checks that the reply is still wanted.
 constexpr size_t kPieceBytes = size_t{1} << 20U;
 
 Status WrongSize(size_t got_bytes, int dtype, const std::vector<int64_t>& dims,
@@ -25,7 +25,7 @@ Status WrongSize(size_t got_bytes, int dtype, const std::vector<int64_t>& dims,
 }
 
 Status NoStrings(int64_t element, int64_t element_count) {
-  return base::InvalidArgument("the raw contents are no " + std::to_string(element_count) +
+  return base::InvalidArgument("the raw contents are not " + std::to_string(element_count) +
                                " BYTES elements, of 4 bytes of little-endian length and then the "
                                "bytes: wrong from element " +
                                std::to_string(element) + " on");
@@ -33,7 +33,7 @@ Status NoStrings(int64_t element, int64_t element_count) {
 
 Status ReadStrings(WireReader raw, const std::vector<int64_t>& dims, int64_t element_count,
                    size_t index, tf::TensorList* tensors) {
-  // Refused before the shape's memory is asked for.
+  // Refuses too few bytes before it allocates memory for the shape.
   if (static_cast<int64_t>(raw.remaining_bytes() / kLengthBytes) < element_count) {
     return WrongSize(raw.remaining_bytes(), tf::dtype::kString, dims,
                      "4 for each element's length, and its bytes");
@@ -50,7 +50,7 @@ Status ReadStrings(WireReader raw, const std::vector<int64_t>& dims, int64_t ele
   return raw.AtEnd() ? Status() : NoStrings(element_count, element_count);
 }
 
-// Bytes that may differ from 0 and 1 must not reach a kernel as bools.
+// Makes each bool 0 or 1, because other bytes must not reach a kernel as bools.
 void NormalizeBools(unsigned char* bytes, int64_t count) {
   for (int64_t i = 0; i < count; ++i) bytes[i] = bytes[i] != 0 ? 1 : 0;
 }

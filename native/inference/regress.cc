@@ -29,7 +29,7 @@ Status CheckOutput(const tf::Signature& signature, const tf::TensorView& view, i
       tf::DescribeTensor(view.dtype, true, view.dims));
 }
 
-// What one value is on the wire: zero, but not minus zero, is left out.
+// Returns the bits of one value. On the wire, zero is left out, but minus zero is not.
 uint32_t BitsOf(float value) {
   uint32_t bits = 0;
   std::memcpy(&bits, &value, sizeof value);

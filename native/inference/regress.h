@@ -14,15 +14,15 @@
 
 namespace millpond::inference {
 
-// One number for each example of a request. As Classifications, it points into the servable's
-// signature and may alias the version's parameters.
+// One number for each example of a request. Like Classifications, it points into the servable's
+// signature, and its tensors may alias the version's parameters.
 class Regressions {
  public:
   const tf::Signature& signature() const { return *signature_; }
   int64_t example_count() const { return example_count_; }
   float value(int64_t example) const;
 
-  // As Classifications::Read.
+  // Takes the outputs of a run, like Classifications::Read.
   base::Status Read(const tf::Signature& signature, int64_t example_count, tf::TensorList tensors);
 
  private:
@@ -32,18 +32,19 @@ class Regressions {
   std::string_view value_bytes_;
 };
 
-// The signature that Regress would run. INVALID_ARGUMENT where there is none of that name, or it is
-// not one: one input `inputs`, one output `outputs`.
+// Returns the signature that Regress would run. It has one input `inputs` and one output `outputs`.
+// Returns INVALID_ARGUMENT if `name` is unknown or names another kind of signature.
 base::StatusOr<const tf::Signature*> FindRegressSignature(const servable::Servable& servable,
                                                           std::string_view name);
 
-// As Classify, with an output of the shape [examples] or [examples, 1].
+// Computes one number for each example. The contract is that of Classify, with an output of the
+// shape [examples] or [examples, 1].
 base::Status Regress(const servable::Servable& servable, std::string_view signature_name,
                      const tf::RunContext& run, const tf::TensorList& examples, Regressions* result,
                      metrics::PhaseWatch* watch = nullptr);
 
-// A serialized RegressionResult (tensorflow_serving/apis/regression.proto). RESOURCE_EXHAUSTED,
-// DEADLINE_EXCEEDED, CANCELLED: as base::ReplyBuffer.
+// Returns a serialized RegressionResult (tensorflow_serving/apis/regression.proto).
+// RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED and CANCELLED are as in base::ReplyBuffer.
 base::StatusOr<base::ReplyBytes> EncodeRegressions(const Regressions& regressions,
                                                    const base::ReplyLimits& limits);
 

@@ -16,7 +16,8 @@ std::vector<tf::TensorSpec> NamesOf(const std::vector<tf::TensorSpec>& specs) {
   return names;
 }
 
-// What is left of a signature where its version may go: what a request says of it.
+// Returns the names in a signature, which are all that a request contains of it. The result
+// outlives the version.
 tf::Signature NamesOf(const tf::Signature& signature) {
   tf::Signature names;
   names.name = signature.name;
@@ -29,7 +30,7 @@ tf::Signature NamesOf(const tf::Signature& signature) {
 
 void RunSamples::Give(int64_t now_ns) {
   for (const Run& run : runs_) {
-    // Another request may have been faster, or this one's run before.
+    // Another request, or an earlier run of this request, may have given this kind meanwhile.
     if (!reservoir_->Wants(run.kind, now_ns)) continue;
     std::string request(run.kind.request_bytes, '\0');
     WritePredictRequest({model_name_, run.signature, run.outputs, run.inputs}, request.data());
@@ -62,7 +63,7 @@ void SampledServable::Sample(const tf::Signature& signature, const tf::OutputSet
   if (reservoir_ == nullptr) return;
   const PredictRequestParts parts{id().name, signature, outputs, inputs};
   const servable::RequestKind kind(signature.name, outputs, EncodedPredictRequestBytes(parts));
-  // By the time that is known already: a clock's would cost more than the answer.
+  // Uses the time of arrival, because reading a clock would cost more than Wants.
   if (!reservoir_->Wants(kind, received_ns_)) return;
   samples_->reservoir_ = reservoir_;
   samples_->model_name_ = id().name;

@@ -17,15 +17,17 @@
 
 namespace millpond::inference {
 
-// What one request ran that its model's reservoir wants, from the run until the reply is on its
-// way: the names that a PredictRequest says, and the inputs, which are shared with the run.
+// The runs of one request that its model's reservoir should take, kept from the run until the reply
+// is on its way. A run keeps the names that a PredictRequest would carry, and the inputs, which it
+// shares with the run.
 //
-// Thread: the request's. It outlives the request's handle, and nothing in it is the version's.
+// Thread: the request's. It outlives the request's handle, so it holds nothing that belongs to the
+// version.
 class RunSamples {
  public:
-  // Gives each run to the reservoir, as the PredictRequest that runs the same. After a reply that
-  // is OK; a request that fails is not for another version to repeat. Cost: nothing where there are
-  // none, else two copies of the inputs.
+  // Gives each run to the reservoir, as the PredictRequest that runs the same. Call it only after a
+  // reply that is OK, because another version must not repeat a failed request. Cost: nothing
+  // without runs, otherwise two copies of the inputs.
   void Give(int64_t now_ns);
 
  private:
@@ -33,7 +35,7 @@ class RunSamples {
 
   struct Run {
     servable::RequestKind kind;
-    tf::Signature signature;  // its names
+    tf::Signature signature;  // only its names
     tf::OutputSet outputs;
     tf::TensorList inputs;
   };
@@ -43,21 +45,22 @@ class RunSamples {
   std::vector<Run> runs_;
 };
 
-// One version, with a look at what a request runs on it: for the methods whose requests are no
-// PredictRequests, so that a model is warm after a swap whatever its clients speak. A request that
-// runs several signatures is several samples. The methods themselves know nothing of it.
+// A version whose runs are sampled. It wraps the servable for methods whose requests are not
+// PredictRequests, so that a model is warm after a swap whichever protocol its clients use. A
+// request that runs several signatures gives several samples. The methods run on it as on any
+// servable.
 //
-// SessionRun leaves no sample: it names tensors and nodes of one version's graph, which another
-// version need not have, and targets that are run for what they change; no PredictRequest, and so
-// no record of a warm-up file, says the same.
+// SessionRun leaves no sample. Its request names tensors and nodes of one version's graph, which
+// another version need not have. Its targets run for their side effects. A PredictRequest, and so a
+// record of a warm-up file, cannot express either.
 //
-// Thread: the request's. Cost of a run: what EncodedPredictRequestBytes and
-// RequestReservoir::Wants cost, no allocation; where it is wanted a copy of the names and a
-// reference to each input.
+// Thread: the request's. Cost of a run: that of EncodedPredictRequestBytes and
+// RequestReservoir::Wants, without an allocation. If the run is wanted, also a copy of the names
+// and a reference to each input.
 class SampledServable final : public servable::Servable {
  public:
-  // Borrows all; `reservoir` may be null. `received_ns`: when the request came. `samples` gets what
-  // is wanted.
+  // Borrows all; `reservoir` may be null. `received_ns` is the time at which the request arrived.
+  // `samples` gets the runs that the reservoir wants.
   SampledServable(const servable::Servable& servable,
                   const std::shared_ptr<servable::RequestReservoir>& reservoir, int64_t received_ns,
                   RunSamples* samples)
@@ -82,7 +85,7 @@ class SampledServable final : public servable::Servable {
   }
 
  private:
-  // Keeps the inputs of a run that succeeded, if the reservoir wants them.
+  // Keeps the inputs of a successful run if the reservoir should take it.
   void Sample(const tf::Signature& signature, const tf::OutputSet& outputs,
               const tf::TensorList& inputs) const;
 

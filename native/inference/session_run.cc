@@ -98,7 +98,7 @@ size_t NameCount(const SessionRunRequest& request) {
 Status Check(const SessionRunRequest& request) {
   if (request.is_traced) {
     return {base::Code::kUnimplemented,
-            "options.trace_level: a run is not traced here; leave it at NO_TRACE"};
+            "options.trace_level: runs are not traced; leave it at NO_TRACE"};
   }
   if (request.fetches.empty() && request.targets.empty()) {
     return base::InvalidArgument("Must specify at least one target to fetch or execute.");
@@ -106,7 +106,7 @@ Status Check(const SessionRunRequest& request) {
   return {};
 }
 
-// "x" is the graph's short name for "x:0".
+// Returns the graph's short name of a tensor: "x" for "x:0".
 std::string_view TensorName(std::string_view name) {
   constexpr std::string_view kFirst = ":0";
   const bool is_first =
@@ -114,7 +114,8 @@ std::string_view TensorName(std::string_view name) {
   return is_first ? name.substr(0, name.size() - kFirst.size()) : name;
 }
 
-// The run would take one of the two, and nobody knows which.
+// Refuses a tensor that is fed twice, because it is undefined which of the two values a run would
+// take.
 Status CheckFedOnce(const std::vector<std::string>& feeds) {
   std::vector<std::string_view> names;
   names.reserve(feeds.size());
@@ -130,7 +131,7 @@ Status ResolveAlias(const std::vector<tf::TensorSpec>& specs, const tf::Signatur
   const int index = tf::FindTensorSpec(specs, *name);
   if (index < 0) {
     return base::InvalidArgument("tensor_name_is_alias: signature '" + signature.name +
-                                 "' has no '" + *name + "' there");
+                                 "' has no '" + *name + "'");
   }
   *name = specs[index].tensor_name;
   return {};
@@ -158,7 +159,8 @@ StatusOr<tf::SessionRunNames> NamesOf(const servable::Servable& servable,
   return names;
 }
 
-// The dtype that a serialized TensorProto says it is of; 0, which there is not, where it says none.
+// Returns the dtype of a serialized TensorProto, or 0, which is not a valid dtype, if the proto
+// does not set it.
 int DtypeOf(WireReader tensor) {
   WireTag tag;
   uint64_t dtype = 0;
@@ -169,7 +171,7 @@ int DtypeOf(WireReader tensor) {
   return static_cast<int>(dtype);
 }
 
-// A feed may be any tensor: what the graph takes is for its kernels to say.
+// Decodes the feeds. A feed may be any tensor, because the graph's kernels check what they take.
 Status DecodeFeeds(const SessionRunRequest& request, tf::TensorList* fed) {
   fed->Reset(request.feeds.size());
   for (size_t i = 0; i < request.feeds.size(); ++i) {
@@ -228,7 +230,7 @@ Status DecodeSessionRunRequest(WireReader proto, SessionRunRequest* request) {
     if (has_room && proto.ReadTag(&tag) && ReadField(tag, &proto, request)) continue;
     return base::InvalidArgument(
         "the message's " + std::to_string(message_bytes) +
-        " bytes are no tensorflow.serving.SessionRunRequest, or name more than " +
+        " bytes are not a tensorflow.serving.SessionRunRequest, or name more than " +
         std::to_string(base::kMaxNamesPerRequest) + " tensors and nodes");
   }
   return {};

@@ -27,23 +27,24 @@ struct SessionRunRequest {
   std::vector<Feed> feeds;
   std::vector<std::string> fetches;
   std::vector<std::string> targets;
-  // The names of feeds and fetches are those of the signature that model_spec names.
+  // True if the names of feeds and fetches are those of the signature that model_spec names.
   bool has_alias_names = false;
-  int64_t timeout_ms = 0;  // of RunOptions; 0: none
+  int64_t timeout_ms = 0;  // of RunOptions; 0: no timeout
   bool is_traced = false;  // RunOptions asks for a trace of the run
 };
 
-// INVALID_ARGUMENT where the bytes are no SessionRunRequest, or name more tensors and nodes than
-// base::kMaxNamesPerRequest. Borrows them.
+// Decodes a request that borrows the bytes. Returns INVALID_ARGUMENT if they are not a
+// SessionRunRequest, or name more tensors and nodes than base::kMaxNamesPerRequest.
 base::Status DecodeSessionRunRequest(base::WireReader proto, SessionRunRequest* request);
 
 // Answers the request with a serialized SessionRunResponse, without metadata. The run ends at the
-// deadline of `run`, or once timeout_ms have passed since `now_ns`, whichever is first; what else
-// RunOptions may say is not looked at.
+// deadline of `run`, or once timeout_ms have passed since `now_ns`, whichever is first. Other
+// fields of RunOptions are ignored.
 //
-// INVALID_ARGUMENT: nothing to fetch and no target, a feed named twice, an alias that the signature
-// has not, a tensor that is none. UNIMPLEMENTED: a trace is asked for; the version was not loaded
-// for SessionRun. Else what TensorFlow says.
+// Returns INVALID_ARGUMENT if the request has neither a fetch nor a target, or names a feed twice.
+// Also returns it for an alias that the signature does not have, and for bytes that are not a
+// tensor. Returns UNIMPLEMENTED if a trace is requested, or if the version was not loaded for
+// SessionRun. Otherwise returns TensorFlow's error.
 base::Status AnswerSessionRun(const servable::Servable& servable, const SessionRunRequest& request,
                               const tf::RunContext& run, int64_t now_ns, base::ReplyBytes* reply,
                               metrics::PhaseWatch* watch = nullptr);

@@ -13,7 +13,8 @@ namespace {
 constexpr std::string_view kMethodNames[] = {
     "tensorflow/serving/predict", "tensorflow/serving/classify", "tensorflow/serving/regress"};
 
-// Any request may run any of these three, as in TensorFlow Serving's Predict.
+// Accepts the method names of predict, classify and regress for all requests, as TensorFlow
+// Serving's Predict does.
 base::StatusOr<const tf::Signature*> CheckedForServing(const tf::Signature& signature) {
   const bool is_known = std::find(std::begin(kMethodNames), std::end(kMethodNames),
                                   signature.method_name) != std::end(kMethodNames);
@@ -26,7 +27,7 @@ base::StatusOr<const tf::Signature*> CheckedForServing(const tf::Signature& sign
 
 using base::Status;
 
-// Names that an error message lists before it says how many there are more.
+// The number of names that an error message lists before it only counts the others.
 constexpr size_t kMaxListedNames = 20;
 
 Status BadFilter(const std::string& name, const char* what, const tf::Signature& signature) {
@@ -36,8 +37,8 @@ Status BadFilter(const std::string& name, const char* what, const tf::Signature&
                                signature.name + "', which has " + ListNames(outputs));
 }
 
-// Codes by which kernels refuse shapes; oneDNN's say ABORTED. Other codes have a cause of their
-// own: a deadline, a table that is not there, memory.
+// Returns true for the codes with which kernels refuse shapes; oneDNN's kernels use ABORTED. Other
+// codes have causes of their own: a deadline, a missing table, memory.
 bool MayComeFromShapes(base::Code code) {
   switch (code) {
     case base::Code::kInvalidArgument:
@@ -52,7 +53,8 @@ bool MayComeFromShapes(base::Code code) {
   }
 }
 
-// `failed` as an error of the request, if an input has a shape that the signature does not name.
+// Returns `failed` as an error of the request if an input's shape does not fit the signature.
+// Otherwise returns `failed` unchanged.
 Status BlameShapes(const Status& failed, const tf::Signature& signature,
                    const tf::TensorList& inputs) {
   if (!MayComeFromShapes(failed.code())) return failed;
@@ -120,7 +122,7 @@ base::StatusOr<tf::OutputSet> SelectOutputs(const std::vector<std::string>& filt
   tf::OutputSet outputs(output_count);
   for (const std::string& name : filter) {
     const int index = tf::FindTensorSpec(signature.outputs, name);
-    if (index < 0) return BadFilter(name, "is no output of", signature);
+    if (index < 0) return BadFilter(name, "is not an output of", signature);
     if (outputs.Contains(index)) return BadFilter(name, "is named twice for", signature);
     outputs.Add(index);
   }

@@ -14,42 +14,46 @@
 
 namespace millpond::inference {
 
-// What every request that runs a signature with named inputs does, whatever it came as: gRPC,
+// Steps that each request for a signature with named inputs takes, whatever its protocol: gRPC,
 // JSON, or another protocol's messages.
 
-// The signature that a request means by `name`; the default one where that is empty.
-// FAILED_PRECONDITION, with those that there are, where there is no such.
+// Returns the signature that a request means by `name`; an empty name means the default signature.
+// Returns FAILED_PRECONDITION, with a list of the existing signatures, if it does not exist.
 base::StatusOr<const tf::Signature*> FindSignature(const servable::Servable& servable,
                                                    std::string_view name);
 
-// Names as an error message lists them, like "{a, b}"; of many the first, and how many more.
+// Returns the names as an error message lists them, like "{a, b}". A long list shows the first
+// names and the number of the others.
 std::string ListNames(const std::vector<std::string_view>& names);
 
-// Why a request that sends `extra` and not `missing` cannot be one for `signature`.
+// Returns the error for a request that sends `extra` inputs and lacks the `missing` inputs of
+// `signature`.
 base::Status InputsDiffer(const tf::Signature& signature,
                           const std::vector<std::string_view>& extra,
                           const std::vector<std::string_view>& missing);
 
-// The outputs that `filter` names: all where it names none. INVALID_ARGUMENT where it names one
-// that there is not, or one twice.
+// Returns the outputs that `filter` names, or all outputs if it is empty. Returns INVALID_ARGUMENT
+// for an unknown or duplicate name.
 base::StatusOr<tf::OutputSet> SelectOutputs(const std::vector<std::string>& filter,
                                             const tf::Signature& signature);
 
-// Enters `phase` now, where there is a watch.
+// Enters `phase` now, if `watch` is not null.
 void EnterPhase(metrics::Phase phase, metrics::PhaseWatch* watch);
 
-// Runs the signature in the phase kRun, and enters kEncode if that succeeds.
+// Runs the signature in the phase kRun, and enters kEncode if the run succeeds.
 //
-// An error of Servable::Run on inputs whose shapes the signature does not name becomes
-// INVALID_ARGUMENT with the first such input, if the shapes can be its cause. Else it stays.
+// An error of Servable::Run becomes INVALID_ARGUMENT if an input's shape does not fit the signature
+// and such shapes can cause the error. It then names the first such input. Otherwise the error
+// stays as it is.
 base::Status RunSignature(const servable::Servable& servable, const tf::Signature& signature,
                           const tf::OutputSet& outputs, const tf::RunContext& run,
                           const tf::TensorList& inputs, tf::TensorList* result,
                           metrics::PhaseWatch* watch);
 
-// Runs all outputs of each of `signatures` by Servable::RunTogether, or one after the other if that
-// cannot be, in the phases of RunSignature. `results` gets one list for each. An error becomes one
-// of the first signature whose input can be its cause, as RunSignature has it.
+// Runs all outputs of each of `signatures` in the phases of RunSignature: by Servable::RunTogether,
+// or one after the other if the servable cannot do that. `results` gets one list for each
+// signature. An error is attributed to the first signature whose input can be its cause, as in
+// RunSignature.
 base::Status RunSignaturesTogether(const servable::Servable& servable,
                                    const std::vector<const tf::Signature*>& signatures,
                                    const tf::RunContext& run, const tf::TensorList& inputs,

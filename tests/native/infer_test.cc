@@ -93,7 +93,7 @@ TEST_F(InferTest, InputsThatTheSignatureHasNotOrThatAreThereTwiceAreRefused) {
   request_.inputs[0].name = "sentences";
   ExpectRefused(Code::kInvalidArgument, "Sent extra: {sentences}. Missing but required: {words}.");
   request_.inputs[0].name = "rows";
-  ExpectRefused(Code::kInvalidArgument, "input 'rows' is there twice");
+  ExpectRefused(Code::kInvalidArgument, "duplicate input 'rows'");
   request_.inputs.clear();
   ExpectRefused(Code::kInvalidArgument, "{rows, words}");
 }
@@ -102,7 +102,7 @@ TEST_F(InferTest, ADatatypeOrAShapeThatCannotBeIsRefused) {
   request_.inputs[1].datatype = "FP64";
   ExpectRefused(Code::kInvalidArgument, "input 'rows': expected dtype 1[-1;3;], got dtype 2[1;3;]");
   request_.inputs[1].datatype = "float32";
-  ExpectRefused(Code::kInvalidArgument, "datatype 'float32' is none of the protocol's");
+  ExpectRefused(Code::kInvalidArgument, "unknown datatype 'float32'");
   request_.inputs[1] = {"rows", "FP32", {-1, 3}};
   ExpectRefused(Code::kInvalidArgument, "a dimension of size -1");
   request_.inputs[1] = {"rows", "FP32", {INT64_MAX, 3}};

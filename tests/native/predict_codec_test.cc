@@ -301,7 +301,8 @@ TEST(DecodePredictRequest, OtherBytesAreRefusedWithTheirNumber) {
   PredictRequest request;
   const base::Status refused = DecodePredictRequest(segmented.reader(), &request);
   EXPECT_EQ(refused.code(), Code::kInvalidArgument);
-  EXPECT_EQ(refused.message(), "the message's 17 bytes are no tensorflow.serving.PredictRequest");
+  EXPECT_EQ(refused.message(),
+            "the message's 17 bytes are not a tensorflow.serving.PredictRequest");
 }
 
 TEST(EncodePredictReply, WritesAReplyThatReadsBackInEitherEncoding) {

@@ -165,7 +165,7 @@ TEST_F(PredictTest, PrepareRefusesSignatureAndFilterAsPredictDoes) {
 TEST_F(PredictTest, AFilterThatNamesNothingOrOneOutputTwiceIsRefused) {
   ExpectRefused(
       PredictMessage(ModelSpecMessage("m"), {{"x", x_}}, {"y", "q"}), Code::kInvalidArgument,
-      "output_filter 'q' is no output of signature 'serving_default', which has {x_back, y}");
+      "output_filter 'q' is not an output of signature 'serving_default', which has {x_back, y}");
   ExpectRefused(
       PredictMessage(ModelSpecMessage("m"), {{"x", x_}}, {"y", "y"}), Code::kInvalidArgument,
       "output_filter 'y' is named twice for signature 'serving_default', which has {x_back, y}");
