@@ -190,11 +190,13 @@ class Arenas:
         free_bytes = self._free_bytes()
         if fresh_bytes > free_bytes:
             fits_alone = fresh_bytes <= free_bytes + self._held_by_others_of(servable_id)
-            raise (DoesNotFitBeside if fits_alone else ResourceExhausted)(
+            raise _refusal(
+                fits_alone,
+                fresh_bytes - free_bytes,
                 f"{servable_id} needs {_mb(plan.parameter_bytes)} of memory, {_mb(fresh_bytes)} "
                 "with its graph and warm-up and less the spare that waits for it, and "
                 f"{_mb(max(0, free_bytes))} are available; give the process more memory or serve "
-                "fewer versions"
+                "fewer versions",
             )
 
     def _check_limit(self, servable_id: ServableId, plan: MemoryPlan) -> None:
@@ -203,10 +205,12 @@ class Arenas:
         if limit_bytes and held_bytes + plan.parameter_bytes > limit_bytes:
             left_bytes = held_bytes - self._held_by_others_of(servable_id)
             fits_alone = left_bytes + plan.parameter_bytes <= limit_bytes
-            raise (DoesNotFitBeside if fits_alone else ResourceExhausted)(
+            raise _refusal(
+                fits_alone,
+                held_bytes + plan.parameter_bytes - limit_bytes,
                 f"{servable_id} needs {_mb(plan.parameter_bytes)} of memory, the loaded versions "
                 f"have {_mb(held_bytes)}, and --model_memory_limit_bytes is {_mb(limit_bytes)}; raise "
-                "it or serve fewer versions (a swap needs room for two)"
+                "it or serve fewer versions (a swap needs room for two)",
             )
 
     def _held_by_others_of(self, servable_id: ServableId) -> int:
@@ -227,6 +231,12 @@ class Arenas:
             block_count=servable.arena_overflow_block_count,
             remedy="raise --arena_headroom_bytes, or its init will share memory with requests",
         )
+
+
+def _refusal(fits_alone: bool, missing_bytes: int, message: str) -> ResourceExhausted:
+    if fits_alone:
+        return DoesNotFitBeside(message, missing_bytes=missing_bytes)
+    return ResourceExhausted(message)
 
 
 def report_remains(servable_id: ServableId, remains: ArenaRemains) -> None:

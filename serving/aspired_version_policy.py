@@ -39,19 +39,23 @@ class AspiredVersionPolicy(Protocol):
 class AvailabilityPreserving:
     """Keeps a version serving at the price of memory for two; the default.
 
+    0. A version that was given up for a load goes at once.
     1. Where no version is aspired, or an aspired one is ready, or more than one that is not aspired
        is ready: unload the lowest ready version that is not aspired, a barred one first.
     2. Else load the highest aspired version in START.
 
     So unloading goes first where it is safe, and at most one old version is kept as cover while its
     successors load or fail. For `Latest(1)` the peak is two versions in memory. A kept version is
-    neither unloaded nor counted.
+    neither unloaded nor counted: with one that is kept for a rollback the peak is three.
     """
 
     def next_action(self, snapshots: Sequence[ServableSnapshot]) -> Action | None:
         """See `AspiredVersionPolicy`."""
         aspired = [row for row in snapshots if row.is_aspired]
         idle = _idle(snapshots)
+        given_up = [row.id for row in snapshots if row.is_given_up and row.id in idle]
+        if given_up:
+            return Unload(given_up[0])
         is_aspired_ready = any(row.state is AVAILABLE for row in aspired)
         if idle and (not aspired or is_aspired_ready or len(idle) > 1):
             return Unload(idle[0])

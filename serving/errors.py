@@ -126,7 +126,14 @@ class ResourceExhausted(OperatorError):
 
 
 class DoesNotFitBeside(ResourceExhausted):
-    """A version that would fit if the model's other versions were not there."""
+    """A version that would fit if the model's other versions were not there.
+
+    `missing_bytes` is the memory that would be enough beside them.
+    """
+
+    def __init__(self, message: str, *, missing_bytes: int = 0) -> None:
+        super().__init__(message)
+        self.missing_bytes = missing_bytes
 
 
 class Unavailable(OperatorError):

@@ -135,10 +135,17 @@ class LoaderHarness:
         return self._status.state is AVAILABLE
 
     def snapshot(
-        self, *, is_aspired: bool, is_kept: bool = False, is_barred: bool = False
+        self,
+        *,
+        is_aspired: bool,
+        is_kept: bool = False,
+        is_barred: bool = False,
+        is_given_up: bool = False,
     ) -> ServableSnapshot:
         """What a policy needs to know."""
-        return ServableSnapshot(self.id, self._status.state, is_aspired, is_kept, is_barred)
+        return ServableSnapshot(
+            self.id, self._status.state, is_aspired, is_kept, is_barred, is_given_up
+        )
 
     def begin_load(self) -> None:
         """START to LOADING."""

@@ -32,15 +32,23 @@ class Room:
         self._stream_of = stream_of
 
     def begin(self, harness: LoaderHarness, error: MillpondError) -> bool:
-        """True where an `auto` policy lets the old version go first: two do not fit, and one will."""
+        """Returns whether a version goes, so that the load of `harness` may fit and is tried again.
+
+        The version that is kept for a rollback goes first, if its memory is enough. Else an `auto`
+        policy lets the version that serves go.
+        """
         stream = self._stream_of(harness)
         if stream is None or harness.is_cancelled or not isinstance(error, DoesNotFitBeside):
             return False
+        if any(item.status.state is UNLOADING for item in stream.harnesses.values()):
+            # It makes room by itself: no further version has to go yet.
+            return True
+        if self._give_up_previous(stream, harness, error):
+            return True
         is_auto = stream.settings.aspired_version_policy is PolicyName.AUTO
-        is_leaving = any(item.status.state is UNLOADING for item in stream.harnesses.values())
-        # What is on its way out makes room by itself, and what is aspired or labelled makes none.
-        if not is_auto or is_leaving or not self._superfluous_versions(stream, harness):
-            return is_auto and is_leaving
+        # What is aspired or labelled makes no room.
+        if not is_auto or not self._superfluous_versions(stream, harness):
+            return False
         if stream.room_version is None:
             stream.begin_to_make_room(harness.id.version, error.message)
             _log.warning(
@@ -52,21 +60,41 @@ class Room:
             )
         return True
 
+    def _give_up_previous(
+        self, stream: Stream, harness: LoaderHarness, error: DoesNotFitBeside
+    ) -> bool:
+        version = stream.previous_that_makes_room(error.missing_bytes)
+        if version is None:
+            return False
+        stream.given_up_version = version
+        _log.warning(
+            "previous_version_given_up",
+            model=harness.id.name,
+            version=version,
+            for_version=harness.id.version,
+            reason=error.message,
+            consequence="a rollback has to load an earlier version from disk (--cold)",
+        )
+        return True
+
     def note_failure(self, harness: LoaderHarness, error: MillpondError) -> MillpondError:
         """Remembers whether it is for want of memory, and none of the others may go. `error` with that."""
         stream = self._stream_of(harness)
         if stream is None:
             return error
         stream.crowded_out.discard(harness.id.version)
-        is_refused = isinstance(error, DoesNotFitBeside)
-        if not is_refused or self._superfluous_versions(stream, harness):
+        if not isinstance(error, DoesNotFitBeside):
+            return error
+        has_previous = stream.previous_that_makes_room(error.missing_bytes) is not None
+        if has_previous or self._superfluous_versions(stream, harness):
             return error
         stream.crowded_out.add(harness.id.version)
         if not stream.ready_versions:
             return error
         staying = ", ".join(map(str, stream.ready_versions))
         return DoesNotFitBeside(
-            f"{error.message}; none goes for it: {staying} aspired, or kept by a label or a canary"
+            f"{error.message}; none goes for it: {staying} aspired, or kept by a label or a canary",
+            missing_bytes=error.missing_bytes,
         )
 
     def _superfluous_versions(self, stream: Stream, harness: LoaderHarness) -> list[int]:

@@ -121,7 +121,8 @@ class ServableSnapshot:
     """What an aspired-version policy knows of one version.
 
     `is_kept`: not aspired, and yet wanted in memory: by a label, by a canary beside it, or ready
-    for a rollback. `is_barred`: rolled back, so no cover for another.
+    for a rollback. `is_barred`: rolled back, so no cover for another. `is_given_up`: no longer kept
+    for a rollback, because a load needs its memory.
     """
 
     id: ServableId
@@ -129,6 +130,7 @@ class ServableSnapshot:
     is_aspired: bool
     is_kept: bool = False
     is_barred: bool = False
+    is_given_up: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

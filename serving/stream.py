@@ -73,6 +73,8 @@ class Stream:
     stable_before: ServableStatistics | None = None
     # A canary that goes on after it was out, and what it had answered until then.
     resumed_canary: tuple[int, ServableStatistics] | None = None
+    # A superseded version that is no longer kept, because a load needs its memory.
+    given_up_version: int | None = None
     # Only its bars are left.
     is_idle: bool = False
 
@@ -137,20 +139,31 @@ class Stream:
         harness = None if version is None else self.harnesses.get(version)
         return harness if harness is not None and harness.is_ready else None
 
-    @property
-    def previous(self) -> int | None:
-        """The one that stays for a rollback, or to be allowed again after one: superseded, the highest
-        that is not barred, else of those that are. A higher one that was withdrawn is neither: it
-        would go on answering.
+    def previous(self, routing: Routing) -> int | None:
+        """Returns the version that stays for a rollback, or to be allowed again after one.
+
+        That is the highest ready version below the current one if it is not blocked; the result is
+        None if it is aspired, because it then stays anyway. Without one: the highest blocked version.
+        The current version is the one that answers, so a further version changes nothing here until
+        it answers, and neither does a canary.
         """
-        ready = self.ready_versions
-        newest = max((version for version in ready if version in self.aspired), default=None)
-        if newest is None:
+        current = self._current_version(routing)
+        if current is None:
             return None
-        others = [version for version in ready if version not in self.aspired]
-        sound = [item for item in others if item not in self.barred and item < newest]
-        barred = [item for item in others if item in self.barred]
-        return max(sound or barred, default=None)
+        others = [version for version in self.ready_versions if version != current]
+        sound = [item for item in others if item not in self.barred and item < current]
+        if sound and max(sound) not in self.aspired:
+            return max(sound)
+        barred = [item for item in others if item in self.barred and item not in self.aspired]
+        return max(barred, default=None)
+
+    def _current_version(self, routing: Routing) -> int | None:
+        """Returns the version that answers; if it was withdrawn for a lower one, that lower one."""
+        default = routing.default_version
+        if default is None or default in self.aspired:
+            return default
+        lower = [item for item in self.ready_versions if item in self.aspired and item < default]
+        return max(lower, default=default)
 
     @property
     def is_resource_preserving(self) -> bool:
@@ -172,7 +185,9 @@ class Stream:
 
     def note_superseded(self, routing: Routing, now_ns: int) -> None:
         """Remembers since when the previous version is that, and nothing else keeps it."""
-        previous = self.previous
+        previous = self.previous(routing)
+        if self.given_up_version != previous:
+            self.given_up_version = None
         if previous is None or previous in _named_in(routing):
             self.superseded_at_ns = {}
         else:
@@ -213,10 +228,28 @@ class Stream:
     def keep_until_ns(self) -> int | None:
         """Until when the previous version stays for a rollback; None where there is none to keep."""
         seconds = self.settings.keep_previous_seconds
-        if seconds == 0 or not self.superseded_at_ns or self._wants_to_load():
-            # Memory for three is what nobody asked for: the next version takes its place.
+        if seconds == 0 or not self.superseded_at_ns:
             return None
-        return next(iter(self.superseded_at_ns.values())) + round(seconds * NS_PER_SECOND)
+        ((version, superseded_at_ns),) = self.superseded_at_ns.items()
+        if version == self.given_up_version:
+            return None
+        if version in self.barred and self._wants_to_load():
+            # No rollback leads to a blocked version: it does not cost a load memory for three.
+            return None
+        return superseded_at_ns + round(seconds * NS_PER_SECOND)
+
+    def previous_that_makes_room(self, missing_bytes: int) -> int | None:
+        """Returns the version that is kept for a rollback, if its memory is enough for a load that
+        lacks `missing_bytes`; else None.
+        """
+        if self.is_resource_preserving or self.keep_until_ns() is None:
+            return None
+        (version,) = self.superseded_at_ns
+        harness = self.ready(version)
+        if harness is None or version in self.aspired:
+            return None
+        freed_bytes = harness.status.figures.get("parameter_bytes", missing_bytes)
+        return version if freed_bytes >= missing_bytes else None
 
     def snapshots(self, routing: Routing, now_ns: int) -> list[ServableSnapshot]:
         """What a policy sees."""
@@ -226,6 +259,7 @@ class Stream:
                 is_aspired=version in self.aspired,
                 is_kept=version in kept,
                 is_barred=version in self.barred or _is_passed_over(version, routing),
+                is_given_up=version == self.given_up_version,
             )
             for version, harness in self.harnesses.items()
         ]
@@ -244,7 +278,7 @@ class Stream:
             },
             canary_version=routing.canary_version,
             canary_weight=routing.canary_weight,
-            previous=self.previous,
+            previous=self.previous(routing),
             blocked=tuple(sorted(self.barred)),
             blocked_versions=as_rows(self.bars),
         )

@@ -125,6 +125,54 @@ def test_version_that_is_removed_gives_way_to_the_one_kept_without_a_load(
     assert len(logged(server_of_two, "load_began")) == 2
 
 
+def test_version_refused_by_a_gate_leaves_the_way_back(
+    server_of_two: ModelServer, echo_export: Path, base_path: Path
+):
+    shutil.copytree(echo_export, base_path / "3")
+    with Client(server_of_two.admin_target) as client, caller_to(server_of_two.target) as caller:
+        wait_for_states(client, "scale", {1: AVAILABLE, 2: AVAILABLE, 3: END})
+        assert logged(server_of_two, "gate_not_passed", version=3)
+        assert client.rollback("scale").version == 1
+        assert answering_version(caller) == 1
+    assert len(logged(server_of_two, "load_began")) == 3
+    assert not logged(server_of_two, "unload_began")
+
+
+def test_previous_current_and_canary_have_slabs_of_their_own(
+    start_with: Callable[..., ModelServer], scale_model: ScaleModel, base_path: Path
+):
+    server = start_with("keep_previous_seconds = 600\ncanary = { weight = 0.5 }")
+    with Client(server.admin_target) as client:
+        scale_model.write(base_path, 2, offset_count=OFFSET_COUNT)
+        wait_for_states(client, "scale", {1: AVAILABLE, 2: AVAILABLE})
+        client.promote("scale")
+        scale_model.write(base_path, 3, offset_count=OFFSET_COUNT)
+        wait_for_states(client, "scale", dict.fromkeys((1, 2, 3), AVAILABLE))
+        versions = client.describe_models()["scale"]["versions"]
+        resident = [item["arena_resident_bytes"] for item in versions]
+        assert len(resident) == 3
+        assert min(resident) >= OFFSET_COUNT * 4, resident
+        client.promote("scale")
+        wait_for_states(client, "scale", {1: END, 2: AVAILABLE, 3: AVAILABLE})
+
+
+def test_previous_version_is_given_up_if_three_do_not_fit(
+    start_with: Callable[..., ModelServer], scale_model: ScaleModel, base_path: Path
+):
+    server = start_with(
+        "keep_previous_seconds = 600", model_memory_limit_bytes=OFFSET_COUNT * 4 * 5 // 2
+    )
+    with Client(server.admin_target) as client, caller_to(server.target) as caller:
+        for version, previous in ((2, 1), (3, 2)):
+            scale_model.write(base_path, version, offset_count=OFFSET_COUNT)
+            wait_for_states(client, "scale", {previous: AVAILABLE, version: AVAILABLE})
+        wait_for_states(client, "scale", {1: END, 2: AVAILABLE, 3: AVAILABLE})
+        assert answering_version(caller) == 3
+    (given_up,) = logged(server, "previous_version_given_up")
+    assert (given_up["version"], given_up["for_version"]) == (1, 3)
+    assert "--model_memory_limit_bytes" in str(given_up["reason"])
+
+
 def test_rollback_without_a_version_in_memory_is_refused_and_done_cold_when_told(
     start_with: Callable[..., ModelServer], scale_model: ScaleModel, base_path: Path
 ):

@@ -302,6 +302,8 @@ class FakeLoaders:
     failures: dict[ServableId, list[Exception]] = field(default_factory=dict)
     servables: list[FakeServable] = field(default_factory=list)
     loads: list[ServableId] = field(default_factory=list)
+    # What each load measures of itself.
+    figures: Mapping[str, float] = field(default_factory=dict)
     # What its gates say in the next load of a version.
     verdicts: dict[ServableId, list[GateVerdict]] = field(default_factory=dict)
     # Called in the middle of each load, such as to cancel it.
@@ -326,6 +328,7 @@ class FakeLoader:
             progress.stage_began(stage)
             progress.stage_ended(stage, 0.5)
         self._loaders.loads.append(self._id)
+        progress.measured(self._loaders.figures)
         for verdict in self._loaders.verdicts.pop(self._id, []):
             progress.gate_ended(verdict)
         self._loaders.during()

@@ -96,6 +96,14 @@ def test_arenas_say_whether_a_version_would_fit_without_its_predecessor(
     assert type(raised.value) is expected
 
 
+def test_arenas_refusal_has_the_bytes_that_are_missing() -> None:
+    memory = arenas(FakeSlabPool(), limit=1_000 * MB)
+    memory.take(ServableId("m", 6), load_of(600 * MB))
+    with pytest.raises(DoesNotFitBeside) as raised:
+        memory.take(ID, load_of(500 * MB))
+    assert raised.value.missing_bytes == 100 * MB
+
+
 def test_arenas_version_that_fits_nowhere_does_not_fit_without_its_predecessor_either() -> None:
     memory = arenas(FakeSlabPool(), limit=1_000 * MB)
     memory.take(ServableId("m", 6), load_of(600 * MB))

@@ -28,8 +28,9 @@ def row(
     aspired: bool,
     kept: bool = False,
     barred: bool = False,
+    given_up: bool = False,
 ) -> ServableSnapshot:
-    return ServableSnapshot(ServableId("m", version), state, aspired, kept, barred)
+    return ServableSnapshot(ServableId("m", version), state, aspired, kept, barred, given_up)
 
 
 def load(version: int) -> Load:
@@ -169,6 +170,24 @@ ROWS: list[tuple[str, list[ServableSnapshot], Action | None]] = [
             row(3, LOADING, aspired=True),
         ],
         unload(2),
+    ),
+    (
+        "a version that was given up goes beside a kept one",
+        [
+            row(1, AVAILABLE, aspired=False, given_up=True),
+            row(2, AVAILABLE, aspired=False, kept=True),
+            row(3, LOADING, aspired=True),
+        ],
+        unload(1),
+    ),
+    (
+        "a version that was given up and is leaving needs nothing more",
+        [
+            row(1, UNLOADING, aspired=False, given_up=True),
+            row(2, AVAILABLE, aspired=False),
+            row(3, LOADING, aspired=True),
+        ],
+        None,
     ),
 ]
 

@@ -66,16 +66,6 @@ def test_previous_version_stays_for_its_time_and_then_goes() -> None:
     assert world.manager.next_due_seconds() is None
 
 
-def test_previous_version_makes_place_for_the_next_one_before_that_loads() -> None:
-    world = world_with(KEEP)
-    world.settle(1)
-    world.settle(2)
-    world.aspire(3)
-    assert world.states() == {1: ServableState.UNLOADING, 2: AVAILABLE, 3: LOADING}
-    world.run_all()
-    assert world.states() == {1: END, 2: AVAILABLE, 3: AVAILABLE}
-
-
 def test_version_that_is_withdrawn_is_not_kept_and_the_previous_one_needs_no_load() -> None:
     world = world_with(KEEP)
     world.settle(1)

@@ -143,6 +143,9 @@ class Judge:
         self.blocked: set[int] = set()
         # With the files that are there now.
         self.failed: set[int] = set()
+        # The version that answered at the end of the last turn, and when each one ceased to.
+        self.answered: int | None = None
+        self.ceased_at_ns: dict[int, int] = {}
         self._world.monitor.add_listener(self._moved)
         self._submit = self._world.loaders.submit
         self._world.loaders.submit = self._submitted  # type: ignore[method-assign]
@@ -170,6 +173,19 @@ class Judge:
     def room(self) -> set[int]:
         """What may go for another version; nothing while a label or a canary keeps an old one."""
         return set() if self.named() - self.aspired else self.surplus(AVAILABLE)
+
+    def kept_count_max(self) -> int:
+        """Returns how many versions may stay for a rollback alone."""
+        settings = self._disk.settings
+        is_resource = settings.aspired_version_policy is PolicyName.RESOURCE
+        return 1 if settings.keep_previous_seconds > 0 and not is_resource else 0
+
+    def turn_ended(self) -> None:
+        """Notes which version answers now, as the manager has seen it."""
+        answering = self._world.router.answering("m")
+        if self.answered not in (None, answering):
+            self.ceased_at_ns[self.answered] = self._world.clock.now_ns()
+        self.answered = answering
 
     def is_put_off(self) -> bool:
         """Whether the swap to come may have to wait, to keep a fleet out of step."""
@@ -222,6 +238,8 @@ class Judge:
         """The last version that serves goes only for one that will serve, by a policy that says so."""
         if version in self.aspired:
             self._fault(f"{version} is unloaded though it is aspired")
+        if self._is_way_back(version) and not self._is_kept_long_enough(version):
+            self._fault(f"{version} is unloaded before its time though a rollback leads to it")
         if self.in_state(AVAILABLE) or not self.aspired:
             return
         policy = self._disk.settings.aspired_version_policy
@@ -234,11 +252,34 @@ class Judge:
         if not self.in_state(START, LOADING) & self.aspired:
             self._fault(f"{version} is unloaded for nothing that could serve")
 
+    def _is_way_back(self, version: int) -> bool:
+        """Whether a rollback of the version that answers leads to `version`, which answered before."""
+        answering = self._world.router.answering("m")
+        if answering is None or version > answering or version in self._disk.barred:
+            return False
+        between = {item for item in self.in_state(AVAILABLE) if version < item < answering}
+        is_withdrawn = answering not in self.aspired and bool(
+            {item for item in self.in_state(AVAILABLE) & self.aspired if item < answering}
+        )
+        has_answered = version == self.answered or version in self.ceased_at_ns
+        return has_answered and not between - self._disk.barred and not is_withdrawn
+
+    def _is_kept_long_enough(self, version: int) -> bool:
+        """Whether its time is over, or it goes because nothing keeps it or a load needs its memory."""
+        is_needed = bool(self._disk.refused & self.aspired)
+        if not self.kept_count_max() or not self.aspired or is_needed:
+            return True
+        now_ns = self._world.clock.now_ns()
+        ceased_at_ns = now_ns if version == self.answered else self.ceased_at_ns[version]
+        kept_seconds = (now_ns - ceased_at_ns) / NS_PER_SECOND
+        return kept_seconds >= self._disk.settings.keep_previous_seconds
+
     def _judge_load(self, version: int) -> None:
         """A load begins only where the policy has memory for it beside what is there."""
         is_covered = bool(self.in_state(AVAILABLE) & self.aspired)
-        if len(surplus := self.surplus(AVAILABLE)) > (0 if is_covered else 1):
-            self._fault(f"{version} is loaded beside more than one cover: {surplus}")
+        count_max = self.kept_count_max() + (0 if is_covered else 1)
+        if len(surplus := self.surplus(AVAILABLE)) > count_max:
+            self._fault(f"{version} is loaded beside more than {count_max} covers: {surplus}")
         if version in self._disk.barred and not self.aspired <= self._disk.barred:
             self._fault(f"{version} is loaded though it was rolled back")
         self._judge_jitter(version)
@@ -306,6 +347,13 @@ class LifeMachine(RuleBasedStateMachine):
     def drop_good(self, version: int) -> None:
         """As most are."""
         self.drop(version, [])
+
+    @rule(failures=FAILURES)
+    def drop_soon_after_a_swap(self, failures: Failures) -> None:
+        """A further version comes while the one before may still be kept for a rollback."""
+        self.drop_good(3)
+        self.work()
+        self.drop(4, failures)
 
     @rule(version=VERSIONS)
     def remove(self, version: int) -> None:
@@ -410,6 +458,7 @@ class LifeMachine(RuleBasedStateMachine):
     def take_turn(self) -> None:
         """A turn of the control thread."""
         self.world.manager.tick()
+        self.judge.turn_ended()
         self.no_more_are_ready_than_the_policy_allows()
         # What was barred meanwhile is left out.
         self.disk.aspire()
@@ -486,19 +535,19 @@ class LifeMachine(RuleBasedStateMachine):
     # --- What always holds ------------------------------------------------------------------------
 
     def no_more_are_ready_than_the_policy_allows(self) -> None:
-        """After a tick: beside what somebody names, one as cover or kept, and none by `resource`."""
+        """After a tick: beside named versions one as cover and one kept, and none by `resource`."""
         surplus = self.judge.surplus(AVAILABLE)
         policy = self.disk.settings.aspired_version_policy
-        is_kept = self.disk.settings.keep_previous_seconds > 0
         is_cover = not self.judge.in_state(AVAILABLE) & self.judge.aspired
-        is_allowed = policy is not PolicyName.RESOURCE and (is_kept or is_cover)
+        cover_count = int(is_cover and policy is not PolicyName.RESOURCE)
+        count_max = cover_count + self.judge.kept_count_max()
         has_hope = self.judge.in_state(START, LOADING) & self.judge.aspired
         # All that would make room stays until its instant; `rest` sees that this comes.
         is_waiting = (
             policy is not PolicyName.AVAILABILITY and self.judge.jitter_seconds and is_cover
         )
         if not (is_waiting and has_hope):
-            assert len(surplus) <= (1 if is_allowed or not has_hope else 0), surplus
+            assert len(surplus) <= max(count_max, 0 if has_hope else 1), surplus
         if not self.judge.aspired:
             assert not self.judge.in_state(AVAILABLE)
 
