@@ -19,7 +19,8 @@ inline constexpr int kLatencyBucketCount = 1792;
 //
 // Error: ValueAtQuantile is within 0.8 % of the true value from 1 µs to 136 s, and within 8 ns of
 // it below. Every recorded value is counted: if it is out of range, in the first or the last
-// bucket. Cost: 14 KiB; almost nothing while it is empty.
+// bucket.
+// Cost: 14 KiB; almost nothing while it is empty.
 class LatencySnapshot {
  public:
   int64_t count() const { return count_; }

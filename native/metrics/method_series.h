@@ -89,8 +89,7 @@ class MethodSeries {
 
   const MethodKey key_;
   std::shared_ptr<const MethodRecorder> recorder_;  // null after the end, which frees its memory
-  std::shared_ptr<const RequestRecorder>
-      version_;  // null for a series without end, and after the end
+  std::shared_ptr<const RequestRecorder> version_;  // null if it never ends, or has ended
   std::function<int64_t()> in_flight_count_;
   std::optional<int64_t> ended_ns_;
   MethodFigures sampled_;

@@ -62,10 +62,11 @@ class LazyHistogram {
 //
 // Thread: any thread at any time. Wait-free as LatencyHistogram is, with one exception: the first
 // request of each code other than OK makes a rare histogram (14 KiB, some 5 µs, lock-free). In a
-// rare recorder the first request of each phase does so too. Counts: exact. The total is the sum
-// over the codes; it is not counted separately. Cost: Record 13 ns with all phases, 60 ns in the
-// shared shards (native/bench/latency_histogram_bench.cc). Memory of a hot recorder: 72 KiB a core,
-// for at most 32 cores, and 72 KiB, touched at construction.
+// rare recorder the first request of each phase does so too.
+// Counts: exact. The total is the sum over the codes; it is not counted separately.
+// Cost: Record 13 ns with all phases, 60 ns in the shared shards
+// (native/bench/latency_histogram_bench.cc). Memory of a hot recorder: 72 KiB a core, for at most
+// 32 cores, and 72 KiB, touched at construction.
 class MethodRecorder {
  public:
   // The way of allocation. A hot recorder allocates at construction all that a successful request

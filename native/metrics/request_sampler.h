@@ -13,8 +13,8 @@ namespace millpond::metrics {
 // The thread that ends the seconds of a RequestStatistics. It has normal priority: if the cores are
 // busy it comes late, and the second is longer by the delay.
 //
-// Thread: starts one, `millpond-stats`. Owner: the composition root. Cost: once a second, on two
-// cores, some 60 µs for each method of each version that had requests.
+// Thread: starts one, `millpond-stats`. Owner: the composition root.
+// Cost: once a second, on two cores, some 60 µs for each method of each version that had requests.
 class RequestSampler {
  public:
   explicit RequestSampler(std::shared_ptr<RequestStatistics> statistics);

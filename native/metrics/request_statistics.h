@@ -34,9 +34,9 @@ struct MethodStatistics {
 
 // The statistics of all requests, to live versions and to versions that ended recently.
 //
-// Thread: any; calls take turns on a mutex. Request threads only record and never take it. Owner:
-// the composition root, the makers of versions and the server, shared. Time is passed in. It rises
-// from call to call, unless threads overtake each other.
+// Thread: any; calls take turns on a mutex. Request threads only record and never take it.
+// Owner: the composition root, the makers of versions and the server, shared. Time is passed in. It
+// rises from call to call, unless threads overtake each other.
 //
 // Memory: a MethodSeries for each method of each live version, and of each version that ended in
 // the last kEndedKeptNs. At most kEndedVersionCountMax ended versions are kept, and their recorders

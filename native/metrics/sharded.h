@@ -20,9 +20,10 @@ int ShardCountForRequestThreads();
 // Thread: any. Threads are numbered for each type of Shard, in the order of their first use. So the
 // threads that use one type get neighbouring numbers, whatever other threads the process runs. If
 // there are more threads than shards, threads share shards. So a Shard's members must be atomic,
-// and threads must add to them with read-modify-write operations (2 ns uncontended). Lifetime: a
-// thread may end at any time; its contribution stays. Cost: Mine() is a thread-local read and a
-// mask. Memory is shard_count * sizeof(Shard), allocated at construction.
+// and threads must add to them with read-modify-write operations (2 ns uncontended).
+// Lifetime: a thread may end at any time; its contribution stays.
+// Cost: Mine() is a thread-local read and a mask. Memory is shard_count * sizeof(Shard), allocated
+// at construction.
 template <typename Shard>
 class Sharded {
  public:
