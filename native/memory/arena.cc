@@ -11,7 +11,7 @@
 namespace millpond::memory {
 namespace {
 
-constexpr size_t kTensorAlignment = 64;  // TensorFlow's.
+constexpr size_t kTensorAlignment = 64;  // As in TensorFlow.
 
 // The layout of jemalloc's arena_config_t, which its public header leaves out.
 struct ArenaConfig {
@@ -26,7 +26,7 @@ base::Status NotPreloaded() {
 }
 
 base::Status TooOld(const std::string& control) {
-  return base::FailedPrecondition("jemalloc " + JemallocVersion() + " does not know '" + control +
+  return base::FailedPrecondition("jemalloc " + JemallocVersion() + " has no control '" + control +
                                   "'; use jemalloc 5.3");
 }
 
@@ -43,12 +43,12 @@ std::string ControlOf(unsigned index, const char* control) {
   return "arena." + std::to_string(index) + "." + control;
 }
 
-// Of all arenas, for which jemalloc takes their locks one by one.
+// Refreshes the statistics of all arenas. jemalloc takes their locks one by one for it.
 bool RefreshStatistics() { return WriteControl<uint64_t>("epoch", 1); }
 
-// Freed extents go to the retained list at once, which serves any smaller block. From jemalloc's
-// dirty list a block gets no extent of more than 64 times its size, so a slab could be full with
-// most of it free.
+// Makes freed extents go to the retained list at once, which serves any smaller block. From
+// jemalloc's dirty list, a block gets an extent of at most 64 times its size. A slab could then be
+// full although most of its bytes are free.
 bool RetainFreedExtents(unsigned index) {
   return WriteControl<ssize_t>(ControlOf(index, "dirty_decay_ms"), 0) &&
          WriteControl<ssize_t>(ControlOf(index, "muzzy_decay_ms"), 0);
@@ -58,7 +58,8 @@ size_t BlockBytesAt(size_t bytes, size_t alignment) {
   return nallocx(std::max<size_t>(bytes, 1), MALLOCX_ALIGN(alignment));
 }
 
-// Adds `prefix`.<i>.`count_name` blocks of `size_prefix`.<i>.size bytes for each i that has some.
+// Appends `prefix`.<i>.`count_name` blocks of `size_prefix`.<i>.size bytes for each i with live
+// blocks.
 void AppendLiveBlocks(const std::string& prefix, const char* count_name,
                       const std::string& size_prefix, unsigned class_count,
                       std::vector<LiveBlocks>* blocks) {
@@ -94,7 +95,7 @@ Arena::Arena(Slab* slab, std::unique_ptr<ExtentHooks> hooks, SizeClasses size_cl
       index_(index) {}
 
 Arena::~Arena() {
-  if (!Destroy().ok()) static_cast<void>(hooks_.release());  // jemalloc still points at them.
+  if (!Destroy().ok()) static_cast<void>(hooks_.release());  // jemalloc still refers to them.
 }
 
 void* Arena::Allocate(size_t bytes, size_t alignment) noexcept {
@@ -120,7 +121,7 @@ void Arena::Deallocate(void* block) noexcept {
   const auto block_bytes = static_cast<int64_t>(sallocx(block, 0));
   dallocx(block, MALLOCX_TCACHE_NONE);
   live_block_count_.fetch_sub(1);
-  live_bytes_.fetch_sub(block_bytes);  // Last: whoever reads 0 may destroy the arena.
+  live_bytes_.fetch_sub(block_bytes);  // Last: a thread that reads 0 may destroy the arena.
 }
 
 MemoryStatistics Arena::Statistics() const {
@@ -133,7 +134,8 @@ ArenaStatistics Arena::ArenaStats() const {
   const auto cut_bytes = static_cast<int64_t>(hooks_->cut_bytes());
   ArenaStatistics statistics;
   statistics.allocated_bytes = live_bytes_.load();
-  // Beside running threads the counts are of different moments; none may become negative.
+  // If other threads allocate at the same time, the counts are of different moments. No figure may
+  // become negative.
   const int64_t active_bytes =
       std::clamp(ActiveBytes(), statistics.allocated_bytes, reserved_bytes);
   statistics.active_unused_bytes = active_bytes - statistics.allocated_bytes;
@@ -143,8 +145,9 @@ ArenaStatistics Arena::ArenaStats() const {
   return statistics;
 }
 
-// jemalloc tells where it counts an arena's pages only once its statistics were refreshed since the
-// arena was made; then they can be read without.
+// Returns the bytes of the arena's active pages. jemalloc publishes the address of this count only
+// after its statistics were refreshed once since the arena was made. From then on it is read
+// without a refresh.
 int64_t Arena::ActiveBytes() const {
   if (is_destroyed_) return 0;
   const std::string name = "experimental.arenas." + std::to_string(index_) + ".pactivep";
@@ -177,7 +180,7 @@ base::Status Arena::Destroy() {
     return base::FailedPrecondition("arena " + std::to_string(index_) + " has " +
                                     std::to_string(live_bytes) + " live bytes in " +
                                     std::to_string(live_block_count_.load()) +
-                                    " blocks; destroy what holds them first");
+                                    " blocks; destroy the holders of the blocks first");
   }
   if (!CallControl(ControlOf(index_, "destroy"))) {
     return base::Internal("jemalloc refused to destroy arena " + std::to_string(index_));

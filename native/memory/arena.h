@@ -16,50 +16,56 @@
 
 namespace millpond::memory {
 
-// One version's parameters: a jemalloc arena whose blocks all lie in one slab, so that loading and
-// unloading touch no memory, and take no lock, that a request uses.
+// The parameters of one version: a jemalloc arena whose blocks all lie in one slab. So loading and
+// unloading touch no memory that a request uses, and take no lock that a request takes.
 //
-// Thread: any, at once, as MemoryResource says; Destroy and the destructor only when nothing
-// allocates or deallocates any more. Reading statistics beside Destroy is safe.
-// Owner: the version. The slab is borrowed and must outlive the arena; one arena at a time.
-// Full slab: Allocate gives nullptr, never memory from elsewhere, and the arena works on.
-// Sealed slab: blocks may be read and deallocated; Allocate gives nullptr.
-// Cost (native/bench/arena_bench.cc): 70 µs to make and destroy, 0.3 µs a pair of Allocate and
-// Deallocate. Each arena leaves 2 MiB of addresses behind, without memory: jemalloc's, which keeps
-// the range of an ended arena's records (a thousand arenas: +2 GB virtual, +80 KiB resident).
+// Thread: any thread at any time, as for each MemoryResource. Destroy and the destructor may run
+// only after the last allocation and deallocation. Statistics may be read during Destroy.
+// Owner: the version. Borrows the slab, which must outlive the arena and carries one arena at a
+// time.
+// Full slab: Allocate returns nullptr, and never memory from outside the slab. The arena stays
+// usable.
+// Sealed slab: blocks may be read and deallocated. Allocate returns nullptr. Cost
+// (native/bench/arena_bench.cc): 70 µs to make and destroy an arena, 0.3 µs a pair of Allocate and
+// Deallocate. Each arena leaves 2 MiB of addresses without memory behind: jemalloc keeps the range
+// of an ended arena's records. A thousand arenas cost 2 GB virtual and 80 KiB resident memory.
 // jemalloc's own records lie outside the slab, so neither the seal nor a stray write reaches them.
 class Arena final : public MemoryResource {
  public:
-  // FAILED_PRECONDITION without jemalloc 5.3.
+  // Creates an arena on `slab`. Returns FAILED_PRECONDITION without jemalloc 5.3.
   static base::StatusOr<std::unique_ptr<Arena>> Create(Slab* slab);
 
-  // Destroys the arena. Where blocks are live (a leak), they stay valid: the arena index and its
-  // hooks are leaked on purpose, and the owner must quarantine the slab, never use it again.
+  // Destroys the arena. If blocks are live (a leak), they stay valid: the arena index and its hooks
+  // are leaked on purpose. The owner must then quarantine the slab, and never use it again.
   ~Arena() override;
 
   void* Allocate(size_t bytes, size_t alignment) noexcept override;
   void Deallocate(void* block) noexcept override;
-  MemoryStatistics Statistics() const override;  // Exact, the peak too.
+  MemoryStatistics Statistics() const override;  // Exact, including the peak.
 
-  // Costs a mincore of the slab. The first call of an arena may also refresh jemalloc's statistics,
-  // see LiveBlocksBySize: let a thread of normal priority make it.
+  // Returns where the bytes of the slab are. Costs a mincore of the slab. The first call of an
+  // arena may also refresh jemalloc's statistics (see LiveBlocksBySize), so a thread of normal
+  // priority should make it.
   ArenaStatistics ArenaStats() const;
 
-  // As far as blocks have ever lain in the slab, from its low end. Asks nothing of jemalloc, while
-  // the first ArenaStats of an arena may take the locks of all others.
+  // The bytes from the slab's low end up to the last byte that was ever part of a block. Makes no
+  // call of jemalloc. The first ArenaStats of an arena, by contrast, may take the locks of all
+  // other arenas.
   size_t used_slab_bytes() const { return hooks_->cut_bytes(); }
 
-  // By rising size; for the log line of a leak. Refreshes the statistics of all of jemalloc's
-  // arenas, for which it takes their locks one by one: not for the request path, nor often.
+  // Returns the live blocks by ascending size, for the log line of a leak. Refreshes the statistics
+  // of all of jemalloc's arenas and takes their locks one by one: not for the request path, and not
+  // to be called often.
   std::vector<LiveBlocks> LiveBlocksBySize() const;
 
-  // FAILED_PRECONDITION, and nothing has changed, while a block is live. OK once it is destroyed.
+  // Destroys the arena. Returns FAILED_PRECONDITION and changes nothing while a block is live.
+  // Returns OK if the arena is already destroyed.
   base::Status Destroy();
 
   unsigned index() const { return index_; }
 
-  // What a block of `bytes` really takes, at TensorFlow's alignment; 0 where there cannot be one.
-  // Only where jemalloc is preloaded.
+  // Returns the size of the block that jemalloc allocates for `bytes` at TensorFlow's alignment.
+  // Returns 0 if no block can be that large. Only to be called if jemalloc is preloaded.
   static size_t BlockBytes(size_t bytes);
 
  private:
@@ -78,17 +84,20 @@ class Arena final : public MemoryResource {
   std::atomic<int64_t> live_block_count_{0};
   std::atomic<int64_t> allocation_count_{0};
 
-  mutable std::mutex destroy_mutex_;  // Keeps the arena in being while its statistics are read.
+  mutable std::mutex destroy_mutex_;  // Keeps the arena alive while its statistics are read.
   std::atomic<bool> is_destroyed_{false};
-  mutable const size_t* active_page_count_ = nullptr;  // jemalloc's own, gone with its arena.
+  // jemalloc's own counter, which ends with the arena.
+  mutable const size_t* active_page_count_ = nullptr;
 };
 
-// OK where this process's jemalloc can make arenas, which it tries; else as Arena::Create.
+// Tries to make an arena. Returns OK if this process's jemalloc can make one, and the error of
+// Arena::Create if not.
 base::Status CheckArenas();
 
-// The slab that these tensors need, allocated in any order with no deallocation in between. A page
-// more for each large tensor, and what jemalloc rounds sizes up by (at most a quarter), of which
-// nothing is touched. Only where jemalloc is preloaded; 0 where it does not tell its size classes.
+// Returns the size of the slab for these tensors, allocated in any order with no deallocation in
+// between. It includes an extra page for each large tensor, and the bytes by which jemalloc rounds
+// sizes up (at most a quarter); neither is touched. Only to be called if jemalloc is preloaded.
+// Returns 0 if jemalloc does not report its size classes.
 size_t PlanSlabBytes(const std::vector<size_t>& tensor_bytes);
 
 }  // namespace millpond::memory

@@ -12,9 +12,9 @@ namespace millpond::memory {
 
 namespace {
 
-// Long enough that what one step of a load frees the next one takes, and faults no page in beside
-// requests. Not for ever: jemalloc takes no small blocks from pages that never decay, so each swap
-// would take fresh ones (0.8 MB of them for 64 requests of 26 KB that it replays).
+// Long enough for one step of a load to reuse the pages that the step before has freed, without
+// page faults beside requests. Not infinite: jemalloc takes no small blocks from pages that never
+// decay. Each swap would then take fresh pages (0.8 MB for 64 replayed requests of 26 KB).
 constexpr ssize_t kDecayMs = 10'000;
 
 std::optional<unsigned> MakeArena() {
@@ -30,9 +30,9 @@ std::optional<unsigned> MakeArena() {
 
 bool UseBackgroundArena() {
   if (!IsJemallocPreloaded()) return false;
-  // jemalloc has no name for an arena, so its number is remembered: made by the first thread.
+  // Made by the first thread. jemalloc has no names for arenas, so the number is kept.
   static const std::optional<unsigned> kIndex = MakeArena();
-  // The blocks in the thread's cache are another arena's.
+  // Flushes the thread's cache, whose blocks belong to another arena.
   return kIndex && CallControl("thread.tcache.flush") && WriteControl("thread.arena", *kIndex);
 }
 

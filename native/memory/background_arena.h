@@ -2,13 +2,13 @@
 
 namespace millpond::memory {
 
-// Makes the calling thread take its ordinary memory (malloc, new) from one jemalloc arena that all
-// background threads share: loaders, unloaders, the slab keeper. They run at idle priority, so one
-// that loses its core inside malloc may hold an arena's mutex for long; of this arena no request
-// thread wants one.
+// Makes the calling thread take its ordinary memory (malloc, new) from a jemalloc arena that all
+// background threads share: loaders, unloaders and the slab keeper. These threads run at idle
+// priority. If a background thread loses its core inside malloc, it may hold an arena's mutex for
+// long. No request thread uses this arena, so no request waits for that mutex.
 //
-// False, and nothing has changed, without jemalloc. Thread: call it at the thread's start, before
-// it allocates much: what it allocated before stays where it is. Lifetime: of the process.
+// Returns false and changes nothing without jemalloc. Thread: call it at the thread's start,
+// because earlier blocks stay in their arena. Lifetime: the arena lives as long as the process.
 bool UseBackgroundArena();
 
 }  // namespace millpond::memory

@@ -7,8 +7,8 @@
 namespace millpond::memory {
 namespace {
 
-// Read inside malloc, but written by SizeLimit before: so this thread's copy exists by then, and
-// the first use of a thread-local, which may allocate, is not inside malloc.
+// Read inside malloc. SizeLimit has written it before, so the thread's copy exists by then: the
+// first use of a thread-local may allocate, and must not happen inside malloc.
 thread_local size_t largest_extent_bytes = SIZE_MAX;
 
 bool AllowSplit(extent_hooks_t* /*table*/, void* /*start*/, size_t /*bytes*/, size_t /*low_bytes*/,
@@ -24,8 +24,8 @@ bool AllowMerge(extent_hooks_t* /*table*/, void* /*low*/, size_t /*low_bytes*/, 
 }  // namespace
 
 ExtentHooks::ExtentHooks(std::byte* start, size_t bytes) : start_(start), bytes_(bytes) {
-  // Hooks that are null opt out: of dalloc (so extents are retained), destroy, commit, decommit and
-  // both purges.
+  // A null hook opts out. The null hooks are dalloc (so that extents are retained), destroy,
+  // commit, decommit and both purges.
   table_.alloc = &ExtentHooks::Allocate;
   table_.split = &AllowSplit;
   table_.merge = &AllowMerge;
@@ -33,7 +33,8 @@ ExtentHooks::ExtentHooks(std::byte* start, size_t bytes) : start_(start), bytes_
 
 void* ExtentHooks::Allocate(extent_hooks_t* table, void* new_address, size_t bytes,
                             size_t alignment, bool* zero, bool* commit, unsigned /*arena_index*/) {
-  // A fixed address and zeroed pages are never needed here; a used slab's pages are not zero.
+  // Refuses a fixed address and zeroed pages. Neither is needed, and the pages of a used slab are
+  // not zero.
   if (new_address != nullptr || *zero || bytes > largest_extent_bytes) return nullptr;
   std::byte* const extent = Of(table)->Cut(bytes, alignment);
   if (extent != nullptr) *commit = true;

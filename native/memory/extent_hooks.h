@@ -8,20 +8,21 @@
 
 namespace millpond::memory {
 
-// Where one jemalloc arena gets its extents: they are cut from one range of addresses, from its low
-// end upward, so that a slab that is used again touches the pages that are resident already.
+// The source of the extents of one jemalloc arena. Cuts them from one range of addresses, from its
+// low end upward. So a slab that is used again touches first the pages that are already resident.
 //
 // ┌────────────────────────────────────────────────────────────────────────────────────────────┐
 // │ The functions behind Table() run inside malloc, under jemalloc's locks. No allocation, no   │
 // │ logging, no mutex, no assertion that formats: each would deadlock.                          │
 // └────────────────────────────────────────────────────────────────────────────────────────────┘
 //
-// Nothing outside the range is ever handed out: where it is used up, jemalloc is told so, and
-// mallocx gives nullptr. Extents that an arena frees stay with the arena (jemalloc retains them);
-// no page of the range is given back, and none is written, so it may be read-only meanwhile.
+// Never hands out memory outside the range. If the range is used up, jemalloc gets a failure, and
+// mallocx returns nullptr. Extents that an arena frees stay with the arena, because jemalloc
+// retains them. No page of the range is returned to the system or written, so the range may be
+// read-only in between.
 //
-// Thread: any, at once. Owner: the arena; jemalloc keeps its address as long as the arena index
-// lives, so it must too.
+// Thread: any thread at any time. Owner: the arena. jemalloc keeps the address of the hooks as long
+// as the arena index lives, so the hooks must live as long.
 class ExtentHooks {
  public:
   ExtentHooks(std::byte* start, size_t bytes);
@@ -30,12 +31,13 @@ class ExtentHooks {
 
   extent_hooks_t* Table() { return &table_; }
 
-  // What has been cut from the range, gaps of alignment included.
+  // The bytes cut from the range so far, including gaps for alignment.
   size_t cut_bytes() const { return cut_bytes_.load(std::memory_order_relaxed); }
 
-  // While one lives, an extent of more than `bytes` is refused to this thread. jemalloc first asks
-  // for the next larger of its sizes, to grow in leaps, and when refused for what it needs: so a
-  // slab is used without the up to 25 % of it that the leaps would leave in holes.
+  // Makes this thread's allocations fail for extents of more than `bytes` while the limit lives.
+  // jemalloc first requests an extent of its next larger size, to grow in leaps. If that is
+  // refused, it requests the size that it needs. This uses the whole slab; the leaps would leave up
+  // to 25 % of it in holes.
   class SizeLimit {
    public:
     explicit SizeLimit(size_t bytes);

@@ -10,18 +10,19 @@
 
 namespace millpond::memory {
 
-// Fault injection: another resource that refuses the allocations which `must_fail` names.
+// Injects faults: refuses the allocations of another resource that `must_fail` selects.
 //
-// Thread: any; `must_fail` is called at once by those that allocate. Owner: borrows `upstream`.
+// Thread: any; allocating threads call `must_fail` at the same time. Owner: borrows `upstream`.
 class FailingMemory final : public MemoryResource {
  public:
-  // `attempt` counts the calls of Allocate from 0 up, the failed ones too.
+  // Returns true for an allocation that must fail. `attempt` counts the calls of Allocate from 0
+  // up, including the failed calls.
   using MustFail = std::function<bool(int64_t attempt, size_t bytes)>;
 
   FailingMemory(MemoryResource* upstream, MustFail must_fail)
       : upstream_(upstream), must_fail_(std::move(must_fail)) {}
 
-  // Refuses that one allocation only.
+  // Refuses only the allocation number `failing_attempt`.
   FailingMemory(MemoryResource* upstream, int64_t failing_attempt)
       : FailingMemory(upstream, [failing_attempt](int64_t attempt, size_t /*bytes*/) {
           return attempt == failing_attempt;

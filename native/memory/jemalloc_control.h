@@ -6,8 +6,8 @@
 
 #include "native/memory/jemalloc_symbols.h"
 
-// jemalloc's mallctl with types. Only where IsJemallocPreloaded(). T must be what jemalloc's manual
-// gives for `name`: jemalloc compares the sizes and refuses others.
+// jemalloc's mallctl with types. Only to be used if IsJemallocPreloaded(). T must be the type that
+// jemalloc's manual gives for `name`: jemalloc compares the sizes and refuses others.
 namespace millpond::memory {
 
 template <typename T>
@@ -18,7 +18,7 @@ std::optional<T> ReadControl(const std::string& name) {
   return value;
 }
 
-// False where jemalloc refuses.
+// Returns false if jemalloc refuses the value.
 template <typename T>
 [[nodiscard]] bool WriteControl(const std::string& name, T value) {
   return mallctl(name.c_str(), nullptr, nullptr, &value, sizeof(value)) == 0;

@@ -2,8 +2,9 @@
 
 #include <jemalloc/jemalloc.h>
 
-// jemalloc's functions as weak references: null where the launcher has not preloaded the library.
-// Nothing links it (design.md, seam 4). Ask IsJemallocPreloaded() before the first call.
+// jemalloc's functions as weak references: null if the launcher has not preloaded the library. No
+// part of the data plane links it: libjemalloc needs static TLS and cannot be loaded later, so the
+// launcher sets LD_PRELOAD. Check IsJemallocPreloaded() before the first call.
 #pragma weak dallocx
 #pragma weak mallctl
 #pragma weak mallocx

@@ -9,11 +9,11 @@
 
 namespace millpond::memory {
 
-// Another resource with an end: refuses a block with which the bytes asked for through this one
-// and not yet given back would be more than a limit. One user's share of a resource of many.
+// Limits another resource. Refuses a block if the bytes requested through this object and not yet
+// returned would exceed the limit. For one user's share of a resource that has many users.
 //
 // Thread: any, behind one mutex. Owner: borrows `upstream`, which outlives it.
-// Cost: an entry of a hash map for each live block: for parameters, not for requests.
+// Cost: an entry of a hash map for each live block. For parameters, not for requests.
 class LimitingMemory final : public MemoryResource {
  public:
   LimitingMemory(MemoryResource* upstream, int64_t limit_bytes);

@@ -13,14 +13,14 @@ struct MemoryEvent {
 
   Kind kind = Kind::kAllocate;
   void* block = nullptr;  // nullptr: the allocation was refused.
-  size_t bytes = 0;       // As asked for; 0 of a deallocation, which is not told.
+  size_t bytes = 0;       // The requested size; 0 for a deallocation.
   size_t alignment = 0;
 };
 
-// Tells a sink of each allocation and deallocation of another resource.
+// Reports each allocation and deallocation of another resource to a sink.
 //
-// Thread: any; the sink is called at once by all of them. Each block's events come in order: a
-// deallocation is told before the block can be handed out again. Owner: borrows `upstream`.
+// Thread: any; all threads call the sink, at the same time. The events of a block come in order:
+// its deallocation is reported before another thread can get the block. Owner: borrows `upstream`.
 class LoggingMemory final : public MemoryResource {
  public:
   using Sink = std::function<void(const MemoryEvent&)>;

@@ -5,18 +5,18 @@
 
 namespace millpond::memory {
 
-// What a resource had handed out at one moment. Bytes are those of the blocks, which may be larger
-// than asked for.
+// The memory that a resource had handed out at one moment. The bytes are the sizes of the blocks,
+// which may be larger than requested.
 struct MemoryStatistics {
   int64_t in_use_bytes = 0;
   int64_t in_use_bytes_peak = 0;
-  int64_t allocation_count = 0;  // Since the start; deallocations do not lower it.
+  int64_t allocation_count = 0;  // Since the start; a deallocation does not lower it.
 };
 
-// Where blocks of memory come from. Limits, logging and fault injection are resources that wrap
-// another; tests/native/memory_resource_contract.h holds for each of them.
+// A source of blocks of memory. Limits, logging and fault injection are resources that wrap
+// another. Each resource obeys tests/native/memory_resource_contract.h.
 //
-// Thread: any, at once; a block may be deallocated by another thread than allocated it.
+// Thread: any thread at any time. A thread may deallocate the block of another thread.
 // Lifetime: a resource outlives its blocks.
 class MemoryResource {
  public:
@@ -25,12 +25,12 @@ class MemoryResource {
   MemoryResource& operator=(const MemoryResource&) = delete;
   virtual ~MemoryResource() = default;
 
-  // A block of at least `bytes` (0 gives one too) at a multiple of `alignment`, a power of two, or
-  // nullptr where there is none to be had, and then nothing has changed.
+  // Returns a block of at least `bytes` at a multiple of `alignment`, a power of two. Returns a
+  // block for 0 bytes too. Returns nullptr and changes nothing if no memory is left.
   [[nodiscard]] virtual void* Allocate(size_t bytes, size_t alignment) noexcept = 0;
 
-  // Takes back what Allocate gave; nullptr is ignored. Without the size, though TensorFlow's
-  // tensors know it: taking it on trust saved nothing measurable over jemalloc's own look-up.
+  // Takes a block of Allocate back; ignores nullptr. Takes no size, although TensorFlow's tensors
+  // have it: trusting that size saved nothing measurable over jemalloc's own look-up.
   virtual void Deallocate(void* block) noexcept = 0;
 
   virtual MemoryStatistics Statistics() const = 0;

@@ -8,11 +8,11 @@
 
 namespace millpond::memory {
 
-// A resource that turns to another where the first has no memory left: a version whose init op
-// wants more than its slab has still loads, outside of the slab.
+// Allocates from a second resource if the first has no memory left. So a version whose init op
+// needs more than its slab still loads, with blocks outside of the slab.
 //
-// Borrows both. `begin` and `bytes` say where the first one's blocks lie, which is how a block
-// finds its way back. Statistics are the first one's.
+// Borrows both resources. All blocks of the first lie in `bytes` from `begin`: this range decides
+// which resource takes a block back. Statistics are of the first resource.
 class OverflowingMemory final : public MemoryResource {
  public:
   OverflowingMemory(MemoryResource* first, const std::byte* begin, size_t bytes,
@@ -36,7 +36,7 @@ class OverflowingMemory final : public MemoryResource {
 
   MemoryStatistics Statistics() const override { return first_->Statistics(); }
 
-  // Blocks of the second resource that are in use.
+  // The number of live blocks of the second resource.
   int64_t overflow_block_count() const {
     return overflow_block_count_.load(std::memory_order_relaxed);
   }

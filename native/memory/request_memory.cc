@@ -16,7 +16,7 @@ namespace {
 
 using metrics::RaiseTo;
 
-// A block and what it really takes; {nullptr, 0} where there is none to be had.
+// A block and its real size; {nullptr, 0} if no memory is left.
 struct Block {
   void* start = nullptr;
   size_t bytes = 0;
@@ -33,13 +33,15 @@ Block AllocateAligned(size_t bytes, size_t alignment) {
   return start == nullptr ? Block{} : Block{start, block_bytes};
 }
 
-// jemalloc gives every block of 8 MiB and more back to the kernel as it is freed, whatever its
-// oversize_threshold and decay are set to (5.3.0; strace shows the madvise), so that each request
-// faults its large tensors' pages again: 6 ms for 10 MiB, and 0.14 ms from an arena of their own,
-// where the threshold can be lifted and pages decay as all others do.
+// The size from which blocks come from an arena of their own. jemalloc returns every block of 8 MiB
+// and more to the kernel when it is freed, whatever its oversize_threshold and decay are set to
+// (5.3.0; strace shows the madvise). So each request faults the pages of its large tensors in
+// again: 6 ms for 10 MiB. It takes 0.14 ms from an arena whose threshold is lifted, so that its
+// pages decay as all others.
 constexpr size_t kLargeBlockBytes = size_t{8} << 20;
 
-// Its flag for mallocx; 0, which is any arena, where this jemalloc cannot have it.
+// Returns that arena's flag for mallocx. Returns 0, which means any arena, if this jemalloc cannot
+// lift the threshold.
 int LargeBlockArenaFlag() {
   static const int kFlag = [] {
     constexpr size_t kNeverOversize = size_t{1} << 62;
@@ -59,12 +61,12 @@ Block AllocateLarge(size_t bytes, size_t alignment) {
   return start == nullptr ? Block{} : Block{start, block_bytes};
 }
 
-// jemalloc has a fast path only for blocks asked for without an alignment (a pair takes 7 ns and
-// not 16; of 16 KiB, where the other path leaves the thread cache aside, 20 and not 210). Those of
-// a multiple of 64 bytes are aligned to a cache line anyway; the documents do not promise it, so
-// each is looked at.
+// Requests no alignment if it can. jemalloc has a fast path only for blocks without an alignment: a
+// pair takes 7 ns, not 16. For blocks of 16 KiB, whose slow path bypasses the thread cache, a pair
+// takes 20 ns, not 210. Blocks of a multiple of 64 bytes are aligned to a cache line anyway.
+// jemalloc's documents do not promise it, so each block is checked.
 Block AllocateFromJemalloc(size_t bytes, size_t alignment) {
-  bytes = std::max<size_t>(bytes, 1);  // nallocx leaves 0 undefined.
+  bytes = std::max<size_t>(bytes, 1);  // nallocx is undefined for 0.
   if (bytes >= kLargeBlockBytes) return AllocateLarge(bytes, alignment);
   const size_t rounded_bytes = (bytes + alignment - 1) & ~(alignment - 1);
   const bool overflowed = rounded_bytes < bytes;
@@ -103,7 +105,7 @@ void RequestMemory::Deallocate(void* block) noexcept {
   if (block == nullptr) return;
   const size_t bytes = uses_jemalloc_ ? sallocx(block, 0) : malloc_usable_size(block);
   AddInUse(shards_.Mine(), -static_cast<int64_t>(bytes));
-  std::free(block);  // jemalloc's, where it is preloaded, and faster than its dallocx.
+  std::free(block);  // jemalloc's free if it is preloaded, and faster than its dallocx.
 }
 
 MemoryStatistics RequestMemory::Statistics() const {

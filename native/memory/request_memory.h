@@ -9,25 +9,25 @@
 
 namespace millpond::memory {
 
-// The process's memory for everything that is not a version's parameter: jemalloc with its thread
-// caches where it is preloaded, else glibc's malloc.
+// The process's memory for everything except the parameters of versions. Allocates with jemalloc
+// and its thread caches if jemalloc is preloaded, and with glibc's malloc if not.
 //
-// Thread: any, at once. Counting is wait-free but for a new peak, and threads do not contend.
-// Owner: the composition root; there is one in a process, and it lives as long.
-// Statistics: in_use_bytes and allocation_count are exact once the threads rest; a read beside
-// running ones may be off by what they allocate or free meanwhile. The peak is what a
-// process-wide total reached, to which a thread reports only after its own has moved by
-// kReportBytes: it is off by less than that for each thread, and it never falls.
-// Cost: a pair of Allocate and Deallocate takes 18 ns over jemalloc up to 14 KiB, 10 of them for
-// counting, and 46 over glibc, 9 of them (native/bench/request_memory_bench.cc). Blocks of
-// kReportBytes and more also write the one shared line: up to 130 ns more where threads meet on it.
-// Memory 4 KiB.
+// Thread: any thread at any time. Counting is wait-free except for a new peak, and threads do not
+// contend. Owner: the composition root. A process has one, which lives as long as the process.
+// Statistics: in_use_bytes and allocation_count are exact while no thread allocates. Otherwise they
+// may be off by what running threads allocate or free during the read. The peak is the highest
+// value of a process-wide total. A thread adds to that total only when its own bytes have changed
+// by kReportBytes. So the peak is off by less than kReportBytes for each thread. It never falls.
+// Cost: over jemalloc a pair of Allocate and Deallocate takes 18 ns up to 14 KiB, 10 of them for
+// counting. Over glibc it takes 46 ns, 9 of them for counting
+// (native/bench/request_memory_bench.cc). Blocks of kReportBytes and more also write the one shared
+// cache line, which takes up to 130 ns more if threads meet there. Memory: 4 KiB.
 class RequestMemory final : public MemoryResource {
  public:
-  // More than the threads that allocate in a server on a usual machine: those that come first, the
-  // request threads among them, never share a shard.
+  // More than the threads that allocate in a server on a usual machine. The first threads, which
+  // include the request threads, never share a shard.
   static constexpr int kShardCount = 64;
-  // Above the tensors of most requests, so that they touch no shared cache line.
+  // Above the tensors of most requests, so that requests touch no shared cache line.
   static constexpr int64_t kReportBytes = 256 * 1024;
 
   RequestMemory();
@@ -36,15 +36,15 @@ class RequestMemory final : public MemoryResource {
   void Deallocate(void* block) noexcept override;
   MemoryStatistics Statistics() const override;
 
-  // Begins a peak beside the one since the start: how much more than now is in use at once from
-  // here on, as PeakRiseBytes tells it, until the next mark. It is the process's: of two loads that
-  // warm up together each sees both.
+  // Starts a second peak beside the peak since the start. PeakRiseBytes then returns how far the
+  // bytes in use have risen above their current value at most, until the next mark. Both belong to
+  // the process: if two loads warm up together, each sees the memory of both.
   void MarkPeak();
   int64_t PeakRiseBytes() const;
 
  private:
   struct alignas(metrics::kCacheLineBytes) Shard {
-    std::atomic<int64_t> in_use_bytes{0};  // Below 0 where others' blocks are freed.
+    std::atomic<int64_t> in_use_bytes{0};  // Below 0 if the thread frees blocks of other threads.
     std::atomic<int64_t> reported_bytes{0};
     std::atomic<int64_t> allocation_count{0};
   };

@@ -25,7 +25,7 @@ base::StatusOr<SizeClasses> SizeClasses::OfJemalloc() {
     bins.push_back({*block_bytes, *extent_bytes, *block_count});
   }
   if (bins.empty() || bins.size() != bin_count) {
-    return base::FailedPrecondition("jemalloc does not tell its size classes; use jemalloc 5.3");
+    return base::FailedPrecondition("jemalloc does not report its size classes; use jemalloc 5.3");
   }
   const bool is_padded = ReadControl<bool>("opt.cache_oblivious").value_or(true);
   return SizeClasses(std::move(bins), is_padded ? kPageBytes : 0);

@@ -8,8 +8,8 @@
 
 namespace millpond::memory {
 
-// How jemalloc lays blocks out in extents: small ones many to an extent, each large one in its own.
-// A value; read once for each arena.
+// jemalloc's layout of blocks in extents: an extent holds many small blocks or one large block. A
+// value, read once for each arena.
 class SizeClasses {
  public:
   struct Bin {
@@ -18,21 +18,22 @@ class SizeClasses {
     size_t blocks_per_extent = 0;
   };
 
-  // `bins` by rising block_bytes. `large_pad_bytes` is what a large block's extent has more, so
-  // that blocks start at different cache lines.
+  // Constructs the classes from `bins`, by ascending block_bytes. The extent of a large block is
+  // larger by `large_pad_bytes`, so that blocks start at different cache lines.
   SizeClasses(std::vector<Bin> bins, size_t large_pad_bytes);
 
-  // Those of this process's jemalloc. Costs about 120 mallctls, part of the 70 µs of an arena.
+  // Reads the classes of this process's jemalloc. Costs about 120 mallctls, which are part of the
+  // 70 µs of an arena.
   static base::StatusOr<SizeClasses> OfJemalloc();
 
-  // The extent that a block of `block_bytes` (a size class) lies in.
+  // Returns the size of the extent that holds a block of `block_bytes`, a size class.
   size_t ExtentBytes(size_t block_bytes) const;
 
-  // What the extents of these blocks take together.
+  // Returns the total size of the extents of these blocks.
   size_t ExtentBytesOfAll(const std::vector<size_t>& block_bytes) const;
 
  private:
-  // The bin's number; nullopt for a large block.
+  // Returns the bin's number, or nullopt for a large block.
   std::optional<size_t> FindBin(size_t block_bytes) const;
 
   std::vector<Bin> bins_;

@@ -70,9 +70,10 @@ void Slab::PreFault(size_t offset, size_t bytes) {
   if (is_sealed() || offset >= reserved_bytes_) return;
   const size_t end = offset + std::min(bytes, reserved_bytes_ - offset);
   for (size_t page = offset & ~(kPageBytes - 1); page < end; page += kPageBytes) {
-    // An atomic or with 0: a write to the processor, no change to a block that lies there. Not
-    // MADV_POPULATE_WRITE: it holds the process's lock of mappings, which a request's mmap wants,
-    // while this thread, of idle priority, may lose its core. A page fault takes the slab's only.
+    // An atomic OR with 0 is a write for the processor, and does not change a block that lies
+    // there. MADV_POPULATE_WRITE would hold the process's lock of mappings, which a request's mmap
+    // needs. This thread has idle priority and may lose its core while it holds the lock. A page
+    // fault locks only the slab's mapping.
     auto* const first = reinterpret_cast<volatile unsigned char*>(start_ + page);
     __atomic_fetch_or(first, static_cast<unsigned char>(0), __ATOMIC_RELAXED);
   }
@@ -94,7 +95,8 @@ base::Status Slab::Protect(int protection, bool is_sealed) {
     base::Status status =
         base::Internal("cannot change the protection of a slab of " +
                        std::to_string(reserved_bytes_) + " bytes: " + ErrnoText());
-    // Never half of it: writable again, or taken for sealed where even that is refused.
+    // Never leaves a part of the slab sealed: makes all of it writable again. If even that fails,
+    // the slab counts as sealed.
     is_sealed_ = mprotect(start_, reserved_bytes_, PROT_READ | PROT_WRITE) != 0;
     return status;
   }

@@ -9,28 +9,29 @@
 namespace millpond::memory {
 
 inline constexpr size_t kPageBytes = 4096;
-// A huge page, and what a slab's start and size are multiples of.
+// A huge page. The start and the size of a slab are multiples of it.
 inline constexpr size_t kSlabUnitBytes = size_t{2} << 20;
 
-// The bytes in whole units of `unit_bytes`, a power of two; 0 where that overflows.
+// Returns `bytes` rounded up to a multiple of `unit_bytes`, a power of two. Returns 0 on overflow.
 constexpr size_t RoundUp(size_t bytes, size_t unit_bytes) {
   return (bytes + unit_bytes - 1) & ~(unit_bytes - 1);
 }
 
-// One contiguous range of addresses for one version's parameters, with memory behind those of its
-// pages that were touched. The only class that asks the operating system for memory.
+// One contiguous range of addresses for the parameters of one version. The pages that were touched
+// have memory behind them. The only class that requests memory from the operating system.
 //
-// Thread: any may read start() and sizes. PreFault, ReturnPages, Seal and Unseal are for whoever
-// owns the slab at that moment: one thread at a time.
-// Owner: the pool, the keeper's step or a version (unique_ptr). The destructor unmaps it, so no
-// block in it may be in use.
-// Pages: huge ones, where the kernel has them. Measured over 512 MiB against pages of 4 KiB
-// (native/bench/slab_bench.cc): a random row is read in 9 ns, not 26; sealing takes 30 µs, not
-// 27 ms; unmapping 1.3 ms, not 53; and a fault stalls the other core no longer.
-// Cost: reserved bytes cost addresses only (MAP_NORESERVE); see each function for the rest.
+// Thread: any thread may read start() and the sizes. PreFault, ReturnPages, Seal and Unseal are for
+// the current owner of the slab, one thread at a time.
+// Owner: the pool, the keeper's step or a version (unique_ptr). The destructor unmaps the slab, so
+// none of its blocks may be in use.
+// Pages: huge pages, if the kernel has them. Compared with pages of 4 KiB over 512 MiB
+// (native/bench/slab_bench.cc), a random row is read in 9 ns, not 26; sealing takes 30 µs, not 27
+// ms; unmapping takes 1.3 ms, not 53. A fault no longer stalls the other core.
+// Cost: reserved bytes cost only addresses (MAP_NORESERVE). For the rest see each function.
 class Slab {
  public:
-  // Rounds up to kSlabUnitBytes. RESOURCE_EXHAUSTED where the system refuses.
+  // Reserves `bytes`, rounded up to kSlabUnitBytes. Returns RESOURCE_EXHAUSTED if the system
+  // refuses.
   static base::StatusOr<std::unique_ptr<Slab>> Reserve(size_t bytes);
 
   Slab(const Slab&) = delete;
@@ -40,21 +41,24 @@ class Slab {
   std::byte* start() const { return start_; }
   size_t reserved_bytes() const { return reserved_bytes_; }
 
-  // The pages that have memory behind them now, by mincore: 0.1 to 0.3 ms for 512 MiB.
+  // Returns the bytes of the pages that currently have memory behind them. Uses mincore, which
+  // takes 0.1 to 0.3 ms for 512 MiB.
   size_t ResidentBytes() const;
 
-  // Makes the pages that the range touches resident and writable; contents stay, a block may lie
-  // there. Nothing happens to a sealed slab. The range is cut at the slab's end.
+  // Makes the pages of the range resident and writable. Keeps their contents, so blocks may lie
+  // there. Does nothing to a sealed slab. The range is cut at the slab's end.
   void PreFault(size_t offset, size_t bytes);
 
-  // Gives the range's pages to the operating system; contents become 0. Whole pages only.
+  // Returns the pages of the range to the operating system; their contents become 0. Returns only
+  // whole pages.
   void ReturnPages(size_t offset, size_t bytes);
 
-  // Makes all of it read-only, or writable again. A write to a sealed slab ends the process. Goes
-  // unit by unit: each call holds the process's lock of mappings, with small pages for 100 µs.
+  // Makes the whole slab read-only, or writable again. A write to a sealed slab ends the process.
+  // Works unit by unit, because each call holds the process's lock of mappings: with small pages
+  // for 100 µs.
   base::Status Seal();
   base::Status Unseal();
-  // From now on the destructor does not unmap it: somebody may still use blocks in it.
+  // Makes the destructor leave the slab mapped. For a slab with blocks that may still be used.
   void LeaveMapped() { is_left_mapped_ = true; }
 
   bool is_sealed() const { return is_sealed_.load(std::memory_order_relaxed); }

@@ -38,7 +38,7 @@ void SlabKeeper::Run() {
   }
 }
 
-// False where it is stopped.
+// Waits for work. Returns false if Stop was called.
 bool SlabKeeper::TakeUpWork() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return has_work_ || is_stopping_; });
@@ -55,7 +55,7 @@ void SlabKeeper::FinishWork() {
   changed_.notify_all();
 }
 
-// False where it is stopped meanwhile.
+// Waits for `pause_ns`. Returns false if Stop was called.
 bool SlabKeeper::Rest(int64_t pause_ns) {
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, std::chrono::nanoseconds(pause_ns), [this] { return is_stopping_; });

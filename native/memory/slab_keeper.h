@@ -12,7 +12,7 @@ namespace millpond::memory {
 
 // The thread that pre-faults a pool's spares and returns its surplus, step by step.
 //
-// Thread: it makes one; `on_thread_start` runs on it first and sets its name and priority.
+// Thread: starts one. `on_thread_start` runs on it first and sets its name and priority.
 // Owner: the composition root, declared after the pool, which it borrows.
 class SlabKeeper {
  public:
@@ -21,10 +21,11 @@ class SlabKeeper {
   SlabKeeper& operator=(const SlabKeeper&) = delete;
   ~SlabKeeper() { Stop(); }
 
-  // Ends the thread after the step that it is in. A second call does nothing.
+  // Ends the thread after its current step. A second call does nothing.
   void Stop();
 
-  // Until there is nothing to do; false where `timeout_ns` ends first, or it is stopped.
+  // Waits until all work is done. Returns false if `timeout_ns` passes first, or if the keeper is
+  // stopped before.
   bool WaitUntilIdle(int64_t timeout_ns);
 
  private:
@@ -39,7 +40,7 @@ class SlabKeeper {
   const std::function<void()> on_thread_start_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool has_work_ = true;  // The pool has called and was not looked at since.
+  bool has_work_ = true;  // The pool has notified, and its next step is not chosen yet.
   bool is_at_work_ = false;
   bool is_stopping_ = false;
   std::thread thread_;

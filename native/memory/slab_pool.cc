@@ -7,10 +7,11 @@
 namespace millpond::memory {
 namespace {
 
-// A spare of more than this many times the expected size keeps too much memory from others.
+// The largest size of a spare, as a multiple of the expected size. A larger spare would keep too
+// much memory from others.
 constexpr size_t kLargestSpareRatio = 2;
-// A spare may keep this much more resident than it is expected to need: the next version is seldom
-// as large as the last to the byte.
+// The memory that a spare may keep beyond its expected need: the next version rarely has exactly
+// the size of the last version.
 constexpr size_t kSpareSlackBytes = size_t{16} << 20;
 
 void Add(size_t bytes, int64_t* count, int64_t* reserved_bytes) {
@@ -57,7 +58,7 @@ base::StatusOr<std::unique_ptr<Slab>> SlabPool::Take(const std::string& owner, s
 }
 
 void SlabPool::GiveBack(const std::string& owner, std::unique_ptr<Slab> slab) {
-  // One that stays sealed cannot be used again: it ends with this function, which needs no seal.
+  // A slab that cannot be unsealed cannot be used again. It is unmapped when this function returns.
   const bool is_usable = !slab->is_sealed() || slab->Unseal().ok();
   Idle idle;
   idle.owner = owner;
@@ -147,9 +148,9 @@ std::map<std::string, SlabPoolStatistics> SlabPool::StatisticsByOwner() const {
   return by_owner;
 }
 
-// The one with the most memory behind the bytes that are wanted; of equal ones the smallest. A
-// surplus that is on its way back will do: on a busy machine the keeper may not come to it for
-// long.
+// Returns the idle slab with the most memory behind the bytes that are needed; of equal slabs, the
+// smallest. A surplus on its way back qualifies too: on a busy machine the keeper may not reach it
+// for long.
 SlabPool::Idle* SlabPool::FindSpare(const std::string& owner, size_t bytes) {
   const auto worth = [bytes](const Idle& idle) {
     return std::tuple(std::min(idle.resident_bytes, bytes), SIZE_MAX - idle.slab->reserved_bytes());
@@ -229,7 +230,8 @@ SlabPool::Step SlabPool::ChooseReturn() {
   return step;
 }
 
-// Of a spare that a larger version had: what the next one does not need.
+// Chooses to return the part of a spare that the next version does not need. A larger version has
+// left it resident.
 SlabPool::Step SlabPool::ChooseUnneeded() {
   for (Idle& idle : idle_) {
     const auto expectation = expectations_.find(idle.owner);
@@ -257,7 +259,7 @@ SlabPool::Step SlabPool::ChoosePreFault() {
     if (idle.is_surplus || expectation == expectations_.end()) continue;
     const size_t wanted_bytes =
         std::min(expectation->second.prefault_bytes, idle.slab->reserved_bytes());
-    // One that comes from a version is resident from its low end on, as far as that used it.
+    // The slab of a version is resident from its low end, as far as the version used it.
     const bool is_resident = idle.prefaulted_bytes == 0 && idle.resident_bytes >= wanted_bytes;
     if (is_resident || idle.prefaulted_bytes >= wanted_bytes) continue;
     Step step;
@@ -287,7 +289,7 @@ SlabPool::Step SlabPool::ChooseReservation() const {
   return {};
 }
 
-// Touches memory, which may take long: without the mutex.
+// Touches memory, which may take long, so it runs without the mutex.
 void SlabPool::Perform(Step& step) const {
   switch (step.work) {
     case Work::kNone:
@@ -310,7 +312,7 @@ void SlabPool::Finish(Step step) {
   const auto idle = std::find_if(idle_.begin(), idle_.end(), [&](const Idle& candidate) {
     return candidate.slab.get() == step.slab;
   });
-  if (idle == idle_.end()) return;  // It was unmapped.
+  if (idle == idle_.end()) return;  // The slab was unmapped.
   idle->is_in_hand = false;
   const size_t end = std::min(step.offset + step.bytes, idle->slab->reserved_bytes());
   if (step.work == Work::kPreFault) {
@@ -338,7 +340,7 @@ void SlabPool::AddReserved(Step step) {
   idle.slab = std::move(step.owned);
   idle.owner = step.owner;
   idle_.push_back(std::move(idle));
-  SortOutSpares(step.owner);  // What was expected may have changed meanwhile.
+  SortOutSpares(step.owner);  // The expectation may have changed in between.
 }
 
 void SlabPool::WakeKeeper() {

@@ -15,20 +15,81 @@
 #include "native/base/status.h"
 #include "native/memory/slab.h"
 
+// Theory of operation.
+//
+// The problem. The parameters of a version lie in one slab. The kernel faults in each page of a
+// fresh slab when it is first touched. These faults are the most expensive part of a swap, and they
+// slow down the requests that run at the same time. Therefore the pool keeps the slabs of unloaded
+// versions, with their memory, for later versions of the same owner (a model). Before an owner's
+// first swap, the pool reserves a slab and touches its pages in the background.
+//
+// The states of a slab. Each slab of the pool is in one of four states:
+// - In use: a load or a version owns the slab. The pool has only its owner and its size (in_use_).
+// - Spare: the slab waits for its owner's next version (idle_). An owner has at most
+//   spare_slab_count spares.
+// - Surplus: the slab is on its way back to the operating system (idle_, with is_surplus). Take may
+//   still use it: on a busy machine the keeper may not reach it for long.
+// - Quarantined: blocks in the slab have leaked, and their holders may still use them
+//   (quarantined_). The slab stays mapped until the process ends.
+//
+// From         To           By
+// -            in use       Take, which reserves a fresh slab if no idle slab is large enough
+// spare        in use       Take
+// surplus      in use       Take
+// in use       spare        GiveBack, if the owner's spares need the slab
+// in use       surplus      GiveBack, if not
+// in use       quarantined  Quarantine
+// -            spare        the keeper, if an owner expects more slabs than it has
+// spare        surplus      Expect, GiveBack and Forget, if the spare does not fit or is not needed
+// surplus      -            the keeper, which returns the pages and then unmaps the slab
+//
+// The size of spares. Expect is called after each load with the size of the new version. A spare
+// fits if it is at least as large as the expected size, and at most twice as large. If an owner has
+// more fitting spares than spare_slab_count, the spares with the most resident memory stay.
+//
+// The number of spares. An owner needs as many slabs, in use and spare, as the versions that it
+// serves at rest plus spare_slab_count. The keeper makes a spare only while the owner has fewer
+// slabs. So it makes no spare during a swap, when the slab of the outgoing version soon becomes a
+// spare.
+//
+// The threads. Loaders call Take and Expect. Unloaders call GiveBack, or Quarantine after a leak.
+// The control plane calls Forget when a model is gone, and reads the statistics. The keeper
+// (SlabKeeper), one thread of idle priority, calls KeepStep until nothing is left to do. No request
+// thread calls the pool.
+//
+// The steps. A step of the keeper touches or returns at most step_bytes. It has three parts:
+// - Choose the work under the mutex, and mark the slab as in hand.
+// - Perform the work without the mutex.
+// - Record the result under the mutex, and notify the threads that wait in Take.
+//
+// The steps come in this order: return surplus, return memory that a spare does not need, pre-fault
+// spares, reserve missing spares. So the pool never holds the surplus and the new spares together
+// for long.
+//
+// Invariants:
+// - The mutex is held only for look-ups, never while memory is touched, reserved or returned. The
+//   keeper and the loaders may lose their core while they hold it.
+// - A slab is in exactly one of in_use_, idle_ and quarantined_. The only exceptions are a slab
+//   that the keeper is reserving or unmapping, which belongs to its step, and a fresh slab on its
+//   way out of Take.
+// - At most one slab is in hand. It stays in idle_ until its step is recorded: a Take of this slab
+//   waits for the end of the step. Only the keeper touches its memory meanwhile.
+// - A surplus never becomes a spare again.
+// - No block lies in an idle slab, and no idle slab is sealed.
 namespace millpond::memory {
 
 struct SlabPoolOptions {
-  // Slabs of each owner that wait, pre-faulted, for its next version.
+  // The spares of each owner: slabs that wait, pre-faulted, for its next version.
   int spare_slab_count = 1;
-  // What one step of the keeper touches or returns: a huge page, which cannot be had in parts, in
-  // 0.2 to 0.5 ms of a core. Less would split huge pages on their way back.
+  // The bytes that one step of the keeper touches or returns. A huge page cannot be had in parts,
+  // and takes 0.2 to 0.5 ms of a core. A smaller step would split huge pages on their way back.
   size_t step_bytes = kSlabUnitBytes;
-  // How long the keeper rests after a step: 500 MB are pre-faulted in 0.4 s where a core is free.
+  // The keeper's rest after a step: 500 MB are pre-faulted in 0.4 s if a core is free.
   int64_t step_pause_ns = 1'000'000;
 };
 
-// Each slab of the pool is counted in one of in use, spare, surplus and quarantined. Resident bytes
-// are those of the moment a slab was given back, followed from step to step since.
+// The slabs of the pool by state. Resident bytes are measured when a slab is given back, and
+// updated by each step after that.
 struct SlabPoolStatistics {
   int64_t in_use_count = 0;
   int64_t in_use_reserved_bytes = 0;
@@ -42,68 +103,69 @@ struct SlabPoolStatistics {
   int64_t quarantined_reserved_bytes = 0;
 };
 
-// Keeps the slabs of versions that are gone for the versions that come, for each owner (a model):
-// memory that is touched already costs a load no page faults, and requests beside it none either.
+// Keeps the slabs of unloaded versions for later versions of the same owner (a model). See the
+// theory of operation above.
 //
-// Thread: any; KeepStep one thread at a time (the keeper).
-// Owner: the composition root. It outlives the versions; the destructor unmaps all it holds, the
-// quarantined slabs excepted, whose blocks somebody may still read.
+// Thread: any; KeepStep only one thread at a time (the keeper).
+// Owner: the composition root. It outlives the versions. The destructor unmaps all idle slabs. It
+// leaves the quarantined slabs mapped, because their blocks may still be read.
 // Contract: each slab taken is given back or quarantined.
-// Waiting: the mutex is held for look-ups only, never while memory is touched, reserved or
-// returned. The keeper runs at idle priority and may lose its core while it holds the mutex; so may
-// a loader. That is why no request thread ever calls the pool: those that wait are loaders,
-// unloaders (idle themselves) and whoever reads the statistics. A Take that wants the spare which
-// the keeper has in hand waits for the end of that one step.
+// Waiting: loaders, unloaders (idle themselves) and readers of the statistics may wait for the
+// mutex, whose holder may have lost its core. A Take that needs the slab in the keeper's hand waits
+// for the end of that one step.
 class SlabPool {
  public:
   explicit SlabPool(SlabPoolOptions options);
   SlabPool(const SlabPool&) = delete;
   SlabPool& operator=(const SlabPool&) = delete;
 
-  // A slab of at least `bytes`: of the owner's spares and surplus that are large enough the one
-  // with the most memory behind it, else a fresh one.
+  // Takes a slab of at least `bytes`. Prefers the owner's spare or surplus with the most memory
+  // behind the bytes that are needed. Reserves a fresh slab if none of them is large enough.
+  // Returns RESOURCE_EXHAUSTED if the system refuses that.
   base::StatusOr<std::unique_ptr<Slab>> Take(const std::string& owner, size_t bytes);
 
-  // A slab that no block lies in any more. A spare where its owner is expected and lacks one, else
-  // surplus. Unsealed if it was sealed. Costs a mincore of the slab.
+  // Takes back a slab without live blocks. It becomes a spare if it fits its owner's expectation
+  // and is among its best spares; otherwise it becomes surplus. Unseals it if it was sealed. Costs
+  // a mincore of the slab.
   void GiveBack(const std::string& owner, std::unique_ptr<Slab> slab);
 
-  // A slab in which blocks have leaked: stays mapped until the process ends, counted.
+  // Takes over a slab in which blocks have leaked. It stays mapped until the process ends, and is
+  // counted.
   void Quarantine(std::unique_ptr<Slab> slab);
 
-  // Spares of `owner` shall have `reserved_bytes`, the first `prefault_bytes` of them resident. The
-  // keeper makes them: `spare_slab_count` beyond `serving_slab_count`, the versions that the owner
-  // serves at rest. So none is made during a swap, when the outgoing version's will soon be one.
-  // Spares that no longer fit become surplus: those too small, or more than twice too large. What a
-  // larger version left resident beyond `prefault_bytes` of one that fits is returned.
+  // Makes the keeper hold spares for `owner` from now on: slabs of `reserved_bytes`, of which the
+  // first `prefault_bytes` are resident. `serving_slab_count` is the number of versions that the
+  // owner serves at rest; the keeper makes `spare_slab_count` more. Spares that do not fit the new
+  // size become surplus. If a larger version left more than `prefault_bytes` of a fitting spare
+  // resident, the rest is returned.
   void Expect(const std::string& owner, size_t reserved_bytes, size_t prefault_bytes,
               int serving_slab_count = 1);
 
-  // The owner is gone: its spares become surplus.
+  // Turns the spares of `owner` into surplus, because the owner is gone.
   void Forget(const std::string& owner);
 
-  // Does one step of upkeep and says how long to rest before the next; nullopt: nothing to do.
-  // Surplus goes back before spares are made, so that both together are never held for long.
+  // Performs one step of upkeep and returns how long to rest before the next. Returns nullopt if
+  // nothing is left to do.
   std::optional<int64_t> KeepStep();
 
-  // Called when there may be something to do, under the pool's mutex: it may only wake a thread.
-  // An empty function ends it.
+  // Sets the function that is called when there may be work. It runs under the pool's mutex, so it
+  // may only wake a thread. An empty function ends the calls.
   void NotifyOfWork(std::function<void()> on_work);
 
   SlabPoolStatistics Statistics() const;
   std::map<std::string, SlabPoolStatistics> StatisticsByOwner() const;
 
  private:
-  // A slab that nobody uses: a spare of its owner, or surplus.
+  // A slab that is not in use: a spare of its owner, or surplus.
   struct Idle {
     std::unique_ptr<Slab> slab;
     std::string owner;
     bool is_surplus = false;
     bool is_in_hand = false;  // The keeper is touching it, without the mutex.
     size_t resident_bytes = 0;
-    size_t prefaulted_bytes = 0;  // From the low end, as far as the keeper has come.
-    size_t returned_bytes = 0;    // The same, of a surplus.
-    size_t unneeded_end = 0;      // Of a spare: how far what it does not need is returned.
+    size_t prefaulted_bytes = 0;  // Pre-faulted by the keeper, from the low end.
+    size_t returned_bytes = 0;    // Returned by the keeper, from the low end; for a surplus.
+    size_t unneeded_end = 0;      // The end of the unneeded bytes returned so far; for a spare.
   };
   struct Expectation {
     size_t reserved_bytes = 0;
@@ -121,15 +183,16 @@ class SlabPool {
   enum class Work { kNone, kPreFault, kReturn, kReturnUnneeded, kUnmap, kReserve };
   struct Step {
     Work work = Work::kNone;
-    Slab* slab = nullptr;  // Of kPreFault and kReturn: stays in idle_, in the keeper's hands.
+    // For kPreFault, kReturn and kReturnUnneeded: stays in idle_, in hand.
+    Slab* slab = nullptr;
     size_t offset = 0;
-    size_t kept_bytes = 0;        // Of kReturnUnneeded: below them nothing is returned.
-    std::unique_ptr<Slab> owned;  // Of kUnmap, and what kReserve made.
-    std::string owner;            // Of kReserve.
+    size_t kept_bytes = 0;        // For kReturnUnneeded: the bytes below stay.
+    std::unique_ptr<Slab> owned;  // For kUnmap, and the result of kReserve.
+    std::string owner;            // For kReserve.
     size_t bytes = 0;
   };
 
-  // All under the mutex.
+  // The methods below need the mutex.
   Idle* FindSpare(const std::string& owner, size_t bytes);
   std::unique_ptr<Slab> Remove(const Idle* idle);
   void SortOutSpares(const std::string& owner);
@@ -144,7 +207,7 @@ class SlabPool {
   void AddReserved(Step step);
   void WakeKeeper();
 
-  // Without it.
+  // Must be called without the mutex.
   void Perform(Step& step) const;
 
   const SlabPoolOptions options_;
@@ -155,7 +218,7 @@ class SlabPool {
   std::unordered_map<const Slab*, InUse> in_use_;
   std::vector<Idle> idle_;
   std::vector<Quarantined> quarantined_;
-  bool has_reservation_failed_ = false;  // Not tried again until something changes.
+  bool has_reservation_failed_ = false;  // No new attempt until something changes.
 };
 
 }  // namespace millpond::memory

@@ -6,7 +6,7 @@
 namespace millpond::memory {
 namespace {
 
-// Where jemalloc counts for one thread; null if it does not.
+// The addresses of jemalloc's counters for one thread; null if there are no counters.
 struct Counters {
   const uint64_t* allocated = nullptr;
   const uint64_t* freed = nullptr;

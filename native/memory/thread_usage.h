@@ -4,14 +4,15 @@
 
 namespace millpond::memory {
 
-// Bytes that the calling thread has allocated, less those that it has freed, whoever allocated
-// them: jemalloc counts them for each thread by the way. The difference of two calls is what the
-// thread's work between them took, if the work frees on the thread what it allocates there.
+// Returns the bytes that the calling thread has allocated, less the bytes that it has freed,
+// including blocks of other threads. jemalloc counts both for each thread anyway. The difference of
+// two calls is the memory that the thread's work in between took, if the thread frees what it
+// allocates.
 //
-// 0 without jemalloc. Cost: below 2 ns after a thread's first call.
+// Returns 0 without jemalloc. Cost: below 2 ns after a thread's first call.
 int64_t ThreadUsageBytes();
 
-// Whether ThreadUsageBytes counts.
+// Returns true if ThreadUsageBytes counts.
 bool IsThreadUsageCounted();
 
 }  // namespace millpond::memory

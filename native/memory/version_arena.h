@@ -13,27 +13,29 @@
 
 namespace millpond::memory {
 
-// What a version left in its arena once all of it was freed: nothing, or something leaked.
+// The blocks that a version left behind after all of it was freed: either nothing, or leaks.
 struct ArenaRemains {
   int64_t live_bytes = 0;
   std::vector<LiveBlocks> live_blocks;
   int64_t overflow_block_count = 0;
 };
 
-// The memory of one version: an arena on a slab that goes back to its pool.
+// The memory of one version: an arena on a slab of a pool.
 //
-// Owner: the load, then the servable, which frees its session before. Thread: memory() from any;
-// the rest is its owner's. Cost: taking a spare slab takes microseconds, a new one none of its
-// pages is touched of; releasing takes as long as jemalloc needs to forget an arena (microseconds).
+// Owner: the load, then the servable, which frees its session first. Thread: memory() from any
+// thread; the rest is for the owner. Cost: Take takes microseconds, for a spare and for a fresh
+// slab, because it touches no pages. Release takes as long as jemalloc needs to forget an arena
+// (microseconds).
 class VersionArena {
  public:
-  // `owner` is the model's name, under which the pool keeps spares. What does not fit the slab
-  // comes from `overflow`, which outlives this. RESOURCE_EXHAUSTED: no address space.
-  // FAILED_PRECONDITION: jemalloc is not preloaded.
+  // Takes a slab and makes an arena on it. `owner` is the model's name, under which the pool keeps
+  // spares. Blocks that do not fit the slab come from `overflow`, which outlives this object.
+  // Returns RESOURCE_EXHAUSTED without address space, and FAILED_PRECONDITION if jemalloc is not
+  // preloaded.
   static base::StatusOr<std::unique_ptr<VersionArena>> Take(std::shared_ptr<SlabPool> pool,
                                                             std::string owner, size_t slab_bytes,
                                                             MemoryResource* overflow);
-  // As Release, which says when there must be no destruction.
+  // Releases the arena. Must not run if blocks are live (see Release).
   ~VersionArena();
   VersionArena(const VersionArena&) = delete;
   VersionArena& operator=(const VersionArena&) = delete;
@@ -41,19 +43,19 @@ class VersionArena {
   MemoryResource* memory() { return &memory_; }
   int64_t overflow_block_count() const { return memory_.overflow_block_count(); }
   ArenaStatistics Statistics() const { return arena_->ArenaStats(); }
-  // As it was asked for. The slab may be larger, one that a larger version had before.
+  // The requested size. The slab may be larger, if a larger version had it before.
   size_t slab_bytes() const { return slab_bytes_; }
   size_t used_slab_bytes() const { return arena_->used_slab_bytes(); }
   size_t slab_resident_bytes() const { return slab_->ResidentBytes(); }
 
-  // Makes the slab read-only until Release. Blocks can still be freed, and none be had.
+  // Makes the slab read-only until Release. Blocks can still be freed, but not allocated.
   base::Status Seal() { return slab_->Seal(); }
-  // Writable again, before what lies in it is destroyed.
+  // Makes the slab writable again, before its contents are destroyed.
   base::Status Unseal() { return slab_->Unseal(); }
 
-  // Destroys the arena and gives the slab back. Where blocks are live, whoever holds them may still
-  // use and free them: arena and slab are kept for ever, the slab in quarantine, and so must be
-  // this object. A second call returns the same.
+  // Destroys the arena and gives the slab back to the pool. If blocks are live, their holders may
+  // still use and free them. The arena and the slab are then kept for ever, the slab in quarantine,
+  // and the caller must keep this object too. A second call returns the same result.
   ArenaRemains Release();
 
  private:

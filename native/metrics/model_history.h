@@ -21,8 +21,8 @@ struct HistoryPoint {
 // The requests of a model, over all versions and codes, in the last 15 minutes.
 //
 // Not thread-safe. Memory: 80 bytes a second, and the SparseLatency of each span with requests. The
-// spans take 2 MiB if each second fills 250 buckets (thousands of requests between 1 and 30 ms). They
-// take 13 MiB if each second fills all buckets.
+// spans take 2 MiB if each second fills 250 buckets (thousands of requests between 1 and 30 ms).
+// They take 13 MiB if each second fills all buckets.
 class ModelHistory {
  public:
   static constexpr int64_t kKeptNs = 900'000'000'000;
