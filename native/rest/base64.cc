@@ -34,13 +34,14 @@ std::string_view WithoutPadding(std::string_view coded) {
   return coded;
 }
 
-// Padding, where there is any, fills up to four characters.
+// True if the length is possible. Padding, if present, fills up to a multiple of four characters.
 bool HasRightLength(std::string_view coded, std::string_view bare) {
   if (bare.size() % 4 == 1) return false;
   return bare.size() == coded.size() || coded.size() % 4 == 0;
 }
 
-// `count` characters, 2 to 4, are one to three bytes. The bits that no byte takes must be 0.
+// Decodes a group of 2 to 4 characters into one to three bytes. The bits beyond the last byte must
+// be 0.
 bool DecodeGroup(std::string_view group, char** to) {
   uint32_t bits = 0;
   for (size_t i = 0; i < 4; ++i) {

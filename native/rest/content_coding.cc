@@ -19,12 +19,13 @@ using base::Status;
 // zlib's windowBits: the largest window, with gzip's header and trailer.
 constexpr int kGzipWindowBits = 15 + 16;
 
-// Compressed between two looks at whether the reply is wanted; zlib counts in 32 bits.
+// The bytes that are compressed between two checks that the reply is still wanted. zlib counts in
+// 32 bits.
 constexpr size_t kGzipPieceBytes = size_t{1} << 20U;
 constexpr size_t kFirstBlockBytes = 16 * 1024;
-constexpr int kDefaultMemoryLevel = 8;  // zlib's own
+constexpr int kDefaultMemoryLevel = 8;  // zlib's default
 
-// One stream, or several of gzip's members one behind the other.
+// Inflates one stream, or several members of gzip, one after the other.
 class Inflater {
  public:
   Inflater(DeflateFormat format, std::string_view coded, size_t max_bytes, std::string* body,
@@ -38,7 +39,7 @@ class Inflater {
       stream_.Reset();
       MILLPOND_RETURN_IF_ERROR(RunStream());
     }
-    if (!coded_.empty()) return Broken("has bytes behind its end");
+    if (!coded_.empty()) return Broken("has bytes after its end");
     body_->resize(used_);
     return {};
   }
@@ -61,7 +62,8 @@ class Inflater {
     return {};
   }
 
-  // One byte above the limit tells a body that is too large from one that just fits.
+  // Grows the body to at most one byte above the limit. That byte distinguishes a body that is too
+  // large from a body that just fits.
   Status Grow() {
     const size_t size = std::min(std::max(2 * used_, kFirstBlockBytes), max_bytes_ + 1);
     if (size <= body_->size()) return TooLarge();
@@ -84,7 +86,7 @@ class Inflater {
                                  " by the Content-Encoding that its request names");
   }
 
-  std::string_view coded_;  // what is left of it
+  std::string_view coded_;  // the bytes that are not inflated yet
   const size_t max_bytes_;
   std::string* const body_;
   base::ByteBudget::Share* const share_;  // may be null
@@ -92,8 +94,8 @@ class Inflater {
   InflateStream stream_;
 };
 
-// HTTP's deflate has zlib's header; some clients leave it out. The two bytes of one are a multiple
-// of 31 and say "deflate" in the low four bits.
+// True if `coded` begins with zlib's header, which HTTP's deflate has and some clients leave out.
+// The two bytes of a header are a multiple of 31, and its low four bits mean "deflate".
 bool HasZlibHeader(std::string_view coded) {
   if (coded.size() < 2) return true;
   const auto first = static_cast<unsigned char>(coded[0]);
@@ -117,8 +119,8 @@ base::StatusOr<ContentCoding> ParseContentCoding(std::string_view header) {
   if (name.empty() || name == "identity") return ContentCoding::kIdentity;
   if (name == "gzip" || name == "x-gzip") return ContentCoding::kGzip;
   if (name == "deflate") return ContentCoding::kDeflate;
-  return base::InvalidArgument("Content-Encoding '" + std::string(header) +
-                               "' is none of gzip, deflate and identity");
+  return base::InvalidArgument("unknown Content-Encoding '" + std::string(header) +
+                               "'; use gzip, deflate or identity");
 }
 
 Status Inflate(ContentCoding coding, std::string_view coded, size_t max_bytes, std::string* body,

@@ -29,7 +29,7 @@ constexpr uint32_t kEntryKey = 1;
 constexpr uint32_t kEntryValue = 2;
 constexpr uint32_t kListValue = 1;
 
-// What a feature's values are; the number is that of Feature's field.
+// The kind of a feature's values. The number is that of Feature's field.
 enum class FeatureKind : uint32_t { kNone = 0, kBytes = 1, kFloat = 2, kInt64 = 3 };
 
 const char* KindName(FeatureKind kind) {
@@ -37,7 +37,7 @@ const char* KindName(FeatureKind kind) {
   return kind == FeatureKind::kFloat ? "float" : "int64";
 }
 
-// Makes `to` longer by `bytes`, which the writer is to write.
+// Makes `to` longer by `bytes`, and returns a writer for them.
 WireWriter Extend(size_t bytes, std::string* to) {
   to->resize(to->size() + bytes);
   return WireWriter(to->data() + to->size() - bytes);
@@ -48,7 +48,7 @@ class FeatureReader {
  public:
   explicit FeatureReader(JsonReader* json) : json_(json) {}
 
-  // The object of one example: its Example is appended to `*examples`.
+  // Reads the object of one example, and appends its Example to `*examples`.
   bool ReadExample(std::string* examples);
 
  private:
@@ -64,11 +64,11 @@ class FeatureReader {
   bool CheckNamesDiffer();
 
   JsonReader* const json_;
-  std::string features_;            // of the example
-  std::vector<std::string> names_;  // of those
-  std::string name_;                // of the feature
+  std::string features_;            // the features of the example
+  std::vector<std::string> names_;  // the names of the features
+  std::string name_;                // the name of the current feature
   FeatureKind kind_ = FeatureKind::kNone;
-  std::string values_;  // of the feature, as its list has them
+  std::string values_;  // the values of the current feature, as its list has them
 };
 
 bool FeatureReader::ReadExample(std::string* examples) {
@@ -92,13 +92,13 @@ bool FeatureReader::ReadExample(std::string* examples) {
   return true;
 }
 
-// Protobuf would keep the last of two, and say nothing.
+// Refuses a repeated feature. Protobuf would silently keep the last of the two.
 bool FeatureReader::CheckNamesDiffer() {
   std::sort(names_.begin(), names_.end());
   const auto twice = std::adjacent_find(names_.begin(), names_.end());
   if (twice == names_.end()) return true;
   return json_->Fail(
-      base::InvalidArgument("Feature: " + *twice + " is there twice in one example; send it once"));
+      base::InvalidArgument("Feature: " + *twice + " appears twice in one example; send it once"));
 }
 
 bool FeatureReader::ReadFeature() {
@@ -142,7 +142,7 @@ bool FeatureReader::ReadBase64() {
   if (text != "b64") return FailValue("an object with another key than \"b64\"");
   if (!json_->ReadString(&text)) return false;
   std::string plain(PlainBytes(text), '\0');
-  if (!DecodeBase64(text, plain.data())) return FailValue("no base64");
+  if (!DecodeBase64(text, plain.data())) return FailValue("invalid base64");
   Extend(DelimitedBytes(kListValue, plain.size()), &values_).BytesField(kListValue, plain);
   if (json_->NextKey(&text)) return FailValue("an object with more keys than \"b64\"");
   return json_->ok();
@@ -161,7 +161,7 @@ bool FeatureReader::ReadNumber() {
     return FailValue(json_->Excerpt() + ", which is out of the range of float32");
   }
   if (result != ReadResult::kRead) {
-    return FailValue(json_->Excerpt() + ", which is no number, string or boolean");
+    return FailValue(json_->Excerpt() + ", which is not a number, string or boolean");
   }
   if (!SetKind(FeatureKind::kFloat)) return false;
   Extend(sizeof number, &values_).Bytes(&number, sizeof number);
@@ -189,7 +189,8 @@ bool FeatureReader::FailValue(const std::string& why) {
   return json_->Fail(base::InvalidArgument("Feature: " + name_ + " has " + why));
 }
 
-// Numbers are packed: their list is one field. Strings are a field each already.
+// Appends the feature to the example. Numbers are packed, so their list is one field. Strings are
+// separate fields already.
 void FeatureReader::EndFeature() {
   const bool is_packed = kind_ == FeatureKind::kFloat || kind_ == FeatureKind::kInt64;
   const size_t list_bytes = is_packed ? DelimitedBytes(kListValue, values_.size()) : values_.size();
@@ -207,7 +208,7 @@ void FeatureReader::EndFeature() {
   writer.Bytes(values_.data(), values_.size());
 }
 
-// The object around the examples.
+// Reads the object around the examples.
 class ExampleBodyReader {
  public:
   explicit ExampleBodyReader(std::string_view body) : json_(body), features_(&json_) {}
@@ -226,14 +227,14 @@ class ExampleBodyReader {
   FeatureReader features_;
   bool has_signature_name_ = false;
   std::optional<std::string> context_;
-  std::optional<std::string> examples_;  // all of them
-  std::vector<size_t> ends_;             // of each, in examples_
+  std::optional<std::string> examples_;  // the Examples, one after the other
+  std::vector<size_t> ends_;             // the end of each Example in examples_
 };
 
 Status ExampleBodyReader::Read(ExampleBody* read) {
   if (!json_.EnterObject() || !ReadKeys(read)) return json_.error();
   if (!json_.AtEnd()) {
-    json_.FailSyntax("nothing behind the object");
+    json_.FailSyntax("nothing after the object");
     return json_.error();
   }
   if (!examples_) return base::InvalidArgument("Missing 'examples' key");
@@ -290,18 +291,19 @@ bool ExampleBodyReader::ReadExamples() {
   }
   if (json_.ok() && ends_.empty()) {
     return json_.Fail(
-        base::InvalidArgument("'examples' is an empty list; send at least an example"));
+        base::InvalidArgument("'examples' is an empty list; send at least one example"));
   }
   return json_.ok();
 }
 
 bool ExampleBodyReader::FailTwice(const char* key) {
   return json_.Fail(
-      base::InvalidArgument("'" + std::string(key) + "' is there twice; send it once"));
+      base::InvalidArgument("duplicate key '" + std::string(key) + "'; send it once"));
 }
 
-// Bytes of two Examples, one behind the other, are the two merged: of a feature that both have the
-// latter counts, which is the example's.
+// Makes the tensor of the examples, each after the bytes of the context. The bytes of two Examples,
+// one after the other, are the two merged. If both have a feature, the latter counts, which is the
+// example's.
 Status ExampleBodyReader::MakeTensor(tf::TensorList* examples) const {
   const std::string context = context_.value_or("");
   const size_t count = ends_.size();

@@ -29,7 +29,7 @@ const InferParameter* FindParameter(const std::vector<InferParameter>& parameter
   return nullptr;
 }
 
-// Reads one body, front to back.
+// Reads one body from front to back.
 class BodyReader {
  public:
   BodyReader(JsonReader* json, std::string_view binary, InferBody* body)
@@ -56,20 +56,20 @@ class BodyReader {
   bool Fail(std::string message) { return json_.Fail(base::InvalidArgument(std::move(message))); }
 
   JsonReader& json_;
-  std::string_view binary_;  // what no input has taken yet
+  std::string_view binary_;  // the bytes that no input has taken yet
   InferBody& body_;
   size_t name_count_ = 0;
 };
 
-// A few bytes of JSON become a hundred in memory.
+// Limits the names of a request, because a few bytes of JSON become a hundred bytes in memory.
 bool BodyReader::CheckNameCount() {
   if (++name_count_ <= base::kMaxNamesPerRequest) return true;
   return Fail("the request has more than " + std::to_string(base::kMaxNamesPerRequest) +
-              " inputs, outputs and parameters; no signature has as many");
+              " inputs, outputs and parameters; no signature has that many");
 }
 
-// Of the keys that are read, not one may come twice in an object: the other would be lost. `seen`
-// is the object's, a bit for each.
+// Refuses a repeated key of an object, because one of the two values would be lost. It checks the
+// keys that are read. `seen` belongs to the object and has one bit for each key.
 bool BodyReader::NoteKey(std::string_view key, unsigned* seen) {
   static constexpr std::array<std::string_view, 8> kKeys = {
       "id", "parameters", "inputs", "outputs", "name", "datatype", "shape", "data"};
@@ -77,7 +77,7 @@ bool BodyReader::NoteKey(std::string_view key, unsigned* seen) {
   if (found == kKeys.end()) return true;
   const unsigned bit = 1U << static_cast<unsigned>(found - kKeys.begin());
   if ((*seen & bit) != 0) {
-    return Fail("'" + std::string(key) + "' is there twice in one object; send it once");
+    return Fail("duplicate key '" + std::string(key) + "' in one object; send it once");
   }
   *seen |= bit;
   return true;
@@ -123,7 +123,7 @@ bool BodyReader::ReadShape(std::vector<int64_t>* dims) {
     if (ReadInteger(&json_, &size) != ReadResult::kRead) {
       return Fail("a shape has " + json_.Excerpt() + "; it takes a list of sizes");
     }
-    // One more than TensorFlow takes is enough to refuse it.
+    // Keeps at most one more size than TensorFlow takes, which is enough to refuse the shape.
     if (dims->size() <= base::kMaxTensorRank) dims->push_back(size);
   }
   return json_.ok();
@@ -241,15 +241,15 @@ Status BodyReader::Read() {
   if (!json_.ok()) return json_.error();
   if (!binary_.empty()) {
     return base::InvalidArgument(std::to_string(binary_.size()) +
-                                 " bytes behind the JSON belong to no input; say so by its "
-                                 "parameter binary_data_size");
+                                 " bytes after the JSON do not belong to an input; set the "
+                                 "parameter binary_data_size of their input");
   }
   const InferParameter* const binary = FindParameter(body_.request.parameters, kBinaryOutput);
   body_.is_binary_by_default = binary != nullptr && binary->IsSet();
   return {};
 }
 
-// Infer says which input it is.
+// Removes the input's name from the message, because Infer adds the name.
 Status WithoutName(const Status& status, std::string_view name) {
   const std::string prefix = "input '" + std::string(name) + "'";
   std::string message = status.message();
@@ -259,7 +259,8 @@ Status WithoutName(const Status& status, std::string_view name) {
   return {status.code(), std::move(message)};
 }
 
-// The lists may be nested in any way: the shape is said beside them.
+// Reads the elements from JSON lists. The lists may be nested in any way, because the shape is
+// given beside them.
 Status ReadJsonElements(JsonReader* json, std::string_view name, int dtype,
                         const std::vector<int64_t>& dims, int64_t element_count, size_t index,
                         tf::TensorList* tensors) {

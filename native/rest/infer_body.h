@@ -12,25 +12,26 @@
 
 namespace millpond::rest {
 
-// A request's body, JSON and what follows it, read but for the elements of its inputs.
+// A request's body: JSON, and the binary data after it. The elements of its inputs are not read
+// yet.
 struct InferBody {
-  // Where the elements of an input are: one of the two.
+  // The elements of an input. At most one of the two is set.
   struct Data {
     std::optional<JsonReader::Mark> json;
     std::optional<std::string_view> binary;
   };
 
   inference::InferRequest request;
-  std::vector<Data> data;                      // of each input
-  std::vector<std::optional<bool>> is_binary;  // of each output that is named
-  bool is_binary_by_default = false;           // of those that say nothing, or of all
+  std::vector<Data> data;                      // for each input
+  std::vector<std::optional<bool>> is_binary;  // for each named output, if it is set
+  bool is_binary_by_default = false;           // for all other outputs
 };
 
-// Reads a body whose JSON is `json`'s text, followed by `binary`. INVALID_ARGUMENT where they are
-// no request. Borrows both.
+// Reads a body whose JSON is `json`'s text, followed by `binary`. Returns INVALID_ARGUMENT if they
+// are not a request. Borrows both.
 base::Status ReadInferBody(JsonReader* json, std::string_view binary, InferBody* body);
 
-// A body's elements: as JSON, nested or flat, or binary. Borrows both.
+// The elements of a body: as JSON, nested or flat, or binary. Borrows both.
 class BodyElements final : public inference::InferElements {
  public:
   // `json` is the reader that has read `body`.

@@ -24,7 +24,7 @@ using base::Status;
 
 constexpr size_t kExpectedOverheadBytes = 512;
 
-// The body's JSON and what follows it.
+// Splits the body into its JSON and the bytes after it.
 Status SplitBody(std::string_view body, std::optional<std::string_view> header,
                  std::string_view* json, std::string_view* binary) {
   *json = body;
@@ -42,7 +42,7 @@ Status SplitBody(std::string_view body, std::optional<std::string_view> header,
   return {};
 }
 
-// One output of a reply on its way into JSON.
+// One output of a reply, before it is written as JSON.
 struct Output {
   const inference::InferReplyOutput& described;
   tf::TensorView tensor;
@@ -55,7 +55,7 @@ Status WriteStrings(const Output& output, const tf::TensorList& tensors, JsonWri
     if (!base::IsValidUtf8(value)) {
       return base::InvalidArgument("output '" + *output.described.name + "': element " +
                                    std::to_string(i) +
-                                   " is no UTF-8, which JSON has no way to say; ask for the "
+                                   " is not UTF-8, which JSON cannot hold; request the "
                                    "output with the parameter binary_data");
     }
     if (i > 0) json->Raw(", ");
@@ -64,14 +64,15 @@ Status WriteStrings(const Output& output, const tf::TensorList& tensors, JsonWri
   return {};
 }
 
-// Flat, in row-major order.
+// Writes the elements flat, in row-major order.
 Status WriteElements(const Output& output, const tf::TensorList& tensors, JsonWriter* json) {
   if (output.tensor.dtype == tf::dtype::kString) return WriteStrings(output, tensors, json);
   WriteNumbers(output.tensor, 0, output.tensor.element_count, json);
   return {};
 }
 
-// The outputs that are named: each as it says itself, or as the request does for all.
+// True if the request selects binary data for the output: by the output's own parameter, or
+// otherwise by the parameter for all outputs.
 bool IsBinary(const InferBody& body, const std::string& name) {
   const auto& names = body.request.outputs;
   const auto found = std::find(names.begin(), names.end(), name);
@@ -128,7 +129,7 @@ void WriteHead(const inference::InferReply& infer, JsonWriter* json) {
   json->Raw(",\"outputs\":[");
 }
 
-// The binary tensors, in the order of their outputs, behind the JSON.
+// Appends the binary tensors to the JSON, in the order of their outputs.
 void AppendBinary(const std::vector<Output>& outputs, const tf::TensorList& tensors,
                   base::ReplyBuffer* buffer, RestReply* reply) {
   size_t binary_bytes = 0;

@@ -11,17 +11,19 @@
 
 namespace millpond::rest {
 
-// The header that says how many bytes of a body are JSON where binary tensors follow, in lower
-// case.
+// The header with the number of bytes of a body that are JSON, for a body in which binary tensors
+// follow. In lower case.
 inline constexpr std::string_view kJsonBytesHeader = "inference-header-content-length";
 
-// Infer of the open inference protocol on one servable: a JSON body, already inflated, in; a JSON
-// body out. `json_bytes_header` is the request's: without it the whole body is JSON. Inputs with a
-// parameter binary_data_size have their elements behind the JSON, in their order; so have the
-// outputs of a reply that were asked for by binary_data or binary_data_output.
+// Answers Infer of the open inference protocol on one servable: from an inflated body to a reply's
+// body, both JSON. `json_bytes_header` is the request's header; without it the whole body is JSON.
+// The elements of inputs with the parameter binary_data_size follow the JSON, in the order of the
+// inputs. So do, in a reply, the outputs that were requested with binary_data or
+// binary_data_output.
 //
-// The errors of inference::Infer, and INVALID_ARGUMENT for a body that is not what it should be, or
-// an output of strings that are no UTF-8 and are not asked for as binary data. `watch` as there.
+// Returns the errors of inference::Infer. Also returns INVALID_ARGUMENT for a malformed body, and
+// for an output of strings that are not UTF-8 and are not requested as binary data. `watch` is used
+// as in inference::Infer.
 base::Status ModelInfer(const servable::Servable& servable, std::string_view body,
                         std::optional<std::string_view> json_bytes_header,
                         const tf::RunContext& run, RestReply* reply,

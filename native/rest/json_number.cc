@@ -11,7 +11,7 @@ ReadResult Convert(const NumberToken& token, T* value) {
   const auto [end, error] = std::from_chars(token.begin, token.end, *value);
   const bool is_out_of_range = error == std::errc::result_out_of_range || !std::isfinite(*value);
   if (!is_out_of_range) return ReadResult::kRead;
-  // from_chars does not say on which side; where the first digit stands does.
+  // from_chars does not report which limit was passed. The position of the first digit shows it.
   const int64_t magnitude = token.exponent + token.digit_count;
   if (magnitude > 0) return ReadResult::kOutOfRange;
   *value = token.is_negative ? -T{0} : T{0};

@@ -12,11 +12,12 @@
 
 namespace millpond::rest {
 
-// What came of reading one element. But for kRead and kNoBase64 the cursor stays where it was.
+// The result of reading one element. After kRead and kNoBase64 the cursor has moved. Otherwise it
+// stays at the element.
 enum class ReadResult {
   kRead,
   kOutOfRange,  // a number that the type does not hold
-  kOther,       // not of that kind: 1.5 where an integer is wanted, or no number at all
+  kOther,       // not of that kind: 1.5 instead of an integer, or not a number at all
   kNoBase64,    // the cursor is then on the string of {"b64": "..."}
 };
 
@@ -24,32 +25,33 @@ enum class ReadResult {
 struct NumberToken {
   const char* begin = nullptr;
   const char* end = nullptr;
-  uint64_t digits = 0;      // where there are more than kMaxExactDigits, the first of them
+  uint64_t digits = 0;      // the first kMaxExactDigits of them, if there are more
   int64_t exponent = 0;     // of ten
-  int64_t digit_count = 0;  // zeros in front of them may count too, where there are few
+  int64_t digit_count = 0;  // if it is at most kMaxExactDigits, leading zeros may count, too
   bool is_negative = false;
   bool is_integer = false;  // neither a fraction nor an exponent
 };
 
-inline constexpr int64_t kMaxExactDigits = 19;  // of a uint64_t
-// Exponents beyond it are alike: all digits of a body cannot bring one back into a double's range.
+inline constexpr int64_t kMaxExactDigits = 19;  // fit in a uint64_t
+// Larger exponents are treated as this one. A body has too few digits to bring such a number back
+// into a double's range.
 inline constexpr int64_t kMaxExponent = 1'000'000'000;
 
 inline bool IsDigit(const char* at, const char* end) {
   return at < end && static_cast<unsigned char>(*at - '0') < 10;
 }
 
-// Appends a run of digits to `*digits`; returns what is behind it.
+// Appends a run of digits to `*digits`; returns the position after it.
 inline const char* ScanDigits(const char* at, const char* end, uint64_t* digits) {
   for (; IsDigit(at, end); ++at) *digits = *digits * 10 + static_cast<unsigned char>(*at - '0');
   return at;
 }
 
-// Of a token with more digits than fit: counts those that are not zeros in front, and keeps the
-// first kMaxExactDigits of them.
+// Counts the digits again, of a token with more digits than fit. It skips leading zeros, and keeps
+// the first kMaxExactDigits of the others.
 void Recount(NumberToken* token);
 
-// The exponent behind 'e'; null where there are no digits.
+// Reads the exponent after 'e'; returns the position after it, or null if it has no digits.
 inline const char* ScanExponent(const char* at, const char* end, NumberToken* token) {
   const bool is_negative = at < end && *at == '-';
   if (at < end && (*at == '-' || *at == '+')) ++at;
@@ -63,7 +65,7 @@ inline const char* ScanExponent(const char* at, const char* end, NumberToken* to
   return at;
 }
 
-// False where the text at `at` is no number of JSON's grammar.
+// Scans a number of JSON's grammar. Returns false if the text at `at` is not a number.
 inline bool ScanNumber(const char* at, const char* end, NumberToken* token) {
   token->begin = at;
   token->is_negative = at < end && *at == '-';
@@ -110,7 +112,7 @@ ReadResult ReadInteger(JsonReader* reader, T* value) {
   const uint64_t largest = static_cast<uint64_t>(std::numeric_limits<T>::max());
   const uint64_t smallest = std::is_signed_v<T> ? largest + 1 : 0;  // its magnitude
   if (magnitude > (token.is_negative ? smallest : largest)) return ReadResult::kOutOfRange;
-  // Two's complement: the low bits of what is negated are those of the negative number.
+  // In two's complement, the low bits of the negated magnitude are those of the negative number.
   *value = static_cast<T>(token.is_negative ? uint64_t{0} - magnitude : magnitude);
   reader->MoveTo(token.end);
   return ReadResult::kRead;
@@ -127,15 +129,17 @@ inline double Scale(const NumberToken& token) {
                             : digits * kPowersOfTen[token.exponent];
 }
 
-// Digits and power are doubles, so their one rounding is the right one.
+// Sets `*value` and returns true if the digits are exact as a double. The power of ten is exact,
+// too, so the only rounding is the correct one.
 inline bool IsExact(const NumberToken& token, double* value) {
   if (token.digits > uint64_t{1} << DBL_MANT_DIG) return false;
   *value = Scale(token);
   return true;
 }
 
-// `scaled` is off by less than two of its last places, so it rounds to the float nearest to the
-// token unless it lies that close to the middle between two floats.
+// Sets `*value` and returns true if the rounding to float is certain. `scaled` is off by less than
+// two units in its last place. So it rounds to the float nearest to the token, unless it lies that
+// close to the middle between two floats.
 inline bool IsExact(const NumberToken& token, float* value) {
   constexpr int kSpareBits = DBL_MANT_DIG - FLT_MANT_DIG;
   constexpr int64_t kMiddle = int64_t{1} << (kSpareBits - 1);
@@ -145,21 +149,21 @@ inline bool IsExact(const NumberToken& token, float* value) {
   std::memcpy(&bits, &scaled, sizeof bits);
   const auto spare = static_cast<int64_t>(bits & ((uint64_t{1} << kSpareBits) - 1));
   if (spare > kMiddle - kMargin && spare < kMiddle + kMargin) return false;
-  // Subnormal floats have fewer bits, and beyond the largest one there is no float to round to.
+  // Subnormal floats have fewer bits, and above the largest float nothing is left to round to.
   if (token.digits != 0 && (scaled < 2.0 * FLT_MIN || scaled > 0.5 * FLT_MAX)) return false;
   *value = static_cast<float>(scaled);
   return true;
 }
 
-// Any token, at the cost of a second look at its characters. Too small for the type is 0, too large
-// is kOutOfRange.
+// Converts any token, at the cost of a second pass over its characters. A value too small for the
+// type becomes 0. A value too large for it returns kOutOfRange.
 ReadResult ConvertSlowly(const NumberToken& token, float* value);
 ReadResult ConvertSlowly(const NumberToken& token, double* value);
 
-// NaN, Infinity and Inf, each with or without '-': what TensorFlow Serving reads.
+// Reads NaN, Infinity or Inf, each with or without '-', as TensorFlow Serving does.
 bool ReadNonFinite(JsonReader* reader, double* value);
 
-// The nearest float or double, correctly rounded.
+// Reads the nearest float or double, correctly rounded.
 template <typename T>
 ReadResult ReadFloat(JsonReader* reader, T* value) {
   static_assert(std::is_floating_point_v<T>);

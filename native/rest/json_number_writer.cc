@@ -8,7 +8,7 @@ namespace {
 
 namespace dtype = tf::dtype;
 
-// `Stored` is what an element is in memory, `write` what puts one into the text.
+// Writes elements. `Stored` is the type of an element in memory, and `write` writes one element.
 template <typename Stored, typename Write>
 void WriteEach(const tf::TensorView& view, int64_t first, int64_t count, JsonWriter* json,
                Write write) {
@@ -66,7 +66,7 @@ void WriteNumbers(const tf::TensorView& view, int64_t first, int64_t count, Json
     case dtype::kBool:
       return WriteBools(view, first, count, json);
     default:
-      return;  // the caller's to refuse: JSON has no values for it
+      return;  // the caller refuses dtypes for which JSON has no values
   }
 }
 

@@ -11,22 +11,22 @@
 namespace millpond::rest {
 namespace {
 
-// Bytes of a token that a message shows.
+// The number of bytes of a token that a message shows.
 constexpr size_t kMaxExcerptBytes = 32;
 
 constexpr uint64_t Repeat(uint8_t byte) { return 0x0101010101010101ULL * byte; }
 
-// Not 0 where one of 8 bytes is 0.
+// Returns a word that is not 0 if one of 8 bytes is 0.
 uint64_t ZeroBytes(uint64_t word) { return (word - Repeat(1)) & ~word & Repeat(0x80); }
 
-// Not 0 where one of 8 bytes ends plain text: '"', '\\' or a control character. Bytes of 0x80 and
-// more may count as one too, which costs a look at each.
+// Returns a word that is not 0 if one of 8 bytes ends plain text: '"', '\\' or a control character.
+// Bytes of 0x80 and above may count, too; the caller then checks each byte.
 uint64_t SpecialBytes(uint64_t word) {
   const uint64_t below_space = (word - Repeat(0x20)) & ~word & Repeat(0x80);
   return ZeroBytes(word ^ Repeat('"')) | ZeroBytes(word ^ Repeat('\\')) | below_space;
 }
 
-// The first of '"', '\\' and control characters from `at` on, or `end`.
+// Returns the position of the first '"', '\\' or control character at or after `at`, or `end`.
 const char* FindSpecial(const char* at, const char* end, bool* is_ascii) {
   uint64_t seen = 0;
   for (uint64_t word = 0; end - at >= 8; at += 8) {
@@ -50,7 +50,7 @@ int HexDigit(char c) {
   return -1;
 }
 
-// The code unit of four hexadecimal digits; -1 where there are none.
+// Returns the code unit of four hexadecimal digits, or -1 if there are fewer digits.
 int ReadCodeUnit(const char* at, const char* end) {
   if (end - at < 4) return -1;
   int unit = 0;
@@ -153,7 +153,7 @@ bool JsonReader::CheckUtf8(std::string_view value) {
   return base::IsValidUtf8(value) || FailSyntax("a string of UTF-8");
 }
 
-// The rest of a string that is not plain: `text` is behind its opening quote.
+// Reads the rest of a string with escapes. `text` is after its opening quote.
 bool JsonReader::Unescape(const char* text, std::string_view* value) {
   unescaped_.clear();
   bool is_ascii = true;
@@ -175,7 +175,8 @@ bool JsonReader::Unescape(const char* text, std::string_view* value) {
   return error_.ok();
 }
 
-// `*at` is at a backslash, and then behind what it escapes.
+// Reads one escape. `*at` is at the backslash before the call, and after the escape when it
+// returns.
 bool JsonReader::UnescapeOne(const char** at) {
   static constexpr std::string_view kEscapes = R"("\/bfnrt)";
   static constexpr std::string_view kMeanings = "\"\\/\b\f\n\r\t";
@@ -232,7 +233,7 @@ bool JsonReader::SkipValue() {
   }
 }
 
-// Of any size: nobody wants to hold it.
+// Skips a number of any size, because its value is not needed.
 bool JsonReader::SkipNumber() {
   NumberToken token;
   double non_finite = 0;

@@ -8,20 +8,22 @@
 
 namespace millpond::rest {
 
-// A cursor over JSON text that reads it once, from front to back, without building anything: each
-// value goes to where it is wanted while the cursor stands on it. A tensor's numbers so are parsed
-// into the tensor.
+// A cursor over JSON text that reads it once, from front to back, without building a document. Each
+// value is parsed into its destination while the cursor stands on it. So a tensor's numbers are
+// parsed directly into the tensor.
 //
-// Why not a library: simdjson and others take neither NaN nor Infinity, which TensorFlow Serving's
-// clients send, want the body copied behind padding, and would walk it twice.
+// It replaces a library, because simdjson and others accept neither NaN nor Infinity, which
+// TensorFlow Serving's clients send. They also need a copy of the body with padding behind it, and
+// would walk it twice.
 //
-// It takes what RFC 8259 takes, and refuses the rest: strings that are no UTF-8 too. Every method
-// that returns bool returns false once something was wrong, and error() then says what; the cursor
-// is then of no further use, but for GoBack. Borrows the text. A value on one thread's stack.
+// It accepts exactly the texts that RFC 8259 allows, plus these numbers, and so refuses strings
+// that are not UTF-8. Each method that returns bool returns false once an error was found; error()
+// then describes it. After an error the cursor can only be used for GoBack. Borrows the text. A
+// value on one thread's stack.
 class JsonReader {
  public:
-  // Above the rank of any tensor (base::kMaxTensorRank) and what is around it; the stack of a
-  // request thread holds many times as much.
+  // Above the rank of any tensor (base::kMaxTensorRank) plus the objects around it. The stack of a
+  // request thread holds many times this depth.
   static constexpr int kMaxDepth = 300;
 
   explicit JsonReader(std::string_view text)
@@ -29,12 +31,14 @@ class JsonReader {
 
   bool ok() const { return error_.ok(); }
   const base::Status& error() const { return error_; }
-  // Notes the first thing that is wrong; returns false.
+  // Keeps the first error; returns false.
   bool Fail(base::Status error);
-  // The same for text that is no JSON: where, what was expected, what is there.
+  // Does the same for text that is not JSON: the error has the place, the expected and the actual
+  // text.
   bool FailSyntax(std::string_view expected);
 
-  // The first character of the next token, which the cursor then stands on; '\0' at the end.
+  // Returns the first character of the next token, and moves the cursor to it. Returns '\0' at the
+  // end.
   char Peek() {
     while (position_ < end_ && IsSpace(*position_)) ++position_;
     return position_ < end_ ? *position_ : '\0';
@@ -44,34 +48,37 @@ class JsonReader {
     return position_ == end_;
   }
 
-  // Into an array. Then NextElement steps to each element, which the caller reads or skips, and
-  // returns false behind the last one: the cursor is then behind the array, or ok() is false.
+  // Enters an array. Then each call of NextElement steps to an element, which the caller reads or
+  // skips. NextElement returns false after the last element: either the cursor is after the array,
+  // or ok() is false.
   bool EnterArray() { return Enter('[', "a list"); }
   bool NextElement() { return Next(']', "',' or ']'"); }
-  // The same for objects. `key` is good until the next string is read.
+  // Does the same for objects. `key` is valid until the next string is read.
   bool EnterObject() { return Enter('{', "an object"); }
   bool NextKey(std::string_view* key);
 
-  // `value` lies in the text, or in this reader until the next string is read.
+  // Reads a string. `value` lies in the text, or in this reader until the next string is read.
   bool ReadString(std::string_view* value);
   bool SkipValue();
 
-  // Where the cursor can return to.
+  // A position to which the cursor can return.
   struct Mark {
     const char* position;
     int depth;
   };
   Mark Here() const { return {position_, depth_}; }
-  // Forgets what was wrong. `mark` is at the start of a value.
+  // Returns to `mark`, which is at the start of a value, and clears the error.
   void GoBack(Mark mark);
 
-  // For those who parse a token themselves: it begins at position(), where Peek left it.
+  // For callers that parse a token themselves. The token begins at position(), at which Peek
+  // stopped.
   const char* position() const { return position_; }
   const char* end() const { return end_; }
   void MoveTo(const char* position) { position_ = position; }
-  // Moves past `word` where it is what follows.
+  // Moves past `word` and returns true if the text continues with it.
   bool Accept(std::string_view word);
-  // What is at the cursor, as a message says it: a token, cut where it is long, or "a list".
+  // Returns the token at the cursor for an error message: cut if it is long, or "a list" or "an
+  // object".
   std::string Excerpt() const;
 
   size_t offset() const { return static_cast<size_t>(position_ - begin_); }
@@ -94,7 +101,7 @@ class JsonReader {
   const char* position_;
   const char* end_;
   int depth_ = 0;
-  bool is_first_ = false;  // nothing of the array or object was stepped to yet
+  bool is_first_ = false;  // before the first element of the array or object
   std::string unescaped_;
   base::Status error_;
 };

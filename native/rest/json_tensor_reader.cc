@@ -15,16 +15,17 @@ namespace {
 using base::Status;
 namespace dtype = tf::dtype;
 
-// Elements that a tensor has room for at first: enough for one row of most requests.
+// The number of elements that a tensor has room for at first: enough for one row of most requests.
 constexpr int64_t kFirstCapacity = 32;
-// How much more room a full tensor gets, at the least and at the most.
+// The factors by which a full tensor grows, at the least and at the most.
 constexpr int64_t kMinGrowth = 2;
 constexpr int64_t kMaxGrowth = 16;
 
-// What a tensor holds for each string, beside its bytes (sizeof(tensorflow::tstring)).
+// The bytes of a tensor for each string, apart from the string's text
+// (sizeof(tensorflow::tstring)).
 constexpr int64_t kStringBytes = 24;
 
-// How an element is read, for each kind of dtype.
+// Readers of one element, for each kind of dtype.
 template <typename T>
 struct IntegerElement {
   static ReadResult Read(JsonReader* reader, const ElementPlace& to) {
@@ -91,15 +92,16 @@ struct StringElement {
     return ReadResult::kOther;
   }
 
-  // The cursor on the brace of {"b64": "..."}, and then on its string.
+  // Moves the cursor from the brace of {"b64": "..."} to its string.
   static bool EnterBase64(JsonReader* reader) {
     std::string_view key;
     return reader->EnterObject() && reader->NextKey(&key) && key == "b64" && reader->Peek() == '"';
   }
 };
 
-// What a full tensor of `used` elements grows to: what it will have if the rest of the body goes on
-// as it began, but no less and no more than a few times as many as there are.
+// Returns the capacity to which a full tensor of `used` elements grows. It is the expected final
+// size if the rest of the body has as many elements per byte as before. It is bounded by the growth
+// factors and by the largest tensor.
 int64_t NextCapacity(int dtype, int64_t used, const JsonReader& reader) {
   if (used == 0) return kFirstCapacity;
   const double rest_ratio =
@@ -183,11 +185,11 @@ bool TensorReader::ReadElements(JsonReader* reader, bool is_list, int64_t* posit
     default:
       return reader->Fail({base::Code::kUnimplemented,
                            "input '" + spec_.name + "' is " + tf::DtypeName(spec_.dtype) +
-                               ", which JSON has no values for; send it over gRPC"});
+                               ", for which JSON has no values; send it over gRPC"});
   }
 }
 
-// The hot loop of a request.
+// Reads elements. This is the hot loop of a request.
 template <typename Element>
 bool TensorReader::ReadElementsOf(JsonReader* reader, bool is_list, int64_t* position) {
   int64_t count = *position;
@@ -208,7 +210,7 @@ bool TensorReader::ReadElementsOf(JsonReader* reader, bool is_list, int64_t* pos
 
 bool TensorReader::OpenList(JsonReader* reader, size_t depth) {
   if (rank_ != kUnknown && static_cast<int64_t>(depth) >= rank_) {
-    return FailLists(reader, depth, "a list where the others have no list");
+    return FailLists(reader, depth, "a list, but the others have no list");
   }
   if (depth == dims_.size()) {
     dims_.push_back(kUnknown);
@@ -221,17 +223,17 @@ bool TensorReader::CloseList(JsonReader* reader, size_t depth, int64_t size) {
   if (dims_[depth] == kUnknown) dims_[depth] = size;
   if (dims_[depth] != size) {
     return FailLists(reader, depth,
-                     "a list of " + std::to_string(size) + " where the others have " +
+                     "a list of " + std::to_string(size) + ", but the others have " +
                          std::to_string(dims_[depth]));
   }
   return size > 0 || SetRank(reader, depth + 1);
 }
 
-// Elements are where no list is any more: at the same depth, all of them.
+// Sets the rank, or checks it. All elements are at the same depth.
 bool TensorReader::SetRank(JsonReader* reader, size_t rank) {
   if (rank_ == kUnknown) rank_ = static_cast<int64_t>(rank);
   if (rank_ == static_cast<int64_t>(rank)) return true;
-  return FailLists(reader, rank, "no list where the others have a list");
+  return FailLists(reader, rank, "no list, but the others have a list");
 }
 
 bool TensorReader::Grow(JsonReader* reader) {
@@ -256,8 +258,8 @@ std::string TensorReader::Where(size_t depth) const {
 bool TensorReader::FailElement(JsonReader* reader, ReadResult result) {
   if (result == ReadResult::kNoBase64) {
     return reader->Fail(base::InvalidArgument(Where(path_.size()) + reader->Excerpt() +
-                                              " is no valid base64; code the bytes of \"b64\" "
-                                              "as RFC 4648 has it"));
+                                              " is not valid base64; encode the bytes of \"b64\" "
+                                              "as in RFC 4648"));
   }
   const char* const what =
       result == ReadResult::kOutOfRange ? " is out of the range of " : " is not of expected type: ";

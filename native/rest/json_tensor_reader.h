@@ -13,24 +13,24 @@
 
 namespace millpond::rest {
 
-// Where the next element goes.
+// The place of the next element.
 struct ElementPlace {
-  size_t index = 0;  // of the tensor
+  size_t index = 0;  // the tensor's index in tensors
   tf::TensorList* tensors = nullptr;
   int64_t element = 0;
-  char* elements = nullptr;  // the tensor's, where it is of numbers
+  char* elements = nullptr;  // the memory of the tensor's elements; null for strings
 };
 
-// Reads one input of a request from JSON into (*tensors)[index]: nested lists of numbers, booleans,
-// strings or {"b64": "..."}, or one of these alone. The shape is that of the lists, and each
-// element is parsed into its place in the tensor's memory, which grows as often as it is full.
+// Reads one input of a request from JSON into (*tensors)[index]. The input is nested lists of
+// numbers, booleans, strings or {"b64": "..."}, or a single value. The lists give the shape. Each
+// element is parsed into its place in the tensor's memory, which grows whenever it is full.
 //
-// Either ReadWhole once, or ReadRow for each row, which is one more along the first dimension; then
-// Finish. Borrows all three. Not thread-safe. Cost: no allocation for an element but for strings.
+// Call either ReadWhole once, or ReadRow for each row along the first dimension, and then Finish.
+// Borrows all three. Not thread-safe. Cost: no allocation per element, except for strings.
 //
-// Fails the reader with INVALID_ARGUMENT where a value is of another type or out of its range, or
-// the lists are no tensor's; RESOURCE_EXHAUSTED where it grows beyond base::kMaxTensorBytes;
-// UNIMPLEMENTED where the signature wants a dtype that JSON has no values for.
+// Fails the reader with INVALID_ARGUMENT if a value is of another type or out of its range, or if
+// the lists do not form a tensor. Fails it with RESOURCE_EXHAUSTED if the tensor grows beyond
+// base::kMaxTensorBytes, and with UNIMPLEMENTED if JSON has no values for the signature's dtype.
 class TensorReader {
  public:
   TensorReader(const tf::TensorSpec& spec, size_t index, tf::TensorList* tensors);
@@ -39,8 +39,9 @@ class TensorReader {
   bool ReadRow(JsonReader* reader);
   int64_t row_count() const { return row_count_; }
 
-  // INVALID_ARGUMENT where the tensor is none that the signature takes. Lists without an element do
-  // not say what would be in them: the signature does, with 0 where it takes any size.
+  // Completes the tensor. Returns INVALID_ARGUMENT if the signature does not take it. Empty lists
+  // do not show the dimensions inside them. These come from the signature, with 0 for a dimension
+  // of any size.
   base::Status Finish();
 
  private:
@@ -48,8 +49,9 @@ class TensorReader {
 
   bool ReadAt(JsonReader* reader, size_t depth);
   bool ReadList(JsonReader* reader, size_t depth);
-  // The element at the cursor, or with `is_list` it and those behind it, through the list's end.
-  // `*position` is its place in the list, and then that behind the last one.
+  // Reads the element at the cursor. With `is_list` it also reads the elements after it, through
+  // the list's end. `*position` is the element's place in the list, and is then set to the place
+  // after the last element.
   bool ReadElements(JsonReader* reader, bool is_list, int64_t* position);
   template <typename Element>
   bool ReadElementsOf(JsonReader* reader, bool is_list, int64_t* position);
@@ -60,17 +62,18 @@ class TensorReader {
   bool Grow(JsonReader* reader);
   bool FailElement(JsonReader* reader, ReadResult result);
   bool FailLists(JsonReader* reader, size_t depth, const std::string& what);
-  // Like "input 'x' at [1][2]: ", for the element whose first `depth` indices are known.
+  // Returns a prefix like "input 'x' at [1][2]: " for the element whose first `depth` indices are
+  // known.
   std::string Where(size_t depth) const;
   std::vector<int64_t> FullDims() const;
 
   const tf::TensorSpec& spec_;
-  std::vector<int64_t> dims_;  // of the lists opened so far; kUnknown while the first is open
-  std::vector<int64_t> path_;  // which element of each list is being read
-  int64_t rank_ = kUnknown;    // until the first element, or the first empty list
-  int64_t row_count_ = 0;      // begun
+  std::vector<int64_t> dims_;  // the sizes of the lists; kUnknown until the first list is closed
+  std::vector<int64_t> path_;  // the index of the current element in each list
+  int64_t rank_ = kUnknown;    // kUnknown until the first element or the first empty list
+  int64_t row_count_ = 0;      // the number of rows that were started
   ElementPlace next_;
-  int64_t capacity_ = 0;  // of the tensor; 0 until it is made
+  int64_t capacity_ = 0;  // the tensor's elements; 0 until it is made
 };
 
 }  // namespace millpond::rest

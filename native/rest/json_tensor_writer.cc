@@ -18,8 +18,8 @@ namespace dtype = tf::dtype;
 
 constexpr size_t kExpectedOverheadBytes = 256;
 
-// The least that a tensor of `dims` can take as text, SIZE_MAX if it is more than a size_t holds:
-// an element is one character or more, elements and rows have ", " between them.
+// Returns the least number of bytes of a tensor of `dims` as text, or SIZE_MAX if a size_t cannot
+// hold it. An element takes one character or more. Elements and rows are separated by ", ".
 size_t MinTextBytes(const std::vector<int64_t>& dims) {
   constexpr size_t kBrackets = 2;
   constexpr size_t kComma = 2;
@@ -40,7 +40,7 @@ bool EndsInBytes(std::string_view name) {
   return name.size() >= kSuffix.size() && name.substr(name.size() - kSuffix.size()) == kSuffix;
 }
 
-// Writes one output, whole or a row at a time. Borrows all but the name's ending.
+// Writes one output, whole or a row at a time. Borrows all arguments.
 class TensorWriter {
  public:
   TensorWriter(const tf::TensorSpec& spec, size_t index, const tf::TensorList& tensors)
@@ -64,7 +64,7 @@ class TensorWriter {
   }
 
  private:
-  // `count` elements from `first` on, which the dimensions from `depth` on divide.
+  // Writes `count` elements, starting at `first`, as lists of the dimensions from `depth` on.
   void Write(size_t depth, int64_t first, int64_t count, JsonWriter* json) const;
   void WriteElements(int64_t first, int64_t count, JsonWriter* json) const;
   void WriteStrings(int64_t first, int64_t count, JsonWriter* json) const;
@@ -80,7 +80,7 @@ Status TensorWriter::Check() const {
   if (view_.dtype == dtype::kString || tf::ElementBytes(view_.dtype) > 0) return {};
   return {base::Code::kUnimplemented, "output '" + spec_.name + "' is " +
                                           tf::DtypeName(view_.dtype) +
-                                          ", which JSON has no values for; ask over gRPC"};
+                                          ", for which JSON has no values; use gRPC"};
 }
 
 void TensorWriter::Write(size_t depth, int64_t first, int64_t count, JsonWriter* json) const {

@@ -8,17 +8,19 @@
 
 namespace millpond::rest {
 
-// A Predict reply: {"predictions": [...]} with a value for each row, or {"outputs": ...} with whole
-// tensors; a signature's only output goes without its name. `tensors` are all of its outputs, in
-// its order.
+// Returns a Predict reply: {"predictions": [...]} with a value for each row, or {"outputs": ...}
+// with whole tensors. If a signature has one output, the reply leaves out its name. `tensors` are
+// all outputs of the signature, in its order.
 //
-// Strings of an output whose name ends in "_bytes" are {"b64": "..."}. So is, in any output, a
-// string that is no UTF-8: JSON has no other way to say it, and a client sees which one it is.
+// Strings of an output whose name ends in "_bytes" are written as {"b64": "..."}. So is, in any
+// output, a string that is not UTF-8, because JSON cannot hold it. A client can see from the object
+// which strings these are.
 //
-// INVALID_ARGUMENT: rows are asked for and an output is a scalar, or has another first dimension
-// than the others. UNIMPLEMENTED: an output of a dtype that JSON has no values for.
-// RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED, CANCELLED: as base::ReplyBuffer. A shape that makes the
-// text too long, though it has few elements or none, is refused before anything is written.
+// Returns INVALID_ARGUMENT if rows are requested and an output is a scalar, or has another first
+// dimension than the other outputs. Returns UNIMPLEMENTED for an output of a dtype for which JSON
+// has no values. RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED and CANCELLED are as in base::ReplyBuffer. A
+// shape may make the text too long although the tensor has few or no elements. It is refused before
+// anything is written.
 base::StatusOr<base::ReplyBytes> WritePredictReply(const tf::Signature& signature,
                                                    BodyFormat format, const tf::TensorList& tensors,
                                                    const base::ReplyLimits& limits);

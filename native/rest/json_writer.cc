@@ -5,7 +5,8 @@
 namespace millpond::rest {
 namespace {
 
-// How a character is written within quotes; '\0' as it is, 'u' by its code.
+// Returns the escape of a character in a string: '\0' if it is written as it is, 'u' if by its
+// code.
 char EscapeOf(char c) {
   switch (c) {
     case '"':
@@ -26,7 +27,7 @@ char EscapeOf(char c) {
   }
 }
 
-// At most 6 characters.
+// Writes at most kMaxEscapedBytes.
 char* WriteEscaped(char c, char* to) {
   const char escape = EscapeOf(c);
   if (escape == '\0') {
@@ -46,13 +47,14 @@ char* WriteEscaped(char c, char* to) {
 
 constexpr size_t kMaxEscapedBytes = 6;
 
-// Encoded at a time. Whole groups of three bytes, so that no padding comes between two pieces.
+// The bytes that are encoded at a time. They are whole groups of three bytes, so that no padding
+// comes between two pieces.
 constexpr size_t kBase64PieceBytes = base::ReplyBuffer::kMaxReserveBytes / 4 * 3;
 
 }  // namespace
 
 void JsonWriter::String(std::string_view text) {
-  // Most strings need no escape: what one would take is asked for only where one comes.
+  // Most strings need no escape, so room for an escape is reserved only when one is needed.
   Raw('"');
   size_t plain = 0;
   for (size_t i = 0; i < text.size(); ++i) {

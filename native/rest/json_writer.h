@@ -12,17 +12,17 @@
 
 namespace millpond::rest {
 
-// Writes JSON text into a reply, with all of its bounds (base::ReplyBuffer). The caller puts
-// brackets and commas, and leaves its loops once ok() is false.
+// Writes JSON text into a reply, within its limits (base::ReplyBuffer). The caller writes brackets
+// and commas, and leaves its loops once ok() is false.
 class JsonWriter {
  public:
-  // `expected_bytes`: about as long as the text will be.
+  // `expected_bytes` is the approximate length of the text.
   explicit JsonWriter(const base::ReplyLimits& limits, size_t expected_bytes = 0) : reply_(limits) {
     if (expected_bytes > 0) reply_.Expect(expected_bytes);
   }
 
   bool ok() const { return reply_.ok(); }
-  // The reply behind the text: for what is no JSON.
+  // The reply that the text is written to, for bytes that are not JSON.
   base::ReplyBuffer* reply() { return &reply_; }
 
   void Raw(std::string_view text) { reply_.Append(text); }
@@ -30,20 +30,20 @@ class JsonWriter {
     *reply_.Reserve(1) = c;
     reply_.Advance(1);
   }
-  // A number that reads back as the same T; a float always with a '.' or an exponent, and NaN,
-  // Infinity or -Infinity where JSON has no number.
+  // Writes a number that reads back as the same T. A float always has a '.' or an exponent. NaN,
+  // Infinity and -Infinity are written for values that JSON has no number for.
   template <typename T>
   void Number(T value);
-  // Quoted and escaped. `text` has to be UTF-8.
+  // Writes a string, quoted and escaped. `text` must be UTF-8.
   void String(std::string_view text);
-  // {"b64": "..."}.
+  // Writes {"b64": "..."}.
   void Base64(std::string_view bytes);
 
-  // The text, or why there is none. Once.
+  // Returns the text, or the error that ended it. Call it once.
   base::StatusOr<base::ReplyBytes> Take() { return reply_.Take(); }
 
  private:
-  // Above what std::to_chars writes for any number: "-2.2250738585072014e-308".
+  // More than the longest text that std::to_chars writes for a number: "-2.2250738585072014e-308".
   static constexpr size_t kMaxNumberBytes = 32;
 
   void NonFinite(double value);

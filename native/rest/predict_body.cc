@@ -25,8 +25,8 @@ class InputsReader {
  private:
   bool ReadNamedRow(int64_t row);
   bool ReadNamedInputs();
-  // The input of that name: looked for first where it was in the row before, as clients keep the
-  // order of their keys. Null where there is none, which the reader then says.
+  // Returns the input of that name, or null after it has failed the reader. It first tries the
+  // position of the row before, because clients keep the order of their keys.
   TensorReader* Find(std::string_view name, size_t position);
   bool HasSingleInput() const { return readers_.size() == 1; }
   bool IsNamed();
@@ -39,8 +39,8 @@ class InputsReader {
 
   JsonReader* const json_;
   const tf::Signature& signature_;
-  std::vector<TensorReader> readers_;  // of each input
-  std::vector<size_t> order_;          // of the inputs in the first row
+  std::vector<TensorReader> readers_;  // for each input
+  std::vector<size_t> order_;          // the inputs in the order of the first row
 };
 
 InputsReader::InputsReader(JsonReader* json, const tf::Signature& signature, tf::TensorList* inputs)
@@ -52,7 +52,7 @@ InputsReader::InputsReader(JsonReader* json, const tf::Signature& signature, tf:
   }
 }
 
-// {"b64": "..."} is a string, any other object has the inputs' names for keys.
+// True if the value is an object with the inputs' names as keys. {"b64": "..."} is a string.
 bool InputsReader::IsNamed() { return json_->Peek() == '{' && !(HasSingleInput() && IsBase64()); }
 
 bool InputsReader::IsBase64() {
@@ -78,7 +78,8 @@ bool InputsReader::ReadInstances() {
     if (!(is_named ? ReadNamedRow(row) : readers_[0].ReadRow(json_))) return false;
   }
   if (json_->ok() && row == 0) {
-    return json_->Fail(base::InvalidArgument("'instances' is an empty list; send at least a row"));
+    return json_->Fail(
+        base::InvalidArgument("'instances' is an empty list; send at least one row"));
   }
   return json_->ok();
 }
@@ -87,7 +88,7 @@ bool InputsReader::ReadNamedRow(int64_t row) {
   if (json_->Peek() != '{') {
     return json_->Fail(
         base::InvalidArgument("instances[" + std::to_string(row) + "] is " + json_->Excerpt() +
-                              " where those before are objects with the inputs' names for keys"));
+                              ", but the rows before are objects with the inputs' names as keys"));
   }
   if (!json_->EnterObject()) return false;
   std::string_view name;
@@ -143,8 +144,8 @@ bool InputsReader::ReadNamedInputs() {
 }
 
 bool InputsReader::FailDuplicate(std::string_view name) {
-  return json_->Fail(base::InvalidArgument("input '" + std::string(name) +
-                                           "' is there twice in one object; send it once"));
+  return json_->Fail(base::InvalidArgument("duplicate input '" + std::string(name) +
+                                           "' in one object; send it once"));
 }
 
 bool InputsReader::FailMissing(int64_t row) {
@@ -157,7 +158,7 @@ bool InputsReader::FailMissing(int64_t row) {
       {differ.code(), "instances[" + std::to_string(row) + "]: " + differ.message()});
 }
 
-// What comes behind it is not read, so that nothing can be said to be missing yet.
+// The inputs after it are not read, so the message cannot list missing inputs yet.
 bool InputsReader::FailUnknown(std::string_view name) {
   return json_->Fail(base::InvalidArgument("inputs do not match signature '" + signature_.name +
                                            "'. Sent extra: " + inference::ListNames({name}) +
@@ -186,7 +187,7 @@ Status InputsReader::Finish() {
   return {};
 }
 
-// The object around the values.
+// Reads the object around the values.
 class BodyReader {
  public:
   BodyReader(const servable::Servable& servable, std::string_view body, PredictBody* read)
@@ -204,8 +205,8 @@ class BodyReader {
   JsonReader json_;
   PredictBody* const read_;
   std::optional<std::string> signature_name_;
-  std::optional<JsonReader::Mark> values_;  // where they begin
-  std::optional<std::string> tried_name_;   // the signature that they were read for
+  std::optional<JsonReader::Mark> values_;  // the start of the values
+  std::optional<std::string> tried_name_;   // the signature for which they were read
   Status values_status_;
 };
 
@@ -216,7 +217,7 @@ Status BodyReader::Read() {
   }
   if (!ReadKeys()) return json_.error();
   if (!json_.AtEnd()) {
-    json_.FailSyntax("nothing behind the object");
+    json_.FailSyntax("nothing after the object");
     return json_.error();
   }
   if (!values_) return base::InvalidArgument("Missing 'inputs' or 'instances' key");
@@ -243,7 +244,7 @@ bool BodyReader::ReadKeys() {
 bool BodyReader::ReadSignatureName() {
   std::string_view name;
   if (signature_name_) {
-    return json_.Fail(base::InvalidArgument("'signature_name' is there twice; send it once"));
+    return json_.Fail(base::InvalidArgument("duplicate key 'signature_name'; send it once"));
   }
   if (json_.Peek() != '"') {
     return json_.Fail(
@@ -254,12 +255,12 @@ bool BodyReader::ReadSignatureName() {
   return true;
 }
 
-// Reads them for the signature that is named so far. What is wrong with them is not said before the
-// end of the body, where it is known for which signature they are.
+// Reads the values for the signature that is named so far. An error in them is kept until the end
+// of the body, because a later signature_name may select another signature.
 bool BodyReader::NoteValues(BodyFormat format) {
   if (values_) {
     return json_.Fail(base::InvalidArgument(
-        "'instances' and 'inputs' are there both, or one of them twice; send one, once"));
+        "the body has 'instances' and 'inputs', or one of them twice; send one of them, once"));
   }
   json_.Peek();
   values_ = json_.Here();

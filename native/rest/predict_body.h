@@ -9,24 +9,24 @@
 
 namespace millpond::rest {
 
-// How a Predict body has its values, and its reply too.
+// The layout of the values in a Predict body, and in its reply.
 enum class BodyFormat {
   kRow,       // "instances": a list of rows, each with a value for every input
   kColumnar,  // "inputs": a whole tensor for every input
 };
 
 struct PredictBody {
-  const tf::Signature* signature = nullptr;  // of the servable
+  const tf::Signature* signature = nullptr;  // a signature of the servable
   BodyFormat format = BodyFormat::kRow;
   tf::TensorList inputs;  // in the signature's order
 };
 
-// Reads {"signature_name": ..., "instances" or "inputs": ...}. Keys that it does not know are
-// skipped, as TensorFlow Serving does; of those it knows, and of a model's inputs, none may come
-// twice. Where signature_name comes behind the values and is not the default one, these are read
-// twice: nothing else says what they are to become.
+// Reads {"signature_name": ..., "instances" or "inputs": ...}. Unknown keys are skipped, as in
+// TensorFlow Serving. The known keys and a model's inputs must not be repeated. If signature_name
+// follows the values and is not the default signature, the values are read twice, because the
+// signature decides how to read them.
 //
-// The errors of rest::Predict (rest_methods.h).
+// Returns the errors of rest::Predict (rest_methods.h).
 base::Status ReadPredictBody(const servable::Servable& servable, std::string_view body,
                              PredictBody* read);
 

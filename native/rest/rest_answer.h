@@ -12,13 +12,15 @@
 
 namespace millpond::rest {
 
-// What answers a request on the version that it reached. `body` is the request's, inflated; the
-// reply owns its bytes. `watch` is in kDecode before it, and in kRun and kEncode as far as it gets.
+// Answers a request on the version that it reached. `body` is the request's body, inflated. The
+// reply owns its bytes. `watch` is in kDecode before the call, and enters kRun and kEncode as far
+// as the request gets.
 using RestAnswerer = std::function<base::Status(
     const RestRequest& request, std::string_view body, const servable::Servable& servable,
     const tf::RunContext& run, RestReply* reply, metrics::PhaseWatch* watch)>;
 
-// By the request's method. The errors of that one; UNIMPLEMENTED for a method that HTTP has not.
+// Answers a request by its method. Returns the method's errors, and UNIMPLEMENTED for a method that
+// HTTP does not have.
 base::Status AnswerRest(const RestRequest& request, std::string_view body,
                         const servable::Servable& servable, const tf::RunContext& run,
                         RestReply* reply, metrics::PhaseWatch* watch);

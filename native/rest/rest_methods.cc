@@ -19,16 +19,16 @@ namespace {
 
 using base::Status;
 
-// A class's or an example's share of a reply, at first.
+// The first estimate of the text of a class or an example in a reply.
 constexpr size_t kExpectedResultBytes = 32;
 
-// As an output's strings (json_tensor_writer.h).
+// Writes a label like the strings of an output (json_tensor_writer.h).
 void WriteLabel(std::string_view label, JsonWriter* json) {
   if (base::IsValidUtf8(label)) return json->String(label);
   json->Base64(label);
 }
 
-// [["label", score], ...] of one example.
+// Writes [["label", score], ...] for one example.
 void WriteClasses(const inference::Classifications& all, int64_t example, JsonWriter* json) {
   json->Raw('[');
   for (int64_t i = 0; i < all.class_count() && json->ok(); ++i) {
@@ -46,7 +46,7 @@ Status SetBody(base::StatusOr<base::ReplyBytes> text, RestReply* reply) {
   return text.status();
 }
 
-// {"results": [...]}, where `write` writes each of `count`.
+// Writes {"results": [...]} of `count` results, each with `write`.
 template <typename Write>
 Status WriteResults(int64_t count, size_t expected_bytes, const tf::RunContext& run, Write write,
                     RestReply* reply) {

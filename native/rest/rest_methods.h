@@ -13,30 +13,32 @@
 
 namespace millpond::rest {
 
-// What goes back to a client whose request was answered.
+// The reply to a request that was answered.
 struct RestReply {
   base::ReplyBytes body;
   std::string content_type = "application/json";
-  // Where binary data follow the JSON in `body`: how many bytes are JSON.
+  // The number of bytes of `body` that are JSON, if binary data follow the JSON.
   std::optional<size_t> json_bytes;
 };
 
-// The methods of TensorFlow Serving's REST API on one servable: a JSON body, already inflated, in;
-// a JSON body out. `body` is only read, and needs no padding.
+// Answers a method of TensorFlow Serving's REST API on one servable: from an inflated body to a
+// reply's body, both JSON. `body` is only read, and needs no padding.
 //
-// Any number of threads at once. The reply owns its bytes: the servable's handle need not outlive
-// it.
+// Any number of threads at once. The reply owns its bytes, so the servable's handle need not
+// outlive it.
 //
-// INVALID_ARGUMENT: a body that is no JSON or not what the method takes, a value of another type,
-// range or shape than the signature's, outputs that have no common first dimension where rows are
-// to be made of them. FAILED_PRECONDITION: no such signature, or one that is not for the method.
-// RESOURCE_EXHAUSTED: a tensor of more than base::kMaxTensorBytes, a reply beyond the run's limits.
-// UNIMPLEMENTED: an output of a dtype that JSON has no value for (complex, resource, variant).
-// DEADLINE_EXCEEDED, CANCELLED: as `run` says. Else what the graph's kernels say. Messages may hold
-// any bytes of the body, and as many: whoever puts one into JSON escapes it.
+// Returns INVALID_ARGUMENT for a body that is not JSON or does not fit the method, and for a value
+// of another type, range or shape than the signature's. Also returns it for outputs without a
+// common first dimension if rows are to be made of them. Returns FAILED_PRECONDITION for an unknown
+// signature, and for a signature of another method. Returns RESOURCE_EXHAUSTED for a tensor larger
+// than base::kMaxTensorBytes, and for a reply beyond the run's limits. Returns UNIMPLEMENTED for an
+// output of a dtype for which JSON has no value (complex, resource, variant). Returns
+// DEADLINE_EXCEEDED or CANCELLED if `run` ends the run. Otherwise returns the error of the graph's
+// kernels. Messages may contain any bytes of the body, and any number of them. A caller that puts a
+// message into JSON must escape it.
 //
-// `watch`, where there is one, is in kDecode before it, and in kRun and then in kEncode as far as
-// it gets.
+// If `watch` is not null, it is in kDecode before the call. It enters kRun and then kEncode, as far
+// as the request gets.
 base::Status Predict(const servable::Servable& servable, std::string_view body,
                      const tf::RunContext& run, RestReply* reply,
                      metrics::PhaseWatch* watch = nullptr);

@@ -14,27 +14,27 @@
 
 namespace millpond::rest {
 
-// A request's header fields, names in lower case. A value.
+// The header fields of a request, with names in lower case. A value.
 class RequestHeaders final : public servable::RequestMetadata {
  public:
   RequestHeaders() = default;
   explicit RequestHeaders(std::vector<std::pair<std::string, std::string>> fields)
       : fields_(std::move(fields)) {}
 
-  // Of a field that is there twice the first.
+  // Returns the value of the first field of that name, or nullopt.
   std::optional<std::string_view> Find(std::string_view key) const override;
 
  private:
   std::vector<std::pair<std::string, std::string>> fields_;
 };
 
-// One request over HTTP, as the event loop gives it away.
+// One request over HTTP, as the event loop hands it over.
 struct RestRequest {
   metrics::Method method = metrics::Method::kRestPredict;
-  inference::ModelSpec model;  // which version; the signature's name is in the body
+  inference::ModelSpec model;  // selects the version; the signature's name is in the body
   RequestHeaders headers;
-  std::string_view body;    // as it came, so perhaps compressed; borrowed until it is answered
-  int64_t received_ns = 0;  // on base::MonotonicNs's clock, as the deadline
+  std::string_view body;    // as received, so perhaps compressed; borrowed until it is answered
+  int64_t received_ns = 0;  // as of base::MonotonicNs, like the deadline
   int64_t deadline_ns = tf::RunContext::kNoDeadline;
 };
 

@@ -28,7 +28,7 @@ namespace {
 using base::Code;
 using base::Status;
 
-// Shorter replies are not worth a compression: they are one packet either way.
+// The smallest reply that is compressed. A shorter reply is one packet either way.
 constexpr size_t kGzipBytesMin = 1024;
 
 // A request from Submit to its end.
@@ -55,7 +55,7 @@ Status CheckIsWanted(const Job& job) {
     return {Code::kCancelled, "the request was cancelled before it ran"};
   }
   if (base::MonotonicNs() >= job.run.deadline_ns) {
-    return {Code::kDeadlineExceeded, "the request's time was over before it ran"};
+    return {Code::kDeadlineExceeded, "the request's deadline passed before it ran"};
   }
   return {};
 }
@@ -69,12 +69,14 @@ Status LookUp(const RestRequest& request, servable::ServingMap* map,
   return {};
 }
 
-// Between two looks at what waits for a version; only while some request does.
+// The time between two checks of the requests that wait for a version. It applies only while
+// requests wait.
 constexpr std::chrono::milliseconds kAwaitingLook{10};
-// Requests that may wait for a version; beyond it they are answered at once.
+// The number of requests that may wait for a version. Further requests are answered at once.
 constexpr size_t kAwaitingCountMax = 256;
 
-// The request's body without its coding: `*inflated` where it has one, else as it came.
+// Sets `*body` to the request's body without its coding: `*inflated` if it has a coding, or else
+// the body as received.
 Status ReadBody(const RestRequest& request, size_t bytes_max, base::ByteBudget::Share* share,
                 std::string* inflated, std::string_view* body) {
   *body = request.body;
@@ -88,7 +90,7 @@ Status ReadBody(const RestRequest& request, size_t bytes_max, base::ByteBudget::
   return {};
 }
 
-// Whether a list of codings (RFC 9110, 12.5.3) has gzip, and not with a weight of 0.
+// True if a list of codings (RFC 9110, 12.5.3) has gzip with a weight other than 0.
 bool AcceptsGzip(std::string_view header) {
   const size_t at = header.find("gzip");
   if (at == std::string_view::npos) return false;
@@ -99,8 +101,8 @@ bool AcceptsGzip(std::string_view header) {
          item.find_first_of("123456789", weight) != std::string_view::npos;
 }
 
-// Compresses the reply if the client takes that. A reply that cannot be compressed goes as it is;
-// one that the client does not wait for any more fails.
+// Compresses the reply if the client accepts gzip. A reply that cannot be compressed is sent as it
+// is. Fails if the client no longer waits for the reply.
 Status CompressReply(const Job& job, EndedRequest* ended) {
   const auto accepted = job.request.headers.Find("accept-encoding");
   if (!accepted || ended->reply.body.size() < kGzipBytesMin || !AcceptsGzip(*accepted)) {
@@ -116,7 +118,8 @@ Status CompressReply(const Job& job, EndedRequest* ended) {
 }
 
 Status StoppedMeanwhile() {
-  return {Code::kUnavailable, "the server is stopping and takes no more requests; ask another"};
+  return {Code::kUnavailable,
+          "the server is stopping and takes no more requests; use another server"};
 }
 
 std::optional<base::TraceContext> FindTraceContext(const RequestHeaders& headers) {
@@ -127,7 +130,7 @@ std::optional<base::TraceContext> FindTraceContext(const RequestHeaders& headers
   return context;
 }
 
-// Offers the request where its client samples the trace.
+// Offers the request if its client samples the trace.
 void OfferSpan(metrics::SpanBuffer* spans, const Job& job, const EndedRequest& ended,
                const metrics::PhaseTimes& times, int64_t now_ns) {
   auto context = FindTraceContext(job.request.headers);
@@ -160,18 +163,18 @@ struct RestWorkers::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  // A worker's thread.
+  // The body of a worker thread.
   void Work();
   std::shared_ptr<Job> TakeJob();
-  // Puts `job` aside if the version that it asks for is awaited; no worker waits with it.
+  // Sets `job` aside if the version that it names is awaited, so that no worker waits with it.
   bool TryAwait(const std::shared_ptr<Job>& job, servable::ServableHandle* handle, Status* found);
   bool IsDue(const Job& job, int64_t now_ns) const;  // needs `mutex`
   void TakeDueAwaiting();                            // needs `mutex`
-  // `samples` gets what the model's reservoir wants of a request that was answered.
-  // None if the request waits for a version.
+  // Answers a request. `samples` gets the runs that the model's reservoir should take. Returns
+  // nullopt if the request waits for a version.
   std::optional<EndedRequest> Answer(const std::shared_ptr<Job>& job,
                                      inference::RunSamples* samples);
-  // The request's story up to the reply's bytes, on one version from its look-up to its end.
+  // Produces the reply's bytes on the version that the request reached.
   Status Serve(const Job& job, const servable::ServableHandle& handle, EndedRequest* ended,
                metrics::PhaseWatch* watch, inference::RunSamples* samples) const;
   void Post(const std::shared_ptr<Job>& job, EndedRequest ended);
@@ -189,18 +192,19 @@ struct RestWorkers::State {
   std::condition_variable is_idle;
   uint64_t last_id = 0;
   std::deque<std::shared_ptr<Job>> waiting;
-  std::vector<std::shared_ptr<Job>> awaiting;                    // the first version of their model
-  std::unordered_map<uint64_t, std::shared_ptr<Job>> in_flight;  // those that wait too
+  std::vector<std::shared_ptr<Job>> awaiting;  // wait for their model's first version
+  std::unordered_map<uint64_t, std::shared_ptr<Job>> in_flight;  // includes awaiting and waiting
   std::vector<EndedRequest> ended;
-  bool is_draining = false;  // nothing waits for a version any more
-  bool is_closed = false;    // nothing comes in any more
-  bool is_stopped = false;   // and no worker waits for more
+  bool is_draining = false;  // requests no longer wait for a version
+  bool is_closed = false;    // requests are refused
+  bool is_stopped = false;   // workers end once nothing waits
   std::optional<bool> has_drained;
 };
 
 std::shared_ptr<Job> RestWorkers::State::TakeJob() {
   std::unique_lock<std::mutex> lock(mutex);
-  // Before each request too: a server that is always busy also answers those that waited.
+  // Also before each request, so that a server that is always busy still answers the requests that
+  // waited.
   TakeDueAwaiting();
   while (!is_stopped && waiting.empty()) {
     if (awaiting.empty()) {
@@ -213,13 +217,13 @@ std::shared_ptr<Job> RestWorkers::State::TakeJob() {
   if (waiting.empty()) return nullptr;
   std::shared_ptr<Job> job = std::move(waiting.front());
   waiting.pop_front();
-  // This worker may be busy for long: another one looks meanwhile at what waits for a version.
+  // This worker may be busy for long, so another worker watches the awaiting requests meanwhile.
   if (!awaiting.empty()) has_work.notify_one();
   return job;
 }
 
 void RestWorkers::State::Work() {
-  // A sandbox that refuses is no reason to answer nobody.
+  // A sandbox may refuse the nice value. The worker then runs at the usual priority.
   if (options.nice != 0) setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), options.nice);
   while (const std::shared_ptr<Job> job = TakeJob()) {
     inference::RunSamples samples;
@@ -231,7 +235,8 @@ void RestWorkers::State::Work() {
   }
 }
 
-// Recorded, and the version let go, before the answer is told of: who has it finds it counted.
+// The request is recorded, and the version released, before the answer is posted. So a client that
+// has its answer finds the request counted.
 std::optional<EndedRequest> RestWorkers::State::Answer(const std::shared_ptr<Job>& its_job,
                                                        inference::RunSamples* samples) {
   const Job& job = *its_job;
@@ -273,7 +278,7 @@ void RestWorkers::State::TakeDueAwaiting() {
 
 bool RestWorkers::State::TryAwait(const std::shared_ptr<Job>& job, servable::ServableHandle* handle,
                                   Status* found) {
-  // Looked up again, or a version that came between the look-up and the mark would be missed.
+  // Looks up again, because a version may have come between the first look-up and the mark.
   job->awaited = map->MarkChange(job->request.model.name);
   *found = LookUp(job->request, map, handle);
   if (found->code() != Code::kUnavailable) return false;
@@ -305,7 +310,7 @@ void RestWorkers::State::Post(const std::shared_ptr<Job>& job, EndedRequest answ
   in_flight.erase(job->id);
   ended.push_back(std::move(answer));
   if (ended.size() == 1) {
-    // Who reads it takes all that has ended; it cannot be full.
+    // The reader takes all ended requests at once, so the eventfd's counter cannot be full.
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = write(descriptor, &one, sizeof(one));
   }

@@ -19,46 +19,49 @@
 
 namespace millpond::rest {
 
-// How a request ended, for the event loop to send.
+// The end of a request, for the event loop to send.
 struct EndedRequest {
   uint64_t id = 0;
   base::Status status;
-  RestReply reply;  // where the status is OK; its body in `coding`
+  RestReply reply;  // set if the status is OK; its body is in `coding`
   ContentCoding coding = ContentCoding::kIdentity;
   std::optional<servable::ServableId> reached;  // the version that answered, or refused
 };
 
 struct RestWorkersOptions {
   int thread_count = 2;
-  // Of the threads, so that requests over gRPC get a core that both want. 0: as their maker's.
+  // The nice value of the threads, so that requests over gRPC get a core first. 0: the value of the
+  // thread that starts them.
   int nice = 0;
-  // That wait for a worker, beyond those that run.
+  // The number of requests that may wait for a worker, in addition to the running requests.
   size_t waiting_count_max = 1024;
   // How long a request waits for the first version of its model.
   int64_t first_version_wait_ns = 0;
-  // Of one body once it is inflated.
+  // The limit of one body, inflated.
   size_t body_bytes_max = size_t{64} << 20U;
-  // Of one reply.
+  // The limit of one reply.
   size_t reply_bytes_max = base::kMaxReplyBytes;
-  // Where the bytes under way are counted, together with gRPC's; null: they are not.
+  // Counts the bytes in flight, together with those of gRPC. If it is null, they are not counted.
   std::shared_ptr<base::ByteBudget> budget;
-  // Tells of the requests that reach no version; where it is null the workers make one.
+  // Records the requests that reach no version. If it is null, the workers make their own.
   std::shared_ptr<metrics::RequestStatistics> statistics;
-  // Takes the requests whose trace is sampled; null: nothing is traced.
+  // Takes the requests whose trace is sampled. If it is null, requests are not traced.
   std::shared_ptr<metrics::SpanBuffer> spans;
-  // Who may come in, together with gRPC's requests; null: everybody.
+  // Limits the requests in flight, together with gRPC's requests. If it is null, all requests are
+  // admitted.
   std::shared_ptr<servable::Admission> admission;
   RestAnswerer answer = AnswerRest;
 };
 
-// Threads `rest-N` that answer requests which came over HTTP, so that the event loop's thread only
-// parses heads and writes answers: it never waits for a model, nor a worker for Python.
+// Threads `rest-N` that answer requests over HTTP. So the event loop's thread only parses heads and
+// writes answers. It never waits for a model, and a worker never waits for Python.
 //
-// Thread: Submit, Cancel and TakeEnded from any; Start and Shutdown are the owner's. One mutex
-// guards what waits and what has ended; it is held for nanoseconds, but by a thread that has a nice
-// value, and so only requests over HTTP wait for it. gRPC's threads never take it.
-// Lifetime: the serving map outlives it. Every request that Submit takes is told of once by
-// TakeEnded, whatever became of it, unless Shutdown gave up on it.
+// Thread: Submit, Cancel and TakeEnded may be called by any thread; the owner calls Start and
+// Shutdown. One mutex guards the waiting and the ended requests. It is held for nanoseconds, but a
+// thread with a nice value may hold it. So only requests over HTTP wait for it, and gRPC's threads
+// never take it.
+// Lifetime: the serving map outlives it. TakeEnded returns each request that Submit took exactly
+// once, with any outcome, unless Shutdown gave up on it.
 class RestWorkers {
  public:
   RestWorkers(servable::ServingMap* map, RestWorkersOptions options);
@@ -66,37 +69,42 @@ class RestWorkers {
   RestWorkers(const RestWorkers&) = delete;
   RestWorkers& operator=(const RestWorkers&) = delete;
 
-  // Starts the threads. Once. RESOURCE_EXHAUSTED without descriptors.
+  // Starts the threads. Call it once. Returns RESOURCE_EXHAUSTED if the process has no descriptor
+  // left.
   base::Status Start();
 
-  // Readable while TakeEnded has something to tell; an eventfd. After Start.
+  // An eventfd that is readable while TakeEnded has requests to return. Valid after Start.
   int ended_descriptor() const;
 
-  // Takes a request, whose body the caller keeps until it has ended. RESOURCE_EXHAUSTED at once
-  // where as many as may be are in flight or wait, UNAVAILABLE after Shutdown.
+  // Takes a request, whose body the caller keeps until the request has ended. Returns
+  // RESOURCE_EXHAUSTED at once if the limit of requests in flight or waiting is reached. Returns
+  // UNAVAILABLE after Shutdown.
   base::StatusOr<uint64_t> Submit(RestRequest request);
 
-  // Its client is gone: the run ends before its next kernel. Nothing where it has ended.
+  // Cancels a request whose client is gone. Its run ends before its next kernel. Does nothing if
+  // the request has ended.
   void Cancel(uint64_t id);
 
-  // Those that have ended since the last call. Waits for nothing.
+  // Returns the requests that have ended since the last call, without waiting.
   std::vector<EndedRequest> TakeEnded();
 
-  // Answers the requests that wait for the first version of their model. None waits from now on.
+  // Answers the requests that wait for the first version of their model. From now on, requests do
+  // not wait for it.
   void EndAwaiting();
 
-  // Takes nothing more, waits for what was taken, cancels after `drain_ns` what is left and ends
-  // the threads. True where nothing was cut short. A second call returns the same.
+  // Refuses new requests, and waits up to `drain_ns` for the taken requests. Then it cancels the
+  // requests that are left, and ends the threads. Returns true if no request was cut short. A
+  // second call returns the same.
   //
-  // A kernel is not interrupted. Where one still runs kCutShortNs after the cancellation, its
-  // thread goes on, and serving map and bodies must outlive it: end the process.
+  // A kernel is not interrupted. If one still runs kCutShortNs after the cancellation, its thread
+  // goes on. The serving map and the bodies must then outlive it: end the process.
   bool Shutdown(int64_t drain_ns);
 
  private:
   static constexpr int64_t kCutShortNs = 2'000'000'000;
 
   struct State;
-  std::shared_ptr<State> state_;  // a worker that is stuck has it too
+  std::shared_ptr<State> state_;  // shared with the workers, which may outlive this
 };
 
 }  // namespace millpond::rest

@@ -6,8 +6,8 @@
 
 namespace millpond::rest {
 
-// The 16-bit floats, which C++17 has no types for: sign, exponent, mantissa, as IEEE 754 has them.
-// Subnormals, infinities and NaN included.
+// A 16-bit float, for which C++17 has no type: sign, exponent and mantissa as in IEEE 754, with
+// subnormals, infinities and NaN.
 template <int kExponentBits>
 class SmallFloat {
  public:
@@ -15,7 +15,7 @@ class SmallFloat {
   static constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
   static constexpr uint16_t kInfinity = ((1 << kExponentBits) - 1) << kMantissaBits;
 
-  // Rounds to nearest, ties to even; what is beyond the largest is infinity.
+  // Rounds to nearest, ties to even. A value beyond the largest number becomes infinity.
   static uint16_t FromDouble(double value) {
     uint64_t bits = 0;
     std::memcpy(&bits, &value, sizeof bits);
@@ -50,7 +50,7 @@ class SmallFloat {
     if (exponent == 1024) return kInfinity | (mantissa != 0 ? 1 << (kMantissaBits - 1) : 0);
     if (exponent > kBias) return kInfinity;
     constexpr int kShift = kDoubleBits - kMantissaBits;
-    const int missing = 1 - kBias - exponent;  // places below the smallest normal one
+    const int missing = 1 - kBias - exponent;  // places below the smallest normal number
     if (missing > kMantissaBits + 1) return 0;
     if (missing > 0) return static_cast<uint16_t>(Round(mantissa | kDoubleOne, kShift + missing));
     // A mantissa that is rounded up to the next power of two carries into the exponent.

@@ -87,7 +87,8 @@ TEST(InferJsonTest, BinaryInputsLieBehindTheJsonInTheirOrder) {
             RawOf<float>({1, 2, 3}) + RawOf(std::vector<std::string>{"one"}));
   EXPECT_EQ(reply.content_type, "application/octet-stream");
   ExpectRefused(json + binary, "Inference-Header-Content-Length");
-  ExpectRefused(json + binary + "x", "1 bytes behind the JSON belong to no input", json.size());
+  ExpectRefused(json + binary + "x", "1 bytes after the JSON do not belong to an input",
+                json.size());
   ExpectRefused(json + binary.substr(1), "are not its binary_data_size", json.size());
   ExpectRefused(json, "the body has", json.size() + 1);
 }
@@ -127,12 +128,11 @@ TEST(InferJsonTest, WhatIsNoRequestIsRefused) {
 TEST(InferJsonTest, WhatIsThereTwiceInOneObjectIsRefused) {
   const std::string rows = Rows("[1, 2, 3]");
   const std::string again = rows.substr(0, rows.size() - 1);
-  ExpectRefused(Body(rows, R"(, "inputs": [])"), "'inputs' is there twice in one object");
-  ExpectRefused(Body(rows, R"(, "outputs": [], "outputs": [])"), "'outputs' is there twice");
-  ExpectRefused(Body(rows, R"(, "outputs": [{"name": "a", "name": "b"}])"),
-                "'name' is there twice");
-  ExpectRefused(Body(again + R"(, "data": [1, 2, 3]})"), "'data' is there twice");
-  ExpectRefused(Body(again + R"(, "shape": [1]})"), "'shape' is there twice");
+  ExpectRefused(Body(rows, R"(, "inputs": [])"), "duplicate key 'inputs' in one object");
+  ExpectRefused(Body(rows, R"(, "outputs": [], "outputs": [])"), "duplicate key 'outputs'");
+  ExpectRefused(Body(rows, R"(, "outputs": [{"name": "a", "name": "b"}])"), "duplicate key 'name'");
+  ExpectRefused(Body(again + R"(, "data": [1, 2, 3]})"), "duplicate key 'data'");
+  ExpectRefused(Body(again + R"(, "shape": [1]})"), "duplicate key 'shape'");
 }
 
 TEST(InferJsonTest, TenThousandMutatedBodiesEndInAnAnswerOrACleanError) {

@@ -119,16 +119,18 @@ TEST_F(RestPredictTest, TheSignatureMayBeNamedBehindTheValues) {
 TEST_F(RestPredictTest, UnknownKeysAreSkippedAndKnownOnesComeOnce) {
   EXPECT_EQ(Predict(R"({"id": {"x": [null, "]"]}, "instances": [[1, 2]], "more": -1.5e3})"),
             R"({"predictions": [[1.0, 2.0]]})");
-  ExpectRefused(R"({"instances": [[1, 2]], "instances": [[1, 2]]})",
-                "'instances' and 'inputs' are there both, or one of them twice; send one, once");
-  ExpectRefused(R"({"instances": [[1, 2]], "inputs": [[1, 2]]})",
-                "'instances' and 'inputs' are there both, or one of them twice; send one, once");
+  ExpectRefused(
+      R"({"instances": [[1, 2]], "instances": [[1, 2]]})",
+      "the body has 'instances' and 'inputs', or one of them twice; send one of them, once");
+  ExpectRefused(
+      R"({"instances": [[1, 2]], "inputs": [[1, 2]]})",
+      "the body has 'instances' and 'inputs', or one of them twice; send one of them, once");
   ExpectRefused(R"({"signature_name": "any", "signature_name": "any", "inputs": 1})",
-                "'signature_name' is there twice; send it once");
+                "duplicate key 'signature_name'; send it once");
   ExpectRefused(R"({"instances": [{"x": [1, 2], "x": [1, 2]}]})",
-                "input 'x' is there twice in one object; send it once");
+                "duplicate input 'x' in one object; send it once");
   ExpectRefused(R"({"inputs": {"x": [[1, 2]], "x": [[1, 2]]}})",
-                "input 'x' is there twice in one object; send it once");
+                "duplicate input 'x' in one object; send it once");
 }
 
 TEST_F(RestPredictTest, WhatIsNoBodyIsRefused) {
@@ -137,7 +139,7 @@ TEST_F(RestPredictTest, WhatIsNoBodyIsRefused) {
                 "'signature_name' is 5; it takes a string");
   ExpectRefused(R"({"instances": {"x": 1}})",
                 "'instances' is an object; it takes a list with a value for each row");
-  ExpectRefused(R"({"instances": []})", "'instances' is an empty list; send at least a row");
+  ExpectRefused(R"({"instances": []})", "'instances' is an empty list; send at least one row");
   ExpectRefused("[1]",
                 "JSON Parse error: expected an object with \"instances\" or \"inputs\", got a "
                 "list at offset: 0");
@@ -145,7 +147,7 @@ TEST_F(RestPredictTest, WhatIsNoBodyIsRefused) {
                 "JSON Parse error: expected an object with \"instances\" or \"inputs\", got the "
                 "end at offset: 0");
   ExpectRefused(R"({"inputs": [[1, 2]]} x)",
-                "JSON Parse error: expected nothing behind the object, got x at offset: 21");
+                "JSON Parse error: expected nothing after the object, got x at offset: 21");
   ExpectRefused(R"({"inputs": [[1, 2})",
                 "JSON Parse error: expected ',' or ']', got } at offset: 17");
   ExpectRefused(R"({"inputs": [[1, 2]], "signature_name": "none"})",
@@ -169,10 +171,10 @@ TEST_F(RestPredictTest, NamesThatAreMissingOrTooManyAreSaid) {
                 "'inputs' has plain values, but signature 'two' has the inputs {a, b}: send "
                 "objects with these keys");
   ExpectRefused(R"({"instances": [{"x": [1, 2]}, [1, 2]]})",
-                "instances[1] is a list where those before are objects with the inputs' names for "
+                "instances[1] is a list, but the rows before are objects with the inputs' names as "
                 "keys");
   ExpectRefused(R"({"instances": [[1, 2], {"x": [1, 2]}]})",
-                "input 'x' at [1]: no list where the others have a list; expected dtype 1[-1;2;]");
+                "input 'x' at [1]: no list, but the others have a list; expected dtype 1[-1;2;]");
 }
 
 TEST_F(RestPredictTest, ValuesOfAnotherTypeAreNamedByTheirPlace) {
@@ -189,7 +191,7 @@ TEST_F(RestPredictTest, ValuesOfAnotherTypeAreNamedByTheirPlace) {
   ExpectRefused(R"({"signature_name": "text", "inputs": ["a", 1]})",
                 "input 'x' at [1]: 1 is not of expected type: dtype 7");
   ExpectRefused(R"({"signature_name": "complex", "inputs": [1]})",
-                "input 'x' is dtype 8, which JSON has no values for; send it over gRPC",
+                "input 'x' is dtype 8, for which JSON has no values; send it over gRPC",
                 Code::kUnimplemented);
 }
 
@@ -209,17 +211,17 @@ TEST_F(RestPredictTest, NumbersOutOfRangeAreRefusedWithTheValue) {
 
 TEST_F(RestPredictTest, ListsThatAreNoTensorAreRefused) {
   ExpectRefused(R"({"signature_name": "any", "inputs": [[1, 2], [3]]})",
-                "input 'x' at [1]: a list of 1 where the others have 2; expected dtype 9[...]");
+                "input 'x' at [1]: a list of 1, but the others have 2; expected dtype 9[...]");
   ExpectRefused(R"({"signature_name": "any", "inputs": [[1, 2], 3]})",
-                "input 'x' at [1]: no list where the others have a list; expected dtype 9[...]");
+                "input 'x' at [1]: no list, but the others have a list; expected dtype 9[...]");
   ExpectRefused(R"({"signature_name": "any", "inputs": [1, [2]]})",
                 "input 'x' at [1]: a list is not of expected type: dtype 9");
   ExpectRefused(R"({"signature_name": "any", "inputs": [[], [1]]})",
-                "input 'x' at [1]: a list of 1 where the others have 0; expected dtype 9[...]");
+                "input 'x' at [1]: a list of 1, but the others have 0; expected dtype 9[...]");
   ExpectRefused(R"({"signature_name": "any", "inputs": [[], [[]]]})",
-                "input 'x' at [1][0]: a list where the others have no list; expected dtype 9[...]");
+                "input 'x' at [1][0]: a list, but the others have no list; expected dtype 9[...]");
   ExpectRefused(R"({"signature_name": "two", "instances": [{"a": 1, "b": [1]}, {"a": 1, "b": 2}]})",
-                "input 'b' at [1]: no list where the others have a list; expected dtype 1[-1;-1;]");
+                "input 'b' at [1]: no list, but the others have a list; expected dtype 1[-1;-1;]");
 }
 
 TEST_F(RestPredictTest, ShapesThatTheSignatureDoesNotNameAreTheModelsToTake) {
@@ -285,11 +287,11 @@ TEST_F(RestPredictTest, WhatIsNoBase64IsRefused) {
     EXPECT_EQ(code_, Code::kInvalidArgument) << value;
   }
   ExpectRefused(R"({"signature_name": "text", "inputs": [{"b64": "Y!=="}]})",
-                R"(input 'x' at [0]: "Y!==" is no valid base64; code the bytes of "b64" as RFC )"
-                "4648 has it");
+                R"(input 'x' at [0]: "Y!==" is not valid base64; encode the bytes of "b64" as )"
+                "in RFC 4648");
   ExpectRefused(R"({"signature_name": "text", "instances": [{"b64": "*"}]})",
-                R"(input 'x' at [0]: "*" is no valid base64; code the bytes of "b64" as RFC 4648 )"
-                "has it");
+                R"(input 'x' at [0]: "*" is not valid base64; encode the bytes of "b64" as in )"
+                "RFC 4648");
   ExpectRefused(R"({"signature_name": "text", "inputs": [{"b46": "YQ=="}]})",
                 "input 'x' at [0]: an object is not of expected type: dtype 7");
 }
@@ -325,7 +327,7 @@ TEST_F(RestPredictTest, AnOutputThatJsonCannotSayIsRefused) {
     return Status();
   };
   ExpectRefused(R"({"instances": [[1, 2]]})",
-                "output 'x' is dtype 8, which JSON has no values for; ask over gRPC",
+                "output 'x' is dtype 8, for which JSON has no values; use gRPC",
                 Code::kUnimplemented);
 }
 
