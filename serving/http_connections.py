@@ -14,6 +14,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 CONNECTION_EXTENSION = "millpond.connection"
 """Where an application finds the connection of a request, among the scope's extensions."""
 
+FIRST_REQUEST_SECONDS = 1.0
+"""How long a stop waits for the first request of a new connection. A client sends it with the end of
+the handshake; a probe of the port alone sends none."""
+
 _TRANSFER_ENCODING_REMEDY = "send 'chunked' alone, or Content-Length alone"
 
 
@@ -60,8 +64,14 @@ class GuardedConnection(HttpToolsProtocol):
         self._received = b""
         self._head_timer: TimerHandle | None = None
         self._stall_timer: TimerHandle | None = None
+        self._silence_timer: TimerHandle | None = None
         # Called once the client is gone. Of the request that is being answered, which sets it.
         self.on_lost: Callable[[], None] | None = None
+
+    @staticmethod
+    def is_stopping() -> bool:
+        """Returns whether each response closes its connection, because the port is about to close."""
+        return False
 
     @property
     def has_whole_request(self) -> bool:
@@ -97,9 +107,22 @@ class GuardedConnection(HttpToolsProtocol):
         """asyncio's."""
         self._end_head_timer()
         self._end_stall_timer()
+        self._end_silence_timer()
         if self.on_lost is not None:
             self.on_lost()
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """uvicorn's: the server stops. A request that its client has begun to send is answered, and so
+        is the first one of a new connection.
+        """
+        is_new = self.cycle is None
+        if self._phase is _Phase.HEAD:
+            return
+        if not is_new or self.transport.is_closing():
+            super().shutdown()
+            return
+        self._silence_timer = self.loop.call_later(FIRST_REQUEST_SECONDS, self._close_if_silent)
 
     def data_received(self, data: bytes) -> None:
         """asyncio's."""
@@ -151,6 +174,9 @@ class GuardedConnection(HttpToolsProtocol):
             self._refuse(400, fault)
         else:
             super().on_headers_complete()
+            if self.is_stopping():
+                # uvicorn says so to the client, and closes after the response.
+                self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         """httptools'. What a refused request has besides its head goes nowhere."""
@@ -210,6 +236,11 @@ class GuardedConnection(HttpToolsProtocol):
         else:
             self.transport.close()
 
+    def _close_if_silent(self) -> None:
+        self._silence_timer = None
+        if self._phase is _Phase.BETWEEN and self.is_idle:
+            self.transport.close()
+
     def _refuse_head(self) -> None:
         self._refuse(431, f"the request's head is above {self.limits.head_bytes_max} bytes")
 
@@ -230,6 +261,11 @@ class GuardedConnection(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _end_silence_timer(self) -> None:
+        if self._silence_timer is not None:
+            self._silence_timer.cancel()
+            self._silence_timer = None
 
     def _end_stall_timer(self) -> None:
         if self._stall_timer is not None:
@@ -252,9 +288,12 @@ def transfer_encoding_fault(headers: Sequence[tuple[bytes, bytes]]) -> str:
     return f"Transfer-Encoding {given!r} is not taken; {_TRANSFER_ENCODING_REMEDY}"
 
 
-def connection_class(limits: ConnectionLimits) -> type[GuardedConnection]:
-    """What uvicorn makes a connection of."""
-    return type("LimitedConnection", (GuardedConnection,), {"limits": limits})
+def connection_class(
+    limits: ConnectionLimits, is_stopping: Callable[[], bool] = lambda: False
+) -> type[GuardedConnection]:
+    """Returns the class of one server's connections; while `is_stopping`, each response closes one."""
+    members = {"limits": limits, "is_stopping": staticmethod(is_stopping)}
+    return type("LimitedConnection", (GuardedConnection,), members)
 
 
 def longest_idle(connections: Iterable[GuardedConnection]) -> GuardedConnection | None:

@@ -1,8 +1,10 @@
 """The sockets on which HTTP is served; without uvicorn, so that a start can look at the port first."""
 
+import ctypes
 import errno
 import os
 import socket
+import struct
 
 from serving.config import HttpPort
 from serving.errors import InvalidConfig, Unavailable
@@ -14,6 +16,18 @@ BACKLOG = 1_024
 _TRANSIENT_ERRNOS = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, socket.EAI_AGAIN})
 
 _WILDCARDS = ("0.0.0.0", "::")
+
+# asm/socket.h; Python's socket has no name for it.
+_SO_ATTACH_FILTER = 26
+
+# Classic BPF on a TCP header (linux/filter.h): drops a packet with SYN and without ACK.
+_DROP_SYN = (
+    (0x30, 0, 0, 13),  # load the byte of the flags
+    (0x54, 0, 0, 0x12),  # and SYN | ACK
+    (0x15, 0, 1, 0x02),  # SYN alone?
+    (0x06, 0, 0, 0),  # drop
+    (0x06, 0, 0, 0xFFFFFFFF),  # keep
+)
 
 
 def check_port(host: str, port: HttpPort) -> None:
@@ -42,6 +56,35 @@ def bind(host: str, port: int) -> list[socket.socket]:
             f"cannot listen for HTTP on {host}:{port}: {_reason(error)}; "
             "give another --rest_api_port, or 0 for none"
         ) from error
+
+
+def refuse_handshakes(listener: socket.socket) -> None:
+    """Has the kernel begin no more connections on a port that is about to close.
+
+    A client that tries meanwhile hears nothing, and a refusal at its next try, after the close.
+    Handshakes that have begun go on, and `accept` has their connections. Raises OSError if the
+    kernel has no such filter.
+    """
+    code = b"".join(struct.pack("=HBBI", *instruction) for instruction in _DROP_SYN)
+    instructions = ctypes.create_string_buffer(code, len(code))
+    # struct sock_fprog: the count, and a pointer to the instructions, which the kernel copies.
+    program = struct.pack("@HP", len(_DROP_SYN), ctypes.addressof(instructions))
+    listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+
+
+def accept_waiting(listener: socket.socket) -> list[socket.socket]:
+    """Returns the connections that wait on a listener that does not block."""
+    accepted: list[socket.socket] = []
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except ConnectionAbortedError:
+            continue
+        except OSError:
+            # No connection waits, or no descriptor is left for one.
+            return accepted
+        connection.setblocking(False)
+        accepted.append(connection)
 
 
 def _reason(error: OSError) -> str:

@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import anyio.to_thread
@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from serving.config import HttpPort
 from serving.errors import OperatorError
 from serving.http_connections import ConnectionLimits, connection_class
-from serving.http_listeners import BACKLOG, bind
+from serving.http_listeners import BACKLOG, accept_waiting, bind, refuse_handshakes
 
 HTTP_NICE = 10
 """Of the HTTP thread and those it starts. A scrape takes milliseconds of Python in one piece, and a
@@ -30,10 +30,44 @@ Beside 600 requests a second and a scrape every 0.1 s the difference to 0 is bel
 RESPONSE_SECONDS = 2
 """How long running responses may take at a stop, after the requests have had their time."""
 
+HANDSHAKE_SECONDS = 0.1
+"""How long handshakes that have begun may take at a stop: a round trip of most networks."""
+
 JOIN_SECONDS = RESPONSE_SECONDS + 1.0
 """For those, and for uvicorn's looks at whether it should stop, ten a second."""
 
 _log = structlog.get_logger(__name__)
+
+
+class _UvicornServer(uvicorn.Server):
+    """uvicorn's, whose port closes without a loss.
+
+    Closing a listener resets the connections that the kernel has completed and no `accept` has
+    taken. So no handshake begins any more, then all connections are accepted, and then it closes.
+    """
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn's."""
+        loop = asyncio.get_running_loop()
+        listeners = sockets or []
+        for listener in listeners:
+            # What asyncio accepts at the last moment would be unknown to uvicorn's shutdown.
+            loop.remove_reader(listener)
+            # Without the filter a connection may still come between the last `accept` and the close.
+            with contextlib.suppress(OSError):
+                refuse_handshakes(listener)
+        await asyncio.sleep(HANDSHAKE_SECONDS)
+        for listener in listeners:
+            for connection in accept_waiting(listener):
+                await loop.connect_accepted_socket(self._make_connection, connection)
+        await super().shutdown(sockets)
+
+    def _make_connection(self) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        protocol: asyncio.Protocol = make(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
 
 
 class HttpServer:
@@ -63,7 +97,9 @@ class HttpServer:
         self._blocking_thread_count = blocking_thread_count
         self._nice = nice
         self._port: int | None = None
-        self._uvicorn = _make_uvicorn(entry or app, limits or ConnectionLimits())
+        self._uvicorn = _make_uvicorn(
+            entry or app, limits or ConnectionLimits(), lambda: self._uvicorn.should_exit
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_up = threading.Event()
         self._thread: threading.Thread | None = None
@@ -96,7 +132,7 @@ class HttpServer:
 
     def stop(self, response_seconds: float = RESPONSE_SECONDS) -> None:
         """Takes no more connections and lets running responses end, in `response_seconds`; long-lived
-        ones hear of it.
+        ones hear of it. Connections that clients have by then get their first request answered.
 
         Returns at once; `join` waits.
         """
@@ -146,11 +182,13 @@ class HttpServer:
             _log.warning("http_priority_refused", asked=self._nice, reason=error.strerror)
 
 
-def _make_uvicorn(app: ASGIApp, limits: ConnectionLimits) -> uvicorn.Server:
-    return uvicorn.Server(
+def _make_uvicorn(
+    app: ASGIApp, limits: ConnectionLimits, is_stopping: Callable[[], bool]
+) -> uvicorn.Server:
+    return _UvicornServer(
         uvicorn.Config(
             app,
-            http=connection_class(limits),
+            http=connection_class(limits, is_stopping),
             ws="none",
             loop="asyncio",
             interface="asgi3",

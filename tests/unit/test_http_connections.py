@@ -9,6 +9,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from serving.http_connections import (
+    FIRST_REQUEST_SECONDS,
     ConnectionLimits,
     GuardedConnection,
     connection_class,
@@ -132,7 +133,8 @@ class Connections:
 
     def __init__(self, limits: ConnectionLimits = LIMITS) -> None:
         self.loop = FakeLoop()
-        self._class = connection_class(limits)
+        self._is_stopping = False
+        self._class = connection_class(limits, lambda: self._is_stopping)
         self._state = ServerState()
         self._config = uvicorn.Config(
             answer,
@@ -162,6 +164,11 @@ class Connections:
         for task in self.loop.tasks:
             task.run()
         self.loop.tasks.clear()
+
+    def stop(self, connection: GuardedConnection) -> None:
+        """Stops the server, which has this connection."""
+        self._is_stopping = True
+        connection.shutdown()
 
     def close(self) -> None:
         """Drops what a test did not let run."""
@@ -286,6 +293,70 @@ def test_connection_that_is_lost_leaves_no_timer(connections: Connections) -> No
 
 
 # --- Size -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sent", [b"", REQUEST[:10]])
+def test_stop_answers_the_first_request_of_a_connection(
+    connections: Connections, sent: bytes
+) -> None:
+    connection, transport = connections.connect()
+    connection.data_received(sent)
+    connections.stop(connection)
+    connection.data_received(REQUEST[len(sent) :])
+    connections.answer()
+    assert transport.status == 204
+    assert b"connection: close\r\n" in transport.written
+    assert transport.is_closed
+
+
+def test_stop_answers_a_later_request_that_has_begun(connections: Connections) -> None:
+    connection, transport = connections.connect()
+    connection.data_received(REQUEST)
+    connections.answer()
+    connection.data_received(REQUEST[:10])
+    connections.stop(connection)
+    assert not transport.is_closed
+    transport.written = b""
+    connection.data_received(REQUEST[10:])
+    connections.answer()
+    assert transport.status == 204
+    assert transport.is_closed
+
+
+def test_stop_closes_an_idle_connection_at_once(connections: Connections) -> None:
+    connection, transport = connections.connect()
+    connection.data_received(REQUEST)
+    connections.answer()
+    connections.stop(connection)
+    assert transport.is_closed
+
+
+def test_stop_closes_a_new_connection_that_stays_silent(connections: Connections) -> None:
+    connection, transport = connections.connect()
+    connections.stop(connection)
+    are_closed = []
+    for seconds in (FIRST_REQUEST_SECONDS - 0.01, 0.02):
+        connections.loop.advance(seconds)
+        are_closed.append(transport.is_closed)
+    assert are_closed == [False, True]
+    assert transport.written == b""
+
+
+def test_stop_lets_a_first_request_take_its_time(connections: Connections) -> None:
+    connection, transport = connections.connect()
+    connections.stop(connection)
+    connection.data_received(REQUEST)
+    connections.loop.advance(FIRST_REQUEST_SECONDS + 0.01)
+    assert not transport.is_closed
+    connections.answer()
+    assert transport.status == 204
+
+
+def test_connection_lost_at_a_stop_leaves_no_timer(connections: Connections) -> None:
+    connection, _ = connections.connect()
+    connections.stop(connection)
+    connection.connection_lost(None)
+    assert all(timer.is_cancelled for timer in connections.loop.timers)
 
 
 def head_of(byte_count: int) -> bytes:

@@ -4,13 +4,14 @@ import gc
 import http.client
 import logging
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from structlog.testing import capture_logs
 from serving.config import HttpPort
 from serving.errors import InvalidConfig, Unavailable
 from serving.http_app import HttpAppSettings, closes_within, make_http_app
-from serving.http_listeners import bind
+from serving.http_listeners import accept_waiting, bind, refuse_handshakes
 from serving.http_server import HttpServer, StructlogHandler
 
 FREE = HttpPort(0)
@@ -120,6 +121,58 @@ def test_http_server_stop_refuses_new_connections(make_server: MakeServer) -> No
     assert server.join(10)
     with pytest.raises(ConnectionRefusedError):
         get(server)
+
+
+def test_http_server_stop_answers_connections_that_wait_for_accept(
+    make_server: MakeServer,
+) -> None:
+    is_held, may_go_on = threading.Event(), threading.Event()
+
+    async def hold(request: Request) -> Response:
+        """Takes the whole event loop, so that no connection is accepted meanwhile."""
+        del request
+        is_held.set()
+        may_go_on.wait(60)
+        return Response(b"held")
+
+    server = make_server(Route("/hold", hold))
+    server.start()
+    with ExitStack() as clients:
+        holder = clients.enter_context(connect(server))
+        holder.request("GET", "/hold")
+        assert is_held.wait(60)
+        waiting = [clients.enter_context(connect(server)) for _ in range(5)]
+        for client in waiting:
+            client.request("GET", "/hello")
+        server.stop(60)
+        may_go_on.set()
+        responses = [client.getresponse() for client in waiting]
+        assert [response.read() for response in responses] == [b"hello"] * 5
+        assert [response.headers["Connection"] for response in responses] == ["close"] * 5
+    assert server.join(60)
+
+
+def test_listener_refuses_handshakes_and_keeps_connections() -> None:
+    listener = bind("127.0.0.1", 0)[0]
+    listener.setblocking(False)
+    with closing(listener), socket.socket() as early, socket.socket() as late:
+        early.connect(listener.getsockname())
+        try:
+            refuse_handshakes(listener)
+        except OSError:
+            pytest.skip("this kernel has no socket filters")
+        late.setblocking(False)
+        assert late.connect_ex(listener.getsockname()) == errno.EINPROGRESS
+        accepted = accept_waiting(listener)
+        assert [item.getpeername() for item in accepted] == [early.getsockname()]
+        with closing(accepted[0]):
+            early.sendall(b"heard")
+            assert wait_readable(accepted[0])
+            assert accepted[0].recv(16) == b"heard"
+
+
+def wait_readable(connection: socket.socket) -> bool:
+    return bool(select.select([connection], [], [], 60)[0])
 
 
 def test_http_server_cuts_short_what_does_not_end_and_says_so_once(
