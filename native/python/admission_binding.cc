@@ -18,7 +18,8 @@ void RegisterAdmission(nb::module_& module) {
       .def(nb::init<int64_t>(), nb::arg("total_limit"))
       .def(
           "set_model_limits",
-          // Waits for the requests that read the old limits, a few ns each.
+          // Releases the GIL, because it waits for requests that read the old limits, a few ns
+          // each.
           [](Admission& self, const Admission::ModelLimits& limits) {
             WithoutGil([&] { self.SetModelLimits(limits); });
           },

@@ -17,8 +17,8 @@
 #include "native/servable/loaded_version.h"
 #include "native/servable/servable_entry.h"
 
-// What the files of this folder share. Each Register* adds one concept to the module; module.cc is
-// the table of contents, serving/_native.pyi the contract.
+// Declarations that the files of this folder share. Each Register* adds one concept to the module.
+// module.cc is the table of contents, and serving/_native.pyi is the contract.
 namespace millpond::python {
 
 void RegisterStatus(nanobind::module_& module);
@@ -36,7 +36,7 @@ void RegisterRest(nanobind::module_& module);
 void RegisterServer(nanobind::module_& module);
 void RegisterTrace(nanobind::module_& module);
 
-// Raises StatusError(code, message) where `status` is not OK. Needs the GIL.
+// Raises StatusError(code, message) if `status` is not OK. Needs the GIL.
 void ThrowIfError(const base::Status& status);
 
 template <typename T>
@@ -45,24 +45,26 @@ T ValueOrThrow(base::StatusOr<T> value) {
   return std::move(value.value());
 }
 
-// Runs `function` without the GIL: the control plane's other threads go on meanwhile.
+// Runs `function` without the GIL, so that other Python threads go on meanwhile.
 template <typename Function>
 auto WithoutGil(Function&& function) {
   const nanobind::gil_scoped_release release;
   return std::forward<Function>(function)();
 }
 
-// At most 30 years, so that a sum with any clock's now does not overflow.
+// Returns `seconds` in ns, at least 0 and at most 30 years. So a sum with the time of any clock
+// does not overflow.
 inline int64_t SecondsToNs(double seconds) {
   constexpr double kMaxSeconds = 1e9;
   return static_cast<int64_t>(std::clamp(seconds, 0.0, kMaxSeconds) * 1e9);
 }
 
-// TensorFlow's allocator, for all that is no parameter. Of the process, as tensors may outlive the
-// module.
+// Returns TensorFlow's allocator for all memory except parameters. It lives as long as the process,
+// because tensors may outlive the module.
 memory::RequestMemory& TheRequestMemory();
 
-// What a version will take of memory, in bytes: its variables and constants, and the slab for them.
+// The memory that a version will take, in bytes: its variables and constants, and the slab for
+// them.
 struct MemoryPlan {
   size_t parameter_bytes = 0;
   size_t slab_bytes = 0;
@@ -81,7 +83,7 @@ class PySlabPool {
   PySlabPool(const PySlabPool&) = delete;
   PySlabPool& operator=(const PySlabPool&) = delete;
 
-  // Versions share it, and may outlive this.
+  // The pool, which versions share. They may outlive this object.
   const std::shared_ptr<memory::SlabPool>& pool() const { return pool_; }
   bool WaitUntilIdle(int64_t timeout_ns) { return keeper_->WaitUntilIdle(timeout_ns); }
   void Stop() { keeper_->Stop(); }
@@ -91,7 +93,7 @@ class PySlabPool {
   const std::unique_ptr<memory::SlabKeeper> keeper_;
 };
 
-// What is recorded of requests, and the thread that ends its seconds.
+// The statistics of requests, and the thread that ends each of their seconds.
 class PyRequestStatistics {
  public:
   PyRequestStatistics()
@@ -104,7 +106,7 @@ class PyRequestStatistics {
   PyRequestStatistics(const PyRequestStatistics&) = delete;
   PyRequestStatistics& operator=(const PyRequestStatistics&) = delete;
 
-  // Versions' makers and servers share it, and may outlive this.
+  // The statistics, which loads and servers share. They may outlive this object.
   const std::shared_ptr<metrics::RequestStatistics>& statistics() const { return statistics_; }
   void Stop() { sampler_.Stop(); }
 
@@ -113,13 +115,13 @@ class PyRequestStatistics {
   metrics::RequestSampler sampler_;
 };
 
-// Python's hold on a loaded version.
+// Python's reference to a loaded version.
 class PyServable {
  public:
   PyServable(std::shared_ptr<servable::ServableEntry> entry,
              std::shared_ptr<servable::LoadedVersion> loaded)
       : loaded_(std::move(loaded)), entry_(std::move(entry)) {}
-  // The last hold frees the version, which may take long, without the GIL.
+  // The last reference frees the version, without the GIL, because that may take long.
   ~PyServable() {
     const nanobind::gil_scoped_release release;
     entry_.reset();

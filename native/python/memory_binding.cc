@@ -22,11 +22,11 @@ base::StatusOr<base::ThreadPriority> ParsePriority(const std::string& name) {
   if (name == "idle") return base::ThreadPriority::kIdle;
   if (name == "nice") return base::ThreadPriority::kNice;
   if (name == "normal") return base::ThreadPriority::kNormal;
-  return base::InvalidArgument("thread priority '" + name + "'; take idle, nice or normal");
+  return base::InvalidArgument("unknown thread priority '" + name + "'; use idle, nice or normal");
 }
 
 base::Status EnterBackground(base::ThreadPriority priority) {
-  static_cast<void>(memory::UseBackgroundArena());  // without jemalloc there is none
+  static_cast<void>(memory::UseBackgroundArena());  // no effect if jemalloc is missing
   return base::SetThreadPriority(priority);
 }
 
@@ -43,7 +43,7 @@ memory::SlabPoolOptions PoolOptions(int spare_slab_count) {
 void MakeSlabPool(PySlabPool* self, int spare_slab_count, const std::string& thread_priority) {
   const base::ThreadPriority priority = ValueOrThrow(ParsePriority(thread_priority));
   ThrowIfError(memory::CheckArenas());
-  // Where the kernel refuses the priority, the keeper works at the process's own.
+  // The keeper works at the priority of the process if the kernel refuses this one.
   new (self) PySlabPool(PoolOptions(spare_slab_count),
                         [priority] { static_cast<void>(EnterBackground(priority)); });
 }
@@ -53,8 +53,8 @@ void Expect(PySlabPool& self, const std::string& owner, const PyServable& servab
   WithoutGil([&] {
     memory::VersionArena* const arena = servable.loaded().arena();
     if (arena == nullptr) return;
-    // As far as the version used its slab, and not what is resident of it: a larger one that had it
-    // before may have touched more.
+    // Counts the bytes of the slab that the version used, not its resident bytes. A larger version
+    // that had the slab before may have touched more.
     self.pool()->Expect(owner, arena->slab_bytes(), arena->used_slab_bytes(), serving_count);
   });
 }

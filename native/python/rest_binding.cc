@@ -30,7 +30,7 @@ metrics::Method MethodOf(std::string_view name) {
   for (const metrics::Method method : metrics::AllMethods()) {
     if (name == metrics::MethodName(method)) return method;
   }
-  ThrowIfError(base::InvalidArgument("'" + std::string(name) + "' is no method that is recorded"));
+  ThrowIfError(base::InvalidArgument("'" + std::string(name) + "' is not a recorded method"));
   return {};
 }
 
@@ -39,7 +39,7 @@ std::string ToString(nb::handle bytes) {
   return {typed.c_str(), typed.size()};
 }
 
-// Of ASGI: pairs of bytes, names in lower case.
+// Headers as in ASGI: pairs of bytes, with names in lower case.
 using HeaderList = nb::typed<nb::list, nb::typed<nb::tuple, nb::bytes, nb::bytes>>;
 
 rest::RequestHeaders ToHeaders(const HeaderList& pairs) {
@@ -49,7 +49,7 @@ rest::RequestHeaders ToHeaders(const HeaderList& pairs) {
   return rest::RequestHeaders(std::move(fields));
 }
 
-// Python's hold on the workers: it keeps the bodies of the requests that they have.
+// Python's reference to the workers. It keeps the bodies of the requests that they have.
 class PyRestWorkers {
  public:
   PyRestWorkers(servable::ServingMap* map, RestWorkersOptions options)
@@ -90,13 +90,14 @@ class PyRestWorkers {
  private:
   servable::ServingMap* const map_;
   const RestWorkersOptions options_;
-  // Guarded by the GIL. Before the workers, who read them until they end.
+  // Guarded by the GIL. Declared before the workers, which read the bodies until they end.
   std::unordered_map<uint64_t, nb::bytes> bodies_;
   RestWorkers workers_;
 };
 
-// On the caller's thread: it reads a string that was made when the version was loaded. Of the
-// version that answers by default: what a canary says of itself is asked for by its number.
+// Answers on the caller's thread, because it only reads a string that was made when the version was
+// loaded. The default version answers, and never the canary by its share. A client gets the
+// canary's metadata if it names the canary's number.
 nb::bytes PyRestWorkers::GetModelMetadata(std::string model, std::optional<int64_t> version,
                                           std::optional<std::string> label) {
   const int64_t received_ns = base::MonotonicNs();
@@ -137,14 +138,15 @@ void RegisterEndedRequest(nb::module_& module) {
                    [](const EndedRequest& self) { return static_cast<int>(self.status.code()); })
       .def_prop_ro("message",
                    [](const EndedRequest& self) {
-                     // What the body says of itself need not be UTF-8.
+                     // The message may quote bytes of the body, which need not be UTF-8.
                      const std::string& text = self.status.message();
                      return nb::steal<nb::str>(PyUnicode_DecodeUTF8(
                          text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
                    })
       .def("take_body",
            [](EndedRequest& self) {
-             // Not two copies of a large reply for as long as it is sent.
+             // Moves the body out, so that two copies of a large reply do not live while it is
+             // sent.
              const base::ReplyBytes taken = std::move(self.reply.body);
              const std::string_view body = taken.view();
              return nb::bytes(body.data(), body.size());
@@ -177,7 +179,7 @@ void RegisterRest(nb::module_& module) {
       .def("submit", &PyRestWorkers::Submit, nb::arg("method"), nb::arg("model"),
            nb::arg("version").none(), nb::arg("label").none(), nb::arg("headers"), nb::arg("body"),
            nb::arg("timeout_seconds"),
-           // The binder does not know what is in the list.
+           // The binder cannot derive the types of the list's elements.
            nb::sig("def submit(self, method: str, model: str, version: int | None, "
                    "label: str | None, headers: list[tuple[bytes, bytes]], body: bytes, "
                    "timeout_seconds: float) -> int"))

@@ -32,9 +32,9 @@ base::Status PrepareBytes(const servable::Servable& servable, std::string_view b
   return inference::Prepare(servable, request);
 }
 
-// Lets `statistics` tell of the version's requests. It does not hold the version: only for the
-// moment in which it asks, which ends, too, before a control plane that destroys what it drops lets
-// go of it.
+// Makes `statistics` report the version's requests. `statistics` does not own the version. It holds
+// the version only while it reads the handle count. That moment also ends before the control plane
+// releases a version that it has destroyed.
 void Tell(const std::shared_ptr<ServableEntry>& entry, metrics::RequestStatistics& statistics) {
   const auto in_flight_count = [held = std::weak_ptr<ServableEntry>(entry)]() -> int64_t {
     const std::shared_ptr<ServableEntry> here = held.lock();
@@ -44,7 +44,7 @@ void Tell(const std::shared_ptr<ServableEntry>& entry, metrics::RequestStatistic
                         base::MonotonicNs());
 }
 
-// A version on its way to be a servable.
+// A version that is being loaded.
 class PySavedModelLoad {
  public:
   PySavedModelLoad(std::string name, int64_t version, std::string directory,
@@ -85,7 +85,7 @@ class PySavedModelLoad {
     }));
   }
 
-  // Best effort, as long as the version is not served: what cannot be prepared here is not.
+  // Prepares a request's run on a version that is not served yet.
   void Prepare(nb::bytes request) {
     ThrowIfError(CheckIsReady("prepare"));
     ThrowIfError(WithoutGil([&] {
@@ -142,12 +142,13 @@ class PySavedModelLoad {
   base::Status CheckIsReady(const std::string& step) {
     MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
     if (Model().IsReady()) return {};
-    return base::FailedPrecondition(step + ": the steps of the load are not all done");
+    return base::FailedPrecondition(step + ": the load has steps that are not done");
   }
 
   const servable::ServableId id_;
   std::shared_ptr<LoadedVersion> loaded_;  // null once finished or discarded
-  // Told by any thread, the load under way or over: so not in what Finish and Discard take away.
+  // Any thread may use it, during the load and after it. So it is apart from the members that
+  // Finish and Discard take away.
   const std::shared_ptr<tf::LoadControl> control_ = loaded_->model().control();
 };
 
@@ -171,7 +172,8 @@ struct PyServableStatistics {
   }
 };
 
-// How long a request may run that no client sent: a warm-up's, or a gate's.
+// The longest run of a request that does not come from a client: a warm-up request or a gate's
+// request.
 std::atomic<int64_t> replay_ns_max{tf::RunContext::kNoDeadline};
 
 void SetReplaySeconds(double seconds) {
@@ -184,8 +186,9 @@ void CheckIsAlive(const ServableEntry& entry) {
                                         std::to_string(entry.id().version) + " is destroyed"));
 }
 
-// A version that its gates' successor compares itself with may be unloaded meanwhile, on another
-// thread: pinned, it waits; retired, it is as good as destroyed.
+// Pins the version while a successor's gates compare with it, because another thread may unload it
+// meanwhile. While it is pinned, its unloading waits. Raises the same kind of error if the version
+// is retired as if it is destroyed.
 servable::ServableHandle PinAlive(const PyServable& self) {
   const ServableEntry& entry = *self.entry();
   CheckIsAlive(entry);
@@ -201,7 +204,7 @@ nb::bytes Answer(const PyServable& self, const std::string& method, nb::bytes re
   const servable::ServableHandle handle = PinAlive(self);
   const std::string_view bytes(request.c_str(), request.size());
   const std::string reply = ValueOrThrow(WithoutGil([&] {
-    const base::Courtesy courtesy;  // a warm-up's, beside live requests
+    const base::Courtesy courtesy;  // a warm-up runs beside live requests
     auto answer = inference::AnswerRequest(*handle, method, {&bytes, 1},
                                            replay_ns_max.load(std::memory_order_relaxed));
     courtesy.Rest();

@@ -22,7 +22,8 @@ using rpc::RareCall;
 using rpc::Server;
 using rpc::ServerOptions;
 
-// A code that Python sends: one that does not exist, or OK, would make a reply of a failure.
+// Returns a failure code for a code from Python: UNKNOWN if the code is unknown or OK, so that a
+// failure is never sent as a success.
 base::Code FailureCode(int code) {
   const bool is_failure = code > 0 && code < base::kCodeCount;
   return is_failure ? static_cast<base::Code>(code) : base::Code::kUnknown;
@@ -130,7 +131,7 @@ void RegisterServer(nb::module_& module) {
             return WithoutGil([&] { return self.TakeRareCall(SecondsToNs(timeout_seconds)); });
           },
           nb::arg("timeout_seconds"),
-          // The binder does not know that a unique_ptr may be null.
+          // The binder cannot derive that the unique_ptr may be null.
           nb::sig("def take_rare_call(self, timeout_seconds: float) -> RareCall | None"))
       .def(
           "set_health",

@@ -23,12 +23,12 @@ using metrics::SpanBuffer;
 std::shared_ptr<SpanBuffer> MakeSpanBuffer(size_t capacity, int64_t per_second_max) {
   if (capacity == 0 || (capacity & (capacity - 1)) != 0) {
     ThrowIfError(base::InvalidArgument("capacity " + std::to_string(capacity) +
-                                       " is no power of two; give 1024"));
+                                       " is not a power of two; use 1024"));
   }
   return std::make_shared<SpanBuffer>(SpanBuffer::Limits{capacity, per_second_max});
 }
 
-// Of the phases that the request reached, in their order; the total aside.
+// Returns the times of the phases that the request reached, in ns, without the total.
 std::map<std::string, int64_t> PhaseNs(const RequestSpan& span) {
   std::map<std::string, int64_t> times;
   for (const auto& [name, phase] : {std::pair{"queue", Phase::kQueue},

@@ -25,11 +25,11 @@ using metrics::Phase;
 
 constexpr int64_t kNsPerSecond = 1'000'000'000;
 
-// In the order of metrics::Phase.
+// The names, in the order of metrics::Phase.
 constexpr std::array<const char*, metrics::kPhaseCount> kPhaseNames = {"queue", "decode", "run",
                                                                        "encode", "total"};
 
-// One method's figures, and when they were asked for.
+// The figures of one method, and the time at which they were read.
 struct PyMethodStatistics {
   const metrics::MethodSnapshot& since_start() const { return statistics.figures.since_start; }
 
@@ -43,14 +43,15 @@ base::StatusOr<Phase> ParsePhase(const std::string& name) {
     if (name == kPhaseNames[phase]) return static_cast<Phase>(phase);
     names += std::string(" ") + kPhaseNames[phase];
   }
-  return base::InvalidArgument("phase '" + name + "'; there are" + names);
+  return base::InvalidArgument("unknown phase '" + name + "'; use one of" + names);
 }
 
 base::StatusOr<int64_t> ParseWindow(int64_t seconds) {
   constexpr int64_t kLongestSeconds = MethodFigures::kLongestWindowNs / kNsPerSecond;
   if (seconds >= 1 && seconds <= kLongestSeconds) return seconds * kNsPerSecond;
   return base::InvalidArgument("a window of " + std::to_string(seconds) +
-                               " s; spans are kept for 1 to " + std::to_string(kLongestSeconds));
+                               " s is not kept; use 1 to " + std::to_string(kLongestSeconds) +
+                               " s");
 }
 
 std::optional<double> EndedSeconds(const PyMethodStatistics& self) {
