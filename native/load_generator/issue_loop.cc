@@ -27,9 +27,10 @@ std::shared_ptr<grpc::ChannelCredentials> MakeCredentials(const ChannelOptions& 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target,
                                            const ChannelOptions& options) {
   grpc::ChannelArguments arguments;
-  // A connection of its own: channels of equal arguments would share one.
+  // Gives each channel its own connection. Channels of equal arguments would otherwise share one
+  // connection.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // What is asked for is what is sent: a request that fails has failed.
+  // Sends each request once. A failed request must count as failed.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
@@ -54,7 +55,7 @@ int64_t ProcessCpuNs() {
 
 }  // namespace
 
-// One request under way. Owned by the completion queue between Issue and TakeReplies.
+// A request in flight. The completion queue owns it between Issue and TakeReplies.
 struct IssueLoop::Call {
   int64_t request;
   grpc::ClientContext context;
@@ -95,14 +96,14 @@ Outcome IssueLoop::Run(int64_t start_ns) {
     Issue(request, &outcome);
   }
   outcome.issued_count = request;
-  // Calls under way still come out of the queue, at the latest at their deadlines.
+  // The queue still returns the calls in flight, at the latest at their deadlines.
   queue_.Shutdown();
   replies.join();
   outcome.cpu_ns = ProcessCpuNs() - cpu_before_ns;
   return outcome;
 }
 
-// False once the loop is to stop.
+// Sleeps until `instant_ns`. Returns false if the loop is to stop.
 bool IssueLoop::SleepUntil(int64_t instant_ns) const {
   while (!is_stopping_) {
     const int64_t left_ns = instant_ns - base::MonotonicNs();
@@ -112,7 +113,7 @@ bool IssueLoop::SleepUntil(int64_t instant_ns) const {
   return false;
 }
 
-// Counts one more request as under way; false once the loop is to stop.
+// Waits for room and counts one more request in flight. Returns false if the loop is to stop.
 bool IssueLoop::WaitForRoom() {
   if (plan_.in_flight_max == 0) return true;
   std::unique_lock<std::mutex> lock(in_flight_mutex_);
@@ -142,7 +143,8 @@ void IssueLoop::Issue(int64_t request, Outcome* outcome) {
                                                       &queue_, method, &call->context, message));
   call->reader->StartCall();
   call->reader->Finish(&call->reply, &call->status, call);
-  // After it was sent, so that a stall on the way counts as the generator's lateness.
+  // The time is read after the call was sent, so that a stall while sending counts as the
+  // generator's lateness.
   outcome->issued_ns[request] = base::MonotonicNs();
 }
 

@@ -19,34 +19,35 @@
 
 namespace millpond::load_generator {
 
-// How the loop speaks with the server.
+// The settings of the loop's connections.
 struct ChannelOptions {
-  std::string root_certificates;                                // PEM; empty: without TLS
-  grpc_compression_algorithm compression = GRPC_COMPRESS_NONE;  // of the requests
+  std::string root_certificates;                                // PEM; empty: no TLS
+  grpc_compression_algorithm compression = GRPC_COMPRESS_NONE;  // for the requests
 };
 
-// Sends the requests of a plan at their times and notes when each was issued and completed: whether
-// or not earlier ones were answered (open loop), or, where the plan limits them, with so many under
-// way at most (closed loop).
+// Sends the requests of a plan at their times, and records when each was issued and completed. In
+// an open loop it sends each request on time, whether or not earlier requests were answered. In a
+// closed loop the plan limits the requests in flight.
 //
-// Two threads: the caller of Run issues and sleeps in between, and one of its own waits in gRPC
-// for replies. Neither spins, because the server under load has the same cores. Both have the
-// scheduling of the thread that made the loop, as have gRPC's own. The plan outlives the loop.
+// Two threads: the caller of Run issues requests and sleeps in between. A thread of the loop waits
+// in gRPC for replies. Neither spins, because the server under load has the same cores. Both
+// threads, and gRPC's own, have the scheduling of the thread that made the loop. The plan outlives
+// the loop.
 class IssueLoop {
  public:
   IssueLoop(const Plan& plan, const std::string& target, const ChannelOptions& options = {});
 
-  // Waits until every channel has its connection. UNAVAILABLE at the timeout.
+  // Waits until each channel is connected. Returns UNAVAILABLE at the timeout.
   base::Status Connect(int64_t timeout_ns);
 
-  // Issues requests from `start_ns` on (CLOCK_MONOTONIC) until the plan ends or Stop is called,
-  // waits for the replies of all that were issued, and returns what became of them. Once only.
+  // Issues requests from `start_ns` (CLOCK_MONOTONIC) until the plan ends or Stop is called. Then
+  // waits for the replies of all issued requests, and returns their outcome. Call it once.
   Outcome Run(int64_t start_ns);
 
-  // No request is issued any more. From any thread; seen within kStopDelayNs.
+  // Stops issuing requests. Any thread may call it. The loop notices it within kStopDelayNs.
   void Stop() { is_stopping_ = true; }
 
-  // How long a stop may go unseen where the next request is far away.
+  // The longest time until a stop is noticed if the next request is far away.
   static constexpr int64_t kStopDelayNs = 20'000'000;
 
  private:
@@ -59,13 +60,13 @@ class IssueLoop {
   void TakeReplies(Outcome* outcome);
 
   const Plan& plan_;
-  // The payloads as gRPC takes them, without a copy for each request.
+  // The payloads as slices of gRPC, so that a request needs no copy of its payload.
   std::vector<grpc::Slice> payloads_;
   std::vector<std::shared_ptr<grpc::Channel>> channels_;
   grpc::CompletionQueue queue_;
   std::mutex in_flight_mutex_;
   std::condition_variable has_room_;
-  int64_t in_flight_count_ = 0;  // guarded by in_flight_mutex_; counted in closed loop only
+  int64_t in_flight_count_ = 0;  // guarded by in_flight_mutex_; counted only in a closed loop
   std::atomic<bool> is_stopping_ = false;
 };
 

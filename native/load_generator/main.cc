@@ -1,14 +1,14 @@
 // issue_loop run TARGET PLAN OUTCOME [ROOT_CERTIFICATES [COMPRESSION]]
-//   Sends what PLAN says to TARGET, prints "started NS" (CLOCK_MONOTONIC) when it begins, and
-//   writes OUTCOME at the end. Stops early when standard input closes. ROOT_CERTIFICATES is a PEM
-//   file, or - for no TLS; COMPRESSION one of identity, deflate, gzip.
+//   Sends the requests of PLAN to TARGET and writes OUTCOME at the end. Prints "started NS"
+//   (CLOCK_MONOTONIC) when it begins. Stops early if standard input closes. ROOT_CERTIFICATES is a
+//   PEM file, or - for no TLS. COMPRESSION is identity, deflate or gzip.
 // issue_loop null REPLY
-//   Answers every call with the bytes of the file REPLY, prints "listening PORT", and ends when
+//   Answers each call with the bytes of the file REPLY, and prints "listening PORT". Ends when
 //   standard input closes.
 //
-// A process of its own, so that neither the interpreter of the load test nor its memory is
-// measured. Exit status 1 with a line on standard error where it cannot run, 2 where it is called
-// wrongly.
+// It is a process of its own, so that neither the interpreter of the load test nor its memory is
+// measured. The exit status is 1 if it cannot run, with a line on standard error, and 2 for wrong
+// arguments.
 
 #include <grpc/compression.h>
 #include <grpc/slice.h>
@@ -34,10 +34,10 @@ using namespace millpond;
 using namespace millpond::load_generator;
 
 constexpr int64_t kConnectTimeoutNs = 5'000'000'000;
-// From when the run is announced to its first request: long enough for the threads to be there.
+// The time from the announcement of the run to its first request, in which the threads start.
 constexpr int64_t kStartDelayNs = 50'000'000;
 
-// Returns at the end of standard input, which is when whoever started this process lets go of it.
+// Returns at the end of standard input, which the parent process closes to stop this process.
 void WaitForEndOfInput() {
   char byte = 0;
   while (read(STDIN_FILENO, &byte, 1) > 0) {
@@ -66,8 +66,8 @@ base::StatusOr<ChannelOptions> ParseChannelOptions(const std::vector<std::string
   if (arguments.size() > 1) {
     const grpc_slice name = grpc_slice_from_static_string(arguments[1].c_str());
     if (grpc_compression_algorithm_parse(name, &options.compression) == 0) {
-      return base::InvalidArgument("no compression '" + arguments[1] +
-                                   "'; there are identity, deflate and gzip");
+      return base::InvalidArgument("unknown compression '" + arguments[1] +
+                                   "'; use identity, deflate or gzip");
     }
   }
   return options;
@@ -79,7 +79,8 @@ int Run(const std::string& target, const std::string& plan_path, const std::stri
   if (!options.ok()) return Fail(options.status().message());
   const base::StatusOr<Plan> plan = ReadPlan(plan_path);
   if (!plan.ok()) return Fail(plan.status().message());
-  // Before the first thread of gRPC's, which have the scheduling of the thread that makes them.
+  // Called before gRPC makes its first thread, because its threads inherit the scheduling of their
+  // maker.
   const auto priority = static_cast<int>(plan.value().realtime_priority);
   const bool is_realtime = priority > 0 && EnterRealtime(priority);
   IssueLoop loop(plan.value(), target, options.value());
@@ -87,7 +88,7 @@ int Run(const std::string& target, const std::string& plan_path, const std::stri
   if (!connected.ok()) return Fail(target + ": " + connected.message());
   KeepMemory();
 
-  // Detached, as a read cannot be taken back; it ends with the process.
+  // Detached, because a read cannot be interrupted. The thread ends with the process.
   std::thread([&loop] {
     WaitForEndOfInput();
     loop.Stop();
@@ -98,7 +99,7 @@ int Run(const std::string& target, const std::string& plan_path, const std::stri
   outcome.is_realtime = is_realtime;
   const base::Status written = WriteOutcome(outcome, outcome_path);
   if (!written.ok()) return Fail(written.message());
-  // Not by return: the detached thread may be about to call Stop on a loop that is gone.
+  // Exits without a return, because the detached thread may call Stop on the loop.
   std::fflush(nullptr);
   _exit(0);
 }

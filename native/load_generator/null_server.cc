@@ -8,13 +8,13 @@
 namespace millpond::load_generator {
 namespace {
 
-// One call: reads the request, writes the reply. Deletes itself when gRPC is done with it.
+// One call: it reads the request and writes the reply. It deletes itself when gRPC is done with it.
 class NullCall final : public grpc::ServerGenericBidiReactor {
  public:
   explicit NullCall(const grpc::ByteBuffer& reply) : reply_(reply) { StartRead(&request_); }
 
   void OnReadDone(bool ok) override {
-    if (!ok) return Finish(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "no request came"));
+    if (!ok) return Finish(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "no request arrived"));
     StartWriteAndFinish(&reply_, grpc::WriteOptions(), grpc::Status::OK);
   }
   void OnDone() override { delete this; }
@@ -61,7 +61,7 @@ base::StatusOr<int> NullServer::Start() {
   builder.SetMaxReceiveMessageSize(-1);
   state_->server = builder.BuildAndStart();
   if (state_->server == nullptr || port == 0) {
-    return base::FailedPrecondition("no port of 127.0.0.1 can be listened on");
+    return base::FailedPrecondition("cannot listen on a port of 127.0.0.1");
   }
   return port;
 }

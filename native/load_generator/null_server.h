@@ -7,8 +7,8 @@
 
 namespace millpond::load_generator {
 
-// A server that answers every call with the same bytes: what a generator measures with it is the
-// generator. Serves from Start to its end; calls under way are cancelled then.
+// A server that answers each call with the same bytes, so that a run against it measures the
+// generator. It serves from Start until its destruction, which cancels the calls in flight.
 class NullServer {
  public:
   explicit NullServer(const std::string& reply);
@@ -16,7 +16,7 @@ class NullServer {
   NullServer(const NullServer&) = delete;
   NullServer& operator=(const NullServer&) = delete;
 
-  // Listens on a free port of 127.0.0.1, which it returns.
+  // Listens on a free port of 127.0.0.1, and returns the port.
   base::StatusOr<int> Start();
 
  private:

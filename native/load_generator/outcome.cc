@@ -7,7 +7,8 @@ namespace {
 
 constexpr char kMagic[8] = {'M', 'P', 'O', 'U', 'T', 'C', '0', '1'};
 
-// The four arrays of the issued requests follow, then a ReplyHeader and the bytes of each reply.
+// The head of the file. The four arrays of the issued requests follow, and then a ReplyHeader and
+// the bytes of each reply.
 struct Header {
   char magic[8];
   int64_t issued_count;

@@ -10,26 +10,28 @@
 
 namespace millpond::load_generator {
 
-// What became of each request of a plan. All instants are of CLOCK_MONOTONIC, which every process
-// of the machine shares.
+// The outcome of each request of a plan. All instants are of CLOCK_MONOTONIC, which all processes
+// of the machine share.
 struct Outcome {
   explicit Outcome(const Plan& plan);
 
   int64_t started_ns = 0;
-  // Requests issued: all of the plan's, or the first ones where the run was stopped.
+  // The number of issued requests: all requests of the plan, or the first ones if the run was
+  // stopped.
   int64_t issued_count = 0;
-  // When the request had been handed to the connection. Allocated and touched before the run.
+  // The time at which the request had been handed to the connection. The vectors are allocated and
+  // touched before the run.
   std::vector<int64_t> issued_ns;
   std::vector<int64_t> completed_ns;
   std::vector<int32_t> codes;
   std::vector<int32_t> reply_of;
   ReplyTable replies;
-  // Processor time of the whole generator during the run.
+  // The processor time of the whole generator during the run.
   int64_t cpu_ns = 0;
   bool is_realtime = false;
 };
 
-// As loadtest/generator.py reads it; see the .cc for the layout.
+// Writes the file that loadtest/generator.py reads. The .cc describes its layout.
 base::Status WriteOutcome(const Outcome& outcome, const std::string& path);
 
 }  // namespace millpond::load_generator

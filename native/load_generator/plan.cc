@@ -11,8 +11,8 @@ namespace {
 
 constexpr char kMagic[8] = {'M', 'P', 'P', 'L', 'A', 'N', '0', '2'};
 
-// As loadtest/plan.py packs it: all numbers of this machine's byte order. The offsets follow, then
-// the payload numbers, then the payloads' sizes, then the payloads.
+// The head of the file that loadtest/plan.py packs, with numbers in this machine's byte order. The
+// offsets follow, then the payload numbers, the payloads' sizes, and the payloads.
 struct Header {
   char magic[8];
   int64_t request_count;
@@ -24,7 +24,7 @@ struct Header {
   int64_t in_flight_max;
 };
 
-// Takes values off the front of a file's bytes; remembers whether they were there.
+// Takes values from the front of a file's bytes, and records if any were missing.
 class Cursor {
  public:
   explicit Cursor(const std::string& bytes) : bytes_(bytes) {}
@@ -35,7 +35,7 @@ class Cursor {
   }
   template <typename T>
   std::vector<T> TakeVector(int64_t count) {
-    // Before allocating, so that a damaged count allocates nothing.
+    // Checks the count before it allocates, so that a damaged count allocates nothing.
     const bool is_there = count >= 0 && static_cast<size_t>(count) <= LeftBytes() / sizeof(T);
     std::vector<T> values(is_there ? count : 0);
     has_all_ = has_all_ && is_there;
@@ -83,7 +83,7 @@ base::StatusOr<Plan> ReadPlan(const std::string& path) {
   Header header{};
   cursor.Take(&header);
   if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) {
-    return base::DataLoss("'" + path + "' is no plan of this version of loadtest");
+    return base::DataLoss("'" + path + "' is not a plan of this version of loadtest");
   }
   Plan plan;
   plan.offsets_ns = cursor.TakeVector<int64_t>(header.request_count);

@@ -7,7 +7,7 @@
 namespace millpond::load_generator {
 namespace {
 
-// Above what calls under way take from malloc at any time.
+// More than calls in flight take from malloc at any time.
 constexpr int kHeapReserveBytes = 16 << 20;
 
 }  // namespace

@@ -2,13 +2,14 @@
 
 namespace millpond::load_generator {
 
-// SCHED_FIFO for the calling thread and for the threads that it makes from now on. False where the
-// process may not (no CAP_SYS_NICE, or a limit RLIMIT_RTPRIO below `priority`), which leaves the
-// scheduling as it was.
+// Sets SCHED_FIFO for the calling thread and for the threads that it makes from now on. Returns
+// false, and leaves the scheduling as it was, if the process may not do so: without CAP_SYS_NICE,
+// and with a limit RLIMIT_RTPRIO below `priority`.
 bool EnterRealtime(int priority);
 
-// Keeps the pages that the process has, and those that it frees: a fault in the midst of a run
-// would be measured as the server's. Where the process may not lock memory it does what it can.
+// Keeps the pages that the process has, and the pages that it frees. A page fault during a run
+// would be measured as the server's time. If the process may not lock memory, it only keeps freed
+// pages.
 void KeepMemory();
 
 }  // namespace millpond::load_generator

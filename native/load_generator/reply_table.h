@@ -9,29 +9,31 @@
 
 namespace millpond::load_generator {
 
-// The replies that differ. A model answers the same payload with the same bytes, so a run of any
-// length has a few for each payload and version, and they are checked once each, after the run.
+// The distinct replies of a run. A model answers the same payload with the same bytes. So a run of
+// any length has a few replies for each payload and version. Each of them is checked once, after
+// the run.
 //
-// Used by one thread at a time. Fewer than `kept_bytes_max` bytes, however the server misbehaves.
+// Used by one thread at a time. It takes at most `kept_bytes_max` bytes, whatever the server sends.
 class ReplyTable {
  public:
   struct Reply {
     int32_t payload;
-    // A gRPC status code; where it is not OK, `bytes` is the status's message.
+    // A gRPC status code. If it is not OK, `bytes` is the status's message.
     int32_t code;
     std::string bytes;
   };
 
-  // What Find returns for a reply that there was no room to keep.
+  // The number of a reply that there was no room to keep.
   static constexpr int32_t kNotKept = -1;
 
   ReplyTable(size_t payload_count, int64_t kept_bytes_max)
       : seen_(payload_count), left_bytes_(kept_bytes_max) {}
 
-  // The number of this reply, which is kept if it is new.
+  // Returns the number of this reply, and keeps the reply if it is new.
   int32_t Find(int32_t payload, int32_t code, std::string_view bytes) {
     std::vector<int32_t>& seen = seen_[payload];
-    // From the newest on: what the version that serves now answers stands at the end.
+    // Searches from the newest reply on, because the replies of the version that serves now are at
+    // the end.
     for (auto number = seen.rbegin(); number != seen.rend(); ++number) {
       const Reply& reply = replies_[*number];
       if (reply.code == code && reply.bytes == bytes) return *number;
@@ -48,7 +50,7 @@ class ReplyTable {
 
  private:
   std::deque<Reply> replies_;
-  // For each payload the numbers of its replies, oldest first.
+  // The numbers of the replies of each payload, oldest first.
   std::vector<std::vector<int32_t>> seen_;
   int64_t left_bytes_;
 };
