@@ -102,10 +102,11 @@ class AdminService:
         return json.dumps(reply).encode()
 
     def rollback(self, request: bytes, remaining_seconds: float | None = None) -> bytes:
-        """`{"model", "is_cold_allowed"}` to `{"rolled_back", "version", "warning"}`.
+        """`{"model", "is_cold_allowed"}` to `{"rolled_back", "version", "warning", "blocked"}`.
 
         See the manager's `rollback`. Once the reply is sent, every request sees `version` unless it
-        is null, and the rollback is on disk unless `warning` has the reason why it is not.
+        is null, and the rollback is on disk unless `warning` has the reason why it is not. `blocked`
+        has `{"version", "has_served", "reason"}` of each version that the rollback blocks.
         """
         parsed = parse_object(request)
         is_cold_allowed = bool(parsed.get("is_cold_allowed", False))

@@ -637,6 +637,7 @@ class AspiredVersionsManager:
         self._servables[name] = {**self._servables.get(name, {}), harness.id.version: servable}
         self._served_since_ns.setdefault(name, self._clock.now_ns())
         if name in self._streams:
+            self._streams[name].served.add(harness.id.version)
             self._streams[name].end_making_room()
             self._succession.note_last_resort(name, self._streams[name])
         _log.info("version_available", **_fields(harness), **_stage_fields(harness))

@@ -54,6 +54,8 @@ class Stream:
     bars: dict[int, Bar] = field(default_factory=dict)
     aspired: dict[int, AspiredVersion] = field(default_factory=dict)
     harnesses: dict[int, LoaderHarness] = field(default_factory=dict)
+    # Versions that have been AVAILABLE, of those that are wanted or have a life.
+    served: set[int] = field(default_factory=set)
     # Since when a version that is ready has another in its place (monotonic).
     superseded_at_ns: dict[int, int] = field(default_factory=dict)
     # When a swap to a version may begin, put off to keep a fleet out of step (monotonic).
@@ -329,6 +331,7 @@ class Stream:
             if self._has_ended(version) or version in self.bars.keys() - self.harnesses.keys()
         }
         self.crowded_out &= self.harnesses.keys()
+        self.served &= self.harnesses.keys() | {item.version for item in self.wanted}
 
     def _versions_in(self, *states: ServableState) -> set[int]:
         return {key for key, harness in self.harnesses.items() if harness.status.state in states}

@@ -16,6 +16,7 @@ from serving.errors import FailedPrecondition
 from serving.model_settings import CanarySettings
 from serving.name_text import listed
 from serving.router import Canary, Router
+from serving.servable import LOADING, START
 from serving.stream import Stream
 
 BarsChanged = Callable[[str, frozenset[int]], None]
@@ -43,15 +44,29 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
+class BlockedVersion:
+    """A version that a rollback blocks. `reason` is for people.
+
+    `has_served`: it was AVAILABLE since this server started.
+    """
+
+    version: int
+    has_served: bool
+    reason: str
+
+
+@dataclass(frozen=True)
 class Rollback:
     """What a rollback did: `version` answers now; None: it is being loaded from disk.
 
-    `warning` is "", or why the rollback may be lost when the server ends.
+    `warning` is "", or why the rollback may be lost when the server ends. `blocked` are the versions
+    that this rollback blocks: `rolled_back`, and newer ones that would serve in its place.
     """
 
     rolled_back: int
     version: int | None
     warning: str = ""
+    blocked: tuple[BlockedVersion, ...] = ()
 
 
 class Succession:
@@ -99,6 +114,7 @@ class Succession:
             self._check_cold(name, stream, current, is_cold_allowed)
         known = stream.harnesses.keys() | {item.version for item in stream.wanted}
         barred = frozenset(version for version in known if version >= current)
+        blocked = self._blocked_by_rollback(name, stream, barred, current)
         to = "an earlier one on disk" if earlier is None else earlier
         self.bar(name, stream, barred, by, reason or f"rolled back from {current} to {to}")
         _log.warning(
@@ -107,12 +123,28 @@ class Succession:
             version=current,
             to=earlier,
             blocked=sorted(barred),
+            never_served=[item.version for item in blocked if not item.has_served],
             is_canary=current == canary_version,
             by=by.value,
         )
         if earlier is not None:
             self._changed_over(name, earlier, current, ROLLED_BACK)
-        return Rollback(rolled_back=current, version=earlier)
+        return Rollback(rolled_back=current, version=earlier, blocked=blocked)
+
+    def _blocked_by_rollback(
+        self, name: str, stream: Stream, versions: Iterable[int], current: int
+    ) -> tuple[BlockedVersion, ...]:
+        """Returns those of `versions` that were not blocked before, and `current`. Before the block:
+        it changes their states.
+        """
+        # A version answers a moment before its load is known to have ended.
+        routing = self._router.routing(name)
+        served = stream.served | {routing.default_version, routing.canary_version}
+        rolled_back = {version for version, bar in stream.bars.items() if bar.is_until_told}
+        return tuple(
+            _blocked_version(stream, version, has_served=version in served)
+            for version in sorted({*versions} - rolled_back | {current})
+        )
 
     def _check_cold(self, name: str, stream: Stream, current: int, is_cold_allowed: bool) -> None:
         """FailedPrecondition where no earlier version could be loaded from disk, or none may be."""
@@ -288,3 +320,17 @@ class Succession:
 
 def _without(bars: Bars, version: int) -> Bars:
     return {key: bar for key, bar in bars.items() if key != version}
+
+
+def _blocked_version(stream: Stream, version: int, *, has_served: bool) -> BlockedVersion:
+    if has_served:
+        return BlockedVersion(version, has_served=True, reason="it served")
+    harness = stream.harnesses.get(version)
+    state = START if harness is None else harness.status.state
+    loads = {START: "its load has not begun", LOADING: "its load was under way"}
+    return BlockedVersion(
+        version,
+        has_served=False,
+        reason="it never served, and would have replaced the earlier version once loaded; "
+        + loads.get(state, "its load failed"),
+    )

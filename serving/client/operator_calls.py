@@ -67,12 +67,15 @@ class OperatorCalls:
         Raises NotFound, and FailedPrecondition where none is in memory, unless `is_cold_allowed`:
         then it is loaded from disk while the present one goes on. If the server has a state
         directory, the rollback is on disk there on return, unless the result has a `warning`.
+        `blocked` of the result names each version that the rollback blocks, and why.
         """
         from serving.admin_service import ROLLBACK
-        from serving.succession import Rollback
+        from serving.succession import BlockedVersion, Rollback
 
         request = {"model": name, "is_cold_allowed": is_cold_allowed}
-        return Rollback(**self._order(ROLLBACK, request, timeout_seconds))
+        reply = self._order(ROLLBACK, request, timeout_seconds)
+        blocked = tuple(BlockedVersion(**item) for item in reply.pop("blocked", ()))
+        return Rollback(**reply, blocked=blocked)
 
     def promote(self, name: str, *, timeout_seconds: float = 10) -> int:
         """The model's canary answers everything from now on; its version. FailedPrecondition without."""

@@ -27,5 +27,7 @@ def run(arguments: Sequence[str]) -> int:
         print(
             f"{parsed.model}: version {done.version} serves, version {done.rolled_back} is blocked"
         )
+    for blocked in done.blocked:
+        print(f"{parsed.model}: version {blocked.version} is blocked: {blocked.reason}")
     warn("rollback", done.warning)
     return 0

@@ -190,6 +190,33 @@ def test_rollback_without_a_version_in_memory_is_refused_and_done_cold_when_told
         wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
 
 
+def test_cold_rollback_command_names_each_blocked_version(
+    start_with: Callable[..., ModelServer],
+    scale_model: ScaleModel,
+    echo_export: Path,
+    base_path: Path,
+):
+    from tests.integration.test_commands import millpond
+
+    server = start_with("keep_previous_seconds = 0")
+    scale_model.write(base_path, 2, offset_count=OFFSET_COUNT)
+    with Client(server.admin_target) as client, caller_to(server.target) as caller:
+        wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
+        # A gate refuses version 3.
+        shutil.copytree(echo_export, base_path / "3")
+        wait_for_states(client, "scale", {2: AVAILABLE, 3: END})
+        result = millpond("rollback", "scale", "--cold", "--target", server.admin_target)
+        assert result.stdout.splitlines() == [
+            "scale: an earlier version than 2 is being loaded",
+            "scale: version 2 is blocked: it served",
+            "scale: version 3 is blocked: it never served, and would have replaced the earlier "
+            "version once loaded; its load failed",
+        ], result.stderr
+        wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
+        assert client.describe_models()["scale"]["blocked"] == [2, 3]
+        assert answering_version(caller) == 1
+
+
 def test_rollback_while_the_previous_version_drains_loads_it_again(
     start_with: Callable[..., ModelServer], scale_model: ScaleModel, base_path: Path
 ):

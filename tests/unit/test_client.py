@@ -37,7 +37,7 @@ from serving.protos import (
 from serving.rare_calls import answer
 from serving.servable import AVAILABLE, END, Health, ServableId, ServableState, ServableStatus
 from serving.stream import StreamStatus
-from serving.succession import Rollback
+from serving.succession import BlockedVersion, Rollback
 from serving.tensor_proto import from_tensor_proto, to_tensor_proto
 from tests.unit.fakes import FakeRareCall, FakeServable
 from warmup.signature_defs import INIT_OP_SIGNATURE
@@ -68,7 +68,12 @@ class FakeControl:
     """Version 10 of `m` answers; 9 can be put back, and nothing else can be done."""
 
     def rollback(self, name: str, *, is_cold_allowed: bool) -> "Future[Rollback]":
-        return _done(Rollback(10, None if is_cold_allowed else 9))
+        blocked = (
+            BlockedVersion(10, has_served=True, reason="it served"),
+            BlockedVersion(11, has_served=False, reason="it never served; its load failed"),
+        )
+        version = None if is_cold_allowed else 9
+        return _done(Rollback(10, version, blocked=blocked[: 2 if is_cold_allowed else 1]))
 
     def promote(self, name: str) -> "Future[int]":
         future: Future[int] = Future()
@@ -418,18 +423,31 @@ def test_roles_say_which_requests_find_a_version():
 
 
 @pytest.mark.parametrize(
-    ("command", "line"),
+    ("command", "lines"),
     [
-        (["rollback", "m"], "m: version 9 serves, version 10 is blocked"),
-        (["rollback", "m", "--cold"], "m: an earlier version than 10 is being loaded"),
-        (["allow", "m", "10"], "m: version 10 may serve again"),
+        (
+            ["rollback", "m"],
+            [
+                "m: version 9 serves, version 10 is blocked",
+                "m: version 10 is blocked: it served",
+            ],
+        ),
+        (
+            ["rollback", "m", "--cold"],
+            [
+                "m: an earlier version than 10 is being loaded",
+                "m: version 10 is blocked: it served",
+                "m: version 11 is blocked: it never served; its load failed",
+            ],
+        ),
+        (["allow", "m", "10"], ["m: version 10 may serve again"]),
     ],
 )
 def test_commands_on_a_model_say_what_they_did(
-    command: list[str], line: str, target: str, capsys: pytest.CaptureFixture[str]
+    command: list[str], lines: list[str], target: str, capsys: pytest.CaptureFixture[str]
 ):
     assert main([*command, "--target", target]) == 0
-    assert capsys.readouterr().out.strip() == line
+    assert capsys.readouterr().out.splitlines() == lines
 
 
 def test_promote_command_without_a_canary_exits_one_with_the_reason(

@@ -1,4 +1,4 @@
-"""What the log tells of a canary's end: how, and by whom."""
+"""Rollbacks and promotions: which versions they block, and how the log records a canary's end."""
 
 from collections.abc import Callable
 
@@ -6,8 +6,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from serving.model_settings import CanarySettings, ModelSettings
+from tests.unit.fakes import permanent
 from tests.unit.test_manager import World
-from tests.unit.test_version_life import CANARY, JUDGED, figures, world_with
+from tests.unit.test_version_life import CANARY, JUDGED, answer, figures, world_with
 
 KEPT = ModelSettings(keep_previous_seconds=300, canary=CanarySettings(weight=0.1))
 OFF = ModelSettings(keep_previous_seconds=300)
@@ -74,6 +75,93 @@ def test_rollback_by_the_rule_tells_which_figures_were_bad() -> None:
     failed, _ = told(JUDGED, answers(failed_count=50))
     assert failed["event"] == "canary_failed"
     assert "50.0% of its requests failed" in str(failed["reason"])
+
+
+# --- Which versions a rollback blocks --------------------------------------------------------------
+
+
+def blocked_by_rollback(world: World) -> dict[int, tuple[bool, str]]:
+    """Rolls back, cold if need be: by version whether it served, and the end of the reason."""
+    done = answer(world, world.manager.rollback("m", is_cold_allowed=True))
+    assert {item.version for item in done.blocked} <= world.bars["m"]
+    return {
+        item.version: (item.has_served, item.reason.rpartition("; ")[2]) for item in done.blocked
+    }
+
+
+def test_rollback_names_the_version_that_served() -> None:
+    world = world_with(OFF)
+    world.settle(1)
+    world.settle(2)
+    assert blocked_by_rollback(world) == {2: (True, "it served")}
+
+
+def test_rollback_names_a_version_whose_load_is_under_way() -> None:
+    world = world_with(OFF)
+    world.settle(1)
+    world.settle(2)
+    world.aspire(3)
+    assert blocked_by_rollback(world) == {
+        2: (True, "it served"),
+        3: (False, "its load was under way"),
+    }
+
+
+def test_cold_rollback_names_a_version_whose_load_failed() -> None:
+    world = World()
+    world.settle(2)
+    world.fail(3, permanent())
+    world.settle(3)
+    world.on_disk = {1, 2, 3}
+    assert blocked_by_rollback(world) == {2: (True, "it served"), 3: (False, "its load failed")}
+
+
+def test_rollback_names_a_version_whose_load_has_not_begun() -> None:
+    world = World(load_jitter_seconds=60)
+    world.settle(2)
+    world.aspire(3)
+    world.on_disk = {1, 2, 3}
+    assert blocked_by_rollback(world)[3] == (False, "its load has not begun")
+
+
+def test_rollback_names_a_version_that_has_just_begun_to_serve() -> None:
+    world = world_with(OFF)
+    world.settle(1)
+    world.aspire(2)
+    # Published; the control thread takes the end of the load in together with the rollback.
+    world.loaders.run_all()
+    assert blocked_by_rollback(world) == {2: (True, "it served")}
+
+
+def test_rollback_names_an_unloaded_version_that_served_before() -> None:
+    world = World()
+    world.settle(3)
+    world.settle(2)
+    world.fail(3, permanent())
+    world.settle(3)
+    world.on_disk = {1, 2, 3}
+    assert blocked_by_rollback(world)[3] == (True, "it served")
+
+
+def test_rollback_names_no_version_that_was_blocked_before() -> None:
+    world = world_with(OFF)
+    for version in (1, 2):
+        world.settle(version)
+    answer(world, world.manager.rollback("m"))
+    world.settle(1)
+    world.on_disk = {0, 1, 2}
+    assert blocked_by_rollback(world) == {1: (True, "it served")}
+
+
+def test_rollback_logs_the_versions_that_never_served() -> None:
+    world = world_with(OFF)
+    world.settle(1)
+    world.settle(2)
+    world.aspire(3)
+    with capture_logs() as logs:
+        answer(world, world.manager.rollback("m"))
+    (log,) = [log for log in logs if log["event"] == "rolled_back"]
+    assert (log["blocked"], log["never_served"]) == ([2, 3], [3])
 
 
 def test_rollback_without_a_canary_says_so() -> None:
