@@ -102,7 +102,10 @@ class DiskAndPolicy:
 
     def aspire(self) -> None:
         """As after a poll, or where selection or bars are other ones: only a change is told."""
-        self.world.on_disk = set(self.found_at_ns)
+        # As `selectable_versions` of a source: without versions that the selection never takes.
+        self.world.on_disk = {
+            version for version in self.found_at_ns if self.selection.select([version]).versions
+        }
         selected = select_unbarred(self.selection, self.found_at_ns, self.barred).versions
         aspired = tuple(self.found(version) for version in selected)
         is_kept = not aspired and self.selection != Specific(frozenset())
