@@ -37,7 +37,7 @@ class SavedModel {
   // Reads the graph and the signatures. Returns NOT_FOUND if no meta graph has exactly these tags,
   // and DATA_LOSS if the file does not parse.
   base::Status ReadGraph();
-  // Makes the signatures refuse requests whose inputs have other shapes than the signatures. After
+  // Makes each signature refuse requests whose inputs do not have the shapes that it names. After
   // ReadGraph.
   base::Status CheckInputShapes();
   // Returns the sizes of the parameters and of the graph's constants in bytes, one number a block.
