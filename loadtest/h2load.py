@@ -15,7 +15,7 @@ from serving.errors import FailedPrecondition, Unavailable
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
 
-# 16 in flight, as the prototype of design.md's seam 7 was measured.
+# 16 in flight, as the prototype was measured (docs/figures.md).
 _CONNECTION_COUNT = 4
 _STREAM_COUNT = 4
 _TIMEOUT_SECONDS = 120

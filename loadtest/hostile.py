@@ -37,7 +37,7 @@ from serving.errors import Unavailable
 from serving.model_server import ModelServer
 
 GOAL_RATIO = 1.2
-"""Issue 6: p99 of other clients with an attack, over p99 without."""
+"""The goal: p99 of other clients with an attack, over p99 without."""
 
 QUIET = "quiet"
 _SETTLE_SECONDS = 2

@@ -47,10 +47,10 @@ from serving.http_server import HTTP_NICE
 from serving.model_server import ModelServer
 
 GOAL_RATIO = 1.05
-"""Issue 5: p999 with a scrape every second and the page open, over p999 without."""
+"""The goal: p999 with a scrape every second and the page open, over p999 without."""
 
 GOAL_PAGE_CORE_SHARE = 0.01
-"""Issue 5: what the page may take of a core while it is open."""
+"""The goal: the share that the page may take of a core while it is open."""
 
 WITHOUT, WITH, PAGE, SCRAPE = "without", "with both", "page alone", "scrape alone"
 

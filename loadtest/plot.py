@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadtest.latency import NS_PER_MS
+from loadtest.presets import preset
 from loadtest.scenario import SwapRun
 from loadtest.timeline import late_stretches
 from serving.clock import NS_PER_SECOND
@@ -88,6 +89,6 @@ def _draw(axes: Any, name: str, run: SwapRun) -> None:
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.set_ylabel("latency, ms")
-    axes.set_title(name, loc="left", fontsize=10, fontweight="bold")
+    axes.set_title(f"{name}: {preset(name).summary}", loc="left", fontsize=10, fontweight="bold")
     axes.grid(axis="y", color="#dddddd", lw=0.6)
     axes.spines[["top", "right"]].set_visible(False)

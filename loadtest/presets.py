@@ -30,7 +30,10 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "warmup-off": Preset(
             {**_STOCK, "enable_model_warmup": False}, "stock without replaying its warm-up file"
         ),
-        "stock": Preset(_STOCK, "as TensorFlow Serving runs it, with a warm-up file"),
+        "stock": Preset(
+            _STOCK,
+            "this server with TensorFlow's own device, allocator, restore and pools",
+        ),
         "load-threads": Preset(
             {**_STOCK, "tensorflow_load_pool": True},
             "stock, with restore and init on an inter-op pool of their own",
@@ -60,7 +63,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             {"swap_p99_guard": 1.5},
             "Millpond, whose restores slow down while live p99 is 1.5 times up",
         ),
-        "millpond": Preset({}, "Millpond's defaults: all of it"),
+        "millpond": Preset({}, "this server with its defaults"),
     }
 )
 """By the name that `--preset` takes, in the order of the ablation's rows."""

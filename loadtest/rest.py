@@ -46,10 +46,10 @@ from serving.errors import Unavailable
 from serving.model_server import ModelServer
 
 GOAL_RATE_RATIO = 3.0
-"""Issue 6: requests per second over the baseline's."""
+"""The goal: requests per second over the baseline's."""
 
 GOAL_P999_RATIO = 1.1
-"""Issue 6: gRPC's p999 while REST runs at half of its maximum, over that without."""
+"""The goal: gRPC's p999 while REST runs at half of its maximum, over that without."""
 
 MILLPOND, BASELINE = "millpond", "fastapi"
 QUIET, BESIDE = "quiet", "beside REST"

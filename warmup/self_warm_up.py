@@ -18,7 +18,7 @@ from warmup.replay import IsCancelled, Predict
 Prepare = Callable[[bytes], object]
 """Makes what requests like this one use, as `Servable.prepare` does."""
 
-# A callable's second run is as fast as any later one (design.md, seam 7).
+# A callable's second run is as fast as any later one (docs/design.md, "Run inline").
 ITERATIONS = 2
 
 # A version whose swap waits longer than this for requests that are only probable is late itself.

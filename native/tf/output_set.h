@@ -11,9 +11,9 @@ namespace millpond::tf {
 // A value, made for each request. Cost: no allocation for a signature of up to 64 outputs.
 class OutputSet {
  public:
-  // Makes the empty set of a signature without outputs.
+  // None of no outputs: of a signature without any.
   OutputSet() = default;
-  // Makes an empty set. `output_count` is the number of outputs of the signature.
+  // None of `output_count`, which is the signature's.
   explicit OutputSet(size_t output_count)
       : output_count_(output_count), more_(WordCount(output_count) - 1, 0) {}
 
@@ -27,7 +27,7 @@ class OutputSet {
     return outputs;
   }
 
-  // Adds an output. `index` is below output_count(). Does nothing if the set contains the output.
+  // `index` is below output_count(). Adding what is there does nothing.
   void Add(size_t index) {
     if (Contains(index)) return;
     Word(index / kWordBits) |= uint64_t{1} << (index % kWordBits);
@@ -37,15 +37,14 @@ class OutputSet {
   bool Contains(size_t index) const {
     return (Word(index / kWordBits) >> (index % kWordBits) & 1) != 0;
   }
-  // The number of outputs in the set.
+  // How many there are in it.
   size_t size() const { return size_; }
-  // The number of outputs of the signature.
+  // How many the signature has.
   size_t output_count() const { return output_count_; }
   bool IsAll() const { return size_ == output_count_; }
 
-  // Returns the number of outputs of the set before `index`, which is the position of the output's
-  // tensor in the result of a run. The result holds only the outputs of the set, in the signature's
-  // order.
+  // How many of it come before `index`: where that output's tensor lies in the result of a run,
+  // which holds the outputs asked for and no others, in the signature's order.
   size_t Rank(size_t index) const {
     size_t rank = 0;
     for (size_t word = 0; word < index / kWordBits; ++word) rank += BitCount(Word(word));
@@ -69,7 +68,7 @@ class OutputSet {
  private:
   static constexpr size_t kWordBits = 64;
 
-  // Returns the number of words; at least 1, which is first_.
+  // At least one, which is first_.
   static size_t WordCount(size_t output_count) {
     return output_count <= kWordBits ? 1 : (output_count + kWordBits - 1) / kWordBits;
   }
@@ -81,7 +80,7 @@ class OutputSet {
   size_t output_count_ = 0;
   size_t size_ = 0;
   uint64_t first_ = 0;
-  std::vector<uint64_t> more_;  // for the outputs from 64 on
+  std::vector<uint64_t> more_;  // of the outputs from 64 on
 };
 
 }  // namespace millpond::tf

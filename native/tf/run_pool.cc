@@ -7,12 +7,11 @@
 namespace millpond::tf {
 namespace {
 
-// The usage of the run that this thread works for; null if nothing is counted.
+// Of the run that this thread works for; null if nothing is counted.
 thread_local std::shared_ptr<PoolUsageBytes>* current_usage = nullptr;
 
 void RunCounted(std::shared_ptr<PoolUsageBytes>* usage, const std::function<void()>& task) {
-  // If a pool is full, it runs the task at once on the thread that schedules it. The bytes of that
-  // thread count already.
+  // A full pool runs a task at once on the thread that schedules it, whose bytes count already.
   if (current_usage != nullptr) return task();
   current_usage = usage;
   const int64_t before_bytes = memory::ThreadUsageBytes();

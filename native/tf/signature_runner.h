@@ -6,8 +6,7 @@
 
 namespace millpond::tf {
 
-// The interface that runs one signature of a SavedModel. Any number of threads may call all methods
-// at the same time.
+// How one signature of a SavedModel is run. Any number of threads at once, all methods.
 class SignatureRunner {
  public:
   SignatureRunner() = default;
@@ -15,14 +14,14 @@ class SignatureRunner {
   SignatureRunner& operator=(const SignatureRunner&) = delete;
   virtual ~SignatureRunner() = default;
 
-  // OK, or the reason why a request for all outputs cannot be run.
+  // OK, or why a request for all outputs cannot be run.
   virtual const base::Status& made() const = 0;
 
-  // Prepares runs for `outputs` on the calling thread, unless they are prepared already. May take
-  // long, so only a loader calls it.
+  // Makes ready what a run for `outputs` uses, on the calling thread, and may take long: the
+  // loader's business. What is ready is not made again.
   virtual base::Status Prepare(const OutputSet& outputs) const = 0;
 
-  // Runs the signature. `result` gets only the tensors of `outputs`, in the signature's order.
+  // `result` gets the tensors of `outputs` and no others, in the signature's order.
   virtual base::Status Run(const OutputSet& outputs, const TensorList& inputs,
                            TensorList* result) const = 0;
 };

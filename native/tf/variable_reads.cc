@@ -24,7 +24,7 @@ using tensorflow::FunctionDef;
 using tensorflow::MetaGraphDef;
 using tensorflow::NodeDef;
 
-// Returns the node of an input like "^node", "node:1" or, within a function, "node:out:0".
+// The node of an input like "^node", "node:1" or, within a function, "node:out:0".
 std::string_view NodeOf(std::string_view tensor) {
   if (!tensor.empty() && tensor.front() == '^') tensor.remove_prefix(1);
   return tensor.substr(0, tensor.find(':'));
@@ -35,18 +35,17 @@ std::string TextOf(const NodeDef& node, const char* attribute) {
   return found == node.attr().end() ? std::string() : found->second.s();
 }
 
-// Returns true if a request may skip the inputs of `op` (branches), or if `op` does not read the
-// variable that it takes.
+// A request may never compute what these choose from, or does not read the variable that they take.
 bool MayNotRead(const std::string& op) {
   return op == "If" || op == "StatelessIf" || op == "Case" || op == "StatelessCase" ||
          op == "Switch" || op == "RefSwitch" || op == "VarIsInitializedOp" ||
          op == "AssignVariableOp";
 }
 
-// The result of a walk over one graph or function body.
+// What a walk over one graph or function body finds.
 struct Needed {
   std::set<VariableKey> variables;
-  std::set<size_t> arguments;  // the function's
+  std::set<size_t> arguments;  // of the function
 };
 
 class Walker {
@@ -62,7 +61,7 @@ class Walker {
     for (const NodeDef& node : meta_graph_.graph_def().node()) nodes[node.name()] = &node;
     std::vector<std::string_view> wanted;
     for (const auto& [name, signature] : meta_graph_.signature_def()) {
-      // The init op runs before the version serves.
+      // Runs before the version serves.
       if (name == tensorflow::kSavedModelInitOpSignatureKey) continue;
       for (const auto& [output, info] : signature.outputs()) wanted.push_back(NodeOf(info.name()));
     }
@@ -92,7 +91,7 @@ class Walker {
     return needed;
   }
 
-  // Returns the inputs that computing `node` needs. Adds the variables that `node` reads itself.
+  // The inputs that computing `node` needs. Adds the variables that it reads by itself.
   std::vector<std::string_view> InputsNeeded(const NodeDef& node,
                                              std::set<VariableKey>* variables) {
     if (MayNotRead(node.op())) return {};
@@ -118,7 +117,7 @@ class Walker {
     return inputs;
   }
 
-  // Returns the functions that each run of `node` calls with its inputs as their arguments.
+  // The functions that each run of `node` calls with its inputs as their arguments.
   std::vector<std::string> CalledBy(const NodeDef& node) const {
     if (functions_.count(node.op()) > 0) return {node.op()};
     const auto function_of = [&](const char* attribute) {
@@ -137,7 +136,7 @@ class Walker {
   const Needed& NeededBy(const std::string& name) {
     const auto known = bodies_.find(name);
     if (known != bodies_.end()) return known->second;
-    // Stops a recursion: the inner calls of a function that calls itself add nothing.
+    // Of a function that calls itself, the calls within add nothing.
     bodies_[name] = {};
     const auto function = functions_.find(name);
     if (function != functions_.end()) bodies_[name] = WalkBody(*function->second);
@@ -183,7 +182,7 @@ std::set<VariableKey> ReadVariables(const MetaGraphDef& meta_graph) {
 std::set<std::string> VariablesWithoutValue(const std::set<VariableKey>& variables,
                                             tensorflow::Session* session) {
   const tensorflow::DeviceMgr* manager = nullptr;
-  // If the devices of the session are not accessible, all variables count as present.
+  // A session without devices to look at: on doubt the variables are there.
   if (!session->LocalDeviceManager(&manager).ok()) return {};
   std::set<std::string> names;
   for (const VariableKey& key : variables) {

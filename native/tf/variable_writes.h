@@ -6,16 +6,14 @@ class MetaGraphDef;
 
 namespace millpond::tf {
 
-// The memory that running the signatures of a model could write to, as far as the graph shows.
-// Covers the nodes that the signatures' outputs depend on, and all nodes of the functions that
-// these nodes call.
+// What running the signatures of a model could write to, as far as the graph tells: the nodes that
+// their outputs depend on, all nodes of the functions that they call included.
 struct Writes {
-  // True if a node takes a variable (a resource handle or a reference) and is not known to only
-  // read it, or writes in place. The answers of later requests could then change. True in doubt.
+  // Some node takes a variable (a resource handle or a reference) and is not known to only read it,
+  // or writes in place: what later requests are answered from could change. True on doubt.
   bool may_write_variables = true;
-  // True if may_write_variables is false, and no kernel keeps memory of its own from the load on
-  // and writes to it later. The kernels of tables and queues write at their first run. False in
-  // doubt.
+  // Neither that, nor is there a kernel that keeps memory of its own from the load on and writes to
+  // it later (those of tables and queues do at their first run). False on doubt.
   bool can_be_sealed = false;
 };
 
