@@ -1,4 +1,4 @@
-"""`serving.client` against real servers: the examples of docs/clients.md, and several servers."""
+"""`serving.client` against real servers, and several of them."""
 
 import asyncio
 import re
@@ -19,10 +19,6 @@ from tests.integration.clients import wait_until
 from tests.integration.conftest import REPOSITORY, StartServer
 from tests.integration.exports import ScaleModel
 
-DOCUMENT = Path(REPOSITORY, "docs", "clients.md")
-EXAMPLES = re.findall(r"^```python\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
-NO_TENSORFLOW = "\nimport sys\nassert 'tensorflow' not in sys.modules\n"
-
 X = np.array([1, 2, 3], np.float32)
 
 
@@ -40,31 +36,6 @@ def half_plus_two(
     server = start_module_server(model_name="half_plus_two", base_path=directory / "half_plus_two")
     server.wait_until_available("half_plus_two")
     return server
-
-
-@pytest.mark.parametrize("number", range(len(EXAMPLES)))
-def test_example_of_the_document_runs_and_prints_what_it_says(
-    number: int, half_plus_two: ModelServer, tmp_path: Path
-):
-    for name in ("ca.pem", "client.pem", "client.key"):
-        (tmp_path / name).write_text("")  # the example makes a client and asks nothing
-    code = EXAMPLES[number]
-    # What a comment at a line's end says, item by item where there are several.
-    comments = re.findall(r"# (\[.*\]|123 .*)$", code, re.MULTILINE)
-    told = [line for text in comments for line in re.split(r"(?<=\]), (?=\[)", text)]
-    for target in ("localhost:8500", "localhost:8501"):
-        code = code.replace(target, half_plus_two.target)
-    result = subprocess.run(
-        [sys.executable, "-c", code + NO_TENSORFLOW],
-        cwd=tmp_path,
-        env={"PYTHONPATH": REPOSITORY},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert result.returncode == 0, result.stderr
-    assert set(told) <= set(result.stdout.splitlines())
 
 
 class Traffic:

@@ -1,4 +1,4 @@
-"""docs/model-settings.md has every key of the model settings file, its default and its words."""
+"""docs/rollout.md has every key of the model settings file, its default and its words."""
 
 import re
 from dataclasses import fields
@@ -16,15 +16,19 @@ from serving.model_settings import (
 )
 from serving.model_settings_file import parse_model_settings
 
-PAGE = (Path(__file__).parents[2] / "docs" / "model-settings.md").read_text()
-KINDS = {"Of a model": ModelSettings, "Canary": CanarySettings, "Gates": GateSettings}
-TABLES = {"Of a model": "", "Canary": ".canary", "Gates": ".gates"}
+PAGE = (Path(__file__).parents[2] / "docs" / "rollout.md").read_text()
+KINDS = {
+    "Of a model": ModelSettings,
+    "Keys of canary": CanarySettings,
+    "Keys of gates": GateSettings,
+}
+TABLES = {"Of a model": "", "Keys of canary": ".canary", "Keys of gates": ".gates"}
 ROW = re.compile(r"^\| `(\w+)` \| `([^`]+)` \| \S.* \|$", re.MULTILINE)
 
 
 def section(title: str) -> str:
-    _, _, rest = PAGE.partition(f"\n## {title}\n")
-    return rest.partition("\n## ")[0]
+    _, _, rest = PAGE.partition(f"\n### {title}\n")
+    return rest.partition("\n### ")[0]
 
 
 def spelled(value: object) -> str:
@@ -59,7 +63,7 @@ def test_model_settings_page_has_every_word(words: type[Enum]):
 
 
 def test_model_settings_page_example_is_one():
-    (example,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    (example,) = re.findall(r"```toml\n(\[default\].*?)```", PAGE, re.DOTALL)
     settings = parse_model_settings(example, "page", ["ctr"])
     assert settings.of("ctr").canary.weight == 0.05
     assert settings.of("other").keep_previous_seconds == 300

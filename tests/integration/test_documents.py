@@ -1,0 +1,339 @@
+"""Runs the examples of README.md and docs/, page by page, against real servers.
+
+What the marks of a block mean is in tests/documents.py. A page's blocks run in its order in a
+directory of their own: paths below /models, /tmp, /data and /etc/millpond lead there, and ports lead
+to the page's server. `millpond serve` runs in the background and is stopped at the end, cleanly.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.documents import PAGES, Block, blocks_of, commands_of, model_of
+from tests.integration.clients import TIMEOUT_SECONDS, wait_until
+from tests.integration.conftest import REPOSITORY
+
+RUNNABLE = [
+    page
+    for page in PAGES
+    if any(
+        block.language in ("sh", "python") or block.answer_path
+        for block in blocks_of(page)
+        if not block.reason_not_run
+    )
+]
+MODELS = {"ctr": 1, "half_plus_two": 123}
+# What a comment behind a print says, item by item if it shows several lines.
+PRINTED = re.compile(r"print\(.*\)  # (.*)$", re.MULTILINE)
+NO_TENSORFLOW = "\nimport sys\nassert 'tensorflow' not in sys.modules\n"
+# The file that a comment promises not to need TensorFlow.
+WITHOUT_TENSORFLOW = "clients.md"
+# What is asked again until it shows what the page shows: it changes nothing.
+QUESTIONS = re.compile(r"(millpond status|curl (?!.*-X POST))")
+# In place of 500 MB.
+TABLE_ROWS = 1000
+WRAPPER = """#!{python}
+import os, sys
+words = sys.argv[1:]
+has = lambda name: any(word.split("=")[0] == "--" + name for word in words)
+if words[:1] == ["serve"]:
+    words += [] if has("host") else ["--host=127.0.0.1"]
+    words += [] if has("port") else ["--port={grpc}"]
+    words += [] if has("rest_api_port") else ["--rest_api_port={http}"]
+elif words[:1] == ["demo-model"] and not has("rows"):
+    words += ["--rows={rows}"]
+elif words[:1] == ["predict"] and not has("target"):
+    words += ["--target=localhost:{grpc}"]
+os.execv({millpond!r}, [{millpond!r}, *words])
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class World:
+    """A directory, two ports and at most one server: what the examples of a page run in."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._grpc_port, self._http_port = free_port(), free_port()
+        self._server: subprocess.Popen[bytes] | None = None
+        self._log_path = directory / "server.log"
+        # A socket's path has at most 108 characters; pytest's directories can be longer.
+        self._run_directory = tempfile.TemporaryDirectory(prefix="millpond-")
+        for name in ("bin", "models", "tmp", "data", "etc/millpond"):
+            (directory / name).mkdir(parents=True)
+        # What an example names that makes a client and asks nothing.
+        for name in ("ca.pem", "client.pem", "client.key"):
+            (directory / name).touch()
+        self._install_wrapper()
+
+    def _install_wrapper(self) -> None:
+        binaries = Path(sys.executable).parent
+        wrapper = self.directory / "bin" / "millpond"
+        wrapper.write_text(
+            WRAPPER.format(
+                python=sys.executable,
+                grpc=self._grpc_port,
+                http=self._http_port,
+                rows=TABLE_ROWS,
+                millpond=str(binaries / "millpond"),
+            )
+        )
+        wrapper.chmod(0o755)
+        self._environment = {
+            "PATH": f"{wrapper.parent}:{binaries}:{os.environ['PATH']}",
+            "HOME": str(self.directory),
+            "PYTHONPATH": REPOSITORY,
+            "MILLPOND_RUN_DIRECTORY": self._run_directory.name,
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        }
+
+    def here(self, text: str) -> str:
+        """The text of an example, with the paths and ports of this world."""
+        text = re.sub(
+            r"(?<![\w/.:-])/(models|tmp|data|etc/millpond)\b",
+            lambda found: f"{self.directory}/{found[1]}",
+            text,
+        )
+        return re.sub(r"\b8(5|6)00\b", str(self._grpc_port), text).replace(
+            "8501", str(self._http_port)
+        )
+
+    def run_shell(self, text: str) -> str:
+        """Runs a block's commands and returns what they print."""
+        printed = []
+        script: list[str] = []
+        for command in commands_of(text):
+            if re.match(r"\s*millpond serve\b", command):
+                printed.append(self._bash("\n".join(script)))
+                script = []
+                self.serve(shlex.split(self.here(command), comments=True)[2:])
+            else:
+                script.append(command)
+        printed.append(self._bash("\n".join(script)))
+        return "".join(printed)
+
+    def _bash(self, script: str) -> str:
+        return self._run(["bash", "-euo", "pipefail", "-c", self.here(script)])
+
+    def run_python(self, text: str) -> str:
+        return self._run([sys.executable, "-c", self.here(text)])
+
+    def _run(self, command: list[str]) -> str:
+        result = subprocess.run(
+            command,
+            cwd=self.directory,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_SECONDS,
+        )
+        assert result.returncode == 0, f"{command[-1]}\n{result.stdout}\n{result.stderr}"
+        return result.stdout
+
+    def serve(self, arguments: list[str]) -> None:
+        """Starts a server in place of the one that runs, and waits until it is ready."""
+        self.stop()
+        with self._log_path.open("ab") as log:
+            self._server = subprocess.Popen(
+                [str(self.directory / "bin" / "millpond"), "serve", *arguments],
+                cwd=self.directory,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stderr=log,
+            )
+        wait_until(self._is_ready, "the page's server is ready")
+
+    def _is_ready(self) -> bool:
+        assert self._server is not None
+        assert self._server.poll() is None, self._log_path.read_text()[-4000:]
+        try:
+            self.answer("/readyz")
+        except OSError:
+            return False
+        return True
+
+    def answer(self, path: str) -> bytes:
+        url = f"http://127.0.0.1:{self._http_port}{path}"
+        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:
+            content: bytes = response.read()
+        return content
+
+    def stop(self) -> None:
+        """Ends the server. Fails if it does not end in good order."""
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        server.send_signal(signal.SIGTERM)
+        try:
+            assert server.wait(TIMEOUT_SECONDS) == 0, self._log_path.read_text()[-4000:]
+        finally:
+            server.kill()
+            server.wait()
+
+    def close(self) -> None:
+        try:
+            self.stop()
+        finally:
+            self._run_directory.cleanup()
+
+    def serve_model(self, name: str, exports: Path) -> None:
+        """Exports the CTR model, or copies another one, and serves it."""
+        base_path = self.directory / "models" / name
+        if name == "ctr":
+            self.run_shell("millpond demo-model /models/ctr --version 1")
+        else:
+            shutil.copytree(exports / name, base_path)
+        self.serve([f"--model_name={name}", f"--model_base_path={base_path}"])
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The models of the drop-in tests, exported by a process of its own."""
+    directory = tmp_path_factory.mktemp("exports")
+    subprocess.run(
+        [sys.executable, "-m", "tests.integration.drop_in.export_models", str(directory)],
+        cwd=REPOSITORY,
+        check=True,
+        timeout=TIMEOUT_SECONDS,
+    )
+    return directory
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path / "world")
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.name)
+def test_examples_of_page_run_as_shown(page: Path, world: World, exports: Path):
+    if model := model_of(page):
+        assert model in MODELS
+        world.serve_model(model, exports)
+    asked: Block | None = None
+    printed = ""
+    for block in blocks_of(page):
+        if block.reason_not_run:
+            asked = None
+        elif block.file:
+            path = Path(world.here(block.file))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(world.here(block.text))
+        elif block.is_output:
+            assert asked is not None, f"{block.name}: shows the output of no block"
+            check_output(block, asked, printed, world)
+        elif block.answer_path:
+            check_answer(block, world)
+        elif block.language == "sh":
+            asked, printed = block, world.run_shell(block.text)
+        elif block.language == "python":
+            asked, printed = block, run_python(block, world)
+
+
+def run_python(block: Block, world: World) -> str:
+    code = block.text + (NO_TENSORFLOW if block.page.name == WITHOUT_TENSORFLOW else "")
+    printed = world.run_python(code)
+    shown = [
+        line
+        for text in PRINTED.findall(block.text)
+        for line in re.split(r"(?<=\]), (?=\[)", text)
+        if not line.startswith("not shown")
+    ]
+    for line in shown:
+        assert any(matches(line, other) for other in printed.splitlines()), f"{line}\n{printed}"
+    return printed
+
+
+def check_output(block: Block, asked: Block, printed: str, world: World) -> None:
+    """Compares what a page shows with what was printed; a question is asked until both agree."""
+    is_question = all(QUESTIONS.match(command) for command in commands_of(asked.text))
+    shown = block.text.rstrip("\n")
+    last = printed
+
+    def agrees() -> bool:
+        nonlocal last
+        if matches(shown, last):
+            return True
+        last = world.run_shell(asked.text)
+        return False
+
+    if is_question:
+        with contextlib.suppress(AssertionError):
+            wait_until(agrees, block.name)
+    assert matches(shown, last), f"{block.name}:\n{shown}\n--- printed:\n{last}"
+
+
+def matches(shown: str, printed: str) -> bool:
+    """Whether both are one text; `…` stands for any, and a run of blanks for any other."""
+    here = world_free(shown)
+    pattern = re.escape(here).replace(re.escape("…"), ".*")
+    return re.fullmatch(pattern, world_free(printed), re.DOTALL) is not None
+
+
+def world_free(text: str) -> str:
+    """The text without what differs from run to run: paths of the sandbox, widths of columns."""
+    text = re.sub(r"/\S*/world/(?=models|tmp|data|etc)", "/", text)
+    return "\n".join(" ".join(line.split()) for line in text.strip().splitlines())
+
+
+def check_answer(block: Block, world: World) -> None:
+    """Each key that the page shows is one of the server's answer."""
+    shown = json.loads(block.text)
+    last: Any = None
+
+    def has_keys() -> bool:
+        nonlocal last
+        try:
+            last = json.loads(world.answer(block.answer_path))
+        except urllib.error.HTTPError as error:
+            last = json.loads(error.read())
+        return not missing_keys(shown, last)
+
+    wait_until(has_keys, f"{block.name} has the keys of {block.answer_path}")
+    assert missing_keys(shown, last) == []
+
+
+def missing_keys(shown: Any, actual: Any, path: str = "") -> list[str]:
+    """The keys of `shown` that `actual` lacks; `…` is no key. Of a list the first items count."""
+    if isinstance(shown, list) and shown:
+        return missing_keys(shown[0], actual[0] if actual else {}, f"{path}[0]")
+    if not isinstance(shown, Mapping):
+        return []
+    if not isinstance(actual, Mapping):
+        return [path]
+    missing = []
+    for key, value in shown.items():
+        if key == "…":
+            continue
+        missing += (
+            missing_keys(value, actual[key], f"{path}.{key}")
+            if key in actual
+            else [f"{path}.{key}"]
+        )
+    return missing
