@@ -40,7 +40,7 @@ class SlabKeeper {
   const std::function<void()> on_thread_start_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool has_work_ = true;  // The pool has notified, and its next step is not chosen yet.
+  bool has_work_ = true;  // Set by the pool, cleared when the keeper looks.
   bool is_at_work_ = false;
   bool is_stopping_ = false;
   std::thread thread_;
