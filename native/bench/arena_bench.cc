@@ -1,5 +1,6 @@
-// What an arena costs: to make and destroy, a pair of allocate and deallocate, its statistics; and
-// how much of a slab the CTR model's tables take. Run it with LD_PRELOAD=libjemalloc.so.2.
+// Measures the cost of an arena: of making and destroying it, of a pair of Allocate and Deallocate,
+// and of its statistics. Prints how much of a slab the CTR model's tables take. Fails if jemalloc
+// is not preloaded: run it with LD_PRELOAD=libjemalloc.so.2.
 #include <cstdio>
 #include <memory>
 #include <numeric>

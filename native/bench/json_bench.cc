@@ -1,5 +1,6 @@
-// What a REST Predict costs beside its run: decoding a body of the CTR model's inputs, 26 int64 and
-// 13 float a row, into tensors, and encoding a reply; for each element. `make bench` runs it.
+// Measures the cost of a REST Predict without its run: decoding a body into tensors, and encoding a
+// reply. The body has the CTR model's inputs, 26 int64 and 13 float a row. Times are for a whole
+// body.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -20,7 +21,7 @@ constexpr int64_t kIdCount = 26;
 constexpr int64_t kDenseCount = 13;
 constexpr uint64_t kTableRows = 100'000;
 
-// Signatures, and no run.
+// A servable with signatures whose run does nothing.
 class CtrServable final : public servable::Servable {
  public:
   CtrServable() {

@@ -1,4 +1,4 @@
-// What recording one request costs, and what reading a histogram costs.
+// Measures the cost of recording one request, and of reading a histogram.
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kCallCount = 5'000'000;
 
-// 0.2 to 4.2 ms, spread over some 280 buckets as a real distribution is.
+// Returns 0.2 to 4.2 ms, spread over some 280 buckets like a real distribution.
 int64_t LatencyOf(int call) { return 200'000 + (call * 2'654'435'761u >> 10); }
 
 metrics::PhaseTimes TimesOf(int call) {
@@ -34,8 +34,9 @@ void MeasureRecord(int thread_count) {
           [&](int, int call) { failures.Record(base::Code::kInvalidArgument, TimesOf(call)); });
 }
 
-// What the phases of a request cost beside being recorded: readings of the clock, of which a
-// Predict takes three for its phases and one, as it did without, for its end.
+// Measures the cost of a request's phases apart from recording them, which is the cost of the clock
+// readings. A Predict takes three readings for its phases, and one for its end. Without phases it
+// would take only the one for its end.
 void MeasureWatch() {
   Measure("monotonic_ns", 1, kCallCount, [](int, int) {
     const int64_t now_ns = base::MonotonicNs();

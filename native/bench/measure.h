@@ -12,12 +12,12 @@
 
 namespace millpond::bench {
 
-// Keeps the compiler from proving that `value` is not needed.
+// Stops the compiler from removing the computation of `value`.
 inline void Keep(const void* value) { asm volatile("" : : "r"(value) : "memory"); }
 
 struct CallCost {
   double wall_ns = 0;
-  double cpu_ns = 0;  // On the core only: what to read where the machine has other work.
+  double cpu_ns = 0;  // on the core only; the figure to read if the machine has other work
 };
 
 inline int64_t ThreadCpuNs() {
@@ -26,8 +26,8 @@ inline int64_t ThreadCpuNs() {
   return int64_t{1'000'000'000} * now.tv_sec + now.tv_nsec;
 }
 
-// The cost of one call of `body(thread, call)`, which each thread makes `call_count` times at once
-// with the others, after a tenth as many to warm up. That of the slowest thread.
+// Returns the cost of one call of `body(thread, call)`. All threads make `call_count` calls at the
+// same time, after a tenth as many calls to warm up. The cost is the cost on the slowest thread.
 template <typename Body>
 CallCost MeasureOnce(int thread_count, int call_count, const Body& body) {
   std::atomic<int> waiting_count{thread_count};
@@ -54,7 +54,7 @@ CallCost MeasureOnce(int thread_count, int call_count, const Body& body) {
   return slowest;
 }
 
-// Prints the run of 7 that is the median by time on the core.
+// Measures 7 runs, and prints the run with the median time on the core.
 template <typename Body>
 void Measure(const char* name, int thread_count, int call_count, const Body& body) {
   std::vector<CallCost> runs;

@@ -1,7 +1,7 @@
-// What a pair of allocate and deallocate costs: RequestMemory, jemalloc asked for an alignment, and
-// the C library's functions. All sizes are multiples of 64, so that over jemalloc malloc_free is
-// RequestMemory without its counting, and over glibc aligned_alloc_free is. Run it with and without
-// LD_PRELOAD=libjemalloc.so.2.
+// Measures the cost of a pair of allocate and deallocate: by RequestMemory, by jemalloc with an
+// alignment, and by the C library's functions. All sizes are multiples of 64. So the cost of
+// RequestMemory without its counting is malloc_free over jemalloc, and aligned_alloc_free over
+// glibc. Run it with and without LD_PRELOAD=libjemalloc.so.2.
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -15,7 +15,7 @@
 namespace millpond::bench {
 namespace {
 
-constexpr size_t kAlignment = 64;  // TensorFlow's.
+constexpr size_t kAlignment = 64;  // As in TensorFlow.
 
 template <typename Body>
 void MeasurePair(const char* name, size_t bytes, int thread_count, const Body& body) {

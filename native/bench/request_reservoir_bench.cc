@@ -1,5 +1,6 @@
-// What the reservoir costs a request: that nothing is taken, as nearly always, and that it is. All
-// threads share one reservoir. CTR requests of 1 and 100 rows are 1 and 26 KiB.
+// Measures the cost of the reservoir for a request: if the request is not taken, as is usual, and
+// if it is taken. All threads share one reservoir. CTR requests of 1 and 100 rows have 1 and 26
+// KiB.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -17,7 +18,7 @@ using servable::RequestReservoir;
 using servable::RequestReservoirLimits;
 
 constexpr char kSignatureName[] = "serving_default";
-// Farther apart than two samples can be.
+// The time between two requests: longer than the reservoir ever waits between two samples.
 constexpr int64_t kLaterNs = 100'000'000;
 
 void Take(RequestReservoir& reservoir, const std::string& request, int64_t now_ns) {

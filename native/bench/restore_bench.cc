@@ -1,12 +1,13 @@
-// What a restore costs the requests beside it, and how long it takes, by the way that the bytes
-// take from the page cache into the parameters. A victim thread on core 0 does what a request of
-// the CTR model does: 64 B rows from all over a table, and a product with a weight matrix that
-// wants to stay in the cache. Core 1 restores a checkpoint meanwhile, again and again.
+// Measures how much a restore slows down requests beside it, and how long it takes. Compares the
+// ways from the page cache into the parameters. A victim thread on core 0 does the work of a
+// request to the CTR model: it reads rows of 64 B from all over a table, and multiplies with a
+// weight matrix that should stay in the cache. Core 1 restores a checkpoint meanwhile, again and
+// again.
 //
-// Usage: restore_bench CHECKPOINT_PREFIX [MiB of weights, 1] [rounds, 5]
-// With a prefix like build/demo/rows-300000/served/ctr/1/variables/variables; the files are read
-// once first, so that all is in the page cache, and the destination is written once, so that no
-// page of it is fresh. All times are those on the core: the machine may have other work.
+// Usage: restore_bench CHECKPOINT_PREFIX [MiB of weights, 1] [rounds, 5] The prefix is like
+// build/demo/rows-300000/served/ctr/1/variables/variables. The files are read once first, so that
+// they are in the page cache. The destination is written once, so that none of its pages is fresh.
+// All times are times on the core, because the machine may have other work.
 #include <emmintrin.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -57,7 +58,7 @@ void Die(const std::string& message) {
   std::exit(1);
 }
 
-// Written once; of huge pages, as a slab is.
+// Memory in huge pages, like a slab. Its pages are written once.
 class Memory {
  public:
   explicit Memory(size_t bytes) : bytes_(bytes) {
@@ -85,7 +86,7 @@ class Victim {
       : weights_(size_t{1} * weight_mebibytes << 20),
         input_(weights_.bytes() / sizeof(float) / kWidth, 0.5F) {}
 
-  // Runs requests until told to stop; how long each took.
+  // Runs requests until `is_over`. Returns the latency of each.
   std::vector<int64_t> Run(const std::atomic<bool>& is_over) {
     PinTo(0);
     std::vector<int64_t> latencies_ns;
@@ -132,7 +133,7 @@ class Victim {
 struct Checkpoint {
   std::string prefix;
   tf::CheckpointIndex index;
-  std::vector<char*> destinations;  // of each entry
+  std::vector<char*> destinations;  // one for each entry
 };
 
 using Restore = std::function<void(const Checkpoint&)>;
@@ -173,7 +174,8 @@ void CheckCrc(const CheckpointEntry& entry, uint32_t crc32c) {
   if (crc32c != entry.crc32c) Die("wrong crc32c of " + entry.name);
 }
 
-// Calls `read_piece(offset in the file, to, bytes, &crc32c)` for pieces of each tensor.
+// Calls `read_piece(offset in the file, to, bytes, &crc32c)` for the pieces of each tensor. Fails
+// if a tensor's checksum is wrong.
 template <typename ReadPiece>
 void ForEachPiece(const Checkpoint& checkpoint, size_t piece_bytes, const ReadPiece& read_piece) {
   for (size_t i = 0; i < checkpoint.index.entries.size(); ++i) {
@@ -195,7 +197,7 @@ void ReadInPlace(const Checkpoint& checkpoint, size_t piece_bytes) {
   });
 }
 
-// memcpy past the caches. `to` is at a multiple of 16, as every piece of a tensor is here.
+// Copies past the caches. `to` must be a multiple of 16, as it is for every piece of a tensor here.
 void StreamCopy(char* to, const char* from, size_t bytes) {
   constexpr size_t kPartBytes = sizeof(__m128i);
   size_t done = 0;
@@ -264,7 +266,7 @@ void ReadByShardReader(const Checkpoint& checkpoint) {
 void ReadByBundleReader(const Checkpoint& checkpoint) {
   tensorflow::BundleReader reader(tensorflow::Env::Default(), checkpoint.prefix);
   for (const CheckpointEntry& entry : checkpoint.index.entries) {
-    // The destination is BundleReader's to allocate, and fresh: that is the stock way too.
+    // BundleReader's way: the destination is allocated here and fresh, as in the stock runtime.
     tensorflow::Tensor tensor(entry.dtype, entry.shape);
     if (!reader.Lookup(entry.name, &tensor).ok()) Die("BundleReader");
   }
@@ -273,7 +275,7 @@ void ReadByBundleReader(const Checkpoint& checkpoint) {
 // --- The measurement ---
 
 struct Outcome {
-  double seconds = 0;  // of one restore; 0: none
+  double seconds = 0;  // of one restore; 0 if there was no restore
   double p50_us = 0;
   double p99_us = 0;
 };

@@ -1,5 +1,5 @@
-// What the reservoir costs a request that is no PredictRequest: that its run is looked at and not
-// wanted, as nearly always, and that it is kept. Inputs of the CTR model, and strings.
+// Measures the cost of the reservoir for a request that is not a PredictRequest: if its run is not
+// wanted, as is usual, and if it is kept. Uses the inputs of the CTR model, and strings.
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -20,10 +20,11 @@ using servable::RequestReservoir;
 constexpr int64_t kIdCount = 26;
 constexpr int64_t kDenseCount = 13;
 constexpr size_t kWordBytes = 40;
-// Farther apart than two samples can be.
+// The time between two requests: longer than the reservoir ever waits between two samples.
 constexpr int64_t kLaterNs = 100'000'000;
 
-// A signature of the first `input_count` of `dense`, `ids` and `words`, whose run does nothing.
+// A servable whose signature has the first `input_count` of `dense`, `ids` and `words`. Its run
+// does nothing.
 class IdleServable final : public servable::Servable {
  public:
   explicit IdleServable(size_t input_count) {

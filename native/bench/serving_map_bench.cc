@@ -1,5 +1,5 @@
-// What a request's look-up costs: by the default version, by label, and with
-// a canary, by the value of a header and at random. All threads look up in one map of 16 names.
+// Measures the cost of a request's look-up: by the default version, by label, and with a canary, by
+// the value of a header and at random. All threads look up in one map of 16 names.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -18,7 +18,7 @@ using servable::VersionChoice;
 
 constexpr char kHeader[] = "user-id";
 
-// Found at once: what gRPC's own metadata costs is not measured here.
+// Metadata that is found at once, so that the cost of gRPC's metadata is not measured.
 class OneValue final : public servable::RequestMetadata {
  public:
   std::optional<std::string_view> Find(std::string_view) const override {
@@ -26,7 +26,7 @@ class OneValue final : public servable::RequestMetadata {
   }
 };
 
-// Three versions of each name. The control plane's calls fail for duplicates only.
+// Publishes three versions of each name. Publish fails only for duplicates.
 void Fill(ServingMap& map, const Routing& routing) {
   for (int model = 0; model < 16; ++model) {
     const std::string name = "model_" + std::to_string(model);

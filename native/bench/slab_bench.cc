@@ -1,9 +1,10 @@
-// How much pre-faulting and returning a slab disturbs other threads: on each core a thread of
-// real-time priority sleeps 100 µs at a time and notes how late it wakes, while an idle-priority
-// thread works through 512 MB in steps. By kind of page, way of touching, step and pause. Then what
-// random reads, sealing and looking at a slab cost by kind of page.
+// Measures how much pre-faulting and returning a slab disturbs other threads. On each core a thread
+// of real-time priority sleeps 100 µs at a time and records how late it wakes. Meanwhile an
+// idle-priority thread works through 512 MiB in steps. Compares kinds of pages, ways of touching,
+// steps and pauses. Then measures the cost of random reads, of sealing and of mincore, by kind of
+// page.
 //
-// slab_bench [megabytes]
+// Usage: slab_bench [megabytes]
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -42,7 +43,7 @@ std::unique_ptr<Slab> ReserveSlab(size_t bytes, bool is_huge) {
   return slab;
 }
 
-// Wakes every kSleepNs on one core until told to stop.
+// Wakes every kSleepNs on one core until Stop is called.
 class Sleeper {
  public:
   explicit Sleeper(int core) : thread_([this, core] { Run(core); }) {}
@@ -60,7 +61,8 @@ class Sleeper {
     CPU_SET(core, &cores);
     sched_setaffinity(0, sizeof(cores), &cores);
     prctl(PR_SET_TIMERSLACK, 1);
-    // So that other processes do not delay it, and what is left is what cannot be preempted.
+    // Real-time priority keeps other processes from delaying it. The remaining delays cannot be
+    // preempted.
     const sched_param real_time{1};
     if (sched_setscheduler(0, SCHED_FIFO, &real_time) != 0) std::puts("normal priority");
     while (!is_stopping_) {
@@ -75,7 +77,7 @@ class Sleeper {
   std::thread thread_;
 };
 
-// Runs `work` at idle priority beside a sleeper on each core and prints how late they woke.
+// Runs `work` at idle priority beside a sleeper on each core. Prints how late the sleepers woke.
 void MeasureDisturbance(const std::string& name, const std::function<void()>& work) {
   const auto core_count = static_cast<int>(std::thread::hardware_concurrency());
   std::vector<std::unique_ptr<Sleeper>> sleepers;

@@ -1,7 +1,7 @@
-// What a trace costs a request, once its metadata is sorted: reading the header of one that nobody
-// samples, of one too many, and of one that leaves its span. All threads share one buffer. Without
-// --otlp_endpoint and --slow_request_log_seconds a request tests one pointer twice, and nothing of
-// this runs.
+// Measures the cost of a trace for a request whose metadata is already sorted: reading a header
+// that is not sampled, a header over the rate limit, and a header whose span is kept. All threads
+// share one buffer. If neither --otlp_endpoint nor --slow_request_log_seconds is set, a request
+// tests one pointer twice, and none of this code runs.
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -20,7 +20,7 @@ constexpr char kSampled[] = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b
 constexpr char kUnsampled[] = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
 constexpr int64_t kNowNs = 1'000'000'000;
 
-// As rpc::RequestTrace does.
+// Offers a span as rpc::RequestTrace does.
 void Offer(SpanBuffer* spans, const char* header) {
   auto context = base::ParseTraceparent(header);
   if (!context || !context->is_sampled || !spans->Admit(kNowNs)) return;
@@ -34,7 +34,8 @@ void MeasureOffer(const char* name, int thread_count, const char* header, int64_
   SpanBuffer spans({1024, per_second_max});
   Measure(name, thread_count, 2'000'000, [&](int thread, int call) {
     Offer(&spans, header);
-    // One thread takes, as in the server, and often enough that nothing is dropped for room.
+    // Only one thread takes spans, as in the server. It takes them so often that no span is dropped
+    // because the buffer is full.
     if (thread == 0 && call % 64 == 0) Keep(spans.Take(1024).data());
   });
 }

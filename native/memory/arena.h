@@ -25,11 +25,12 @@ namespace millpond::memory {
 // time.
 // Full slab: Allocate returns nullptr, and never memory from outside the slab. The arena stays
 // usable.
-// Sealed slab: blocks may be read and deallocated. Allocate returns nullptr. Cost
-// (native/bench/arena_bench.cc): 70 µs to make and destroy an arena, 0.3 µs a pair of Allocate and
-// Deallocate. Each arena leaves 2 MiB of addresses without memory behind: jemalloc keeps the range
-// of an ended arena's records. A thousand arenas cost 2 GB virtual and 80 KiB resident memory.
-// jemalloc's own records lie outside the slab, so neither the seal nor a stray write reaches them.
+// Sealed slab: blocks may be read and deallocated. Allocate returns nullptr.
+// Cost (native/bench/arena_bench.cc): 70 µs to make and destroy an arena, 0.3 µs a pair of Allocate
+// and Deallocate. Each arena leaves 2 MiB of addresses without memory behind: jemalloc keeps the
+// range of an ended arena's records. A thousand arenas cost 2 GB virtual and 80 KiB resident
+// memory. jemalloc's own records lie outside the slab, so neither the seal nor a stray write
+// reaches them.
 class Arena final : public MemoryResource {
  public:
   // Creates an arena on `slab`. Returns FAILED_PRECONDITION without jemalloc 5.3.

@@ -36,9 +36,9 @@ class RequestMemory final : public MemoryResource {
   void Deallocate(void* block) noexcept override;
   MemoryStatistics Statistics() const override;
 
-  // Starts a second peak beside the peak since the start. PeakRiseBytes then returns how far the
-  // bytes in use have risen above their current value at most, until the next mark. Both belong to
-  // the process: if two loads warm up together, each sees the memory of both.
+  // Starts a second peak beside the peak since the start. PeakRiseBytes returns the largest rise of
+  // the bytes in use since the last call of MarkPeak. Both belong to the process: if two loads warm
+  // up together, each sees the memory of both.
   void MarkPeak();
   int64_t PeakRiseBytes() const;
 

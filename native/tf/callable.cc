@@ -18,7 +18,7 @@ using base::Status;
 
 namespace {
 
-// A pool of the calling thread alone: what is scheduled is done at once.
+// A pool without threads of its own: a scheduled task runs at once on the calling thread.
 class CallingThreadPool final : public tsl::thread::ThreadPoolInterface {
  public:
   void Schedule(std::function<void()> task) override { task(); }
@@ -44,8 +44,8 @@ Callable::~Callable() {
   if (IsOfSession()) session_->ReleaseCallable(handle_).IgnoreError();
 }
 
-// A warm-up on a background thread keeps to that thread: on the pool its kernels would have the
-// priority of requests, and stand before theirs.
+// Keeps a warm-up on its background thread. On TensorFlow's pool its kernels would have the
+// priority of requests, and requests would queue behind them.
 absl::Status Callable::RunHandle(const std::vector<tensorflow::Tensor>& inputs,
                                  std::vector<tensorflow::Tensor>* fetched) const {
   if (!base::IsBackgroundThread()) {

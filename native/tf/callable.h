@@ -9,28 +9,31 @@
 
 namespace millpond::tf {
 
-// Some outputs of a signature as a function that runs on the calling thread.
+// A function that computes some outputs of a signature on the calling thread.
 //
-// It is a Session callable with inter_op_thread_pool = -1: no hand-over to a pool and no look-up in
-// the session's executor cache, which also leaks an entry for every order of feeds. 18,400 to
-// 12,600 requests a second at one row (docs/design.md, "Run inline").
+// It is a Session callable with inter_op_thread_pool = -1. So a run is not handed over to a pool.
+// It also avoids the session's executor cache, which keeps an entry for every order of feeds until
+// the session closes (DirectSession::GetOrCreateExecutors). Measured at one row: 18,400 requests a
+// second, and 12,600 on the default pool (docs/design.md, "Run inline").
 class Callable {
  public:
-  // Prunes and optimizes the graph: 50 to 60 ms for the CTR model, and its first run is slow too.
-  // `session` must outlive it. Where it cannot be made, Run answers with the reason.
+  // Makes the callable, which prunes and optimizes the graph: 50 to 60 ms for the CTR model. The
+  // first run is slow too. `session` must outlive it. If the callable cannot be made, Run returns
+  // the reason.
   //
-  // Runs of the session go on meanwhile: the graph is prepared under a lock of the session that
-  // only makers take (graph_state_lock_), and the lock that runs share (callables_lock_) is held
-  // for the insertion alone.
+  // Other runs of the session continue meanwhile. The graph is prepared under a lock that only
+  // makers take (graph_state_lock_). The lock that runs share (callables_lock_) is held only for
+  // the insertion.
   Callable(tensorflow::Session* session, const Signature& signature, const OutputSet& outputs);
   ~Callable();
   Callable(const Callable&) = delete;
   Callable& operator=(const Callable&) = delete;
 
-  // OK, or why it could not be made.
+  // OK, or the reason why the callable could not be made.
   const base::Status& made() const { return made_; }
 
-  // `result` is untouched where it fails. Any number of threads at once.
+  // Runs the callable. Leaves `result` unchanged if it fails. Any number of threads at the same
+  // time.
   base::Status Run(const TensorList& inputs, TensorList* result) const;
 
  private:

@@ -13,7 +13,7 @@ namespace {
 using base::Code;
 using base::Status;
 
-// Leaves the tensors of `outputs` in `tensors`, which holds those of all outputs.
+// Reduces `tensors`, which holds all outputs, to the tensors of `outputs`.
 void Pick(const OutputSet& outputs, std::vector<tensorflow::Tensor>* tensors) {
   size_t picked_count = 0;
   for (size_t i = 0; i < tensors->size(); ++i) {
@@ -24,7 +24,8 @@ void Pick(const OutputSet& outputs, std::vector<tensorflow::Tensor>* tensors) {
   tensors->resize(picked_count);
 }
 
-// Whether `failed` is about the request as a whole, and would be no other for fewer outputs.
+// Returns true if `failed` concerns the request as a whole, so that it would fail with fewer
+// outputs too.
 bool IsOfTheRequest(const Status& failed) {
   return failed.code() == Code::kDeadlineExceeded || failed.code() == Code::kCancelled;
 }
@@ -47,9 +48,10 @@ Status CallableSet::Prepare(const OutputSet& outputs) const {
     auto made = std::make_unique<Prepared>(session_, signature_, outputs);
     if (const Prepared* const kept = Keep(&made)) return kept->callable.made();
   }
-  return {Code::kResourceExhausted, "signature '" + signature_.name + "' has callables for " +
-                                        std::to_string(kPreparedSetCountMax) +
-                                        " sets of outputs; others are answered by the one for all"};
+  return {Code::kResourceExhausted,
+          "signature '" + signature_.name + "' has callables for " +
+              std::to_string(kPreparedSetCountMax) +
+              " sets of outputs; other sets use the callable for all outputs"};
 }
 
 Status CallableSet::Run(const OutputSet& outputs, const TensorList& inputs,
@@ -82,8 +84,9 @@ const Callable* CallableSet::Find(const OutputSet& outputs) const {
   return nullptr;
 }
 
-// Takes `*prepared` into the first free slot, unless another thread was faster with the same set:
-// then that one. Null, with `*prepared` left to the caller, where all slots are taken.
+// Puts `*prepared` into the first free slot and returns it. If another thread was faster with the
+// same set, returns that thread's. Returns null and leaves `*prepared` to the caller if all slots
+// are taken.
 const CallableSet::Prepared* CallableSet::Keep(std::unique_ptr<Prepared>* prepared) const {
   for (auto& slot : prepared_) {
     const Prepared* there = nullptr;
@@ -95,8 +98,9 @@ const CallableSet::Prepared* CallableSet::Keep(std::unique_ptr<Prepared>* prepar
   return nullptr;
 }
 
-// Correct answers come before p999: this makes the callable within the request, once for each set.
-// Only while there is room for it, or requests that fail with ever other sets would each cost this.
+// Makes the callable within the request, once for each set: correct answers come before p999.
+// Called only while a slot is free. Otherwise requests that fail, each with a new set, would each
+// pay for a callable.
 Status CallableSet::RunWithoutTheOthers(const OutputSet& outputs, const TensorList& inputs,
                                         TensorList* result) const {
   auto made = std::make_unique<Prepared>(session_, signature_, outputs);

@@ -10,38 +10,37 @@
 
 namespace millpond::tf {
 
-// The callables of one signature: one for all outputs, and those for other sets of outputs that
-// were prepared.
+// The callables of one signature: one for all outputs, and one for each prepared set of outputs.
 //
-// A run for a set without a callable takes the one for all outputs and picks: so no request waits
-// for a callable to be made, whatever outputs it asks for. One case must: where that run fails, an
-// output that nobody asked for may be why, and then the answer is that of a callable of just the
-// set, made within the request.
+// A run for a set without a callable runs the callable for all outputs, and picks the outputs of
+// the set. So no request waits while a callable is made. There is one exception: if that run fails,
+// an output outside of the set may be the reason. The request is then answered by a callable for
+// just the set, which is made within the request.
 //
-// Thread: any number at once, all methods. Look-ups are wait-free: sets are only ever added.
-// Lifetime: within that of the session. Cost of a run above the callable's: a compare for each
-// prepared set.
+// Thread: any number of threads at the same time, all methods. Look-ups are wait-free, because sets
+// are only ever added. Lifetime: within the life of the session. Cost of a run beyond the cost of
+// the callable: a comparison for each prepared set.
 class CallableSet final : public SignatureRunner {
  public:
-  // A client may ask for any subset of 100 outputs, so the number that are kept is bounded: each
-  // holds an executor, as large as its part of the graph.
+  // The most prepared sets. A client may request any subset of 100 outputs, and each callable holds
+  // an executor as large as its part of the graph.
   static constexpr size_t kPreparedSetCountMax = 64;
 
-  // Makes the callable for all outputs. Borrows both.
+  // Makes the callable for all outputs. Borrows both arguments.
   CallableSet(tensorflow::Session* session, const Signature& signature);
   ~CallableSet() override;
 
   const base::Status& made() const override { return all_.made(); }
 
-  // Says why a callable for `outputs` cannot be made, RESOURCE_EXHAUSTED where there are
-  // kPreparedSetCountMax of them. Call it before the version is published, and run it then:
-  // from here on requests for this set use it, and its first run is slow.
+  // Makes a callable for `outputs`. Returns the reason if that fails, and RESOURCE_EXHAUSTED if
+  // kPreparedSetCountMax callables are kept. Call it before the version is published, and then run
+  // it: from now on requests for this set use the callable, and its first run is slow.
   base::Status Prepare(const OutputSet& outputs) const override;
 
   base::Status Run(const OutputSet& outputs, const TensorList& inputs,
                    TensorList* result) const override;
 
-  // How many sets beside that of all outputs have a callable.
+  // The number of sets with a callable, apart from the set of all outputs.
   size_t prepared_set_count() const;
   bool HasRoom() const { return prepared_set_count() < kPreparedSetCountMax; }
 
@@ -53,7 +52,7 @@ class CallableSet final : public SignatureRunner {
     const Callable callable;
   };
 
-  // Null where there is none.
+  // Returns null if the set has no callable.
   const Callable* Find(const OutputSet& outputs) const;
   const Prepared* Keep(std::unique_ptr<Prepared>* prepared) const;
   base::Status RunWithoutTheOthers(const OutputSet& outputs, const TensorList& inputs,
@@ -62,7 +61,7 @@ class CallableSet final : public SignatureRunner {
   tensorflow::Session* const session_;
   const Signature& signature_;
   const Callable all_;
-  // Filled from the front, owned. A full slot stays as it is until the end.
+  // Filled from the front, owned. A full slot stays unchanged to the end.
   mutable std::array<std::atomic<const Prepared*>, kPreparedSetCountMax> prepared_{};
 };
 

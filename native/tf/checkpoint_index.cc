@@ -27,15 +27,17 @@ using base::Status;
 using base::StatusOr;
 using tensorflow::BundleEntryProto;
 
-// The file ends with two block handles (offset and size, as varints), padding and a magic number.
+// The length of the file's footer: two block handles (offset and size, as varints), padding and a
+// magic number.
 constexpr size_t kFooterBytes = 48;
-constexpr size_t kBlockTrailerBytes = 5;  // compression and crc32c, which the handle leaves out
+constexpr size_t kBlockTrailerBytes = 5;  // compression and crc32c, which the handle does not count
 
-// The names of data files have five digits.
+// The most shards: the names of data files have five digits.
 constexpr int32_t kShardCountMax = 99'999;
 
-// The footer is the only part of the file without a checksum, and Table takes the sizes in it as
-// they are: one wrong bit would have it allocate petabytes, which ends the process.
+// Returns true if the footer's handles lie within the file. The footer is the only part of the file
+// without a checksum, and Table trusts its sizes: one wrong bit would make it allocate petabytes,
+// which ends the process.
 bool AreFooterHandlesWithin(std::string_view footer, uint64_t file_bytes) {
   base::WireReader reader(&footer, 1);
   for (int handle = 0; handle < 2; ++handle) {
@@ -54,7 +56,7 @@ int64_t MemoryBytes(const CheckpointEntry& entry) {
   return tensorflow::MultiplyWithoutOverflow(entry.shape.num_elements(), ElementBytes(entry.dtype));
 }
 
-// What is wrong with the bytes that the entry names; nullptr where nothing is.
+// Returns the fault of the bytes that the entry refers to, or nullptr.
 const char* SizeFault(const CheckpointEntry& entry) {
   if (entry.offset_bytes < 0 || entry.size_bytes < 0) return "a negative offset or size";
   if (entry.size_bytes > std::numeric_limits<int64_t>::max() - entry.offset_bytes) {
@@ -82,16 +84,16 @@ const char* ReadSlices(const BundleEntryProto& proto, CheckpointEntry* entry) {
   return nullptr;
 }
 
-// Fills `entry` but for its name, and says what is wrong with `proto`, or nullptr.
+// Fills `entry`, except for its name. Returns the fault of `proto`, or nullptr.
 const char* ReadEntry(const BundleEntryProto& proto, int32_t shard_count, CheckpointEntry* entry) {
   if (!tensorflow::DataType_IsValid(proto.dtype()) || ElementBytes(proto.dtype()) == 0) {
     return "a dtype that no checkpoint holds";
   }
   if (proto.shape().unknown_rank() ||
       !tensorflow::TensorShape::BuildTensorShape(proto.shape(), &entry->shape).ok()) {
-    return "a shape that is none";
+    return "an invalid shape";
   }
-  if (proto.shard_id() < 0 || proto.shard_id() >= shard_count) return "a shard that there is not";
+  if (proto.shard_id() < 0 || proto.shard_id() >= shard_count) return "a shard number out of range";
   entry->dtype = proto.dtype();
   entry->shard = proto.shard_id();
   entry->offset_bytes = proto.offset();
@@ -101,7 +103,7 @@ const char* ReadEntry(const BundleEntryProto& proto, int32_t shard_count, Checkp
   return SizeFault(*entry);
 }
 
-// A slice's name has bytes that are no text.
+// Replaces unprintable bytes, which the name of a slice has.
 std::string Printable(std::string_view name) {
   std::string printable(name.substr(0, 100));
   std::replace_if(
@@ -146,7 +148,7 @@ Status CheckpointIndexReader::OpenTable() {
   MILLPOND_RETURN_IF_TF_ERROR(
       file_->Read(file_bytes - kFooterBytes, footer, absl::MakeSpan(scratch)), opening);
   if (!AreFooterHandlesWithin({footer.data(), footer.size()}, file_bytes)) {
-    return Damaged("its footer names bytes that it does not have");
+    return Damaged("its footer refers to bytes beyond its end");
   }
   tsl::table::Table* table = nullptr;
   const absl::Status opened = tsl::table::Table::Open({}, file_.get(), file_bytes, &table);
@@ -169,7 +171,7 @@ Status CheckpointIndexReader::ReadHeader() {
                                 tensorflow::kTensorBundleMinProducer, "Checkpoint", "checkpoint");
   MILLPOND_RETURN_IF_TF_ERROR(is_known, header_.index_path);
   if (proto.num_shards() < 0 || proto.num_shards() > kShardCountMax) {
-    return Damaged("it names " + std::to_string(proto.num_shards()) + " shards");
+    return Damaged("its header has " + std::to_string(proto.num_shards()) + " shards");
   }
   header_.shard_count = std::max(1, proto.num_shards());
   header_.is_big_endian = proto.endianness() == tensorflow::BundleHeaderProto::BIG;
@@ -183,7 +185,7 @@ StatusOr<CheckpointEntry> CheckpointIndexReader::CurrentEntry() const {
   const absl::string_view value = iterator_->value();
   const char* const fault = proto.ParseFromArray(value.data(), static_cast<int>(value.size()))
                                 ? ReadEntry(proto, header_.shard_count, &entry)
-                                : "bytes that are no entry";
+                                : "bytes that are not an entry";
   if (fault != nullptr) return Damaged("'" + Printable(entry.name) + "' has " + fault);
   return entry;
 }
@@ -191,7 +193,8 @@ StatusOr<CheckpointEntry> CheckpointIndexReader::CurrentEntry() const {
 StatusOr<CheckpointEntry> CheckpointIndexReader::Find(const std::string& name) {
   iterator_->Seek(name);
   if (!iterator_->status().ok()) return Damaged(std::string(iterator_->status().message()));
-  if (name.empty() || !iterator_->Valid() || iterator_->key() != name) {  // "" is the header's
+  // "" is the name of the header
+  if (name.empty() || !iterator_->Valid() || iterator_->key() != name) {
     return base::NotFound("tensor '" + Printable(name) + "' is not in " + header_.index_path);
   }
   return CurrentEntry();
@@ -205,7 +208,7 @@ StatusOr<std::vector<CheckpointEntry>> CheckpointIndexReader::ReadAll() {
     if (!entry.ok()) return entry.status();
     entries.push_back(std::move(entry.value()));
   }
-  // A block that cannot be read ends the iteration like the last entry does.
+  // An unreadable block ends the iteration in the same way as the last entry.
   if (!iterator_->status().ok()) return Damaged(std::string(iterator_->status().message()));
   return entries;
 }

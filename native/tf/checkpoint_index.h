@@ -21,10 +21,10 @@ class Table;
 
 namespace millpond::tf {
 
-// Where one tensor of a checkpoint lies. Its numbers are sound in themselves: the size is that of
-// dtype and shape (of strings and variants it is at least one byte an element), nothing is
-// negative, offset + size does not overflow, and the shard is one of the checkpoint's. Whether the
-// shard is that long is for who reads it.
+// The place of one tensor in a checkpoint. Its numbers are consistent: the size matches dtype and
+// shape (for strings and variants it is at least one byte an element). No number is negative,
+// offset + size does not overflow, and the checkpoint has the shard. The reader of the shard checks
+// the shard's length.
 struct CheckpointEntry {
   std::string name;
   tensorflow::DataType dtype = tensorflow::DT_INVALID;
@@ -33,24 +33,26 @@ struct CheckpointEntry {
   int64_t offset_bytes = 0;
   int64_t size_bytes = 0;
   uint32_t crc32c = 0;  // of the bytes in the file, unmasked
-  // Not empty: a partitioned tensor. Its bytes lie in an entry for each of these.
+  // The slices of a partitioned tensor; otherwise empty. The bytes of each slice lie in an entry of
+  // its own.
   std::vector<tensorflow::TensorSlice> slices;
 
-  // One part of a partitioned tensor, which has an entry of its own for the whole. The name is
-  // TensorFlow's code for tensor and slice then, which no tensor's name can be mistaken for.
+  // True if this is a slice of a partitioned tensor, which has another entry for the whole. Its
+  // name is then TensorFlow's encoding of tensor and slice, which differs from the name of every
+  // tensor.
   bool is_slice() const { return !name.empty() && name.front() == '\0'; }
 };
 
-// What a checkpoint's .index file says of the checkpoint itself.
+// The properties of a checkpoint that its .index file stores.
 struct CheckpointHeader {
   std::string index_path;
   int32_t shard_count = 1;
   bool is_big_endian = false;
 };
 
-// The .index file of the checkpoint `prefix`, open. One thread. Each block of the file is checked
-// by its crc32c before it is believed; what does not hold together is DATA_LOSS with the file's
-// name, and a file that cannot be opened is the file system's status, NOT_FOUND mostly.
+// The open .index file of the checkpoint `prefix`. One thread. Checks the crc32c of each block
+// before it uses the block. Returns DATA_LOSS with the file's name for inconsistent contents. If
+// the file cannot be opened, returns the file system's status, mostly NOT_FOUND.
 class CheckpointIndexReader {
  public:
   static base::StatusOr<CheckpointIndexReader> Open(const std::string& prefix);
@@ -61,12 +63,12 @@ class CheckpointIndexReader {
 
   const CheckpointHeader& header() const { return header_; }
 
-  // The entry of that name, or NOT_FOUND. Neighbours in the order of names cost little, as their
-  // block is already read: a microsecond or two. Opening takes 80 us, so an op of its own for
-  // each tensor, as some graphs have, needs no cache of indexes.
+  // Returns the entry with that name, or NOT_FOUND. Takes a microsecond or two if the entry before
+  // was a neighbour in the order of names, because their block is already read. Opening takes 80
+  // us. So a graph with a restore op for each tensor needs no cache of indexes.
   base::StatusOr<CheckpointEntry> Find(const std::string& name);
 
-  // All entries in the order of their names. About 0.2 us each.
+  // Returns all entries in the order of their names. About 0.2 us each.
   base::StatusOr<std::vector<CheckpointEntry>> ReadAll();
 
  private:
@@ -77,7 +79,7 @@ class CheckpointIndexReader {
   base::Status Damaged(const std::string& what) const;
 
   CheckpointHeader header_;
-  // In the order of construction: the iterator reads the table, and the table the file.
+  // In the order of construction: the iterator reads the table, and the table reads the file.
   std::unique_ptr<tsl::RandomAccessFile> file_;
   std::unique_ptr<tsl::table::Table> table_;
   std::unique_ptr<tsl::table::Iterator> iterator_;
@@ -91,15 +93,15 @@ struct CheckpointIndex {
 
 base::StatusOr<CheckpointIndex> ReadCheckpointIndex(const std::string& prefix);
 
-// What one element takes in a tensor, of a string or variant without what it points to; 0 for a
-// dtype that no checkpoint holds.
+// Returns the size of one element in a tensor; for a string or variant, without the data that it
+// points to. Returns 0 for a dtype that no checkpoint holds.
 int64_t ElementBytes(tensorflow::DataType dtype);
 
-// What each restored tensor takes in memory, partitioned ones whole, in the order of the entries.
-// By ElementBytes, so exact for numbers.
+// Returns the size of each restored tensor in memory, in the order of the entries. A partitioned
+// tensor counts as one. Based on ElementBytes, so exact for numbers.
 std::vector<size_t> TensorBytes(const CheckpointIndex& index);
 
-// The least length of each shard in bytes: where its last tensor ends.
+// Returns the least length of each shard in bytes, which is the end of its last tensor.
 std::vector<int64_t> ShardBytesMin(const CheckpointIndex& index);
 
 }  // namespace millpond::tf

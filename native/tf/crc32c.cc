@@ -15,15 +15,16 @@ namespace millpond::tf {
 
 namespace {
 
-// The instruction takes 8 bytes, three cycles from operand to result, and one can start in each
-// cycle. So three ranges side by side keep it busy, and their sums are put together afterwards.
+// The instruction takes 8 bytes. It needs three cycles from operand to result, and one instruction
+// can start in each cycle. So three adjacent ranges keep it busy, and their sums are combined
+// afterwards.
 constexpr size_t kLaneBytes = 1024;
 constexpr size_t kStrideBytes = 3 * kLaneBytes;
 
-constexpr uint32_t kPolynomial = 0x82F63B78;  // Castagnoli's, the lowest bit first
+constexpr uint32_t kPolynomial = 0x82F63B78;  // Castagnoli's polynomial, lowest bit first
 
-// What kLaneBytes zero bytes make of a sum. That is linear in the bits of the sum, so four tables,
-// one for each of its bytes, hold it whole.
+// Maps a sum to the sum after kLaneBytes zero bytes. The map is linear in the bits of the sum, so
+// four tables hold it, one for each byte of the sum.
 class LaneShift {
  public:
   LaneShift() {
@@ -31,7 +32,8 @@ class LaneShift {
       const uint32_t shifted = AfterZeros(uint32_t{1} << bit);
       auto& table = tables_[bit / 8];
       const uint32_t power = uint32_t{1} << (bit % 8);
-      // Each entry whose highest bit this is: the one without it, and it.
+      // Fills the entries whose highest bit is this bit: each is the entry without the bit,
+      // combined with it.
       for (uint32_t lower = 0; lower < power; ++lower) {
         table[power + lower] = table[lower] ^ shifted;
       }
@@ -60,7 +62,8 @@ uint64_t Load(const char* bytes) {
   return value;
 }
 
-// `sum` goes on over the first lane; the other two begin at 0 and are added where they belong.
+// Extends `sum` over three lanes. The first lane continues `sum`. The other two lanes begin at 0,
+// and are combined with it afterwards.
 __attribute__((target("sse4.2"))) uint32_t ExtendStride(uint32_t sum, const char* bytes,
                                                         const LaneShift& shift) {
   uint64_t first = sum;

@@ -4,8 +4,8 @@
 
 namespace millpond::tf::dtype {
 
-// tensorflow::DataType by number, for rungs that read and write elements without TensorFlow's
-// headers; tensor_access.cc compares them with its.
+// The numbers of tensorflow::DataType, for rungs that read and write elements without TensorFlow's
+// headers. tensor_access.cc compares them with TensorFlow's.
 inline constexpr int kFloat = 1;
 inline constexpr int kDouble = 2;
 inline constexpr int kInt32 = 3;
@@ -25,7 +25,8 @@ inline constexpr int kUint64 = 23;
 
 namespace millpond::tf {
 
-// Bytes of one element in TensorView::bytes; 0 where the dtype is none of numbers or bools.
+// Returns the size of one element in TensorView::bytes, or 0 if the dtype is neither a number nor a
+// bool.
 constexpr size_t ElementBytes(int dtype) {
   switch (dtype) {
     case dtype::kBool:

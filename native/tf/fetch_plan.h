@@ -10,17 +10,17 @@
 
 namespace millpond::tf {
 
-// What a session is fed and asked for, so that it computes some outputs of a signature, and how
-// these are made of what it answers: a session refuses to fetch what it is fed, and a tensor under
-// two names is fetched once. A value; immutable.
+// The feeds and fetches of a session run that computes some outputs of a signature, and the way to
+// assemble the outputs from its results. An output may be an input, which a session refuses to
+// fetch. A tensor with two names is fetched once. A value; immutable.
 class FetchPlan {
  public:
   FetchPlan(const Signature& signature, const OutputSet& outputs);
 
-  // Tensors' names in the graph. The feeds are in the order of the signature's inputs.
+  // The names of tensors in the graph. The feeds are in the order of the signature's inputs.
   const std::vector<std::string>& feeds() const { return feeds_; }
   const std::vector<std::string>& fetches() const { return fetches_; }
-  // Every output is an input handed through: there is nothing to ask a session.
+  // True if every output is an input handed through, so that no session run is needed.
   bool IsHandedThrough() const { return fetches_.empty() && !sources_.empty(); }
 
   // Puts the outputs into `result`, in the signature's order.
@@ -30,7 +30,7 @@ class FetchPlan {
  private:
   struct Source {
     bool is_input = false;
-    size_t index = 0;  // into the inputs, or into what was fetched
+    size_t index = 0;  // into the inputs, or into the fetched tensors
   };
 
   std::vector<std::string> feeds_;

@@ -15,7 +15,7 @@ using base::Status;
 
 const std::string& InputOf(const Signature& signature) { return signature.inputs[0].tensor_name; }
 
-// Returns one signature of the parts' distinct input tensors and of all their outputs.
+// Returns one signature with the distinct input tensors of the parts and all their outputs.
 Signature Join(const std::vector<const Signature*>& parts) {
   Signature joint;
   std::set<std::string> fed;
@@ -106,11 +106,12 @@ const JointRunner* JointRunners::Find(const Parts& parts) const {
   return nullptr;
 }
 
-// A runner that cannot be run is kept too, or each request would try to make it again.
+// Makes and keeps a runner. Keeps a runner that cannot be run too, or each request would try to
+// make it again.
 const JointRunner* JointRunners::Make(const Parts& parts) const {
   const std::unique_lock lock(making_, std::try_to_lock);
   if (!lock.owns_lock()) return nullptr;
-  // Another thread may have made it since this one looked.
+  // Another thread may have made it since the caller's look-up.
   if (const JointRunner* const kept = Find(parts)) return kept;
   const size_t count = kept_count();
   if (count >= count_max_) return nullptr;

@@ -21,71 +21,73 @@ class GraphDef;
 
 namespace millpond::tf {
 
-// Several signatures of one input each as one run of the session, which feeds each input the same
-// tensor. Immutable; any number of threads at once.
+// Several signatures of one input each as one run of the session, which feeds the same tensor to
+// each input. Immutable; any number of threads at the same time.
 class JointRunner {
  public:
   using MakeRunner = std::function<std::unique_ptr<SignatureRunner>(const Signature&)>;
 
-  // Borrows the signatures.
+  // Makes the runner. Borrows the signatures.
   JointRunner(std::vector<const Signature*> parts, const MakeRunner& make);
 
   const std::vector<const Signature*>& parts() const { return parts_; }
-  // OK, or why it cannot be run.
+  // OK, or the reason why it cannot be run.
   const base::Status& made() const { return runner_->made(); }
 
-  // Feeds tensor 0 of `inputs`. `results` gets the outputs of each of `order`, which is parts() in
-  // any order.
+  // Runs all parts on tensor 0 of `inputs`. `order` is parts() in any order. `results` gets the
+  // outputs of each part in that order.
   base::Status Run(const std::vector<const Signature*>& order, const TensorList& inputs,
                    std::vector<TensorList>* results) const;
 
  private:
   const std::vector<const Signature*> parts_;
   const Signature joint_;
-  const std::unique_ptr<SignatureRunner> runner_;  // of joint_
+  const std::unique_ptr<SignatureRunner> runner_;  // runs joint_
 };
 
-// The joint runners of one session. Each is made by the first request for its set of signatures,
-// which waits for it as long as making a callable takes.
+// The joint runners of one session. The first request for a set of signatures makes its runner, and
+// waits for it as long as making a callable takes.
 //
-// Thread: any number at once. Look-ups are wait-free. One thread at a time makes a runner: the
-// others do not wait for it, they find none. Lifetime: within that of the session.
+// Thread: any number of threads at the same time. Look-ups are wait-free. One thread at a time
+// makes a runner. Other threads do not wait for it: FindOrMake returns null to them. Lifetime:
+// within the life of the session.
 class JointRunners {
  public:
-  // Each holds an executor as large as its part of the graph.
+  // The most runners that are kept. Each holds an executor as large as its part of the graph.
   static constexpr size_t kKeptCountMax = 16;
 
-  // Borrows `signatures`; `graph` is that of the session. Keeps up to `count_max` runners, at most
-  // kKeptCountMax.
+  // Borrows `signatures`. `graph` is the session's graph. Keeps up to `count_max` runners, and at
+  // most kKeptCountMax.
   JointRunners(const SignatureMap& signatures, const tensorflow::GraphDef& graph, size_t count_max,
                JointRunner::MakeRunner make);
   ~JointRunners();
   JointRunners(const JointRunners&) = delete;
   JointRunners& operator=(const JointRunners&) = delete;
 
-  // Returns what runs `signatures`, whatever their order, until this is destroyed. Null if CanJoin
-  // forbids it, TensorFlow refuses it, another thread makes a runner, or `count_max` others are
-  // kept: then they have to run one after the other.
+  // Returns the runner of `signatures`, in any order; valid as long as this object. Returns null if
+  // CanJoin forbids it, if TensorFlow refuses it, if another thread makes a runner, or if
+  // `count_max` other runners are kept. The caller then has to run the signatures one after the
+  // other.
   const JointRunner* FindOrMake(const std::vector<const Signature*>& signatures) const;
 
-  // Runners that are kept, those that cannot be run included.
+  // The number of runners that are kept, including runners that cannot be run.
   size_t kept_count() const;
 
  private:
   using Parts = std::vector<const Signature*>;  // sorted
 
-  // Returns whether a joint run computes the same as single runs: all feed one tensor, or each
-  // feeds a placeholder. To feed a tensor that the graph computes could change what another part
-  // gets.
+  // Returns true if a joint run computes the same as single runs: either all parts feed one tensor,
+  // or each feeds a placeholder. Feeding a tensor that the graph computes could change the inputs
+  // of another part.
   bool CanJoin(const Parts& parts) const;
   const JointRunner* Find(const Parts& parts) const;
   const JointRunner* Make(const Parts& parts) const;
 
-  std::set<std::string> placeholders_;  // input tensors of the signatures
+  std::set<std::string> placeholders_;  // the input tensors of the signatures
   const size_t count_max_;
   const JointRunner::MakeRunner make_;
-  mutable std::mutex making_;  // only ever tried
-  // Filled from the front by who holds making_, owned. A full slot stays as it is until the end.
+  mutable std::mutex making_;  // only ever try-locked
+  // Filled from the front under making_, owned. A full slot stays unchanged to the end.
   mutable std::array<std::atomic<const JointRunner*>, kKeptCountMax> kept_{};
 };
 

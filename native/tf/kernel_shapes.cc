@@ -24,21 +24,22 @@ using tensorflow::Tensor;
 using HandleShapes =
     std::unique_ptr<std::vector<std::pair<PartialTensorShape, tensorflow::DataType>>>;
 
-// Shapes of handles at run time are not those that shape functions expect.
+// Returns true if shape functions expect the shape that the tensor has at run time. For handles
+// they do not.
 bool HasOwnShape(const Tensor& tensor) {
   return tensor.dtype() != tensorflow::DT_RESOURCE && tensor.dtype() != tensorflow::DT_VARIANT;
 }
 
-// Returns the input if it has a shape that its op's shape function can read, else null.
+// Returns the input if it has a shape that its op's shape function can read, or null if not.
 const Tensor* ShapedInput(tensorflow::OpKernelContext* context, int index) {
-  // A reference is read under its own lock, and a dead input of a Merge is not there.
+  // A reference is read under its own lock, and a Merge has dead inputs without a tensor.
   if (context->input_is_ref(index) || !context->has_input(index)) return nullptr;
   const Tensor& tensor = context->input(index);
   return HasOwnShape(tensor) ? &tensor : nullptr;
 }
 
-// Keys of kernels and shapes that passed. A key that falls on another's slot replaces it: the other
-// is then asked about once more. 128 KiB.
+// The keys of kernels and shapes that passed. A key may replace another key in its slot. The other
+// key is then checked once more. 128 KiB.
 class PassedShapes {
  public:
   bool Has(uint64_t key) const { return SlotOf(key).load(std::memory_order_relaxed) == key; }
@@ -55,7 +56,7 @@ class PassedShapes {
 
 PassedShapes passed_shapes;
 
-// Never 0, which an empty slot has.
+// Returns a key that is never 0, because 0 marks an empty slot.
 uint64_t KeyOf(const tensorflow::OpKernel& kernel, uint64_t device_id,
                tensorflow::OpKernelContext* context) {
   uint64_t key = absl::HashOf(&kernel, kernel.name_view(), device_id);
@@ -98,7 +99,7 @@ absl::Status AskShapeFunction(const tensorflow::OpKernel& kernel,
   tensorflow::shape_inference::InferenceContext inference(
       TF_GRAPH_DEF_VERSION, tensorflow::AttrSlice(kernel.def()), op->op_def, inputs.shapes,
       inputs.tensors, std::vector<PartialTensorShape>(), std::vector<HandleShapes>());
-  // An op whose number of inputs is not its definition's: nothing to be learned.
+  // If the number of inputs differs from the op's definition, the shape function cannot be run.
   if (!inference.construction_status().ok()) return absl::OkStatus();
   const absl::Status inferred = inference.Run(op->shape_inference_fn);
   if (inferred.ok()) return inferred;

@@ -11,17 +11,17 @@ class OpKernelContext;
 
 namespace millpond::tf {
 
-// Returns INVALID_ARGUMENT if the op's shape function refuses the shapes of the inputs that
-// `kernel` is about to compute.
+// Checks the shapes of the inputs that `kernel` is about to compute. Returns INVALID_ARGUMENT if
+// the op's shape function refuses them.
 //
-// TensorFlow runs shape functions when a graph is built, and kernels rely on them: one that finds
-// another rank fails a CHECK, which ends the process. Resource and variant inputs count as unknown.
-// An op without a shape function passes.
+// TensorFlow runs shape functions when a graph is built, and kernels rely on them: a kernel that
+// meets another rank fails a CHECK, which ends the process. Resource and variant inputs count as
+// unknown. An op without a shape function passes.
 //
-// Shapes that passed once are not asked about again: a signature whose rank is open needs the check
-// in every request. `device_id` names the kernel's device and is never used for another one, so
-// that a kernel at the address of a freed one is a new kernel. Thread: any.
-// Cost: about 2 us for new shapes, 0.5 us for those that passed before.
+// Shapes that passed once are not checked again, because a signature with an open rank needs the
+// check in every request. `device_id` identifies the kernel's device and is never reused for
+// another device. So a kernel at the address of a freed kernel counts as a new kernel. Thread: any.
+// Cost: about 2 us for new shapes, 0.5 us for shapes that passed before.
 absl::Status CheckKernelShapes(const tensorflow::OpKernel& kernel, uint64_t device_id,
                                tensorflow::OpKernelContext* context);
 

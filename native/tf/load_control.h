@@ -5,18 +5,19 @@
 
 namespace millpond::tf {
 
-// What the control plane tells a running load, and hears of it. Any thread.
+// The values that the control plane and a running load exchange. Any thread.
 struct LoadControl {
-  // The load stops at the next piece of a tensor, or kernel, and ends CANCELLED.
+  // True if the load must stop at the next piece of a tensor or at the next kernel, and end with
+  // CANCELLED.
   std::atomic<bool> is_cancelled{false};
-  // How fast restore may read; 0: as fast as it can. Looked at between two pieces of a tensor.
+  // The speed limit of the restore; 0 if it has no limit. Read between two pieces of a tensor.
   std::atomic<int64_t> restore_bytes_per_second_max{0};
-  // Tensor bytes that lie in the version's memory, checked.
+  // The tensor bytes that lie in the version's memory and are checked.
   std::atomic<int64_t> restored_bytes{0};
 };
 
-// While it lives, the restore kernel that runs on this thread obeys `control`. Restore runs inline,
-// on the loader's thread, so a thread-local is enough to find it.
+// Makes the restore kernel that runs on this thread obey `control` while the scope lives. Restore
+// runs inline on the loader's thread, so a thread-local can pass the control.
 class LoadScope {
  public:
   explicit LoadScope(LoadControl* control) : outer_(current_) { current_ = control; }
@@ -24,7 +25,7 @@ class LoadScope {
   LoadScope(const LoadScope&) = delete;
   LoadScope& operator=(const LoadScope&) = delete;
 
-  // Null outside a load.
+  // The control of this thread's load; null outside a load.
   static LoadControl* Current() { return current_; }
 
  private:

@@ -23,7 +23,7 @@ using tensorflow::FunctionDef;
 using tensorflow::NodeDef;
 
 struct DeleteHandle {
-  // The library stays: only TensorFlow's note of what it brought goes.
+  // Deletes TensorFlow's record of the library's ops. The library stays loaded.
   void operator()(TF_Library* library) const { TF_DeleteLibraryHandle(library); }
   void operator()(TF_Status* status) const { TF_DeleteStatus(status); }
 };
@@ -45,7 +45,7 @@ std::vector<std::string> NamesOf(const TF_Buffer& serialized) {
   return names;
 }
 
-// Walks from the graph's nodes through the functions that they lead to.
+// Walks from the graph's nodes through the functions that they call.
 class OpSearch {
  public:
   explicit OpSearch(const tensorflow::FunctionDefLibrary& library) {
@@ -84,7 +84,7 @@ class OpSearch {
     }
   }
 
-  // False: the graph has no function of that name.
+  // Returns false if the graph has no function of that name.
   bool VisitFunction(const std::string& name) {
     const auto function = functions_.find(name);
     if (function == functions_.end()) return false;
@@ -106,7 +106,7 @@ class OpSearch {
 
 base::StatusOr<std::vector<std::string>> LoadOpLibrary(const std::string& path) {
   if (access(path.c_str(), F_OK) != 0) {
-    return base::NotFound("op library " + path + " is not there");
+    return base::NotFound("op library " + path + " does not exist");
   }
   const std::unique_ptr<TF_Status, DeleteHandle> status(TF_NewStatus());
   const std::unique_ptr<TF_Library, DeleteHandle> library(

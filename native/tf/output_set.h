@@ -11,9 +11,9 @@ namespace millpond::tf {
 // A value, made for each request. Cost: no allocation for a signature of up to 64 outputs.
 class OutputSet {
  public:
-  // None of no outputs: of a signature without any.
+  // Makes the empty set of a signature without outputs.
   OutputSet() = default;
-  // None of `output_count`, which is the signature's.
+  // Makes an empty set. `output_count` is the number of outputs of the signature.
   explicit OutputSet(size_t output_count)
       : output_count_(output_count), more_(WordCount(output_count) - 1, 0) {}
 
@@ -27,7 +27,7 @@ class OutputSet {
     return outputs;
   }
 
-  // `index` is below output_count(). Adding what is there does nothing.
+  // Adds an output. `index` is below output_count(). Does nothing if the set contains the output.
   void Add(size_t index) {
     if (Contains(index)) return;
     Word(index / kWordBits) |= uint64_t{1} << (index % kWordBits);
@@ -37,14 +37,15 @@ class OutputSet {
   bool Contains(size_t index) const {
     return (Word(index / kWordBits) >> (index % kWordBits) & 1) != 0;
   }
-  // How many there are in it.
+  // The number of outputs in the set.
   size_t size() const { return size_; }
-  // How many the signature has.
+  // The number of outputs of the signature.
   size_t output_count() const { return output_count_; }
   bool IsAll() const { return size_ == output_count_; }
 
-  // How many of it come before `index`: where that output's tensor lies in the result of a run,
-  // which holds the outputs asked for and no others, in the signature's order.
+  // Returns the number of outputs of the set before `index`, which is the position of the output's
+  // tensor in the result of a run. The result holds only the outputs of the set, in the signature's
+  // order.
   size_t Rank(size_t index) const {
     size_t rank = 0;
     for (size_t word = 0; word < index / kWordBits; ++word) rank += BitCount(Word(word));
@@ -68,7 +69,7 @@ class OutputSet {
  private:
   static constexpr size_t kWordBits = 64;
 
-  // At least one, which is first_.
+  // Returns the number of words; at least 1, which is first_.
   static size_t WordCount(size_t output_count) {
     return output_count <= kWordBits ? 1 : (output_count + kWordBits - 1) / kWordBits;
   }
@@ -80,7 +81,7 @@ class OutputSet {
   size_t output_count_ = 0;
   size_t size_ = 0;
   uint64_t first_ = 0;
-  std::vector<uint64_t> more_;  // of the outputs from 64 on
+  std::vector<uint64_t> more_;  // for the outputs from 64 on
 };
 
 }  // namespace millpond::tf

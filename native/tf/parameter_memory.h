@@ -8,15 +8,16 @@
 
 namespace millpond::tf {
 
-// What the devices of one version allocate from: the version's own memory while it is loading, so
-// that its variables and constants end there, and the request memory from then on.
+// The source of the memory of one version's devices. While the version is loading it is the
+// version's own memory, so that its variables and constants lie there. After that it is the request
+// memory.
 //
-// Loading one SavedModel makes several devices (the session's, grappler's, those of function
-// runtimes), so the phase is kept here, once, and not by each of them: one that was left behind
-// would serve requests out of the arena, 4x slower (docs/design.md, "One device per version").
+// Loading one SavedModel makes several devices (for the session, grappler and function runtimes).
+// So the phase is kept here once, and not in each device: a device that missed the change would
+// serve requests out of the arena, 4x slower (docs/design.md, "One device per version").
 //
-// Thread: any. EndLoading is the loader's, once no kernel runs. Owner: shared by the SavedModel and
-// its devices. Cost: the phase is one relaxed load an allocation.
+// Thread: any. EndLoading is for the loader, once no kernel runs. Owner: shared by the SavedModel
+// and its devices. Cost: the phase is one relaxed load an allocation.
 class ParameterMemory {
  public:
   // Borrows `parameters`, which outlives every tensor allocated from it, and `requests`.
@@ -35,8 +36,9 @@ class ParameterMemory {
   std::atomic<bool> is_loading_{true};
 };
 
-// While it lives, devices that are made on this thread allocate from `memory`. TensorFlow calls the
-// device factory on the thread that makes a session, with nothing of ours in its arguments.
+// Makes the devices that are made on this thread allocate from `memory` while the scope lives.
+// TensorFlow calls the device factory on the thread that makes a session, and its arguments cannot
+// carry `memory`.
 class ParameterMemoryScope {
  public:
   explicit ParameterMemoryScope(std::shared_ptr<ParameterMemory> memory);
@@ -44,7 +46,7 @@ class ParameterMemoryScope {
   ParameterMemoryScope(const ParameterMemoryScope&) = delete;
   ParameterMemoryScope& operator=(const ParameterMemoryScope&) = delete;
 
-  // Null outside a load, and in one without memory of its own.
+  // The memory of this thread's load; null outside a load, and in a load without memory of its own.
   static std::shared_ptr<ParameterMemory> Current();
 
  private:

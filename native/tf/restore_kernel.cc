@@ -30,10 +30,11 @@ using tensorflow::TensorShape;
 using tensorflow::TensorSlice;
 using tensorflow::tstring;
 
-// Above the stock kernel's 0.
+// Above the priority of the stock kernel, which is 0.
 constexpr int kKernelPriority = 300;
 
-// A wait is cut into these, so that a cancelled load or another limit is seen in time.
+// The length of one sleep: a wait is cut into sleeps, so that it soon notices a cancelled load or
+// another limit.
 constexpr int64_t kWaitSliceNs = 1'000'000;
 
 absl::Status ToTensorFlow(const base::Status& status) {
@@ -44,17 +45,17 @@ absl::Status ToTensorFlow(const base::Status& status) {
 struct Wanted {
   int output = 0;
   std::string name;
-  std::string shape_and_slice;  // empty: the whole tensor
+  std::string shape_and_slice;  // empty for the whole tensor
   DataType dtype = tensorflow::DT_INVALID;
 };
 
-// Where one output comes from.
+// The source of one output.
 struct Plan {
   Wanted wanted;
-  CheckpointEntry entry;             // whose bytes the output's are, if is_direct
-  bool is_direct = false;            // else BundleReader's
-  TensorShape shape;                 // the output's
-  std::optional<TensorSlice> slice;  // of the tensor that is wanted; none: the whole
+  CheckpointEntry entry;             // has the bytes of the output if is_direct
+  bool is_direct = false;            // false: read by BundleReader
+  TensorShape shape;                 // of the output
+  std::optional<TensorSlice> slice;  // of the wanted tensor; nullopt for the whole
 };
 
 absl::Status CheckInputs(OpKernelContext* context, size_t output_count) {
@@ -68,18 +69,18 @@ absl::Status CheckInputs(OpKernelContext* context, size_t output_count) {
     if (shape.dims() != 1 || shape.dim_size(0) != static_cast<int64_t>(output_count)) {
       return absl::InvalidArgumentError(
           std::string(input == 1 ? "tensor_names" : "shape_and_slices") + ": expected [" +
-          std::to_string(output_count) + "], as there are dtypes, got " + shape.DebugString());
+          std::to_string(output_count) + "], the number of dtypes, got " + shape.DebugString());
     }
   }
   return absl::OkStatus();
 }
 
-// What a running load wants of this thread; without one, that it goes on as fast as it can.
+// The pace of the load that runs on this thread. Outside a load nothing limits the restore.
 class LoadPace {
  public:
   LoadPace() : control_(LoadScope::Current()), pace_(base::MonotonicNs()) {}
 
-  // Waits until the next piece may be read. CANCELLED where none may.
+  // Waits until the next piece may be read. Returns CANCELLED if the load is cancelled.
   absl::Status AwaitTurn() {
     if (control_ == nullptr) return absl::OkStatus();
     while (!control_->is_cancelled.load(std::memory_order_relaxed)) {
@@ -89,7 +90,7 @@ class LoadPace {
       if (wait_ns == 0) return absl::OkStatus();
       base::SleepNs(std::min(wait_ns, kWaitSliceNs));
     }
-    return absl::CancelledError("the load was cancelled while it restored");
+    return absl::CancelledError("the load was cancelled during its restore");
   }
 
   void Report(int64_t bytes) {
@@ -97,7 +98,7 @@ class LoadPace {
     pace_.Spend(bytes);
     control_->restored_bytes.fetch_add(bytes, std::memory_order_relaxed);
   }
-  // What was reported is not good after all.
+  // Takes reported bytes back, because their checksum does not match.
   void TakeBack(int64_t bytes) {
     if (control_ == nullptr) return;
     control_->restored_bytes.fetch_sub(bytes, std::memory_order_relaxed);
@@ -108,7 +109,7 @@ class LoadPace {
   RestorePace pace_;
 };
 
-// One run of the op. Planned first and read in the order of the files.
+// One run of the op. Plans all outputs first, and then reads them in the order of the files.
 class Restore {
  public:
   Restore(OpKernelContext* context, const std::string& prefix, CheckpointIndexReader index)
@@ -164,7 +165,7 @@ class Restore {
           "', and the checkpoint holds " + plan->entry.shape.DebugString());
     }
     plan->slice = slice;
-    // Mostly a variable is partitioned as it was when it was saved: that slice has an entry.
+    // A variable is mostly partitioned as it was when it was saved. Then the slice has an entry.
     const auto& slices = plan->entry.slices;
     if (std::find(slices.begin(), slices.end(), slice) == slices.end()) return absl::OkStatus();
     base::StatusOr<CheckpointEntry> entry =
@@ -176,7 +177,8 @@ class Restore {
   }
 
   absl::Status Perform(const Plan& plan) {
-    // Before the output is allocated: a damaged index may ask for more than there is.
+    // Checked before the output is allocated: a damaged index may claim more bytes than the shard
+    // has.
     if (is_plain_) TF_RETURN_IF_ERROR(shards_.CheckHolds(plan.entry));
     TF_RETURN_IF_ERROR(pace_.AwaitTurn());
     Tensor* output = nullptr;
@@ -201,7 +203,7 @@ class Restore {
     pace_.TakeBack(entry.size_bytes);
     return absl::DataLossError(shards_.Place(entry) + " (" + std::to_string(entry.size_bytes) +
                                " bytes) does not match its checksum: crc32c " +
-                               std::to_string(crc32c) + ", and the index names " +
+                               std::to_string(crc32c) + ", and the index has " +
                                std::to_string(entry.crc32c) + "; copy the version again");
   }
 
@@ -225,8 +227,8 @@ class Restore {
   const std::string prefix_;
   CheckpointIndexReader index_;
   ShardReader shards_;
-  const bool is_plain_;  // local files of our byte order: read without BundleReader
-  std::unique_ptr<tensorflow::BundleReader> bundle_;  // made where needed
+  const bool is_plain_;  // local files of this machine's byte order, read without BundleReader
+  std::unique_ptr<tensorflow::BundleReader> bundle_;  // made on first use
   LoadPace pace_;
 };
 
@@ -262,8 +264,8 @@ class RestoreKernel : public tensorflow::OpKernel {
 }  // namespace
 
 void RegisterRestoreKernel() {
-  // At run time and not by REGISTER_KERNEL_BUILDER, which would register it when the library is
-  // loaded: a server that measures the stock way must keep TensorFlow's.
+  // Registers at run time. REGISTER_KERNEL_BUILDER would register the kernel when the library is
+  // loaded, but a server that measures the stock runtime must keep TensorFlow's kernel.
   const tensorflow::kernel_factory::OpKernelRegistrar registrar(
       tensorflow::KernelDefBuilder("RestoreV2")
           .Device(tensorflow::DEVICE_CPU)

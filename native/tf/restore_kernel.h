@@ -2,24 +2,30 @@
 
 namespace millpond::tf {
 
-// The class that TensorFlow names for the op RestoreV2 once ours is registered.
+// The class that TensorFlow reports for the op RestoreV2 once our kernel is registered.
 inline constexpr char kRestoreKernelName[] = "MillpondRestoreV2";
 
-// Puts our kernel of the op RestoreV2 in the place of TensorFlow's, for the whole process and for
-// good. Sessions made before keep the kernels that they have. Call once.
+// Replaces TensorFlow's kernel of the op RestoreV2 with ours, for the whole life of the process.
+// Existing sessions keep their kernels. Call it once.
 //
-// The stock kernel reads large tensors on a pool of eight threads of its own, which no setting
-// reaches. Ours restores on the thread that computes it and no other, each tensor from the file
-// into its output, checked by its crc32c, and obeys the thread's LoadScope (load_control.h):
-// between two pieces of a tensor, under a millisecond, it looks whether the load is cancelled and
-// how fast it may read, and reports what it has read. Partitioned tensors that are restored whole,
-// strings, variants, checkpoints of the other byte order and file systems other than the local
-// one are read by TensorFlow's BundleReader, on this thread too; there a piece is a whole tensor.
+// The stock kernel reads large tensors on a private pool of eight threads, which no setting
+// reaches. Ours restores only on the thread that computes it. It reads each tensor from the file
+// into its output and checks its crc32c. It obeys the thread's LoadScope (load_control.h). Between
+// two pieces of a tensor, which take less than a millisecond each, it checks if the load is
+// cancelled and how fast it may read. Then it reports the bytes that it has read.
 //
-// A tensor that is not there is NOT_FOUND, of another dtype or with a slice that does not fit
-// INVALID_ARGUMENT, with a wrong bit DATA_LOSS, beyond its file's end OUT_OF_RANGE, without memory
-// RESOURCE_EXHAUSTED, a cancelled load CANCELLED. Checkpoints of TensorFlow's format before 2016,
-// which no SavedModel has, are NOT_FOUND.
+// TensorFlow's BundleReader reads the other cases, on this thread too: partitioned tensors that are
+// restored whole, strings, variants, checkpoints of the other byte order and file systems other
+// than the local file system. A piece is then a whole tensor.
+//
+// Errors:
+// - NOT_FOUND: a missing tensor, or a checkpoint of TensorFlow's format before 2016, which no
+//   SavedModel has.
+// - INVALID_ARGUMENT: another dtype, or a slice that does not fit.
+// - DATA_LOSS: a wrong bit.
+// - OUT_OF_RANGE: a tensor beyond the end of its file.
+// - RESOURCE_EXHAUSTED: no memory.
+// - CANCELLED: a cancelled load.
 void RegisterRestoreKernel();
 
 }  // namespace millpond::tf

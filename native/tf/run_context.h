@@ -10,20 +10,21 @@
 
 namespace millpond::tf {
 
-// What can end a run before its graph is through, and what bounds its reply. Outlives the run.
+// The limits of a run: what may end it before its graph is computed, and the size of its reply.
+// Outlives the run.
 //
-// A run is inline: each kernel of the graph is computed on the calling thread, and RunOptions'
-// timeout_in_ms does not reach it (Session looks at it only once the executor has returned). So
-// ServableDevice asks this context before each kernel instead.
+// A run is inline: each kernel of the graph is computed on the calling thread. RunOptions'
+// timeout_in_ms does not reach such a run, because Session checks it only after the executor has
+// returned. So ServableDevice checks this context before each kernel instead.
 struct RunContext {
   static constexpr int64_t kNoDeadline = INT64_MAX;
 
-  int64_t deadline_ns = kNoDeadline;                // on base::MonotonicNs's clock
+  int64_t deadline_ns = kNoDeadline;                // by base::MonotonicNs's clock
   const std::atomic<bool>* is_cancelled = nullptr;  // may be null
   size_t reply_bytes_max = base::kMaxReplyBytes;
-  base::ByteBudget* budget = nullptr;  // of the server; null: nothing is counted
+  base::ByteBudget* budget = nullptr;  // the server's; null: nothing is counted
 
-  // What bounds the reply of the run.
+  // The limits of the reply of the run.
   base::ReplyLimits reply_limits() const {
     return {reply_bytes_max, budget, deadline_ns, is_cancelled};
   }

@@ -7,11 +7,12 @@
 namespace millpond::tf {
 namespace {
 
-// Of the run that this thread works for; null if nothing is counted.
+// The usage of the run that this thread works for; null if nothing is counted.
 thread_local std::shared_ptr<PoolUsageBytes>* current_usage = nullptr;
 
 void RunCounted(std::shared_ptr<PoolUsageBytes>* usage, const std::function<void()>& task) {
-  // A full pool runs a task at once on the thread that schedules it, whose bytes count already.
+  // If a pool is full, it runs the task at once on the thread that schedules it. The bytes of that
+  // thread count already.
   if (current_usage != nullptr) return task();
   current_usage = usage;
   const int64_t before_bytes = memory::ThreadUsageBytes();

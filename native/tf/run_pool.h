@@ -9,16 +9,16 @@
 
 namespace millpond::tf {
 
-// Bytes that the tasks of one run have allocated on threads of a pool, less those that they have
-// freed there.
+// The bytes that the tasks of one run have allocated on threads of a pool, less the bytes that they
+// have freed there.
 using PoolUsageBytes = std::atomic<int64_t>;
 
-// While it lives, tasks that this thread schedules on a RunPool count in a PoolUsageBytes of its
-// own, and so do tasks that those tasks schedule. A task counts once it has ended, which is a
-// moment after the kernel that waits for it goes on.
+// Counts tasks in a PoolUsageBytes of its own while the scope lives: the tasks that this thread
+// schedules on a RunPool, and the tasks that these tasks schedule. A task counts once it has ended,
+// which is shortly after the kernel that waits for it continues.
 class PoolUsageScope {
  public:
-  // Counts nothing if not `is_counted`, and hides the scope outside of it.
+  // Counts nothing if `is_counted` is false, and hides the scope around it.
   explicit PoolUsageScope(bool is_counted);
   ~PoolUsageScope();
   PoolUsageScope(const PoolUsageScope&) = delete;
@@ -31,11 +31,11 @@ class PoolUsageScope {
   std::shared_ptr<PoolUsageBytes>* const outer_;
 };
 
-// Another pool, whose tasks count for the run that schedules them.
+// Wraps another pool, so that its tasks count for the run that schedules them.
 // Cost: one allocation a task, in a scope that counts.
 class RunPool final : public tsl::thread::ThreadPoolInterface {
  public:
-  // Borrows it.
+  // Borrows `pool`.
   explicit RunPool(Eigen::ThreadPoolInterface* pool) : pool_(pool) {}
 
   void Schedule(std::function<void()> task) override;

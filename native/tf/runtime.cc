@@ -20,7 +20,8 @@
 namespace millpond::tf {
 namespace {
 
-// Above TensorFlow's own: 200 for its oneDNN allocator, 70 and 60 for its CPU devices.
+// Above the priorities of TensorFlow's own: 200 for its oneDNN allocator, 70 and 60 for its CPU
+// devices.
 constexpr int kAllocatorPriority = 300;
 constexpr int kDevicePriority = 300;
 
@@ -29,7 +30,8 @@ std::atomic<int64_t> run_memory_bytes_max{INT64_MAX};
 
 constexpr char kAllocatorName[] = "millpond_request";
 
-// Pools of TensorFlow's own that ask for memory by the region. Requests use none of them.
+// Serves TensorFlow's own pools that allocate memory by the region. Requests use none of these
+// pools.
 class ResourceSubAllocator : public tsl::SubAllocator {
  public:
   explicit ResourceSubAllocator(memory::MemoryResource* resource)
@@ -61,8 +63,9 @@ class RequestAllocatorFactory : public tsl::AllocatorFactory {
   memory::MemoryResource* const resource_;
 };
 
-// TensorFlow writes an informational line for every load, past our log and in another format. What
-// it has to say of a failure comes back as a status. TF_CPP_MIN_LOG_LEVEL brings the lines back.
+// Turns off the informational line that TensorFlow writes for every load, past our log and in
+// another format. Failures are returned as a status anyway. TF_CPP_MIN_LOG_LEVEL turns the lines on
+// again.
 void QuietTensorFlow() {
   if (std::getenv("TF_CPP_MIN_LOG_LEVEL") != nullptr) return;
   absl::SetMinLogLevel(absl::LogSeverityAtLeast::kError);
@@ -72,15 +75,16 @@ void TakeTheStockRuntimesPlace(memory::MemoryResource* request_memory) {
   tsl::AllocatorFactoryRegistry::singleton()->Register(__FILE__, __LINE__, kAllocatorName,
                                                        kAllocatorPriority,
                                                        new RequestAllocatorFactory(request_memory));
-  // Never freed: sessions and their tensors may outlive any owner of ours.
+  // Never freed: sessions and their tensors may outlive any owner in this code.
   auto* const allocator = new RunAllocator(new MemoryAllocator(kAllocatorName, request_memory));
   tensorflow::DeviceFactory::Register("CPU", std::make_unique<ServableDeviceFactory>(allocator),
                                       kDevicePriority, /*is_pluggable_device=*/false);
   RegisterRestoreKernel();
 }
 
-// TensorFlow makes its pools with the first session, and threads inherit the priority of who makes
-// them: a loader would make pools that requests wait for and that run when the machine is idle.
+// Starts TensorFlow's pools at the caller's priority. TensorFlow makes its pools with the first
+// session, and a thread inherits the priority of its maker. If a loader made the pools, requests
+// would wait for threads that run only when the machine is idle.
 base::Status StartPools(const RuntimeOptions& options) {
   tensorflow::SessionOptions session_options;
   session_options.config.set_intra_op_parallelism_threads(options.intra_op_thread_count);
@@ -92,7 +96,8 @@ base::Status StartPools(const RuntimeOptions& options) {
   return FromTensorFlow(owned->Close());
 }
 
-// TensorFlow's registries and pools belong to the process, so this does too.
+// The state of the process's runtime. It belongs to the process, as TensorFlow's registries and
+// pools do.
 struct Runtime {
   std::mutex mutex;
   bool is_initialized = false;

@@ -45,7 +45,7 @@ using NamedTensors = std::vector<std::pair<std::string, tensorflow::Tensor>>;
 
 enum class Step { kNew, kGraph, kSession, kRestored, kInitialized, kReady };
 
-// SignatureDefMap { map<string, SignatureDef> signature_def = 1; } of
+// Encodes the SignatureDefMap { map<string, SignatureDef> signature_def = 1; } of
 // tensorflow_serving/apis/get_model_metadata.proto.
 std::string EncodeSignatureDefMap(const tensorflow::MetaGraphDef& meta_graph) {
   constexpr uint32_t kSignatureDef = 1;
@@ -71,17 +71,17 @@ tensorflow::SessionOptions MakeSessionOptions() {
   tensorflow::SessionOptions options;
   options.config.set_intra_op_parallelism_threads(runtime.intra_op_thread_count);
   options.config.set_inter_op_parallelism_threads(runtime.inter_op_thread_count);
-  // A graph exported with a GPU's name in it is served by the CPU, as tf.saved_model.load does.
+  // Serves a graph with a GPU's name in it on the CPU, as tf.saved_model.load does.
   options.config.set_allow_soft_placement(true);
   if (runtime.has_load_pool) {
-    // The second one is kLoadPool.
+    // The second pool is kLoadPool.
     options.config.add_session_inter_op_thread_pool();
     options.config.add_session_inter_op_thread_pool();
   }
   return options;
 }
 
-// Where restore and init run: on the calling thread, or, in the stock runtime, on a pool.
+// Returns the pool of restore and init: the calling thread or, in the stock runtime, a pool.
 int LoadPool() {
   constexpr int kCallingThread = -1;
   constexpr int kDefaultPool = 0;
@@ -100,7 +100,8 @@ bool HasCheckpoint(const std::string& prefix) {
   return tensorflow::Env::Default()->FileExists(tensorflow::MetaFilename(prefix)).ok();
 }
 
-// What the tensor takes in memory, which a proto of one value for all elements says nothing of.
+// Returns the size of the tensor in memory. The size of the proto may be much smaller, because one
+// value can stand for all elements.
 size_t TensorBytes(const tensorflow::TensorProto& proto) {
   const int element_bytes = tensorflow::DataTypeSize(proto.dtype());
   tensorflow::TensorShape shape;
@@ -110,8 +111,8 @@ size_t TensorBytes(const tensorflow::TensorProto& proto) {
   return static_cast<size_t>(shape.num_elements()) * element_bytes;
 }
 
-// The constants of the graph and of its functions. Every callable has its own copy of those that it
-// reaches: at most all of them, once for each signature.
+// Appends the sizes of the constants of the graph and of its functions. Every callable has its own
+// copy of the constants that it reaches: at most all constants, once for each signature.
 void AppendConstantBytes(const tensorflow::MetaGraphDef& meta_graph, size_t copy_count,
                          std::vector<size_t>* bytes) {
   const auto append = [&](const auto& nodes) {
@@ -128,8 +129,8 @@ void AppendConstantBytes(const tensorflow::MetaGraphDef& meta_graph, size_t copy
   }
 }
 
-// Returns how many joint runners a version may keep: each may copy all constants, and those of all
-// of them together may take kConstantBytesMax.
+// Returns the number of joint runners that a version may keep. Each may copy all constants. The
+// copies of all runners together may take kConstantBytesMax.
 size_t JointCountMax(const tensorflow::MetaGraphDef& meta_graph) {
   constexpr size_t kConstantBytesMax = size_t{256} << 20;
   std::vector<size_t> bytes;
@@ -144,7 +145,8 @@ tensorflow::Tensor StringTensor(const std::string& value) {
   return tensor;
 }
 
-// Restore and init may read asset files: their paths are fed, since the model may have moved.
+// Makes the feeds of the asset paths for restore and init, which may read asset files. The paths
+// are fed because the model may have moved.
 Status AssetFeeds(const tensorflow::MetaGraphDef& meta_graph, const std::string& directory,
                   NamedTensors* feeds) {
   std::vector<tensorflow::AssetFileDef> assets;
@@ -158,7 +160,10 @@ Status AssetFeeds(const tensorflow::MetaGraphDef& meta_graph, const std::string&
   return {};
 }
 
-bool ShapeFits(const tensorflow::TensorShape& shape, const TensorSpec& spec) {
+// Returns true if `spec` has a known rank and `shape` fits it. An open rank fits no shape here:
+// the graph was built without the rank, so its shape functions could not check the kernels. For an
+// open rank ShapeFits, by contrast, returns true.
+bool FitsShapeOfKnownRank(const tensorflow::TensorShape& shape, const TensorSpec& spec) {
   if (!spec.is_rank_known || static_cast<size_t>(shape.dims()) != spec.dims.size()) return false;
   for (int i = 0; i < shape.dims(); ++i) {
     if (spec.dims[i] != TensorSpec::kUnknownSize && spec.dims[i] != shape.dim_size(i)) return false;
@@ -166,15 +171,16 @@ bool ShapeFits(const tensorflow::TensorShape& shape, const TensorSpec& spec) {
   return true;
 }
 
-// Returns whether the inputs have the shapes that the graph was built for. An open rank is none.
+// Returns true if the inputs have the shapes that the graph was built for, so that its kernels need
+// no check. An input with an open rank always needs the check.
 bool HasShapesOf(const Signature& signature, const TensorList& inputs) {
   for (size_t i = 0; i < signature.inputs.size(); ++i) {
-    if (!ShapeFits(inputs.tensors()[i].shape(), signature.inputs[i])) return false;
+    if (!FitsShapeOfKnownRank(inputs.tensors()[i].shape(), signature.inputs[i])) return false;
   }
   return true;
 }
 
-// A stock runtime runs requests as TensorFlow Serving does, too.
+// Makes the runner of a signature. A stock runtime runs requests as TensorFlow Serving does.
 std::unique_ptr<SignatureRunner> MakeRunner(tensorflow::Session* session,
                                             const Signature& signature) {
   if (CurrentRuntimeOptions().is_stock) return std::make_unique<SessionRunner>(session, signature);
@@ -187,19 +193,19 @@ struct SavedModel::State {
   std::string directory;
   std::unordered_set<std::string> tags;
   Step step = Step::kNew;
-  tensorflow::MetaGraphDef meta_graph;  // emptied once the callables are made
+  tensorflow::MetaGraphDef meta_graph;  // cleared once the callables are made
   NamedTensors asset_feeds;
   SignatureMap signatures;
   std::vector<std::string> missing_ops;
   std::string signature_def_map;
   const std::shared_ptr<LoadControl> control = std::make_shared<LoadControl>();
   Writes writes;
-  std::shared_ptr<ParameterMemory> parameters;  // null: they come from the request memory
-  // Members die in reverse: callables before the session that they belong to.
+  std::shared_ptr<ParameterMemory> parameters;  // null: parameters come from the request memory
+  // Members are destroyed in reverse order: callables before the session that they belong to.
   std::unique_ptr<tensorflow::Session> session;
   std::map<std::string, std::unique_ptr<SignatureRunner>, std::less<>> callables;
   std::unique_ptr<JointRunners> joint_runners;
-  std::unique_ptr<SessionCallables> session_callables;  // null: no SessionRun
+  std::unique_ptr<SessionCallables> session_callables;  // null if SessionRun is off
 
   Status Enter(Step from, const char* name) const {
     if (step == from) return {};
@@ -207,8 +213,8 @@ struct SavedModel::State {
                                     ": called out of order; each step of a load is called once");
   }
 
-  // A version that cannot answer the request which names no signature, or none at all, must not
-  // take the place of one that can.
+  // Checks that a version can answer requests that name no signature. If it has no serving_default,
+  // one of its signatures must work. Otherwise the version must not replace a working version.
   Status CheckCallables() const {
     const auto standard = callables.find(kDefaultSignatureName);
     if (standard != callables.end()) return standard->second->made();
@@ -224,7 +230,7 @@ struct SavedModel::State {
     return base::FailedPrecondition("signature '" + signature.name + "' cannot be called");
   }
 
-  // Runs `target` on this thread, which keeps it off the pools that requests use.
+  // Runs `target` on this thread, off the pools that requests use.
   Status RunTarget(const std::string& target, const NamedTensors& feeds, const char* doing) {
     const ParameterMemoryScope parameter_scope(parameters);
     const LoadScope load_scope(control.get());
@@ -261,11 +267,11 @@ Status SavedModel::ReadGraph() {
   }
   absl::Status read = tensorflow::ReadMetaGraphDefFromSavedModel(state_->directory, state_->tags,
                                                                  &state_->meta_graph);
-  // What a file cut short within a field comes back as.
+  // TensorFlow returns OUT_OF_RANGE for a file that is cut within a field.
   if (absl::IsOutOfRange(read)) read = absl::DataLossError("saved_model.pb ends within a field");
   MILLPOND_RETURN_IF_TF_ERROR(read, "reading the graph of " + state_->directory);
   for (const auto& [name, definition] : state_->meta_graph.signature_def()) {
-    // The init op is written down as a signature too, which no client may run.
+    // Skips the init op, which is stored as a signature, because clients must not run it.
     if (name == tensorflow::kSavedModelInitOpSignatureKey) continue;
     Signature& signature = state_->signatures[name] = MakeSignature(name, definition);
     signature.has_checked_method_name = CurrentRuntimeOptions().checks_method_names;
@@ -322,7 +328,8 @@ Status SavedModel::Restore() {
   MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kSession, "Restore"));
   const std::string prefix = CheckpointPrefix(state_->directory);
   const auto& saver = state_->meta_graph.saver_def();
-  // A graph without variables has none; that one with variables has it is CheckSavedModel's word.
+  // A graph without variables has no checkpoint. CheckSavedModel has verified that a graph with
+  // variables has a checkpoint.
   if (state_->meta_graph.has_saver_def() && HasCheckpoint(prefix)) {
     NamedTensors feeds = state_->asset_feeds;
     feeds.emplace_back(saver.filename_tensor_name(), StringTensor(prefix));

@@ -45,7 +45,8 @@ bool HasVariables(const tensorflow::SavedModel& saved_model) {
   return false;
 }
 
-// The assets that a graph names and that are not there, each once, as paths below `directory`.
+// Returns the assets that a graph names and that are missing, each once, as paths below
+// `directory`.
 StatusOr<std::vector<std::string>> FindMissingAssets(const std::string& directory,
                                                      const tensorflow::SavedModel& saved_model) {
   std::set<std::string> missing;

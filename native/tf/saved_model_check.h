@@ -7,17 +7,18 @@
 
 namespace millpond::tf {
 
-// Says whether `directory` holds a whole SavedModel, which TensorFlow's own C++ loader does not: it
-// loads one without variables/ "successfully" and fails every request later.
+// Checks that `directory` holds a complete SavedModel. TensorFlow's own C++ loader does not check
+// this: it loads a directory without variables/ "successfully" and fails every request later.
 //
-// Whole: saved_model.pb or saved_model.pbtxt parses, and, if a graph in it has variables,
-// variables/variables.index is readable and each shard is at least as long as the index says.
-// Reads the graph and the index, not the shards.
+// A SavedModel is complete if saved_model.pb or saved_model.pbtxt parses. If a graph in it has
+// variables, variables/variables.index must be readable too, and each shard must be at least as
+// long as the index requires. Reads the graph and the index, not the shards.
 //
 // Returns the assets that a graph names and that are missing, as paths below `directory`. A copy
-// may still bring them; a graph that reads none of them loads without them.
-// FAILED_PRECONDITION: something is missing or short, a copy may still be under way.
-// DATA_LOSS: a file does not parse (which a copy under way can cause as well).
+// under way may still bring them. A graph that reads none of these assets loads without them.
+// Errors:
+// - FAILED_PRECONDITION: a file is missing or short; a copy may still be under way.
+// - DATA_LOSS: a file does not parse, which a copy under way can cause as well.
 base::StatusOr<std::vector<std::string>> CheckSavedModel(const std::string& directory);
 
 }  // namespace millpond::tf

@@ -1,4 +1,4 @@
-#define EIGEN_USE_THREADS  // before Eigen: its devices of several threads
+#define EIGEN_USE_THREADS  // before Eigen, for its devices with several threads
 
 #include "native/tf/servable_device.h"
 
@@ -29,12 +29,12 @@ std::atomic<uint64_t> device_count{0};
 
 }  // namespace
 
-// What the allocator and the device ask of a run.
+// The part of a run that the allocator and the device use.
 class RunMemory {
  public:
   static const RunContext& ContextOf(const RunScope& scope) { return scope.run_; }
   static bool ChecksShapes(const RunScope& scope) { return scope.checks_shapes_; }
-  // Whether the run may have `bytes` more.
+  // Returns true if the run may allocate `bytes` more.
   static bool Allows(RunScope* scope, size_t bytes) {
     if (scope->usage_bytes_max_ == RunScope::kNoLimit) return true;
     const int64_t left_bytes =
@@ -47,14 +47,14 @@ class RunMemory {
 
 namespace {
 
-// OK if the run may compute the kernel. A few nanoseconds for a usual run: it stands before every
-// kernel of a graph.
+// Returns OK if the run may compute the kernel. Runs before every kernel of a graph, and takes a
+// few nanoseconds for a usual run.
 absl::Status CheckMayGoOn(const tensorflow::OpKernel& kernel, uint64_t device_id,
                           tensorflow::OpKernelContext* context) {
   if (current_scope == nullptr) return absl::OkStatus();
-  // Strings and other objects of kernels do not come from the device's allocator.
+  // Counts strings and other objects of kernels, which do not come from the device's allocator.
   if (!RunMemory::Allows(current_scope, 0)) {
-    return absl::ResourceExhaustedError("the run's kernels have allocated too much");
+    return absl::ResourceExhaustedError("the run's kernels have allocated more than their limit");
   }
   const RunContext* const run = &RunMemory::ContextOf(*current_scope);
   if (run->is_cancelled != nullptr && run->is_cancelled->load(std::memory_order_relaxed)) {
@@ -62,7 +62,7 @@ absl::Status CheckMayGoOn(const tensorflow::OpKernel& kernel, uint64_t device_id
   }
   if (run->deadline_ns != RunContext::kNoDeadline &&
       base::CoarseMonotonicNs() >= run->deadline_ns) {
-    return absl::DeadlineExceededError("the request's deadline passed while it ran");
+    return absl::DeadlineExceededError("the request's deadline passed during its run");
   }
   return RunMemory::ChecksShapes(*current_scope) ? CheckKernelShapes(kernel, device_id, context)
                                                  : absl::OkStatus();
@@ -87,11 +87,10 @@ RunScope::~RunScope() { current_scope = outer_; }
 base::Status RunScope::Explain(base::Status ran) const {
   if (!was_refused_ || ran.ok()) return ran;
   runs_ended_by_memory.fetch_add(1, std::memory_order_relaxed);
-  return {
-      base::Code::kResourceExhausted,
-      "the model wanted more than the " + std::to_string(memory_bytes_max_) +
-          " bytes that one run may have (--run_memory_bytes); ask for less, or raise the flag: " +
-          ran.message()};
+  return {base::Code::kResourceExhausted,
+          "the run needed more than the " + std::to_string(memory_bytes_max_) +
+              " bytes that --run_memory_bytes allows; send a smaller request, or raise the flag: " +
+              ran.message()};
 }
 
 void* RunAllocator::AllocateRaw(size_t alignment, size_t num_bytes) {
@@ -99,7 +98,7 @@ void* RunAllocator::AllocateRaw(size_t alignment, size_t num_bytes) {
   return requests_->AllocateRaw(alignment, num_bytes);
 }
 
-// A pool of TensorFlow's behind a RunPool, in the forms in which kernels ask for it.
+// A pool of TensorFlow behind a RunPool, in the forms that kernels use.
 struct RunWorkers {
   RunWorkers(const tensorflow::DeviceBase::CpuWorkerThreads& stock, Eigen::Allocator* allocator)
       : run_pool(stock.workers->AsEigenThreadPool()),
@@ -113,13 +112,13 @@ struct RunWorkers {
   RunPool run_pool;
   tsl::thread::ThreadPool pool;
   const tensorflow::DeviceBase::CpuWorkerThreads workers;
-  std::vector<std::unique_ptr<Eigen::ThreadPoolDevice>> devices;  // of 1, 2, ... threads
+  std::vector<std::unique_ptr<Eigen::ThreadPoolDevice>> devices;  // with 1, 2, ... threads
 };
 
 namespace {
 
-// Returns those over `stock`'s pool, which TensorFlow makes once for all devices. Never freed: what
-// a model leaves in its device's resources may use them until the last.
+// Returns the workers over the pool of `stock`, which TensorFlow makes once for all devices. Never
+// freed: objects that a model leaves in its device's resources may use them to the end.
 const RunWorkers* WorkersOver(const tensorflow::DeviceBase::CpuWorkerThreads& stock,
                               Eigen::Allocator* allocator) {
   static auto* const mutex = new std::mutex;
@@ -165,8 +164,8 @@ absl::Status ServableDevice::MakeTensorFromProto(const tensorflow::TensorProto& 
   tensorflow::Tensor parsed;
   if (!parsed.FromProto(GetAllocator(attributes), proto)) {
     return absl::InvalidArgumentError(
-        "a constant of the graph does not parse, or there is no "
-        "memory for it: dtype " +
+        "a constant of the graph does not parse, or no "
+        "memory is left for it: dtype " +
         tensorflow::DataTypeString(proto.dtype()));
   }
   *tensor = std::move(parsed);

@@ -15,12 +15,15 @@
 
 namespace millpond::tf {
 
-// While it lives, kernels that ServableDevice computes on this thread look at `run` first, and may
-// together have no more than `memory_bytes_max` allocated at a time: what they ask for beyond is
-// refused, and the run ends with RESOURCE_EXHAUSTED before its next kernel, or the one after if
-// another thread of a kernel allocated (PoolUsageScope). One kernel's strings are seen when that
-// kernel has ended. Without jemalloc nothing is counted.
-// With `checks_shapes` each kernel's inputs are checked by CheckKernelShapes too.
+// Applies limits to the kernels that ServableDevice computes on this thread while the scope lives.
+//
+// Each kernel first checks `run` for cancellation and deadline. Together the kernels may have at
+// most `memory_bytes_max` allocated at a time. Allocations beyond that fail, and the run ends with
+// RESOURCE_EXHAUSTED before its next kernel. If another thread of a kernel allocated the memory,
+// the run may end one kernel later (PoolUsageScope). The strings of a kernel are counted only when
+// the kernel has ended. Without jemalloc nothing is counted.
+//
+// If `checks_shapes`, CheckKernelShapes also checks the inputs of each kernel.
 class RunScope {
  public:
   static constexpr int64_t kNoLimit = INT64_MAX;
@@ -31,7 +34,8 @@ class RunScope {
   RunScope(const RunScope&) = delete;
   RunScope& operator=(const RunScope&) = delete;
 
-  // `ran`, which the run ended with, but for a run that its memory ended: that one names the limit.
+  // Returns `ran`, the status of the run. If the run was ended by its memory limit, returns an
+  // error that names the limit.
   base::Status Explain(base::Status ran) const;
 
  private:
@@ -40,17 +44,17 @@ class RunScope {
   const RunContext& run_;
   const bool checks_shapes_;
   const int64_t memory_bytes_max_;
-  int64_t usage_bytes_max_ = kNoLimit;  // of memory::ThreadUsageBytes
+  int64_t usage_bytes_max_ = kNoLimit;  // by memory::ThreadUsageBytes
   bool was_refused_ = false;
   const PoolUsageScope pool_usage_;
   RunScope* const outer_;
 };
 
-// The device's memory for requests: the process's, within the limits of the run that asks.
+// The device's memory for requests: the process's memory, within the limits of the current run.
 // Thread: any. Cost: about 2 ns an allocation more than `requests`.
 class RunAllocator final : public tsl::Allocator {
  public:
-  // Borrows it.
+  // Borrows `requests`.
   explicit RunAllocator(tsl::Allocator* requests) : requests_(requests) {}
 
   std::string Name() override { return requests_->Name(); }
@@ -64,23 +68,24 @@ class RunAllocator final : public tsl::Allocator {
 
 struct RunWorkers;
 
-// The CPU device of one Session. It is ours and not the stock one for two reasons: it allocates
-// from the version's own memory while the version is loading and from the request memory afterwards
-// (the stock one's mutex and pool are shared by both: docs/design.md, "The request allocator"), and
-// it can end a run between two kernels (run_context.h).
+// The CPU device of one Session. It replaces the stock device for two reasons. It allocates from
+// the version's own memory while the version is loading, and from the request memory after that.
+// The stock allocator puts parameters and requests of 256 KiB and more into one pool behind one
+// mutex, and returns no memory to the system (docs/design.md, "The request allocator"). And this
+// device can end a run between two kernels (run_context.h).
 class ServableDevice : public tensorflow::ThreadPoolDevice {
  public:
-  // `parameters` is null where the version has no memory of its own.
+  // Makes a device. `parameters` is null if the version has no memory of its own.
   ServableDevice(const tensorflow::SessionOptions& options, const std::string& name,
                  tsl::Allocator* requests, std::shared_ptr<ParameterMemory> parameters);
   tsl::Allocator* GetAllocator(tensorflow::AllocatorAttributes attributes) override;
-  // Constants of the graph.
+  // Makes a constant of the graph.
   absl::Status MakeTensorFromProto(const tensorflow::TensorProto& proto,
                                    tensorflow::AllocatorAttributes attributes,
                                    tensorflow::Tensor* tensor) override;
 
-  // The pool of the process behind a RunPool, so that a run answers for what its kernels allocate
-  // there.
+  // Returns the process's pool behind a RunPool, so that a run is charged for the memory that its
+  // kernels allocate there.
   const CpuWorkerThreads* tensorflow_cpu_worker_threads() const override;
   const Eigen::ThreadPoolDevice* eigen_cpu_device() override;
 
@@ -89,14 +94,14 @@ class ServableDevice : public tensorflow::ThreadPoolDevice {
                     tensorflow::AsyncOpKernel::DoneCallback done) override;
 
  private:
-  const uint64_t id_;               // no other device of the process has it
-  tsl::Allocator* const requests_;  // of the process, never freed
+  const uint64_t id_;               // unique in the process
+  tsl::Allocator* const requests_;  // the process's, never freed
   const std::shared_ptr<ParameterMemory> parameters_;
-  const RunWorkers* const workers_;  // of the process, never freed
+  const RunWorkers* const workers_;  // the process's, never freed
 };
 
-// Makes the CPU devices of every Session in the process. Sessions are made on the thread that
-// loads a version, several devices a version (the session's, grappler's, function runtimes').
+// Makes the CPU devices of every Session in the process. Sessions are made on the thread that loads
+// a version. A version has several devices (for the session, grappler and function runtimes).
 class ServableDeviceFactory : public tensorflow::DeviceFactory {
  public:
   explicit ServableDeviceFactory(tsl::Allocator* requests) : requests_(requests) {}
@@ -107,7 +112,7 @@ class ServableDeviceFactory : public tensorflow::DeviceFactory {
                              std::vector<std::unique_ptr<tensorflow::Device>>* devices) override;
 
  private:
-  tsl::Allocator* const requests_;  // of the process, never freed
+  tsl::Allocator* const requests_;  // the process's, never freed
 };
 
 }  // namespace millpond::tf

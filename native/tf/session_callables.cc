@@ -21,7 +21,7 @@ Names SortedOnce(Names names) {
   return names;
 }
 
-// The tensors of `feeds` in the order of their names.
+// Returns the tensors of `feeds`, sorted by name.
 std::vector<tensorflow::Tensor> Sorted(const Names& feeds, const TensorList& fed) {
   std::vector<size_t> order(feeds.size());
   std::iota(order.begin(), order.end(), size_t{0});

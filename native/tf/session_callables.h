@@ -17,9 +17,10 @@ class Session;
 
 namespace millpond::tf {
 
-// What a SessionRun names of a graph: tensors like "x:0", and nodes to run for what they do.
+// The names in a SessionRun: tensors like "x:0" to feed and to fetch, and nodes to run for their
+// effects.
 struct SessionRunNames {
-  std::vector<std::string> feeds;  // none twice
+  std::vector<std::string> feeds;  // without duplicates
   std::vector<std::string> fetches;
   std::vector<std::string> targets;
 };
@@ -27,15 +28,15 @@ struct SessionRunNames {
 // Runs any part of a session's graph, on the calling thread.
 //
 // Session::Run would keep an executor for each order of feeds, fetches and targets that any client
-// ever names, until the session closes. So a part of the graph is run by a callable of its own,
-// whatever order it is named in: those of the first parts are kept, the others are released after
+// names, until the session closes. So each part of the graph has a callable of its own, for every
+// order of its names. The callables of the first parts are kept. The others are released after
 // their run, and making one takes milliseconds.
 //
-// Thread: any number at once. A mutex guards what is kept, and is not held while anything is made
-// or run. Lifetime: within that of the session, which it borrows.
+// Thread: any number of threads at the same time. A mutex guards the kept callables. It is not held
+// while a callable is made or run. Lifetime: within the life of the session, which it borrows.
 class SessionCallables {
  public:
-  // Each holds an executor as large as its part of the graph.
+  // The most callables that are kept. Each holds an executor as large as its part of the graph.
   static constexpr size_t kKeptCountMax = 64;
 
   explicit SessionCallables(tensorflow::Session* session);
@@ -43,8 +44,9 @@ class SessionCallables {
   SessionCallables(const SessionCallables&) = delete;
   SessionCallables& operator=(const SessionCallables&) = delete;
 
-  // `fed` is in the order of the feeds, `fetched` gets the fetches in theirs. What TensorFlow says
-  // of names that the graph has not, or of tensors that its kernels do not take.
+  // Runs the part that `names` selects. `fed` is in the order of the feeds; `fetched` gets the
+  // fetches in their order. Returns TensorFlow's error if the graph has no such names, or if its
+  // kernels refuse the tensors.
   base::Status Run(const SessionRunNames& names, const TensorList& fed, TensorList* fetched);
 
   size_t kept_count();

@@ -6,18 +6,18 @@
 
 namespace millpond::tf {
 
-// A signature run as TensorFlow Serving runs it, for load tests' control: by Session::Run, on
-// TensorFlow's inter-op pool, and with an executor that is made within the first request of each
-// set of outputs. A deadline does not end a run, as its kernels do not see the thread's RunScope.
+// Runs a signature as TensorFlow Serving does, for the control of load tests: by Session::Run, on
+// TensorFlow's inter-op pool. The first request for each set of outputs makes its executor. A
+// deadline does not end a run, because the kernels do not see the thread's RunScope.
 class SessionRunner final : public SignatureRunner {
  public:
-  // Borrows both.
+  // Borrows both arguments.
   SessionRunner(tensorflow::Session* session, const Signature& signature)
       : session_(session), signature_(signature) {}
 
-  // Always OK: only a request finds out.
+  // Always OK: only a request makes an executor.
   const base::Status& made() const override { return made_; }
-  // Nothing: a warm-up that does not ask for the clients' outputs does not help here.
+  // Does nothing: only a warm-up with the clients' outputs would help here.
   base::Status Prepare(const OutputSet&) const override { return {}; }
 
   base::Status Run(const OutputSet& outputs, const TensorList& inputs,

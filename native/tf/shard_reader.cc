@@ -28,7 +28,8 @@ class ShardReader::File {
 
   int64_t size_bytes() const { return size_bytes_; }
 
-  // Bytes read: fewer than asked for at the end of the file only. Negative: errno says why.
+  // Reads `bytes` at `offset`, or fewer at the end of the file. Returns the number of bytes read. A
+  // negative result means an error in errno.
   ssize_t Read(int64_t offset, char* to, size_t bytes) const {
     size_t done = 0;
     while (done < bytes) {
@@ -63,18 +64,19 @@ std::string ShardReader::Place(const CheckpointEntry& entry) const {
 absl::Status ShardReader::Open(int32_t shard) {
   if (files_[shard] != nullptr) return absl::OkStatus();
   const std::string path = Path(shard);
-  // Non-blocking: opening a pipe would wait for its writer. It changes nothing for a regular file.
+  // Non-blocking, because opening a pipe would wait for its writer. It changes nothing for a
+  // regular file.
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) return FileError("opening", path);
   struct stat status {};
   const bool is_known = fstat(descriptor, &status) == 0;
   files_[shard] = std::make_unique<File>(descriptor, is_known ? status.st_size : 0);
-  if (!is_known) return FileError("looking at", path);
+  if (!is_known) return FileError("reading the status of", path);
   if (!S_ISREG(status.st_mode)) {
     files_[shard].reset();
-    return absl::FailedPreconditionError(path + " is no regular file");
+    return absl::FailedPreconditionError(path + " is not a regular file");
   }
-  // Twice the usual read-ahead, for files that are not in the page cache yet.
+  // Doubles the usual read-ahead, for files that are not in the page cache yet.
   posix_fadvise(descriptor, 0, 0, POSIX_FADV_SEQUENTIAL);
   return absl::OkStatus();
 }

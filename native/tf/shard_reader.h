@@ -11,13 +11,13 @@
 
 namespace millpond::tf {
 
-// The data files of one checkpoint on a local disk, each opened when it is first asked for and
-// closed with this object. One thread. Reads are plain preads: a file that shrinks under us is an
-// error, where a mapped one would be a SIGBUS.
+// The data files of one checkpoint on a local disk. Each file is opened on first use and closed
+// with this object. One thread. Reads with pread: a file that shrinks meanwhile causes an error.
+// With a mapped file it would cause a SIGBUS.
 class ShardReader {
  public:
-  // What to read at once: about 50 us from the page cache, and a quarter of a core's L2 cache, in
-  // which the checksum still finds it.
+  // The bytes of one read: about 50 us from the page cache. They take a quarter of a core's L2
+  // cache, so the checksum still finds them there.
   static constexpr size_t kPieceBytes = 256 << 10;
 
   ShardReader(std::string prefix, int32_t shard_count);
@@ -25,17 +25,18 @@ class ShardReader {
   ShardReader(const ShardReader&) = delete;
   ShardReader& operator=(const ShardReader&) = delete;
 
-  // OUT_OF_RANGE with both figures where the shard ends before the entry's last byte.
+  // Returns OUT_OF_RANGE with both lengths if the shard ends before the entry's last byte.
   absl::Status CheckHolds(const CheckpointEntry& entry);
 
-  // Reads `bytes` of the entry from `begin` on to `to`, and extends `*crc32c` by them. After
-  // CheckHolds. The kernel's copy from the page cache is the only one. Ways that spare the caches
-  // (non-temporal stores, prefetchnta from a mapped file) were slower and no better for requests:
-  // restore_bench.
+  // Reads `bytes` of the entry, from `begin` on, to `to`. Extends `*crc32c` by them. After
+  // CheckHolds. Makes one copy, which is the kernel's copy from the page cache. Reads that bypass
+  // the caches (non-temporal stores, prefetchnta from a mapped file) were slower and did not help
+  // requests (restore_bench).
   absl::Status ReadPiece(const CheckpointEntry& entry, int64_t begin, size_t bytes, char* to,
                          uint32_t* crc32c);
 
-  // "tensor 'w' at byte 96 of /m/7/variables/variables.data-00000-of-00001", for messages.
+  // Returns a text like "tensor 'w' at byte 96 of /m/7/variables/variables.data-00000-of-00001",
+  // for messages.
   std::string Place(const CheckpointEntry& entry) const;
 
  private:

@@ -66,7 +66,7 @@ bool TensorFits(int dtype, const std::vector<int64_t>& dims, const TensorSpec& s
 std::string DtypeName(int dtype) {
   if (!tensorflow::DataType_IsValid(dtype)) return "dtype " + std::to_string(dtype);
   const auto type = static_cast<tensorflow::DataType>(dtype);
-  // TensorFlow's C++ says "float" and "double" where numpy, which clients hold, says float32.
+  // Uses numpy's names, which clients use. TensorFlow's C++ has "float" and "double" for them.
   if (type == tensorflow::DT_FLOAT) return "float32";
   if (type == tensorflow::DT_DOUBLE) return "float64";
   return tensorflow::DataTypeString(type);

@@ -6,7 +6,8 @@
 
 namespace millpond::tf {
 
-// How one signature of a SavedModel is run. Any number of threads at once, all methods.
+// The interface that runs one signature of a SavedModel. Any number of threads may call all methods
+// at the same time.
 class SignatureRunner {
  public:
   SignatureRunner() = default;
@@ -14,14 +15,14 @@ class SignatureRunner {
   SignatureRunner& operator=(const SignatureRunner&) = delete;
   virtual ~SignatureRunner() = default;
 
-  // OK, or why a request for all outputs cannot be run.
+  // OK, or the reason why a request for all outputs cannot be run.
   virtual const base::Status& made() const = 0;
 
-  // Makes ready what a run for `outputs` uses, on the calling thread, and may take long: the
-  // loader's business. What is ready is not made again.
+  // Prepares runs for `outputs` on the calling thread, unless they are prepared already. May take
+  // long, so only a loader calls it.
   virtual base::Status Prepare(const OutputSet& outputs) const = 0;
 
-  // `result` gets the tensors of `outputs` and no others, in the signature's order.
+  // Runs the signature. `result` gets only the tensors of `outputs`, in the signature's order.
   virtual base::Status Run(const OutputSet& outputs, const TensorList& inputs,
                            TensorList* result) const = 0;
 };

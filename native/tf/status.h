@@ -7,9 +7,8 @@
 
 namespace millpond::tf {
 
-// TensorFlow's status as ours; the codes are the same numbers, and one that is none of
-// them is UNKNOWN. `while_doing` goes before the
-// message, like "restoring variables of /models/m/7".
+// Converts TensorFlow's status. The codes have the same numbers. `while_doing`, like "restoring
+// variables of /models/m/7", precedes the message.
 inline base::Status FromTensorFlow(const absl::Status& status,
                                    const std::string& while_doing = "") {
   if (status.ok()) return {};
@@ -20,7 +19,7 @@ inline base::Status FromTensorFlow(const absl::Status& status,
 
 }  // namespace millpond::tf
 
-// Returns from the enclosing function where an absl::Status is not OK.
+// Returns from the enclosing function if the expression is an absl::Status that is not OK.
 #define MILLPOND_RETURN_IF_TF_ERROR(expression, while_doing)                 \
   do {                                                                       \
     const absl::Status tf_status_of_step = (expression);                     \

@@ -27,7 +27,8 @@ static_assert(dtype::kBool == tensorflow::DT_BOOL && dtype::kString == tensorflo
 
 Status CheckDtype(int dtype) {
   if (dtype == dtype::kString || ElementBytes(dtype) > 0) return {};
-  return base::InvalidArgument(DtypeName(dtype) + " has no plain numbers or strings for elements");
+  return base::InvalidArgument("the elements of " + DtypeName(dtype) +
+                               " are neither plain numbers nor strings");
 }
 
 void MoveElements(int64_t count, Tensor* from, Tensor* to) {

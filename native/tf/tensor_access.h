@@ -11,50 +11,55 @@
 
 namespace millpond::tf {
 
-// Tensors element by element, for codecs other than TensorProto's (tensor_codec.h): JSON, and raw
-// contents. `index` is that of a tensor in `tensors`, below its size().
+// Tensors element by element, for codecs other than TensorProto's (tensor_codec.h): JSON and raw
+// contents. `index` is the index of a tensor in `tensors`, below its size().
 
-// Makes tensor `index` one of `dtype` and `dims`, of memory that the request allocator gives. Its
-// numbers are not set yet, its strings are empty.
+// Makes tensor `index` a tensor of `dtype` and `dims`, in memory of the request allocator. Its
+// numbers are not set yet, and its strings are empty.
 //
-// INVALID_ARGUMENT, without an allocation: a dtype that does not exist or whose elements are no
-// plain numbers or strings, a negative size, more than 254 dimensions or 2^63 elements.
-// RESOURCE_EXHAUSTED: more than base::kMaxTensorBytes, or no memory.
+// Returns INVALID_ARGUMENT, without an allocation, for an unknown dtype and for elements that are
+// neither numbers nor strings. So it does for a negative size, for more than 254 dimensions and for
+// 2^63 or more elements. Returns RESOURCE_EXHAUSTED for more than base::kMaxTensorBytes, or if no
+// memory is left.
 base::Status MakeTensor(int dtype, const std::vector<int64_t>& dims, size_t index,
                         TensorList* tensors);
 
-// For a tensor whose size is known only once its last element has been read: make it with one
-// dimension of a guessed size, extend it as often as it is full, and shape it at the end.
+// Extends tensor `index` to one dimension of `capacity` elements and keeps its first `used_count`.
+// For a tensor whose size is known only after its last element: make it with one dimension of a
+// guessed size, extend it whenever it is full, and call ShapeTensor at the end.
 //
-// Gives tensor `index` one dimension of `capacity` elements; its first `used_count` are kept. Cost:
-// one move of those. MakeTensor's errors; the tensor is then as it was.
+// Cost: moves the kept elements once. Returns MakeTensor's errors, and then leaves the tensor
+// unchanged.
 base::Status ExtendTensor(int64_t capacity, int64_t used_count, size_t index, TensorList* tensors);
-// Tensor `index` becomes its first elements, as many as `dims` take, in the shape `dims`. Copies
-// nothing; the memory of the elements behind stays with it. INTERNAL: it holds fewer.
+// Gives tensor `index` the shape `dims`, and as many of its first elements as the shape takes.
+// Copies nothing; the memory of the other elements stays with the tensor. Returns INTERNAL if it
+// has too few elements.
 base::Status ShapeTensor(const std::vector<int64_t>& dims, size_t index, TensorList* tensors);
 
-// The elements of tensor `index`, which is of numbers or bools, in row-major order. Null where it
-// has none.
+// Returns the elements of tensor `index`, a tensor of numbers or bools, in row-major order. Returns
+// null if it has no elements.
 void* MutableElements(size_t index, TensorList* tensors);
 
-// Of tensor `index`, which is of strings: its string `element`, counted in row-major order.
+// Sets string `element` of tensor `index`, a tensor of strings. Strings are counted in row-major
+// order.
 void SetString(size_t index, int64_t element, std::string_view value, TensorList* tensors);
-// The same made `size` bytes long, which the caller is to write.
+// Resizes that string to `size` bytes and returns them, for the caller to write.
 char* ResizeString(size_t index, int64_t element, size_t size, TensorList* tensors);
 std::string_view StringAt(const TensorList& tensors, size_t index, int64_t element);
 
-// What a tensor is. Valid as long as the tensor is not changed.
+// The dtype, shape and elements of a tensor. Valid as long as the tensor does not change.
 struct TensorView {
   int dtype = 0;  // tensorflow::DataType (dtype.h)
   std::vector<int64_t> dims;
   int64_t element_count = 0;
   // The elements of numbers and bools, in row-major order and the machine's (little-endian) layout.
-  // Empty for all other dtypes: strings are read by StringAt.
+  // Empty for all other dtypes; StringAt reads strings.
   std::string_view bytes;
 };
 TensorView ViewTensor(const TensorList& tensors, size_t index);
 
-// The same tensors once more, of which both lists keep the elements: a reference each, no copy.
+// Returns a second list of the same tensors. Both lists keep the elements: a reference each, no
+// copy.
 TensorList ShareTensors(const TensorList& tensors);
 
 }  // namespace millpond::tf

@@ -14,8 +14,8 @@
 namespace millpond::tf {
 namespace {
 
-// Smaller tensors are not counted in the budget: thousands of them are little, and counting costs
-// the request threads an atomic that they share.
+// The least size of a tensor that is counted in the budget. Thousands of smaller tensors take
+// little memory, and each count would cost the request threads an access to a shared atomic.
 constexpr int64_t kCountedBytesMin = 64 * 1024;
 
 }  // namespace
@@ -28,7 +28,7 @@ base::StatusOr<int64_t> CountElements(int dtype, const std::vector<int64_t>& dim
   }
   int64_t count = 1;
   for (const int64_t size : dims) {
-    // DescribeTensor writes -1 as "?", which would hide the value in question.
+    // DescribeTensor writes -1 as "?", which would hide the offending value.
     if (size < 0) {
       return base::InvalidArgument("tensor_shape has a dimension of size " + std::to_string(size) +
                                    "; sizes are 0 or more");
@@ -41,8 +41,8 @@ base::StatusOr<int64_t> CountElements(int dtype, const std::vector<int64_t>& dim
   return count;
 }
 
-// TensorFlow's DataTypeSize says 0 where an element is an object: 20 bytes on the wire could then
-// ask for 2^31 empty strings, of 24 bytes each.
+// Returns the size of an element even if it is an object, for which TensorFlow's DataTypeSize
+// returns 0. Otherwise 20 bytes on the wire could request 2^31 empty strings, of 24 bytes each.
 int64_t BufferBytesPerElement(tensorflow::DataType dtype) {
   switch (dtype) {
     case tensorflow::DT_STRING:

@@ -9,21 +9,23 @@
 
 namespace millpond::tf {
 
-// What every decoder asks before a client's shape becomes memory, and the memory.
+// The checks of every decoder before a client's shape becomes memory, and the allocation.
 
-// How many elements `dims` have. INVALID_ARGUMENT: more dimensions than TensorFlow takes, a
-// negative one, or 2^63 elements and more. `dtype` is for the message.
+// Returns the number of elements of `dims`. Returns INVALID_ARGUMENT for more dimensions than
+// TensorFlow takes, for a negative dimension, and for 2^63 or more elements. `dtype` is for the
+// message.
 base::StatusOr<int64_t> CountElements(int dtype, const std::vector<int64_t>& dims);
 
-// What an element takes in a tensor's buffer.
+// Returns the size of an element in a tensor's buffer.
 int64_t BufferBytesPerElement(tensorflow::DataType dtype);
 
-// RESOURCE_EXHAUSTED where `element_count`, which is that of `dims`, takes more than
+// Returns RESOURCE_EXHAUSTED if `element_count`, the number of elements of `dims`, takes more than
 // base::kMaxTensorBytes.
 base::Status CheckTensorBytes(int dtype, const std::vector<int64_t>& dims, int64_t element_count);
 
-// A tensor of the request allocator's memory, counted in the thread's base::ShareScope unless it is
-// small. RESOURCE_EXHAUSTED if there is no memory for it. The checks above are the caller's.
+// Makes a tensor in memory of the request allocator. Counts it in the thread's base::ShareScope
+// unless it is small. Returns RESOURCE_EXHAUSTED if no memory is left. The caller has made the
+// checks above.
 base::Status AllocateTensor(int dtype, const std::vector<int64_t>& dims,
                             tensorflow::Tensor* tensor);
 

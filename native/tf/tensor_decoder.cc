@@ -23,8 +23,8 @@ using base::WireType;
 using tensorflow::DataType;
 using tensorflow::Tensor;
 
-// What the first pass over a TensorProto finds. Readers point into the message; nothing of the
-// tensor's size is allocated before dtype, shape and content agree.
+// The result of the first pass over a TensorProto. Its readers point into the message. Nothing of
+// the tensor's size is allocated before dtype, shape and content agree.
 struct ScannedTensor {
   int dtype = 0;
   std::vector<int64_t> dims;  // at most one more than TensorFlow takes
@@ -61,7 +61,8 @@ bool ScanShape(WireReader shape, ScannedTensor* scanned) {
       WireReader dim;
       int64_t size = 0;
       if (!shape.ReadDelimited(&dim) || !ScanDim(dim, &size)) return false;
-      // One too many is enough to refuse it: two bytes on the wire must not become eight each.
+      // One dimension too many is enough to refuse the shape: two bytes on the wire must not become
+      // eight bytes each.
       ++scanned->dim_count;
       if (scanned->dims.size() <= base::kMaxTensorRank) scanned->dims.push_back(size);
     } else if (tag.field == field::kShapeUnknownRank && tag.type == WireType::kVarint) {
@@ -75,8 +76,8 @@ bool ScanShape(WireReader shape, ScannedTensor* scanned) {
   return true;
 }
 
-// False where the message does not parse; typed fields are looked at later, for the one that the
-// dtype names.
+// Scans the message. Returns false if it does not parse. Typed fields are read later, once the
+// dtype selects one of them.
 bool Scan(WireReader proto, ScannedTensor* scanned) {
   scanned->whole = proto;
   WireTag tag;
@@ -102,12 +103,12 @@ std::string Describe(const ScannedTensor& scanned) {
   return DescribeTensor(scanned.dtype, true, scanned.dims);
 }
 
-// Number of elements; checks each size and the product.
+// Returns the number of elements. Checks each size and the product.
 base::StatusOr<int64_t> ElementCount(const ScannedTensor& scanned) {
   if (!scanned.is_rank_known) {
     return base::InvalidArgument("tensor_shape has unknown_rank; send the sizes of all dimensions");
   }
-  // dims holds one too many at the most: how many there were is what the message says.
+  // dims stops at one dimension too many. The message has the full count.
   if (scanned.dim_count > base::kMaxTensorRank) {
     return base::InvalidArgument("tensor_shape has " + std::to_string(scanned.dim_count) +
                                  " dimensions; TensorFlow takes at most " +
@@ -126,11 +127,11 @@ Status NoStringList(const ScannedTensor& scanned) {
                                ": varint lengths, then the strings");
 }
 
-// Refuses a length that contradicts the shape before the shape's memory is asked for.
+// Refuses a length that contradicts the shape, before memory for the shape is allocated.
 Status CheckContentBytes(const ScannedTensor& scanned, int64_t element_count) {
   const auto got_bytes = static_cast<int64_t>(scanned.content.remaining_bytes());
   if (scanned.dtype == tensorflow::DT_STRING) {
-    // Each string takes a byte at the least: that of its length.
+    // Each string takes at least one byte, for its length.
     return got_bytes < element_count ? NoStringList(scanned) : Status();
   }
   const int64_t want_bytes =
@@ -147,7 +148,7 @@ Status DecodeStringContent(const ScannedTensor& scanned, Tensor* tensor) {
   return NoStringList(scanned);
 }
 
-// Bytes of one element that may differ from 0 and 1 must not reach a kernel as a bool.
+// Sets each byte of a bool tensor to 0 or 1. Other values must not reach a kernel.
 void NormalizeBools(Tensor* tensor) {
   auto* bytes = static_cast<unsigned char*>(tensor->data());
   for (int64_t i = 0; i < tensor->NumElements(); ++i) bytes[i] = bytes[i] != 0 ? 1 : 0;
@@ -165,7 +166,8 @@ Status DecodeContent(const ScannedTensor& scanned, Tensor* tensor) {
   return {};
 }
 
-// Takes the values of one typed field in order and writes them to `out`, of `capacity` values.
+// Takes the values of one typed field in order, and writes them to `out`, which has room for
+// `capacity` values.
 template <typename T>
 class ValueSink {
  public:
@@ -178,7 +180,7 @@ class ValueSink {
     if (count_ < capacity_) out_[count_] = value;
     ++count_;
   }
-  // `count` values of the same layout in memory as on the wire.
+  // Takes `count` values that have the same layout in memory as on the wire.
   bool PutAll(WireReader* from, int64_t count) {
     const int64_t taken = std::min(count, std::max<int64_t>(0, capacity_ - count_));
     if (!from->Copy(out_ + std::min(count_, capacity_), static_cast<size_t>(taken) * sizeof(T))) {
@@ -187,7 +189,8 @@ class ValueSink {
     count_ += count;
     return true;
   }
-  // TensorFlow's rule: the last value fills what is left; with no value at all it is zero.
+  // Fills the remaining elements with the last value, by TensorFlow's rule; with zero if there are
+  // no values.
   void Fill() {
     if (count_ >= capacity_) return;
     const T last = count_ > 0 ? out_[count_ - 1] : T();
@@ -200,7 +203,7 @@ class ValueSink {
   int64_t count_ = 0;
 };
 
-// One element of a fixed-width field, or a packed run of them.
+// Reads one value of a fixed-width field, or a packed run of values.
 template <typename T>
 bool ReadFixedValues(WireReader* proto, WireTag tag, ValueSink<T>* sink) {
   constexpr WireType kSingle = sizeof(T) == 4 ? WireType::kFixed32 : WireType::kFixed64;
@@ -216,7 +219,8 @@ bool ReadFixedValues(WireReader* proto, WireTag tag, ValueSink<T>* sink) {
   return sink->PutAll(&packed, static_cast<int64_t>(packed.remaining_bytes() / sizeof(T)));
 }
 
-// `Convert` makes an element of the varint.
+// Reads one value of a varint field, or a packed run of values. `convert` turns the varint into an
+// element.
 template <typename T, typename Convert>
 bool ReadVarintValues(WireReader* proto, WireTag tag, Convert convert, ValueSink<T>* sink) {
   uint64_t value = 0;
@@ -254,7 +258,7 @@ bool ReadStringValue(WireReader* proto, WireTag tag, ValueSink<tensorflow::tstri
   return true;
 }
 
-// Runs `read` over each occurrence of the typed field and fills what is left.
+// Runs `read` for each occurrence of the typed field, and fills the remaining elements.
 template <typename T, typename Read>
 Status DecodeField(const ScannedTensor& scanned, uint32_t number, T* out, int64_t capacity,
                    Read read) {
@@ -264,7 +268,7 @@ Status DecodeField(const ScannedTensor& scanned, uint32_t number, T* out, int64_
   while (!proto.AtEnd()) {
     const bool parses = proto.ReadTag(&tag) &&
                         (tag.field == number ? read(&proto, tag, &sink) : proto.SkipField(tag));
-    if (!parses) return base::InvalidArgument("its bytes are no TensorProto");
+    if (!parses) return base::InvalidArgument("its bytes are not a TensorProto");
   }
   if (sink.IsOverfull()) {
     return base::InvalidArgument("holds " + std::to_string(sink.count()) + " values, " +
@@ -274,7 +278,8 @@ Status DecodeField(const ScannedTensor& scanned, uint32_t number, T* out, int64_
   return {};
 }
 
-// `per_element`: 2 for complex numbers, whose parts are values of their own on the wire.
+// Decodes a fixed-width field. `per_element` is 2 for complex numbers, whose parts are separate
+// values on the wire.
 template <typename T>
 Status DecodeFixedField(const ScannedTensor& scanned, uint32_t number, int per_element,
                         Tensor* tensor) {
@@ -283,7 +288,7 @@ Status DecodeFixedField(const ScannedTensor& scanned, uint32_t number, int per_e
   if (per_element == 1) {
     return DecodeField(scanned, number, out, capacity, ReadFixedValues<T>);
   }
-  // Repeating the last element of a complex tensor repeats a pair, so the fill is done here.
+  // Fills here, because the last element of a complex tensor is a pair of values.
   int64_t count = 0;
   const Status status =
       DecodeField(scanned, number, out, capacity, [&](auto* proto, WireTag tag, auto* sink) {
@@ -317,8 +322,8 @@ Status DecodeBoolField(const ScannedTensor& scanned, uint32_t number, Tensor* te
                      });
 }
 
-// The varint-coded dtypes differ in the width of an element only: a conversion from uint64 keeps
-// the low bits, which is what the signed, unsigned and half types want alike.
+// Decodes the varint-coded dtypes by the width of their elements. A conversion from uint64 keeps
+// the low bits, which is right for signed, unsigned and half types alike.
 Status DecodeVarintFieldByWidth(const ScannedTensor& scanned, uint32_t number, Tensor* tensor) {
   if (tensor->dtype() == tensorflow::DT_BOOL) return DecodeBoolField(scanned, number, tensor);
   switch (tensorflow::DataTypeSize(tensor->dtype())) {
@@ -355,15 +360,15 @@ Status DecodeTypedField(const ScannedTensor& scanned, TypedField typed, Tensor* 
   return base::Internal("no typed field for " + DtypeName(tensor->dtype()));
 }
 
-// Variants and resource handles hold messages of their own, which TensorFlow decodes; they are
-// rare and small enough for its copies.
+// Decodes variants and resource handles with TensorFlow, because they hold messages of their own.
+// They are rare, and small enough for TensorFlow's copies.
 Status DecodeWithTensorFlow(const ScannedTensor& scanned, Tensor* tensor) {
   std::string bytes;
   WireReader reader = scanned.whole;
   reader.AppendRest(&bytes);
   tensorflow::TensorProto proto;
   if (!proto.ParseFromString(bytes) || !tensor->FromProto(tensorflow::cpu_allocator(), proto)) {
-    return base::InvalidArgument("its bytes are no TensorProto of " + Describe(scanned));
+    return base::InvalidArgument("its bytes are not a TensorProto of " + Describe(scanned));
   }
   return {};
 }
@@ -372,11 +377,11 @@ Status DecodeWithTensorFlow(const ScannedTensor& scanned, Tensor* tensor) {
 
 Status DecodeTensor(WireReader proto, const TensorSpec& spec, size_t index, TensorList* tensors) {
   ScannedTensor scanned;
-  if (!Scan(proto, &scanned)) return base::InvalidArgument("its bytes are no TensorProto");
+  if (!Scan(proto, &scanned)) return base::InvalidArgument("its bytes are not a TensorProto");
   if (scanned.dtype <= 0 || !tensorflow::DataType_IsValid(scanned.dtype) ||
       tensorflow::IsRefType(static_cast<DataType>(scanned.dtype))) {
     return base::InvalidArgument("dtype " + std::to_string(scanned.dtype) +
-                                 " is none of tensorflow.DataType's value types; set dtype");
+                                 " is not a value type of tensorflow.DataType; set dtype");
   }
   const base::StatusOr<int64_t> count = ElementCount(scanned);
   if (!count.ok()) return count.status();

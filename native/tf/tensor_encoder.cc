@@ -34,7 +34,7 @@ void WriteShape(const tensorflow::TensorShape& shape, WireWriter* writer) {
   }
 }
 
-// Calls `visit(first, end)` with ranges that make up `count`, for as long as the reply is wanted.
+// Calls `visit(first, end)` with ranges that cover `count`, until the reply is not wanted any more.
 template <typename Visit>
 void ForEachRange(int64_t count, ReplyBuffer* reply, Visit visit) {
   for (int64_t first = 0; first < count; first += ReplyBuffer::kLookElements) {
@@ -43,8 +43,8 @@ void ForEachRange(int64_t count, ReplyBuffer* reply, Visit visit) {
   }
 }
 
-// Calls `put` with each element as the varint that its typed field carries: int32 fields sign
-// extend to 64 bits.
+// Calls `put` with each element as the varint that its typed field carries. Signed elements are
+// sign-extended to 64 bits.
 template <typename T, typename Put>
 void ForEachVarintOf(const Tensor& tensor, ReplyBuffer* reply, Put put) {
   const auto* values = static_cast<const T*>(tensor.data());
@@ -115,8 +115,8 @@ void WritePlainBytes(const Tensor& tensor, ReplyBuffer* reply, WireWriter* write
   });
 }
 
-// Which field carries the values of `tensor`, and how: tensor_content where that was asked for and
-// the dtype has plain memory.
+// Returns the field that carries the values of `tensor`, and its layout. It is tensor_content if
+// `encoding` selects it and the dtype has plain memory.
 TypedField ReplyField(const Tensor& tensor, TensorEncoding encoding) {
   const TypedField typed = FieldOf(tensor.dtype());
   const bool is_plain = typed.layout != Layout::kBytesPerElement && typed.layout != Layout::kOther;
@@ -126,7 +126,7 @@ TypedField ReplyField(const Tensor& tensor, TensorEncoding encoding) {
   return typed;
 }
 
-// Variants and resource handles: TensorFlow's own encoding.
+// Encodes variants and resource handles with TensorFlow.
 std::string EncodeWithTensorFlow(const Tensor& tensor) {
   tensorflow::TensorProto proto;
   tensor.AsProtoField(&proto);

@@ -10,9 +10,9 @@ class Tensor;
 
 namespace millpond::tf {
 
-// The tensors of one request or reply, in the order of a signature's inputs or outputs. It hides
-// tensorflow::Tensor from the rungs above, whose files then compile without TensorFlow's headers.
-// Not thread-safe; a thread may keep one and use it again, which keeps the vector's memory.
+// The tensors of one request or reply, in the order of a signature's inputs or outputs. Hides
+// tensorflow::Tensor from the rungs above, so that their files compile without TensorFlow's
+// headers. Not thread-safe. A thread may keep a list and reuse it, which keeps the vector's memory.
 class TensorList {
  public:
   TensorList();
@@ -21,7 +21,7 @@ class TensorList {
   TensorList& operator=(TensorList&&) noexcept;
 
   size_t size() const;
-  // `size` empty tensors; frees what was held.
+  // Replaces the tensors with `size` empty tensors.
   void Reset(size_t size);
 
   std::vector<tensorflow::Tensor>& tensors() { return *tensors_; }

@@ -18,8 +18,9 @@ using tensorflow::profiler::XLine;
 using tensorflow::profiler::XPlane;
 using tensorflow::profiler::XSpace;
 
-// A client chooses nothing that would wait, write files or slow Python down: start_timestamp_ns,
-// repository_path and python_tracer_level keep TensorFlow's defaults or are off.
+// Returns TensorFlow's options. A client can choose nothing that would wait, write files or slow
+// Python down: start_timestamp_ns, repository_path and python_tracer_level keep TensorFlow's
+// defaults or are off.
 tensorflow::ProfileOptions OptionsOf(const TraceOptions& options) {
   tensorflow::ProfileOptions result;
   result.set_version(1);

@@ -15,52 +15,53 @@ class ProfilerSession;
 
 namespace millpond::tf {
 
-// What a trace records.
+// The contents of a trace.
 struct TraceOptions {
-  // 1: steps; 2: costly ops as well; 3: every op and TensorFlow's own work.
+  // 1: steps; 2: also costly ops; 3: every op and TensorFlow's own work.
   int host_level = 2;
   bool includes_dataset_ops = true;
 };
 
-// How often an event of one name was recorded, and how long all of them took.
+// The number of events with one name, and the sum of their durations.
 struct EventTotal {
   std::string name;
   int64_t count = 0;
   int64_t total_ns = 0;
 };
 
-// What was recorded.
+// A recorded trace.
 struct Trace {
   int64_t event_count = 0;
   std::string xspace;              // a serialized tensorflow.profiler.XSpace
   std::vector<EventTotal> totals;  // the longest totals first
 };
 
-// What becomes of the recorded events.
+// The results that Collect makes from the recorded events.
 struct TraceResult {
   bool has_xspace = true;
-  size_t total_count_max = 0;  // of Trace::totals
-  // XSpace's own list of warnings gets this one; empty: none.
+  size_t total_count_max = 0;  // the most totals in Trace::totals
+  // Added to XSpace's own list of warnings unless empty.
   std::string warning;
-  // A larger XSpace is RESOURCE_EXHAUSTED.
+  // The largest XSpace; a larger one is RESOURCE_EXHAUSTED.
   size_t xspace_bytes_max = 0;
 };
 
-// Records what TensorFlow runs in this process, from Start to Collect or the end of its life.
-// While no session runs, TensorFlow's kernels look at one atomic and record nothing.
+// Records TensorFlow's work in this process, from Start to Collect or to the session's destruction.
+// While no session runs, TensorFlow's kernels read one atomic and record nothing.
 //
 // Thread: any, one at a time. Starting and ending take no lock that a request takes.
 class TraceSession {
  public:
-  // ALREADY_EXISTS if another session runs in this process.
+  // Starts recording. Returns ALREADY_EXISTS if another session runs in this process.
   static base::StatusOr<std::unique_ptr<TraceSession>> Start(const TraceOptions& options);
   ~TraceSession();
   TraceSession(const TraceSession&) = delete;
   TraceSession& operator=(const TraceSession&) = delete;
 
-  // Ends the recording. FAILED_PRECONDITION if it has been collected or dropped.
+  // Ends the recording and returns it. Returns FAILED_PRECONDITION if it was collected or dropped
+  // before.
   base::StatusOr<Trace> Collect(const TraceResult& result);
-  // Ends the recording if it has not ended, and forgets it.
+  // Ends the recording if it has not ended, and discards it.
   void Drop();
 
  private:

@@ -6,7 +6,7 @@
 
 namespace millpond::tf {
 
-// Field numbers of tensorflow/core/framework/tensor.proto and tensor_shape.proto.
+// The field numbers of tensorflow/core/framework/tensor.proto and tensor_shape.proto.
 namespace field {
 inline constexpr uint32_t kDtype = 1;
 inline constexpr uint32_t kTensorShape = 2;
@@ -32,11 +32,11 @@ inline constexpr uint32_t kDimSize = 1;
 inline constexpr uint32_t kDimName = 2;
 }  // namespace field
 
-// How a typed field lies on the wire. kOther: dtypes which are left to TensorFlow's own copies,
+// The layout of a typed field on the wire. kOther: dtypes that are left to TensorFlow's own copies,
 // because their elements are messages (variant, resource) or parts of a byte (int4 and smaller).
 enum class Layout { kFixed32, kFixed64, kVarint, kBytesPerElement, kPackedBytes, kOther };
 
-// Where a dtype's values are in a TensorProto, as Tensor::FromProto has it.
+// The place of a dtype's values in a TensorProto, as in Tensor::FromProto.
 struct TypedField {
   uint32_t number = 0;
   Layout layout = Layout::kOther;

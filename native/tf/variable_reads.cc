@@ -24,7 +24,7 @@ using tensorflow::FunctionDef;
 using tensorflow::MetaGraphDef;
 using tensorflow::NodeDef;
 
-// The node of an input like "^node", "node:1" or, within a function, "node:out:0".
+// Returns the node of an input like "^node", "node:1" or, within a function, "node:out:0".
 std::string_view NodeOf(std::string_view tensor) {
   if (!tensor.empty() && tensor.front() == '^') tensor.remove_prefix(1);
   return tensor.substr(0, tensor.find(':'));
@@ -35,17 +35,18 @@ std::string TextOf(const NodeDef& node, const char* attribute) {
   return found == node.attr().end() ? std::string() : found->second.s();
 }
 
-// A request may never compute what these choose from, or does not read the variable that they take.
+// Returns true if a request may skip the inputs of `op` (branches), or if `op` does not read the
+// variable that it takes.
 bool MayNotRead(const std::string& op) {
   return op == "If" || op == "StatelessIf" || op == "Case" || op == "StatelessCase" ||
          op == "Switch" || op == "RefSwitch" || op == "VarIsInitializedOp" ||
          op == "AssignVariableOp";
 }
 
-// What a walk over one graph or function body finds.
+// The result of a walk over one graph or function body.
 struct Needed {
   std::set<VariableKey> variables;
-  std::set<size_t> arguments;  // of the function
+  std::set<size_t> arguments;  // the function's
 };
 
 class Walker {
@@ -61,7 +62,7 @@ class Walker {
     for (const NodeDef& node : meta_graph_.graph_def().node()) nodes[node.name()] = &node;
     std::vector<std::string_view> wanted;
     for (const auto& [name, signature] : meta_graph_.signature_def()) {
-      // Runs before the version serves.
+      // The init op runs before the version serves.
       if (name == tensorflow::kSavedModelInitOpSignatureKey) continue;
       for (const auto& [output, info] : signature.outputs()) wanted.push_back(NodeOf(info.name()));
     }
@@ -91,7 +92,7 @@ class Walker {
     return needed;
   }
 
-  // The inputs that computing `node` needs. Adds the variables that it reads by itself.
+  // Returns the inputs that computing `node` needs. Adds the variables that `node` reads itself.
   std::vector<std::string_view> InputsNeeded(const NodeDef& node,
                                              std::set<VariableKey>* variables) {
     if (MayNotRead(node.op())) return {};
@@ -117,7 +118,7 @@ class Walker {
     return inputs;
   }
 
-  // The functions that each run of `node` calls with its inputs as their arguments.
+  // Returns the functions that each run of `node` calls with its inputs as their arguments.
   std::vector<std::string> CalledBy(const NodeDef& node) const {
     if (functions_.count(node.op()) > 0) return {node.op()};
     const auto function_of = [&](const char* attribute) {
@@ -136,7 +137,7 @@ class Walker {
   const Needed& NeededBy(const std::string& name) {
     const auto known = bodies_.find(name);
     if (known != bodies_.end()) return known->second;
-    // Of a function that calls itself, the calls within add nothing.
+    // Stops a recursion: the inner calls of a function that calls itself add nothing.
     bodies_[name] = {};
     const auto function = functions_.find(name);
     if (function != functions_.end()) bodies_[name] = WalkBody(*function->second);
@@ -182,7 +183,7 @@ std::set<VariableKey> ReadVariables(const MetaGraphDef& meta_graph) {
 std::set<std::string> VariablesWithoutValue(const std::set<VariableKey>& variables,
                                             tensorflow::Session* session) {
   const tensorflow::DeviceMgr* manager = nullptr;
-  // A session without devices to look at: on doubt the variables are there.
+  // If the devices of the session are not accessible, all variables count as present.
   if (!session->LocalDeviceManager(&manager).ok()) return {};
   std::set<std::string> names;
   for (const VariableKey& key : variables) {

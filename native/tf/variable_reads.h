@@ -10,7 +10,7 @@ class Session;
 
 namespace millpond::tf {
 
-// A variable as a session's resource manager files it.
+// A variable's key in a session's resource manager.
 struct VariableKey {
   std::string container;
   std::string name;
@@ -23,13 +23,12 @@ struct VariableKey {
 // Returns the variables that each request on some signature reads, by the VarHandleOps of the
 // graph.
 //
-// Walks back from the signatures' outputs, through the functions that they call, along what is
-// needed only: an argument that a function does not use is not followed. Branches (If, Case,
-// Switch) are not followed either, as a request may never take them. So on doubt a variable is left
-// out.
+// Walks back from the signatures' outputs through the functions that they call, and follows only
+// needed inputs: it skips an argument that a function does not use. It also skips branches (If,
+// Case, Switch), because a request may never take them. So in doubt a variable is left out.
 std::set<VariableKey> ReadVariables(const tensorflow::MetaGraphDef& meta_graph);
 
-// Returns the names of those of `variables` that no device of `session` holds a value for.
+// Returns the names of the `variables` for which no device of `session` holds a value.
 std::set<std::string> VariablesWithoutValue(const std::set<VariableKey>& variables,
                                             tensorflow::Session* session);
 

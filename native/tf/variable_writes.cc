@@ -20,17 +20,17 @@ using tensorflow::MetaGraphDef;
 using tensorflow::NodeDef;
 using Names = std::unordered_set<std::string>;
 
-// Operations that take a handle or a reference and leave variables as they are. Those that hold
-// functions (calls, branches, loops) are looked into, so they are fine by themselves. Stacks and
-// tensor arrays live for one run.
+// The operations that take a handle or a reference and leave variables unchanged. Operations with
+// functions (calls, branches, loops) are in the list, because their functions are analyzed. Stacks
+// and tensor arrays live for one run.
 const Names& ReadingOps() {
   static const auto* const kOps = new Names{
       "Identity", "IdentityN", "NoOp", "ReadVariableOp", "_ReadVariablesOp", "ResourceGather",
       "ResourceGatherNd", "VarIsInitializedOp", "VariableShape", "IsVariableInitialized",
-      // Of the control flow of TensorFlow 1.
+      // The control flow of TensorFlow 1.
       "Switch", "Merge", "RefSwitch", "RefMerge", "RefIdentity", "RefSelect", "Enter", "RefEnter",
       "Exit", "RefExit", "NextIteration", "RefNextIteration",
-      // Of functions, which are looked into.
+      // Operations with functions, tensor arrays, stacks, and look-ups in tables.
       "PartitionedCall", "StatefulPartitionedCall", "If", "StatelessIf", "Case", "StatelessCase",
       "While", "StatelessWhile", "TensorArrayReadV3", "TensorArrayWriteV3", "TensorArrayGatherV3",
       "TensorArrayScatterV3", "TensorArrayConcatV3", "TensorArraySplitV3", "TensorArraySizeV3",
@@ -40,14 +40,14 @@ const Names& ReadingOps() {
   return *kOps;
 }
 
-// Operations that write into the buffer of a tensor that they take, whoever else holds it.
+// Returns true if the operation writes into the buffer of an input, which other nodes may hold too.
 bool WritesInPlace(const NodeDef& node) {
   return node.op() == "InplaceUpdate" || node.op() == "InplaceAdd" || node.op() == "InplaceSub";
 }
 
-// A gather takes a variable that others read out of its memory, by a copy, and frees what lay there
-// (EnsureSparseVariableAccess in TensorFlow's training_op_helpers.h). Freed strings write to
-// themselves, numbers do not.
+// Returns true if a gather may free strings of the parameters. A gather replaces the memory of a
+// variable that others read with a copy, and frees the old memory (EnsureSparseVariableAccess in
+// TensorFlow's training_op_helpers.h). Freed strings write to themselves; numbers do not.
 bool MayFreeStrings(const NodeDef& node) {
   if (node.op().rfind("ResourceGather", 0) != 0) return false;
   const auto dtype = node.attr().find("dtype");
@@ -59,9 +59,9 @@ const tensorflow::OpDef* FindOp(const NodeDef& node) {
   return tensorflow::OpRegistry::Global()->LookUpOpDef(node.op(), &op).ok() ? op : nullptr;
 }
 
-// Whether the kernel makes something other than a variable that outlives a run, as those of tables,
-// queues and iterators do. They keep a tensor from their making on and write to it at their first
-// run.
+// Returns true if the kernel makes an object that outlives a run and is not a variable, like a
+// table, a queue or an iterator. These objects allocate a tensor when they are made, and write to
+// it at their first run.
 bool KeepsMemory(const NodeDef& node) {
   static const auto* const kVariables =
       new Names{"VarHandleOp", "_VarHandlesOp", "Variable", "VariableV2"};
@@ -80,8 +80,8 @@ bool TakesVariable(const NodeDef& node) {
   for (const auto& argument : op->input_arg()) {
     if (argument.is_ref() || argument.type() == tensorflow::DT_RESOURCE) return true;
   }
-  // One whose type is an attribute (Identity, Switch, calls) takes a handle where the attribute,
-  // or one of its list, says so.
+  // An operation whose input type is an attribute (Identity, Switch, calls) takes a handle if the
+  // attribute, or an element of its list, is DT_RESOURCE.
   for (const auto& [name, value] : node.attr()) {
     if (value.type() == tensorflow::DT_RESOURCE) return true;
     for (const int type : value.list().type()) {
@@ -91,13 +91,14 @@ bool TakesVariable(const NodeDef& node) {
   return false;
 }
 
-// An input or output like "^node", "node:1" or, within a function, "node:out:0", by its node.
+// Returns the node of an input or output like "^node", "node:1" or, within a function,
+// "node:out:0".
 std::string NodeOf(std::string_view tensor) {
   if (!tensor.empty() && tensor.front() == '^') tensor.remove_prefix(1);
   return std::string(tensor.substr(0, tensor.find(':')));
 }
 
-// Nodes and functions that the signatures' outputs depend on.
+// The nodes and functions that the signatures' outputs depend on.
 class Reached {
  public:
   explicit Reached(const MetaGraphDef& meta_graph) {
@@ -115,14 +116,15 @@ class Reached {
  private:
   bool AnyWrites(const MetaGraphDef& meta_graph) {
     for (const auto& [name, signature] : meta_graph.signature_def()) {
-      // Runs before the version serves.
+      // The init op runs before the version serves.
       if (name == tensorflow::kSavedModelInitOpSignatureKey) continue;
       for (const auto& [output, info] : signature.outputs()) Want(NodeOf(info.name()));
     }
     while (!wanted_.empty()) {
       const auto node = nodes_.find(wanted_.back());
       wanted_.pop_back();
-      // A name that is no node: a composite output, which no signature of a servable has.
+      // A name that is not a node belongs to a composite output, which no signature of a servable
+      // has.
       if (node == nodes_.end() || NodeWrites(*node->second)) return true;
       for (const std::string& input : node->second->input()) Want(NodeOf(input));
     }
@@ -148,7 +150,7 @@ class Reached {
     return false;
   }
 
-  // All nodes of a function count, for those without outputs run too where they have effects.
+  // Checks all nodes of a function: a node without outputs runs too if it has effects.
   bool FunctionWrites(const std::string& name) {
     if (!seen_functions_.insert(name).second) return false;
     const auto function = functions_.find(name);
@@ -164,7 +166,7 @@ class Reached {
   Names seen_nodes_;
   Names seen_functions_;
   std::vector<std::string> wanted_;
-  bool keeps_memory_ = false;  // some node has memory that it may write to while serving
+  bool keeps_memory_ = false;  // true if a node has memory that it may write to while serving
 };
 
 }  // namespace

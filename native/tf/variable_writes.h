@@ -6,14 +6,16 @@ class MetaGraphDef;
 
 namespace millpond::tf {
 
-// What running the signatures of a model could write to, as far as the graph tells: the nodes that
-// their outputs depend on, all nodes of the functions that they call included.
+// The memory that running the signatures of a model could write to, as far as the graph shows.
+// Covers the nodes that the signatures' outputs depend on, and all nodes of the functions that
+// these nodes call.
 struct Writes {
-  // Some node takes a variable (a resource handle or a reference) and is not known to only read it,
-  // or writes in place: what later requests are answered from could change. True on doubt.
+  // True if a node takes a variable (a resource handle or a reference) and is not known to only
+  // read it, or writes in place. The answers of later requests could then change. True in doubt.
   bool may_write_variables = true;
-  // Neither that, nor is there a kernel that keeps memory of its own from the load on and writes to
-  // it later (those of tables and queues do at their first run). False on doubt.
+  // True if may_write_variables is false, and no kernel keeps memory of its own from the load on
+  // and writes to it later. The kernels of tables and queues write at their first run. False in
+  // doubt.
   bool can_be_sealed = false;
 };
 
