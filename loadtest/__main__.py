@@ -41,8 +41,8 @@ from loadtest.start import START
 from loadtest.swap_command import SWAP
 from loadtest.transports import TRANSPORT
 from loadtest.unload_memory import MEMORY
-from serving.closed_pipe import until_closed_pipe
-from serving.errors import MillpondError
+from serving.base.closed_pipe import until_closed_pipe
+from serving.base.errors import MillpondError
 
 COMMANDS: Mapping[str, Command] = {
     "run": RUN,

@@ -16,7 +16,7 @@ from loadtest.saturation import at_share_of_saturation
 from loadtest.scenario import Say, Setup, SwapRun, measure, repeats_of
 from loadtest.swap_command import exit_status
 from loadtest.tables import cores_line, generator_line, number, write_json
-from serving.clock import Clock, SystemClock
+from serving.base.clock import Clock, SystemClock
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from serving.clock import NS_PER_SECOND
+from serving.base.clock import NS_PER_SECOND
 
 Offsets = npt.NDArray[np.int64]
 

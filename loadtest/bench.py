@@ -29,11 +29,11 @@ from loadtest.demo import MODEL_NAME, DemoModel, checked_sender, demo_directory,
 from loadtest.latency import TooFewRequests, percentile_ms
 from loadtest.swaps import check_all_succeeded
 from loadtest.traffic import Traffic
-from serving.clock import SystemClock, pause, seconds_since
-from serving.errors import MillpondError, Unavailable
-from serving.launcher import DEFAULT_MALLOC_CONF, find_jemalloc
-from serving.model_server import ModelServer
-from serving.stubs import PredictionServiceStub
+from serving.base.clock import SystemClock, pause, seconds_since
+from serving.base.errors import MillpondError, Unavailable
+from serving.client.stubs import PredictionServiceStub
+from serving.server.launcher import DEFAULT_MALLOC_CONF, find_jemalloc
+from serving.server.model_server import ModelServer
 
 # Rows of a request and how many of them one run sends: some seconds each.
 _REQUEST_COUNTS = {1: 60_000, 100: 20_000}

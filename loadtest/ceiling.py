@@ -16,7 +16,7 @@ from pathlib import Path
 
 from loadtest.ctr_model import request_inputs
 from loadtest.ctr_request import predict_request
-from serving.clock import NS_PER_SECOND, SystemClock
+from serving.base.clock import NS_PER_SECOND, SystemClock
 
 _LOAD_STEPS = ("read_graph", "create_session", "restore", "run_init", "make_callables")
 # Runs before the clock starts, so that nothing is measured cold.
@@ -36,7 +36,7 @@ def main() -> int:
 
 def ceiling_per_second(directory: Path, rows: int, request_count: int) -> float:
     """Requests per second of the version in `directory`, on as many threads as there are cores."""
-    from serving import _native
+    from serving.data_plane import _native
 
     _native.initialize(intra_op_thread_count=0, inter_op_thread_count=0)
     load = _native.SavedModelLoad("ctr", int(directory.name), str(directory), ["serve"])

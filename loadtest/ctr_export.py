@@ -18,8 +18,8 @@ from loadtest.ctr_model import (
     table_weights,
 )
 from loadtest.ctr_request import predict_request
-from serving.errors import from_status
-from serving.protos import prediction_log_pb2
+from serving.base.errors import from_status
+from serving.base.protos import prediction_log_pb2
 from warmup.records import write_records
 from warmup.replay import WARM_UP_FILE
 

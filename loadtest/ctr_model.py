@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from serving.errors import FailedPrecondition
+from serving.base.errors import FailedPrecondition
 
 TABLE_COUNT = 26
 EMBEDDING_SIZE = 16

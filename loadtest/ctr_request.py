@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from serving.protos import predict_pb2
-from serving.tensor_proto import to_tensor_proto
+from serving.base.protos import predict_pb2
+from serving.base.tensor_proto import to_tensor_proto
 
 
 def predict_request(

@@ -26,14 +26,14 @@ from loadtest.ctr_request import predict_request
 from loadtest.latency import TooFewRequests, percentile_ms
 from loadtest.swaps import Swap, is_unloaded, swaps_in
 from loadtest.traffic import Answer, Outcome, Send, Traffic
-from serving.clock import SystemClock
-from serving.closed_pipe import until_closed_pipe
+from serving.base.clock import SystemClock
+from serving.base.closed_pipe import until_closed_pipe
+from serving.base.errors import InvalidConfig, MillpondError
+from serving.base.protos import predict_pb2
+from serving.base.tensor_proto import from_tensor_proto
+from serving.client.stubs import PredictionServiceStub
 from serving.commands.argument_types import positive_number, whole_number
-from serving.errors import InvalidConfig, MillpondError
-from serving.model_server import ModelServer
-from serving.protos import predict_pb2
-from serving.stubs import PredictionServiceStub
-from serving.tensor_proto import from_tensor_proto
+from serving.server.model_server import ModelServer
 
 MODEL_NAME = "ctr"
 

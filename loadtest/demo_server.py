@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from loadtest.demo import MODEL_NAME, demo_directory, prepare_model
 from loadtest.presets import preset
-from serving.model_server import ModelServer
+from serving.server.model_server import ModelServer
 
 
 @contextmanager

@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from loadtest.ctr_model import request_inputs
 from loadtest.ctr_request import predict_request
-from serving import launcher
-from serving.clock import SystemClock
+from serving.base.clock import SystemClock
+from serving.server import launcher
 
 _FIRST_COUNT = 200
 _LATER_COUNT = 2_000
@@ -52,7 +52,7 @@ def measure(
     directories: Sequence[Path], rows: int, swap_count: int, warm_up_count: int
 ) -> list[tuple[Latencies, Latencies]]:
     """The latencies of the first requests and of later ones, for each swap."""
-    from serving import _native
+    from serving.data_plane import _native
 
     _native.initialize(intra_op_thread_count=0, inter_op_thread_count=0)
     pool = _native.SlabPool(spare_slab_count=1, thread_priority="idle")

@@ -15,8 +15,8 @@ from tempfile import NamedTemporaryFile, TemporaryDirectory, TemporaryFile
 
 import loadtest
 from loadtest.plan import Outcome, Plan, read_outcome, write_plan
-from serving.clock import NS_PER_SECOND
-from serving.errors import FailedPrecondition, InternalError, Unavailable
+from serving.base.clock import NS_PER_SECOND
+from serving.base.errors import FailedPrecondition, InternalError, Unavailable
 
 # The loop connects for up to 5 s and then says so.
 _START_TIMEOUT_SECONDS = 15

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from loadtest.latency import percentile_ms
 from loadtest.rest_load import logged_latencies_ns
-from serving.errors import FailedPrecondition, Unavailable
+from serving.base.errors import FailedPrecondition, Unavailable
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
 

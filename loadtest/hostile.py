@@ -32,9 +32,9 @@ from loadtest.process_memory import resident
 from loadtest.report import error_messages, generator_figures, latencies_within_ns, machine
 from loadtest.tables import generator_line, latency_table, number, write_json
 from loadtest.timeline import Span
-from serving.clock import Clock, SystemClock, pause
-from serving.errors import Unavailable
-from serving.model_server import ModelServer
+from serving.base.clock import Clock, SystemClock, pause
+from serving.base.errors import Unavailable
+from serving.server.model_server import ModelServer
 
 GOAL_RATIO = 1.2
 """The goal: p99 of other clients with an attack, over p99 without."""

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from serving.clock import Clock, pause
-from serving.periodic_thread import PeriodicThread
-from serving.protos import get_model_metadata_pb2
+from serving.base.clock import Clock, pause
+from serving.base.periodic_thread import PeriodicThread
+from serving.base.protos import get_model_metadata_pb2
 
 _NICE = 19
 _CONNECT_SECONDS = 5

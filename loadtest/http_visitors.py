@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from urllib.parse import urlencode, urlsplit
 
-from serving.clock import NS_PER_SECOND, Clock
-from serving.errors import Unavailable
-from serving.periodic_thread import PeriodicThread
+from serving.base.clock import NS_PER_SECOND, Clock
+from serving.base.errors import Unavailable
+from serving.base.periodic_thread import PeriodicThread
 
 _TIMEOUT_SECONDS = 10
 # Below every request thread: on two cores the visitors are on the server's own.

@@ -21,12 +21,12 @@ from loadtest.options import Command, positive, positive_integer, writable_file
 from loadtest.tables import number, write_json
 from loadtest.timeline import LogClock
 from loadtest.version_series import VersionSeries
+from serving.base.clock import NS_PER_SECOND, Clock, SystemClock, pause
+from serving.base.errors import Unavailable
+from serving.base.protos import predict_pb2
 from serving.client import Client
-from serving.clock import NS_PER_SECOND, Clock, SystemClock, pause
-from serving.errors import Unavailable
-from serving.model_server import ModelServer
-from serving.protos import predict_pb2
-from serving.server_log import LogEvent
+from serving.server.model_server import ModelServer
+from serving.server.server_log import LogEvent
 
 _TABLE_ROWS = 20_000
 _TIMEOUT_SECONDS = 60

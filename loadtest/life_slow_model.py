@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from loadtest.ctr_request import predict_request
-from serving.errors import InvalidConfig
-from serving.protos import predict_pb2
+from serving.base.errors import InvalidConfig
+from serving.base.protos import predict_pb2
 
 SLOW_MODEL_NAME = "slow"
 

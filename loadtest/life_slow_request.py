@@ -22,11 +22,11 @@ from loadtest.life_slow_model import SLOW_MODEL_NAME, prepare_slow_model, slow_r
 from loadtest.plan import Outcome, Plan
 from loadtest.timeline import LogClock
 from loadtest.version_series import VersionSeries, content_of
-from serving.clock import Clock, pause
-from serving.errors import FailedPrecondition
-from serving.model_server import ModelServer
-from serving.server_log import LogEvent
-from serving.stubs import PredictionServiceStub
+from serving.base.clock import Clock, pause
+from serving.base.errors import FailedPrecondition
+from serving.client.stubs import PredictionServiceStub
+from serving.server.model_server import ModelServer
+from serving.server.server_log import LogEvent
 
 _TIMEOUT_SECONDS = 60
 # Until the slow request runs, and after a swap until its old version is gone.

@@ -42,9 +42,9 @@ from loadtest.processor_time import (
 from loadtest.report import error_messages, generator_figures, latencies_within_ns, machine
 from loadtest.tables import cores_line, generator_line, latency_table, number, write_json
 from loadtest.timeline import Span
-from serving.clock import NS_PER_SECOND, Clock, SystemClock, pause, seconds_since
-from serving.http_server import HTTP_NICE
-from serving.model_server import ModelServer
+from serving.base.clock import NS_PER_SECOND, Clock, SystemClock, pause, seconds_since
+from serving.http.server import HTTP_NICE
+from serving.server.model_server import ModelServer
 
 GOAL_RATIO = 1.05
 """The goal: p999 with a scrape every second and the page open, over p999 without."""

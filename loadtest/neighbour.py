@@ -19,7 +19,7 @@ from loadtest.saturation import at_share_of_saturation
 from loadtest.scenario import measure, repeats_of
 from loadtest.swap_command import exit_status
 from loadtest.tables import cores_line, generator_line, latency_table, number, write_json
-from serving.clock import SystemClock
+from serving.base.clock import SystemClock
 
 _NEIGHBOUR_NAME = "neighbour"
 

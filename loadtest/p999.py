@@ -42,9 +42,9 @@ from loadtest.report import (
 from loadtest.saturation import saturation_rate
 from loadtest.server_pages import Metrics, ServerPages
 from loadtest.tables import cores_line, generator_line, number, write_json
-from serving.clock import Clock, SystemClock, pause, seconds_since
-from serving.errors import InvalidConfig
-from serving.model_server import ModelServer
+from serving.base.clock import Clock, SystemClock, pause, seconds_since
+from serving.base.errors import InvalidConfig
+from serving.server.model_server import ModelServer
 
 STATED_ERROR_RATIO = 0.008
 """Of the server's quantiles (native/metrics/latency_histogram.h)."""

@@ -13,7 +13,7 @@ from loadtest.plan import Outcome
 from loadtest.report import run_report
 from loadtest.saturation import saturation_rate
 from loadtest.tables import generator_line, latency_table, write_json
-from serving.errors import InvalidConfig
+from serving.base.errors import InvalidConfig
 
 # About what the CTR model answers to 100 rows.
 NULL_REPLY = bytes(1_300)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from serving.errors import DataLoss
+from serving.base.errors import DataLoss
 
 _PLAN_MAGIC, _OUTCOME_MAGIC = b"MPPLAN02", b"MPOUTC01"
 _PLAN_HEADER = struct.Struct("=8s7q")

@@ -12,8 +12,8 @@ from loadtest.latency import NS_PER_MS
 from loadtest.presets import preset
 from loadtest.scenario import SwapRun
 from loadtest.timeline import late_stretches
-from serving.clock import NS_PER_SECOND
-from serving.errors import FailedPrecondition
+from serving.base.clock import NS_PER_SECOND
+from serving.base.errors import FailedPrecondition
 
 # At 300 requests/s a bin of this size has 150: enough for its p99 to be its second slowest.
 _BIN_SECONDS = 0.5

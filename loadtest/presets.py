@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from serving.errors import InvalidConfig
+from serving.base.errors import InvalidConfig
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from serving.clock import Clock
-from serving.periodic_thread import PeriodicThread
+from serving.base.clock import Clock
+from serving.base.periodic_thread import PeriodicThread
 
 SOURCE = "RssAnon + RssFile + RssShmem of /proc/PID/status"
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from serving.clock import NS_PER_SECOND
+from serving.base.clock import NS_PER_SECOND
 
 _NS_PER_TICK = NS_PER_SECOND // os.sysconf("SC_CLK_TCK")
 # Of the numbers in the first line of /proc/stat: user, nice, system, irq, softirq.

@@ -22,7 +22,7 @@ from loadtest.scenario import Setup, SwapRun
 from loadtest.server_swaps import medians_by_both, swaps_by_both
 from loadtest.swaps import Swap
 from loadtest.timeline import LATE_NS, Span, held_up_by_generator, late_stretches, windows
-from serving.clock import NS_PER_SECOND
+from serving.base.clock import NS_PER_SECOND
 
 _BYTES_PER_MB = 1e6
 _ERROR_MESSAGES_SHOWN = 5

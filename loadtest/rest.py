@@ -41,9 +41,9 @@ from loadtest.report import error_messages, generator_figures, latencies_within_
 from loadtest.rest_load import closed_loop_rate, rows_body, steady_load
 from loadtest.tables import generator_line, latency_table, number, write_json
 from loadtest.timeline import Span
-from serving.clock import NS_PER_SECOND, Clock, SystemClock, pause
-from serving.errors import Unavailable
-from serving.model_server import ModelServer
+from serving.base.clock import NS_PER_SECOND, Clock, SystemClock, pause
+from serving.base.errors import Unavailable
+from serving.server.model_server import ModelServer
 
 GOAL_RATE_RATIO = 3.0
 """The goal: requests per second over the baseline's."""

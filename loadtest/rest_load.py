@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadtest.ctr_model import request_inputs
-from serving.clock import Clock, pause
-from serving.errors import FailedPrecondition, Unavailable
+from serving.base.clock import Clock, pause
+from serving.base.errors import FailedPrecondition, Unavailable
 
 # As the closed loop of gRPC has them in flight.
 CONNECTION_COUNT = 16

@@ -16,8 +16,8 @@ from loadtest.generator import ChannelOptions, Generator
 from loadtest.plan import Outcome
 from loadtest.report import error_messages
 from loadtest.scenario import Say, Setup, serving
-from serving.clock import NS_PER_SECOND, Clock
-from serving.errors import Unavailable
+from serving.base.clock import NS_PER_SECOND, Clock
+from serving.base.errors import Unavailable
 
 IN_FLIGHT_MAX = 16
 # A first, short run says how many requests a run of some seconds takes.

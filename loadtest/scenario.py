@@ -25,10 +25,10 @@ from loadtest.server_swaps import ServerSwap, wait_for_swaps
 from loadtest.swaps import Swap, is_unloaded, swaps_in
 from loadtest.timeline import LogClock, Mask, SwapSpans, swaps_of
 from loadtest.version_series import VersionSeries, content_of
-from serving.clock import NS_PER_SECOND, Clock, seconds_since
-from serving.errors import Unavailable
-from serving.model_server import ModelServer
-from serving.server_log import LogEvent
+from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
+from serving.base.errors import Unavailable
+from serving.server.model_server import ModelServer
+from serving.server.server_log import LogEvent
 
 Say = Callable[[str], None]
 

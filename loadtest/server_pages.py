@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from serving.errors import Unavailable
+from serving.base.errors import Unavailable
 
 # A page of many versions on a machine whose cores are taken.
 _TIMEOUT_SECONDS = 10

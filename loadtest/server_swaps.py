@@ -17,7 +17,7 @@ from loadtest.latency import NS_PER_MS, Latencies
 from loadtest.plan import Outcome
 from loadtest.server_pages import ServerPages
 from loadtest.timeline import LogClock, Span
-from serving.clock import NS_PER_SECOND, Clock, pause
+from serving.base.clock import NS_PER_SECOND, Clock, pause
 
 # The effect of an unload counts as during the swap for a second, after its slab is back.
 _DURING_TIMEOUT_SECONDS = 10

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from serving.errors import InvalidConfig
+from serving.base.errors import InvalidConfig
 
 # Old files need no time to settle: a server loads them at once.
 _LONG_AGO_NS = 1_600_000_000 * 10**9

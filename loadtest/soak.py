@@ -35,11 +35,11 @@ from loadtest.soak_events import (
 from loadtest.soak_unfit import UnfitVersion
 from loadtest.tables import generator_line, latency_table, write_json
 from loadtest.version_series import VersionSeries, content_of
+from serving.base.clock import SystemClock, seconds_since
+from serving.base.errors import StatusCode
 from serving.client import Client
-from serving.clock import SystemClock, seconds_since
-from serving.errors import StatusCode
-from serving.model_server import ModelServer
-from serving.server_log import LogEvent
+from serving.server.model_server import ModelServer
+from serving.server.server_log import LogEvent
 
 # Loads of it take a tenth of a second: as many changes as can be in the time.
 _DEFAULT_TABLE_ROWS = 20_000

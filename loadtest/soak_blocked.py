@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from loadtest.plan import Outcome
-from serving.server_log import LogEvent
+from serving.server.server_log import LogEvent
 
 Spans = Mapping[int, Sequence[tuple[int, int]]]
 """By version: from when until when it must not answer (ns of the wall clock)."""

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from loadtest.demo import MODEL_NAME
 from loadtest.soak_unfit import UnfitVersion
 from loadtest.version_series import VersionSeries
-from serving.clock import Clock, pause
-from serving.errors import FailedPrecondition
+from serving.base.clock import Clock, pause
+from serving.base.errors import FailedPrecondition
 
 NEIGHBOUR_NAME = "neighbour"
 _VERSIONS_ON_DISK_MAX = 4

@@ -15,10 +15,10 @@ from rich.table import Table
 from loadtest.options import Command, positive_integer, writable_file
 from loadtest.small_model import config_text, write_small_models
 from loadtest.tables import write_json
-from serving.clock import Clock, SystemClock, pause, seconds_since
-from serving.errors import Unavailable
-from serving.model_server import ModelServer
-from serving.server_log import LogEvent
+from serving.base.clock import Clock, SystemClock, pause, seconds_since
+from serving.base.errors import Unavailable
+from serving.server.model_server import ModelServer
+from serving.server.server_log import LogEvent
 
 _START_TIMEOUT_SECONDS = 600.0
 # Long enough for a few looks at each base path, which come once a second.

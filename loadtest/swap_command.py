@@ -20,7 +20,7 @@ from loadtest.report import swap_report
 from loadtest.saturation import at_share_of_saturation
 from loadtest.scenario import measure, repeats_of
 from loadtest.tables import cores_line, generator_line, latency_table, number, write_json
-from serving.clock import SystemClock
+from serving.base.clock import SystemClock
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from serving.errors import Unavailable
+from serving.base.errors import Unavailable
 
 # Events of the manager's log and what happened to the version.
 _TITLES = {"version_available": "load", "version_unloaded": "unload"}

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from loadtest.plan import Outcome
-from serving.clock import NS_PER_SECOND
-from serving.errors import Unavailable
+from serving.base.clock import NS_PER_SECOND
+from serving.base.errors import Unavailable
 
 Mask = npt.NDArray[np.bool_]
 

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from serving.clock import NS_PER_SECOND, Clock
-from serving.errors import Unavailable
+from serving.base.clock import NS_PER_SECOND, Clock
+from serving.base.errors import Unavailable
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from loadtest.variants import (
     print_variants,
     variants_report,
 )
-from serving.errors import Unavailable
+from serving.base.errors import Unavailable
 
 _CERTIFICATE_DAYS = 2
 

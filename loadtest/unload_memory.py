@@ -18,9 +18,9 @@ from loadtest.presets import preset
 from loadtest.process_memory import resident
 from loadtest.swaps import is_unloaded
 from loadtest.tables import write_json
-from serving.clock import Clock, SystemClock, pause
-from serving.errors import Unavailable
-from serving.model_server import ModelServer
+from serving.base.clock import Clock, SystemClock, pause
+from serving.base.errors import Unavailable
+from serving.server.model_server import ModelServer
 
 SERVERS: Mapping[str, Mapping[str, object]] = {
     "stock": preset("stock").flags,

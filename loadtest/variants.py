@@ -26,9 +26,9 @@ from loadtest.plan import Outcome
 from loadtest.report import error_messages, latencies_ns, machine
 from loadtest.saturation import closed_loop_rate
 from loadtest.tables import latency_table, number
-from serving.clock import NS_PER_SECOND, Clock, SystemClock, pause
-from serving.errors import Unavailable
-from serving.model_server import ModelServer
+from serving.base.clock import NS_PER_SECOND, Clock, SystemClock, pause
+from serving.base.errors import Unavailable
+from serving.server.model_server import ModelServer
 
 ROWS = (1, 100)
 

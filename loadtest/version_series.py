@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from loadtest.demo import DemoModel
-from serving.errors import InvalidConfig
-from serving.protos import prediction_log_pb2
+from serving.base.errors import InvalidConfig
+from serving.base.protos import prediction_log_pb2
 from warmup.records import read_records, write_records
 from warmup.replay import WARM_UP_FILE
 

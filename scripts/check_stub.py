@@ -1,4 +1,4 @@
-"""Checks serving/_native.pyi against the built data plane, as the binder itself describes it.
+"""Checks _native.pyi against the built data plane, as the binder itself describes it.
 
 Usage: check_stub.py
 
@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-STUB = Path(__file__).parent.parent / "serving" / "_native.pyi"
-MODULE = "serving._native"
+STUB = Path(__file__).parent.parent / "serving" / "data_plane" / "_native.pyi"
+MODULE = "serving.data_plane._native"
 # What the stub describes and MODULE gives out.
-BUILT_MODULE = "serving._data_plane"
+BUILT_MODULE = "serving.data_plane._data_plane"
 
 
 def signatures(stub: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Browser, expect, sync_playwright
 
-from serving.clock import SystemClock
+from serving.base.clock import SystemClock
 from tests.integration.page_server import serve_page
 from tests.unit.page_fakes import busy_scene
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from serving.base.closed_pipe import until_closed_pipe
+from serving.base.errors import InvalidConfig, MillpondError, NotFound
 from serving.client import signature_of
-from serving.closed_pipe import until_closed_pipe
-from serving.errors import InvalidConfig, MillpondError, NotFound
 from warmup.faults import find_faults
 from warmup.inspection import RecordSummary, inspect, totals_of
 from warmup.prediction_log import warm_up_file, write_logs

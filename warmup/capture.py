@@ -5,8 +5,8 @@ from contextlib import suppress
 
 from google.protobuf.message import DecodeError
 
-from serving.errors import MillpondError
-from serving.protos import predict_pb2
+from serving.base.errors import MillpondError
+from serving.base.protos import predict_pb2
 from warmup.prediction_log import Log
 
 Answer = Callable[[predict_pb2.PredictRequest], predict_pb2.PredictResponse]

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from serving.errors import InvalidArgument
-from serving.tensor_proto import array_dtype, data_type_name
+from serving.base.errors import InvalidArgument
+from serving.base.tensor_proto import array_dtype, data_type_name
 from warmup.prediction_log import PREDICT, Log, has_response, kind_of, parse_log
 from warmup.records import read_records
 

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 from google.protobuf.message import DecodeError
 
-from serving.errors import DataLoss, InvalidConfig
-from serving.protos import prediction_log_pb2
+from serving.base.errors import DataLoss, InvalidConfig
+from serving.base.protos import prediction_log_pb2
 from warmup.records import read_records, write_records
 
 WARM_UP_FILE = Path("assets.extra", "tf_serving_warmup_requests")

@@ -13,8 +13,8 @@ from typing import BinaryIO
 
 import google_crc32c
 
-from serving.directory_files import opened_directory, replace_file
-from serving.errors import DataLoss
+from serving.base.directory_files import opened_directory, replace_file
+from serving.base.errors import DataLoss
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")

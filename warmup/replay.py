@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from serving.clock import NS_PER_SECOND, Clock
-from serving.errors import Cancelled, InvalidConfig, MillpondError, Unimplemented
-from serving.protos import prediction_log_pb2
+from serving.base.clock import NS_PER_SECOND, Clock
+from serving.base.errors import Cancelled, InvalidConfig, MillpondError, Unimplemented
+from serving.base.protos import prediction_log_pb2
 from warmup.prediction_log import (
     METHODS,
     RECORD_COUNT_MAX,

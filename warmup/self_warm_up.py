@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from serving.clock import NS_PER_SECOND, Clock
-from serving.errors import Cancelled, MillpondError
-from serving.protos import predict_pb2
+from serving.base.clock import NS_PER_SECOND, Clock
+from serving.base.errors import Cancelled, MillpondError
+from serving.base.protos import predict_pb2
 from warmup.replay import IsCancelled, Predict
 
 Prepare = Callable[[bytes], object]

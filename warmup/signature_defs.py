@@ -7,8 +7,8 @@ from typing import Any
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
-from serving.errors import DataLoss, NotFound
-from serving.protos import saved_model_pb2
+from serving.base.errors import DataLoss, NotFound
+from serving.base.protos import saved_model_pb2
 
 DEFAULT_TAGS = ("serve",)
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from serving.base.errors import InvalidArgument, InvalidConfig, NotFound
+from serving.base.tensor_proto import array_dtype, to_tensor_proto
 from serving.client import Signature, TensorSpec, signature_of
-from serving.errors import InvalidArgument, InvalidConfig, NotFound
-from serving.tensor_proto import array_dtype, to_tensor_proto
 from warmup.prediction_log import Log
 
 # Their only input is serialized Examples, whose features no signature tells.

@@ -18,7 +18,7 @@
 #include "native/servable/servable_entry.h"
 
 // Declarations that the files of this folder share. Each Register* adds one concept to the module.
-// module.cc is the table of contents, and serving/_native.pyi is the contract.
+// module.cc is the table of contents, and serving/data_plane/_native.pyi is the contract.
 namespace millpond::python {
 
 void RegisterStatus(nanobind::module_& module);

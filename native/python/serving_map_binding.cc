@@ -13,7 +13,7 @@ namespace nb = nanobind;
 using servable::Routing;
 using servable::ServingMap;
 
-// Returns the value of a `serving.servable.Routing`.
+// Returns the value of a `serving.core.servable.Routing`.
 Routing RoutingOf(nb::handle routing) {
   return {nb::cast<std::optional<int64_t>>(routing.attr("default_version")),
           nb::cast<decltype(Routing::labels)>(routing.attr("labels")),

@@ -11,7 +11,7 @@ PyObject* status_error_type = nullptr;  // owned by the module
 
 void RegisterStatus(nb::module_& module) {
   status_error_type = PyErr_NewExceptionWithDoc(
-      "serving._native.StatusError",
+      "serving.data_plane._native.StatusError",
       "A status that is not OK: args == (code, message), code a gRPC status code's number.",
       nullptr, nullptr);
   module.attr("StatusError") = nb::handle(status_error_type);

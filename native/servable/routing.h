@@ -12,7 +12,7 @@
 namespace millpond::servable {
 
 // The rules by which requests for one name without a version number find a version. The control
-// plane decides them (`Routing` in serving/servable.py), and the serving map applies them.
+// plane decides them (`Routing` in serving/core/servable.py), and the serving map applies them.
 struct Routing {
   // If it is empty or not published, requests without version and label find no version.
   std::optional<int64_t> default_version = {};

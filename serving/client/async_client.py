@@ -8,6 +8,9 @@ from typing import Any
 import grpc.aio
 import numpy.typing as npt
 
+from serving.base.clock import Clock, SystemClock
+from serving.base.errors import MillpondError
+from serving.base.protos import predict_pb2
 from serving.client import messages
 from serving.client.async_servers import AsyncServers, Sleep
 from serving.client.channels import (
@@ -34,9 +37,6 @@ from serving.client.results import (
 )
 from serving.client.retries import ONE_ATTEMPT, RetryPolicy
 from serving.client.rotation import Health
-from serving.clock import Clock, SystemClock
-from serving.errors import MillpondError
-from serving.protos import predict_pb2
 
 
 class AsyncClient:

@@ -7,6 +7,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from serving.base.clock import Clock
+from serving.base.errors import FailedPrecondition
 from serving.client.channels import ChooseMethod, ServerStubs
 from serving.client.failures import CLOSED_MESSAGE, Failure, error_of, failure_of
 from serving.client.health_watch import WATCH_AGAIN_SECONDS
@@ -19,8 +21,6 @@ from serving.client.rotation import (
     health_of_response,
     watch_request,
 )
-from serving.clock import Clock
-from serving.errors import FailedPrecondition
 
 Sleep = Callable[[float], Awaitable[None]]
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import grpc
 import grpc.aio
 
-from serving.errors import InvalidArgument
-from serving.stubs import ModelServiceStub, PredictionServiceStub
+from serving.base.errors import InvalidArgument
+from serving.client.stubs import ModelServiceStub, PredictionServiceStub
 
 Compression = Literal["none", "gzip", "deflate"]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from serving.errors import MillpondError, StatusCode, Unavailable, from_status
+from serving.base.errors import MillpondError, StatusCode, Unavailable, from_status
 
 CLOSED_MESSAGE = "the client is closed; make another one"
 

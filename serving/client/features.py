@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from serving.errors import InvalidArgument
-from serving.protos import example_pb2, feature_pb2, input_pb2
-from serving.tensor_proto import as_array
+from serving.base.errors import InvalidArgument
+from serving.base.protos import example_pb2, feature_pb2, input_pb2
+from serving.base.tensor_proto import as_array
 
 Features = Mapping[str, Any]
 """One example: by name text, bytes, numbers, or lists and arrays (of any shape) of one kind of them."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import grpc
 
+from serving.base.clock import Clock
 from serving.client.failures import failure_of
 from serving.client.rotation import (
     HEALTH_WATCH,
@@ -14,7 +15,6 @@ from serving.client.rotation import (
     health_of_response,
     watch_request,
 )
-from serving.clock import Clock
 
 WATCH_AGAIN_SECONDS = 1.0
 """Between the end of one watch and the next: how late a server that has come back is noticed."""

@@ -7,6 +7,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from serving.base.errors import InvalidArgument
+from serving.base.protos import (
+    classification_pb2,
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    model_pb2,
+    predict_pb2,
+    regression_pb2,
+)
+from serving.base.tensor_proto import from_tensor_proto, to_tensor_proto
 from serving.client.features import Features, examples_input
 from serving.client.results import (
     Classification,
@@ -17,17 +27,7 @@ from serving.client.results import (
     TensorSpec,
     VersionStatus,
 )
-from serving.errors import InvalidArgument
-from serving.protos import (
-    classification_pb2,
-    get_model_metadata_pb2,
-    get_model_status_pb2,
-    model_pb2,
-    predict_pb2,
-    regression_pb2,
-)
-from serving.servable import AVAILABLE, ServableState
-from serving.tensor_proto import from_tensor_proto, to_tensor_proto
+from serving.core.servable import AVAILABLE, ServableState
 from warmup.signature_defs import INIT_OP_SIGNATURE
 
 

@@ -8,15 +8,15 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from serving.base.protos import model_management_pb2
 from serving.client.results import VersionStatus
 from serving.client.servers import Servers
-from serving.protos import model_management_pb2
-from serving.servable import ServableState
+from serving.core.servable import ServableState
 
 if TYPE_CHECKING:
-    from serving.config import ModelConfig
-    from serving.model_settings_file import SettingsByModel
-    from serving.succession import Rollback
+    from serving.config.model_settings_file import SettingsByModel
+    from serving.config.server_config import ModelConfig
+    from serving.manager.rollout import Rollback
 
 
 class OperatorCalls:
@@ -32,7 +32,7 @@ class OperatorCalls:
 
         Raises NotFound, and FailedPrecondition where there are none.
         """
-        from serving.capture_service import CAPTURE_WARM_UP
+        from serving.rpc.capture_service import CAPTURE_WARM_UP
         from warmup.records import decode_records
 
         request = json.dumps({"model": name, "count_max": count_max}).encode()
@@ -41,7 +41,7 @@ class OperatorCalls:
 
     def describe(self, *, timeout_seconds: float = 10) -> dict[str, Any]:
         """All that the server says of its models and its config files: the JSON of Millpond's ListModels."""
-        from serving.admin_service import LIST_MODELS
+        from serving.rpc.admin_service import LIST_MODELS
 
         reply: dict[str, Any] = json.loads(self._ask(LIST_MODELS, b"", timeout_seconds))
         return reply
@@ -69,8 +69,8 @@ class OperatorCalls:
         directory, the rollback is on disk there on return, unless the result has a `warning`.
         `blocked` of the result names each version that the rollback blocks, and why.
         """
-        from serving.admin_service import ROLLBACK
-        from serving.succession import BlockedVersion, Rollback
+        from serving.manager.rollout import BlockedVersion, Rollback
+        from serving.rpc.admin_service import ROLLBACK
 
         request = {"model": name, "is_cold_allowed": is_cold_allowed}
         reply = self._order(ROLLBACK, request, timeout_seconds)
@@ -79,7 +79,7 @@ class OperatorCalls:
 
     def promote(self, name: str, *, timeout_seconds: float = 10) -> int:
         """The model's canary answers everything from now on; its version. FailedPrecondition without."""
-        from serving.admin_service import PROMOTE
+        from serving.rpc.admin_service import PROMOTE
 
         version: int = self._order(PROMOTE, {"model": name}, timeout_seconds)["version"]
         return version
@@ -89,7 +89,7 @@ class OperatorCalls:
 
         Returns "", or a warning that a restart of the server would undo it.
         """
-        from serving.admin_service import ALLOW
+        from serving.rpc.admin_service import ALLOW
 
         reply = self._order(ALLOW, {"model": name, "version": version}, timeout_seconds)
         warning: str = reply.get("warning", "")
@@ -99,7 +99,7 @@ class OperatorCalls:
         self, *, timeout_seconds: float = 10
     ) -> "tuple[tuple[ModelConfig, ...], SettingsByModel]":
         """The models as they are configured now, and the settings of these and of those to come."""
-        from serving.config_document import GET_CONFIG, parse_config
+        from serving.config.document import GET_CONFIG, parse_config
 
         return parse_config(self._ask(GET_CONFIG, b"", timeout_seconds))
 

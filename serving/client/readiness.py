@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
+from serving.base.clock import Clock, seconds_since
+from serving.base.errors import MillpondError, StatusCode, Unavailable
+from serving.base.name_text import listed
 from serving.client.messages import is_ready
 from serving.client.results import VersionStatus
-from serving.clock import Clock, seconds_since
-from serving.errors import MillpondError, StatusCode, Unavailable
-from serving.name_text import listed
 
 # What goes away by waiting; anything else will be so again.
 _PASSING_CODES = frozenset(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from serving.servable import ServableState
+from serving.core.servable import ServableState
 
 Array = npt.NDArray[Any]
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from serving.base.clock import Clock, seconds_since
+from serving.base.errors import InvalidArgument, StatusCode
 from serving.client.failures import Failure
-from serving.clock import Clock, seconds_since
-from serving.errors import InvalidArgument, StatusCode
 
 # CANCELLED, which nobody here asked for, is what gRPC's C++ server says to a request that reaches it
 # just as it begins to stop.

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 from google.protobuf import wrappers_pb2
 
-from serving.errors import StatusCode
+from serving.base.errors import StatusCode
 
 HEALTH_WATCH = "/grpc.health.v1.Health/Watch"
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import grpc
 
+from serving.base.clock import Clock, pause
+from serving.base.errors import FailedPrecondition, InvalidArgument
 from serving.client.channels import ChooseMethod, ServerStubs
 from serving.client.failures import CLOSED_MESSAGE, Failure, error_of, failure_of
 from serving.client.health_watch import HealthWatch
 from serving.client.retries import ONE_ATTEMPT, Attempts, RetryPolicy
 from serving.client.rotation import Health, Rotation
-from serving.clock import Clock, pause
-from serving.errors import FailedPrecondition, InvalidArgument
 
 
 class Servers:

@@ -7,6 +7,9 @@ from typing import Any
 import grpc
 import numpy.typing as npt
 
+from serving.base.clock import Clock, SystemClock, pause
+from serving.base.errors import MillpondError
+from serving.base.protos import predict_pb2
 from serving.client import messages
 from serving.client.channels import (
     CLASSIFY,
@@ -34,9 +37,6 @@ from serving.client.results import (
 from serving.client.retries import RetryPolicy
 from serving.client.rotation import Health
 from serving.client.servers import Servers
-from serving.clock import Clock, SystemClock, pause
-from serving.errors import MillpondError
-from serving.protos import predict_pb2
 
 
 class Client(OperatorCalls):

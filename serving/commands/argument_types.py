@@ -4,8 +4,8 @@ import argparse
 import math
 from collections.abc import Callable
 
-from serving.found_versions import VERSION_MAX
-from serving.name_text import fault_of_name
+from serving.base.name_text import fault_of_name
+from serving.source.found_versions import VERSION_MAX
 
 _GRPC_SCHEMES = frozenset({"unix", "unix-abstract", "dns", "ipv4", "ipv6", "xds"})
 _PORT_MAX = 65_535

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from serving.base.errors import InvalidConfig, NotFound, from_exception
 from serving.client import Client, Signature
 from serving.commands.argument_types import model_name, positive_number, whole_number
 from serving.commands.connection import add_connection, connect
-from serving.errors import InvalidConfig, NotFound, from_exception
 from warmup.capture import answered_logs
 from warmup.faults import log_faults
 from warmup.prediction_log import (

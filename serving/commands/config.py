@@ -7,17 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from serving.base.errors import InvalidConfig
+from serving.base.name_text import printable
 from serving.client import Client
 from serving.commands.connection import add_connection, connect
-from serving.config import ModelConfig
-from serving.config_plan import ConfigPlan, plan_change
-from serving.config_service import RELOAD_TIMEOUT_SECONDS
-from serving.errors import InvalidConfig
-from serving.label_targets import KnownVersions, absent_targets
-from serving.model_config_file import encode_model_config, read_model_config_file
-from serving.model_settings_file import read_model_settings_file
-from serving.name_text import printable
-from serving.version_selection import select_unbarred
+from serving.config.model_config_file import encode_model_config, read_model_config_file
+from serving.config.model_settings_file import read_model_settings_file
+from serving.config.plan import ConfigPlan, plan_change
+from serving.config.server_config import ModelConfig
+from serving.core.label_targets import KnownVersions, absent_targets
+from serving.core.version_selection import select_unbarred
+from serving.rpc.config_service import RELOAD_TIMEOUT_SECONDS
 
 # A little longer than the server waits, so that it is the server that says what did not come.
 _APPLY_TIMEOUT_SECONDS = RELOAD_TIMEOUT_SECONDS + 10

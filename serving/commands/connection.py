@@ -5,11 +5,11 @@ import os
 import sys
 from pathlib import Path
 
-from serving.admin_sockets import live_sockets, run_directories
+from serving.base.errors import InvalidArgument, InvalidConfig, NotFound
+from serving.base.name_text import listed, printable
 from serving.client import Client, Tls
 from serving.commands.argument_types import target
-from serving.errors import InvalidArgument, InvalidConfig, NotFound
-from serving.name_text import listed, printable
+from serving.server.admin_sockets import live_sockets, run_directories
 
 DATA_TARGET = "localhost:8500"
 

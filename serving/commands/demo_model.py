@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TextIO
 
 from loadtest.ctr_model import DEFAULT_TABLE_ROWS, refuse_existing
+from serving.base.errors import MillpondError
 from serving.commands.argument_types import whole_number
-from serving.errors import MillpondError
-from serving.found_versions import VERSION_MAX
+from serving.source.found_versions import VERSION_MAX
 
 
 def run(arguments: Sequence[str]) -> int:

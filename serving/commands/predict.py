@@ -9,8 +9,9 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from serving.base.clock import Clock, SystemClock, seconds_since
+from serving.base.errors import InvalidArgument, NotFound
 from serving.client import Client, Prediction, Signature
-from serving.clock import Clock, SystemClock, seconds_since
 from serving.commands.argument_types import (
     model_name,
     positive_number,
@@ -18,8 +19,7 @@ from serving.commands.argument_types import (
     whole_number,
 )
 from serving.commands.connection import add_connection, connect
-from serving.errors import InvalidArgument, NotFound
-from serving.predict_inputs import Array, inputs_from_json, random_inputs
+from serving.commands.predict_inputs import Array, inputs_from_json, random_inputs
 
 DEFAULT_SIGNATURE = "serving_default"
 

@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from serving import launcher
-from serving.clock import SystemClock
-from serving.closed_pipe import EXIT_FAILURE, EXIT_USAGE
-from serving.config import ServerConfig, server_config
-from serving.errors import InvalidConfig, MillpondError
-from serving.flags import help_text, parse_flags
-from serving.http_listeners import check_port
-from serving.listen_addresses import listen_addresses
-from serving.log_line import is_for_people, log_line
-from serving.log_writer import write_at_once
-from serving.port_reservation import PortReservation
-from serving.starting_line import starting_line, take_unwritten_line, write_starting_line
+from serving.base.clock import SystemClock
+from serving.base.closed_pipe import EXIT_FAILURE, EXIT_USAGE
+from serving.base.errors import InvalidConfig, MillpondError
+from serving.base.log_line import is_for_people, log_line
+from serving.config.flags import help_text, parse_flags
+from serving.config.listen_addresses import listen_addresses
+from serving.config.server_config import ServerConfig, server_config
+from serving.http.listeners import check_port
+from serving.server import launcher
+from serving.server.log_writer import write_at_once
+from serving.server.port_reservation import PortReservation
+from serving.server.starting_line import starting_line, take_unwritten_line, write_starting_line
 
 _STDERR = 2
 
@@ -76,9 +76,9 @@ def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) ->
     # Only now: this is the process that stays. Before TensorFlow is loaded, which takes seconds.
     check_port(config.host, config.rest_api_port)
     reserved_port = PortReservation.take(listen_addresses(config))
-    from serving.logs import flush_logs, start_logs, write_lines
-    from serving.native_log_lines import native_lines_as_events
-    from serving.server import Server
+    from serving.server.logs import flush_logs, start_logs, write_lines
+    from serving.server.native_log_lines import native_lines_as_events
+    from serving.server.server import Server
 
     start_logs(flags["log_format"], take_unwritten_line(os.environ))
     try:
@@ -92,7 +92,7 @@ def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) ->
 def _versions() -> str:
     lines = [f"millpond {_distribution_version('millpond')}"]
     try:
-        from serving import _native
+        from serving.data_plane import _native
     except ImportError as error:
         return "\n".join([*lines, f"data plane: not there ({error})"])
     lines += [f"{name} {value}" for name, value in _native.build_info().items() if value]

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
-from serving.clock import NS_PER_SECOND, Clock, SystemClock
+from serving.base.clock import NS_PER_SECOND, Clock, SystemClock
+from serving.base.errors import NotFound
+from serving.base.name_text import listed, printable
 from serving.commands.connection import add_connection, connect
-from serving.errors import NotFound
-from serving.name_text import listed, printable
 
 _COLUMNS = ("model", "version", "state", "age", "memory MB", "role", "remark")
 _BYTES_PER_MB = 1e6

@@ -3,11 +3,11 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from serving.errors import FailedPrecondition
-from serving.health import why_unavailable
-from serving.name_text import listed
-from serving.protos import get_model_metadata_pb2, types_pb2
-from serving.servable import AVAILABLE, END, LOADING, START, ServableState, ServableStatus
+from serving.base.errors import FailedPrecondition
+from serving.base.name_text import listed
+from serving.base.protos import get_model_metadata_pb2, types_pb2
+from serving.core.servable import AVAILABLE, END, LOADING, START, ServableState, ServableStatus
+from serving.rpc.health import why_unavailable
 
 PLATFORM = "tensorflow_savedmodel"
 BACKEND = "tensorflow"

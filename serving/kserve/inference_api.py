@@ -8,15 +8,15 @@ from typing import Any
 import anyio.to_thread
 from starlette.types import Receive, Scope, Send
 
-from serving.errors import InvalidArgument
-from serving.json_requests import parse_object
+from serving.base.errors import InvalidArgument
+from serving.base.json_requests import parse_object
 from serving.kserve.paths import Question, parse_path
 from serving.kserve.questions import InferenceQuestions, version_number
 from serving.kserve.repository import WAIT_SECONDS_MAX
-from serving.operator_access import Caller, http_caller
-from serving.rare_calls import patience_seconds
 from serving.rest.asgi import RestApplication, RestSettings, read_body, send_json
 from serving.rest.bridge import RestBridge, RestTarget
+from serving.rpc.operator_access import Caller, http_caller
+from serving.rpc.rare_calls import patience_seconds
 
 SMALL_BODY_BYTES_MAX = 2**20
 """Of all but inference: a few parameters, which are parsed on the event loop."""

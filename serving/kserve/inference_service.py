@@ -7,11 +7,11 @@ from typing import Any
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError
 
-from serving.errors import InvalidArgument, NotFound
-from serving.kserve.messages import SERVICE, message_class
+from serving.base.errors import InvalidArgument, NotFound
+from serving.base.kserve_messages import SERVICE, message_class
 from serving.kserve.questions import InferenceQuestions
 from serving.kserve.repository import WAIT_SECONDS_MAX
-from serving.rare_calls import Handler, Waiting, patience_seconds
+from serving.rpc.rare_calls import Handler, Waiting, patience_seconds
 
 REPOSITORY_MODEL_LOAD = f"/{SERVICE}/RepositoryModelLoad"
 REPOSITORY_MODEL_UNLOAD = f"/{SERVICE}/RepositoryModelUnload"

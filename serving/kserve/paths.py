@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from serving.errors import NotFound
+from serving.base.errors import NotFound
 
 _VERSIONED = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?"
 _GET = re.compile(rf"{_VERSIONED}(?P<what>/ready|/config|/stats)?")

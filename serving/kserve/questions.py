@@ -3,15 +3,15 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from serving.errors import NotFound, Unavailable, Unimplemented
-from serving.health import HealthView, why_unavailable
+from serving.base.errors import NotFound, Unavailable, Unimplemented
+from serving.base.name_text import listed
+from serving.core.servable import Servable, ServableId
+from serving.data_plane.request_statistics import MethodStatistics
 from serving.kserve import documents
 from serving.kserve.repository import Repository, ready_versions, repository_parameters_in_the_way
 from serving.kserve.statistics import model_statistics
-from serving.monitoring.request_statistics import MethodStatistics
-from serving.name_text import listed
-from serving.servable import Servable, ServableId
-from serving.state_monitor import Statuses
+from serving.manager.state_monitor import Statuses
+from serving.rpc.health import HealthView, why_unavailable
 
 VERSION_DIGITS_MAX = 18
 """Of a version's number; more digits are no version that there can be (`SetModelVersion`)."""

@@ -11,12 +11,12 @@ from typing import Protocol
 
 import structlog
 
-from serving.config_reload import has_come, has_failed
-from serving.errors import FailedPrecondition, NotFound, PermissionDenied, Unavailable
-from serving.health import why_unavailable
-from serving.name_text import listed
-from serving.servable import END, ServableStatus
-from serving.state_monitor import Statuses
+from serving.base.errors import FailedPrecondition, NotFound, PermissionDenied, Unavailable
+from serving.base.name_text import listed
+from serving.core.servable import END, ServableStatus
+from serving.manager.state_monitor import Statuses
+from serving.reload.config_reload import has_come, has_failed
+from serving.rpc.health import why_unavailable
 
 WAIT_SECONDS_MAX = 60.0
 """How long a call waits for a model to come or to go, where its caller waits longer, or for ever."""

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from serving.errors import StatusCode
-from serving.monitoring.request_statistics import MethodStatistics
+from serving.base.errors import StatusCode
+from serving.data_plane.request_statistics import MethodStatistics
 
 METHODS_WITHOUT_RUN = frozenset({"GetModelMetadata"})
 """Methods of a version that do not run the model: no inferences."""

@@ -7,20 +7,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from serving.arenas import SlabPoolStatistics
-from serving.clock import Clock
-from serving.data_plane import RequestMemoryStatistics
-from serving.memory_fit import available_bytes
-from serving.monitoring.request_statistics import RequestStatistics
-from serving.monitoring.swap_record import SwapRecord
-from serving.request_memory import BudgetCounts
-from serving.servable import (
+from serving.base.clock import Clock
+from serving.core.servable import (
     ArenaStatistics,
     RequestReservoirStatistics,
     Routing,
     ServableId,
 )
-from serving.state_monitor import Statuses
+from serving.data_plane.request_statistics import RequestStatistics
+from serving.loading.arenas import SlabPoolStatistics
+from serving.loading.memory_fit import available_bytes
+from serving.manager.state_monitor import Statuses
+from serving.monitoring.swap_record import SwapRecord
+from serving.rpc.request_memory import BudgetCounts
+from serving.server.data_plane import RequestMemoryStatistics
 
 
 class PageFaults(Protocol):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from serving.errors import InvalidConfig, Unavailable
+from serving.base.errors import InvalidConfig, Unavailable
 from serving.monitoring.spans import Span
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
-from serving.clock import NS_PER_SECOND, Clock
-from serving.errors import StatusCode
+from serving.base.clock import NS_PER_SECOND, Clock
+from serving.base.errors import StatusCode
+from serving.core.servable import AVAILABLE, ArenaStatistics, Routing, ServableId, ServableStatus
+from serving.data_plane.request_statistics import MethodStatistics, RequestStatistics
+from serving.manager.state_monitor import Statuses
 from serving.monitoring.metric_sources import MetricSources
 from serving.monitoring.page_points import latency_json, points_json
-from serving.monitoring.request_statistics import MethodStatistics, RequestStatistics
 from serving.monitoring.swap_record import SwapRecord, SwapResult, record_document
-from serving.servable import AVAILABLE, ArenaStatistics, Routing, ServableId, ServableStatus
-from serving.state_monitor import Statuses
 
 WINDOW_SECONDS = 10
 """Of the quantiles of a version, as of the charts."""

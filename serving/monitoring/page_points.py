@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from serving.clock import NS_PER_SECOND
-from serving.monitoring.request_statistics import HistoryPoint, LatencyFigures
+from serving.base.clock import NS_PER_SECOND
+from serving.data_plane.request_statistics import HistoryPoint, LatencyFigures
 
 # Where a second came late, the next one is as much shorter, and its few requests over its few
 # milliseconds would be a spike that never was: such points are taken together with the next.

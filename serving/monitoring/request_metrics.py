@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 
 from prometheus_client.metrics_core import Metric
 
-from serving.clock import NS_PER_SECOND
-from serving.errors import StatusCode
+from serving.base.clock import NS_PER_SECOND
+from serving.base.errors import StatusCode
+from serving.data_plane.request_statistics import PHASES, LatencyFigures, MethodStatistics
 from serving.monitoring import metric_families as families
 from serving.monitoring.metric_samples import Samples, edge_labels
 from serving.monitoring.native_histogram import EDGES_NS, native_histogram
-from serving.monitoring.request_statistics import PHASES, LatencyFigures, MethodStatistics
 
 # A quarter apart, ten to a decade, as round as can be (the preferred numbers R10): 65 buckets with
 # the infinite one, so 67 series for each method of a version and code that occurred. A request of

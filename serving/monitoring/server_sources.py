@@ -4,18 +4,18 @@ import resource
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
-from serving.arenas import SlabPool
-from serving.clock import Clock
-from serving.data_plane import DataPlane
-from serving.health import HealthView
+from serving.base.clock import Clock
+from serving.core.servable import ArenaStatistics, RequestReservoirStatistics, Servable, ServableId
+from serving.data_plane.request_statistics import RequestStatistics
+from serving.loading.arenas import SlabPool
+from serving.loading.reservoirs import Reservoirs
+from serving.manager.router import Router
+from serving.manager.state_monitor import StateMonitor
 from serving.monitoring.metric_sources import AdmissionCounts, MetricSources
-from serving.monitoring.request_statistics import RequestStatistics
 from serving.monitoring.swap_record import SwapRecord
-from serving.request_memory import BudgetCounts
-from serving.reservoirs import Reservoirs
-from serving.router import Router
-from serving.servable import ArenaStatistics, RequestReservoirStatistics, Servable, ServableId
-from serving.state_monitor import StateMonitor
+from serving.rpc.health import HealthView
+from serving.rpc.request_memory import BudgetCounts
+from serving.server.data_plane import DataPlane
 
 
 def server_sources(

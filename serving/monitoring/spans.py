@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from serving.errors import StatusCode
+from serving.base.errors import StatusCode
+from serving.base.trace_context import CallTrace, TraceContext
 from serving.monitoring.swap_record import StageSpan, SwapRecord, SwapResult
-from serving.rare_calls import AnsweredCall
-from serving.trace_context import CallTrace, TraceContext
+from serving.rpc.rare_calls import AnsweredCall
 
 NewId = Callable[[], str]
 

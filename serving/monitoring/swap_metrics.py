@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client.metrics_core import Metric
 
-from serving.clock import NS_PER_SECOND
+from serving.base.clock import NS_PER_SECOND
 from serving.monitoring import metric_families as families
 from serving.monitoring.metric_samples import Samples
 from serving.monitoring.swap_record import SpanLatency, SwapRecord, SwapResult

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from serving.clock import NS_PER_SECOND
-from serving.errors import StatusCode
-from serving.model_settings import GateMode
-from serving.monitoring.request_statistics import HistoryPoint, LatencyFigures
-from serving.servable import GateVerdict, LoadStage, ServableStatus, UnloadStage
+from serving.base.clock import NS_PER_SECOND
+from serving.base.errors import StatusCode
+from serving.core.model_settings import GateMode
+from serving.core.servable import GateVerdict, LoadStage, ServableStatus, UnloadStage
+from serving.data_plane.request_statistics import HistoryPoint, LatencyFigures
 
 
 class SwapResult(Enum):

@@ -9,8 +9,20 @@ from functools import cache, partial
 
 import structlog
 
-from serving.clock import NS_PER_SECOND, Clock
-from serving.monitoring.request_statistics import HistoryPoint, RequestStatistics
+from serving.base.clock import NS_PER_SECOND, Clock
+from serving.base.watch import Watch
+from serving.core.servable import (
+    AVAILABLE,
+    END,
+    HEALTHY,
+    LOADING,
+    UNLOADING,
+    LoadStage,
+    ServableId,
+    ServableStatus,
+)
+from serving.data_plane.request_statistics import HistoryPoint, RequestStatistics
+from serving.manager.task_figures import page_fault_count
 from serving.monitoring.swap_record import (
     SpanLatency,
     StageSpan,
@@ -22,18 +34,6 @@ from serving.monitoring.swap_record import (
     problem_of,
     unload_stages,
 )
-from serving.servable import (
-    AVAILABLE,
-    END,
-    HEALTHY,
-    LOADING,
-    UNLOADING,
-    LoadStage,
-    ServableId,
-    ServableStatus,
-)
-from serving.task_figures import page_fault_count
-from serving.watch import Watch
 
 RECORD_COUNT_MAX = 200
 """Swaps that are remembered: a day of one every seven minutes."""

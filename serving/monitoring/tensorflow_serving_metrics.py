@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client.metrics_core import Metric
 
-from serving.clock import NS_PER_SECOND
-from serving.errors import StatusCode
+from serving.base.clock import NS_PER_SECOND
+from serving.base.errors import StatusCode
+from serving.core.servable import END, HEALTHY, LoadStage, ServableStatus
+from serving.data_plane.request_statistics import MethodStatistics
 from serving.monitoring import metric_families as families
 from serving.monitoring.metric_samples import Samples, edge_labels
 from serving.monitoring.request_metrics import code_name
-from serving.monitoring.request_statistics import MethodStatistics
-from serving.servable import END, HEALTHY, LoadStage, ServableStatus
 
 _COUNTED: Mapping[str, tuple[str, str]] = {
     **{method: (method, "GRPC") for method in ("Predict", "Classify", "Regress")},

@@ -8,8 +8,10 @@ from typing import Protocol
 
 import structlog
 
-from serving.clock import NS_PER_SECOND, Clock
-from serving.errors import MillpondError, StatusCode
+from serving.base.clock import NS_PER_SECOND, Clock
+from serving.base.errors import MillpondError, StatusCode
+from serving.base.periodic_thread import PeriodicThread
+from serving.base.trace_context import new_span_id, new_trace_id
 from serving.monitoring.spans import (
     RequestSpan,
     Span,
@@ -18,9 +20,7 @@ from serving.monitoring.spans import (
     swap_spans,
 )
 from serving.monitoring.swap_record import SwapRecord
-from serving.periodic_thread import PeriodicThread
-from serving.rare_calls import AnsweredCall
-from serving.trace_context import new_span_id, new_trace_id
+from serving.rpc.rare_calls import AnsweredCall
 
 PERIOD_SECONDS = 1.0
 """Between two rounds: nobody looks at a trace sooner, and a round may find nothing."""

@@ -4,13 +4,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 from prometheus_client.metrics_core import Metric
 
-from serving.clock import NS_PER_SECOND
-from serving.monitoring import metric_families as families
-from serving.monitoring.metric_families import ENDED_SECONDS_MAX, MetricFamily
-from serving.monitoring.metric_samples import Samples
-from serving.monitoring.metric_sources import MetricSources
-from serving.monitoring.swap_record import SwapResult
-from serving.servable import (
+from serving.base.clock import NS_PER_SECOND
+from serving.core.servable import (
     AVAILABLE,
     END,
     ArenaStatistics,
@@ -21,7 +16,12 @@ from serving.servable import (
     ServableStatus,
     UnloadStage,
 )
-from serving.state_monitor import Statuses
+from serving.manager.state_monitor import Statuses
+from serving.monitoring import metric_families as families
+from serving.monitoring.metric_families import ENDED_SECONDS_MAX, MetricFamily
+from serving.monitoring.metric_samples import Samples
+from serving.monitoring.metric_sources import MetricSources
+from serving.monitoring.swap_record import SwapResult
 
 
 def shown_statuses(statuses: Statuses, wall_ns: int) -> list[ServableStatus]:

@@ -16,17 +16,17 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from serving.errors import (
+from serving.base.errors import (
     FailedPrecondition,
     InternalError,
     MillpondError,
     StatusCode,
     Unavailable,
 )
-from serving.http_app import BODY_BYTES_MAX, http_status
-from serving.http_connections import CONNECTION_EXTENSION
-from serving.request_memory import ByteBudget, MemoryBusy, MemoryHold
+from serving.http.app import BODY_BYTES_MAX, http_status
+from serving.http.connections import CONNECTION_EXTENSION
 from serving.rest.bridge import Connection, RestAnswer, RestBridge, RestTarget
+from serving.rpc.request_memory import ByteBudget, MemoryBusy, MemoryHold
 
 MODEL_NAME_HEADER = b"x-millpond-model-name"
 MODEL_VERSION_HEADER = b"x-millpond-model-version"

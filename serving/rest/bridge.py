@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from serving.errors import StatusCode
+from serving.base.errors import StatusCode
 
 SWEEP_SECONDS = 0.25
 """Between two looks at requests whose time is over. A run ends by itself at its deadline, before its
@@ -87,7 +87,7 @@ class RestWorkers(Protocol):
 
 
 class Connection(Protocol):
-    """A client's connection, as far as a request needs it (`serving.http_connections`)."""
+    """A client's connection, as far as a request needs it (`serving.http.connections`)."""
 
     on_lost: Callable[[], None] | None
 

@@ -6,12 +6,12 @@ from typing import Any
 import anyio.to_thread
 from starlette.types import Receive, Scope, Send
 
-from serving.loader import statuses_as_errors
+from serving.loading.loader import statuses_as_errors
+from serving.manager.state_monitor import Statuses
 from serving.rest import model_documents
 from serving.rest.asgi import RestApplication, RestSettings, read_body, send_json
 from serving.rest.bridge import RestBridge, RestTarget
 from serving.rest.paths import ListQuestion, MetadataQuestion, StatusQuestion, parse_path
-from serving.state_monitor import Statuses
 
 
 class ModelQuestions:

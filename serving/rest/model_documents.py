@@ -5,8 +5,8 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
-from serving.protos import get_model_metadata_pb2, get_model_status_pb2
-from serving.servable import ServableStatus
+from serving.base.protos import get_model_metadata_pb2, get_model_status_pb2
+from serving.core.servable import ServableStatus
 
 SIGNATURE_DEF = "signature_def"
 

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from serving.http_app import json_response
+from serving.http.app import json_response
 
 Paths = Mapping[str, Mapping[str, Any]]
 """By path and then by method in lower case: OpenAPI's Operation Objects."""

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from serving.errors import InvalidArgument
+from serving.base.errors import InvalidArgument
 from serving.rest.bridge import RestTarget
 
 VERSION_MAX = 2**63 - 1

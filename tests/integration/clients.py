@@ -9,13 +9,13 @@ from typing import Any
 import grpc
 import numpy as np
 
+from serving.base.clock import NS_PER_SECOND, SystemClock
+from serving.base.errors import MillpondError
+from serving.base.protos import get_model_metadata_pb2, get_model_status_pb2, predict_pb2
+from serving.base.tensor_proto import from_tensor_proto, to_tensor_proto
 from serving.client import Client
-from serving.clock import NS_PER_SECOND, SystemClock
-from serving.errors import MillpondError
-from serving.protos import get_model_metadata_pb2, get_model_status_pb2, predict_pb2
-from serving.servable import ServableState
-from serving.stubs import ModelServiceStub, PredictionServiceStub
-from serving.tensor_proto import from_tensor_proto, to_tensor_proto
+from serving.client.stubs import ModelServiceStub, PredictionServiceStub
+from serving.core.servable import ServableState
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.protos import example_pb2, input_pb2
+from serving.base.protos import example_pb2, input_pb2
 from tests.integration.exports import let_settle
 
 WEIGHT_COUNT = 100_000

@@ -4,7 +4,7 @@ import itertools
 from pathlib import Path
 
 from serving import ModelServer
-from serving.server_log import LogEvent
+from serving.server.server_log import LogEvent
 from tests.integration.clients import TIMEOUT_SECONDS
 
 _marks = itertools.count(9_000_000)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.applications import Starlette
 
-from serving.clock import NS_PER_SECOND, Clock
+from serving.base.clock import NS_PER_SECOND, Clock
 from serving.monitoring.page_data import PageData
 from serving.monitoring.page_routes import page_routes
 from tests.unit.page_fakes import FakePageSources

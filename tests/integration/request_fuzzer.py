@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.protos import predict_pb2, tensor_pb2, types_pb2
+from serving.base.protos import predict_pb2, tensor_pb2, types_pb2
 from tests.integration.clients import predict_request
 
 # Sizes of a dimension that break a careless product, and some that are merely wrong. None between

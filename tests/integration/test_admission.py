@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 
 from serving import ModelServer
-from serving.stubs import PredictionServiceStub
+from serving.client.stubs import PredictionServiceStub
 from tests.integration.clients import caller_to, predict_request
 from tests.integration.conftest import StartServer
 from tests.integration.exports import drop

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
-from serving.protos import (
+from serving.base.protos import (
     get_model_metadata_pb2,
     get_model_status_pb2,
     predict_pb2,

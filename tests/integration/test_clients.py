@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
+from serving.base.errors import MillpondError
 from serving.client import AsyncClient, Client, Health
-from serving.errors import MillpondError
 from tests.integration.clients import wait_until
 from tests.integration.conftest import REPOSITORY, StartServer
 from tests.integration.exports import ScaleModel

@@ -12,9 +12,9 @@ import pytest
 from loadtest.ctr_export import export_ctr_model
 from loadtest.ctr_model import reference_answer, request_inputs
 from serving import ModelServer
+from serving.base.errors import InvalidArgument, NotFound, Unavailable
 from serving.client import Client
-from serving.errors import InvalidArgument, NotFound, Unavailable
-from serving.servable import AVAILABLE
+from serving.core.servable import AVAILABLE
 
 TABLE_ROWS = 100
 
@@ -109,9 +109,9 @@ def test_model_server_refused_flag_raises_with_the_reason(base_path: Path, tmp_p
 def test_server_process_imports_no_tensorflow_and_no_grpcio(base_path: Path):
     code = (
         "import sys, threading\n"
-        "from serving.flags import parse_flags\n"
-        "from serving.config import server_config\n"
-        "from serving.server import Server\n"
+        "from serving.config.flags import parse_flags\n"
+        "from serving.config.server_config import server_config\n"
+        "from serving.server.server import Server\n"
         # Arenas want jemalloc, which this process was not started with.
         f"flags = parse_flags(['--model_base_path={base_path}', '--port=0', '--arena=false'])\n"
         "server = Server(server_config(flags))\n"

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
+from serving.base.errors import FailedPrecondition, InvalidArgument, NotFound
+from serving.base.protos import get_model_status_pb2, model_management_pb2
 from serving.client import Client
-from serving.config_service import RELOAD_CONFIG
-from serving.errors import FailedPrecondition, InvalidArgument, NotFound
-from serving.model_config_file import encode_model_config
-from serving.protos import get_model_status_pb2, model_management_pb2
-from serving.servable import AVAILABLE, END
-from serving.stubs import ModelServiceStub
+from serving.client.stubs import ModelServiceStub
+from serving.config.model_config_file import encode_model_config
+from serving.core.servable import AVAILABLE, END
+from serving.rpc.config_service import RELOAD_CONFIG
 from tests.integration.clients import (
     SERVING,
     Caller,

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
+from serving.base.errors import StatusCode, Unavailable
 from serving.client import Client
-from serving.errors import StatusCode, Unavailable
-from serving.op_library_files import op_libraries_of
-from serving.servable import END
+from serving.config.op_library_files import op_libraries_of
+from serving.core.servable import END
 from tests.integration.conftest import StartServer
 from tests.integration.logs import logged, wait_for_log
 from tests.integration.processes import mapped_files

@@ -18,8 +18,8 @@ import pytest
 
 from serving import ModelServer
 from serving.client import Client
+from serving.core.servable import AVAILABLE, END
 from serving.monitoring.metrics_routes import PATHS
-from serving.servable import AVAILABLE, END
 from tests.integration.clients import (
     SteadyClients,
     array,

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
+from serving.base.errors import StatusCode
 from serving.client import Client
-from serving.errors import StatusCode
-from serving.servable import AVAILABLE, END, LOADING
+from serving.core.servable import AVAILABLE, END, LOADING
 from tests.integration.clients import (
     NOT_SERVING,
     SERVING,

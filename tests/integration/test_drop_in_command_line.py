@@ -6,7 +6,7 @@ from urllib.request import urlopen
 import numpy as np
 
 from serving.client import Client
-from serving.tensorflow_serving_flags import TENSORFLOW_SERVING_FLAGS
+from serving.config.tensorflow_serving_flags import TENSORFLOW_SERVING_FLAGS
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
 

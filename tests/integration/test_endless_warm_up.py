@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from serving.client import Client
-from serving.servable import AVAILABLE, END
+from serving.core.servable import AVAILABLE, END
 from tests.integration.clients import wait_for_states, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import drop, let_settle, write_warm_up

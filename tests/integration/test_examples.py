@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
-from serving.protos import (
+from serving.base.protos import (
     classification_pb2,
     inference_pb2,
     prediction_log_pb2,
     regression_pb2,
     session_service_pb2,
 )
-from serving.stubs import PredictionServiceStub
-from serving.tensor_proto import from_tensor_proto, to_tensor_proto
+from serving.base.tensor_proto import from_tensor_proto, to_tensor_proto
+from serving.client.stubs import PredictionServiceStub
 from tests.integration.clients import channel_to, refusal
 from tests.integration.conftest import StartServer
 from tests.integration.example_exports import (

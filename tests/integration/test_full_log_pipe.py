@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 
 from serving.client import Client
-from serving.servable import AVAILABLE
+from serving.core.servable import AVAILABLE
 from tests.integration.clients import wait_for_states
 from tests.integration.exports import ScaleModel
 

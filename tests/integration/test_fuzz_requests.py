@@ -18,9 +18,9 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from serving import ModelServer
+from serving.base.protos import predict_pb2, types_pb2
 from serving.client import Client
-from serving.protos import predict_pb2, types_pb2
-from serving.servable import AVAILABLE, END
+from serving.core.servable import AVAILABLE, END
 from tests.integration.clients import (
     PREDICT,
     Caller,
@@ -309,7 +309,7 @@ def test_fuzzed_requests_that_are_answered_are_answered_right(
 # prints the allocator's bytes in use and the handles held after each round.
 IN_PROCESS = """
 import json, sys
-from serving import _native
+from serving.data_plane import _native
 from tests.integration.request_fuzzer import mutants
 
 _native.initialize(intra_op_thread_count=1, inter_op_thread_count=1)

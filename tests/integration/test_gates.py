@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
+from serving.base.clock import NS_PER_SECOND, SystemClock
+from serving.base.errors import StatusCode
+from serving.base.protos import predict_pb2
+from serving.base.tensor_proto import to_tensor_proto
 from serving.client import Client
-from serving.clock import NS_PER_SECOND, SystemClock
-from serving.errors import StatusCode
-from serving.protos import predict_pb2
-from serving.servable import AVAILABLE, END
-from serving.tensor_proto import to_tensor_proto
+from serving.core.servable import AVAILABLE, END
 from tests.integration.clients import (
     Caller,
     SteadyClients,

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
+from serving.base.errors import StatusCode
 from serving.client import Client
-from serving.errors import StatusCode
-from serving.servable import AVAILABLE, END
+from serving.core.servable import AVAILABLE, END
 from tests.integration.clients import Caller, array, caller_to, predict_request, wait_for_states
 from tests.integration.conftest import StartServer
 from tests.integration.exports import drop, let_settle

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
-from serving.clock import NS_PER_SECOND, SystemClock
-from serving.errors import Unavailable
+from serving.base.clock import NS_PER_SECOND, SystemClock
+from serving.base.errors import Unavailable
 from tests.integration.clients import caller_to, predict_request, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel, drop

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
+from serving.base.clock import SystemClock, seconds_since
 from serving.client import Client
-from serving.clock import SystemClock, seconds_since
-from serving.servable import AVAILABLE, END, LOADING, START, UNLOADING
+from serving.core.servable import AVAILABLE, END, LOADING, START, UNLOADING
 from tests.integration.clients import (
     NOT_SERVING,
     SERVICE_UNKNOWN,

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
+from serving.base.errors import StatusCode
 from serving.client import Client
-from serving.errors import StatusCode
-from serving.servable import AVAILABLE, END, LOADING
-from serving.server_log import LogEvent
+from serving.core.servable import AVAILABLE, END, LOADING
+from serving.server.server_log import LogEvent
 from tests.integration.clients import (
     SteadyClients,
     array,
@@ -276,10 +276,10 @@ def test_flag_that_cannot_be_is_refused_with_the_remedy(base_path: Path, flag: s
 
 def test_server_without_jemalloc_preloaded_is_refused_with_the_remedy(base_path: Path):
     code = (
-        "from serving.config import server_config\n"
-        "from serving.errors import InvalidConfig\n"
-        "from serving.flags import parse_flags\n"
-        "from serving.server import Server\n"
+        "from serving.config.server_config import server_config\n"
+        "from serving.base.errors import InvalidConfig\n"
+        "from serving.config.flags import parse_flags\n"
+        "from serving.server.server import Server\n"
         "try:\n"
         f"    Server(server_config(parse_flags(['--model_base_path={base_path}', '--port=0'])))\n"
         "except InvalidConfig as error:\n"

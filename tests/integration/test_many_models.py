@@ -8,7 +8,7 @@ import numpy as np
 
 from loadtest.small_model import write_small_models
 from serving.client import Client
-from serving.servable import AVAILABLE
+from serving.core.servable import AVAILABLE
 from tests.integration.conftest import StartServer
 
 MODEL_COUNT = 200

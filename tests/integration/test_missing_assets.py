@@ -10,7 +10,7 @@ import pytest
 
 from serving import ModelServer
 from serving.client import Client
-from serving.servable import AVAILABLE, END
+from serving.core.servable import AVAILABLE, END
 from tests.integration.clients import wait_for_states
 from tests.integration.conftest import StartServer
 from tests.integration.exports import drop, let_settle

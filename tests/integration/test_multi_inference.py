@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
-from serving.stubs import PredictionServiceStub
+from serving.client.stubs import PredictionServiceStub
 from tests.integration.clients import Caller, channel_to, refusal
 from tests.integration.conftest import StartServer
 from tests.integration.example_exports import CLASSIFY, PREDICT, REGRESS
@@ -113,7 +113,7 @@ def values(result: Any) -> list[float]:
 
 
 def test_signatures_have_placeholders_of_their_own(channel: grpc.Channel):
-    from serving.protos import get_model_metadata_pb2
+    from serving.base.protos import get_model_metadata_pb2
 
     request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
     request.model_spec.name = "m"

@@ -16,13 +16,13 @@ import grpc
 import pytest
 
 from serving import ModelServer
-from serving.admin_service import LIST_MODELS, ROLLBACK
-from serving.capture_service import CAPTURE_WARM_UP
+from serving.base.errors import MillpondError, StatusCode
 from serving.client import Client, Tls
-from serving.config_document import GET_CONFIG
-from serving.config_service import RELOAD_CONFIG
-from serving.errors import MillpondError, StatusCode
+from serving.config.document import GET_CONFIG
 from serving.kserve.inference_service import REPOSITORY_MODEL_LOAD, REPOSITORY_MODEL_UNLOAD
+from serving.rpc.admin_service import LIST_MODELS, ROLLBACK
+from serving.rpc.capture_service import CAPTURE_WARM_UP
+from serving.rpc.config_service import RELOAD_CONFIG
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
 from tests.unit.pem import config_text, make_identity

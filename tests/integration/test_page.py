@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, Response, expect, sync_playwright
 
-from serving.clock import NS_PER_SECOND, SystemClock
-from serving.errors import StatusCode
+from serving.base.clock import NS_PER_SECOND, SystemClock
+from serving.base.errors import StatusCode
+from serving.core.servable import END, GateVerdict, Health, Routing
 from serving.monitoring.swap_record import SwapResult
-from serving.servable import END, GateVerdict, Health, Routing
 from tests.integration.clients import caller_to, predict_request
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel, flip_a_byte

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
-from serving.profiler_messages import message_class
-from serving.profiler_service import METHODS, MONITOR, PROFILE, TERMINATE
+from serving.rpc.profiler_messages import message_class
+from serving.rpc.profiler_service import METHODS, MONITOR, PROFILE, TERMINATE
 from tests.integration.clients import (
     SteadyClients,
     array,

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
-from serving.clock import NS_PER_SECOND
-from serving.config import HttpPort
-from serving.http_app import HttpAppSettings, make_http_app
-from serving.http_server import HttpServer
+from serving.base.clock import NS_PER_SECOND
+from serving.config.server_config import HttpPort
+from serving.http.app import HttpAppSettings, make_http_app
+from serving.http.server import HttpServer
 from serving.monitoring.collector import MetricsExposition
 from serving.monitoring.metrics_routes import PATHS, metrics_routes
 from serving.monitoring.request_metrics import LATENCY_EDGES_NS

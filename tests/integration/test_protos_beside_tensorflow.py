@@ -19,8 +19,8 @@ assert tf.__version__
 @pytest.mark.parametrize(
     "imports",
     [
-        "from serving.protos import predict_pb2, tensor_pb2\nimport tensorflow as tf\n",
-        "import tensorflow as tf\nfrom serving.protos import predict_pb2, tensor_pb2\n",
+        "from serving.base.protos import predict_pb2, tensor_pb2\nimport tensorflow as tf\n",
+        "import tensorflow as tf\nfrom serving.base.protos import predict_pb2, tensor_pb2\n",
     ],
     ids=["protos_first", "tensorflow_first"],
 )

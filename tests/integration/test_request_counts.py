@@ -27,7 +27,7 @@ import pytest
 from loadtest.server_pages import Metrics, ServerPages
 from serving import ModelServer
 from serving.client import Client
-from serving.servable import ServableState
+from serving.core.servable import ServableState
 from tests.integration.clients import (
     Caller,
     caller_to,

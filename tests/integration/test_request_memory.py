@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
-from serving.model_service import GET_MODEL_STATUS
-from serving.protos import get_model_status_pb2, predict_pb2
+from serving.base.protos import get_model_status_pb2, predict_pb2
+from serving.rpc.model_service import GET_MODEL_STATUS
 from tests.integration.clients import (
     PREDICT,
     TIMEOUT_SECONDS,

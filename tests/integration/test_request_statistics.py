@@ -13,15 +13,15 @@ import grpc
 import numpy as np
 import pytest
 
-from serving.protos import get_model_metadata_pb2, get_model_status_pb2
+from serving.base.protos import get_model_metadata_pb2, get_model_status_pb2
 from tests.integration.clients import Caller, caller_to, predict_request, wait_until
 
 # Serves version 1 of "slow", refuses each GetModelStatus, prints its port, and then does what each
 # line says and prints the answer.
 SERVE = """
 import json, sys, threading
-from serving import _native
-from serving.servable import Routing
+from serving.data_plane import _native
+from serving.core.servable import Routing
 
 _native.initialize(intra_op_thread_count=1, inter_op_thread_count=1)
 statistics = _native.RequestStatistics()

@@ -13,8 +13,8 @@ import grpc
 import numpy as np
 import pytest
 
-from serving.protos import get_model_metadata_pb2
-from serving.stubs import PredictionServiceStub
+from serving.base.protos import get_model_metadata_pb2
+from serving.client.stubs import PredictionServiceStub
 from tests.integration.clients import Caller, caller_to, predict_request, refusal
 
 # Serves versions 7 and 8 of "echo", prints its port, and then sets the routing that each line says
@@ -22,8 +22,8 @@ from tests.integration.clients import Caller, caller_to, predict_request, refusa
 SERVE = """
 import json, sys
 from types import MappingProxyType
-from serving import _native
-from serving.servable import Routing
+from serving.data_plane import _native
+from serving.core.servable import Routing
 
 _native.initialize(intra_op_thread_count=1, inter_op_thread_count=1)
 serving_map = _native.ServingMap()

@@ -12,7 +12,7 @@ import pytest
 
 from serving import ModelServer
 from serving.client import Client
-from serving.servable import AVAILABLE, END
+from serving.core.servable import AVAILABLE, END
 from tests.integration import exports
 from tests.integration.clients import (
     Caller,

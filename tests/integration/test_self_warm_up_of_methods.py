@@ -13,8 +13,8 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 
 from serving import ModelServer
-from serving.protos import predict_pb2
-from serving.stubs import PredictionServiceStub
+from serving.base.protos import predict_pb2
+from serving.client.stubs import PredictionServiceStub
 from tests.integration.clients import array, channel_to, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.example_exports import CLASSIFY, REGRESS, export_examples

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from serving import ModelServer
-from serving.bar_file import FILE_NAME, read_bars
 from serving.client import Client
-from serving.servable import AVAILABLE
+from serving.core.servable import AVAILABLE
+from serving.manager.blocked_version_file import FILE_NAME, read_bars
 from tests.integration.clients import wait_for_states
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
+from serving.base.errors import StatusCode, Unavailable
 from serving.client import Client
-from serving.errors import StatusCode, Unavailable
-from serving.servable import AVAILABLE, END
+from serving.core.servable import AVAILABLE, END
 from tests.integration import exports
 from tests.integration.clients import (
     SteadyClients,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from serving.client import Client
-from serving.servable import AVAILABLE
+from serving.core.servable import AVAILABLE
 from tests.integration.clients import wait_for_states, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel, let_settle

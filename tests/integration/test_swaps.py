@@ -19,9 +19,9 @@ import pytest
 
 from loadtest.swaps import swaps_in
 from serving import ModelServer
+from serving.base.errors import StatusCode
 from serving.client import Client
-from serving.errors import StatusCode
-from serving.servable import AVAILABLE, END, LoadStage
+from serving.core.servable import AVAILABLE, END, LoadStage
 from tests.integration.clients import (
     Caller,
     array,

@@ -1,7 +1,7 @@
 """Whose functions a server process calls: gRPC's own libraries, or those inside TensorFlow.
 
 libtensorflow_cc exports a gRPC, a BoringSSL, a zlib and a re2 that are not compatible with Debian's
-(see serving/_native.py). What the dynamic linker bound is what it says itself: LD_DEBUG=bindings,
+(see serving/data_plane/_native.py). What the dynamic linker bound is what it says itself: LD_DEBUG=bindings,
 with LD_BIND_NOW so that it binds everything.
 """
 
@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from serving.op_library_files import op_libraries_of
+from serving.config.op_library_files import op_libraries_of
 from tests.unit.pem import make_identity
 
 # Loads the data plane as `millpond serve` does, and does what a start does.
 START = """
 import socket, ssl, sys
-from serving import _native
+from serving.data_plane import _native
 _native.initialize(intra_op_thread_count=1, inter_op_thread_count=1)
 print(_native.load_op_library(sys.argv[1]))
 server = _native.GrpcServer(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
-from serving.protos import (
+from serving.base.protos import (
     get_model_metadata_pb2,
     predict_pb2,
     tensor_pb2,
@@ -356,7 +356,7 @@ def test_predict_each_signature_runs_its_own_part_of_the_graph(caller: Caller):
 
 
 def test_metadata_has_every_signature_as_the_export_has_it(caller: Caller, echo_export: Path):
-    from serving.protos import saved_model_pb2
+    from serving.base.protos import saved_model_pb2
 
     request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
     request.model_spec.name = "echo"

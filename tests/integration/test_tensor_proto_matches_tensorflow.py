@@ -1,11 +1,11 @@
-"""serving.tensor_proto against TensorFlow's own conversion, both ways, for every dtype it has."""
+"""serving.base.tensor_proto against TensorFlow's own conversion, both ways, for every dtype it has."""
 
 import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from serving.tensor_proto import from_tensor_proto, to_tensor_proto
+from serving.base.tensor_proto import from_tensor_proto, to_tensor_proto
 
 ARRAYS = [
     *(

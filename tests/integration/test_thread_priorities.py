@@ -11,8 +11,8 @@ import pytest
 
 from serving import ModelServer
 from serving.client import Client
-from serving.http_server import HTTP_NICE
-from serving.servable import AVAILABLE, END, LOADING
+from serving.core.servable import AVAILABLE, END, LOADING
+from serving.http.server import HTTP_NICE
 from tests.integration.clients import wait_for_states, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel

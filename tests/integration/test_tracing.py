@@ -18,8 +18,8 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from serving import ModelServer
-from serving.admin_service import ROLLBACK
-from serving.clock import NS_PER_SECOND, SystemClock
+from serving.base.clock import NS_PER_SECOND, SystemClock
+from serving.rpc.admin_service import ROLLBACK
 from tests.integration.clients import PREDICT, caller_to, predict_request, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel, drop, flip_a_byte

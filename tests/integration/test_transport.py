@@ -17,8 +17,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 
 from serving import ModelServer
-from serving.protos import predict_pb2, prediction_service_pb2
-from serving.stubs import PredictionServiceStub
+from serving.base.protos import predict_pb2, prediction_service_pb2
+from serving.client.stubs import PredictionServiceStub
 from tests.integration.clients import (
     PREDICT,
     Caller,

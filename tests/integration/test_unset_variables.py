@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from serving.base.errors import StatusCode
 from serving.client import Client
-from serving.errors import StatusCode
-from serving.servable import AVAILABLE, END
+from serving.core.servable import AVAILABLE, END
 from tests.integration.clients import wait_for_states
 from tests.integration.conftest import StartServer
 from tests.integration.exports import drop

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
+from serving.base.errors import FailedPrecondition
 from serving.client import Client
-from serving.errors import FailedPrecondition
-from serving.servable import AVAILABLE, END
+from serving.core.servable import AVAILABLE, END
 from tests.integration.clients import (
     Caller,
     SteadyClients,
@@ -240,7 +240,7 @@ def versions_of_users(caller: Caller, count: int) -> dict[str, int]:
         request_serializer=lambda message: message.SerializeToString(),
         response_deserializer=lambda data: data,
     )
-    from serving.protos import predict_pb2
+    from serving.base.protos import predict_pb2
 
     found = {}
     for number in range(count):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from serving.base.tensor_proto import from_tensor_proto
 from serving.client import Client
-from serving.servable import AVAILABLE
-from serving.tensor_proto import from_tensor_proto
+from serving.core.servable import AVAILABLE
 from tests.integration.clients import wait_for_states
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ECHO_DTYPES, drop, let_settle

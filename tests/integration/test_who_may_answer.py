@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
+from serving.base.clock import NS_PER_SECOND, SystemClock, pause
+from serving.base.errors import FailedPrecondition
 from serving.client import Client
-from serving.clock import NS_PER_SECOND, SystemClock, pause
-from serving.errors import FailedPrecondition
-from serving.servable import AVAILABLE, END
+from serving.core.servable import AVAILABLE, END
 from tests.integration.clients import (
     array,
     caller_to,

@@ -14,8 +14,8 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from serving import _native
-from serving.servable import UNLOADING, Routing
+from serving.core.servable import UNLOADING, Routing
+from serving.data_plane import _native
 from tests.unit.fakes import FakeServable, FakeServingMap
 from tests.unit.test_manager import World
 from tests.unit.test_version_life_sequences import LifeMachine

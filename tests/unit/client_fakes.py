@@ -8,8 +8,8 @@ from typing import Any
 
 import grpc
 
+from serving.base.errors import StatusCode
 from serving.client.rotation import HEALTH_WATCH
-from serving.errors import StatusCode
 
 OPEN_WATCH = (b"\x08\x01",)
 

@@ -10,19 +10,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
-from serving.cancellation import Cancellation
-from serving.clock import NS_PER_SECOND
-from serving.errors import Cancelled, MillpondError
-from serving.executor import Task
-from serving.loader import LoadProgress
-from serving.monitoring.request_statistics import (
+from serving.base.clock import NS_PER_SECOND
+from serving.base.errors import Cancelled, MillpondError
+from serving.base.executor import Task
+from serving.core.cancellation import Cancellation
+from serving.core.servable import GateVerdict, LoadStage, Routing, ServableId
+from serving.data_plane.request_statistics import (
     HistoryPoint,
     LatencyFigures,
     MethodStatistics,
 )
+from serving.loading.loader import LoadProgress
 from serving.monitoring.spans import RequestSpan
-from serving.rare_calls import RareCall
-from serving.servable import GateVerdict, LoadStage, Routing, ServableId
+from serving.rpc.rare_calls import RareCall
 
 
 class FakeClock:
@@ -682,7 +682,7 @@ class FakeByteBudget:
 
 
 class FakePlane:
-    """As the module `serving._native`. Directories with a file `saved_model.pb` are complete.
+    """As the module `serving.data_plane._native`. Directories with a file `saved_model.pb` are complete.
 
     `failures` raises the given error from the step of that name of every load.
     """
@@ -1033,13 +1033,13 @@ class FakeProgress:
 
 def transient(message: str = "disk is away") -> MillpondError:
     """An error that may go away by itself."""
-    from serving.errors import Unavailable
+    from serving.base.errors import Unavailable
 
     return Unavailable(message)
 
 
 def permanent(message: str = "bad checksum") -> MillpondError:
     """An error that the same files will give again."""
-    from serving.errors import DataLoss
+    from serving.base.errors import DataLoss
 
     return DataLoss(message)

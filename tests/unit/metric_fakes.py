@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from serving.clock import NS_PER_SECOND
+from serving.base.clock import NS_PER_SECOND
+from serving.core.servable import Routing, ServableId, ServableStatus
+from serving.data_plane.request_statistics import HistoryPoint
 from serving.monitoring.metric_sources import MetricSources
-from serving.monitoring.request_statistics import HistoryPoint
 from serving.monitoring.swap_record import SwapRecord, SwapResult
-from serving.servable import Routing, ServableId, ServableStatus
 from tests.unit.fakes import (
     FakeAdmission,
     FakeByteBudget,

@@ -6,12 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from serving.clock import NS_PER_SECOND, Clock
-from serving.errors import StatusCode
-from serving.monitoring.page_data import PageSources
-from serving.monitoring.request_statistics import HistoryPoint, LatencyFigures, MethodStatistics
-from serving.monitoring.swap_record import SpanLatency, StageSpan, SwapRecord, SwapResult
-from serving.servable import (
+from serving.base.clock import NS_PER_SECOND, Clock
+from serving.base.errors import StatusCode
+from serving.core.servable import (
     AVAILABLE,
     END,
     HEALTHY,
@@ -28,6 +25,9 @@ from serving.servable import (
     Stage,
     UnloadStage,
 )
+from serving.data_plane.request_statistics import HistoryPoint, LatencyFigures, MethodStatistics
+from serving.monitoring.page_data import PageSources
+from serving.monitoring.swap_record import SpanLatency, StageSpan, SwapRecord, SwapResult
 from tests.unit.fakes import FakeArenaStatistics, FakeLatency
 
 _MS = 1_000_000

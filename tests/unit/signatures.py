@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from serving.protos import meta_graph_pb2, saved_model_pb2, types_pb2
+from serving.base.protos import meta_graph_pb2, saved_model_pb2, types_pb2
 
 FLOAT, INT64, STRING = types_pb2.DT_FLOAT, types_pb2.DT_INT64, types_pb2.DT_STRING
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from serving.admin_sockets import (
+from serving.base.errors import InvalidConfig, NotFound, Unavailable
+from serving.commands.connection import found_target
+from serving.server.admin_sockets import (
     AdminSocket,
     default_socket_path,
     is_private,
@@ -15,8 +17,6 @@ from serving.admin_sockets import (
     run_directories,
     usable_directory,
 )
-from serving.commands.connection import found_target
-from serving.errors import InvalidConfig, NotFound, Unavailable
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
 import pytest
 from structlog.testing import capture_logs
 
-from serving.arenas import Arenas, MemoryLimits, report_remains
-from serving.errors import DoesNotFitBeside, ResourceExhausted
-from serving.servable import ServableId
+from serving.base.errors import DoesNotFitBeside, ResourceExhausted
+from serving.core.servable import ServableId
+from serving.loading.arenas import Arenas, MemoryLimits, report_remains
 from tests.unit.fakes import (
     FakePlane,
     FakeRemains,

@@ -2,14 +2,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.aspired_version_policy import (
+from serving.core.aspired_version_policy import (
     Action,
     AvailabilityPreserving,
     Load,
     ResourcePreserving,
     Unload,
 )
-from serving.servable import (
+from serving.core.servable import (
     AVAILABLE,
     END,
     LOADING,

@@ -6,10 +6,16 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from serving.bar_file import FILE_NAME, RETRY_SECONDS, BarFile, read_bars, write_bars
-from serving.bars import Bar, BarredBy, Bars
-from serving.clock import SystemClock
-from serving.errors import DataLoss
+from serving.base.clock import SystemClock
+from serving.base.errors import DataLoss
+from serving.core.blocked_versions import Bar, BarredBy, Bars
+from serving.manager.blocked_version_file import (
+    FILE_NAME,
+    RETRY_SECONDS,
+    BarFile,
+    read_bars,
+    write_bars,
+)
 from tests.unit.fakes import FakeClock
 
 BAR = Bar(by=BarredBy.OPERATOR, reason="wrong answers", since_wall_ns=5)

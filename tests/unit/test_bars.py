@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.bars import Bar, BarredBy, Bars, as_rows, from_rows
-from serving.errors import DataLoss
+from serving.base.errors import DataLoss
+from serving.core.blocked_versions import Bar, BarredBy, Bars, as_rows, from_rows
 
 BARS = st.dictionaries(
     st.integers(0, 2**63 - 1),

@@ -1,9 +1,9 @@
 import pytest
 
-from serving.canary import P999_REQUEST_COUNT_MIN, judge, rule_text
-from serving.errors import InvalidConfig
-from serving.model_settings import CanarySettings
-from serving.servable import GateVerdict
+from serving.base.errors import InvalidConfig
+from serving.core.model_settings import CanarySettings
+from serving.core.servable import GateVerdict
+from serving.manager.canary import P999_REQUEST_COUNT_MIN, judge, rule_text
 from tests.unit.fakes import FakeStatistics
 
 MANY = 10 * P999_REQUEST_COUNT_MIN

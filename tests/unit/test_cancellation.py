@@ -1,4 +1,4 @@
-from serving.cancellation import Cancellation
+from serving.core.cancellation import Cancellation
 
 
 def test_cancellation_calls_what_stops_the_load() -> None:

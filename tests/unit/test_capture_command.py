@@ -8,10 +8,10 @@ from typing import Any
 import grpc
 import pytest
 
-from serving.capture_service import CAPTURE_WARM_UP, CaptureService
-from serving.cli import main
-from serving.errors import MillpondError
-from serving.protos import get_model_metadata_pb2, predict_pb2, types_pb2
+from serving.base.errors import MillpondError
+from serving.base.protos import get_model_metadata_pb2, predict_pb2, types_pb2
+from serving.commands.cli import main
+from serving.rpc.capture_service import CAPTURE_WARM_UP, CaptureService
 from tests.unit.test_capture_service import FixedReservoir, request_for
 from warmup.prediction_log import WARM_UP_FILE, Log, has_response, read_logs
 

@@ -3,9 +3,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from serving.capture_service import CaptureService
-from serving.errors import FailedPrecondition, InvalidArgument, NotFound
-from serving.protos import predict_pb2
+from serving.base.errors import FailedPrecondition, InvalidArgument, NotFound
+from serving.base.protos import predict_pb2
+from serving.rpc.capture_service import CaptureService
 from tests.unit.fakes import FakeReservoirStatistics
 from warmup.prediction_log import Log
 from warmup.records import decode_records

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from serving.certificate_watch import CertificateWatcher
-from serving.tls_config import read_tls_config
+from serving.config.tls_config import read_tls_config
+from serving.reload.certificate_watch import CertificateWatcher
 from tests.unit.fakes import FakeClock, FakeServerCertificates
 from tests.unit.pem import Identity, config_text, make_identity
 from tests.unit.test_config_watch import WritingClock

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from serving.cli import COMMANDS, main
 from serving.commands import status
 from serving.commands.argument_types import target
+from serving.commands.cli import COMMANDS, main
 
 
 def test_cli_help_lists_every_command(capsys: pytest.CaptureFixture[str]):
@@ -135,7 +135,7 @@ def test_cli_version_prints_versions(arguments: list[str], capsys: pytest.Captur
 def test_cli_serve_help_imports_nothing_heavy():
     code = (
         "import sys\n"
-        "from serving.cli import main\n"
+        "from serving.commands.cli import main\n"
         "main(['serve', '--help'])\n"
         "heavy = {'tensorflow', 'numpy', 'grpc', 'google.protobuf', 'structlog', 'rich'}\n"
         "sys.exit(str(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)"

@@ -12,13 +12,8 @@ import grpc
 import numpy as np
 import pytest
 
-from serving.admin_service import ALLOW, PROMOTE, ROLLBACK, AdminService
-from serving.cli import main
-from serving.client import Client, Signature, TensorSpec, VersionStatus
-from serving.clock import NS_PER_SECOND
-from serving.commands.status import age_text, print_models, refusal_text, roles
-from serving.config_watch import ConfigRefusal
-from serving.errors import (
+from serving.base.clock import NS_PER_SECOND
+from serving.base.errors import (
     FailedPrecondition,
     InvalidArgument,
     MillpondError,
@@ -27,18 +22,23 @@ from serving.errors import (
     Unavailable,
     Unimplemented,
 )
-from serving.found_versions import Note
-from serving.protos import (
+from serving.base.protos import (
     get_model_metadata_pb2,
     get_model_status_pb2,
     predict_pb2,
     types_pb2,
 )
-from serving.rare_calls import answer
-from serving.servable import AVAILABLE, END, Health, ServableId, ServableState, ServableStatus
-from serving.stream import StreamStatus
-from serving.succession import BlockedVersion, Rollback
-from serving.tensor_proto import from_tensor_proto, to_tensor_proto
+from serving.base.tensor_proto import from_tensor_proto, to_tensor_proto
+from serving.client import Client, Signature, TensorSpec, VersionStatus
+from serving.commands.cli import main
+from serving.commands.status import age_text, print_models, refusal_text, roles
+from serving.core.servable import AVAILABLE, END, Health, ServableId, ServableState, ServableStatus
+from serving.manager.rollout import BlockedVersion, Rollback
+from serving.manager.stream import StreamStatus
+from serving.reload.config_watch import ConfigRefusal
+from serving.rpc.admin_service import ALLOW, PROMOTE, ROLLBACK, AdminService
+from serving.rpc.rare_calls import answer
+from serving.source.found_versions import Note
 from tests.unit.fakes import FakeRareCall, FakeServable
 from warmup.signature_defs import INIT_OP_SIGNATURE
 

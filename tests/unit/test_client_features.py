@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.base.errors import InvalidArgument
 from serving.client.features import example, examples_input
-from serving.errors import InvalidArgument
 
 FLOATS, INTEGERS, BYTES = "float_list", "int64_list", "bytes_list"
 

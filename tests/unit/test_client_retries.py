@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.base.errors import InvalidArgument, StatusCode, Unavailable
 from serving.client.failures import Failure, error_of, failure_of
 from serving.client.retries import ONE_ATTEMPT, Attempts, RetryPolicy, pause_seconds
-from serving.errors import InvalidArgument, StatusCode, Unavailable
 from tests.unit.client_fakes import FakeRpcError
 from tests.unit.fakes import FakeClock
 

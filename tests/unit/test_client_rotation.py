@@ -5,6 +5,7 @@ from google.protobuf import wrappers_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.base.errors import StatusCode
 from serving.client.rotation import (
     Health,
     Rotation,
@@ -13,7 +14,6 @@ from serving.client.rotation import (
     next_index,
     watch_request,
 )
-from serving.errors import StatusCode
 
 DOWN, UNKNOWN, SERVING = Health
 HEALTHS = st.lists(st.sampled_from(Health), min_size=1, max_size=5)

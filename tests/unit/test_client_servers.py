@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.client import AsyncClient, Client, Health, RetryPolicy, ScoredClass, Tls
-from serving.client.health_watch import HealthWatch
-from serving.errors import (
+from serving.base.errors import (
     FailedPrecondition,
     InvalidArgument,
     MillpondError,
@@ -21,14 +19,16 @@ from serving.errors import (
     StatusCode,
     Unavailable,
 )
-from serving.protos import (
+from serving.base.protos import (
     classification_pb2,
     get_model_status_pb2,
     predict_pb2,
     regression_pb2,
 )
-from serving.servable import AVAILABLE, LOADING, ServableState
-from serving.tensor_proto import to_tensor_proto
+from serving.base.tensor_proto import to_tensor_proto
+from serving.client import AsyncClient, Client, Health, RetryPolicy, ScoredClass, Tls
+from serving.client.health_watch import HealthWatch
+from serving.core.servable import AVAILABLE, LOADING, ServableState
 from tests.unit.client_fakes import FakeAsyncChannel, FakeChannel, FakeRpcError, FakeServer
 from tests.unit.fakes import FakeClock
 
@@ -386,7 +386,7 @@ def test_close_while_another_thread_calls_does_not_try_again():
 def test_client_import_takes_neither_tensorflow_nor_the_control_plane():
     code = (
         "import sys, serving.client\n"
-        "names = ('tensorflow', 'structlog', 'starlette', 'serving.stream', 'serving.server')\n"
+        "names = ('tensorflow', 'structlog', 'starlette', 'serving.manager.stream', 'serving.server.server')\n"
         "print([name for name in names if name in sys.modules])"
     )
     result = subprocess.run(

@@ -10,12 +10,12 @@ from typing import Any
 import grpc
 import pytest
 
-from serving.cli import main
+from serving.base.closed_pipe import EXIT_USAGE
+from serving.base.errors import Unavailable
+from serving.base.protos import get_model_status_pb2
 from serving.client import AsyncClient, Client, RetryPolicy, Tls
-from serving.closed_pipe import EXIT_USAGE
-from serving.errors import Unavailable
-from serving.protos import get_model_status_pb2
-from serving.servable import AVAILABLE
+from serving.commands.cli import main
+from serving.core.servable import AVAILABLE
 
 NO_RETRY = RetryPolicy(attempt_count_max=1)
 

@@ -1,6 +1,6 @@
 import threading
 
-from serving.clock import NS_PER_SECOND, SystemClock, seconds_since
+from serving.base.clock import NS_PER_SECOND, SystemClock, seconds_since
 from tests.unit.fakes import FakeClock
 
 

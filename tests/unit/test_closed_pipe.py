@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.closed_pipe import EXIT_CLOSED_PIPE, EXIT_FAILURE, until_closed_pipe
+from serving.base.closed_pipe import EXIT_CLOSED_PIPE, EXIT_FAILURE, until_closed_pipe
 from warmup.records import write_records
 
 # More than Python and the kernel keep of what is printed.
@@ -83,7 +83,7 @@ def test_table_that_nobody_reads_ends_quietly():
     code = (
         "import sys\n"
         "from rich.console import Console\n"
-        "from serving.closed_pipe import until_closed_pipe\n"
+        "from serving.base.closed_pipe import until_closed_pipe\n"
         "sys.exit(until_closed_pipe(lambda: Console().print('x') or 0))"
     )
     assert run_without_reader(["-c", code]) == (EXIT_CLOSED_PIPE, "")
@@ -91,7 +91,7 @@ def test_table_that_nobody_reads_ends_quietly():
 
 def test_pipe_of_the_commands_own_is_its_own_affair():
     code = (
-        "from serving.closed_pipe import until_closed_pipe\n"
+        "from serving.base.closed_pipe import until_closed_pipe\n"
         "def fail(): raise BrokenPipeError('a child')\n"
         "until_closed_pipe(fail)"
     )

@@ -3,10 +3,16 @@ from pathlib import Path
 
 import pytest
 
-from serving.config import HttpPort, ModelConfig, ServerConfig, check_models, server_config
-from serving.errors import InvalidConfig
-from serving.flags import parse_flags
-from serving.model_settings import ModelSettings
+from serving.base.errors import InvalidConfig
+from serving.config.flags import parse_flags
+from serving.config.server_config import (
+    HttpPort,
+    ModelConfig,
+    ServerConfig,
+    check_models,
+    server_config,
+)
+from serving.core.model_settings import ModelSettings
 
 
 @pytest.fixture
@@ -162,7 +168,8 @@ def test_server_config_has_the_op_libraries_of_packages_then_those_by_path(
 ):
     of_package = {"text": ("/t/a.so", "/t/b.so"), "more": ("/m.so",)}
     monkeypatch.setattr(
-        "serving.config.op_libraries_of", lambda package, tensorflow_version: of_package[package]
+        "serving.config.server_config.op_libraries_of",
+        lambda package, tensorflow_version: of_package[package],
     )
     arguments = [
         "--op_library=/x.so",

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.config import ModelConfig
-from serving.config_plan import ConfigPlan, ModelChange, applied, plan_change
-from serving.errors import InvalidConfig
-from serving.model_settings import CanarySettings, GateMode, GateSettings, ModelSettings
-from serving.version_selection import All, Latest, Specific
+from serving.base.errors import InvalidConfig
+from serving.config.plan import ConfigPlan, ModelChange, applied, plan_change
+from serving.config.server_config import ModelConfig
+from serving.core.model_settings import CanarySettings, GateMode, GateSettings, ModelSettings
+from serving.core.version_selection import All, Latest, Specific
 
 X = ModelConfig(name="x", base_path="/x")
 Y = ModelConfig(name="y", base_path="/y")

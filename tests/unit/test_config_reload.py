@@ -5,9 +5,7 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from serving.config import ModelConfig
-from serving.config_reload import ConfigReloader, has_failed
-from serving.errors import (
+from serving.base.errors import (
     FailedPrecondition,
     InvalidConfig,
     MillpondError,
@@ -15,9 +13,10 @@ from serving.errors import (
     StatusCode,
     Unavailable,
 )
-from serving.model_settings import ModelSettings
-from serving.model_settings_file import SettingsByModel
-from serving.servable import (
+from serving.config.model_settings_file import SettingsByModel
+from serving.config.server_config import ModelConfig
+from serving.core.model_settings import ModelSettings
+from serving.core.servable import (
     AVAILABLE,
     END,
     HEALTHY,
@@ -28,7 +27,8 @@ from serving.servable import (
     ServableState,
     ServableStatus,
 )
-from serving.state_monitor import StateMonitor
+from serving.manager.state_monitor import StateMonitor
+from serving.reload.config_reload import ConfigReloader, has_failed
 from tests.unit.fakes import FakeClock
 from tests.unit.test_served_models import World
 

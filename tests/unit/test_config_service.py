@@ -1,16 +1,16 @@
 import pytest
 
-from serving.config import ModelConfig
-from serving.config_document import parse_config
-from serving.config_reload import ConfigReloader
-from serving.config_service import RELOAD_CONFIG, RELOAD_TIMEOUT_SECONDS, ConfigService
-from serving.errors import InvalidArgument, InvalidConfig, StatusCode
-from serving.model_settings import CanarySettings, ModelSettings
-from serving.model_settings_file import SettingsByModel
-from serving.protos import model_management_pb2, model_server_config_pb2
-from serving.rare_calls import answer
-from serving.servable import AVAILABLE
-from serving.version_selection import All, Latest, Specific
+from serving.base.errors import InvalidArgument, InvalidConfig, StatusCode
+from serving.base.protos import model_management_pb2, model_server_config_pb2
+from serving.config.document import parse_config
+from serving.config.model_settings_file import SettingsByModel
+from serving.config.server_config import ModelConfig
+from serving.core.model_settings import CanarySettings, ModelSettings
+from serving.core.servable import AVAILABLE
+from serving.core.version_selection import All, Latest, Specific
+from serving.reload.config_reload import ConfigReloader
+from serving.rpc.config_service import RELOAD_CONFIG, RELOAD_TIMEOUT_SECONDS, ConfigService
+from serving.rpc.rare_calls import answer
 from tests.unit.fakes import FakeRareCall
 from tests.unit.test_config_reload import Reload
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from serving.clock import SystemClock
-from serving.config import ModelConfig
-from serving.config_watch import ConfigRefusal, ConfigWatcher
-from serving.errors import InvalidConfig
-from serving.model_settings_file import SettingsByModel
+from serving.base.clock import SystemClock
+from serving.base.errors import InvalidConfig
+from serving.config.model_settings_file import SettingsByModel
+from serving.config.server_config import ModelConfig
+from serving.reload.config_watch import ConfigRefusal, ConfigWatcher
 from tests.unit.fakes import FakeClock
 
 

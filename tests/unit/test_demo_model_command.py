@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.cli import main
+from serving.commands.cli import main
 
 
 @pytest.fixture(autouse=True)

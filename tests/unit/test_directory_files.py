@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from serving.directory_files import (
+from serving.base.directory_files import (
     PRIVATE_FILE_MODE,
     opened_directory,
     opened_directory_of_name,

@@ -15,11 +15,11 @@ import yaml  # type: ignore[import-untyped]
 
 from loadtest.__main__ import COMMANDS as LOADTEST_COMMANDS
 from loadtest.__main__ import main as loadtest_main
-from serving.cli import COMMANDS as MILLPOND_COMMANDS
-from serving.cli import main as millpond_main
-from serving.flags import FLAGS, parse_flags
-from serving.model_config_file import parse_model_config
-from serving.model_settings_file import parse_model_settings
+from serving.commands.cli import COMMANDS as MILLPOND_COMMANDS
+from serving.commands.cli import main as millpond_main
+from serving.config.flags import FLAGS, parse_flags
+from serving.config.model_config_file import parse_model_config
+from serving.config.model_settings_file import parse_model_settings
 from serving.monitoring.metric_families import FAMILIES
 from tests.documents import (
     LANGUAGES,

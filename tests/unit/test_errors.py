@@ -1,6 +1,6 @@
 import pytest
 
-from serving.errors import (
+from serving.base.errors import (
     CallerError,
     Cancelled,
     DataLoss,

@@ -6,7 +6,7 @@ from functools import partial
 
 from structlog.testing import capture_logs
 
-from serving.executor import ThreadExecutor
+from serving.base.executor import ThreadExecutor
 
 
 def break_down() -> None:

@@ -2,11 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from serving.errors import DataLoss, DoesNotFitBeside, FailedPrecondition, MillpondError
-from serving.failed_loads import FailedLoad, why_try_again
-from serving.gates import Gate, verdict_of
-from serving.model_settings import GateMode, GateSettings, ModelSettings, PolicyName
-from serving.servable import END, Health, ServableId, ServableStatus
+from serving.base.errors import DataLoss, DoesNotFitBeside, FailedPrecondition, MillpondError
+from serving.core.model_settings import GateMode, GateSettings, ModelSettings, PolicyName
+from serving.core.servable import END, Health, ServableId, ServableStatus
+from serving.gates.gates import Gate, verdict_of
+from serving.manager.failed_loads import FailedLoad, why_try_again
 from tests.unit.fakes import permanent
 
 ENFORCE, WARN = GateMode.ENFORCE, GateMode.WARN

@@ -2,9 +2,9 @@ import re
 
 import pytest
 
-from serving.config import HttpPort
-from serving.errors import TRANSIENT_CODES, InvalidConfig
-from serving.flags import FLAGS, Flag, RefusedFlag, help_text, parse_flags
+from serving.base.errors import TRANSIENT_CODES, InvalidConfig
+from serving.config.flags import FLAGS, Flag, RefusedFlag, help_text, parse_flags
+from serving.config.server_config import HttpPort
 
 REFUSED = [flag.name for flag in FLAGS.values() if isinstance(flag, RefusedFlag)]
 TAKEN = [flag.name for flag in FLAGS.values() if isinstance(flag, Flag)]

@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.clock import NS_PER_SECOND
-from serving.found_versions import (
+from serving.base.clock import NS_PER_SECOND
+from serving.core.servable import AspiredVersion
+from serving.core.version_selection import All, Latest, Specific, VersionSelection
+from serving.source.found_versions import (
     RECHECK_NS,
     SETTLE_NS,
     VERSION_MAX,
@@ -33,8 +35,6 @@ from serving.found_versions import (
     unreadable,
     version_directories,
 )
-from serving.servable import AspiredVersion
-from serving.version_selection import All, Latest, Specific, VersionSelection
 
 WALL_NS = 1_700_000_000 * NS_PER_SECOND
 NOW = Instant(now_ns=1_000 * NS_PER_SECOND, wall_ns=WALL_NS)

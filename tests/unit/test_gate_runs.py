@@ -6,26 +6,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.errors import Cancelled, DataLoss, InvalidArgument
-from serving.gate_runs import (
+from serving.base.errors import Cancelled, DataLoss, InvalidArgument
+from serving.base.protos import get_model_metadata_pb2, predict_pb2
+from serving.base.tensor_proto import to_tensor_proto
+from serving.core.model_settings import GateMode, GateSettings
+from serving.core.servable import GateVerdict, ServableId
+from serving.gates.gate_runs import (
     CONVERGENCE_PASS_COUNT_MAX,
     REQUEST_COUNT_MAX,
     RESTART_COUNT_MAX,
     GateRuns,
     WarmUpWatch,
 )
-from serving.gate_trials import (
+from serving.gates.gate_trials import (
     REPLAY_ASKED_COUNT_MIN,
     REPLAY_BUDGET_SECONDS,
     REPLAY_LIMIT_SECONDS,
     TIME_BUDGET_SECONDS,
     GateSubject,
 )
-from serving.loader import statuses_as_errors
-from serving.model_settings import GateMode, GateSettings
-from serving.protos import get_model_metadata_pb2, predict_pb2
-from serving.servable import GateVerdict, ServableId
-from serving.tensor_proto import to_tensor_proto
+from serving.loading.loader import statuses_as_errors
 from tests.unit.fakes import FakeClock, FakeReservoir, FakeServable, StatusError
 from warmup.prediction_log import WARM_UP_FILE, Log, write_logs
 from warmup.replay import Ask

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from serving.clock import NS_PER_SECOND
-from serving.errors import InvalidArgument
-from serving.gates import (
+from serving.base.clock import NS_PER_SECOND
+from serving.base.errors import InvalidArgument
+from serving.core.model_settings import GateMode, GateSettings
+from serving.core.servable import GateVerdict, ServableId
+from serving.gates.gates import (
     LATENCY_NOISE_SECONDS,
     Gate,
     Latency,
@@ -30,9 +32,7 @@ from serving.gates import (
     verdict_of,
     warm_up_faults,
 )
-from serving.model_settings import GateMode, GateSettings
-from serving.servable import GateVerdict, ServableId
-from serving.tensor_compare import Comparison
+from serving.gates.tensor_compare import Comparison
 
 ENFORCE, WARN = GateMode.ENFORCE, GateMode.WARN
 

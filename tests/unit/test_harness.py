@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.clock import NS_PER_SECOND
-from serving.errors import InternalError, MillpondError, StatusCode
-from serving.harness import IllegalMove, LoaderHarness, RetryPolicy
-from serving.servable import (
+from serving.base.clock import NS_PER_SECOND
+from serving.base.errors import InternalError, MillpondError, StatusCode
+from serving.core.servable import (
     AVAILABLE,
     END,
     HEALTHY,
@@ -23,6 +22,7 @@ from serving.servable import (
     ServableStatus,
     UnloadStage,
 )
+from serving.manager.harness import IllegalMove, LoaderHarness, RetryPolicy
 from tests.unit.fakes import FakeClock, FakeServable, permanent, transient
 
 ID = ServableId("m", 7)

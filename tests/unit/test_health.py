@@ -1,9 +1,9 @@
 import pytest
 
-from serving.health import SERVER_SERVICES, HealthReporter, serving_by_service
-from serving.servable import AVAILABLE, END, LOADING, UNLOADING, ServableId, ServableState
-from serving.servable import ServableStatus as Status
-from serving.state_monitor import StateMonitor, Statuses
+from serving.core.servable import AVAILABLE, END, LOADING, UNLOADING, ServableId, ServableState
+from serving.core.servable import ServableStatus as Status
+from serving.manager.state_monitor import StateMonitor, Statuses
+from serving.rpc.health import SERVER_SERVICES, HealthReporter, serving_by_service
 from tests.unit.fakes import FakeClock
 
 

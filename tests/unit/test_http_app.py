@@ -10,8 +10,8 @@ from starlette.routing import BaseRoute, Route
 from starlette.testclient import TestClient
 from structlog.testing import capture_logs
 
-from serving.errors import InternalError, InvalidArgument, StatusCode, Unavailable
-from serving.http_app import HttpAppSettings, closes_within, http_status, make_http_app
+from serving.base.errors import InternalError, InvalidArgument, StatusCode, Unavailable
+from serving.http.app import HttpAppSettings, closes_within, http_status, make_http_app
 
 
 async def ok(request: Request) -> Response:

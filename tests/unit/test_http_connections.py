@@ -8,7 +8,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from serving.http_connections import (
+from serving.http.connections import (
     FIRST_REQUEST_SECONDS,
     ConnectionLimits,
     GuardedConnection,

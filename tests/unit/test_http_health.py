@@ -4,21 +4,21 @@ from dataclasses import replace
 import pytest
 from starlette.testclient import TestClient
 
-from serving.errors import NotFound, StatusCode
-from serving.found_versions import Note
-from serving.health import HealthReporter, HealthView, why_unavailable
-from serving.http_app import HttpAppSettings, make_http_app
-from serving.http_health import (
+from serving.base.errors import NotFound, StatusCode
+from serving.core.servable import AVAILABLE, END, LOADING, START, Health, LoadStage, ServableId
+from serving.core.servable import ServableState as State
+from serving.core.servable import ServableStatus as Status
+from serving.http.app import HttpAppSettings, make_http_app
+from serving.http.health_routes import (
     DRAINING,
     health_routes,
     model_readiness,
     readiness,
     readiness_document,
 )
-from serving.servable import AVAILABLE, END, LOADING, START, Health, LoadStage, ServableId
-from serving.servable import ServableState as State
-from serving.servable import ServableStatus as Status
-from serving.state_monitor import StateMonitor
+from serving.manager.state_monitor import StateMonitor
+from serving.rpc.health import HealthReporter, HealthView, why_unavailable
+from serving.source.found_versions import Note
 from tests.unit.fakes import FakeClock
 
 FAILED = Health(StatusCode.DATA_LOSS, "bad checksum")

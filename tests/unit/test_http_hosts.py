@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from serving.http_hosts import HostGuard, HostRule, host_name, host_rule, is_loopback
+from serving.http.hosts import HostGuard, HostRule, host_name, host_rule, is_loopback
 
 LOOPBACK = host_rule((), "127.0.0.1", "Box.example.com")
 NAMED = host_rule(("Models.Example.com", "10.0.0.9", "[fd00::1]:8501"), "0.0.0.0", "box")

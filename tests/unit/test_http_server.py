@@ -20,11 +20,11 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from structlog.testing import capture_logs
 
-from serving.config import HttpPort
-from serving.errors import InvalidConfig, Unavailable
-from serving.http_app import HttpAppSettings, closes_within, make_http_app
-from serving.http_listeners import accept_waiting, bind, refuse_handshakes
-from serving.http_server import HttpServer, StructlogHandler
+from serving.base.errors import InvalidConfig, Unavailable
+from serving.config.server_config import HttpPort
+from serving.http.app import HttpAppSettings, closes_within, make_http_app
+from serving.http.listeners import accept_waiting, bind, refuse_handshakes
+from serving.http.server import HttpServer, StructlogHandler
 
 FREE = HttpPort(0)
 
@@ -355,7 +355,7 @@ def test_log_handler_is_silent_about_clients_faults(make_server: MakeServer) -> 
 def test_client_commands_do_not_import_the_http_server() -> None:
     code = (
         "import sys\n"
-        "import serving.cli, serving.client, serving.model_server, serving.flags\n"
+        "import serving.commands.cli, serving.client, serving.server.model_server, serving.config.flags\n"
         "import serving.commands.status, serving.commands.serve\n"
         "sys.exit(any(name in sys.modules for name in ('uvicorn', 'starlette', 'httptools')))"
     )

@@ -5,10 +5,10 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from serving.executor import ThreadExecutor
-from serving.initial_loads import InitialLoads, lower_thread
-from serving.load_patience import LoadPatience
-from serving.request_cores import RequestCores
+from serving.base.executor import ThreadExecutor
+from serving.loading.initial_loads import InitialLoads, lower_thread
+from serving.loading.request_cores import RequestCores
+from serving.loading.starvation_watch import LoadPatience
 from tests.unit.fakes import FakeClock, FakeGrpcServer, FakeScheduler
 
 

@@ -1,7 +1,7 @@
 """Packages whose op libraries are loaded when a model needs them."""
 
-from serving.errors import InvalidConfig
-from serving.installed_ops import InstalledOps
+from serving.base.errors import InvalidConfig
+from serving.config.installed_ops import InstalledOps
 
 TEXT_OP = "CaseFoldUTF8"
 

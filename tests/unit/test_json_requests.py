@@ -1,7 +1,7 @@
 import pytest
 
-from serving.errors import InvalidArgument
-from serving.json_requests import parse_object
+from serving.base.errors import InvalidArgument
+from serving.base.json_requests import parse_object
 
 
 def test_an_object_is_parsed():

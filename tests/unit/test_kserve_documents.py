@@ -1,9 +1,8 @@
 import pytest
 
-from serving.errors import FailedPrecondition, StatusCode
-from serving.kserve import documents
-from serving.protos import get_model_metadata_pb2, types_pb2
-from serving.servable import (
+from serving.base.errors import FailedPrecondition, StatusCode
+from serving.base.protos import get_model_metadata_pb2, types_pb2
+from serving.core.servable import (
     AVAILABLE,
     END,
     HEALTHY,
@@ -15,6 +14,7 @@ from serving.servable import (
     ServableState,
     ServableStatus,
 )
+from serving.kserve import documents
 from tests.unit.signatures import FLOAT, INT64, STRING, signature_def
 
 BAD = Health(StatusCode.DATA_LOSS, "bad checksum")

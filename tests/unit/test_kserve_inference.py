@@ -8,17 +8,17 @@ import pytest
 from starlette.testclient import TestClient
 from tritonclient.grpc import service_pb2
 
-from serving.errors import InvalidArgument, NotFound, Unavailable, Unimplemented
-from serving.health import HealthView
+from serving.base.errors import InvalidArgument, NotFound, Unavailable, Unimplemented
+from serving.core.servable import AVAILABLE, END, ServableId, ServableStatus
 from serving.kserve.inference_api import SMALL_BODY_BYTES_MAX, InferenceApi
 from serving.kserve.inference_service import InferenceService
 from serving.kserve.questions import InferenceQuestions, version_number
 from serving.kserve.repository import Repository
-from serving.rare_calls import Waiting
+from serving.manager.state_monitor import StateMonitor
 from serving.rest.asgi import RestSettings
 from serving.rest.bridge import RestTarget
-from serving.servable import AVAILABLE, END, ServableId, ServableStatus
-from serving.state_monitor import StateMonitor
+from serving.rpc.health import HealthView
+from serving.rpc.rare_calls import Waiting
 from tests.unit.fakes import FakeClock, FakeEndedRequest
 from tests.unit.test_kserve_documents import signatures
 from tests.unit.test_kserve_repository import FakeSelection

@@ -6,7 +6,7 @@ import pytest
 from google.protobuf import descriptor_pb2
 from tritonclient.grpc import service_pb2
 
-from serving.kserve.messages import (
+from serving.base.kserve_messages import (
     DATA_TYPES,
     METHODS,
     file_descriptor,

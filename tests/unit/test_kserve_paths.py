@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.errors import NotFound
+from serving.base.errors import NotFound
 from serving.kserve.paths import Question, parse_path
 
 

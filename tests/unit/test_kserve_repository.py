@@ -3,7 +3,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from serving.errors import (
+from serving.base.errors import (
     FailedPrecondition,
     MillpondError,
     NotFound,
@@ -11,12 +11,7 @@ from serving.errors import (
     StatusCode,
     Unavailable,
 )
-from serving.kserve.repository import (
-    Repository,
-    ready_versions,
-    repository_parameters_in_the_way,
-)
-from serving.servable import (
+from serving.core.servable import (
     AVAILABLE,
     END,
     HEALTHY,
@@ -27,7 +22,12 @@ from serving.servable import (
     ServableState,
     ServableStatus,
 )
-from serving.state_monitor import StateMonitor
+from serving.kserve.repository import (
+    Repository,
+    ready_versions,
+    repository_parameters_in_the_way,
+)
+from serving.manager.state_monitor import StateMonitor
 from tests.unit.fakes import FakeClock
 from tests.unit.test_config_reload import EventClock
 

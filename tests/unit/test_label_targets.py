@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 
 from serving.commands.config import label_warnings
-from serving.config import ModelConfig
-from serving.config_plan import plan_change
-from serving.label_targets import (
+from serving.config.plan import plan_change
+from serving.config.server_config import ModelConfig
+from serving.core.label_targets import (
     NOT_FOUND,
     NOT_SELECTED,
     REMEDIES,
@@ -15,7 +15,7 @@ from serving.label_targets import (
     KnownVersions,
     absent_targets,
 )
-from serving.version_selection import All, Latest, Specific, VersionSelection
+from serving.core.version_selection import All, Latest, Specific, VersionSelection
 
 # Of these, 5 is selected, 6 is being copied, 3 was rolled back, and label `kept` leads to 1.
 KNOWN = KnownVersions(

@@ -3,12 +3,12 @@
 import pytest
 from structlog.testing import capture_logs
 
-from serving.bars import Bar, BarredBy
-from serving.clock import NS_PER_SECOND
-from serving.model_settings import ModelSettings, PolicyName
-from serving.servable import AVAILABLE, END
-from serving.stream import Stream
-from serving.version_selection import All
+from serving.base.clock import NS_PER_SECOND
+from serving.core.blocked_versions import Bar, BarredBy
+from serving.core.model_settings import ModelSettings, PolicyName
+from serving.core.servable import AVAILABLE, END
+from serving.core.version_selection import All
+from serving.manager.stream import Stream
 from tests.unit.fakes import permanent
 from tests.unit.test_manager import World
 from tests.unit.test_version_life_sequences import DiskAndPolicy

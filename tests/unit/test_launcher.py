@@ -9,8 +9,8 @@ from typing import NoReturn
 
 import pytest
 
-from serving.errors import InvalidConfig
-from serving.launcher import (
+from serving.base.errors import InvalidConfig
+from serving.server.launcher import (
     DEFAULT_MALLOC_CONF,
     JEMALLOC_FILE_NAME,
     ensure_allocator,
@@ -116,7 +116,7 @@ def test_find_jemalloc_takes_the_first_directory_that_has_it(tmp_path: Path):
 
 
 def test_find_jemalloc_not_installed_names_the_package(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("serving.launcher._in_loader_cache", lambda: None)
+    monkeypatch.setattr("serving.server.launcher._in_loader_cache", lambda: None)
     with pytest.raises(InvalidConfig, match="apt-get install libjemalloc2"):
         find_jemalloc([])
 
@@ -150,7 +150,7 @@ def test_launcher_real_process_runs_on_jemalloc_and_hides_it_from_children():
         pytest.skip(error.message)
     code = (
         "import os\n"
-        "from serving.launcher import ensure_allocator, is_jemalloc_loaded\n"
+        "from serving.server.launcher import ensure_allocator, is_jemalloc_loaded\n"
         "ensure_allocator('jemalloc')\n"
         "print(is_jemalloc_loaded(), 'LD_PRELOAD' in os.environ, 'MALLOC_CONF' in os.environ)"
     )

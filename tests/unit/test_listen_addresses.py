@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.errors import InvalidConfig, MillpondError, Unavailable
-from serving.listen_addresses import ListenAddresses, listen_error, reason_for_not_listening
+from serving.base.errors import InvalidConfig, MillpondError, Unavailable
+from serving.config.listen_addresses import ListenAddresses, listen_error, reason_for_not_listening
 
 
 def error_of(host: str = "127.0.0.1", port: int = 0, socket_path: object = "") -> MillpondError:

@@ -3,8 +3,8 @@ import threading
 
 from structlog.testing import capture_logs
 
-from serving.clock import SystemClock
-from serving.load_patience import LinuxScheduler, LoadPatience
+from serving.base.clock import SystemClock
+from serving.loading.starvation_watch import LinuxScheduler, LoadPatience
 from tests.unit.fakes import FakeClock, FakeScheduler
 
 SECOND_NS = 1_000_000_000

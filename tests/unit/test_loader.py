@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from serving.arenas import Arenas, MemoryLimits
-from serving.errors import (
+from serving.base.errors import (
     Cancelled,
     DataLoss,
     FailedPrecondition,
@@ -16,11 +15,12 @@ from serving.errors import (
     NotFound,
     ResourceExhausted,
 )
-from serving.loader import LoadSettings, SavedModelLoader, WarmUp
-from serving.model_settings import GateMode, GateSettings
-from serving.protos import get_model_metadata_pb2
-from serving.restore_pace import FixedPace
-from serving.servable import LoadStage, ServableId
+from serving.base.protos import get_model_metadata_pb2
+from serving.core.model_settings import GateMode, GateSettings
+from serving.core.servable import LoadStage, ServableId
+from serving.loading.arenas import Arenas, MemoryLimits
+from serving.loading.loader import LoadSettings, SavedModelLoader, WarmUp
+from serving.loading.restore_pace import FixedPace
 from tests.unit.fakes import (
     FakeClock,
     FakePlane,

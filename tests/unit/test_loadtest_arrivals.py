@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.arrivals import ARRIVALS, constant, payload_numbers, poisson, ramp
-from serving.clock import NS_PER_SECOND
+from serving.base.clock import NS_PER_SECOND
 
 RATES = st.floats(1, 2_000)
 DURATIONS = st.floats(0.1, 5)

@@ -6,9 +6,9 @@ import pytest
 from loadtest.ctr_load import CtrLoad
 from loadtest.ctr_model import reference_answer
 from loadtest.plan import NOT_KEPT, Reply
-from serving.errors import InvalidArgument
-from serving.protos import predict_pb2
-from serving.tensor_proto import from_tensor_proto, to_tensor_proto
+from serving.base.errors import InvalidArgument
+from serving.base.protos import predict_pb2
+from serving.base.tensor_proto import from_tensor_proto, to_tensor_proto
 from tests.unit.loadtest_outcomes import outcome_of
 
 TABLE_ROWS = 50

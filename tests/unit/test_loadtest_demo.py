@@ -15,8 +15,8 @@ from loadtest.demo import (
 )
 from loadtest.swaps import Swap
 from loadtest.traffic import Answer, Outcome
-from serving.protos import predict_pb2
-from serving.tensor_proto import to_tensor_proto
+from serving.base.protos import predict_pb2
+from serving.base.tensor_proto import to_tensor_proto
 
 EXPECTED = {1: np.array([[0.25], [0.5]]), 2: np.array([[0.75], [0.5]])}
 RIGHT, WRONG, FAILED = Answer(1, True), Answer(1, False), None

@@ -6,7 +6,7 @@ import pytest
 import loadtest
 from loadtest.generator import Generator, issue_loop_path
 from loadtest.plan import Plan
-from serving.errors import FailedPrecondition
+from serving.base.errors import FailedPrecondition
 
 
 def test_issue_loop_is_found_wherever_the_package_has_files(

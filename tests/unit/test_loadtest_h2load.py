@@ -1,7 +1,7 @@
 import pytest
 
 from loadtest.h2load import Throughput, framed, median_throughput, parse
-from serving.errors import Unavailable
+from serving.base.errors import Unavailable
 
 REPORT = """
 finished in 2.00s, 500.00 req/s, 1.34MB/s

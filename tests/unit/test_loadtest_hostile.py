@@ -9,8 +9,8 @@ from rich.console import Console
 from loadtest.hostile import QUIET, Segment, hostile_report, kinds_of, print_hostile
 from loadtest.hostile_clients import Attack, Crowd, attacks
 from loadtest.timeline import Span
-from serving.clock import SystemClock
-from serving.protos import get_model_metadata_pb2
+from serving.base.clock import SystemClock
+from serving.base.protos import get_model_metadata_pb2
 from tests.unit.loadtest_outcomes import MS, outcome_of
 
 SEGMENT_MS = 6_000

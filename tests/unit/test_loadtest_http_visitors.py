@@ -8,11 +8,11 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from loadtest.http_visitors import PagePolls, Visitor, scrape, visited
-from serving.clock import SystemClock
-from serving.config import HttpPort
-from serving.errors import Unavailable
-from serving.http_app import HttpAppSettings, make_http_app
-from serving.http_server import HttpServer
+from serving.base.clock import SystemClock
+from serving.base.errors import Unavailable
+from serving.config.server_config import HttpPort
+from serving.http.app import HttpAppSettings, make_http_app
+from serving.http.server import HttpServer
 from serving.monitoring.collector import MetricsExposition
 from tests.unit.metric_fakes import fake_sources
 

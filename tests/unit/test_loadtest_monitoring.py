@@ -19,7 +19,7 @@ from loadtest.monitoring import (
 from loadtest.plan import Reply
 from loadtest.processor_time import CoreShares
 from loadtest.timeline import Span
-from serving.clock import SystemClock
+from serving.base.clock import SystemClock
 from tests.unit.loadtest_outcomes import MS, outcome_of
 
 SEGMENT_MS = 6_000

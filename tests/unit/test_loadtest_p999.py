@@ -16,7 +16,7 @@ from loadtest.p999 import (
 )
 from loadtest.processor_time import CoreShares
 from loadtest.server_pages import Metrics
-from serving.errors import InvalidConfig
+from serving.base.errors import InvalidConfig
 from tests.unit.loadtest_outcomes import steady_outcome
 
 LABELS = 'model="ctr",version="1",method="Predict"'

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from loadtest.plan import NOT_KEPT, Plan, Reply, read_outcome, write_plan
-from serving.errors import DataLoss
+from serving.base.errors import DataLoss
 
 PLAN = Plan(
     offsets_ns=np.array([0, 10, 20], np.int64),

@@ -1,8 +1,8 @@
 import pytest
 
 from loadtest.presets import PRESETS, preset
-from serving.errors import InvalidConfig
-from serving.flags import FLAGS
+from serving.base.errors import InvalidConfig
+from serving.config.flags import FLAGS
 
 # What other tools call by name.
 CONTRACT = {"stock", "warmup-off", "load-threads", "jemalloc", "arena-fresh", "millpond"}

@@ -1,7 +1,7 @@
 import os
 
 from loadtest.process_memory import MemoryWatch, Resident, parse, resident
-from serving.clock import SystemClock
+from serving.base.clock import SystemClock
 
 STATUS = """Name:\tmillpond
 VmRSS:\t    1000 kB

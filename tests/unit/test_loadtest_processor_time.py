@@ -9,7 +9,7 @@ from loadtest.processor_time import (
     spent_ns,
     thread_times_ns,
 )
-from serving.clock import NS_PER_SECOND
+from serving.base.clock import NS_PER_SECOND
 
 # user nice system idle iowait irq softirq steal guest guest_nice
 STAT = "cpu  100 10 50 9000 40 2 3 7 100 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n"

@@ -8,7 +8,7 @@ from loadtest.ctr_load import CtrLoad
 from loadtest.demo import DemoModel
 from loadtest.plan import Reply
 from loadtest.saturation import at_share_of_saturation, rate_of, saturation_rate
-from serving.errors import Unavailable
+from serving.base.errors import Unavailable
 from tests.unit.fakes import FakeClock
 from tests.unit.loadtest_outcomes import outcome_of
 from tests.unit.test_loadtest_report import SETUP

@@ -6,7 +6,7 @@ from loadtest import scenario
 from loadtest.process_memory import Resident
 from loadtest.scenario import repeats_of
 from loadtest.timeline import Span, SwapSpans
-from serving.errors import Unavailable
+from serving.base.errors import Unavailable
 from tests.unit.loadtest_outcomes import MS, steady_outcome
 from tests.unit.test_loadtest_report import SETUP
 

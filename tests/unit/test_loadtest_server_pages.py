@@ -6,10 +6,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from loadtest.server_pages import Metrics, ServerPages
-from serving.config import HttpPort
-from serving.errors import Unavailable
-from serving.http_app import HttpAppSettings, make_http_app
-from serving.http_server import HttpServer
+from serving.base.errors import Unavailable
+from serving.config.server_config import HttpPort
+from serving.http.app import HttpAppSettings, make_http_app
+from serving.http.server import HttpServer
 
 PAGE = """\
 # HELP serving_requests_total Requests.

@@ -12,7 +12,7 @@ from loadtest.server_swaps import (
     wait_for_swaps,
 )
 from loadtest.timeline import LogClock, Span
-from serving.errors import Unavailable
+from serving.base.errors import Unavailable
 from tests.unit.fakes import FakeClock
 from tests.unit.loadtest_outcomes import MS, outcome_of
 

@@ -25,14 +25,14 @@ from loadtest.soak_events import (
 )
 from loadtest.soak_unfit import UnfitVersion, add_golden_answers
 from loadtest.version_series import VersionSeries
-from serving.config import ModelConfig
-from serving.errors import FailedPrecondition, StatusCode
-from serving.model_config_file import read_model_config_file
-from serving.model_settings import GateMode, PolicyName
-from serving.model_settings_file import SettingsByModel, read_model_settings_file
-from serving.protos import predict_pb2, prediction_log_pb2
-from serving.tensor_proto import from_tensor_proto
-from serving.version_selection import All, Latest, Specific
+from serving.base.errors import FailedPrecondition, StatusCode
+from serving.base.protos import predict_pb2, prediction_log_pb2
+from serving.base.tensor_proto import from_tensor_proto
+from serving.config.model_config_file import read_model_config_file
+from serving.config.model_settings_file import SettingsByModel, read_model_settings_file
+from serving.config.server_config import ModelConfig
+from serving.core.model_settings import GateMode, PolicyName
+from serving.core.version_selection import All, Latest, Specific
 from tests.unit.fakes import FakeClock
 from tests.unit.loadtest_outcomes import outcome_of, steady_outcome
 from warmup.records import read_records, write_records

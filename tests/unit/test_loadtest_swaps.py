@@ -1,9 +1,9 @@
 import pytest
 
 from loadtest.swaps import Swap, check_all_succeeded, is_unloaded, swaps_in
-from serving.errors import Unavailable
+from serving.base.errors import Unavailable
 
-# As serving.manager and serving.unload log them.
+# As serving.manager.manager and serving.loading.unload log them.
 EVENTS = [
     {"event": "listening", "port": 1},
     {"event": "load_began", "model": "m", "version": 2},

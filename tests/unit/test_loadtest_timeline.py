@@ -16,7 +16,7 @@ from loadtest.timeline import (
     under_way_in,
     windows,
 )
-from serving.errors import Unavailable
+from serving.base.errors import Unavailable
 from tests.unit.loadtest_outcomes import MS, outcome_of
 
 SECOND = 1_000 * MS

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from loadtest.traffic import Answer, Outcome, Traffic
-from serving.clock import NS_PER_SECOND, Clock, SystemClock
-from serving.errors import Unavailable
+from serving.base.clock import NS_PER_SECOND, Clock, SystemClock
+from serving.base.errors import Unavailable
 
 
 class ImpatientClock:

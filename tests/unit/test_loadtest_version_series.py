@@ -5,8 +5,8 @@ import pytest
 
 from loadtest.demo import DemoModel
 from loadtest.version_series import VersionSeries, content_of
-from serving.errors import InvalidConfig
-from serving.protos import prediction_log_pb2
+from serving.base.errors import InvalidConfig
+from serving.base.protos import prediction_log_pb2
 from warmup.records import read_records, write_records
 from warmup.replay import WARM_UP_FILE
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.clock import SystemClock
-from serving.log_writer import LogWriter, unblock
+from serving.base.clock import SystemClock
+from serving.server.log_writer import LogWriter, unblock
 
 PIPE_BYTES = 4096
 LINE = "x" * 99 + "\n"

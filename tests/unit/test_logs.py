@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from serving.logs import configure_logs, write_last_line
+from serving.server.logs import configure_logs, write_last_line
 
 
 class Terminal(io.StringIO):

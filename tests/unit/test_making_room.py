@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from serving.errors import DoesNotFitBeside, ResourceExhausted, StatusCode
-from serving.model_settings import ModelSettings, PolicyName
-from serving.servable import AVAILABLE, END, LOADING, START, UNLOADING
+from serving.base.errors import DoesNotFitBeside, ResourceExhausted, StatusCode
+from serving.core.model_settings import ModelSettings, PolicyName
+from serving.core.servable import AVAILABLE, END, LOADING, START, UNLOADING
 from tests.unit.fakes import permanent, transient
 from tests.unit.test_manager import RETRY_SECONDS, World
 

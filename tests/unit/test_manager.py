@@ -8,16 +8,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from structlog.testing import capture_logs
 
-from serving.aspired_version_policy import Action, AvailabilityPreserving
-from serving.bars import Bars
-from serving.clock import NS_PER_SECOND, SystemClock
-from serving.errors import StatusCode
-from serving.executor import ThreadExecutor
-from serving.harness import RetryPolicy
-from serving.loader import Loader
-from serving.manager import AspiredVersionsManager
-from serving.router import Router
-from serving.servable import (
+from serving.base.clock import NS_PER_SECOND, SystemClock
+from serving.base.errors import StatusCode
+from serving.base.executor import ThreadExecutor
+from serving.core.aspired_version_policy import Action, AvailabilityPreserving
+from serving.core.blocked_versions import Bars
+from serving.core.servable import (
     AVAILABLE,
     END,
     LOADING,
@@ -33,7 +29,11 @@ from serving.servable import (
     ServableStatus,
     UnloadStage,
 )
-from serving.state_monitor import StateMonitor
+from serving.loading.loader import Loader
+from serving.manager.harness import RetryPolicy
+from serving.manager.manager import AspiredVersionsManager
+from serving.manager.router import Router
+from serving.manager.state_monitor import StateMonitor
 from tests.unit.fakes import (
     FakeClock,
     FakeLoaders,

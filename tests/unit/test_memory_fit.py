@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.memory_fit import UNLIMITED_BYTES, available_bytes
+from serving.loading.memory_fit import UNLIMITED_BYTES, available_bytes
 
 GROUP = "sys/fs/cgroup/pod/server"
 

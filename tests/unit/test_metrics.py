@@ -15,16 +15,9 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families as plain_families
 from prometheus_client.samples import NativeHistogram
 
-from serving.clock import NS_PER_SECOND
-from serving.errors import StatusCode
-from serving.memory_fit import UNLIMITED_BYTES
-from serving.monitoring.collector import MetricsExposition
-from serving.monitoring.metric_families import FAMILIES, MetricFamily, left_out_list, markdown_table
-from serving.monitoring.metric_sources import MetricSources
-from serving.monitoring.native_histogram import EDGES_NS, native_histogram
-from serving.monitoring.request_metrics import LATENCY_EDGES_NS
-from serving.monitoring.tensorflow_serving_metrics import EDGES_NS as TFS_EDGES_NS
-from serving.servable import (
+from serving.base.clock import NS_PER_SECOND
+from serving.base.errors import StatusCode
+from serving.core.servable import (
     AVAILABLE,
     END,
     LOADING,
@@ -38,6 +31,13 @@ from serving.servable import (
     ServableStatus,
     UnloadStage,
 )
+from serving.loading.memory_fit import UNLIMITED_BYTES
+from serving.monitoring.collector import MetricsExposition
+from serving.monitoring.metric_families import FAMILIES, MetricFamily, left_out_list, markdown_table
+from serving.monitoring.metric_sources import MetricSources
+from serving.monitoring.native_histogram import EDGES_NS, native_histogram
+from serving.monitoring.request_metrics import LATENCY_EDGES_NS
+from serving.monitoring.tensorflow_serving_metrics import EDGES_NS as TFS_EDGES_NS
 from tests.unit import promtool
 from tests.unit.fakes import FakeArenaStatistics, FakeClock, FakeReservoirStatistics
 from tests.unit.metric_fakes import (

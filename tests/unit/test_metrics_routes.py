@@ -10,9 +10,9 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
+from serving.manager.state_monitor import Statuses
 from serving.monitoring.collector import ExpositionFormat, MetricsExposition
 from serving.monitoring.metrics_routes import PATHS, metrics_routes
-from serving.state_monitor import Statuses
 from tests.unit.metric_fakes import fake_sources
 
 PLAIN = {"accept": "text/plain", "accept-encoding": "identity"}

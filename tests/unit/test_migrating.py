@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from serving.errors import InvalidConfig
-from serving.flags import FLAGS, Flag, RefusedFlag, parse_flags
-from serving.http_app import BODY_BYTES_MAX
+from serving.base.errors import InvalidConfig
+from serving.config.flags import FLAGS, Flag, RefusedFlag, parse_flags
+from serving.config.tensorflow_serving_flags import TENSORFLOW_SERVING_FLAGS
+from serving.http.app import BODY_BYTES_MAX
 from serving.rest.asgi import MODEL_VERSION_HEADER
-from serving.tensorflow_serving_flags import TENSORFLOW_SERVING_FLAGS
 from tests.unit.test_flags import TENSORFLOW_SERVING_FLAGS as NAMES_BY_ITS_HELP
 
 PAGE = Path(__file__).parents[2] / "docs" / "migrating.md"

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from serving.config import ModelConfig
-from serving.errors import InvalidConfig
-from serving.model_config_file import decode_model_config, read_model_config_file
-from serving.protos import model_server_config_pb2
-from serving.version_selection import All, Latest, Specific
+from serving.base.errors import InvalidConfig
+from serving.base.protos import model_server_config_pb2
+from serving.config.model_config_file import decode_model_config, read_model_config_file
+from serving.config.server_config import ModelConfig
+from serving.core.version_selection import All, Latest, Specific
 
 
 @pytest.fixture

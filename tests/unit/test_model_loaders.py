@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from serving.config import ModelConfig
-from serving.errors import Cancelled
-from serving.loader import LoadSettings, SavedModelLoader
-from serving.model_loaders import ModelLoaders, serving_count
-from serving.model_settings import GateMode, GateSettings, InputShapes, ModelSettings
-from serving.reservoirs import Reservoirs
-from serving.restore_pace import FixedPace
-from serving.servable import ServableId
-from serving.version_selection import All, Latest, Specific, VersionSelection
+from serving.base.errors import Cancelled
+from serving.config.server_config import ModelConfig
+from serving.core.model_settings import GateMode, GateSettings, InputShapes, ModelSettings
+from serving.core.servable import ServableId
+from serving.core.version_selection import All, Latest, Specific, VersionSelection
+from serving.loading.loader import LoadSettings, SavedModelLoader
+from serving.loading.reservoirs import Reservoirs
+from serving.loading.restore_pace import FixedPace
+from serving.server.model_loaders import ModelLoaders, serving_count
 from tests.unit.fakes import FakeClock, FakePlane
 
 M = ModelConfig(name="m", base_path="/m")

@@ -1,9 +1,7 @@
 import pytest
 
-from serving.errors import StatusCode
-from serving.found_versions import Note
-from serving.model_notes import ModelNotes, NotePublisher, model_notes
-from serving.servable import (
+from serving.base.errors import StatusCode
+from serving.core.servable import (
     AVAILABLE,
     END,
     LOADING,
@@ -15,6 +13,8 @@ from serving.servable import (
     ServableState,
     ServableStatus,
 )
+from serving.manager.model_notes import ModelNotes, NotePublisher, model_notes
+from serving.source.found_versions import Note
 from tests.unit.fakes import FakeServingMap
 
 FAILED = Health(StatusCode.DATA_LOSS, "bad checksum")

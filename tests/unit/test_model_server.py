@@ -13,10 +13,10 @@ import grpc
 import pytest
 
 from serving import ModelServer
+from serving.base.errors import FailedPrecondition, Unavailable
+from serving.base.protos import get_model_status_pb2
 from serving.client import Tls
-from serving.errors import FailedPrecondition, Unavailable
-from serving.protos import get_model_status_pb2
-from serving.servable import AVAILABLE, LOADING, ServableState
+from serving.core.servable import AVAILABLE, LOADING, ServableState
 from tests.unit.pem import make_identity
 
 # Logs its arguments, listens as far as the log says, and ends at SIGTERM with the status asked for.

@@ -1,9 +1,8 @@
 import pytest
 
-from serving.errors import InvalidArgument, NotFound, StatusCode
-from serving.model_service import ModelService
-from serving.protos import get_model_status_pb2
-from serving.servable import (
+from serving.base.errors import InvalidArgument, NotFound, StatusCode
+from serving.base.protos import get_model_status_pb2
+from serving.core.servable import (
     AVAILABLE,
     END,
     LOADING,
@@ -12,7 +11,8 @@ from serving.servable import (
     ServableState,
     ServableStatus,
 )
-from serving.state_monitor import StateMonitor
+from serving.manager.state_monitor import StateMonitor
+from serving.rpc.model_service import ModelService
 from tests.unit.fakes import FakeClock
 
 

@@ -2,20 +2,20 @@ from pathlib import Path
 
 import pytest
 
-from serving.errors import InvalidConfig
-from serving.model_settings import (
-    CanarySettings,
-    GateMode,
-    GateSettings,
-    ModelSettings,
-    PolicyName,
-)
-from serving.model_settings_file import (
+from serving.base.errors import InvalidConfig
+from serving.config.model_settings_file import (
     SettingsByModel,
     as_table,
     overridden,
     parse_model_settings,
     read_model_settings_file,
+)
+from serving.core.model_settings import (
+    CanarySettings,
+    GateMode,
+    GateSettings,
+    ModelSettings,
+    PolicyName,
 )
 
 MODELS = ("ctr", "rank")

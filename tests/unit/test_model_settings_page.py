@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from serving.model_settings import (
+from serving.config.model_settings_file import parse_model_settings
+from serving.core.model_settings import (
     CanarySettings,
     GateMode,
     GateSettings,
     ModelSettings,
     PolicyName,
 )
-from serving.model_settings_file import parse_model_settings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rollout.md").read_text()
 KINDS = {

@@ -2,10 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from serving.config import server_config
-from serving.errors import InvalidConfig
-from serving.flags import parse_flags
-from serving.monitoring_config_file import parse_monitoring_config, read_monitoring_config_file
+from serving.base.errors import InvalidConfig
+from serving.config.flags import parse_flags
+from serving.config.monitoring_config_file import (
+    parse_monitoring_config,
+    read_monitoring_config_file,
+)
+from serving.config.server_config import server_config
 
 
 @pytest.mark.parametrize(

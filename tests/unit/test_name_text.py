@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from serving.name_text import FILE_NAME_BYTES_MAX, fault_of_name, file_name, listed, printable
+from serving.base.name_text import FILE_NAME_BYTES_MAX, fault_of_name, file_name, listed, printable
 
 # Any text, halves of surrogate pairs included, and often what makes up paths.
 NAMES = st.one_of(

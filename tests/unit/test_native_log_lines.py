@@ -8,8 +8,8 @@ import sys
 import pytest
 from structlog.testing import capture_logs
 
-from serving.native_line_reader import formatted, pass_on
-from serving.native_log_lines import native_lines_as_events
+from serving.server.native_line_reader import formatted, pass_on
+from serving.server.native_log_lines import native_lines_as_events
 
 CUDA = b"E0000 00:00:1 1 cuda_platform.cc:52] failed call to cuInit: UNKNOWN ERROR (303)\n"
 FATAL = "F0000 cpu_feature_guard.cc:42] compiled to use AVX instructions, which are not available"
@@ -55,7 +55,7 @@ def test_native_lines_before_an_error_are_kept(capfd: pytest.CaptureFixture[str]
 def test_last_words_of_a_process_that_dies_arrive(death: signal.Signals, log_format: str) -> None:
     program = f"""
 import os
-from serving.native_log_lines import native_lines_as_events
+from serving.server.native_log_lines import native_lines_as_events
 with native_lines_as_events(is_human={log_format == "human"}, write=print):
     os.write(2, {(FATAL + chr(10)).encode() + b"terminate called"!r})
     os.kill(os.getpid(), {int(death)})
@@ -74,7 +74,7 @@ def test_native_lines_for_a_full_pipe_are_handed_over() -> None:
     """In a process of its own, because descriptor 2 is the full pipe."""
     program = """
 import os, sys
-from serving.native_log_lines import native_lines_as_events
+from serving.server.native_log_lines import native_lines_as_events
 rest = []
 with native_lines_as_events(is_human=True, write=rest.append):
     for number in range(2_000):

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.errors import InvalidConfig
-from serving.op_library_files import (
+from serving.base.errors import InvalidConfig
+from serving.config.op_library_files import (
     is_op_library,
     op_libraries_of,
     read_dynamic_names,

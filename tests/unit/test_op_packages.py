@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import tomli
 
-from serving.op_packages import OP_PACKAGES, TENSORFLOW, missing_ops_message, package_of
+from serving.loading.op_packages import OP_PACKAGES, TENSORFLOW, missing_ops_message, package_of
 
 PYPROJECT = tomli.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
 

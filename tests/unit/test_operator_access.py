@@ -1,7 +1,7 @@
 import pytest
 
-from serving.errors import MillpondError, PermissionDenied, Unimplemented
-from serving.operator_access import Caller, OperatorAccess, grpc_caller, http_caller
+from serving.base.errors import MillpondError, PermissionDenied, Unimplemented
+from serving.rpc.operator_access import Caller, OperatorAccess, grpc_caller, http_caller
 
 LOCAL = OperatorAccess()
 EVERYONE = OperatorAccess(on_data_port="true")

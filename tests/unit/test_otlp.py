@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from serving.errors import InvalidConfig, Unavailable
+from serving.base.errors import InvalidConfig, Unavailable
 from serving.monitoring.otlp import OtlpExporter, traces_url
 from serving.monitoring.spans import Span
 from tests.unit.otlp_collector import Collector, running_collector

@@ -6,8 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.clock import NS_PER_SECOND
-from serving.errors import StatusCode
+from serving.base.clock import NS_PER_SECOND
+from serving.base.errors import StatusCode
+from serving.core.servable import (
+    END,
+    LOADING,
+    UNLOADING,
+    GateVerdict,
+    Health,
+    LoadStage,
+    Routing,
+    ServableId,
+)
 from serving.monitoring.page_data import (
     LISTED_SWAP_COUNT_MAX,
     WAITING_MODEL_COUNT_MAX,
@@ -18,16 +28,6 @@ from serving.monitoring.page_data import (
 )
 from serving.monitoring.page_points import points_json
 from serving.monitoring.swap_record import SwapResult
-from serving.servable import (
-    END,
-    LOADING,
-    UNLOADING,
-    GateVerdict,
-    Health,
-    LoadStage,
-    Routing,
-    ServableId,
-)
 from tests.unit.fakes import FakeArenaStatistics, FakeClock, FakeLatency
 from tests.unit.metric_fakes import fake_sources
 from tests.unit.page_fakes import (

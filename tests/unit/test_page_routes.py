@@ -6,10 +6,10 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from serving.errors import StatusCode
+from serving.base.errors import StatusCode
+from serving.core.servable import END, Health
 from serving.monitoring.page_data import PageData
 from serving.monitoring.page_routes import PAGE_DIRECTORY, page_routes, read_page_files
-from serving.servable import END, Health
 from tests.unit.fakes import FakeClock
 from tests.unit.page_fakes import FakePageSources, FakePoint, status
 

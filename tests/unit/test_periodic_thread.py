@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 from structlog.testing import capture_logs
 
-from serving.clock import Clock, SystemClock
-from serving.periodic_thread import PeriodicThread
+from serving.base.clock import Clock, SystemClock
+from serving.base.periodic_thread import PeriodicThread
 from tests.unit.fakes import FakeClock
 
 

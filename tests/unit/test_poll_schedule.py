@@ -1,7 +1,7 @@
 import random
 
-from serving.clock import NS_PER_SECOND
-from serving.poll_schedule import Look, PollLimits, PollSchedule
+from serving.base.clock import NS_PER_SECOND
+from serving.source.poll_schedule import Look, PollLimits, PollSchedule
 
 S = NS_PER_SECOND
 LIMITS = PollLimits(

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from serving.clock import NS_PER_SECOND, SystemClock
-from serving.poll_schedule import PollLimits
-from serving.poller_pool import PollerPool
+from serving.base.clock import NS_PER_SECOND, SystemClock
+from serving.source.poll_schedule import PollLimits
+from serving.source.poller_pool import PollerPool
 
 TIMEOUT_SECONDS = 60
 LIMITS = PollLimits(

@@ -2,9 +2,9 @@ import socket
 
 import pytest
 
-from serving.errors import Unavailable
-from serving.listen_addresses import ListenAddresses
-from serving.port_reservation import PortReservation
+from serving.base.errors import Unavailable
+from serving.config.listen_addresses import ListenAddresses
+from serving.server.port_reservation import PortReservation
 
 
 def addresses(port: int) -> ListenAddresses:

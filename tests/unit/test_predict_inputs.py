@@ -3,10 +3,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from serving.base.errors import InvalidArgument
+from serving.base.protos import types_pb2
 from serving.client import Signature, TensorSpec
-from serving.errors import InvalidArgument
-from serving.predict_inputs import inputs_from_json, random_inputs
-from serving.protos import types_pb2
+from serving.commands.predict_inputs import inputs_from_json, random_inputs
 
 FLOATS = TensorSpec(types_pb2.DT_FLOAT, (None, 2))
 TEXT = TensorSpec(types_pb2.DT_STRING, (None,))

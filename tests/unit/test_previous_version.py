@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from serving.errors import DoesNotFitBeside, FailedPrecondition
-from serving.model_settings import CanarySettings, ModelSettings, PolicyName
-from serving.servable import AVAILABLE, END, LOADING, UNLOADING, Routing, ServableState
+from serving.base.errors import DoesNotFitBeside, FailedPrecondition
+from serving.core.model_settings import CanarySettings, ModelSettings, PolicyName
+from serving.core.servable import AVAILABLE, END, LOADING, UNLOADING, Routing, ServableState
 from tests.unit.fakes import permanent, transient
 from tests.unit.test_manager import RETRY_SECONDS, World
 from tests.unit.test_version_life import answer, routing, world_with

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from serving.errors import InvalidArgument
-from serving.profiler_messages import message_class
-from serving.profiler_requests import (
+from serving.base.errors import InvalidArgument
+from serving.rpc.profiler_messages import message_class
+from serving.rpc.profiler_requests import (
     DELAY_MS_MAX,
     DURATION_MS_MAX,
     HOST_LEVEL_DEFAULT,

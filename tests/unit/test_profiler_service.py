@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from serving.clock import NS_PER_SECOND
-from serving.errors import ResourceExhausted, StatusCode
-from serving.profiler_messages import message_class
-from serving.profiler_service import MONITOR, PROFILE, TERMINATE, ProfilerService
-from serving.rare_calls import answer
+from serving.base.clock import NS_PER_SECOND
+from serving.base.errors import ResourceExhausted, StatusCode
+from serving.rpc.profiler_messages import message_class
+from serving.rpc.profiler_service import MONITOR, PROFILE, TERMINATE, ProfilerService
+from serving.rpc.rare_calls import answer
 from tests.unit.fakes import FakeClock, FakeRareCall, FakeTracer
 
 FREE_BYTES = 1_000_000

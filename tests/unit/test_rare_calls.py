@@ -5,9 +5,9 @@ import structlog
 from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
-from serving.errors import NotFound, PermissionDenied, StatusCode
-from serving.operator_access import Caller
-from serving.rare_calls import (
+from serving.base.errors import NotFound, PermissionDenied, StatusCode
+from serving.rpc.operator_access import Caller
+from serving.rpc.rare_calls import (
     AnsweredCall,
     Deferred,
     Guarded,

@@ -5,10 +5,10 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import FileDescriptor
 
-from serving.config import ServerConfig
-from serving.protos import model_service_pb2, prediction_service_pb2
-from serving.reflection import Reflection, grpcs_own_files, parse_file, reflect
-from serving.transport import service_files
+from serving.base.protos import model_service_pb2, prediction_service_pb2
+from serving.config.server_config import ServerConfig
+from serving.rpc.reflection import Reflection, grpcs_own_files, parse_file, reflect
+from serving.rpc.transport import service_files
 
 FIELD = descriptor_pb2.FieldDescriptorProto
 

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from serving.errors import (
+from serving.base.errors import (
     Cancelled,
     InternalError,
     InvalidArgument,
@@ -11,8 +11,8 @@ from serving.errors import (
     StatusCode,
     Unavailable,
 )
-from serving.model_settings import GateMode, GateSettings
-from serving.replay_gate import (
+from serving.core.model_settings import GateMode, GateSettings
+from serving.gates.replay_gate import (
     ReplayCounts,
     failed_share_verdict,
     is_failure_of_model,

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from serving.request_cores import PINNED_CORES_MAX, RequestCores, pin_always
+from serving.loading.request_cores import PINNED_CORES_MAX, RequestCores, pin_always
 from tests.unit.fakes import FakeGrpcServer
 
 

@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 from starlette.types import Message, Scope
 
-from serving.config import ModelConfig, ServerConfig
-from serving.errors import StatusCode
-from serving.memory_fit import UNLIMITED_BYTES
-from serving.request_memory import (
+from serving.base.errors import StatusCode
+from serving.config.server_config import ModelConfig, ServerConfig
+from serving.loading.memory_fit import UNLIMITED_BYTES
+from serving.rest.asgi import RestSettings, read_body
+from serving.rpc.request_memory import (
     MemoryBusy,
     MemoryHold,
     RequestMemoryLimits,
     request_memory_limits,
 )
-from serving.rest.asgi import RestSettings, read_body
 from tests.unit.fakes import FakeByteBudget
 
 GIB = 2**30

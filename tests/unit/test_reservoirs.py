@@ -1,4 +1,4 @@
-from serving.reservoirs import Reservoirs
+from serving.loading.reservoirs import Reservoirs
 from tests.unit.test_capture_service import FixedReservoir
 
 

@@ -3,7 +3,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from serving.errors import StatusCode
+from serving.base.errors import StatusCode
 from serving.rest import bridge as bridge_module
 from serving.rest.bridge import RestBridge, RestTarget
 from tests.unit.fakes import FakeEndedRequest, FakeRestWorkers, StatusError

@@ -8,15 +8,15 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
-from serving.errors import StatusCode
-from serving.http_app import HttpAppSettings, make_http_app
-from serving.model_service import ModelService
-from serving.protos import get_model_metadata_pb2
+from serving.base.errors import StatusCode
+from serving.base.protos import get_model_metadata_pb2
+from serving.core.servable import AVAILABLE, ServableId, ServableStatus
+from serving.http.app import HttpAppSettings, make_http_app
+from serving.manager.state_monitor import Statuses
 from serving.rest.asgi import PrefixRouter, RestSettings
 from serving.rest.bridge import RestBridge, RestTarget
 from serving.rest.model_api import ModelApi, ModelQuestions
-from serving.servable import AVAILABLE, ServableId, ServableStatus
-from serving.state_monitor import Statuses
+from serving.rpc.model_service import ModelService
 from tests.unit.fakes import FakeEndedRequest, FakeRestWorkers, StatusError
 
 BODY = b'{"instances": [1, 2]}'

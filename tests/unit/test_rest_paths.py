@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.errors import InvalidArgument
+from serving.base.errors import InvalidArgument
 from serving.rest.bridge import RestTarget
 from serving.rest.paths import (
     VERSION_MAX,

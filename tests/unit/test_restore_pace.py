@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.restore_pace import (
+from serving.loading.restore_pace import (
     FixedPace,
     GuardedPace,
     GuardSettings,

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from serving.canary import rule_text
-from serving.errors import DataLoss
-from serving.model_settings import CanarySettings
-from serving.router import Canary, Demands, Router, decide_routing
-from serving.servable import Routing, ServableId
+from serving.base.errors import DataLoss
+from serving.core.model_settings import CanarySettings
+from serving.core.servable import Routing, ServableId
+from serving.manager.canary import rule_text
+from serving.manager.router import Canary, Demands, Router, decide_routing
 from tests.unit.fakes import FakeServable, FakeServingMap, permanent
 
 NOTHING = Routing()

@@ -1,5 +1,5 @@
-from serving.protos import get_model_status_pb2
-from serving.servable import END, START, TRANSITIONS, ServableId, ServableState, state_diagram
+from serving.base.protos import get_model_status_pb2
+from serving.core.servable import END, START, TRANSITIONS, ServableId, ServableState, state_diagram
 
 
 def test_servable_state_numbers_are_those_of_the_wire() -> None:

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.config import ModelConfig
-from serving.config_plan import plan_change
-from serving.found_versions import Note
-from serving.model_settings import ModelSettings
-from serving.servable import AspiredVersion
-from serving.served_models import ServedModels
-from serving.version_selection import Latest, VersionSelection
+from serving.config.plan import plan_change
+from serving.config.server_config import ModelConfig
+from serving.core.model_settings import ModelSettings
+from serving.core.servable import AspiredVersion
+from serving.core.version_selection import Latest, VersionSelection
+from serving.reload.served_models import ServedModels
+from serving.source.found_versions import Note
 from tests.unit.test_config_plan import CONFIGS
 
 A = ModelConfig(name="a", base_path="/a")

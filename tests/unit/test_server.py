@@ -14,21 +14,21 @@ import pytest
 from structlog.testing import capture_logs
 from tritonclient.grpc import service_pb2
 
-from serving.admin_service import ALLOW, LIST_MODELS, PROMOTE, ROLLBACK
-from serving.capture_service import CAPTURE_WARM_UP
-from serving.config import HttpPort, ModelConfig, ServerConfig
-from serving.config_document import GET_CONFIG, parse_config
-from serving.config_service import RELOAD_CONFIG
-from serving.errors import FailedPrecondition, InvalidConfig, StatusCode, Unavailable
+from serving.base.errors import FailedPrecondition, InvalidConfig, StatusCode, Unavailable
+from serving.base.protos import get_model_status_pb2, model_management_pb2
+from serving.config.document import GET_CONFIG, parse_config
+from serving.config.server_config import HttpPort, ModelConfig, ServerConfig
+from serving.core.model_settings import ModelSettings
+from serving.core.servable import AVAILABLE, END, ServableId, ServableState
 from serving.kserve.inference_service import REPOSITORY_MODEL_LOAD
-from serving.model_service import GET_MODEL_STATUS
-from serving.model_settings import ModelSettings
-from serving.profiler_service import METHODS as PROFILER_METHODS
-from serving.protos import get_model_status_pb2, model_management_pb2
-from serving.servable import AVAILABLE, END, ServableId, ServableState
-from serving.server import Server
-from serving.state_monitor import Statuses
-from serving.stop_signals import ECHO_SECONDS, StopSignals
+from serving.manager.state_monitor import Statuses
+from serving.rpc.admin_service import ALLOW, LIST_MODELS, PROMOTE, ROLLBACK
+from serving.rpc.capture_service import CAPTURE_WARM_UP
+from serving.rpc.config_service import RELOAD_CONFIG
+from serving.rpc.model_service import GET_MODEL_STATUS
+from serving.rpc.profiler_service import METHODS as PROFILER_METHODS
+from serving.server.server import Server
+from serving.server.stop_signals import ECHO_SECONDS, StopSignals
 from tests.unit.fakes import (
     FakeClock,
     FakeEndedRequest,
@@ -667,7 +667,9 @@ def test_server_run_ends_the_process_where_the_stop_raises(
         raise StatusError(13, "queue")
 
     exits: list[int] = []
-    monkeypatch.setattr("serving.server.StopSignals", partial(StopSignals, exit_now=exits.append))
+    monkeypatch.setattr(
+        "serving.server.server.StopSignals", partial(StopSignals, exit_now=exits.append)
+    )
     server = Server(config_for(tmp_path / "m"), native=plane)
     server.request_stop("test")
     with monkeypatch.context() as broken, capture_logs() as logs:
@@ -894,7 +896,7 @@ def test_server_exports_the_spans_of_its_swaps_and_calls(
         endpoints.append(endpoint)
         return exporter
 
-    monkeypatch.setattr("serving.server_parts.OtlpExporter", make_exporter)
+    monkeypatch.setattr("serving.server.parts.OtlpExporter", make_exporter)
     drop(tmp_path / "m", 7)
     server = Server(config_for(tmp_path / "m", otlp_endpoint="http://c:4318"), native=plane)
     server.start()

@@ -3,14 +3,14 @@
 import os
 from collections.abc import Callable, Mapping
 
-from serving.health import HealthView
+from serving.core.servable import AVAILABLE, ServableId, ServableStatus
+from serving.loading.reservoirs import Reservoirs
+from serving.manager.router import Canary, Router
+from serving.manager.state_monitor import StateMonitor
 from serving.monitoring.collector import MetricsCollector
 from serving.monitoring.metric_sources import MetricSources
 from serving.monitoring.server_sources import server_sources
-from serving.reservoirs import Reservoirs
-from serving.router import Canary, Router
-from serving.servable import AVAILABLE, ServableId, ServableStatus
-from serving.state_monitor import StateMonitor
+from serving.rpc.health import HealthView
 from tests.unit.fakes import (
     FakeAdmission,
     FakeArenaStatistics,

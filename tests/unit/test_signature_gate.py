@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.protos import get_model_metadata_pb2, meta_graph_pb2, types_pb2
-from serving.signature_gate import shape_faults, signature_faults
+from serving.base.protos import get_model_metadata_pb2, meta_graph_pb2, types_pb2
+from serving.gates.signature_gate import shape_faults, signature_faults
 
 FLOAT, INT64 = types_pb2.DT_FLOAT, types_pb2.DT_INT64
 

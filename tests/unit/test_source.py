@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from serving.clock import NS_PER_SECOND
-from serving.errors import DataLoss, FailedPrecondition
-from serving.found_versions import RECHECK_NS, Fingerprint, Listing, Note
-from serving.label_targets import NO_LABELS, NOT_FOUND, NOT_SELECTED
-from serving.poller_pool import Pollable
-from serving.servable import AspiredVersion
-from serving.source import FileSystemSource, fingerprint, list_children
-from serving.version_selection import All, Latest, Specific, VersionSelection
+from serving.base.clock import NS_PER_SECOND
+from serving.base.errors import DataLoss, FailedPrecondition
+from serving.core.label_targets import NO_LABELS, NOT_FOUND, NOT_SELECTED
+from serving.core.servable import AspiredVersion
+from serving.core.version_selection import All, Latest, Specific, VersionSelection
+from serving.source.file_system_source import FileSystemSource, fingerprint, list_children
+from serving.source.found_versions import RECHECK_NS, Fingerprint, Listing, Note
+from serving.source.poller_pool import Pollable
 from tests.unit.fakes import FakeClock
 
 
@@ -392,7 +392,7 @@ def test_source_version_that_serves_is_looked_at_every_ten_seconds(
         looks.append(Path(directory).name)
         return fingerprint(directory)
 
-    monkeypatch.setattr("serving.source.fingerprint", look)
+    monkeypatch.setattr("serving.source.file_system_source.fingerprint", look)
     source = make_source(tmp_path, aspirations, clock)
     for _ in range(3):
         source.poll()
@@ -415,7 +415,7 @@ def test_source_version_that_failed_is_looked_at_in_every_poll(
         looks.append(Path(directory).name)
         return fingerprint(directory)
 
-    monkeypatch.setattr("serving.source.fingerprint", look)
+    monkeypatch.setattr("serving.source.file_system_source.fingerprint", look)
     aspirations.failed = {7}
     for _ in range(3):
         source.poll()
@@ -638,7 +638,7 @@ def test_source_barred_version_gives_way_while_the_disk_hangs(
         assert aspirations.lists == [[2], [1]]
         return list_children(base_path)
 
-    monkeypatch.setattr("serving.source.list_children", hang)
+    monkeypatch.setattr("serving.source.file_system_source.list_children", hang)
     source.poll()
     assert aspirations.lists == [[2], [1]]
 
@@ -698,7 +698,7 @@ def test_source_look_at_a_base_path_that_is_no_longer_wanted_comes_to_nothing(
         source.set_base_path(str(tmp_path / "new"))
         return list_children(base_path)
 
-    monkeypatch.setattr("serving.source.list_children", change)
+    monkeypatch.setattr("serving.source.file_system_source.list_children", change)
     source.poll()
     assert aspirations.lists == []
 
@@ -769,12 +769,12 @@ def test_source_result_of_an_older_look_is_dropped(
     def hang(base_path: str) -> Listing:
         listing = list_children(base_path)
         # While this look hangs, version 2 comes and a later look ends.
-        monkeypatch.setattr("serving.source.list_children", list_children)
+        monkeypatch.setattr("serving.source.file_system_source.list_children", list_children)
         drop(tmp_path, "2", clock)
         source.poll(2)
         return listing
 
-    monkeypatch.setattr("serving.source.list_children", hang)
+    monkeypatch.setattr("serving.source.file_system_source.list_children", hang)
     source.poll(1)
     assert aspirations.lists == [[1, 2]]
     assert source.found_versions() == {1, 2}

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.clock import NS_PER_SECOND
-from serving.errors import StatusCode
+from serving.base.clock import NS_PER_SECOND
+from serving.base.errors import StatusCode
+from serving.base.trace_context import CallTrace
+from serving.core.servable import GateVerdict
 from serving.monitoring.spans import call_span, request_spans, swap_spans
 from serving.monitoring.swap_record import SpanLatency, StageSpan, SwapRecord, SwapResult
-from serving.rare_calls import AnsweredCall
-from serving.servable import GateVerdict
-from serving.trace_context import CallTrace
+from serving.rpc.rare_calls import AnsweredCall
 from tests.unit.fakes import FakeTraceContext
 from tests.unit.tracing_fakes import RECEIVED_NS, FakeRequestSpan, Ids
 

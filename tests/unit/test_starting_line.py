@@ -3,7 +3,7 @@ import json
 import os
 from pathlib import Path
 
-from serving.starting_line import starting_line, take_unwritten_line, write_starting_line
+from serving.server.starting_line import starting_line, take_unwritten_line, write_starting_line
 
 WALL_NS = 1_700_000_000 * 10**9
 PIPE_BYTES = 4096

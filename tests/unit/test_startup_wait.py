@@ -3,8 +3,8 @@ import threading
 import pytest
 from structlog.testing import capture_logs
 
-from serving.clock import SystemClock
-from serving.servable import (
+from serving.base.clock import SystemClock
+from serving.core.servable import (
     AVAILABLE,
     END,
     LOADING,
@@ -13,8 +13,8 @@ from serving.servable import (
     ServableState,
     ServableStatus,
 )
-from serving.startup_wait import LOG_SECONDS, AwaitedModel, StartupWait, awaited_models
-from serving.state_monitor import Statuses
+from serving.manager.startup_wait import LOG_SECONDS, AwaitedModel, StartupWait, awaited_models
+from serving.manager.state_monitor import Statuses
 from tests.unit.fakes import FakeClock
 
 

@@ -3,9 +3,9 @@ from dataclasses import replace
 
 from structlog.testing import capture_logs
 
-from serving.clock import SystemClock
-from serving.errors import DataLoss
-from serving.servable import (
+from serving.base.clock import SystemClock
+from serving.base.errors import DataLoss
+from serving.core.servable import (
     AVAILABLE,
     END,
     HEALTHY,
@@ -17,7 +17,7 @@ from serving.servable import (
     ServableState,
     ServableStatus,
 )
-from serving.state_monitor import (
+from serving.manager.state_monitor import (
     ENDED_COUNT_MAX,
     FAILED_SECONDS_MAX,
     UNLOADED_SECONDS_MAX,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from structlog.testing import capture_logs
 
-from serving.model_settings import CanarySettings, ModelSettings
+from serving.core.model_settings import CanarySettings, ModelSettings
 from tests.unit.fakes import permanent
 from tests.unit.test_manager import World
 from tests.unit.test_version_life import CANARY, JUDGED, answer, figures, world_with

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from serving.clock import NS_PER_SECOND
+from serving.base.clock import NS_PER_SECOND
 from serving.monitoring.swap_metrics import swap_metrics
 from serving.monitoring.swap_record import SwapRecord, SwapResult
 from tests.unit.metric_fakes import swap_of

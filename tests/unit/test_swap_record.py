@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from serving.clock import NS_PER_SECOND
+from serving.base.clock import NS_PER_SECOND
+from serving.core.servable import GateVerdict, LoadStage
 from serving.monitoring.swap_record import (
     SwapResult,
     load_stages,
@@ -13,7 +14,6 @@ from serving.monitoring.swap_record import (
     problem_of,
     record_document,
 )
-from serving.servable import GateVerdict, LoadStage
 from tests.unit.page_fakes import span_latency, status, swap
 
 SECOND = NS_PER_SECOND

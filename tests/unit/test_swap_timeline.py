@@ -10,13 +10,9 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 from structlog.testing import capture_logs
 
-from serving.clock import NS_PER_SECOND
-from serving.errors import StatusCode
-from serving.monitoring.request_statistics import MethodStatistics
-from serving.monitoring.swap_record import SwapRecord, SwapResult, trace_document
-from serving.monitoring.swap_routes import swap_routes
-from serving.monitoring.swap_timeline import RECORD_COUNT_MAX, SwapTimeline
-from serving.servable import (
+from serving.base.clock import NS_PER_SECOND
+from serving.base.errors import StatusCode
+from serving.core.servable import (
     AVAILABLE,
     END,
     LOADING,
@@ -30,7 +26,11 @@ from serving.servable import (
     ServableStatus,
     UnloadStage,
 )
-from serving.succession import ROLLED_BACK
+from serving.data_plane.request_statistics import MethodStatistics
+from serving.manager.rollout import ROLLED_BACK
+from serving.monitoring.swap_record import SwapRecord, SwapResult, trace_document
+from serving.monitoring.swap_routes import swap_routes
+from serving.monitoring.swap_timeline import RECORD_COUNT_MAX, SwapTimeline
 from tests.unit.fakes import FakeClock
 from tests.unit.metric_fakes import FakeFigures
 from tests.unit.page_fakes import FakePoint

@@ -4,9 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from serving.errors import StatusCode
-from serving.monitoring.swap_record import SwapRecord, SwapResult
-from serving.servable import (
+from serving.base.errors import StatusCode
+from serving.core.servable import (
     AVAILABLE,
     END,
     HEALTHY,
@@ -17,7 +16,8 @@ from serving.servable import (
     Health,
     ServableState,
 )
-from serving.succession import ROLLED_BACK
+from serving.manager.rollout import ROLLED_BACK
+from serving.monitoring.swap_record import SwapRecord, SwapResult
 from tests.unit.test_swap_timeline import World
 
 CALM_MS, BUSY_MS = 1.0, 9.0

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from serving.task_figures import thread_costs
+from serving.manager.task_figures import thread_costs
 
 PAGE_COUNT = 1_000
 

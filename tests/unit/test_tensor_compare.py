@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from serving.protos import predict_pb2, tensor_pb2, types_pb2
-from serving.tensor_compare import Comparison, Tolerance, compare_outputs, compare_responses
-from serving.tensor_proto import to_tensor_proto
+from serving.base.protos import predict_pb2, tensor_pb2, types_pb2
+from serving.base.tensor_proto import to_tensor_proto
+from serving.gates.tensor_compare import Comparison, Tolerance, compare_outputs, compare_responses
 
 EXACT = Tolerance(relative=0, absolute=0)
 TENTH = Tolerance(relative=0.1, absolute=0)

@@ -4,9 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hypothesis_numpy
 
-from serving.errors import InvalidArgument
-from serving.protos import tensor_pb2, types_pb2
-from serving.tensor_proto import array_dtype, data_type_name, from_tensor_proto, to_tensor_proto
+from serving.base.errors import InvalidArgument
+from serving.base.protos import tensor_pb2, types_pb2
+from serving.base.tensor_proto import (
+    array_dtype,
+    data_type_name,
+    from_tensor_proto,
+    to_tensor_proto,
+)
 
 DTYPES = [
     *("float16", "float32", "float64", "complex64", "complex128", "bool"),

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.errors import InvalidConfig
-from serving.tls_config import TlsConfig, parse_tls_config, read_tls_config
+from serving.base.errors import InvalidConfig
+from serving.config.tls_config import TlsConfig, parse_tls_config, read_tls_config
 from tests.unit.pem import Identity, config_text, make_identity
 
 

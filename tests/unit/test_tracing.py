@@ -3,8 +3,9 @@
 import pytest
 from structlog.testing import capture_logs
 
-from serving.clock import NS_PER_SECOND, SystemClock
-from serving.errors import StatusCode
+from serving.base.clock import NS_PER_SECOND, SystemClock
+from serving.base.errors import StatusCode
+from serving.base.trace_context import CallTrace, new_span_id, new_trace_id
 from serving.monitoring.swap_record import SwapRecord, SwapResult
 from serving.monitoring.tracing import (
     BATCH_SPANS_MAX,
@@ -14,8 +15,7 @@ from serving.monitoring.tracing import (
     PERIOD_SECONDS,
     Tracing,
 )
-from serving.rare_calls import AnsweredCall
-from serving.trace_context import CallTrace, new_span_id, new_trace_id
+from serving.rpc.rare_calls import AnsweredCall
 from tests.unit.fakes import FakeClock, FakeSpanBuffer, FakeTraceContext
 from tests.unit.tracing_fakes import FakeExporter, FakeRequestSpan, Ids
 

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from serving.config import ServerConfig
-from serving.errors import InvalidConfig
-from serving.transport import Transport
+from serving.base.errors import InvalidConfig
+from serving.config.server_config import ServerConfig
+from serving.rpc.transport import Transport
 from tests.unit.fakes import FakeClock, FakePlane, FakeServerCertificates
 from tests.unit.pem import Identity, config_text, make_identity
 

@@ -17,7 +17,7 @@ def test_instructions_comments_and_continued_lines_are_joined() -> None:
 @pytest.mark.parametrize(
     "path",
     ["build", "build/editable/a.o", ".venv-3.12/bin", "__pycache__", "serving/__pycache__/a.pyc",
-     "serving/_native.so", "a.so"],
+     "serving/data_plane/_native.so", "a.so"],
 )  # fmt: skip
 def test_is_ignored_path_that_a_pattern_names_is_ignored(path: str) -> None:
     assert try_dockerfile.is_ignored(path, PATTERNS)

@@ -1,8 +1,8 @@
 import pytest
 from structlog.testing import capture_logs
 
-from serving.servable import ServableId, UnloadStage
-from serving.unload import QUIESCE_WARNING_SECONDS, Unload
+from serving.core.servable import ServableId, UnloadStage
+from serving.loading.unload import QUIESCE_WARNING_SECONDS, Unload
 from tests.unit.fakes import FakeClock, FakeRemains, FakeServable
 
 ID = ServableId("m", 7)

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from structlog.testing import capture_logs
 
-from serving.bars import Bar, BarredBy
-from serving.errors import DoesNotFitBeside, FailedPrecondition
-from serving.gates import Gate, verdict_of
-from serving.model_settings import GateMode, GateSettings, ModelSettings, PolicyName
-from serving.servable import AVAILABLE, END, ServableId
+from serving.base.errors import DoesNotFitBeside, FailedPrecondition
+from serving.core.blocked_versions import Bar, BarredBy
+from serving.core.model_settings import GateMode, GateSettings, ModelSettings, PolicyName
+from serving.core.servable import AVAILABLE, END, ServableId
+from serving.gates.gates import Gate, verdict_of
 from tests.unit.fakes import FakeStatistics, permanent
 from tests.unit.test_manager import RETRY_SECONDS, World, aspired
 from tests.unit.test_version_life import JUDGED, KEEP, answer, judge, world_with

@@ -6,11 +6,9 @@ from typing import TypeVar
 
 import pytest
 
-from serving import canary
-from serving.errors import DoesNotFitBeside, FailedPrecondition, NotFound
-from serving.harness import RetryPolicy
-from serving.model_settings import CanarySettings, ModelSettings, PolicyName
-from serving.servable import (
+from serving.base.errors import DoesNotFitBeside, FailedPrecondition, NotFound
+from serving.core.model_settings import CanarySettings, ModelSettings, PolicyName
+from serving.core.servable import (
     AVAILABLE,
     END,
     LOADING,
@@ -19,6 +17,8 @@ from serving.servable import (
     ServableId,
     ServableState,
 )
+from serving.manager import canary
+from serving.manager.harness import RetryPolicy
 from tests.unit.fakes import FakeStatistics, StatusError, permanent
 from tests.unit.test_manager import World, aspired
 

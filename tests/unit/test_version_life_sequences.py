@@ -16,11 +16,11 @@ from hypothesis.stateful import (
     rule,
 )
 
-from serving.clock import NS_PER_SECOND
-from serving.errors import DoesNotFitBeside, MillpondError, StatusCode
-from serving.executor import Task
-from serving.model_settings import CanarySettings, ModelSettings, PolicyName
-from serving.servable import (
+from serving.base.clock import NS_PER_SECOND
+from serving.base.errors import DoesNotFitBeside, MillpondError, StatusCode
+from serving.base.executor import Task
+from serving.core.model_settings import CanarySettings, ModelSettings, PolicyName
+from serving.core.servable import (
     AVAILABLE,
     END,
     LOADING,
@@ -32,7 +32,7 @@ from serving.servable import (
     ServableState,
     ServableStatus,
 )
-from serving.version_selection import All, Latest, Specific, VersionSelection, select_unbarred
+from serving.core.version_selection import All, Latest, Specific, VersionSelection, select_unbarred
 from tests.unit.fakes import FakeServable, FakeStatistics, permanent, transient
 from tests.unit.test_manager import RETRY_SECONDS, World
 

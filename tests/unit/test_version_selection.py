@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.errors import InvalidConfig
-from serving.version_selection import (
+from serving.base.errors import InvalidConfig
+from serving.core.version_selection import (
     All,
     Latest,
     Selected,

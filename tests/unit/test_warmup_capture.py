@@ -1,7 +1,7 @@
 import pytest
 
-from serving.errors import NotFound
-from serving.protos import predict_pb2
+from serving.base.errors import NotFound
+from serving.base.protos import predict_pb2
 from warmup.capture import answered_logs, captured_logs
 from warmup.prediction_log import Log
 

@@ -3,8 +3,8 @@ import io
 import numpy as np
 import pytest
 
-from serving.protos import prediction_log_pb2
-from serving.tensor_proto import to_tensor_proto
+from serving.base.protos import prediction_log_pb2
+from serving.base.tensor_proto import to_tensor_proto
 from tests.unit.signatures import FLOAT
 from warmup.inspection import RecordSummary, Totals, describe_tensor, summary_of, totals_of
 from warmup.record_table import print_records

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.errors import DataLoss, InvalidConfig
-from serving.protos import (
+from serving.base.errors import DataLoss, InvalidConfig
+from serving.base.protos import (
     classification_pb2,
     inference_pb2,
     predict_pb2,

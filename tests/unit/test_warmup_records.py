@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.errors import DataLoss
+from serving.base.errors import DataLoss
 from warmup.records import decode_records, encode_record, read_records, write_records
 
 # As tf.io.TFRecordWriter writes [b"a", b""]: the reference for the framing and both checksums.

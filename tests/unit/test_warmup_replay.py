@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.clock import NS_PER_SECOND
-from serving.errors import (
+from serving.base.clock import NS_PER_SECOND
+from serving.base.errors import (
     Cancelled,
     DataLoss,
     InvalidArgument,
@@ -11,7 +11,7 @@ from serving.errors import (
     StatusCode,
     Unimplemented,
 )
-from serving.protos import predict_pb2, prediction_log_pb2
+from serving.base.protos import predict_pb2, prediction_log_pb2
 from tests.unit.fakes import SetClock
 from warmup.records import write_records
 from warmup.replay import RECORD_COUNT_MAX, WARM_UP_FILE, WarmUpResult, warm_up

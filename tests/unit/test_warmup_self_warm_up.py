@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.clock import NS_PER_SECOND
-from serving.errors import Cancelled, InvalidArgument, ResourceExhausted
-from serving.protos import predict_pb2
+from serving.base.clock import NS_PER_SECOND
+from serving.base.errors import Cancelled, InvalidArgument, ResourceExhausted
+from serving.base.protos import predict_pb2
 from tests.unit.fakes import SetClock
 from warmup.self_warm_up import SelfWarmUpResult, self_warm_up, warm_joint_runs
 

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 from google.protobuf import text_format
 
-from serving.errors import DataLoss, NotFound
-from serving.protos import saved_model_pb2
+from serving.base.errors import DataLoss, NotFound
+from serving.base.protos import saved_model_pb2
 from tests.unit.signatures import FLOAT, signature_def, write_saved_model
 from warmup.signature_defs import read_signature_defs
 

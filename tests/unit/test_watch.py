@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Mapping
 
-from serving.clock import SystemClock
-from serving.watch import Watch
+from serving.base.clock import SystemClock
+from serving.base.watch import Watch
 from tests.unit.fakes import FakeClock
 
 

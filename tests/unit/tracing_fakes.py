@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from serving.clock import NS_PER_SECOND
-from serving.errors import Unavailable
+from serving.base.clock import NS_PER_SECOND
+from serving.base.errors import Unavailable
 from serving.monitoring.spans import Span
 from tests.unit.fakes import FakeTraceContext
 

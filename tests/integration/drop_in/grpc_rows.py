@@ -11,8 +11,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from serving.client.features import examples_input
-from serving.protos import (
+from serving.base.protos import (
     classification_pb2,
     get_model_metadata_pb2,
     get_model_status_pb2,
@@ -25,7 +24,8 @@ from serving.protos import (
     tensor_shape_pb2,
     types_pb2,
 )
-from serving.tensor_proto import from_tensor_proto, to_tensor_proto
+from serving.base.tensor_proto import from_tensor_proto, to_tensor_proto
+from serving.client.features import examples_input
 
 INVALID_ARGUMENT = grpc.StatusCode.INVALID_ARGUMENT
 NOT_FOUND = grpc.StatusCode.NOT_FOUND

@@ -22,8 +22,7 @@ import grpc
 import numpy as np
 import pytest
 
-from serving.client.features import examples_input
-from serving.protos import (
+from serving.base.protos import (
     classification_pb2,
     get_model_metadata_pb2,
     get_model_status_pb2,
@@ -31,7 +30,8 @@ from serving.protos import (
     predict_pb2,
     regression_pb2,
 )
-from serving.stubs import ModelServiceStub, PredictionServiceStub
+from serving.client.features import examples_input
+from serving.client.stubs import ModelServiceStub, PredictionServiceStub
 from tests.integration.clients import channel_to, predict_request, refusal, wait_until
 from tests.integration.conftest import REPOSITORY
 

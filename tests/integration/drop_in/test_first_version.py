@@ -17,8 +17,8 @@ from tritonclient.utils import InferenceServerException
 
 from loadtest.server_pages import ServerPages
 from serving import ModelServer
-from serving.protos import get_model_metadata_pb2, get_model_status_pb2
-from serving.servable import LOADING
+from serving.base.protos import get_model_metadata_pb2, get_model_status_pb2
+from serving.core.servable import LOADING
 from tests.integration.clients import caller_to, predict_request, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel

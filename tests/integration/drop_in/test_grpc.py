@@ -3,7 +3,7 @@
 import grpc
 import pytest
 
-from serving.stubs import ModelServiceStub, PredictionServiceStub
+from serving.client.stubs import ModelServiceStub, PredictionServiceStub
 from tests.integration.clients import NOT_SERVING, SERVING, Caller, refusal
 from tests.integration.drop_in.grpc_rows import HALF, ROWS, GrpcRow, Refused, X, outputs, predict
 

@@ -14,7 +14,7 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 
-from serving.protos import model_management_pb2
+from serving.base.protos import model_management_pb2
 from tests.integration.clients import Caller, caller_to, refusal_with_reason
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
-from serving.protos import get_model_metadata_pb2, meta_graph_pb2, types_pb2
+from serving.base.protos import get_model_metadata_pb2, meta_graph_pb2, types_pb2
 from tests.integration.clients import Caller, caller_to, predict_request, refusal
 from tests.integration.conftest import REPOSITORY, StartServer
 from tests.integration.drop_in.shape_rows import ARRAYS, REST_ROWS, RestShapeRow

@@ -17,8 +17,8 @@ import grpc
 import numpy as np
 import pytest
 
-from serving.clock import SystemClock
-from serving.server_log import LogReader
+from serving.base.clock import SystemClock
+from serving.server.server_log import LogReader
 from tests.integration.clients import caller_to
 from tests.integration.exports import ScaleModel
 

@@ -1,0 +1,23 @@
+"""A line of the log that is formed without structlog. Pure.
+
+For lines that come before structlog is imported, and for last lines, which may take no lock.
+"""
+
+import json
+from datetime import datetime, timezone
+
+
+def is_for_people(log_format: str, *, is_terminal: bool) -> bool:
+    """Returns whether lines are for people: `human`, or `auto` on a terminal. Else they are JSON."""
+    return log_format == "human" or (log_format == "auto" and is_terminal)
+
+
+def log_line(event: str, message: str, wall_ns: int, *, is_human: bool, level: str = "info") -> str:
+    """Returns `message` with a line end, or in JSON an object with the keys of `serving.server.logs`."""
+    if is_human:
+        return f"{message}\n"
+    timestamp = (
+        datetime.fromtimestamp(wall_ns / 1e9, timezone.utc).isoformat().replace("+00:00", "Z")
+    )
+    values = {"message": message, "event": event, "level": level, "timestamp": timestamp}
+    return json.dumps(values) + "\n"

@@ -1,0 +1,91 @@
+"""A thread that takes a turn every so often, and earlier where it is woken."""
+
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from serving.base.clock import Clock
+
+_log = structlog.get_logger(__name__)
+
+
+def _nothing() -> None:
+    pass
+
+
+class PeriodicThread:
+    """Calls `turn` on a daemon thread `name`, each time `wait_seconds()` have passed or at `wake`.
+
+    What a turn raises is a bug: it is logged as `failure_event`, and the next turn may be spared it.
+    Nothing is locked while a turn runs, so `stop` and `wake` return at once.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        turn: Callable[[], object],
+        *,
+        wait_seconds: Callable[[], float | None],
+        failure_event: str,
+        at_start: Callable[[], object] = _nothing,
+        at_end: Callable[[], object] = _nothing,
+        clock: Clock,
+    ) -> None:
+        """`wait_seconds` is asked before each wait, under a lock; None: until woken.
+
+        `at_start` runs on the thread before the first wait, `at_end` after the last turn.
+        """
+        self._turn = turn
+        self._wait_seconds = wait_seconds
+        self._failure_event = failure_event
+        self._at_start = at_start
+        self._at_end = at_end
+        self._clock = clock
+        # Guards both, and is notified of them.
+        self._changed = threading.Condition()
+        self._is_woken = False
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Makes the next turn due now, also where it is called before `start`. Any thread."""
+        with self._changed:
+            self._is_woken = True
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Ends the thread after the turn under way and `at_end`. Returns at once. Any thread."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+
+    def join(self, timeout_seconds: float | None) -> bool:
+        """After `stop`: False where the thread still runs after `timeout_seconds`; None: waits for it."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def wait_for_turn(self) -> bool:
+        """Waits until a turn is due; False: until `stop`. The thread's own, or a test's."""
+        with self._changed:
+            if not self._is_woken and not self._is_stopping:
+                self._clock.wait(self._changed, self._wait_seconds())
+            self._is_woken = False
+            return not self._is_stopping
+
+    def _run(self) -> None:
+        self._guarded(self._at_start)
+        while self.wait_for_turn():
+            self._guarded(self._turn)
+        self._guarded(self._at_end)
+
+    def _guarded(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception:  # noqa: BLE001 (a bug; the next turn may be spared it)
+            _log.exception(self._failure_event, thread=self._thread.name)

@@ -1,0 +1,1 @@
+"""The server's configuration: flags, config files and their validation."""

@@ -1,0 +1,111 @@
+"""The flags of `millpond serve`: TensorFlow Serving's own spellings, and Millpond's.
+
+A flag is either taken or refused by name with the reason. None is ignored: a command line that was
+moved over from `tensorflow_model_server` either means here what it meant there, or does not start.
+docs/migrating.md says it flag by flag.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from serving.base.errors import InvalidConfig
+from serving.config.flag_rows import Flag, RefusedFlag
+from serving.config.millpond_flags import MILLPOND_FLAGS
+from serving.config.tensorflow_serving_flags import TENSORFLOW_SERVING_FLAGS
+
+__all__ = ["FLAGS", "Flag", "RefusedFlag", "help_text", "parse_flags"]
+
+FLAGS: Mapping[str, Flag | RefusedFlag] = {
+    flag.name: flag for flag in TENSORFLOW_SERVING_FLAGS + MILLPOND_FLAGS
+}
+
+
+def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
+    """Reads a command line into the value of every taken flag, defaults included.
+
+    Takes `--flag=value` and `--flag value`; booleans are `--flag` or `--flag=true|false`. The last
+    one wins, as it does in TensorFlow Serving; of a flag that is repeatable all do. Raises
+    InvalidConfig for anything else.
+    """
+    values = {flag.name: flag.default for flag in FLAGS.values() if isinstance(flag, Flag)}
+    remaining = list(arguments)
+    while remaining:
+        name, text = _split(remaining.pop(0))
+        flag = _find(name)
+        if isinstance(flag, RefusedFlag):
+            _check_is_harmless(flag, text, remaining)
+            continue
+        if text is None and flag.metavar:
+            text = _following_value(flag, remaining)
+        value = _read(flag, "true" if text is None else text)
+        values[flag.name] = (*values[flag.name], value) if flag.is_repeatable else value
+    return values
+
+
+def help_text() -> str:
+    """Returns the text of `millpond serve --help`: the taken flags, then the refused ones' names."""
+    taken = [flag for flag in FLAGS.values() if isinstance(flag, Flag)]
+    refused = [flag.name for flag in FLAGS.values() if isinstance(flag, RefusedFlag)]
+    lines = ["usage: millpond serve --model_base_path=DIR [--flag=value ...]", ""]
+    for flag in taken:
+        lines.append(f"  --{flag.name}" + (f"={flag.metavar}" if flag.metavar else ""))
+        lines.append(f"        {flag.help}{_default_text(flag)}")
+    lines += [
+        "",
+        "Flags of TensorFlow Serving that are refused, with the reason, unless their value asks for what",
+        "Millpond does anyway:",
+    ]
+    lines += [f"  --{name}" for name in refused]
+    return "\n".join(lines)
+
+
+def _default_text(flag: Flag) -> str:
+    if isinstance(flag.default, bool):
+        return f" (default {str(flag.default).lower()})"
+    if flag.is_repeatable:
+        return "; may be given several times"
+    if flag.default in ("", {}, ()):
+        return ""
+    if isinstance(flag.default, tuple):
+        return f" (default {','.join(flag.default)})"
+    is_float = isinstance(flag.default, float)
+    return f" (default {flag.default:g})" if is_float else f" (default {flag.default})"
+
+
+def _split(argument: str) -> tuple[str, str | None]:
+    if not argument.startswith("--") or argument == "--":
+        raise InvalidConfig(f"{argument!r} is not a flag; write --flag=value")
+    name, separator, text = argument[2:].partition("=")
+    return name, text if separator else None
+
+
+def _find(name: str) -> Flag | RefusedFlag:
+    flag = FLAGS.get(name)
+    if flag is None:
+        nearest = difflib.get_close_matches(name, FLAGS, n=1)
+        remedy = f"did you mean --{nearest[0]}?" if nearest else "see millpond serve --help"
+        raise InvalidConfig(f"--{name} is not a flag of Millpond or TensorFlow Serving; {remedy}")
+    return flag
+
+
+def _check_is_harmless(flag: RefusedFlag, text: str | None, remaining: list[str]) -> None:
+    """Takes the flag's value. Raises InvalidConfig unless it asks for what Millpond does anyway."""
+    if text is None and flag.metavar and remaining and not remaining[0].startswith("--"):
+        text = remaining.pop(0)
+    if not flag.permits("true" if text is None else text):
+        raise InvalidConfig(f"--{flag.name} is refused: {flag.message}")
+
+
+def _following_value(flag: Flag, remaining: list[str]) -> str:
+    # A value that looks like a flag is a value forgotten; `--flag=--value` can still say it.
+    if not remaining or remaining[0].startswith("--"):
+        raise InvalidConfig(f"--{flag.name} needs a value: --{flag.name}={flag.metavar}")
+    return remaining.pop(0)
+
+
+def _read(flag: Flag, text: str) -> Any:
+    try:
+        return flag.read(text)
+    except ValueError as error:
+        raise InvalidConfig(f"--{flag.name}={text}: {error}") from None

@@ -1,0 +1,161 @@
+"""Where a server listens, and why it cannot: gRPC tells neither which address failed nor the reason."""
+
+import errno
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from serving.base.errors import InvalidConfig, MillpondError, Unavailable
+from serving.config.server_config import ServerConfig
+
+# What sockaddr_un has room for, less the zero at its end.
+_SOCKET_PATH_BYTES_MAX = 107
+
+_TRANSIENT_ERRNOS = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL})
+_TRANSIENT_RESOLVER_ERRORS = frozenset({socket.EAI_AGAIN})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListenAddresses:
+    """A TCP address, and a UNIX socket unless `socket_path` is empty."""
+
+    host: str
+    port: int
+    socket_path: str = ""
+
+    @property
+    def tcp(self) -> str:
+        """HOST:PORT, an IPv6 host in brackets."""
+        return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+    @property
+    def of_grpc(self) -> list[str]:
+        """As gRPC takes them."""
+        return [self.tcp, *([f"unix:{self.socket_path}"] if self.socket_path else [])]
+
+
+def listen_addresses(config: ServerConfig) -> ListenAddresses:
+    """gRPC's addresses of a server."""
+    return ListenAddresses(host=config.host, port=config.port, socket_path=config.grpc_socket_path)
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why there is no listening on one address, and the remedy; transient where a later start may
+    succeed.
+    """
+
+    text: str
+    is_transient: bool = False
+
+
+@contextmanager
+def reason_for_not_listening(addresses: ListenAddresses) -> Iterator[None]:
+    """Around the start of a gRPC server: its Unavailable becomes one that says what to change.
+
+    Raises InvalidConfig where another start would fail too.
+    """
+    try:
+        yield
+    except Unavailable as error:
+        reason = listen_error(addresses)
+        if reason is None:
+            raise
+        raise reason from error
+
+
+def listen_error(addresses: ListenAddresses) -> MillpondError | None:
+    """Why nothing can listen on `addresses`; binds each for a moment. None where it can by now."""
+    obstacles = list(_obstacles(addresses))
+    if not obstacles:
+        return None
+    message = "; ".join(f"cannot listen on {obstacle.text}" for obstacle in obstacles)
+    is_transient = all(obstacle.is_transient for obstacle in obstacles)
+    return Unavailable(message) if is_transient else InvalidConfig(message)
+
+
+def _obstacles(addresses: ListenAddresses) -> Iterator[Obstacle]:
+    if (obstacle := _tcp_obstacle(addresses)) is not None:
+        yield obstacle
+    if addresses.socket_path:
+        obstacle = _socket_path_obstacle(addresses.socket_path)
+        if obstacle is not None:
+            yield obstacle
+
+
+def _tcp_obstacle(addresses: ListenAddresses) -> Obstacle | None:
+    """None where one of the host's addresses will do, as it does for gRPC."""
+    try:
+        found = socket.getaddrinfo(
+            addresses.host, addresses.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except (socket.gaierror, UnicodeError) as error:
+        return Obstacle(
+            f"{addresses.tcp}: --host={addresses.host} cannot be resolved "
+            f"({getattr(error, 'strerror', None) or error}); "
+            "name an address of this machine, or 0.0.0.0 for all",
+            getattr(error, "errno", None) in _TRANSIENT_RESOLVER_ERRORS,
+        )
+    first_error: OSError | None = None
+    for family, kind, protocol, _, address in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                # As gRPC: a port whose last server ended just now is free.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+        except OSError as error:
+            first_error = first_error or error
+        else:
+            return None
+    return None if first_error is None else _tcp_reason(addresses, first_error)
+
+
+def _tcp_reason(addresses: ListenAddresses, error: OSError) -> Obstacle:
+    if error.errno == errno.EADDRINUSE:
+        text = (
+            f"port {addresses.port} is taken by another process; "
+            "name another --port, or 0 for a free one"
+        )
+    elif error.errno == errno.EADDRNOTAVAIL:
+        text = (
+            f"--host={addresses.host} is no address of this machine; "
+            "name one that is, or 0.0.0.0 for all"
+        )
+    elif error.errno in (errno.EACCES, errno.EPERM):
+        text = (
+            f"this user may not use port {addresses.port}; name another --port, from 1024 on as a "
+            "rule, or give the process CAP_NET_BIND_SERVICE"
+        )
+    else:
+        text = f"{error.strerror}; look at --host and --port"
+    return Obstacle(f"{addresses.tcp}: {text}", error.errno in _TRANSIENT_ERRNOS)
+
+
+def _socket_path_obstacle(text: str) -> Obstacle | None:
+    path, length_bytes = Path(text), len(os.fsencode(text))
+    if length_bytes > _SOCKET_PATH_BYTES_MAX:
+        reason = (
+            f"the path has {length_bytes} bytes, and a UNIX socket takes {_SOCKET_PATH_BYTES_MAX}; "
+            "name a shorter one"
+        )
+    elif not path.parent.is_dir():
+        reason = f"{path.parent} is no directory; make it, or name another place"
+    elif _is_other_file(path):
+        reason = "a file that is no socket is there; delete it, or name another place"
+    elif not os.access(path.parent, os.W_OK | os.X_OK):
+        reason = f"this user may not write into {path.parent}; allow it, or name another place"
+    else:
+        return None
+    return Obstacle(f"--grpc_socket_path={text}: {reason}")
+
+
+def _is_other_file(path: Path) -> bool:
+    """A socket that is there already is no obstacle: gRPC puts its own in its place."""
+    try:
+        return not stat.S_ISSOCK(path.lstat().st_mode)
+    except OSError:
+        return False

@@ -1,0 +1,383 @@
+"""The flags that Millpond has beside those of tensorflow_model_server."""
+
+from serving.config.flag_readers import (
+    DRAIN_SECONDS_MAX,
+    WAIT_SECONDS_MAX,
+    admin_address,
+    boolean,
+    choice,
+    factor,
+    http_url,
+    integer,
+    local_path,
+    not_empty,
+    optional_names,
+    seconds,
+    seconds_not_negative,
+)
+from serving.config.flag_rows import Flag
+from serving.config.server_config import ServerConfig
+
+MILLPOND_FLAGS: tuple[Flag, ...] = (
+    Flag(
+        "enable_session_run",
+        boolean,
+        ServerConfig.enable_session_run,
+        "serve SessionService/SessionRun: clients may run any node of a model's graph, including "
+        "nodes that write variables and files; no arena is sealed then",
+        "",
+    ),
+    Flag(
+        "strict_input_shapes",
+        boolean,
+        ServerConfig.strict_input_shapes,
+        "refuse inputs whose shape is not the signature's; without this flag the model's kernels "
+        "decide, as in TensorFlow Serving",
+        "",
+    ),
+    Flag("host", not_empty, ServerConfig.host, "address to listen on"),
+    Flag(
+        "admin_address",
+        admin_address,
+        ServerConfig.admin_address,
+        "address for operators' calls: rollback, promote, capture, config and the like; auto: a "
+        "UNIX socket in a run directory, which the millpond commands of the same user find",
+        "auto|off|unix:PATH|HOST:PORT",
+    ),
+    Flag(
+        "admin_on_data_port",
+        choice("local", "true", "false"),
+        ServerConfig.admin_on_data_port,
+        "clients that may reload the configuration (HandleReloadConfigRequest) and load models by "
+        "name on the ports for requests; local: clients on this machine; true: all clients, which "
+        "may then also call millpond.v1.Admin there; false: no client",
+        "local|true|false",
+    ),
+    Flag(
+        "admin_clients",
+        optional_names,
+        ServerConfig.admin_clients,
+        "common or alternative names of client certificates that may operate the server over its "
+        "port; needs client_verify in --ssl_config_file",
+        "NAME,NAME",
+    ),
+    Flag(
+        "http_hosts",
+        optional_names,
+        ServerConfig.http_hosts,
+        "names and addresses that the Host header of an HTTP request may have, besides loopback "
+        "ones; requests for others get 421. Without this flag a server on a loopback address "
+        "accepts this machine's names, and any other server accepts every name",
+        "NAME,NAME",
+    ),
+    Flag(
+        "allow_repository_control",
+        boolean,
+        ServerConfig.allow_repository_control,
+        "let clients of the open inference protocol load and unload models over gRPC and HTTP: "
+        "any client that reaches a port can then take a model out of service",
+        "",
+    ),
+    Flag(
+        "model_settings_file",
+        local_path,
+        "",
+        "TOML file with each model's policy, gates, canary and retention, in [default] and "
+        "[models.NAME]",
+        "FILE",
+    ),
+    Flag(
+        "servable_versions_always_present",
+        boolean,
+        ServerConfig.servable_versions_always_present,
+        "keep a model's versions loaded when its base path is emptied; false: unload them",
+        "",
+    ),
+    Flag(
+        "missing_asset_wait_seconds",
+        seconds_not_negative(WAIT_SECONDS_MAX),
+        ServerConfig.missing_asset_wait_seconds,
+        "a version that lacks an asset file is loaded without it after this time without a "
+        "change; if its graph reads the file, the load fails",
+    ),
+    Flag(
+        "listen_before_ready",
+        boolean,
+        ServerConfig.listen_before_ready,
+        "open gRPC's port at the start; without this flag the port opens when each model has a "
+        "version that serves or has failed for good",
+        "",
+    ),
+    Flag(
+        "max_startup_wait_seconds",
+        seconds(WAIT_SECONDS_MAX),
+        ServerConfig.max_startup_wait_seconds,
+        "open gRPC's port after this time even if models are still being loaded; 0 or less: no "
+        "limit",
+    ),
+    Flag(
+        "first_version_wait_seconds",
+        seconds_not_negative(WAIT_SECONDS_MAX),
+        ServerConfig.first_version_wait_seconds,
+        "longest time that a request waits for its model's first version while that is being "
+        "loaded; a shorter deadline ends the wait. Then the request fails with UNAVAILABLE and "
+        "the stage of the load",
+    ),
+    Flag(
+        "load_jitter_seconds",
+        seconds_not_negative(WAIT_SECONDS_MAX),
+        ServerConfig.load_jitter_seconds,
+        "the load of a new version begins up to this much later, at random, so that the servers "
+        "of a fleet do not swap at the same time",
+    ),
+    Flag(
+        "allocator",
+        choice("jemalloc", "glibc"),
+        "jemalloc",
+        "malloc of the process; jemalloc is preloaded",
+        "jemalloc|glibc",
+    ),
+    Flag(
+        "arena",
+        boolean,
+        ServerConfig.arena,
+        "restore each version into memory of its own, which requests never touch",
+        "",
+    ),
+    Flag(
+        "arena_spare_slabs",
+        integer(0, 16),
+        ServerConfig.arena_spare_slabs,
+        "slabs kept for each model's next version, so that a swap touches no fresh page; 0: "
+        "memory of an unloaded version goes back to the system",
+    ),
+    Flag(
+        "arena_headroom_bytes",
+        integer(0, 2**44),
+        ServerConfig.arena_headroom_bytes,
+        "address space beside a version's variables, for allocations of its init op",
+    ),
+    Flag(
+        "arena_seal",
+        boolean,
+        ServerConfig.arena_seal,
+        "make a loaded version's memory read-only if no request changes its variables",
+        "",
+    ),
+    Flag(
+        "model_memory_limit_bytes",
+        integer(0),
+        ServerConfig.model_memory_limit_bytes,
+        "most bytes for all loaded versions together; a version that does not fit is refused "
+        "before its files are read; 0: the memory of the machine or the control group",
+    ),
+    Flag(
+        "load_priority",
+        choice("idle", "nice", "normal"),
+        ServerConfig.load_priority,
+        "scheduling priority of the threads that load, unload and keep memory; until gRPC's port "
+        "opens loads have the usual priority",
+        "idle|nice|normal",
+    ),
+    Flag(
+        "load_patience_seconds",
+        seconds_not_negative(WAIT_SECONDS_MAX),
+        ServerConfig.load_patience_seconds,
+        "longest time that a load or unload waits for a core while requests use them all, before "
+        "it gets the usual priority; 0: no limit",
+    ),
+    Flag(
+        "pin_request_threads",
+        choice("loads", "always", "never"),
+        ServerConfig.pin_request_threads,
+        "pin each request thread to a core; loads: while versions load and unload or HTTP "
+        "requests arrive, on machines of up to 8 cores; always; never",
+        "loads|always|never",
+    ),
+    Flag(
+        "restore_bytes_per_second",
+        integer(0),
+        ServerConfig.restore_bytes_per_second,
+        "most bytes per second that a load reads of its variables; 0: no limit",
+    ),
+    Flag(
+        "swap_p99_guard",
+        factor,
+        ServerConfig.swap_p99_guard,
+        "slow a restore down while live p99 is above this many times the p99 before it; 0: off",
+        "FACTOR",
+    ),
+    Flag(
+        "self_warmup_requests",
+        integer(0, 10_000),
+        ServerConfig.self_warmup_requests,
+        "recent requests that are kept for each model and replayed on its next version before "
+        "that version serves; 0: off",
+    ),
+    Flag(
+        "warmup_request_seconds",
+        seconds_not_negative(86_400),
+        ServerConfig.warmup_request_seconds,
+        "longest run of one request that is replayed before a version serves; a version whose "
+        "request runs longer fails; 0: no limit",
+    ),
+    Flag(
+        "warmup_capture_directory",
+        local_path,
+        ServerConfig.warmup_capture_directory,
+        "write the recent requests of each model to DIR/MODEL/tf_serving_warmup_requests each "
+        "minute and at the stop; a next version can have them as its warm-up file",
+        "DIR",
+    ),
+    Flag(
+        "ready_with_stuck_sources",
+        boolean,
+        ServerConfig.ready_with_stuck_sources,
+        "stay ready while a base path's disk hangs; false: readiness and health fail until the "
+        "scan of the base path ends",
+        "",
+    ),
+    Flag(
+        "state_directory",
+        local_path,
+        ServerConfig.state_directory,
+        "keep the list of blocked versions in DIR, which no other server uses, so that a version "
+        "that was rolled back stays blocked after a restart; without this flag a restart serves "
+        "it again",
+        "DIR",
+    ),
+    Flag(
+        "tensorflow_runtime",
+        choice("millpond", "stock"),
+        ServerConfig.tensorflow_runtime,
+        "stock: TensorFlow's own device, allocator, restore and pools, for comparison",
+        "millpond|stock",
+    ),
+    Flag(
+        "tensorflow_load_pool",
+        boolean,
+        ServerConfig.tensorflow_load_pool,
+        "run restore and init on a pool of their own, with --tensorflow_runtime=stock",
+        "",
+    ),
+    Flag(
+        "drain_seconds",
+        seconds_not_negative(DRAIN_SECONDS_MAX),
+        ServerConfig.drain_seconds,
+        "seconds that running requests have to finish after SIGTERM",
+    ),
+    Flag(
+        "op_library",
+        local_path,
+        (),
+        "shared library of TensorFlow ops and kernels, loaded before the first model",
+        "PATH",
+        is_repeatable=True,
+    ),
+    Flag(
+        "op_package",
+        not_empty,
+        (),
+        "pip package whose op libraries are loaded before the first model, like tensorflow-text; "
+        "the package is not imported",
+        "NAME",
+        is_repeatable=True,
+    ),
+    Flag(
+        "otlp_endpoint",
+        http_url,
+        ServerConfig.otlp_endpoint,
+        "base URL of an OpenTelemetry collector for spans of swaps and of requests that their "
+        "clients sample (OTLP over HTTP); needs pip install 'millpond[otel]'; without this flag "
+        "tracing is off, even if OpenTelemetry's environment variables are set",
+        "URL",
+    ),
+    Flag(
+        "slow_request_log_seconds",
+        seconds_not_negative(WAIT_SECONDS_MAX),
+        ServerConfig.slow_request_log_seconds,
+        "log each sampled request that takes this long, and each that fails with INTERNAL, "
+        "UNKNOWN or DATA_LOSS, with its trace id; 0: log no slow request, and failed ones only "
+        "with --otlp_endpoint",
+    ),
+    Flag(
+        "log_format",
+        choice("auto", "human", "json"),
+        "auto",
+        "format of the log on standard error; auto: human on a terminal, else json",
+        "human|json|auto",
+    ),
+    Flag(
+        "grpc_max_message_bytes",
+        integer(1, 2**31 - 1),
+        ServerConfig.max_message_bytes,
+        "largest message of a request, decompressed",
+    ),
+    Flag(
+        "rest_api_max_body_bytes",
+        integer(1, 2**31 - 1),
+        ServerConfig.rest_api_max_body_bytes,
+        "largest body of an HTTP request, as sent and decompressed; a larger one gets 413",
+    ),
+    Flag(
+        "max_reply_bytes",
+        integer(0, 2**31 - 1),
+        ServerConfig.max_reply_bytes,
+        "largest reply, before compression; a larger one gets RESOURCE_EXHAUSTED: over gRPC "
+        "before memory is allocated for it, over HTTP when its text has grown to the limit; 0: 1 "
+        "GiB over gRPC and 256 MiB over HTTP",
+    ),
+    Flag(
+        "request_memory_bytes",
+        integer(0),
+        ServerConfig.request_memory_bytes,
+        "most memory for requests and replies under way, over gRPC and HTTP together; requests "
+        "beyond it get RESOURCE_EXHAUSTED at once; 0: a quarter of the memory that the machine or "
+        "the control group has left at the start, and at least twice --grpc_max_message_bytes",
+    ),
+    Flag(
+        "run_memory_bytes",
+        integer(0),
+        ServerConfig.run_memory_bytes,
+        "most memory that the kernels of one run may hold at a time; a run beyond it ends with "
+        "RESOURCE_EXHAUSTED; 0: half of --request_memory_bytes, and at least 256 MiB unless that "
+        "flag is given; needs --allocator=jemalloc",
+    ),
+    Flag(
+        "grpc_compression",
+        choice("request", "none", "gzip", "deflate"),
+        ServerConfig.grpc_compression,
+        "compression of replies from 1 KiB on, if the client accepts it; request: the same as the "
+        "request's; requests may be compressed with each value",
+        "request|none|gzip|deflate",
+    ),
+    Flag(
+        "grpc_completion_queue_count",
+        integer(0, 1024),
+        ServerConfig.completion_queue_count,
+        "completion queues, each with a thread that runs requests; 0: one per core, but no more "
+        "than --grpc_max_threads",
+    ),
+    Flag(
+        "max_in_flight_requests",
+        integer(1, 2**31 - 1),
+        ServerConfig.max_in_flight_requests,
+        "most requests that have arrived and have no reply yet, over gRPC and HTTP together; "
+        "requests beyond it get RESOURCE_EXHAUSTED at once",
+    ),
+    Flag(
+        "max_in_flight_requests_per_model",
+        integer(0, 2**31 - 1),
+        ServerConfig.max_in_flight_requests_per_model,
+        "as --max_in_flight_requests, for each model; max_in_flight_requests in "
+        "--model_settings_file overrides it; 0: no limit per model",
+    ),
+    Flag(
+        "stop_at_stdin_eof",
+        boolean,
+        False,
+        "stop as at SIGTERM when standard input closes, so that the server does not outlive its "
+        "parent process",
+        "",
+    ),
+)

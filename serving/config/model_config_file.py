@@ -1,0 +1,157 @@
+"""The models of a ModelServerConfig: TensorFlow Serving's message, as text in a file or as bytes."""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import (
+    descriptor_pb2,
+    descriptor_pool,
+    message_factory,
+    text_format,
+)
+from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.message import DecodeError
+
+from serving.base.errors import InvalidConfig
+from serving.base.protos import model_server_config_pb2
+from serving.config.server_config import PLATFORM, ModelConfig, check_models
+from serving.core.version_selection import All, Latest, Specific, VersionSelection
+
+
+def read_model_config_file(path: Path) -> tuple[ModelConfig, ...]:
+    """Reads a text ModelServerConfig.
+
+    Raises InvalidConfig, naming file, field, value and remedy: unreadable, no such text, no model,
+    a name or a label twice, a base path that is not absolute, a platform or field that Millpond
+    does not have.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidConfig(f"{path}: cannot be read: {error}") from error
+    return parse_model_config(text, str(path))
+
+
+def parse_model_config(text: str, where: str) -> tuple[ModelConfig, ...]:
+    """As `read_model_config_file`, of a text that came from `where`."""
+    try:
+        config = text_format.Parse(text, _config_message())
+    except text_format.ParseError as error:
+        # The text that people and tests know from TensorFlow Serving; `error` has line and column.
+        raise InvalidConfig(
+            f"{where}: Error parsing text-format tensorflow.serving.ModelServerConfig: {error}"
+        ) from error
+    return _models(config, where)
+
+
+def decode_model_config(serialized: bytes, where: str) -> tuple[ModelConfig, ...]:
+    """As `read_model_config_file`, of a serialized ModelServerConfig that came from `where`."""
+    config = _config_message()
+    try:
+        config.ParseFromString(serialized)
+    except DecodeError as error:
+        raise InvalidConfig(f"{where}: no ModelServerConfig: {error}") from error
+    return _models(config, where)
+
+
+def encode_model_config(path: Path) -> bytes:
+    """The ModelServerConfig of a file that `read_model_config_file` takes, serialized."""
+    config = text_format.Parse(path.read_text(encoding="utf-8"), _config_message())
+    serialized: bytes = config.SerializeToString()
+    return serialized
+
+
+def _config_message() -> Any:
+    """A ModelServerConfig whose `version_labels` are a list of pairs, as they are on the wire.
+
+    A map keeps the last of two entries for one label in silence, and which one was meant nobody
+    could say.
+    """
+    return _listing_class()()
+
+
+@cache
+def _listing_class() -> Any:
+    pool = descriptor_pool.DescriptorPool()
+
+    def add(file: FileDescriptor) -> None:
+        for dependency in file.dependencies:
+            add(dependency)
+        proto = descriptor_pb2.FileDescriptorProto()
+        file.CopyToProto(proto)
+        for message in proto.message_type:
+            for nested in message.nested_type:
+                if nested.name == "VersionLabelsEntry":
+                    nested.options.ClearField("map_entry")
+        pool.Add(proto)
+
+    add(model_server_config_pb2.DESCRIPTOR)
+    name = model_server_config_pb2.ModelServerConfig.DESCRIPTOR.full_name
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+
+
+def _models(config: Any, where: str) -> tuple[ModelConfig, ...]:
+    if config.HasField("custom_model_config"):
+        raise InvalidConfig(f"{where}: custom_model_config is refused; use model_config_list")
+    if not config.model_config_list.config:
+        raise InvalidConfig(
+            f"{where}: no model in it; add model_config_list {{ config {{ ... }} }}"
+        )
+    models = tuple(_model(model, where) for model in config.model_config_list.config)
+    check_models(models, f"{where}: ")
+    return models
+
+
+def _model(model: Any, source: str) -> ModelConfig:
+    """`model` is a ModelConfig whose version_labels are a list."""
+    where = f"{source}: model {model.name!r}"
+    if not model.name:
+        raise InvalidConfig(f"{source}: a model with base_path {model.base_path!r} has no name")
+    if model.HasField("logging_config"):
+        raise InvalidConfig(f"{where}: logging_config is refused: Millpond has none yet")
+    _check_platform(model, where)
+    return ModelConfig(
+        name=model.name,
+        base_path=model.base_path,
+        version_selection=_version_selection(model.model_version_policy),
+        labels=_labels(model.version_labels, where),
+    )
+
+
+def _check_platform(model: Any, where: str) -> None:
+    if model.model_platform not in ("", PLATFORM):
+        raise InvalidConfig(
+            f"{where}: model_platform {model.model_platform!r} is refused; "
+            f"Millpond serves {PLATFORM!r}"
+        )
+    # The field that model_platform replaced in 2016; old files still carry it.
+    model_type = type(model).DESCRIPTOR.fields_by_name["model_type"].enum_type
+    if model_type.values_by_number[model.model_type].name == "OTHER":
+        raise InvalidConfig(f"{where}: model_type OTHER is refused; Millpond serves {PLATFORM!r}")
+
+
+def _version_selection(policy: Any) -> VersionSelection:
+    """`policy` is a FileSystemStoragePathSourceConfig.ServableVersionPolicy; unset means latest."""
+    kind = policy.WhichOneof("policy_choice")
+    if kind == "all":
+        return All()
+    if kind == "specific":
+        return Specific(frozenset(policy.specific.versions))
+    # TensorFlow Serving reads 0, which is what an unset field looks like, as 1.
+    return Latest(policy.latest.num_versions or 1)
+
+
+def _labels(entries: Any, where: str) -> Mapping[str, int]:
+    labels: dict[str, int] = {}
+    for entry in entries:
+        if not entry.key:
+            raise InvalidConfig(f"{where}: a label of version {entry.value} has no name (key)")
+        if entry.key in labels:
+            raise InvalidConfig(
+                f"{where}: label {entry.key!r} is there twice, for versions {labels[entry.key]} "
+                f"and {entry.value}; keep one"
+            )
+        labels[entry.key] = entry.value
+    return labels

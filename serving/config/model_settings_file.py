@@ -1,0 +1,180 @@
+"""The file of --model_settings_file: TOML, from tables to ModelSettings.
+
+    [default]
+    keep_previous_seconds = 300
+    [models.ctr]
+    aspired_version_policy = "auto"
+    [models.ctr.gates]
+    signature = "enforce"
+
+A model's table overrides the default one key by key. The tables have the fields of
+`model_settings.py` by name, which is all that is known here of them.
+"""
+
+import math
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar
+
+from serving.base.errors import InvalidConfig
+from serving.base.name_text import listed
+from serving.core.model_settings import CanarySettings, GateSettings, ModelSettings
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+# Of numbers that have a largest value that makes sense; none makes sense below 0.
+_MAXIMA = {
+    "keep_previous_seconds": 1_000_000_000.0,
+    "convergence_ratio_min": 1.0,
+    "convergence_seconds": 3_600.0,
+    "shadow_seconds": 86_400.0,
+    "drift_share_max": 1.0,
+    "failed_share_max": 1.0,
+}
+
+Values = TypeVar("Values", bound=ModelSettings | CanarySettings | GateSettings)
+
+
+@dataclass(frozen=True)
+class SettingsByModel:
+    """The settings of each model that has its own, and those of all others."""
+
+    default: ModelSettings = field(default_factory=ModelSettings)
+    by_name: Mapping[str, ModelSettings] = field(default_factory=dict)
+
+    def of(self, name: str) -> ModelSettings:
+        """The settings of one model."""
+        return self.by_name.get(name, self.default)
+
+
+def read_model_settings_file(path: Path, model_names: Collection[str]) -> SettingsByModel:
+    """Reads the settings of the models `model_names`, which are those configured.
+
+    Raises InvalidConfig, naming file, key, value and remedy: unreadable, no TOML, a key that there
+    is not, a value of another type or out of range, a table for a model that is not configured, a
+    canary's that no weight turns on.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidConfig(f"{path}: cannot be read: {error}") from error
+    return parse_model_settings(text, str(path), model_names)
+
+
+def parse_model_settings(text: str, where: str, model_names: Collection[str]) -> SettingsByModel:
+    """As `read_model_settings_file`, of a text that came from `where`."""
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidConfig(f"{where}: no TOML: {error}") from error
+    _check_keys(tables, ("default", "models"), where)
+    models = _table(tables.get("models", {}), f"{where}: models")
+    for name in models:
+        if name not in model_names:
+            raise InvalidConfig(
+                f"{where}: models.{name}: no model {name!r} is configured; "
+                f"configured: {listed(sorted(model_names))}"
+            )
+    default = overridden(ModelSettings(), tables.get("default", {}), f"{where}: default")
+    by_name = {
+        name: overridden(default, table, f"{where}: models.{name}")
+        for name, table in models.items()
+    }
+    _check_canaries(tables, SettingsByModel(default, by_name), where)
+    return SettingsByModel(default, by_name)
+
+
+def _check_canaries(tables: Mapping[str, Any], settings: SettingsByModel, where: str) -> None:
+    """Raises InvalidConfig where a table says how a canary is, and none comes of it.
+
+    A weight of 0 that is written down is meant. The default's table may leave it to the models'.
+    """
+    of_models = settings.by_name.values()
+    is_default_used = any(item.canary.weight for item in (settings.default, *of_models))
+    _check_canary(tables.get("default", {}), f"{where}: default", is_on=is_default_used)
+    for name, table in tables.get("models", {}).items():
+        is_on = settings.of(name).canary.weight > 0
+        _check_canary(table, f"{where}: models.{name}", is_on=is_on)
+
+
+def _check_canary(table: Mapping[str, Any], where: str, *, is_on: bool) -> None:
+    keys = table.get("canary", {})
+    if keys and not is_on and "weight" not in keys:
+        raise InvalidConfig(
+            f"{where}.canary: {', '.join(sorted(keys))} without a weight: no version begins as a "
+            "canary; give weight above 0, like 0.05, or weight = 0 to have it off"
+        )
+
+
+def overridden(base: Values, table: object, where: str) -> Values:
+    """The dataclass value `base` with what `table` says instead; InvalidConfig begins with `where`."""
+    keys = _table(table, where)
+    _check_keys(keys, [item.name for item in fields(base)], where)
+    changes: dict[str, Any] = {
+        key: _value(getattr(base, key), value, f"{where}.{key}", key) for key, value in keys.items()
+    }
+    try:
+        return replace(base, **changes)
+    except InvalidConfig as error:
+        raise InvalidConfig(f"{where}: {error.message}") from error
+
+
+def as_table(settings: ModelSettings) -> dict[str, Any]:
+    """What `overridden` makes the same settings of, of JSON's types."""
+    return asdict(settings, dict_factory=_plain)
+
+
+def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {key: value.value if isinstance(value, Enum) else value for key, value in items}
+
+
+def _table(value: object, where: str) -> Mapping[str, object]:
+    if not isinstance(value, Mapping):
+        _, _, path = where.rpartition(": ")
+        raise InvalidConfig(f"{where}: {value!r} is no table; write [{path}]")
+    return value
+
+
+def _check_keys(table: Mapping[str, object], known: Collection[str], where: str) -> None:
+    for key in table:
+        if key not in known:
+            raise InvalidConfig(f"{where}: {key!r} is unknown; known: {', '.join(known)}")
+
+
+def _value(before: object, value: object, where: str, key: str) -> object:
+    """`value` as something of the type of `before`."""
+    if isinstance(before, (CanarySettings, GateSettings)):
+        return overridden(before, value, where)
+    if isinstance(before, Enum):
+        return _choice(type(before), value, where)
+    if isinstance(before, str):
+        if not isinstance(value, str):
+            raise InvalidConfig(f'{where}: {value!r} is no text; write "..."')
+        return value
+    return _number(before, value, where, key)
+
+
+def _choice(kind: type[Enum], value: object, where: str) -> Enum:
+    for member in kind:
+        if member.value == value:
+            return member
+    known = ", ".join(f'"{member.value}"' for member in kind)
+    raise InvalidConfig(f"{where}: {value!r} is not known; give one of {known}")
+
+
+def _number(before: object, value: object, where: str, key: str) -> float:
+    is_whole = isinstance(before, int)
+    # Not bool, which Python counts among the whole numbers.
+    if type(value) is not int and (is_whole or type(value) is not float):
+        raise InvalidConfig(f"{where}: {value!r} is no {'whole ' if is_whole else ''}number")
+    maximum = _MAXIMA.get(key, 2.0**31 - 1 if is_whole else math.inf)
+    if not 0 <= value <= maximum or math.isinf(value):
+        limit = f"from 0 to {maximum:.15g}" if math.isfinite(maximum) else "0 or more"
+        raise InvalidConfig(f"{where}: {value!r} is out of range; give {limit}")
+    return value if is_whole else float(value)

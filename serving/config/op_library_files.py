@@ -1,0 +1,165 @@
+"""Which files of an installed package are libraries of TensorFlow ops, without importing it."""
+
+import re
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+from typing import BinaryIO
+
+from serving.base.errors import InvalidConfig
+
+SHARED_OBJECT = re.compile(r"\.so(\.\d+)*$")
+
+# What a library calls to make its ops and kernels known: C++'s way, and the C API's.
+REGISTRATION_NAMES = (
+    b"OpDefBuilderWrapper",
+    b"OpKernelRegistrar",
+    b"TF_RegisterOpDefinition",
+    b"TF_RegisterKernelBuilder",
+)
+TENSORFLOW_LIBRARY = b"libtensorflow_framework.so"
+PYTHON_MODULE = b"\0PyInit_"
+
+_ELF_64_LITTLE_ENDIAN = b"\x7fELF\x02\x01"
+_PROGRAM_HEADERS_AT = 32  # e_phoff of the file's header; then e_phentsize and e_phnum
+_PROGRAM_HEADER_SIZES_AT = 54
+_PT_LOAD, _PT_DYNAMIC = 1, 2
+_DT_STRTAB, _DT_STRSZ = 5, 10
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """A part of the file, and where it is mapped."""
+
+    kind: int
+    offset: int
+    address: int
+    size_bytes: int
+
+
+def is_op_library(dynamic_names: bytes) -> bool:
+    """Whether a shared object with these names in its dynamic string table registers ops or kernels.
+
+    One that Python imports is none, whatever it registers: it needs an interpreter, and what it
+    registers belongs to the package that imports it.
+    """
+    return (
+        TENSORFLOW_LIBRARY in dynamic_names
+        and PYTHON_MODULE not in dynamic_names
+        and any(name in dynamic_names for name in REGISTRATION_NAMES)
+    )
+
+
+def read_dynamic_names(path: Path) -> bytes:
+    """The dynamic string table of a 64-bit shared object; b"" where the file is none. Raises OSError."""
+    with path.open("rb") as file:
+        try:
+            return _dynamic_names(file)
+        except struct.error:  # cut short
+            return b""
+
+
+def op_libraries_of(package: str, *, tensorflow_version: str) -> tuple[str, ...]:
+    """The op libraries that pip installed with `package`, in the order of their paths.
+
+    Raises InvalidConfig where it is not installed, is for another TensorFlow or has none.
+    """
+    try:
+        installed = distribution(package)
+    except (PackageNotFoundError, ValueError):
+        raise InvalidConfig(
+            f"--op_package={package}: it is not installed here; pip install {package}"
+        ) from None
+    _check_tensorflow(package, installed, tensorflow_version)
+    candidates = sorted(_shared_objects(installed))
+    libraries = tuple(str(path) for path in candidates if is_op_library(read_dynamic_names(path)))
+    if not libraries:
+        raise InvalidConfig(
+            f"--op_package={package}: none of its {len(candidates)} shared objects is a library of "
+            "TensorFlow ops; name one by its path, with --op_library"
+        )
+    return libraries
+
+
+def unmet_requirement(requirements: Iterable[str], tensorflow_version: str) -> str | None:
+    """The first requirement of TensorFlow that this version does not meet; None where all do.
+
+    Extras count as well: packages that leave TensorFlow to their user say there what they are
+    built for.
+    """
+    # Here, because only --op_package needs it.
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    for text in requirements:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            continue
+        if requirement.name not in ("tensorflow", "tensorflow-cpu"):
+            continue
+        if not requirement.specifier.contains(tensorflow_version, prereleases=True):
+            return f"{requirement.name}{requirement.specifier}"
+    return None
+
+
+def _check_tensorflow(package: str, installed: Distribution, tensorflow_version: str) -> None:
+    unmet = unmet_requirement(installed.requires or (), tensorflow_version)
+    if unmet is not None:
+        raise InvalidConfig(
+            f"--op_package={package}: {package} {installed.version} is built for {unmet}, and this "
+            f"is {tensorflow_version}; install the release of {package} that is built for it"
+        )
+
+
+def _shared_objects(installed: Distribution) -> Sequence[Path]:
+    names = [file for file in installed.files or () if SHARED_OBJECT.search(file.name)]
+    paths = [Path(str(installed.locate_file(file))) for file in names]
+    return [path for path in paths if path.is_file()]
+
+
+def _dynamic_names(file: BinaryIO) -> bytes:
+    if file.read(len(_ELF_64_LITTLE_ENDIAN)) != _ELF_64_LITTLE_ENDIAN:
+        return b""
+    segments = _segments(file)
+    entries = _dynamic_entries(file, segments)
+    offset = _file_offset(segments, entries.get(_DT_STRTAB, -1))
+    if offset is None:
+        return b""
+    file.seek(offset)
+    return file.read(entries.get(_DT_STRSZ, 0))
+
+
+def _segments(file: BinaryIO) -> list[_Segment]:
+    (headers_at,) = _unpack(file, _PROGRAM_HEADERS_AT, "<Q")
+    header_bytes, header_count = _unpack(file, _PROGRAM_HEADER_SIZES_AT, "<HH")
+    segments = []
+    for number in range(header_count):
+        kind, _, offset, address, _, size_bytes = _unpack(
+            file, headers_at + number * header_bytes, "<IIQQQQ"
+        )
+        segments.append(_Segment(kind, offset, address, size_bytes))
+    return segments
+
+
+def _dynamic_entries(file: BinaryIO, segments: Sequence[_Segment]) -> dict[int, int]:
+    for segment in segments:
+        if segment.kind == _PT_DYNAMIC:
+            file.seek(segment.offset)
+            table = file.read(segment.size_bytes)
+            return dict(struct.iter_unpack("<qQ", table[: len(table) // 16 * 16]))
+    return {}
+
+
+def _file_offset(segments: Sequence[_Segment], address: int) -> int | None:
+    for segment in segments:
+        start = segment.address
+        if segment.kind == _PT_LOAD and start <= address < start + segment.size_bytes:
+            return segment.offset + address - start
+    return None
+
+
+def _unpack(file: BinaryIO, offset: int, layout: str) -> tuple[int, ...]:
+    file.seek(offset)
+    return struct.unpack(layout, file.read(struct.calcsize(layout)))

@@ -1,0 +1,138 @@
+"""Config plans: what changes between the models that are served and those that should be. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from serving.base.errors import InvalidConfig
+from serving.config.model_settings_file import as_table
+from serving.config.server_config import ModelConfig, check_models
+from serving.core.model_settings import ModelSettings
+
+
+@dataclass(frozen=True)
+class ModelChange:
+    """One model that stays and changes."""
+
+    before: ModelConfig
+    after: ModelConfig
+
+    @property
+    def is_of_base_path(self) -> bool:
+        """Whether its versions appear elsewhere."""
+        return self.before.base_path != self.after.base_path
+
+    @property
+    def is_of_selection(self) -> bool:
+        """Whether other versions of it may be aspired."""
+        return self.before.version_selection != self.after.version_selection
+
+    @property
+    def is_of_labels(self) -> bool:
+        """Whether a label comes, goes or moves."""
+        return self.before.labels != self.after.labels
+
+    @property
+    def is_of_settings(self) -> bool:
+        """Whether something beyond TensorFlow Serving's config changes."""
+        return self.before.settings != self.after.settings
+
+    def details(self) -> Iterator[str]:
+        """What changes, for people, one thing an item."""
+        if self.is_of_base_path:
+            yield f"base_path {self.before.base_path} -> {self.after.base_path}"
+        if self.is_of_selection:
+            yield f"versions {self.before.version_selection} -> {self.after.version_selection}"
+        before, after = self.before.labels, self.after.labels
+        for label in sorted({*before, *after}):
+            if before.get(label) != after.get(label):
+                yield f"labels {label} {before.get(label, '-')} -> {after.get(label, '-')}"
+        old, new = _flat(self.before.settings), _flat(self.after.settings)
+        for key in old:
+            if old[key] != new[key]:
+                yield f"settings {key} {old[key]} -> {new[key]}"
+
+
+@dataclass(frozen=True)
+class ConfigPlan:
+    """What is to be done, each model in one of the four, in the order of the configurations."""
+
+    added: tuple[ModelConfig, ...] = ()
+    removed: tuple[ModelConfig, ...] = ()
+    changed: tuple[ModelChange, ...] = ()
+    unchanged: tuple[ModelConfig, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is to be done."""
+        return not (self.added or self.removed or self.changed)
+
+    def lines(self) -> tuple[str, ...]:
+        """For people: `+ model x: …`, `~ model y: labels stable 3 -> 4`, `- model z`."""
+        return (
+            *(f"+ model {model.name}: {_summary(model)}" for model in self.added),
+            *(
+                f"~ model {change.after.name}: {detail}"
+                for change in self.changed
+                for detail in change.details()
+            ),
+            *(f"- model {model.name}" for model in self.removed),
+        )
+
+
+def plan_change(present: Sequence[ModelConfig], wanted: Sequence[ModelConfig]) -> ConfigPlan:
+    """What leads from the models `present` to those `wanted`.
+
+    Raises InvalidConfig where one cannot become the other: what
+    `check_models` refuses, a model that would change its platform.
+    """
+    check_models(wanted)
+    before, after = {item.name: item for item in present}, {item.name: item for item in wanted}
+    changes = [ModelChange(before[name], after[name]) for name in after if name in before]
+    for change in changes:
+        _check_platform(change)
+    return ConfigPlan(
+        added=tuple(model for model in wanted if model.name not in before),
+        removed=tuple(model for model in present if model.name not in after),
+        changed=tuple(change for change in changes if change.before != change.after),
+        unchanged=tuple(change.after for change in changes if change.before == change.after),
+    )
+
+
+def applied(present: Sequence[ModelConfig], plan: ConfigPlan) -> tuple[ModelConfig, ...]:
+    """The models after `plan`: those that stay in their order, then those that are added."""
+    removed = {model.name for model in plan.removed}
+    changed = {change.after.name: change.after for change in plan.changed}
+    stay = (changed.get(model.name, model) for model in present if model.name not in removed)
+    return (*stay, *plan.added)
+
+
+def _check_platform(change: ModelChange) -> None:
+    before, after = change.before.platform, change.after.platform
+    if before != after:
+        raise InvalidConfig(
+            f"model {change.after.name!r}: model_platform {after!r}: it is served as {before!r}; "
+            "give the model another name, or remove it first"
+        )
+
+
+def _summary(model: ModelConfig) -> str:
+    labels = (f"{label} {version}" for label, version in sorted(model.labels.items()))
+    before, after = _flat(ModelSettings()), _flat(model.settings)
+    settings = (f"{key} {after[key]}" for key in after if after[key] != before[key])
+    parts = [model.base_path, f"versions {model.version_selection}"]
+    parts += [f"labels {text}" for text in labels] + [f"settings {text}" for text in settings]
+    return ", ".join(parts)
+
+
+def _flat(settings: ModelSettings) -> dict[str, Any]:
+    """The settings by the path of their keys, like `gates.signature`."""
+    return dict(_flat_items(as_table(settings), ""))
+
+
+def _flat_items(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat_items(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, f"{value:g}" if isinstance(value, float) else value

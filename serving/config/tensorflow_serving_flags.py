@@ -1,0 +1,300 @@
+"""All 48 flags of tensorflow_model_server: each is taken, or refused by name with the reason.
+
+Of a refused one those values are taken that ask for what Millpond does anyway, TensorFlow Serving's
+default above all: a command line that spells its defaults out starts.
+"""
+
+from serving.base.errors import TRANSIENT_CODES
+from serving.config.flag_readers import (
+    DRAIN_SECONDS_MAX,
+    WAIT_SECONDS_MAX,
+    always_on,
+    boolean,
+    channel_arguments,
+    http_port,
+    integer,
+    local_path,
+    names,
+    not_empty,
+    optional_path,
+    seconds,
+    share,
+)
+from serving.config.flag_rows import Flag, RefusedFlag
+from serving.config.server_config import ServerConfig
+
+_TRANSIENT = ", ".join(code.name for code in sorted(TRANSIENT_CODES))
+
+_NOT_YET = "Millpond does not have it yet"
+_BATCHING = "Millpond does not batch requests yet"
+_TFLITE = "Millpond serves SavedModels only"
+_ONLY_TFLITE = (
+    "accepted for compatibility, without effect: it applies only to --prefer_tflite_model, "
+    "which is refused"
+)
+_XLA = "Millpond runs SavedModels on TensorFlow's CPU kernels, without XLA"
+
+# In the order of its own help.
+TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
+    Flag(
+        "port",
+        integer(0, 65535),
+        ServerConfig.port,
+        "TCP port for gRPC; 0: a free port, which the log's `listening` event names",
+    ),
+    Flag(
+        "grpc_socket_path", optional_path, "", "UNIX socket on which gRPC listens as well", "PATH"
+    ),
+    Flag(
+        "rest_api_port",
+        http_port,
+        ServerConfig.rest_api_port,
+        "TCP port for HTTP: REST, /healthz, /readyz, metrics and the page; 0: no HTTP; auto: a "
+        "free port, which the log's `listening` event names. If another process has the default "
+        "port, the server runs without HTTP",
+    ),
+    Flag(
+        "rest_api_num_threads",
+        integer(0, 1024),
+        ServerConfig.rest_api_num_threads,
+        "threads that run REST requests and other HTTP requests that take time, at least 2; 0: "
+        "four per core",
+    ),
+    Flag(
+        "rest_api_timeout_in_ms",
+        integer(1, DRAIN_SECONDS_MAX * 1_000),
+        ServerConfig.rest_api_timeout_in_ms,
+        "milliseconds within which the reply to an HTTP request must begin",
+    ),
+    Flag(
+        "rest_api_enable_cors_support",
+        boolean,
+        ServerConfig.rest_api_enable_cors_support,
+        "allow web pages of any origin to read HTTP replies (CORS)",
+        "",
+    ),
+    RefusedFlag("enable_batching", _BATCHING, boolean, harmless=(False,)),
+    RefusedFlag("batching_parameters_file", _BATCHING, harmless=("",)),
+    RefusedFlag("enable_per_model_batching_parameters", _BATCHING, boolean, harmless=(False,)),
+    Flag(
+        "allow_version_labels_for_unavailable_models",
+        boolean,
+        False,
+        "accepted for compatibility, without effect: a label may always name a version that is "
+        "not loaded yet, and moves to it when the version is AVAILABLE",
+        "",
+    ),
+    Flag(
+        "model_config_file",
+        optional_path,
+        "",
+        "text ModelServerConfig: models with their base paths, version policies and labels",
+        "FILE",
+    ),
+    Flag(
+        "model_config_file_poll_wait_seconds",
+        seconds(WAIT_SECONDS_MAX),
+        ServerConfig.model_config_file_poll_wait_seconds,
+        "seconds between two reads of --model_config_file and --model_settings_file; a change is "
+        "applied as a whole or, if it has an error, not at all; 0: read once",
+    ),
+    Flag(
+        "model_name",
+        not_empty,
+        "",
+        "name of the model in --model_base_path; `default` if this flag is left out",
+    ),
+    Flag(
+        "model_base_path",
+        local_path,
+        "",
+        "directory whose numeric subdirectories are the versions of the model",
+        "DIR",
+    ),
+    Flag(
+        "num_load_threads",
+        integer(0, 1024),
+        ServerConfig.num_load_threads,
+        "threads that load versions; 0 means 1: loads never run on the manager's own thread. "
+        "Until gRPC's port opens there is at least one thread per core",
+    ),
+    Flag(
+        "num_unload_threads",
+        integer(0, 1024),
+        ServerConfig.num_unload_threads,
+        "threads that unload versions; 0 means 1",
+    ),
+    Flag(
+        "max_num_load_retries",
+        integer(0),
+        ServerConfig.max_num_load_retries,
+        f"retries of a load that failed with a transient error ({_TRANSIENT}); after any other "
+        "error the load is tried again only when the version's files change",
+    ),
+    Flag(
+        "load_retry_interval_micros",
+        integer(-1, WAIT_SECONDS_MAX * 1_000_000),
+        ServerConfig.load_retry_interval_micros,
+        "longest wait before a retry of a load that failed with a transient error, in "
+        "microseconds; -1: no wait",
+    ),
+    Flag(
+        "file_system_poll_wait_seconds",
+        seconds(WAIT_SECONDS_MAX),
+        ServerConfig.file_system_poll_wait_seconds,
+        "seconds between two scans of the base paths; 0: scan once; negative: never scan",
+    ),
+    Flag(
+        "flush_filesystem_caches",
+        boolean,
+        True,
+        "accepted for compatibility, without effect: it empties the caches of TensorFlow's remote "
+        "file systems, and Millpond reads local files",
+        "",
+    ),
+    Flag(
+        "tensorflow_session_parallelism",
+        integer(0, 4096),
+        0,
+        "sets --tensorflow_intra_op_parallelism and --tensorflow_inter_op_parallelism, each only "
+        "if it is 0",
+    ),
+    Flag(
+        "tensorflow_intra_op_parallelism",
+        integer(0, 4096),
+        ServerConfig.tensorflow_intra_op_parallelism,
+        "threads of TensorFlow's pool that share the work of one kernel; 0: one per core",
+    ),
+    Flag(
+        "tensorflow_inter_op_parallelism",
+        integer(0, 4096),
+        ServerConfig.tensorflow_inter_op_parallelism,
+        "threads of TensorFlow's pool that run kernels side by side; 0: one per core",
+    ),
+    RefusedFlag(
+        "tensorflow_session_config_file",
+        "Millpond sets the rest of a ConfigProto, devices, pools and graph optimizers, itself",
+        harmless=("",),
+        replaced_by=("tensorflow_intra_op_parallelism", "tensorflow_inter_op_parallelism"),
+    ),
+    RefusedFlag(
+        "use_alts_credentials", "ALTS works inside Google's cloud only", boolean, harmless=(False,)
+    ),
+    Flag(
+        "ssl_config_file",
+        optional_path,
+        ServerConfig.ssl_config_file,
+        "text SSLConfig with server_key, server_cert and custom_ca in PEM, and client_verify: TLS "
+        "on gRPC's TCP port, but not on the UNIX socket nor on HTTP; an edited file takes effect "
+        "within seconds, for new connections",
+        "FILE",
+    ),
+    RefusedFlag(
+        "platform_config_file",
+        "Millpond has one platform, and a flag for each of its settings",
+        harmless=("",),
+    ),
+    RefusedFlag(
+        "per_process_gpu_memory_fraction", "Millpond serves on the CPU", share, harmless=(0.0,)
+    ),
+    Flag(
+        "saved_model_tags",
+        names,
+        ServerConfig.saved_model_tags,
+        "tags of the meta graph to serve",
+        "TAG,...",
+    ),
+    Flag(
+        "grpc_channel_arguments",
+        channel_arguments,
+        {},
+        "arguments for the gRPC server, like grpc.max_connection_age_ms=60000",
+        "NAME=VALUE,...",
+    ),
+    Flag(
+        "grpc_max_threads",
+        integer(0, 4096),
+        ServerConfig.grpc_max_threads,
+        "most threads that run gRPC requests at a time when some requests run long; at least one "
+        "per completion queue; 0: four per core",
+    ),
+    Flag(
+        "enable_model_warmup",
+        boolean,
+        ServerConfig.enable_model_warmup,
+        "replay assets.extra/tf_serving_warmup_requests before a version serves",
+        "",
+    ),
+    Flag(
+        "num_request_iterations_for_warmup",
+        integer(0, 1_000_000),
+        ServerConfig.num_request_iterations_for_warmup,
+        "number of times that each warm-up record is replayed; 0 means 1",
+    ),
+    Flag("version", boolean, False, "print versions and exit", ""),
+    Flag(
+        "monitoring_config_file",
+        optional_path,
+        "",
+        "text MonitoringConfig; if its prometheus_config is enabled, metrics are at its path too, "
+        "besides /metrics and /monitoring/prometheus/metrics",
+        "FILE",
+    ),
+    RefusedFlag(
+        "remove_unused_fields_from_bundle_metagraph",
+        "Millpond keeps nothing of the meta graph but its signatures",
+        boolean,
+        harmless=(True,),
+    ),
+    RefusedFlag("prefer_tflite_model", _TFLITE, boolean, harmless=(False,)),
+    Flag("num_tflite_pools", integer(0), 0, f"{_ONLY_TFLITE}; 0: one per core"),
+    Flag("num_tflite_interpreters_per_pool", integer(0), 1, _ONLY_TFLITE),
+    Flag(
+        "enable_signature_method_name_check",
+        boolean,
+        ServerConfig.enable_signature_method_name_check,
+        "refuse Classify and Regress if the signature's method_name is that of another method",
+        "",
+    ),
+    RefusedFlag("xla_cpu_compilation_enabled", _XLA, boolean, harmless=(False,)),
+    RefusedFlag("xla_gpu_compilation_enabled", _XLA, boolean, harmless=(False,)),
+    Flag(
+        "enable_profiler",
+        boolean,
+        ServerConfig.enable_profiler,
+        "serve TensorFlow's ProfilerService on the gRPC port, for clients on this machine (see "
+        "--admin_on_data_port)",
+        "",
+    ),
+    RefusedFlag(
+        "thread_pool_factory_config_file",
+        "Millpond runs a request on the thread that received it",
+        harmless=("",),
+    ),
+    RefusedFlag(
+        "mixed_precision",
+        "a model answers here as it was exported; export it in bfloat16",
+        harmless=("",),
+    ),
+    Flag(
+        "skip_initialize_tpu",
+        boolean,
+        False,
+        "accepted for compatibility, without effect: Millpond serves on the CPU",
+        "",
+    ),
+    Flag(
+        "enable_grpc_healthcheck_service",
+        always_on,
+        True,
+        "serve grpc.health.v1; always on: false is refused",
+        "",
+    ),
+    Flag(
+        "enable_serialization_as_tensor_content",
+        boolean,
+        ServerConfig.enable_serialization_as_tensor_content,
+        "encode the numbers of Predict replies as tensor_content instead of typed fields",
+        "",
+    ),
+)

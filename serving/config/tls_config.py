@@ -1,0 +1,143 @@
+"""The certificates of a TLS server: TensorFlow Serving's SSLConfig, as text in a file."""
+
+import hashlib
+import os
+import ssl
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+
+from serving.base.errors import InvalidConfig
+
+_CERTIFICATE = "-----BEGIN CERTIFICATE-----"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TlsConfig:
+    """PEM texts that belong together. `client_ca` is "" where clients are not asked who they are."""
+
+    key: str = field(repr=False)
+    chain: str
+    client_ca: str
+    is_client_required: bool
+
+    @property
+    def fingerprint(self) -> str:
+        """The server certificate's SHA-256, as `openssl x509 -fingerprint` has it, in lower case."""
+        last = "-----END CERTIFICATE-----"
+        start = self.chain.index(_CERTIFICATE)
+        first = self.chain[start : self.chain.index(last, start) + len(last)]
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(first)).hexdigest()
+
+
+def read_tls_config(path: Path) -> TlsConfig:
+    """Reads a text SSLConfig. Raises InvalidConfig: unreadable, or as `parse_tls_config`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidConfig(f"{path}: cannot be read: {error}") from error
+    return parse_tls_config(text, str(path))
+
+
+def parse_tls_config(text: str, where: str) -> TlsConfig:
+    """Raises InvalidConfig, naming field and remedy, and never a key: a text that is no SSLConfig, PEM that
+    OpenSSL does not take, a key of another certificate, and clients that nobody could verify.
+    """
+    message = _config_class()()
+    try:
+        text_format.Parse(text, message)
+    except text_format.ParseError as error:
+        # Its own words quote the line, which may hold the key.
+        raise InvalidConfig(
+            f"{where}: no text protobuf of SSLConfig at line {error.GetLine()}, column "
+            f"{error.GetColumn()}; its fields are server_key, server_cert, custom_ca, client_verify"
+        ) from None
+    config = TlsConfig(
+        key=message.server_key,
+        chain=message.server_cert,
+        client_ca=message.custom_ca,
+        is_client_required=message.client_verify,
+    )
+    _check(config, where)
+    return config
+
+
+def _check(config: TlsConfig, where: str) -> None:
+    if "PRIVATE KEY-----" not in config.key:
+        raise InvalidConfig(f"{where}: server_key must be a private key as PEM text, not a path")
+    if _CERTIFICATE not in config.chain:
+        raise InvalidConfig(f"{where}: server_cert must be certificates as PEM text, not a path")
+    if config.is_client_required and not config.client_ca:
+        # gRPC would let everybody in.
+        raise InvalidConfig(
+            f"{where}: client_verify needs custom_ca, the certificates that sign clients' own"
+        )
+    _check_pair(config, where)
+    if config.client_ca:
+        _check_client_ca(config.client_ca, where)
+
+
+def _check_pair(config: TlsConfig, where: str) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with ExitStack() as files:
+        chain = files.enter_context(_unnamed_file(config.chain))
+        key = files.enter_context(_unnamed_file(config.key))
+        try:
+            # Without a password OpenSSL asks for one on the terminal.
+            context.load_cert_chain(chain, key, password="")
+        except (ssl.SSLError, ValueError) as error:
+            raise InvalidConfig(
+                f"{where}: server_cert and server_key are no certificate and its key without a "
+                f"password: {getattr(error, 'reason', None) or error}"
+            ) from None
+
+
+def _check_client_ca(client_ca: str, where: str) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_verify_locations(cadata=client_ca)
+    except (ssl.SSLError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise InvalidConfig(
+            f"{where}: custom_ca must be certificates as PEM text: {reason}"
+        ) from None
+
+
+@contextmanager
+def _unnamed_file(text: str) -> Iterator[str]:
+    """A path to `text` that no other user can open and no disk has seen: OpenSSL takes files only."""
+    descriptor = os.memfd_create("pem")
+    try:
+        os.write(descriptor, text.encode())
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+@cache
+def _config_class() -> Any:
+    """tensorflow.serving.SSLConfig, which tensorflow-serving-api does not have."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name="tensorflow_serving/config/ssl_config.proto",
+        package="tensorflow.serving",
+        syntax="proto3",
+    )
+    message = file.message_type.add(name="SSLConfig")
+    types = descriptor_pb2.FieldDescriptorProto
+    for number, name in enumerate(("server_key", "server_cert", "custom_ca"), start=1):
+        message.field.add(
+            name=name, number=number, type=types.TYPE_STRING, label=types.LABEL_OPTIONAL
+        )
+    message.field.add(
+        name="client_verify", number=4, type=types.TYPE_BOOL, label=types.LABEL_OPTIONAL
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(
+        pool.FindMessageTypeByName("tensorflow.serving.SSLConfig")
+    )

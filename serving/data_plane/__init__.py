@@ -1,0 +1,1 @@
+"""The native data plane (`_native`) and the statistics that it reports."""

@@ -1,0 +1,1 @@
+"""The checks that a loaded version passes before it serves."""

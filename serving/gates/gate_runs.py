@@ -1,0 +1,416 @@
+"""Gate runs: what the gates look at, done on the loader's thread. `gates.py` decides what it means.
+
+A version's answers are compared with the golden ones of its own warm-up file, and with those of its
+predecessor, which serves meanwhile (`gate_trials.py`).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate, islice
+
+import structlog
+
+from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
+from serving.base.errors import Cancelled, MillpondError, from_exception
+from serving.core.model_settings import GateMode, GateSettings
+from serving.core.servable import GateVerdict
+from serving.gates.answer_outputs import outputs_of
+from serving.gates.gate_trials import (
+    GateSubject,
+    GateTrials,
+    PredecessorGone,
+    Trial,
+    TrialRequest,
+    latencies_of,
+)
+from serving.gates.gates import (
+    Gate,
+    convergence_verdict,
+    drift_faults,
+    drift_figures,
+    golden_faults,
+    golden_figures,
+    golden_tolerance,
+    is_worth_another_pass,
+    latency_faults,
+    latency_figures,
+    mode_of,
+    refused,
+    skipped,
+    verdict_of,
+    warm_up_faults,
+)
+from serving.gates.replay_gate import ReplayCounts, failed_share_verdict, self_warm_up_verdict
+from serving.gates.signature_gate import shape_faults, signature_faults
+from serving.gates.tensor_compare import Comparison, Tolerance, compare_outputs
+from warmup.prediction_log import (
+    METHODS,
+    PREDICT,
+    WARM_UP_FILE,
+    Log,
+    has_response,
+    kind_of,
+    read_logs,
+)
+from warmup.replay import Ask
+
+REQUEST_COUNT_MAX = 32
+"""Of those that both versions are sent: with more a swap takes longer and the verdict is the same."""
+
+REQUEST_BYTES_MAX = 64 * 2**20
+"""Of those, together: they are all in memory until the last round."""
+
+CONVERGENCE_PASS_COUNT_MAX = 32
+"""Over the records of a warm-up, beyond the first: who still gains after so many needs no warm-up but
+another model."""
+
+RESTART_COUNT_MAX = 3
+"""Of one gate, for another predecessor each time. Rollbacks and promotions are seconds apart at
+least: more of them while one gate runs are no reason to let a version serve unseen."""
+
+_WRITES = "a request may change a variable"
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass
+class _Record:
+    """One record's runs. `request` is None where it is not to be run again."""
+
+    request: tuple[str, bytes] | None  # method, serialized
+    durations_ns: list[int] = field(default_factory=list)
+
+
+class WarmUpWatch:
+    """Stands between a warm-up and a version's `answer`: times the runs, and lets none fail the
+    warm-up where `is_tolerant`. One thread, one warm-up.
+    """
+
+    def __init__(self, ask: Ask, *, is_tolerant: bool, clock: Clock) -> None:
+        self._ask = ask
+        self._is_tolerant = is_tolerant
+        self._clock = clock
+        self._last_request: tuple[str, bytes] | None = None
+        self._records: list[_Record] = []
+        self._kept_bytes = 0
+        self._faults: list[str] = []
+
+    def run(self, warm_up: Callable[[Ask], object]) -> None:
+        """Raises Cancelled, and what else `warm_up` raises where it is not tolerant."""
+        try:
+            warm_up(self._timed_ask)
+        except Cancelled:
+            raise
+        except Exception as error:
+            self._faults.append(str(from_exception(error)))
+            if not (self._is_tolerant and isinstance(error, (MillpondError, OSError))):
+                raise
+
+    def verdict(self, mode: GateMode) -> GateVerdict:
+        """What the warm-up gate says of it."""
+        figures = {"record_count": len(self._records), "fault_count": len(self._faults)}
+        return verdict_of(Gate.WARM_UP, mode, warm_up_faults(self._faults), figures)
+
+    def converge(
+        self, settings: GateSettings, is_cancelled: Callable[[], bool]
+    ) -> GateVerdict | None:
+        """After `run`: runs the records again, in passes over all of them, until their latency has
+        converged, for `convergence_seconds` and CONVERGENCE_PASS_COUNT_MAX at most.
+
+        None where no record was answered. Raises Cancelled.
+        """
+        if not self._durations_ns:
+            return None
+        started_ns = self._clock.now_ns()
+        end_ns = started_ns + round(settings.convergence_seconds * NS_PER_SECOND)
+        ratio_min = settings.convergence_ratio_min
+        pass_count = 0
+        while is_worth_another_pass(self._durations_ns, ratio_min):
+            if pass_count == CONVERGENCE_PASS_COUNT_MAX or self._clock.now_ns() >= end_ns:
+                break
+            if not self._run_pass(end_ns, is_cancelled):
+                break
+            pass_count += 1
+        seconds = seconds_since(self._clock, started_ns)
+        figures = {"pass_count": float(pass_count), "seconds": seconds}
+        return convergence_verdict(self._durations_ns, settings, figures)
+
+    def _run_pass(self, end_ns: int, is_cancelled: Callable[[], bool]) -> bool:
+        """False where nothing was left to run."""
+        left = [record for record in self._records if record.request is not None]
+        for record in left:
+            if is_cancelled():
+                raise Cancelled("warm-up stopped; the version is no longer aspired")
+            self._run_again(record)
+            if self._clock.now_ns() >= end_ns:
+                break
+        return bool(left)
+
+    def _run_again(self, record: _Record) -> None:
+        assert record.request is not None
+        started_ns = self._clock.now_ns()
+        try:
+            self._ask(*record.request)
+        except Cancelled:
+            raise
+        except MillpondError:
+            record.request = None  # What is answered only now and then has been answered once.
+        else:
+            record.durations_ns.append(self._clock.now_ns() - started_ns)
+
+    @property
+    def _durations_ns(self) -> list[list[int]]:
+        """Of the records that were answered."""
+        return [record.durations_ns for record in self._records if record.durations_ns]
+
+    def _timed_ask(self, method: str, request: bytes) -> bytes:
+        # The iterations of a record come one after the other.
+        if (method, request) != self._last_request:
+            self._begin_record(method, request)
+        record = self._records[-1]
+        started_ns = self._clock.now_ns()
+        try:
+            response = self._ask(method, request)
+        except Cancelled:
+            raise
+        except MillpondError as error:
+            if not self._is_tolerant:
+                raise
+            record.request = None
+            self._faults.append(f"record {len(self._records)}: {error}")
+            return b""
+        record.durations_ns.append(self._clock.now_ns() - started_ns)
+        return response
+
+    def _begin_record(self, method: str, request: bytes) -> None:
+        is_kept = self._kept_bytes + len(request) <= REQUEST_BYTES_MAX
+        self._kept_bytes += len(request) if is_kept else 0
+        self._records.append(_Record((method, request) if is_kept else None))
+        self._last_request = (method, request)
+
+
+class GateRuns:
+    """The gates of one version after its warm-up. Loader thread; made for one load.
+
+    Each request is run at the thread's priority, and cancellation is looked at before it.
+    """
+
+    def __init__(
+        self,
+        subject: GateSubject,
+        settings: GateSettings,
+        *,
+        is_cancelled: Callable[[], bool],
+        clock: Clock,
+    ) -> None:
+        self._subject = subject
+        self._settings = settings
+        self._trials = GateTrials(subject, settings, is_cancelled=is_cancelled, clock=clock)
+        self._compared: list[Trial] | None = None
+        self._replayed: ReplayCounts | None = None
+
+    def run(self) -> Iterator[GateVerdict]:
+        """Yields the verdict of each gate that is not off, once it is there.
+
+        Without a predecessor only the golden answers are looked at. Raises Cancelled.
+        """
+        runs: dict[Gate, Callable[[GateMode], GateVerdict]] = {
+            Gate.SIGNATURE: partial(self._signatures, Gate.SIGNATURE, signature_faults),
+            Gate.SHAPES: partial(self._signatures, Gate.SHAPES, shape_faults),
+            Gate.SELF_WARM_UP: partial(self._replay, Gate.SELF_WARM_UP, self_warm_up_verdict),
+            Gate.FAILED_SHARE: partial(self._replay, Gate.FAILED_SHARE, failed_share_verdict),
+            Gate.GOLDEN: self._golden,
+            Gate.LATENCY: self._latency,
+            Gate.DRIFT: self._drift,
+            Gate.SHADOW: self._shadow,
+        }
+        for gate, run in runs.items():
+            mode = mode_of(gate, self._settings)
+            is_possible = self._trials.has_predecessor or gate is Gate.GOLDEN
+            if mode is not GateMode.OFF and is_possible:
+                yield self._guarded(gate, mode, run)
+
+    def _guarded(
+        self, gate: Gate, mode: GateMode, run: Callable[[GateMode], GateVerdict]
+    ) -> GateVerdict:
+        try:
+            with self._subject.translated():
+                return self._restarted(gate, mode, run)
+        except Cancelled:
+            raise
+        except Exception as error:  # noqa: BLE001 (a gate that breaks is not passed, and no more)
+            _log.exception("gate_broken", gate=gate.value)
+            return verdict_of(gate, mode, [f"could not be run: {error!r}"])
+
+    def _restarted(
+        self, gate: Gate, mode: GateMode, run: Callable[[GateMode], GateVerdict]
+    ) -> GateVerdict:
+        """Of `run`, from its beginning whenever another predecessor has taken the last one's place.
+
+        The verdicts before stand: a predecessor may as well be exchanged after the last gate.
+        """
+        for _ in range(RESTART_COUNT_MAX + 1):
+            try:
+                return run(mode)
+            except PredecessorGone:
+                self._compared = self._replayed = None
+                if not self._trials.restart():
+                    # Nobody is served better by a version that waits to be compared.
+                    return skipped(gate, mode, "the predecessor went away meanwhile")
+        fault = f"the predecessor was exchanged {RESTART_COUNT_MAX + 1} times meanwhile"
+        return verdict_of(gate, mode, [fault])
+
+    # --- The gates --------------------------------------------------------------------------------
+
+    def _signatures(
+        self, gate: Gate, find_faults: Callable[[bytes, bytes], list[str]], mode: GateMode
+    ) -> GateVerdict:
+        before = self._trials.read_predecessor(lambda servable: servable.signature_def_map())
+        after = self._subject.candidate.signature_def_map()
+        return verdict_of(gate, mode, find_faults(before, after))
+
+    def _replay(
+        self,
+        gate: Gate,
+        decide: Callable[[ReplayCounts, GateSettings], GateVerdict],
+        mode: GateMode,
+    ) -> GateVerdict:
+        result = self._subject.self_warm_up
+        if result is None:
+            return skipped(gate, mode, "no live request was replayed")
+        if result.failed_requests and self._may_write_variables():
+            return skipped(gate, mode, _WRITES)
+        if self._replayed is None:
+            errors, asked_count = self._trials.errors_of_candidate_alone(result.failed_requests)
+            self._replayed = ReplayCounts(
+                answered_count=result.run_count,
+                failed_count=len(result.failed_requests),
+                asked_count=asked_count,
+                errors=errors,
+            )
+        return decide(self._replayed, self._settings)
+
+    def _golden(self, mode: GateMode) -> GateVerdict:
+        if self._subject.candidate.may_write_variables:
+            return skipped(Gate.GOLDEN, mode, _WRITES)
+        tolerance = golden_tolerance(self._settings)
+        # All of them, however many: their replay in the warm-up took as long.
+        comparisons = [
+            self._compare_with_golden(log, tolerance) for log in self._logs() if has_response(log)
+        ]
+        if not comparisons:
+            return skipped(Gate.GOLDEN, mode, "no warm-up record holds a response")
+        figures = golden_figures(comparisons)
+        return verdict_of(Gate.GOLDEN, mode, golden_faults(comparisons), figures)
+
+    def _latency(self, mode: GateMode) -> GateVerdict:
+        if self._may_write_variables():
+            return skipped(Gate.LATENCY, mode, _WRITES)
+        latencies = latencies_of(self._compared_trials())
+        if not latencies:
+            return skipped(Gate.LATENCY, mode, "no request that both versions answer")
+        faults = latency_faults(latencies, self._settings.latency_ratio_max)
+        return verdict_of(Gate.LATENCY, mode, faults, latency_figures(latencies))
+
+    def _drift(self, mode: GateMode) -> GateVerdict:
+        if self._may_write_variables():
+            return skipped(Gate.DRIFT, mode, _WRITES)
+        comparisons = self._drifts(self._compared_trials())
+        if not comparisons:
+            return skipped(Gate.DRIFT, mode, "no request whose right answer is not known")
+        faults = drift_faults(comparisons, self._settings.drift_share_max)
+        return verdict_of(Gate.DRIFT, mode, faults, drift_figures(comparisons))
+
+    def _shadow(self, mode: GateMode) -> GateVerdict:
+        if self._may_write_variables():
+            return skipped(Gate.SHADOW, mode, _WRITES)
+        if self._subject.reservoir is None:
+            return skipped(
+                Gate.SHADOW, mode, "no live requests are kept (--self_warmup_requests=0)"
+            )
+        trials = list(self._trials.shadowed(self._subject.reservoir))
+        if not trials:
+            seconds = self._settings.shadow_seconds
+            return skipped(Gate.SHADOW, mode, f"no request came anew within {seconds:g} s")
+        comparisons, latencies = self._drifts(trials), latencies_of(trials)
+        faults = [
+            *drift_faults(comparisons, self._settings.drift_share_max),
+            *latency_faults(latencies, self._settings.latency_ratio_max),
+        ]
+        figures = {**drift_figures(comparisons), **latency_figures(latencies)}
+        return verdict_of(Gate.SHADOW, mode, faults, figures)
+
+    # --- What they look at ------------------------------------------------------------------------
+
+    def _may_write_variables(self) -> bool:
+        """Then nothing is compared: what a client asked for once must not happen twice."""
+        return self._subject.candidate.may_write_variables or self._trials.read_predecessor(
+            lambda servable: servable.may_write_variables
+        )
+
+    def _compared_trials(self) -> list[Trial]:
+        """For the latency and the drift gate together."""
+        if self._compared is None:
+            self._compared = self._trials.compared(self._trial_requests())
+        return self._compared
+
+    def _trial_requests(self) -> list[TrialRequest]:
+        """The first records of the file; those of the reservoir where there are none."""
+        requests = self._recorded_requests()
+        if not requests and self._subject.reservoir is not None:
+            live = self._subject.reservoir.requests()[:REQUEST_COUNT_MAX]
+            requests = [TrialRequest(request=request) for request in live]
+        return _within_bytes(requests, REQUEST_BYTES_MAX)
+
+    def _recorded_requests(self) -> list[TrialRequest]:
+        try:
+            return [
+                TrialRequest(
+                    request=log.predict_log.request.SerializeToString(),
+                    has_golden=has_response(log),
+                )
+                for log in islice(self._predict_logs(), REQUEST_COUNT_MAX)
+            ]
+        except (MillpondError, OSError):
+            return []  # A damaged file is the warm-up gate's to tell of.
+
+    def _logs(self) -> Iterator[Log]:
+        path = self._subject.directory / WARM_UP_FILE
+        if path.exists():
+            yield from read_logs(path)
+
+    def _predict_logs(self) -> Iterator[Log]:
+        """What is sent to both versions: as live requests are, of which only these are kept."""
+        return (log for log in self._logs() if kind_of(log) == PREDICT)
+
+    def _compare_with_golden(self, log: Log, tolerance: Tolerance) -> Comparison:
+        recorded = getattr(log, kind_of(log))
+        request, golden = recorded.request.SerializeToString(), recorded.response
+        try:
+            actual, _ = self._trials.ask_candidate(request, METHODS[kind_of(log)])
+        except Cancelled:
+            raise
+        except MillpondError as error:
+            return refused(error)
+        answered = type(golden).FromString(actual)
+        return compare_outputs(outputs_of(golden), outputs_of(answered), tolerance)
+
+    def _drifts(self, trials: Sequence[Trial]) -> list[Comparison]:
+        """Where golden answers are looked at, they say what is right, and not the predecessor."""
+        has_golden_gate = self._settings.golden is not GateMode.OFF
+        return [
+            trial.comparison
+            for trial in trials
+            if not (has_golden_gate and trial.trial_request.has_golden)
+        ]
+
+
+def _within_bytes(requests: Sequence[TrialRequest], bytes_max: int) -> list[TrialRequest]:
+    """The first of `requests`, one at least, that are no more than `bytes_max` together."""
+    sizes = accumulate(len(request.request) for request in requests)
+    return [
+        request
+        for index, (request, size) in enumerate(zip(requests, sizes, strict=True))
+        if index == 0 or size <= bytes_max
+    ]

@@ -1,0 +1,279 @@
+"""Gate trials: the same requests, run in turn on a new version and on its predecessor."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from serving.base.clock import NS_PER_SECOND, Clock, pause
+from serving.base.errors import Cancelled, FailedPrecondition, MillpondError
+from serving.core.model_settings import GateMode, GateSettings
+from serving.core.servable import RequestReservoir, Servable
+from serving.gates.gates import Latency, drift_tolerance, latency_faults, refused
+from serving.gates.replay_gate import is_failure_of_model
+from serving.gates.tensor_compare import Comparison, compare_responses
+from warmup.self_warm_up import SelfWarmUpResult
+
+TIME_BUDGET_SECONDS = 0.5
+"""Of a comparison of given requests. Slow models get fewer rounds, then fewer requests: a swap is
+not to wait for a bench."""
+
+REPLAY_BUDGET_SECONDS = 5.0
+"""For asking the predecessor the replayed requests that failed. If the model is slow, the verdict
+extrapolates from a part of them."""
+
+REPLAY_ASKED_COUNT_MIN = 4
+"""Failed requests that are asked whatever REPLAY_BUDGET_SECONDS allow: fewer are a poor sample."""
+
+REPLAY_LIMIT_SECONDS = 30.0
+"""After this no further failed request is asked, however few were."""
+
+# A round more would change little: each request counts with its fastest.
+ROUND_COUNT = 3
+
+# Rounds until a version is called slow. Where live requests keep the machine busy, 3 are sometimes
+# not enough for each request to be answered once undisturbed; a slow version stays slow.
+ROUND_COUNT_MAX = 20
+
+SHADOW_POLL_SECONDS = 0.1
+"""The reservoir takes about 20 requests a second."""
+
+Predict = Callable[[bytes], bytes]
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateSubject:
+    """A version that is warm and not yet published, and what its gates may look at.
+
+    `incumbent` is asked for each time: while the gates run, the predecessor may be unloaded.
+    `self_warm_up` is None if no live request was replayed.
+    `translated` raises the data plane's errors as MillpondErrors.
+    """
+
+    directory: Path
+    candidate: Servable
+    incumbent: Callable[[], Servable | None]
+    reservoir: RequestReservoir | None
+    translated: Callable[[], AbstractContextManager[None]]
+    self_warm_up: SelfWarmUpResult | None = None
+
+
+class PredecessorGone(Exception):
+    """It is unloaded, or will be, or another one serves in its place."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRequest:
+    """A request for both versions; `has_golden` where the right answer to it is known."""
+
+    request: bytes
+    has_golden: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A request that the predecessor answered, and what the new version made of it.
+
+    `latency` is None where that was an error.
+    """
+
+    trial_request: TrialRequest
+    comparison: Comparison
+    latency: Latency | None
+
+
+def latencies_of(trials: Sequence[Trial]) -> list[Latency]:
+    """Those of the requests that both versions answered."""
+    return [trial.latency for trial in trials if trial.latency is not None]
+
+
+class GateTrials:
+    """Runs requests on a version and on its predecessor, on the calling thread, the loader's.
+
+    What raises may raise Cancelled, before the next request once `is_cancelled`, and
+    PredecessorGone.
+    """
+
+    def __init__(
+        self,
+        subject: GateSubject,
+        settings: GateSettings,
+        *,
+        is_cancelled: Callable[[], bool],
+        clock: Clock,
+    ) -> None:
+        self._subject = subject
+        self._settings = settings
+        self._is_cancelled = is_cancelled
+        self._clock = clock
+        self._incumbent = subject.incumbent()
+
+    @property
+    def has_predecessor(self) -> bool:
+        """Whether there was one when the trials began."""
+        return self._incumbent is not None
+
+    def restart(self) -> bool:
+        """Turns to the version that serves now; False where that is no other one, or none."""
+        serving = self._subject.incumbent()
+        if serving is None or serving is self._incumbent:
+            return False
+        self._incumbent = serving
+        return True
+
+    def read_predecessor(self, read: Callable[[Servable], Answer]) -> Answer:
+        """What `read` finds at the predecessor. Raises."""
+        try:
+            with self._subject.translated():
+                return read(self._predecessor())
+        except FailedPrecondition as error:
+            raise PredecessorGone from error
+
+    def ask_candidate(self, request: bytes, method: str = "Predict") -> tuple[bytes, int]:
+        """The new version's answer and the nanoseconds that it took. Raises, MillpondErrors too."""
+        return self._ask(partial(self._subject.candidate.answer, method), request)
+
+    def compared(self, requests: Sequence[TrialRequest]) -> list[Trial]:
+        """Those of `requests` that the predecessor answers, within TIME_BUDGET_SECONDS. Raises."""
+        end_ns = self._clock.now_ns() + round(TIME_BUDGET_SECONDS * NS_PER_SECOND)
+        trials: list[Trial] = []
+        for request in requests:
+            if trials and self._clock.now_ns() >= end_ns:
+                break
+            trials += self._tried(request)
+        if self._settings.latency is GateMode.OFF:
+            return trials
+        for round_number in range(1, ROUND_COUNT_MAX):
+            is_slow = latency_faults(latencies_of(trials), self._settings.latency_ratio_max)
+            if self._clock.now_ns() >= end_ns or (round_number >= ROUND_COUNT and not is_slow):
+                break
+            trials = [self._again(trial, round_number, end_ns) for trial in trials]
+        return trials
+
+    def errors_of_candidate_alone(self, requests: Sequence[bytes]) -> tuple[list[str], int]:
+        """Returns the new version's error for each of `requests` that only the predecessor answers,
+        and how many of `requests` the predecessor was asked for.
+
+        Asks as many as REPLAY_BUDGET_SECONDS allow, or REPLAY_ASKED_COUNT_MIN if these are more, but
+        after REPLAY_LIMIT_SECONDS no further one. Raises.
+        """
+        started_ns = self._clock.now_ns()
+        end_ns = started_ns + round(REPLAY_BUDGET_SECONDS * NS_PER_SECOND)
+        limit_ns = started_ns + round(REPLAY_LIMIT_SECONDS * NS_PER_SECOND)
+        errors: list[str] = []
+        for asked_count, request in enumerate(requests):
+            now_ns = self._clock.now_ns()
+            is_enough = asked_count >= REPLAY_ASKED_COUNT_MIN and now_ns >= end_ns
+            if is_enough or (asked_count > 0 and now_ns >= limit_ns):
+                return errors, asked_count
+            errors += self._errors_of_candidate_alone(request)
+        return errors, len(requests)
+
+    def shadowed(self, reservoir: RequestReservoir) -> Iterator[Trial]:
+        """Yields live requests that come from now on, for `shadow_seconds` or until there are
+        `shadow_request_count`. Raises.
+        """
+        end_ns = self._clock.now_ns() + round(self._settings.shadow_seconds * NS_PER_SECOND)
+        left_count = self._settings.shadow_request_count
+        seen = set(reservoir.requests())
+        while left_count > 0 and self._clock.now_ns() < end_ns:
+            requests = reservoir.requests()
+            for request in requests:
+                if request in seen or left_count == 0 or self._clock.now_ns() >= end_ns:
+                    continue
+                for trial in self._tried(TrialRequest(request=request)):
+                    left_count -= 1
+                    yield self._settled(trial, end_ns)
+            # One that has left the reservoir and is there again will have come anew.
+            seen = set(requests)
+            self._wait()
+
+    def _wait(self) -> None:
+        self._check_is_wanted()
+        self._predecessor()
+        pause(self._clock, SHADOW_POLL_SECONDS)
+
+    # --- One request ------------------------------------------------------------------------------
+
+    def _errors_of_candidate_alone(self, request: bytes) -> list[str]:
+        """Returns an empty list unless the predecessor answers and the new version fails once more."""
+        try:
+            self._ask_predecessor(request)
+        except MillpondError:
+            self._check_is_wanted()
+            self._predecessor()
+            return []
+        try:
+            self.ask_candidate(request)
+        except MillpondError as error:
+            self._check_is_wanted()
+            return [str(error)] if is_failure_of_model(error) else []
+        return []
+
+    def _tried(self, trial_request: TrialRequest) -> list[Trial]:
+        """Empty where the predecessor refuses the request: then there is nothing to compare."""
+        try:
+            expected, predecessor_ns = self._ask_predecessor(trial_request.request)
+        except Cancelled:
+            raise
+        except MillpondError:
+            self._predecessor()  # One that is being unloaded has refused nothing.
+            return []
+        try:
+            actual, candidate_ns = self.ask_candidate(trial_request.request)
+        except Cancelled:
+            raise
+        except MillpondError as error:
+            return [Trial(trial_request=trial_request, comparison=refused(error), latency=None)]
+        comparison = compare_responses(expected, actual, drift_tolerance(self._settings))
+        latency = Latency(predecessor_ns=predecessor_ns, candidate_ns=candidate_ns)
+        return [Trial(trial_request=trial_request, comparison=comparison, latency=latency)]
+
+    def _settled(self, trial: Trial, end_ns: int) -> Trial:
+        for round_number in range(1, ROUND_COUNT):
+            trial = self._again(trial, round_number, end_ns)
+        return trial
+
+    def _again(self, trial: Trial, round_number: int, end_ns: int) -> Trial:
+        """Another round, where there is time for it."""
+        if trial.latency is None or self._clock.now_ns() >= end_ns:
+            return trial
+        try:
+            latency = self._latency(trial.trial_request.request, round_number)
+        except Cancelled:
+            raise
+        except MillpondError:
+            return trial  # What is answered only now and then has been compared once.
+        return replace(trial, latency=trial.latency.or_faster(latency))
+
+    def _latency(self, request: bytes, round_number: int) -> Latency:
+        # In turn, or one of them would always run on the caches that the other has warmed.
+        if round_number % 2:
+            _, candidate_ns = self.ask_candidate(request)
+            _, predecessor_ns = self._ask_predecessor(request)
+        else:
+            _, predecessor_ns = self._ask_predecessor(request)
+            _, candidate_ns = self.ask_candidate(request)
+        return Latency(predecessor_ns=predecessor_ns, candidate_ns=candidate_ns)
+
+    def _ask_predecessor(self, request: bytes) -> tuple[bytes, int]:
+        return self._ask(self._predecessor().predict, request)
+
+    def _ask(self, predict: Predict, request: bytes) -> tuple[bytes, int]:
+        self._check_is_wanted()
+        started_ns = self._clock.now_ns()
+        with self._subject.translated():
+            answer = predict(request)
+        return answer, self._clock.now_ns() - started_ns
+
+    def _predecessor(self) -> Servable:
+        if self._incumbent is None or self._subject.incumbent() is not self._incumbent:
+            raise PredecessorGone
+        return self._incumbent
+
+    def _check_is_wanted(self) -> None:
+        if self._is_cancelled():
+            raise Cancelled("gates stopped; the version is no longer aspired")

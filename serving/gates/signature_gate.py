@@ -1,0 +1,114 @@
+"""Compares the signatures of a version with those of its predecessor. Pure.
+
+Names and dtypes break clients for certain if they change, so `signature` refuses by default. Declared
+shapes do not: a graph may take more shapes than its signature declares, and the server checks none
+of them by default. So `shapes` warns by default, and replayed live requests find what really fails.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
+
+from serving.base.protos import get_model_metadata_pb2, meta_graph_pb2, tensor_shape_pb2
+from serving.base.tensor_proto import data_type_name
+
+# Clients cannot ask for these signatures of TensorFlow's own.
+_INTERNAL_SIGNATURE_PREFIX = "__saved_model_"
+
+_Signature: TypeAlias = meta_graph_pb2.SignatureDef
+_Tensor: TypeAlias = meta_graph_pb2.TensorInfo
+_Tensors: TypeAlias = Mapping[str, meta_graph_pb2.TensorInfo]
+_Shape: TypeAlias = tensor_shape_pb2.TensorShapeProto
+
+
+def signature_faults(before: bytes, after: bytes) -> list[str]:
+    """Returns the names and dtypes that clients of `before` use and `after` does not have.
+
+    Both are serialized SignatureDefMaps. More signatures and more outputs are no faults.
+    """
+    now = _signatures(after)
+    gone = [f"signature {name!r} is gone" for name in _signatures(before) if name not in now]
+    return sorted([*gone, *_differences(before, after, _name_and_dtype_faults)])
+
+
+def shape_faults(before: bytes, after: bytes) -> list[str]:
+    """Returns the inputs of `after` that declare fewer shapes than in `before`, and outputs of another
+    rank.
+
+    Leaves out what `signature_faults` returns.
+    """
+    return _differences(before, after, _shape_faults)
+
+
+def _differences(
+    before: bytes, after: bytes, compare: Callable[[_Signature, _Signature], Iterator[str]]
+) -> list[str]:
+    was, now = _signatures(before), _signatures(after)
+    found = {name: ", ".join(compare(was[name], now[name])) for name in was if name in now}
+    return [f"signature {name!r}: {text}" for name, text in found.items() if text]
+
+
+def _signatures(serialized: bytes) -> dict[str, _Signature]:
+    signatures = get_model_metadata_pb2.SignatureDefMap.FromString(serialized).signature_def
+    return {
+        name: signatures[name]
+        for name in sorted(signatures)
+        if not name.startswith(_INTERNAL_SIGNATURE_PREFIX)
+    }
+
+
+def _name_and_dtype_faults(was: _Signature, now: _Signature) -> Iterator[str]:
+    yield from _gone("input", was.inputs, now.inputs)
+    yield from (f"input {name!r} is new" for name in sorted(set(now.inputs) - set(was.inputs)))
+    yield from _changed("input", was.inputs, now.inputs, _has_other_dtype)
+    yield from _gone("output", was.outputs, now.outputs)
+    yield from _changed("output", was.outputs, now.outputs, _has_other_dtype)
+
+
+def _shape_faults(was: _Signature, now: _Signature) -> Iterator[str]:
+    yield from _changed("input", was.inputs, now.inputs, _takes_fewer_shapes)
+    yield from _changed("output", was.outputs, now.outputs, _has_other_rank)
+
+
+def _gone(kind: str, was: _Tensors, now: _Tensors) -> Iterator[str]:
+    yield from (f"{kind} {name!r} is gone" for name in sorted(set(was) - set(now)))
+
+
+def _changed(
+    kind: str, was: _Tensors, now: _Tensors, is_changed: Callable[[_Tensor, _Tensor], bool]
+) -> Iterator[str]:
+    for name in sorted(set(was) & set(now)):
+        if is_changed(was[name], now[name]):
+            yield f"{kind} {name!r} is {_text(now[name])}, was {_text(was[name])}"
+
+
+def _has_other_dtype(was: _Tensor, now: _Tensor) -> bool:
+    return bool(was.dtype != now.dtype)
+
+
+def _takes_fewer_shapes(was: _Tensor, now: _Tensor) -> bool:
+    return not _has_other_dtype(was, now) and not _accepts(now.tensor_shape, was.tensor_shape)
+
+
+def _has_other_rank(was: _Tensor, now: _Tensor) -> bool:
+    one, other = was.tensor_shape, now.tensor_shape
+    is_known = not one.unknown_rank and not other.unknown_rank
+    return not _has_other_dtype(was, now) and is_known and len(one.dim) != len(other.dim)
+
+
+def _accepts(shape: _Shape, clients: _Shape) -> bool:
+    """Returns whether an input of `shape` takes every tensor that one of `clients` took."""
+    if shape.unknown_rank:
+        return True
+    if clients.unknown_rank or len(shape.dim) != len(clients.dim):
+        return False
+    return all(
+        mine.size < 0 or mine.size == theirs.size
+        for mine, theirs in zip(shape.dim, clients.dim, strict=True)
+    )
+
+
+def _text(tensor: _Tensor) -> str:
+    shape = tensor.tensor_shape
+    sizes = ",".join("?" if dim.size < 0 else str(dim.size) for dim in shape.dim)
+    dims = "…" if shape.unknown_rank else sizes
+    return f"{data_type_name(tensor.dtype).removeprefix('DT_').lower()}[{dims}]"

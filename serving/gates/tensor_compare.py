@@ -1,0 +1,177 @@
+"""Compares answers: two PredictResponses to one request, output by output and value by value. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from serving.base.errors import InvalidArgument
+from serving.base.protos import predict_pb2, tensor_pb2, types_pb2
+from serving.base.tensor_proto import array_dtype, data_type_name, from_tensor_proto
+
+Outputs: TypeAlias = Mapping[str, tensor_pb2.TensorProto]
+
+# numpy has no quantised dtypes; their values lie in the proto as the plain ones' do.
+_PLAIN_TYPES = {
+    types_pb2.DT_QINT8: types_pb2.DT_INT8,
+    types_pb2.DT_QUINT8: types_pb2.DT_UINT8,
+    types_pb2.DT_QINT16: types_pb2.DT_INT16,
+    types_pb2.DT_QUINT16: types_pb2.DT_UINT16,
+    types_pb2.DT_QINT32: types_pb2.DT_INT32,
+}
+
+# Of one value in a message: strings can be pages long.
+_VALUE_CHARS_MAX = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tolerance:
+    """How far two numbers may be apart, as in `math.isclose`: by the wider of the two.
+
+    `relative` is of the larger number. It is for floats: integers, booleans and strings are equal
+    or they are not.
+    """
+
+    relative: float
+    absolute: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What one answer has that another had not.
+
+    `faults` no tolerance excuses: outputs that are missing, another dtype or shape, NaN where there
+    was none. Of the `value_count` values that could be compared `changed_count` differ by more than
+    the tolerance; `first_change` shows one of them.
+    """
+
+    faults: tuple[str, ...] = ()
+    added_outputs: tuple[str, ...] = ()
+    value_count: int = 0
+    changed_count: int = 0
+    first_change: str = ""
+
+
+def compare_responses(expected: bytes, actual: bytes, tolerance: Tolerance) -> Comparison:
+    """Compares two serialized PredictResponses.
+
+    Raises protobuf's DecodeError where one is none.
+    """
+    return compare_outputs(
+        predict_pb2.PredictResponse.FromString(expected).outputs,
+        predict_pb2.PredictResponse.FromString(actual).outputs,
+        tolerance,
+    )
+
+
+def compare_outputs(expected: Outputs, actual: Outputs, tolerance: Tolerance) -> Comparison:
+    """Compares each output of `expected` with the one of its name in `actual`."""
+    missing = [f"output {name!r} is missing" for name in sorted(set(expected) - set(actual))]
+    by_output = [
+        _compare_tensors(name, expected[name], actual[name], tolerance)
+        for name in sorted(set(expected) & set(actual))
+    ]
+    return Comparison(
+        faults=(*missing, *(fault for tensor in by_output for fault in tensor.faults)),
+        added_outputs=tuple(sorted(set(actual) - set(expected))),
+        value_count=sum(tensor.value_count for tensor in by_output),
+        changed_count=sum(tensor.changed_count for tensor in by_output),
+        first_change=next((t.first_change for t in by_output if t.first_change), ""),
+    )
+
+
+def _compare_tensors(
+    name: str,
+    expected: tensor_pb2.TensorProto,
+    actual: tensor_pb2.TensorProto,
+    tolerance: Tolerance,
+) -> Comparison:
+    if expected.dtype != actual.dtype:
+        was, is_now = data_type_name(expected.dtype), data_type_name(actual.dtype)
+        return Comparison(faults=(f"output {name!r} is {is_now}, was {was}",))
+    if not _has_values(expected.dtype):
+        return Comparison()
+    try:
+        was_array, is_array = _array(expected), _array(actual)
+    except InvalidArgument as error:
+        return Comparison(faults=(f"output {name!r}: {error}",))
+    if was_array.shape != is_array.shape:
+        shapes = f"has shape {list(is_array.shape)}, had {list(was_array.shape)}"
+        return Comparison(faults=(f"output {name!r} {shapes}",))
+    return _compare_values(name, was_array, is_array, tolerance)
+
+
+def _compare_values(
+    name: str, was: npt.NDArray[Any], now: npt.NDArray[Any], tolerance: Tolerance
+) -> Comparison:
+    was, now = _wide(was).ravel(), _wide(now).ravel()
+    new_nan_count = int(np.count_nonzero(_is_nan(now) & ~_is_nan(was)))
+    changed = np.flatnonzero(~_is_close(was, now, tolerance))
+    nan_fault = f"output {name!r} is NaN in {new_nan_count} of {now.size} values"
+    return Comparison(
+        faults=(nan_fault,) if new_nan_count else (),
+        value_count=now.size,
+        changed_count=changed.size,
+        first_change=_change(name, int(changed[0]), was, now) if changed.size else "",
+    )
+
+
+def _change(name: str, index: int, was: npt.NDArray[Any], now: npt.NDArray[Any]) -> str:
+    return f"output {name!r} value {index} is {_text(now[index])}, was {_text(was[index])}"
+
+
+def _text(value: Any) -> str:
+    text = f"{value:g}" if isinstance(value, (float, complex)) else str(value)
+    return text if len(text) <= _VALUE_CHARS_MAX else text[:_VALUE_CHARS_MAX] + "…"
+
+
+def _is_close(
+    was: npt.NDArray[Any], now: npt.NDArray[Any], tolerance: Tolerance
+) -> npt.NDArray[np.bool_]:
+    is_equal = np.asarray(was == now, np.bool_)
+    if was.dtype.kind not in "fc":
+        return is_equal
+    # inf - inf and the like are NaN, and compare as they should.
+    with np.errstate(all="ignore"):
+        distance = np.abs(was - now)
+        larger = np.maximum(np.abs(was), np.abs(now))
+        allowed = np.maximum(larger * tolerance.relative, tolerance.absolute)
+        is_near = np.isfinite(larger) & (distance <= allowed)
+        is_close: npt.NDArray[np.bool_] = is_equal | is_near | (_is_nan(was) & _is_nan(now))
+    return is_close
+
+
+def _is_nan(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    if values.dtype.kind not in "fc":
+        return np.zeros(values.shape, np.bool_)
+    is_nan: npt.NDArray[np.bool_] = np.isnan(values)
+    return is_nan
+
+
+def _wide(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Floats of any size as float64, so that differences are exact; ml_dtypes' have kind V or f."""
+    if values.dtype.kind == "c":
+        return values.astype(np.complex128)
+    if values.dtype.kind in "fV":
+        return values.astype(np.float64)
+    return values
+
+
+def _has_values(data_type: int) -> bool:
+    try:
+        array_dtype(_PLAIN_TYPES.get(data_type, data_type))
+    except InvalidArgument:
+        return False
+    return True
+
+
+def _array(proto: tensor_pb2.TensorProto) -> npt.NDArray[Any]:
+    plain_type = _PLAIN_TYPES.get(proto.dtype)
+    if plain_type is None:
+        return from_tensor_proto(proto)
+    plain = tensor_pb2.TensorProto()
+    plain.CopyFrom(proto)
+    plain.dtype = plain_type
+    return from_tensor_proto(plain)

@@ -1,0 +1,1 @@
+"""The HTTP server of the rare paths: probes, metrics, the page."""

@@ -1,0 +1,234 @@
+"""The HTTP application: the routes of those who have something to show, and what all of them share.
+
+Whatever goes wrong is answered as TensorFlow Serving's REST API does, `{"error": "…"}`. A handler
+raises MillpondError or starlette's HTTPException for what it refuses; anything else is our bug: 500,
+and one line in the log.
+"""
+
+import asyncio
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import structlog
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serving.base.errors import InternalError, MillpondError, StatusCode
+from serving.rpc.request_memory import ByteBudget, MemoryBusy, MemoryHold
+
+BODY_BYTES_MAX = 64 * 2**20
+"""Of one request's body, which is held in memory as a whole: far above what a client writes as JSON,
+and so little that a few hostile ones do not take the machine's memory."""
+
+_STATUS_BY_CODE: Mapping[StatusCode, int] = {
+    StatusCode.CANCELLED: 499,
+    StatusCode.INVALID_ARGUMENT: 400,
+    StatusCode.FAILED_PRECONDITION: 400,
+    StatusCode.OUT_OF_RANGE: 400,
+    StatusCode.UNAUTHENTICATED: 401,
+    StatusCode.PERMISSION_DENIED: 403,
+    StatusCode.NOT_FOUND: 404,
+    StatusCode.ALREADY_EXISTS: 409,
+    StatusCode.ABORTED: 409,
+    StatusCode.RESOURCE_EXHAUSTED: 429,
+    StatusCode.UNIMPLEMENTED: 501,
+    StatusCode.UNAVAILABLE: 503,
+    StatusCode.DEADLINE_EXCEEDED: 504,
+}
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpAppSettings:
+    """What all handlers share. `timeout_seconds` is a request's from its head to its answer's head."""
+
+    timeout_seconds: float = 30.0
+    has_cors: bool = False
+    body_bytes_max: int = BODY_BYTES_MAX
+    budget: ByteBudget | None = None
+
+
+def make_http_app(routes: Sequence[BaseRoute], settings: HttpAppSettings) -> Starlette:
+    """The application of these routes. Handlers run on the server's one HTTP thread.
+
+    One that blocks is a plain `def`, which runs on a thread of starlette's, or nobody else is
+    answered. One whose response goes on and on asks `closes_within`.
+    """
+    middleware = [
+        Middleware(HandlerGuard, timeout_seconds=settings.timeout_seconds),
+        Middleware(BodyLimit, bytes_max=settings.body_bytes_max, budget=settings.budget),
+    ]
+    if settings.has_cors:
+        cors: dict[str, Any] = {
+            "allow_origins": ["*"],
+            "allow_methods": ["POST", "GET"],
+            "allow_headers": ["Content-Type"],
+        }
+        middleware.insert(0, Middleware(CORSMiddleware, **cors))
+    app = Starlette(
+        routes=routes,
+        middleware=middleware,
+        exception_handlers={
+            HTTPException: _answer_http_exception,
+            MillpondError: _answer_millpond_error,
+        },
+    )
+    # A path is one of ours or it is not; the client that asks for /readyz/ is told so.
+    app.router.redirect_slashes = False
+    app.state.closing = asyncio.Event()
+    return app
+
+
+def json_response(
+    value: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """`value` as JSON; what a server says of itself is never to be cached."""
+    # In ASCII: a reason may hold the name of a file that is not UTF-8.
+    text = json.dumps(value, separators=(",", ":"))
+    headers = {"Cache-Control": "no-store", **(headers or {})}
+    return Response(text.encode(), status, headers, "application/json")
+
+
+def error_response(message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
+    """A refusal or failure, as TensorFlow Serving's clients read it."""
+    return json_response({"error": message}, status, headers)
+
+
+def http_status(code: StatusCode) -> int:
+    """The HTTP status of a gRPC status code, as TensorFlow Serving has it. Pure."""
+    return 200 if code is StatusCode.OK else _STATUS_BY_CODE.get(code, 500)
+
+
+async def closes_within(request: Request, seconds: float) -> bool:
+    """Waits; True, at once, where the server closes: a response that goes on and on ends then."""
+    closing: asyncio.Event = request.app.state.closing
+    try:
+        await asyncio.wait_for(closing.wait(), seconds)
+    except asyncio.TimeoutError:
+        return False
+    return True
+
+
+class HandlerGuard:
+    """Answers for a handler that raises, or that has not begun to answer in time.
+
+    The time is for what waits on the event loop, a slow body among it. A handler's own thread cannot
+    be interrupted: the answer then comes when it is through.
+    """
+
+    def __init__(self, app: ASGIApp, *, timeout_seconds: float) -> None:
+        self._app = app
+        self._timeout_seconds = timeout_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises what a handler raised that had begun to answer: only cutting it short is left."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        has_begun = False
+
+        async def send_noting(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            timeout.deadline = math.inf
+            await send(message)
+
+        with anyio.move_on_after(self._timeout_seconds) as timeout:
+            try:
+                await self._app(scope, receive, send_noting)
+            except ClientDisconnect:
+                return
+            except Exception as error:
+                if has_begun:
+                    raise
+                await _answer_for_bug(scope, error)(scope, receive, send)
+        if timeout.cancelled_caught:
+            message = (
+                f"{scope['method']} {scope['path']} took longer than {self._timeout_seconds:g} s "
+                "(--rest_api_timeout_in_ms)"
+            )
+            # What is left of the body nobody will read.
+            response = error_response(message, 504, {"Connection": "close"})
+            await response(scope, receive, send)
+
+
+class BodyLimit:
+    """Refuses bodies above `bytes_max`: before they are read where their length is declared.
+
+    Bodies count in `budget` until their requests are answered. Without a body nothing is asked of it:
+    probes and scrapes are answered however little memory is left.
+    """
+
+    def __init__(self, app: ASGIApp, *, bytes_max: int, budget: ByteBudget | None = None) -> None:
+        self._app = app
+        self._bytes_max = bytes_max
+        self._budget = budget
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        declared = Headers(scope=scope).get("content-length")
+        if declared is not None and int(declared) > self._bytes_max:
+            too_large = self._too_large()
+            await error_response(too_large.detail, 413, too_large.headers)(scope, receive, send)
+            return
+        received_bytes = 0
+        hold = MemoryHold(self._budget)
+
+        async def receive_counting() -> Message:
+            nonlocal received_bytes
+            message = await receive()
+            body = message.get("body", b"")
+            received_bytes += len(body)
+            if received_bytes > self._bytes_max:
+                raise self._too_large()
+            try:
+                hold.grow(len(body))
+            except MemoryBusy as error:
+                raise HTTPException(429, error.message, {"Connection": "close"}) from error
+            return message
+
+        try:
+            await self._app(scope, receive_counting, send)
+        finally:
+            hold.release()
+
+    def _too_large(self) -> HTTPException:
+        message = f"the request's body is above {self._bytes_max} bytes; send less at a time"
+        return HTTPException(413, message, {"Connection": "close"})
+
+
+async def _answer_http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = error.detail
+    if error.status_code == 404 and message == "Not Found":
+        message = f"nothing is at {request.url.path}"
+    if error.status_code == 405:
+        message = f"{request.url.path} does not take {request.method}"
+    return error_response(message, error.status_code, error.headers)
+
+
+async def _answer_millpond_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, MillpondError)
+    if isinstance(error, InternalError):
+        _log.error("http_handler_failed", path=request.url.path, exc_info=error)
+    return error_response(error.message, http_status(error.code))
+
+
+def _answer_for_bug(scope: Scope, error: Exception) -> Response:
+    path = scope["path"]
+    _log.error("http_handler_failed", method=scope["method"], path=path, exc_info=error)
+    return error_response(f"{type(error).__name__} in {path}; see the server's log", 500)

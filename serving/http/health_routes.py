@@ -1,0 +1,118 @@
+"""`/healthz` and `/readyz`: what orchestrators and balancers ask over HTTP.
+
+`/healthz` says that the process is alive: 200 as long as there is anyone to say it, a drain included.
+`/readyz` says what gRPC's health says, by the same decision: whether to send requests here, and why
+not. A model that is added to a server which serves counts from when it comes; `?model=NAME` asks for
+one model alone.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from serving.base.errors import NotFound
+from serving.base.name_text import listed
+from serving.http.app import json_response
+from serving.rpc.health import HealthView, why_unavailable
+from serving.source.found_versions import Note
+
+DRAINING = "the server is draining: it finishes what it has and stops"
+STUCK = "a look at its base path hangs, so new versions are not found (--ready_with_stuck_sources)"
+_NO_STORE: Mapping[str, str] = {"Cache-Control": "no-store"}
+
+
+Notes = Callable[[str], Collection[Note]]
+"""What the source of a model has to tell of its base path."""
+
+
+def no_notes(name: str) -> Collection[Note]:
+    """Of a server without sources."""
+    del name
+    return ()
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """Whether requests should come here, and for each model why not; None where nothing is amiss."""
+
+    is_ready: bool
+    reason: str | None
+    reason_by_model: Mapping[str, str | None]
+
+
+def readiness(view: HealthView, notes: Notes = no_notes) -> Readiness:
+    """Of the whole server. Pure."""
+    reasons = {name: _model_reason(view, name, notes) for name in view.models}
+    return Readiness(view.is_serving, _server_reason(view, reasons), reasons)
+
+
+def model_readiness(view: HealthView, name: str, notes: Notes = no_notes) -> Readiness:
+    """Of one model. Pure. Raises NotFound where it is not configured."""
+    if name not in view.models:
+        configured = listed(view.models)
+        raise NotFound(f"model {name!r} is not configured; configured: {configured}")
+    reason = _model_reason(view, name, notes)
+    server_reason = DRAINING if view.is_draining else None
+    return Readiness(view.is_model_serving(name), server_reason, {name: reason})
+
+
+def health_routes(view: Callable[[], HealthView], notes: Notes = no_notes) -> Sequence[BaseRoute]:
+    """The two routes; `view` is `HealthReporter.view`, `notes` `ServedModels.notes`."""
+
+    async def healthz(request: Request) -> Response:
+        del request
+        return Response(b"ok\n", 200, _NO_STORE, "text/plain")
+
+    async def readyz(request: Request) -> Response:
+        name = request.query_params.get("model")
+        seen = view()
+        found = readiness(seen, notes) if name is None else model_readiness(seen, name, notes)
+        return json_response(readiness_document(found), 200 if found.is_ready else 503)
+
+    return [Route("/healthz", healthz), Route("/readyz", readyz)]
+
+
+def readiness_document(found: Readiness) -> dict[str, Any]:
+    """What `/readyz` answers, as JSON has it. Pure."""
+    models = {
+        name: {"is_ready": reason is None, **_reason(reason)}
+        for name, reason in found.reason_by_model.items()
+    }
+    return {"is_ready": found.is_ready, **_reason(found.reason), "models": models}
+
+
+def _model_reason(view: HealthView, name: str, notes: Notes) -> str | None:
+    versions = view.statuses.get(name, ())
+    if name in view.stuck:
+        return STUCK
+    reason = why_unavailable(versions)
+    if reason is None or versions:
+        return reason
+    # What lies in the base path and is no version yet. That nothing does is said already.
+    texts = sorted(_note_text(note) for note in notes(name) if note.values)
+    return f"{reason} ({'; '.join(texts)})" if texts else reason
+
+
+def _note_text(note: Note) -> str:
+    return " ".join([note.event, *(f"{key}={value}" for key, value in note.values)])
+
+
+def _server_reason(view: HealthView, reasons: Mapping[str, str | None]) -> str | None:
+    if view.is_draining:
+        return DRAINING
+    if view.is_serving:
+        return None
+    if not view.models:
+        return "no model is configured"
+    if view.stuck:
+        return f"looks at base paths hang, of: {listed(sorted(view.stuck))}"
+    waiting = [name for name, reason in reasons.items() if reason is not None]
+    return f"no version is available of: {listed(waiting)}"
+
+
+def _reason(reason: str | None) -> Mapping[str, str]:
+    return {} if reason is None else {"reason": reason}

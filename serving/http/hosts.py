@@ -1,0 +1,112 @@
+"""The names that a request over HTTP may have in its Host header.
+
+A page of another site can have a browser ask this server: it points a name of its own at 127.0.0.1
+or at this machine (DNS rebinding), and then reads the answers, as both have one origin. Such a
+request has the site's name in its Host header, so a server that knows its own names refuses it.
+"""
+
+import ipaddress
+import socket
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import lru_cache
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serving.http.app import error_response
+
+MISDIRECTED = 421
+_DECISIONS_KEPT = 256
+
+
+@dataclass(frozen=True)
+class HostRule:
+    """Which hosts are answered: `names`, in lower case, and loopback names; any if `names` is None."""
+
+    names: frozenset[str] | None = None
+
+    def permits(self, header: str, local_address: str) -> bool:
+        """Returns whether a Host header is this server's. Pure.
+
+        The address at which the request arrived is: no name can be rebound to look like an address.
+        """
+        if self.names is None:
+            return True
+        host = host_name(header)
+        return host in self.names or is_loopback(host) or (host != "" and host == local_address)
+
+
+def host_rule(given: Collection[str], bound_host: str, machine_name: str) -> HostRule:
+    """Returns the rule of a server that listens on `bound_host`. Pure.
+
+    `given` is --http_hosts. Without it a server that only this machine can reach answers loopback
+    names and `machine_name`, and any other server answers every name.
+    """
+    if given:
+        return HostRule(frozenset(map(host_name, given)))
+    if is_loopback(bound_host):
+        return HostRule(frozenset({machine_name.lower(), machine_name.lower().partition(".")[0]}))
+    return HostRule()
+
+
+def host_name(header: str) -> str:
+    """Returns the host of HOST, HOST:PORT or [IPV6]:PORT, in lower case; "" if there is none. Pure."""
+    text = header.strip().lower()
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    is_bare_ipv6 = text.count(":") > 1
+    return (text if is_bare_ipv6 else text.partition(":")[0]).removesuffix(".")
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether a name or address means this machine, wherever it is resolved. Pure."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def own_name() -> str:
+    """The machine's name, without asking a resolver."""
+    return socket.gethostname()
+
+
+class HostGuard:
+    """Answers 421 to a request for another server, before any application gets it.
+
+    A request without the header passes: only old programs leave it out, and no browser does.
+    """
+
+    def __init__(self, app: ASGIApp, rule: HostRule) -> None:
+        self._app = app
+        # Clients send the same header again and again.
+        self._permits = lru_cache(_DECISIONS_KEPT)(rule.permits)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI's."""
+        if scope["type"] == "http":
+            hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+            refused = self._refused(hosts, scope.get("server"))
+            if refused is not None:
+                message, status = refused
+                response = error_response(message, status, {"Connection": "close"})
+                await response(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _refused(
+        self, hosts: list[str], server: tuple[str, int | None] | None
+    ) -> tuple[str, int] | None:
+        if len(hosts) > 1:
+            return f"the request has {len(hosts)} Host headers; send one", 400
+        if not hosts or self._permits(hosts[0], server[0] if server else ""):
+            return None
+        return (
+            f"Host {hosts[0]!r} is no name of this server; ask by localhost, by its address, or "
+            "by a name that --http_hosts lists",
+            MISDIRECTED,
+        )

@@ -1,0 +1,126 @@
+"""The sockets on which HTTP is served; without uvicorn, so that a start can look at the port first."""
+
+import ctypes
+import errno
+import os
+import socket
+import struct
+
+from serving.base.errors import InvalidConfig, Unavailable
+from serving.config.server_config import HttpPort
+
+BACKLOG = 1_024
+"""Connections that the kernel holds for a thread that is not scheduled at once."""
+
+# A port that another process has, an address that the machine may get, a resolver that is away.
+_TRANSIENT_ERRNOS = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, socket.EAI_AGAIN})
+
+_WILDCARDS = ("0.0.0.0", "::")
+
+# asm/socket.h; Python's socket has no name for it.
+_SO_ATTACH_FILTER = 26
+
+# Classic BPF on a TCP header (linux/filter.h): drops a packet with SYN and without ACK.
+_DROP_SYN = (
+    (0x30, 0, 0, 13),  # load the byte of the flags
+    (0x54, 0, 0, 0x12),  # and SYN | ACK
+    (0x15, 0, 1, 0x02),  # SYN alone?
+    (0x06, 0, 0, 0),  # drop
+    (0x06, 0, 0, 0xFFFFFFFF),  # keep
+)
+
+
+def check_port(host: str, port: HttpPort) -> None:
+    """Binds a port that was asked for by number, for a moment. Raises what `bind` raises."""
+    if port.number and port.is_required:
+        for listener in bind(host, port.number):
+            listener.close()
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """Listens on every address of `host`, as gRPC does; port 0 takes a free one, the same for all.
+
+    Both wildcards mean IPv4 and IPv6, where there is IPv6. Raises Unavailable, or InvalidConfig where
+    another start would fail too.
+    """
+    try:
+        listeners = _bind_wildcards(port) if host in _WILDCARDS else _bind_each(host, port)
+        for listener in listeners:
+            # Connections have it from here. Without it each response waits 40 ms for the client's
+            # delayed acknowledgement, as its head and its body are two writes.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listeners
+    except OSError as error:
+        error_class = Unavailable if error.errno in _TRANSIENT_ERRNOS else InvalidConfig
+        raise error_class(
+            f"cannot listen for HTTP on {host}:{port}: {_reason(error)}; "
+            "give another --rest_api_port, or 0 for none"
+        ) from error
+
+
+def refuse_handshakes(listener: socket.socket) -> None:
+    """Has the kernel begin no more connections on a port that is about to close.
+
+    A client that tries meanwhile hears nothing, and a refusal at its next try, after the close.
+    Handshakes that have begun go on, and `accept` has their connections. Raises OSError if the
+    kernel has no such filter.
+    """
+    code = b"".join(struct.pack("=HBBI", *instruction) for instruction in _DROP_SYN)
+    instructions = ctypes.create_string_buffer(code, len(code))
+    # struct sock_fprog: the count, and a pointer to the instructions, which the kernel copies.
+    program = struct.pack("@HP", len(_DROP_SYN), ctypes.addressof(instructions))
+    listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+
+
+def accept_waiting(listener: socket.socket) -> list[socket.socket]:
+    """Returns the connections that wait on a listener that does not block."""
+    accepted: list[socket.socket] = []
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except ConnectionAbortedError:
+            continue
+        except OSError:
+            # No connection waits, or no descriptor is left for one.
+            return accepted
+        connection.setblocking(False)
+        accepted.append(connection)
+
+
+def _reason(error: OSError) -> str:
+    # Python's own text repeats the address; a name that is not found has a negative number.
+    is_system = error.errno is not None and error.errno > 0
+    return os.strerror(error.errno or 0) if is_system else error.strerror or str(error)
+
+
+def _bind_wildcards(port: int) -> list[socket.socket]:
+    if socket.has_dualstack_ipv6():
+        address = ("::", port)
+        try:
+            return [
+                socket.create_server(
+                    address, family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True
+                )
+            ]
+        except OSError as error:
+            # A kernel that has IPv6 and a machine that has it switched off.
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+    return _bind_each("0.0.0.0", port)
+
+
+def _bind_each(host: str, port: int) -> list[socket.socket]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    listeners: list[socket.socket] = []
+    try:
+        # A name may have one address twice.
+        for family, address in dict.fromkeys((item[0], item[4][0]) for item in found):
+            listeners.append(
+                socket.create_server((str(address), port), family=family, backlog=BACKLOG)
+            )
+            port = listeners[0].getsockname()[1]
+    except OSError:
+        for listener in listeners:
+            listener.close()
+        raise
+    return listeners

@@ -1,0 +1,243 @@
+"""The HTTP server: uvicorn on a thread of its own, inside the server process."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import anyio.to_thread
+import structlog
+import uvicorn
+from starlette.applications import Starlette
+from starlette.types import ASGIApp
+
+from serving.base.errors import OperatorError
+from serving.config.server_config import HttpPort
+from serving.http.connections import ConnectionLimits, connection_class
+from serving.http.listeners import BACKLOG, accept_waiting, bind, refuse_handshakes
+
+HTTP_NICE = 10
+"""Of the HTTP thread and those it starts. A scrape takes milliseconds of Python in one piece, and a
+request thread that wants that core should have it; where all cores are taken a tenth of one is left
+to probes. Not 19: that would be a sixtieth, and a probe that waits seconds restarts a busy server.
+Beside 600 requests a second and a scrape every 0.1 s the difference to 0 is below what two cores show.
+"""
+
+RESPONSE_SECONDS = 2
+"""How long running responses may take at a stop, after the requests have had their time."""
+
+HANDSHAKE_SECONDS = 0.1
+"""How long handshakes that have begun may take at a stop: a round trip of most networks."""
+
+JOIN_SECONDS = RESPONSE_SECONDS + 1.0
+"""For those, and for uvicorn's looks at whether it should stop, ten a second."""
+
+_log = structlog.get_logger(__name__)
+
+
+class _UvicornServer(uvicorn.Server):
+    """uvicorn's, whose port closes without a loss.
+
+    Closing a listener resets the connections that the kernel has completed and no `accept` has
+    taken. So no handshake begins any more, then all connections are accepted, and then it closes.
+    """
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn's."""
+        loop = asyncio.get_running_loop()
+        listeners = sockets or []
+        for listener in listeners:
+            # What asyncio accepts at the last moment would be unknown to uvicorn's shutdown.
+            loop.remove_reader(listener)
+            # Without the filter a connection may still come between the last `accept` and the close.
+            with contextlib.suppress(OSError):
+                refuse_handshakes(listener)
+        await asyncio.sleep(HANDSHAKE_SECONDS)
+        for listener in listeners:
+            for connection in accept_waiting(listener):
+                await loop.connect_accepted_socket(self._make_connection, connection)
+        await super().shutdown(sockets)
+
+    def _make_connection(self) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        protocol: asyncio.Protocol = make(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
+
+
+class HttpServer:
+    """Serves one application on one port from a thread `http`. Started and stopped once.
+
+    Nobody else's thread is used, no signal handler installed, and nothing is kept on disk.
+    """
+
+    def __init__(
+        self,
+        app: Starlette,
+        *,
+        host: str,
+        port: HttpPort,
+        blocking_thread_count: int,
+        entry: ASGIApp | None = None,
+        limits: ConnectionLimits | None = None,
+        nice: int = HTTP_NICE,
+    ) -> None:
+        """Nothing is bound yet. `blocking_thread_count` is for handlers that are not coroutines.
+
+        `entry` gets each request first, and gives `app` what is not its own; None: there is none.
+        """
+        self._app = app
+        self._host = host
+        self._wanted = port
+        self._blocking_thread_count = blocking_thread_count
+        self._nice = nice
+        self._port: int | None = None
+        self._uvicorn = _make_uvicorn(
+            entry or app, limits or ConnectionLimits(), lambda: self._uvicorn.should_exit
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_up = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def port(self) -> int | None:
+        """The TCP port that it listens on; None before `start`, and where there was none to have."""
+        return self._port
+
+    def start(self) -> None:
+        """Binds the port and answers from now on.
+
+        Raises what `bind` raises; where nobody asked for the port, a warning in the log says so
+        instead.
+        """
+        if self._wanted.number is None:
+            return
+        try:
+            sockets = bind(self._host, self._wanted.number)
+        except OperatorError as error:
+            if self._wanted.is_required:
+                raise
+            _log.warning("http_off", reason=error.message)
+            return
+        self._port = sockets[0].getsockname()[1]
+        # Daemon: a handler that never returns must not keep the process from its end.
+        self._thread = threading.Thread(target=self._run, args=(sockets,), name="http", daemon=True)
+        self._thread.start()
+        self._is_up.wait()
+
+    def stop(self, response_seconds: float = RESPONSE_SECONDS) -> None:
+        """Takes no more connections and lets running responses end, in `response_seconds`; long-lived
+        ones hear of it. Connections that clients have by then get their first request answered.
+
+        Returns at once; `join` waits.
+        """
+        if self._loop is None:
+            return
+        # uvicorn's annotation says int; asyncio, which gets it, takes any.
+        self._uvicorn.config.timeout_graceful_shutdown = response_seconds  # type: ignore[assignment]
+        self._uvicorn.should_exit = True
+        # Where the thread has died its loop is closed.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._app.state.closing.set)
+
+    def join(self, timeout_seconds: float = JOIN_SECONDS) -> bool:
+        """Waits for the thread's end; False where a handler still runs."""
+        if self._thread is None:
+            return True
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def _run(self, sockets: list[socket.socket]) -> None:
+        try:
+            asyncio.run(self._serve(sockets))
+        except Exception:  # noqa: BLE001 (a bug; gRPC goes on)
+            _log.exception("http_server_died")
+        finally:
+            self._is_up.set()
+            for listener in sockets:
+                listener.close()
+
+    async def _serve(self, sockets: list[socket.socket]) -> None:
+        self._lower_priority()
+        self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(_log_loop_error)
+        limiter = anyio.to_thread.current_default_thread_limiter()
+        limiter.total_tokens = self._blocking_thread_count
+        log_uvicorn()
+        self._is_up.set()
+        await self._uvicorn.serve(sockets=sockets)
+        for connection in list(self._uvicorn.server_state.connections):
+            connection.transport.abort()
+
+    def _lower_priority(self) -> None:
+        try:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
+        except OSError as error:
+            # A sandbox that refuses is no reason to answer no probe.
+            _log.warning("http_priority_refused", asked=self._nice, reason=error.strerror)
+
+
+def _make_uvicorn(
+    app: ASGIApp, limits: ConnectionLimits, is_stopping: Callable[[], bool]
+) -> uvicorn.Server:
+    return _UvicornServer(
+        uvicorn.Config(
+            app,
+            http=connection_class(limits, is_stopping),
+            ws="none",
+            loop="asyncio",
+            interface="asgi3",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            # Who says where a request came from is a proxy's word, and nothing here goes by it.
+            proxy_headers=False,
+            timeout_keep_alive=limits.keep_alive_seconds,
+            backlog=BACKLOG,
+        )
+    )
+
+
+# --- What it logs ---------------------------------------------------------------------------------
+
+CLIENTS_FAULTS = ("Invalid HTTP request received.", "Unsupported upgrade request.")
+"""Not logged: the client is told, and a port scanner must not fill the log."""
+
+
+class StructlogHandler(logging.Handler):
+    """Warnings and errors of uvicorn and asyncio, as events of ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """logging's."""
+        message = record.getMessage().strip()
+        error = record.exc_info[1] if record.exc_info else None
+        # A response that was cut short by the stop, of which uvicorn tells once for all.
+        if message.startswith(CLIENTS_FAULTS) or isinstance(error, asyncio.CancelledError):
+            return
+        log = _log.error if record.levelno >= logging.ERROR else _log.warning
+        log("http_server_says", message=message, **({"exc_info": error} if error else {}))
+
+
+def log_uvicorn() -> None:
+    """Takes over what uvicorn and asyncio say, for the whole process."""
+    for name in ("uvicorn", "asyncio"):
+        logger = logging.getLogger(name)
+        logger.handlers = [StructlogHandler(logging.WARNING)]
+        logger.setLevel(logging.WARNING)
+        logger.propagate = False
+
+
+def _log_loop_error(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+    del loop
+    error = context.get("exception")
+    _log.error(
+        "http_server_says",
+        message=context["message"],
+        **({"exc_info": error} if error else {}),
+    )

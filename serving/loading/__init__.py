@@ -1,0 +1,1 @@
+"""Loads and unloads versions: arenas, memory, pace and priority of a load."""

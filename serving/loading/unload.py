@@ -1,0 +1,89 @@
+"""Unload: frees one version that no request can find any more, without losing a request."""
+
+from collections.abc import Callable
+
+import structlog
+
+from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
+from serving.core.servable import Servable, ServableId, UnloadStage
+from serving.loading.arenas import report_remains
+
+QUIESCE_SLICE_SECONDS = 0.05
+"""One turn waits this long for the last handle: a request of 30 s on one version must not keep an
+unloader thread from freeing another model's memory."""
+
+QUIESCE_WARNING_SECONDS = 10.0
+"""Above the deadlines that clients usually set: a handle older than this is worth a look."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Unload:
+    """One version's way out: quiesce, destroy. Runs in turns, on unloader threads.
+
+    Make it when the version has been retired: its time to quiesce begins then. `stage_ended` gets the
+    seconds of each stage, on an unloader thread.
+    """
+
+    def __init__(
+        self,
+        servable_id: ServableId,
+        servable: Servable,
+        *,
+        clock: Clock,
+        stage_ended: Callable[[UnloadStage, float], None],
+    ) -> None:
+        self._id = servable_id
+        self._servable = servable
+        self._clock = clock
+        self._stage_ended = stage_ended
+        self._retired_at_ns = clock.now_ns()
+        self._has_warned = False
+
+    def take_turn(self) -> bool:
+        """Does what can be done within QUIESCE_SLICE_SECONDS, and the destruction once it can be.
+
+        True where the version is gone, else it wants another turn. What it raises is a bug, or the
+        data plane's; nothing more is to be done then.
+        """
+        if not self._servable.quiesce(QUIESCE_SLICE_SECONDS):
+            self._warn_once()
+            return False
+        quiesce_seconds = seconds_since(self._clock, self._retired_at_ns)
+        self._stage_ended(UnloadStage.QUIESCE, quiesce_seconds)
+        self._destroy(quiesce_seconds)
+        return True
+
+    def _warn_once(self) -> None:
+        waited_seconds = seconds_since(self._clock, self._retired_at_ns)
+        if waited_seconds < QUIESCE_WARNING_SECONDS or self._has_warned:
+            return
+        self._has_warned = True
+        _log.warning(
+            "quiesce_slow",
+            model=self._id.name,
+            version=self._id.version,
+            handle_count=self._servable.handle_count,
+            waited_seconds=round(waited_seconds, 1),
+        )
+
+    def _destroy(self, quiesce_seconds: float) -> None:
+        statistics = self._servable.statistics()
+        start_ns = self._clock.now_ns()
+        remains = self._servable.destroy()
+        destroy_seconds = seconds_since(self._clock, start_ns)
+        self._stage_ended(UnloadStage.DESTROY, destroy_seconds)
+        report_remains(self._id, remains)
+        _log.info(
+            "version_unloaded",
+            model=self._id.name,
+            version=self._id.version,
+            request_count=statistics.request_count,
+            failed_count=statistics.failed_count,
+            latency_seconds_p50=statistics.latency_ns_p50 / NS_PER_SECOND,
+            latency_seconds_p99=statistics.latency_ns_p99 / NS_PER_SECOND,
+            latency_seconds_p999=statistics.latency_ns_p999 / NS_PER_SECOND,
+            quiesce_seconds=round(quiesce_seconds, 4),
+            destroy_seconds=round(destroy_seconds, 4),
+            arena_live_bytes=remains.live_bytes,
+        )

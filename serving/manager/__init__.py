@@ -1,0 +1,1 @@
+"""Decides which versions are loaded, routed to and unloaded, and carries those decisions out."""

@@ -1,0 +1,282 @@
+"""Bars on disk (--state_directory): what was rolled back stays out when the server comes back.
+
+{"blocked_versions": {"ctr": [{"version": 7, "by": "operator", "reason": "…", "since_wall_ns": …}]}}
+"""
+
+import fcntl
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol, TextIO
+
+import structlog
+
+from serving.base.clock import NS_PER_SECOND, Clock
+from serving.base.errors import DataLoss
+from serving.base.periodic_thread import PeriodicThread
+from serving.core.blocked_versions import Bars, as_rows, from_rows
+
+FILE_NAME = "blocked_versions.json"
+
+LOCK_NAME = "lock"
+
+RETRY_SECONDS = 10.0
+"""After a write that failed: a disk that is full or away may be back."""
+
+_log = structlog.get_logger(__name__)
+
+
+def read_bars(path: Path) -> dict[str, Bars]:
+    """By model; none where there is no file. DataLoss where it is no such file, OSError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except UnicodeDecodeError as error:
+        raise DataLoss(f"{path}: no text: {error}") from error
+    try:
+        models = json.loads(text)["blocked_versions"]
+        return {name: from_rows(rows) for name, rows in models.items()}
+    except DataLoss as error:
+        raise DataLoss(f"{path}: {error.message}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataLoss(f"{path}: not what Millpond wrote: {error!r}") from error
+
+
+def write_bars(path: Path, bars: Mapping[str, Bars]) -> None:
+    """Puts a whole file in the place of the one before, on the disk once this returns. OSError.
+
+    Whenever the process or the machine ends, one of the two is there.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = {"blocked_versions": {name: as_rows(bars[name]) for name in sorted(bars) if bars[name]}}
+    # One name for each write: a server that was killed leaves at most one such file behind.
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        with beside.open("w", encoding="utf-8") as file:
+            json.dump(table, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+    _sync_directory(path.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    """A rename is on the disk when its directory is."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class BarKeeper(Protocol):
+    """Who keeps bars beyond the end of the process."""
+
+    def read(self) -> Mapping[str, Bars]:
+        """What was kept, by model. Once, before `keep`."""
+        ...
+
+    def keep(self, name: str, bars: Bars) -> None:
+        """Replaces what is kept of one model. Any thread; returns at once."""
+        ...
+
+    def wait_until_kept(self, timeout_seconds: float) -> str:
+        """Waits until everything passed to `keep` is on disk; returns "", or why it is not.
+
+        Any thread but those that must not wait for a disk.
+        """
+        ...
+
+    def start(self) -> None: ...
+    def stop(self, timeout_seconds: float) -> bool: ...
+
+
+class NoBarKeeper:
+    """Where bars end with the process."""
+
+    def read(self) -> Mapping[str, Bars]:
+        """Nothing was kept."""
+        return {}
+
+    def keep(self, name: str, bars: Bars) -> None:
+        """Nothing is."""
+
+    def wait_until_kept(self, timeout_seconds: float) -> str:
+        """Returns "": bars that end with the process are not promised to be on disk."""
+        del timeout_seconds
+        return ""
+
+    def start(self) -> None:
+        """There is no thread."""
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """There is no thread."""
+        del timeout_seconds
+        return True
+
+
+class BarFile:
+    """Keeps `directory/blocked_versions.json`, on a thread of its own: requests and the control thread wait for
+    no disk. An operator's call waits for it by `wait_until_kept`, so that its reply is a promise.
+
+    A file or disk that refuses is told of, and stops nothing: what could not be read is put aside,
+    and what could not be written is tried again every RETRY_SECONDS and with the next change.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        clock: Clock,
+        write: Callable[[Path, Mapping[str, Bars]], None] = write_bars,
+    ) -> None:
+        self._path = directory / FILE_NAME
+        self._write = write
+        self._lock_file: TextIO | None = None
+        self._clock = clock
+        # Guards what follows and is notified after each write; not held while the disk is written to.
+        self._lock = threading.Condition()
+        self._bars: dict[str, Bars] = {}
+        self._change_count = 0
+        # The change count that the file has, and the number of writes that have begun.
+        self._written_count = 0
+        self._attempt_count = 0
+        # The last write that failed: its number, and its reason.
+        self._failed_attempt = 0
+        self._refusal = ""
+        self._is_retry = False
+        self._thread = PeriodicThread(
+            "bars",
+            self.write_now,
+            # Without a write to try again there is nothing to do until the next change.
+            wait_seconds=lambda: RETRY_SECONDS if self._is_retry else None,
+            failure_event="blocked_versions_not_kept",
+            at_end=self.write_now,
+            clock=clock,
+        )
+
+    def read(self) -> Mapping[str, Bars]:
+        """See `BarKeeper`. Looks whether it could write, so that whoever starts the server hears it."""
+        try:
+            self._bars = read_bars(self._path)
+        except (DataLoss, OSError) as error:
+            _log.error(
+                "blocked_versions_unreadable",
+                file=str(self._path),
+                reason=str(error),
+                consequence="versions that were blocked before this start are served again",
+                put_aside=self._put_aside(),
+                remedy="roll them back again (millpond rollback)",
+            )
+        # Written as it was: what refuses now would refuse at the next rollback.
+        self._change_count += 1
+        self.write_now()
+        if any(self._bars.values()):
+            barred = {name: sorted(bars) for name, bars in self._bars.items()}
+            _log.warning("blocked_versions_read", file=str(self._path), blocked=barred)
+        return dict(self._bars)
+
+    def keep(self, name: str, bars: Bars) -> None:
+        """See `BarKeeper`."""
+        with self._lock:
+            if self._bars.get(name, {}) == bars:
+                return
+            self._bars = {**self._bars, name: bars}
+            self._change_count += 1
+            self._is_retry = False
+        self._thread.wake()
+
+    def wait_until_kept(self, timeout_seconds: float) -> str:
+        """See `BarKeeper`. Where the last write failed, the answer is that of a new one."""
+        end_ns = self._clock.now_ns() + round(timeout_seconds * NS_PER_SECOND)
+        self._thread.wake()
+        with self._lock:
+            wanted_count, first_attempt = self._change_count, self._attempt_count + 1
+            while self._written_count < wanted_count:
+                if self._failed_attempt >= first_attempt:
+                    return self._refusal
+                remaining_ns = end_ns - self._clock.now_ns()
+                if remaining_ns <= 0:
+                    return f"{self._path}: not written within {timeout_seconds:.3g} s"
+                self._clock.wait(self._lock, remaining_ns / NS_PER_SECOND)
+        return ""
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """Writes what is not written yet and ends the thread; False where a disk takes longer."""
+        self._thread.stop()
+        is_over = self._thread.join(timeout_seconds)
+        if is_over and self._lock_file is not None:
+            self._lock_file.close()
+            self._lock_file = None
+        return is_over
+
+    def _lock_directory(self) -> None:
+        """Two servers would each write over what the other's people rolled back. Until `stop`.
+
+        OSError where another has it: a server that drains gives it up soon.
+        """
+        if self._lock_file is not None:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        lock_file = open(self._path.with_name(LOCK_NAME), "a", encoding="ascii")  # noqa: SIM115
+        try:
+            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock_file.close()
+            raise OSError(
+                error.errno,
+                "another server keeps its blocked versions there: give each a directory",
+            ) from error
+        self._lock_file = lock_file
+
+    def write_now(self) -> bool:
+        """Writes what has changed, on the calling thread; False where that failed. One at a time."""
+        with self._lock:
+            if self._written_count == self._change_count:
+                return True
+            bars, change_count = self._bars, self._change_count
+            self._attempt_count += 1
+        try:
+            self._lock_directory()
+            self._write(self._path, bars)
+        except OSError as error:
+            self._tell_unwritten(error)
+            return False
+        with self._lock:
+            self._written_count = change_count
+            self._is_retry = False
+            self._lock.notify_all()
+        return True
+
+    def _tell_unwritten(self, error: OSError) -> None:
+        with self._lock:
+            self._failed_attempt, self._refusal = self._attempt_count, f"{self._path}: {error}"
+            self._lock.notify_all()
+            is_first, self._is_retry = not self._is_retry, True
+        if is_first:
+            _log.error(
+                "blocked_versions_not_kept",
+                file=str(self._path),
+                reason=str(error),
+                consequence="a rollback holds until this process ends, and not after it",
+                retry_seconds=RETRY_SECONDS,
+            )
+
+    def _put_aside(self) -> str:
+        """The damaged file's new name: the next write is not to destroy what somebody may mend."""
+        aside = self._path.with_suffix(".damaged")
+        try:
+            self._path.replace(aside)
+        except OSError:
+            return ""
+        return str(aside)

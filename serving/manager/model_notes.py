@@ -1,0 +1,183 @@
+"""Why a request finds no version: what the data plane adds to NOT_FOUND, and whether it may wait.
+
+`model_notes` decides, and `NotePublisher` gives each model's notes to the serving map when they
+change. A request reads them only after its look-up has failed.
+"""
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from serving.base.errors import StatusCode
+from serving.core.servable import AVAILABLE, END, LOADING, START, NotedMap, ServableStatus
+from serving.source.found_versions import Note
+
+VERSION_COUNT_MAX = 32
+"""Versions of a model that have a reason of their own, the highest: clients ask for recent ones."""
+
+_NOT_READ = "its base path has not been read yet"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelNotes:
+    """Why requests for one model find no version. `awaited` versions are loading and are the first:
+    requests wait for them. Without `reason` the model has a version that answers.
+    """
+
+    reason: str = ""
+    is_awaited: bool = False
+    version_reasons: Mapping[int, str] = field(default_factory=dict)
+    awaited_versions: tuple[int, ...] = ()
+
+
+def model_notes(
+    statuses: Sequence[ServableStatus],
+    notes: Collection[Note] | None,
+    aspired: Collection[int] = (),
+) -> ModelNotes:
+    """Of the versions of one model, in ascending order, and of its source's notes. Pure.
+
+    `notes` is None until the source has looked at the base path: requests wait for that. `aspired` are
+    the versions that the source wants to be loaded: one without a status is on its way to the manager.
+    """
+    if notes is None and not statuses:
+        return ModelNotes(reason=_NOT_READ, is_awaited=True)
+    coming = [] if statuses else sorted(aspired)
+    by_version = {
+        **_note_reasons(notes or ()),
+        **{version: f"version {version} is loading, stage wait" for version in coming},
+        **_status_reasons(statuses),
+    }
+    kept = dict(sorted(by_version.items())[-VERSION_COUNT_MAX:])
+    if any(status.state is AVAILABLE for status in statuses):
+        return ModelNotes(version_reasons=kept)
+    awaited = [status.id.version for status in statuses if _is_loading(status)]
+    awaited += [_version_of(note) for note in notes or () if note.event == "version_settling"]
+    awaited += coming
+    return ModelNotes(
+        reason=_model_reason(by_version, awaited, notes or ()),
+        is_awaited=bool(awaited),
+        version_reasons=kept,
+        awaited_versions=tuple(sorted(set(awaited) & kept.keys())),
+    )
+
+
+def _model_reason(
+    by_version: Mapping[int, str], awaited: Sequence[int], notes: Collection[Note]
+) -> str:
+    if awaited:
+        return by_version[max(awaited)]
+    if by_version:
+        return by_version[max(by_version)]
+    return "; ".join(sorted(filter(None, map(_base_path_reason, notes))))
+
+
+def _base_path_reason(note: Note) -> str:
+    if note.event == "no_version_in_base_path":
+        return "base path holds no version directory"
+    if note.event == "base_path_unreadable":
+        return f"base path cannot be read: {dict(note.values).get('reason')}"
+    return ""
+
+
+def _status_reasons(statuses: Sequence[ServableStatus]) -> dict[int, str]:
+    return {
+        status.id.version: _status_reason(status)
+        for status in statuses
+        if status.state is not AVAILABLE
+    }
+
+
+def _status_reason(status: ServableStatus) -> str:
+    version = f"version {status.id.version}"
+    if status.health.code is not StatusCode.OK:
+        again = "" if status.state is END else " and is tried again"
+        return f"{version} failed{again}: {status.health.message or status.health.code.name}"
+    if status.state is END:
+        return f"{version} was unloaded"
+    if status.state not in (START, LOADING):
+        return f"{version} is being unloaded"
+    if status.state is START:
+        return f"{version} is loading, stage wait"
+    return f"{version} is loading" + (f", stage {status.stage.value}" if status.stage else "")
+
+
+def _is_loading(status: ServableStatus) -> bool:
+    return status.state in (START, LOADING) and status.health.code is StatusCode.OK
+
+
+def _note_reasons(notes: Collection[Note]) -> dict[int, str]:
+    reasons = {}
+    for note in notes:
+        reason = dict(note.values).get("reason")
+        if note.event == "version_settling":
+            reasons[_version_of(note)] = (
+                f"version {_version_of(note)} is loading, stage settle: its files changed just now"
+            )
+        elif note.event == "version_incomplete":
+            reasons[_version_of(note)] = f"version {_version_of(note)} is being copied: {reason}"
+        elif note.event == "version_unreadable":
+            reasons[_version_of(note)] = f"version {_version_of(note)} cannot be read: {reason}"
+    return reasons
+
+
+def _version_of(note: Note) -> int:
+    return int(str(dict(note.values)["version"]))
+
+
+class NotePublisher:
+    """Keeps the serving map's notes true. Any thread. `versions` is `StateMonitor.versions`.
+
+    A source may call `set_source_notes` with its own lock held, so nothing here calls a source.
+    """
+
+    def __init__(
+        self, serving_map: NotedMap, versions: Callable[[str], Sequence[ServableStatus]]
+    ) -> None:
+        self._map = serving_map
+        self._versions = versions
+        # Held while publishing, so that older notes never replace newer ones.
+        self._lock = threading.Lock()
+        self._names: frozenset[str] = frozenset()
+        self._source_notes: dict[str, tuple[Collection[Note], Collection[int]]] = {}
+        self._published: dict[str, ModelNotes] = {}
+
+    def set_models(self, names: Collection[str]) -> None:
+        """Publishes notes of these models, and no others, from now on."""
+        with self._lock:
+            gone, self._names = self._names - frozenset(names), frozenset(names)
+            for name in gone:
+                self._source_notes.pop(name, None)
+            for name in gone | self._names:
+                self._publish(name)
+
+    def set_source_notes(
+        self, name: str, notes: Collection[Note], aspired: Collection[int] = ()
+    ) -> None:
+        """Takes what the source of a model found at its base path, and the versions it aspires."""
+        with self._lock:
+            self._source_notes[name] = (notes, aspired)
+            self._publish(name)
+
+    def on_status(self, status: ServableStatus) -> None:
+        """Takes a change of a version's state or stage."""
+        with self._lock:
+            self._publish(status.id.name)
+
+    def _publish(self, name: str) -> None:
+        notes = ModelNotes()
+        if name in self._names:
+            source_notes = self._source_notes.get(name, (None, ()))
+            notes = model_notes(self._versions(name), *source_notes)
+        if notes == self._published.get(name, ModelNotes()):
+            return
+        self._published[name] = notes
+        self._map.set_notes(
+            name,
+            reason=notes.reason,
+            is_awaited=notes.is_awaited,
+            version_reasons=notes.version_reasons,
+            awaited_versions=notes.awaited_versions,
+        )
+        if notes == ModelNotes():
+            del self._published[name]

@@ -1,0 +1,336 @@
+"""Succession: which version of a model stands in for which, by a person's word or a canary's figures.
+
+For the manager's control thread. What it decides takes effect in three places, in this order: the
+router (requests), the source (what is selected from disk), the stream (what is loaded and kept).
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+import structlog
+
+from serving.base.clock import Clock
+from serving.base.errors import FailedPrecondition
+from serving.base.name_text import listed
+from serving.core.blocked_versions import Bar, BarredBy, Bars
+from serving.core.model_settings import CanarySettings
+from serving.core.servable import LOADING, START
+from serving.manager import canary
+from serving.manager.router import Canary, Router
+from serving.manager.stream import Stream
+
+BarsChanged = Callable[[str, frozenset[int]], None]
+"""Hears which versions of a model its source should leave out."""
+
+KeepBars = Callable[[str, Bars], None]
+"""Hears which versions of a model are to stay out beyond the end of the process."""
+
+FoundVersions = Callable[[str], Collection[int]]
+"""The versions of a model that its source finds on disk and its version policy would take."""
+
+ChangedOver = Callable[[str, int, int | None, str], None]
+"""Hears that without a load a version (the first number) of a model answers instead of another, and
+how that came: ROLLED_BACK or PROMOTED."""
+
+ROLLED_BACK = "rolled_back"
+PROMOTED = "promoted"
+
+BY_OPERATOR = "operator"
+BY_RULE = "canary"
+BY_SETTINGS = "settings"
+"""Who promoted a canary, as the log says it: a person, its figures, or a weight of 0."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class BlockedVersion:
+    """A version that a rollback blocks. `reason` is for people.
+
+    `has_served`: it was AVAILABLE since this server started.
+    """
+
+    version: int
+    has_served: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """What a rollback did: `version` answers now; None: it is being loaded from disk.
+
+    `warning` is "", or why the rollback may be lost when the server ends. `blocked` are the versions
+    that this rollback blocks: `rolled_back`, and newer ones that would serve in its place.
+    """
+
+    rolled_back: int
+    version: int | None
+    warning: str = ""
+    blocked: tuple[BlockedVersion, ...] = ()
+
+
+class Succession:
+    """`apply_wanted` brings a stream's lives in line with what is wanted and barred."""
+
+    def __init__(
+        self,
+        router: Router,
+        *,
+        found_versions: FoundVersions,
+        bars_changed: BarsChanged,
+        keep_bars: KeepBars,
+        changed_over: ChangedOver,
+        apply_wanted: Callable[[str, Stream], None],
+        clock: Clock,
+    ) -> None:
+        self._router = router
+        self._found_versions = found_versions
+        self._bars_changed = bars_changed
+        self._keep_bars = keep_bars
+        self._changed_over = changed_over
+        self._clock = clock
+        self._apply_wanted = apply_wanted
+
+    def roll_back(
+        self,
+        name: str,
+        stream: Stream,
+        *,
+        is_cold_allowed: bool,
+        by: BarredBy = BarredBy.OPERATOR,
+        reason: str = "",
+    ) -> Rollback:
+        """Bars the version that answers, or the canary, and all above it; see the manager's."""
+        canary_version = self._router.routing(name).canary_version
+        current = self._router.answering(name) if canary_version is None else canary_version
+        if current is None and is_cold_allowed:
+            # Nothing serves: what cannot be loaded makes place for one before it.
+            current = max((item.version for item in stream.wanted), default=None)
+        if current is None:
+            raise FailedPrecondition(f"model {name!r} serves no version to roll back from")
+        ready = [version for version in stream.ready_versions if version not in stream.barred]
+        earlier = max((version for version in ready if version < current), default=None)
+        if earlier is None:
+            self._check_cold(name, stream, current, is_cold_allowed)
+        known = stream.harnesses.keys() | {item.version for item in stream.wanted}
+        barred = frozenset(version for version in known if version >= current)
+        blocked = self._blocked_by_rollback(name, stream, barred, current)
+        to = "an earlier one on disk" if earlier is None else earlier
+        self.bar(name, stream, barred, by, reason or f"rolled back from {current} to {to}")
+        _log.warning(
+            "rolled_back",
+            model=name,
+            version=current,
+            to=earlier,
+            blocked=sorted(barred),
+            never_served=[item.version for item in blocked if not item.has_served],
+            is_canary=current == canary_version,
+            by=by.value,
+        )
+        if earlier is not None:
+            self._changed_over(name, earlier, current, ROLLED_BACK)
+        return Rollback(rolled_back=current, version=earlier, blocked=blocked)
+
+    def _blocked_by_rollback(
+        self, name: str, stream: Stream, versions: Iterable[int], current: int
+    ) -> tuple[BlockedVersion, ...]:
+        """Returns those of `versions` that were not blocked before, and `current`. Before the block:
+        it changes their states.
+        """
+        # A version answers a moment before its load is known to have ended.
+        routing = self._router.routing(name)
+        served = stream.served | {routing.default_version, routing.canary_version}
+        rolled_back = {version for version, bar in stream.bars.items() if bar.is_until_told}
+        return tuple(
+            _blocked_version(stream, version, has_served=version in served)
+            for version in sorted({*versions} - rolled_back | {current})
+        )
+
+    def _check_cold(self, name: str, stream: Stream, current: int, is_cold_allowed: bool) -> None:
+        """FailedPrecondition where no earlier version could be loaded from disk, or none may be."""
+        barred = [version for version in stream.ready_versions if version in stream.barred]
+        in_memory = f" ({barred[0]} is blocked: millpond allow)" if barred else ""
+        if not is_cold_allowed:
+            raise FailedPrecondition(
+                f"model {name!r} has no version before {current} in memory{in_memory}: keep one "
+                "there by keep_previous_seconds, or allow a cold rollback (millpond rollback "
+                "--cold), which loads one from disk while this one serves on"
+            )
+        found = set(self._found_versions(name)) - stream.barred
+        if not any(version < current for version in found):
+            raise FailedPrecondition(
+                f"model {name!r} has no version before {current} on disk that its version policy "
+                f"selects and that is not blocked too{in_memory}; drop one"
+            )
+
+    def allow(self, name: str, stream: Stream, version: int) -> None:
+        """Takes a bar away. FailedPrecondition where there is none."""
+        if version not in stream.barred:
+            known = listed(map(str, sorted(stream.barred)))
+            raise FailedPrecondition(
+                f"model {name!r}: version {version} is not blocked; blocked: {known}"
+            )
+        self._set_bars(name, stream, _without(stream.bars, version))
+
+    def bar(
+        self, name: str, stream: Stream, versions: Iterable[int], by: BarredBy, reason: str
+    ) -> None:
+        """These are not served, loaded or kept any more, as long as there is another version."""
+        bar = Bar(by=by, reason=reason, since_wall_ns=self._clock.wall_ns())
+        # Who was first is who has to take it back; but a person's word outlives a failure's.
+        standing = {key: item for key, item in stream.bars.items() if item.is_until_told}
+        self._set_bars(name, stream, {**stream.bars, **dict.fromkeys(versions, bar), **standing})
+
+    def forgive(self, name: str, stream: Stream, version: int, reason: str) -> None:
+        """Takes a bar away that was for a failure, where there is one: `reason` is what has changed."""
+        bar = stream.bars.get(version)
+        if bar is None:
+            return
+        stream.failed_loads.pop(version, None)
+        if bar.is_until_told:
+            # Only a person takes that back, but it may be what serves where nothing else can.
+            self.note_last_resort(name, stream)
+            return
+        _log.info("version_unblocked", model=name, version=version, reason=reason)
+        self._set_bars(name, stream, _without(stream.bars, version))
+
+    def note_last_resort(self, name: str, stream: Stream) -> None:
+        """A rolled back version comes back while every other one that is found is barred too.
+
+        Its bar stands: whatever else loads takes its place at once.
+        """
+        if self._find_last_resort(name, stream):
+            self.tell_bars(name, stream)
+            self._apply_wanted(name, stream)
+
+    def _find_last_resort(self, name: str, stream: Stream) -> bool:
+        """Whether it is another one than before."""
+        version = stream.find_last_resort(self._found_versions(name)) if stream.bars else None
+        if version == stream.last_resort:
+            return False
+        stream.last_resort = version
+        if version is not None:
+            _log.error(
+                "blocked_version_comes_back",
+                model=name,
+                version=version,
+                reason="no other version on disk can be loaded",
+                blocked=sorted(stream.barred),
+                remedy="drop a version that loads, or unblock this one: millpond allow",
+            )
+        return True
+
+    def restore(self, name: str, stream: Stream, bars: Bars) -> None:
+        """At the start: what was barred before the process began."""
+        stream.bars = dict(bars)
+        self._router.set_barred(name, stream.barred)
+
+    def tell_bars(self, name: str, stream: Stream) -> None:
+        """Says again what the model's source should leave out."""
+        self._bars_changed(name, stream.left_out)
+
+    def promote(self, name: str, *, by: str = BY_OPERATOR) -> int:
+        """The canary answers everything. FailedPrecondition where there is none."""
+        version = self._router.routing(name).canary_version
+        if version is None:
+            raise FailedPrecondition(f"model {name!r} has no canary to promote")
+        previous = self._router.answering(name)
+        self._router.promote(name)
+        _log.info("canary_promoted", model=name, version=version, by=by)
+        self._changed_over(name, version, previous, PROMOTED)
+        return version
+
+    def end_canary_unless_aspired(self, name: str, stream: Stream) -> None:
+        """A canary that is withdrawn, or that another version takes the place of, gets nothing."""
+        version = self._router.routing(name).canary_version
+        if version is None or version in stream.aspired:
+            return
+        if version not in stream.barred:
+            _log.info("canary_ended", model=name, version=version, reason="it is no longer aspired")
+        self._router.set_canary(name, None)
+
+    def resume_canary(self, name: str, stream: Stream, wanted: CanarySettings) -> None:
+        """A canary that was rolled back or withdrawn, and is aspired again while in memory, goes on."""
+        if self._router.routing(name).canary_version is not None:
+            return
+        answering = self._router.answering(name)
+        for version in reversed(stream.ready_versions):
+            is_wanted = version in stream.aspired and version not in stream.barred
+            is_newer = answering is not None and version > answering
+            if not (is_wanted and is_newer and self._router.is_unproven(name, version)):
+                continue
+            if wanted.weight == 0:
+                self._router.prove(name, version)
+                _log.info("canary_promoted", model=name, version=version, by=BY_SETTINGS)
+            else:
+                stream.resume_canary(stream.harnesses[version])
+                self._router.set_canary(name, Canary.of(version, wanted))
+            return
+
+    def change_canary(self, name: str, wanted: CanarySettings) -> None:
+        """A running canary's share, as settings now have it; without one it answers everything."""
+        version = self._router.routing(name).canary_version
+        if version is None:
+            return
+        if wanted.weight == 0:
+            self.promote(name, by=BY_SETTINGS)
+        else:
+            self._router.set_canary(name, Canary.of(version, wanted))
+
+    def is_judged_by_rule(self, name: str, stream: Stream) -> bool:
+        """Whether a canary runs whose figures decide."""
+        is_running = self._router.routing(name).canary_version is not None
+        return is_running and stream.settings.canary.request_count > 0
+
+    def judge_canary(self, name: str, stream: Stream) -> None:
+        """Promotes the canary or rolls it back, once it has answered enough requests."""
+        routing = self._router.routing(name)
+        if routing.canary_version is None:
+            stream.forget_canary()
+        if not self.is_judged_by_rule(name, stream):
+            return
+        candidate = stream.ready(routing.canary_version)
+        stable = stream.ready(routing.default_version)
+        if candidate is None or stable is None:
+            return
+        verdict = canary.judge(
+            stream.settings.canary, *stream.since_canary_began(candidate, stable)
+        )
+        if verdict is None:
+            return
+        candidate.gate_ended(verdict)
+        if verdict.is_passed:
+            self.promote(name, by=BY_RULE)
+            return
+        _log.warning(
+            "canary_failed", model=name, version=candidate.id.version, reason=verdict.reason
+        )
+        self.roll_back(
+            name, stream, is_cold_allowed=False, by=BarredBy.CANARY, reason=verdict.reason
+        )
+
+    def _set_bars(self, name: str, stream: Stream, bars: Bars) -> None:
+        stream.bars = dict(bars)
+        self._find_last_resort(name, stream)
+        self._router.set_barred(name, stream.barred)
+        self._keep_bars(name, {key: bar for key, bar in bars.items() if bar.is_until_told})
+        self.tell_bars(name, stream)
+        self._apply_wanted(name, stream)
+
+
+def _without(bars: Bars, version: int) -> Bars:
+    return {key: bar for key, bar in bars.items() if key != version}
+
+
+def _blocked_version(stream: Stream, version: int, *, has_served: bool) -> BlockedVersion:
+    if has_served:
+        return BlockedVersion(version, has_served=True, reason="it served")
+    harness = stream.harnesses.get(version)
+    state = START if harness is None else harness.status.state
+    loads = {START: "its load has not begun", LOADING: "its load was under way"}
+    return BlockedVersion(
+        version,
+        has_served=False,
+        reason="it never served, and would have replaced the earlier version once loaded; "
+        + loads.get(state, "its load failed"),
+    )

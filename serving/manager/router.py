@@ -1,0 +1,324 @@
+"""Router: which version answers a request that names none, or names a label.
+
+A version answers such requests because `decide_routing`, a pure function, names it, and never because
+it is there. The Router is the one writer of the serving map: a version is published or retired
+together with the routing that follows from it, in one snapshot. So no request falls between the two.
+"""
+
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+import structlog
+
+from serving.core.label_targets import NO_LABELS
+from serving.core.model_settings import CanarySettings
+from serving.core.servable import Routing, Servable, ServableId, ServingMap
+from serving.manager.canary import BY_A_PERSON, rule_text
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Canary:
+    """`version` gets `weight` of the requests, by the value of metadata key `header` where given.
+
+    `rule` says for people how it ends.
+    """
+
+    version: int
+    weight: float
+    header: str = ""
+    rule: str = BY_A_PERSON
+
+    @classmethod
+    def of(cls, version: int, settings: CanarySettings) -> "Canary":
+        """The share that a version gets by `settings`."""
+        return cls(
+            version=version,
+            weight=settings.weight,
+            header=settings.header,
+            rule=rule_text(settings),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demands:
+    """The values that routing follows from, for one model. `barred`: rolled back, and not to be the
+    default. `last_resorts`: those of them that are to serve until another version can.
+    """
+
+    labels: Mapping[str, int] = field(default_factory=dict)
+    # Where each label led before it moved: there it leads again if its new version goes first.
+    former_labels: Mapping[str, int] = field(default_factory=dict)
+    barred: frozenset[int] = frozenset()
+    last_resorts: frozenset[int] = frozenset()
+    canary: Canary | None = None
+    # Began as canaries and were never promoted: no default while there is another.
+    unproven: frozenset[int] = frozenset()
+
+
+def decide_routing(before: Routing, demands: Demands, published: Collection[int]) -> Routing:
+    """Returns the routing that fits `demands` and the `published` versions.
+
+    A label moves once its new version is published. Until then, and if that version goes first, the
+    label leads to the last published version that it led to. The default: see `_choose_default`.
+    """
+    labels = {}
+    for label, version in demands.labels.items():
+        targets = (version, before.labels.get(label), demands.former_labels.get(label))
+        target = next((item for item in targets if item in published), None)
+        if target is not None:
+            labels[label] = target
+    default = _choose_default(before, demands, published)
+    canary = demands.canary
+    if canary is None or default is None or canary.version == default:
+        return Routing(default_version=default, labels=labels)
+    if canary.version not in set(published) - demands.barred or default in demands.barred:
+        return Routing(default_version=default, labels=labels)
+    return Routing(
+        default_version=default,
+        labels=labels,
+        canary_version=canary.version,
+        canary_weight=canary.weight,
+        canary_header=canary.header,
+    )
+
+
+def _choose_default(before: Routing, demands: Demands, published: Collection[int]) -> int | None:
+    """Returns the version for requests that name none.
+
+    The highest that is neither barred nor unproven, preferably another than the canary. Without one:
+    the highest that is not barred. Without one: a last resort, or the barred version that answers
+    already, which goes on until another can. No other barred version answers, and then the result is
+    None.
+    """
+    here = set(published)
+    sound = here - demands.barred
+    canary_version = None if demands.canary is None else demands.canary.version
+    proven = sound - demands.unproven
+    proven_choices = proven - {canary_version} or proven
+    sound_choices = sound - {canary_version} or sound
+    choices = proven_choices or sound_choices or here & demands.last_resorts
+    return max(choices or here & {before.default_version}, default=None)
+
+
+def _canary_after(
+    demands: Demands, published: Collection[int], version: int, canary: Canary | None
+) -> Canary | None:
+    """Whose share it is once `version` is published: a newer version ends an older one's canary."""
+    others = set(published) - demands.barred - {version}
+    if not others:
+        return None
+    if version > max(others):
+        return canary
+    return demands.canary
+
+
+@dataclass(frozen=True)
+class _Stream:
+    demands: Demands = field(default_factory=Demands)
+    published: frozenset[int] = frozenset()
+    routing: Routing = field(default_factory=Routing)
+
+    def after(self, *, published: frozenset[int] | None = None, **demands: Any) -> "_Stream":
+        """Returns the stream with these `demands` changed, and the routing that follows."""
+        published = self.published if published is None else published
+        asked_for = replace(self.demands, **demands)
+        routing = decide_routing(self.routing, asked_for, published)
+        former = {
+            label: self._former_version(label, version) for label, version in routing.labels.items()
+        }
+        former_labels = {label: item for label, item in former.items() if item is not None}
+        return _Stream(replace(asked_for, former_labels=former_labels), published, routing)
+
+    def _former_version(self, label: str, version: int) -> int | None:
+        led_to = self.routing.labels.get(label)
+        return self.demands.former_labels.get(label) if led_to in (None, version) else led_to
+
+
+_NO_STREAM = _Stream()
+
+
+class Router:
+    """Publishes and retires versions, and keeps routing in step with what is asked for. Any thread."""
+
+    def __init__(self, serving_map: ServingMap) -> None:
+        self._serving_map = serving_map
+        self._lock = threading.Lock()
+        self._streams: dict[str, _Stream] = {}
+        self._on_labels: Callable[[str], None] = lambda name: None
+
+    def on_labels(self, listener: Callable[[str], None]) -> None:
+        """Calls `listener` with the model after each change of its labels: what only a label kept
+        may go.
+        """
+        self._on_labels = listener
+
+    def set_labels(self, name: str, labels: Mapping[str, int]) -> None:
+        """Replaces the model's labels; each takes effect once its version is AVAILABLE."""
+        with self._lock:
+            self._change(name, labels=MappingProxyType(dict(labels)))
+        self._on_labels(name)
+
+    def labels(self, name: str) -> Mapping[str, int]:
+        """The labels as requests see them now."""
+        return self.routing(name).labels
+
+    def wanted_labels(self, name: str) -> Mapping[str, int]:
+        """The labels as they were asked for."""
+        with self._lock:
+            stream = self._streams.get(name)
+            return stream.demands.labels if stream else NO_LABELS
+
+    def routing(self, name: str) -> Routing:
+        """What requests see now."""
+        with self._lock:
+            return self._stream(name).routing
+
+    def set_barred(self, name: str, versions: frozenset[int]) -> None:
+        """Takes all requests that do not name them from `versions`, while another version can answer.
+
+        A canary among them ends: should it be allowed again, the settings of that day decide.
+        """
+        with self._lock:
+            canary = self._stream(name).demands.canary
+            if canary is not None and canary.version in versions:
+                canary = None
+            self._change(name, barred=versions, canary=canary)
+
+    def set_last_resorts(self, name: str, versions: frozenset[int]) -> None:
+        """Lets these barred versions answer while no other version is published."""
+        with self._lock:
+            if versions != self._stream(name).demands.last_resorts:
+                self._change(name, last_resorts=versions)
+
+    def set_canary(self, name: str, canary: Canary | None) -> None:
+        """Changes a canary's share, or ends it (None): then it gets nothing and is no default."""
+        with self._lock:
+            self._change(name, canary=canary)
+
+    def promote(self, name: str) -> None:
+        """The canary answers everything that is the default's."""
+        with self._lock:
+            demands = self._stream(name).demands
+            if demands.canary is not None:
+                unproven = demands.unproven - {demands.canary.version}
+                self._change(name, canary=None, unproven=unproven)
+
+    def is_unproven(self, name: str, version: int) -> bool:
+        """Whether the version began as a canary and was never promoted."""
+        with self._lock:
+            return version in self._stream(name).demands.unproven
+
+    def prove(self, name: str, version: int) -> None:
+        """The version may be the default like any other."""
+        with self._lock:
+            if name in self._streams:
+                self._change(name, unproven=self._stream(name).demands.unproven - {version})
+
+    def answering(self, name: str) -> int | None:
+        """The version that answers a request which names none, a canary aside. None: such a request
+        is refused.
+        """
+        return self.routing(name).default_version
+
+    def publish(
+        self, servable_id: ServableId, servable: Servable, *, canary: Canary | None = None
+    ) -> None:
+        """Publishes the version together with its part of the requests, in one snapshot.
+
+        With `canary` it gets that share, if it is the highest and another one serves; without, it
+        gets all if it is the highest. Raises with nothing changed.
+        """
+        name, version = servable_id.name, servable_id.version
+        with self._lock:
+            before = self._stream(name)
+            demands = before.demands
+            running = _canary_after(demands, before.published, version, canary)
+            is_canary = running is not None and running.version == version
+            after = before.after(
+                published=before.published | {version},
+                canary=running,
+                unproven=demands.unproven | ({version} if is_canary else set()),
+            )
+            self._serving_map.publish(servable, after.routing)
+            self._replace(name, after)
+
+    def retire(self, servable_id: ServableId) -> None:
+        """Retires the version and gives its requests to another one, in one snapshot. Raises with
+        nothing changed.
+        """
+        name, version = servable_id.name, servable_id.version
+        with self._lock:
+            before = self._stream(name)
+            after = before.after(
+                published=before.published - {version},
+                unproven=before.demands.unproven - {version},
+            )
+            self._serving_map.retire(name, version, after.routing)
+            self._replace(name, after)
+
+    def forget(self, name: str) -> None:
+        """The model is gone, with all that was asked for it but its labels."""
+        with self._lock:
+            stream = self._streams.get(name)
+            if stream is None:
+                return
+            self._change(name, **vars(Demands(labels=stream.demands.labels)))
+            if not stream.published and not stream.demands.labels:
+                del self._streams[name]
+
+    def _stream(self, name: str) -> _Stream:
+        return self._streams.get(name, _NO_STREAM)
+
+    def _change(self, name: str, **demands: Any) -> None:
+        """The caller holds the lock."""
+        before = self._stream(name)
+        after = before.after(**demands)
+        if after.routing != before.routing:
+            self._serving_map.set_routing(name, after.routing)
+        self._replace(name, after)
+
+    def _replace(self, name: str, after: _Stream) -> None:
+        before = self._stream(name).routing
+        self._streams[name] = after
+        if after.routing != before:
+            _tell_canary(name, before, after)
+
+
+def _tell_canary(name: str, before: Routing, stream: _Stream) -> None:
+    """Logs a canary that begins or changes, and one that ends unasked; who asks for that tells it."""
+    after, asked_for = stream.routing, stream.demands.canary
+    ended = None if before.canary_version == after.canary_version else before.canary_version
+    reason = None if ended is None else _end_unasked(stream, ended)
+    if reason is not None:
+        _log.info("canary_ended", model=name, version=ended, reason=reason)
+    if asked_for is None or after.canary_version is None:
+        return
+    event = "canary_changed" if after.canary_version == before.canary_version else "canary_begun"
+    fields = ("canary_version", "canary_weight", "canary_header")
+    if any(getattr(before, field) != getattr(after, field) for field in fields):
+        _log.info(
+            event,
+            model=name,
+            version=after.canary_version,
+            beside=after.default_version,
+            weight=after.canary_weight,
+            header=after.canary_header,
+            rule=asked_for.rule,
+        )
+
+
+def _end_unasked(stream: _Stream, version: int) -> str | None:
+    """Why `version` is no canary any more; None where it was promoted, withdrawn or rolled back."""
+    canary = stream.demands.canary
+    if canary is None:
+        return None
+    if canary.version != version:
+        return f"version {canary.version} takes its place"
+    if version not in stream.published:
+        return "it is unloaded"
+    return "no other version is left"

@@ -1,0 +1,187 @@
+"""StateMonitor: what state every version is in, for whoever asks or waits."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from types import MappingProxyType
+
+import structlog
+
+from serving.base.clock import NS_PER_SECOND, Clock
+from serving.core.servable import END, HEALTHY, ServableId, ServableStatus
+
+ENDED_COUNT_MAX = 32
+"""Versions in END kept of each model, the latest to end: people look for yesterday's failure, and a
+model that gets a version every minute must not grow the status without limit. Beside those that have
+failed and whose files are watched."""
+
+UNLOADED_SECONDS_MAX = 3_600.0
+"""How long a version that ended in good order is remembered, and one that failed and is gone from the
+disk: whoever removed it may not be who wants to know why it failed."""
+
+FAILED_SECONDS_MAX = 86_400.0
+"""How long a failure is remembered that is over, because another version was aspired instead, while
+the files that failed are still there. One whose files are watched for a change stays."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a source last said of a model's versions."""
+
+    on_disk: frozenset[int]
+    watched: frozenset[int]
+
+
+# Versions in ascending order, by model.
+Statuses = Mapping[str, tuple[ServableStatus, ...]]
+Listener = Callable[[ServableStatus], None]
+_log = structlog.get_logger(__name__)
+
+
+class StateMonitor:
+    """The last status of every version. Any thread may ask or wait; one thread records.
+
+    Listeners run on the recording thread (the manager's control thread) in the order of the
+    changes, outside the lock, and must return at once.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        # Of each model, in the order of the last changes.
+        self._by_version: dict[str, dict[int, ServableStatus]] = {}
+        self._statuses: dict[str, tuple[ServableStatus, ...]] = {}
+        self._seen: dict[str, _Seen] = {}
+        self._listeners: list[Listener] = []
+        self._stage_listeners: list[Listener] = []
+        self._has_ended_waits = False
+
+    def add_listener(self, listener: Listener) -> None:
+        """Calls `listener` with each status whose state is new, from now on."""
+        self._listeners.append(listener)
+
+    def add_stage_listener(self, listener: Listener) -> None:
+        """Calls `listener` with each status, also if only its stage is new, from now on."""
+        self._stage_listeners.append(listener)
+
+    def record(self, status: ServableStatus) -> None:
+        """Takes note of one version's status, wakes those who wait and calls the listeners."""
+        with self._changed:
+            versions = self._by_version.setdefault(status.id.name, {})
+            before = versions.pop(status.id.version, None)
+            versions[status.id.version] = status
+            self._forget_ended(status.id.name)
+            self._update(status.id.name)
+            self._changed.notify_all()
+        is_state_new = before is None or before.state is not status.state
+        listeners = self._listeners if is_state_new else []
+        self._call([*self._stage_listeners, *listeners], status)
+
+    def versions_seen(self, name: str, on_disk: frozenset[int], watched: frozenset[int]) -> None:
+        """Which versions of a model are on the disk, and for the files of which its source watches;
+        none of both once it has no source. What has failed is remembered by that.
+        """
+        with self._changed:
+            self._seen[name] = _Seen(on_disk, watched)
+
+    def status(self, servable_id: ServableId) -> ServableStatus | None:
+        """The status of one version; None where it was never seen, or forgotten."""
+        with self._changed:
+            return self._by_version.get(servable_id.name, {}).get(servable_id.version)
+
+    def statuses(self) -> Statuses:
+        """The status of every version of every model seen, as a value.
+
+        A model of which no version is remembered is not in it.
+        """
+        with self._changed:
+            for name in list(self._by_version):
+                if self._forget_ended(name):
+                    self._update(name)
+            return MappingProxyType(dict(self._statuses))
+
+    def versions(self, name: str) -> tuple[ServableStatus, ...]:
+        """Returns the status of every version of one model, in ascending order."""
+        with self._changed:
+            return self._statuses.get(name, ())
+
+    def failed_versions(self, name: str) -> frozenset[int]:
+        """The versions of a model whose last life has ended with an error."""
+        with self._changed:
+            ended = [item for item in self._statuses.get(name, ()) if item.state is END]
+        return frozenset(item.id.version for item in ended if item.health != HEALTHY)
+
+    def wait_until(
+        self, predicate: Callable[[Statuses], bool], timeout_seconds: float | None = None
+    ) -> bool:
+        """Waits until `predicate` holds; False where it did not in time, or before `end_waits`. None:
+        no limit.
+        """
+        start_ns = self._clock.now_ns()
+        with self._changed:
+            while not predicate(MappingProxyType(self._statuses)):
+                if self._has_ended_waits:
+                    return False
+                remaining_seconds = None
+                if timeout_seconds is not None:
+                    waited_seconds = (self._clock.now_ns() - start_ns) / NS_PER_SECOND
+                    remaining_seconds = timeout_seconds - waited_seconds
+                    if remaining_seconds <= 0:
+                        return False
+                self._clock.wait(self._changed, remaining_seconds)
+        return True
+
+    def end_waits(self) -> None:
+        """The server stops: nobody waits for what will not come any more, now or later."""
+        with self._changed:
+            self._has_ended_waits = True
+            self._changed.notify_all()
+
+    def _update(self, name: str) -> None:
+        versions = self._by_version[name]
+        if versions:
+            self._statuses[name] = _ascending(versions)
+        else:
+            del self._by_version[name]
+            self._statuses.pop(name, None)
+
+    def _forget_ended(self, name: str) -> bool:
+        """True where one was."""
+        versions, seen = self._by_version[name], self._seen.get(name)
+        count_before = len(versions)
+        ended = [item for item in versions.values() if item.state is END]
+        past = [item for item in ended if not _is_watched(item, seen)]
+        now_wall_ns = self._clock.wall_ns()
+        for status in past[:-ENDED_COUNT_MAX]:
+            del versions[status.id.version]
+        for status in past[-ENDED_COUNT_MAX:]:
+            seconds = _remembered_seconds(status, seen)
+            if now_wall_ns - status.state_changed_wall_ns > seconds * NS_PER_SECOND:
+                del versions[status.id.version]
+        return len(versions) < count_before
+
+    def _call(self, listeners: Sequence[Listener], status: ServableStatus) -> None:
+        for listener in listeners:
+            try:
+                listener(status)
+            except Exception:  # noqa: BLE001 (one listener's bug is not another's)
+                _log.exception("listener_failed", model=status.id.name, version=status.id.version)
+
+
+def _is_watched(status: ServableStatus, seen: _Seen | None) -> bool:
+    """Whether it has failed, and its files are watched for a change: then it stays for ever."""
+    return status.health != HEALTHY and seen is not None and status.id.version in seen.watched
+
+
+def _remembered_seconds(status: ServableStatus, seen: _Seen | None) -> float:
+    """How long after its end, where it is not watched; for ever while nobody can say."""
+    if status.health == HEALTHY:
+        return UNLOADED_SECONDS_MAX
+    if seen is None:
+        return inf
+    return FAILED_SECONDS_MAX if status.id.version in seen.on_disk else UNLOADED_SECONDS_MAX
+
+
+def _ascending(versions: Mapping[int, ServableStatus]) -> tuple[ServableStatus, ...]:
+    return tuple(versions[version] for version in sorted(versions))

@@ -1,0 +1,1 @@
+"""Applies a changed configuration and changed certificates to a running server."""

@@ -1,0 +1,233 @@
+"""ConfigReloader: from one configuration to the next, at once or not at all."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+import structlog
+
+from serving.base.clock import Clock, seconds_since
+from serving.base.errors import FailedPrecondition, NotFound, OperatorError, StatusCode, Unavailable
+from serving.base.name_text import listed
+from serving.config.model_settings_file import SettingsByModel
+from serving.config.plan import ConfigPlan, plan_change
+from serving.config.server_config import ModelConfig
+from serving.core.servable import AVAILABLE, END, HEALTHY, LOADING, START, ServableStatus
+from serving.manager.state_monitor import StateMonitor
+from serving.reload.served_models import ServedModels
+
+_log = structlog.get_logger(__name__)
+
+
+class ConfigReloader:
+    """Plans changes of the configured models, applies them and waits for new models. Any thread.
+
+    Changes are made one after the other. At most one caller waits: a newer change is made at once,
+    and the one that still waits for an older one is told so.
+    """
+
+    def __init__(
+        self,
+        served: ServedModels,
+        monitor: StateMonitor,
+        settings: SettingsByModel,
+        clock: Clock,
+    ) -> None:
+        """`settings` are those of the models that are going to be configured first."""
+        self._served = served
+        self._monitor = monitor
+        self._settings = settings
+        self._clock = clock
+        self._changing = threading.Lock()
+        # Notified when a state, `_change_count` or `_is_stopping` changes.
+        self._changed = threading.Condition()
+        self._change_count = 0
+        self._applied_count = 0
+        self._is_stopping = False
+        # What was known of each model that was added and is still waited for, when it was added.
+        self._stale: dict[str, tuple[ServableStatus, ...]] = {}
+        monitor.add_listener(self._on_state_change)
+
+    @property
+    def settings(self) -> SettingsByModel:
+        """Of the models that are configured, and of those to come."""
+        return self._settings
+
+    @property
+    def applied_count(self) -> int:
+        """How many changes were made that changed something, since the start."""
+        return self._applied_count
+
+    def apply_first(self, plan: ConfigPlan) -> None:
+        """Applies the plan of a server that has no model yet; no other change runs meanwhile."""
+        with self._changing:
+            self._served.apply(plan)
+
+    def change(
+        self,
+        models: Sequence[ModelConfig] | None = None,
+        settings: SettingsByModel | None = None,
+    ) -> ConfigPlan:
+        """Applies other models, or settings, or both; None stays. Waits for nothing.
+
+        The settings within `models` do not count. Raises InvalidConfig where the change cannot be,
+        Unavailable where the server stops, and then nothing has changed.
+        """
+        return self._change(models, settings, is_awaited=False)[0]
+
+    def reload(self, models: Sequence[ModelConfig], timeout_seconds: float) -> ConfigPlan:
+        """`change`, and then waits until each new model has a version AVAILABLE or has failed.
+
+        New are the models that this adds. Where it changes nothing, which is what a caller does who
+        gave up waiting and asks again, those that still have not come. Raises also, the change
+        being made and standing: FailedPrecondition where a model failed, UNKNOWN where one has not
+        come `timeout_seconds` after the call, both naming each and the reason; ABORTED where a newer
+        change came in between.
+        """
+        # Before the change: it may have to wait for another one, in the caller's time.
+        start_ns = self._clock.now_ns()
+        plan, count = self._change(models, None, is_awaited=True)
+        with self._changed:
+            names = [model.name for model in plan.added]
+            if plan.is_empty:
+                names = [name for name in self._stale if name in self._served.names]
+            self._wait(names, count, start_ns, timeout_seconds)
+            self._raise_unless_come(names)
+        return plan
+
+    @property
+    def unloaded(self) -> frozenset[str]:
+        """The models that `set_unloaded` has taken out of service."""
+        return self._served.unloaded
+
+    def set_unloaded(self, name: str, *, is_unloaded: bool) -> None:
+        """Takes a configured model out of service, whatever its configuration says, or puts it back.
+
+        Waits for nothing but a change under way. It stays through changes of the configuration that
+        leave the model there. NotFound where it is not configured, Unavailable where the server
+        stops.
+        """
+        with self._changing:
+            if self._is_stopping:
+                raise Unavailable("the server stops; its models stay as they are")
+            if name not in self._served.names:
+                raise NotFound(f"model {name!r} is not configured any more")
+            self._served.set_unloaded(name, is_unloaded=is_unloaded)
+
+    def stop(self) -> None:
+        """Nothing changes any more, and who waits is told so."""
+        with self._changing, self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+
+    def _change(
+        self,
+        models: Sequence[ModelConfig] | None,
+        settings: SettingsByModel | None,
+        *,
+        is_awaited: bool,
+    ) -> tuple[ConfigPlan, int]:
+        """What was done, and which change it was; one that is empty and not awaited is none."""
+        with self._changing:
+            if self._is_stopping:
+                raise Unavailable("the server stops; its configuration stays as it is")
+            settings = settings or self._settings
+            wanted = [
+                replace(model, settings=settings.of(model.name))
+                for model in (self._served.models if models is None else models)
+            ]
+            plan = plan_change(self._served.models, wanted)
+            stale = self._monitor.statuses()
+            self._served.apply(plan)
+            self._settings = settings
+            with self._changed:
+                self._change_count += is_awaited or not plan.is_empty
+                self._applied_count += not plan.is_empty
+                count = self._change_count
+                self._stale |= {model.name: stale.get(model.name, ()) for model in plan.added}
+                for model in plan.removed:
+                    self._stale.pop(model.name, None)
+                self._changed.notify_all()
+        if not plan.is_empty:
+            _log.info("config_changed", changes=plan.lines())
+        return plan, count
+
+    # --- Holding `_changed` -----------------------------------------------------------------------
+
+    def _wait(
+        self, names: Sequence[str], count: int, start_ns: int, timeout_seconds: float
+    ) -> None:
+        while any(self._is_awaited(name) for name in names):
+            if self._is_stopping:
+                raise Unavailable("the configuration was changed, and the server stops")
+            if self._change_count != count:
+                raise OperatorError(
+                    "the configuration was changed, and again before the new models had come; "
+                    "ask for their status",
+                    code=StatusCode.ABORTED,
+                )
+            remaining_seconds = timeout_seconds - seconds_since(self._clock, start_ns)
+            if remaining_seconds <= 0:
+                return
+            self._clock.wait(self._changed, remaining_seconds)
+
+    def _is_awaited(self, name: str) -> bool:
+        statuses = self._monitor.statuses().get(name, ())
+        return not has_come(statuses) and not has_failed(statuses, self._stale.get(name, ()))
+
+    def _raise_unless_come(self, names: Sequence[str]) -> None:
+        statuses, reasons, is_failed = self._monitor.statuses(), {}, False
+        for name in names:
+            mine, stale = statuses.get(name, ()), self._stale.get(name, ())
+            if not has_come(mine):
+                reasons[name] = self._reason(name, [item for item in mine if item not in stale])
+                is_failed |= has_failed(mine, stale)
+            if not self._is_awaited(name):
+                # It has come, or has failed and that is told now: nobody waits for it again.
+                self._stale.pop(name, None)
+        if not reasons:
+            return
+        what = listed((f"{name}: {reason}" for name, reason in reasons.items()), "; ")
+        message = f"{len(reasons)} model(s) did not become available: {what}"
+        if is_failed:
+            raise FailedPrecondition(message)
+        # TensorFlow Serving's code for it. Not DEADLINE_EXCEEDED, which a client's library says by
+        # itself where nobody answered.
+        raise OperatorError(
+            f"{message}. The change stands; the same request waits for them again",
+            code=StatusCode.UNKNOWN,
+        )
+
+    def _reason(self, name: str, statuses: Sequence[ServableStatus]) -> str:
+        if statuses:
+            return listed(_state_text(status) for status in statuses)
+        notes = [
+            " ".join([note.event, *(f"{key}={value}" for key, value in note.values)])
+            for note in self._served.notes(name)
+        ]
+        found = f"no version found in {self._served.base_path(name)!r}"
+        return f"{found} ({'; '.join(notes)})" if notes else found
+
+    def _on_state_change(self, status: ServableStatus) -> None:
+        del status  # Who waits looks at all of its models.
+        with self._changed:
+            self._changed.notify_all()
+
+
+def has_come(statuses: Sequence[ServableStatus]) -> bool:
+    """Whether a model of which these are the versions can answer. Pure."""
+    return any(status.state is AVAILABLE for status in statuses)
+
+
+def has_failed(statuses: Sequence[ServableStatus], stale: Sequence[ServableStatus]) -> bool:
+    """Whether a version has failed and none is on its way, `stale` ones not counted. Pure."""
+    fresh = [status for status in statuses if status not in stale]
+    is_on_its_way = any(status.state in (START, LOADING) for status in fresh)
+    has_ended = any(status.state is END and status.health != HEALTHY for status in fresh)
+    return has_ended and not is_on_its_way
+
+
+def _state_text(status: ServableStatus) -> str:
+    stage = f" ({status.stage.value})" if status.stage else ""
+    why = f": {status.health.message}" if status.health.message else ""
+    return f"version {status.id.version} is {status.state.name}{stage}{why}"

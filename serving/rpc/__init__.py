@@ -1,0 +1,1 @@
+"""The gRPC methods that Python answers, and the transport's settings."""

@@ -1,0 +1,211 @@
+"""Millpond's own rare RPCs, for its command line. Requests and replies are JSON (UTF-8).
+
+TensorFlow Serving has no RPC that lists models (GetModelStatus wants a name), and none that puts an
+earlier version back.
+"""
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from serving.base.errors import InvalidArgument, Unavailable
+from serving.base.json_requests import parse_object
+from serving.core.servable import Servable, ServableId, ServableStatus
+from serving.manager.rollout import Rollback
+from serving.manager.stream import StreamStatus
+from serving.rpc.rare_calls import Waiting, patience_seconds
+from serving.source.found_versions import Note
+
+if TYPE_CHECKING:
+    from serving.manager.state_monitor import Statuses
+    from serving.reload.config_watch import ConfigRefusal
+
+LIST_MODELS = "/millpond.v1.Admin/ListModels"
+ROLLBACK = "/millpond.v1.Admin/Rollback"
+PROMOTE = "/millpond.v1.Admin/Promote"
+ALLOW = "/millpond.v1.Admin/Allow"
+
+ANSWER_TIMEOUT_SECONDS = 10.0
+"""The control thread answers within a millisecond; one that does not is stuck, which is to be told.
+Earlier where its caller has less time than this."""
+
+KEPT_TIMEOUT_SECONDS = 3.0
+"""The longest wait for the disk before the reply to a rollback: a kilobyte, or a disk that hangs.
+The rollback itself is in effect before this wait."""
+
+Answer = TypeVar("Answer")
+
+
+class VersionControl(Protocol):
+    """What `AspiredVersionsManager` does at a person's word, and says of its streams."""
+
+    def rollback(self, name: str, *, is_cold_allowed: bool) -> Future[Rollback]: ...
+    def promote(self, name: str) -> Future[int]: ...
+    def allow(self, name: str, version: int) -> Future[None]: ...
+    def stream_status(self, name: str) -> StreamStatus | None: ...
+    def servable(self, servable_id: ServableId) -> Servable | None: ...
+
+
+class AdminService:
+    """On the threads of the rare calls; keeps nothing between two of them.
+
+    `model_names` are those configured now, `statuses` is `StateMonitor.statuses`, `notes` what a
+    model's source has to tell of its base path, `found_versions` what it finds there,
+    `refused_config` is `ConfigWatcher.refusal`, `wait_until_kept` is that of `BarKeeper`.
+    """
+
+    def __init__(
+        self,
+        model_names: Callable[[], Collection[str]],
+        statuses: "Callable[[], Statuses]",
+        control: VersionControl,
+        notes: Callable[[str], Collection[Note]] = lambda name: (),
+        found_versions: Callable[[str], Collection[int]] = lambda name: (),
+        refused_config: "Callable[[], ConfigRefusal | None]" = lambda: None,
+        wait_until_kept: Callable[[float], str] = lambda timeout_seconds: "",
+    ) -> None:
+        self._model_names = model_names
+        self._statuses = statuses
+        self._control = control
+        self._notes = notes
+        self._found_versions = found_versions
+        self._refused_config = refused_config
+        self._wait_until_kept = wait_until_kept
+
+    @property
+    def handlers(self) -> Mapping[str, Callable[[bytes], bytes]]:
+        """By the full name of the method."""
+        return {
+            LIST_MODELS: self.list_models,
+            ROLLBACK: Waiting(self.rollback),
+            PROMOTE: Waiting(self.promote),
+            ALLOW: Waiting(self.allow),
+        }
+
+    def list_models(self, request: bytes) -> bytes:
+        """Replies `{"models": [{"name", "versions": [{"version", "state", …}], …}]}`, by name and version.
+
+        Beside them `"refused_config": {"file", "reason", "since_wall_ns"}`, null where the server
+        has what its config files say. `request` is empty; what a later client puts in there is not
+        looked at. A model without versions is listed too: that it has none is what its operator is
+        looking for.
+        """
+        del request
+        statuses = self._statuses()
+        names = sorted({*self._model_names(), *statuses})
+        models = [self._model(name, statuses.get(name, ())) for name in names]
+        refusal = self._refused_config()
+        reply = {"models": models, "refused_config": asdict(refusal) if refusal else None}
+        return json.dumps(reply).encode()
+
+    def rollback(self, request: bytes, remaining_seconds: float | None = None) -> bytes:
+        """`{"model", "is_cold_allowed"}` to `{"rolled_back", "version", "warning", "blocked"}`.
+
+        See the manager's `rollback`. Once the reply is sent, every request sees `version` unless it
+        is null, and the rollback is on disk unless `warning` has the reason why it is not. `blocked`
+        has `{"version", "has_served", "reason"}` of each version that the rollback blocks.
+        """
+        parsed = parse_object(request)
+        is_cold_allowed = bool(parsed.get("is_cold_allowed", False))
+        name = _model_name(parsed)
+        answered = self._control.rollback(name, is_cold_allowed=is_cold_allowed)
+        done = replace(
+            _answer(answered, remaining_seconds), warning=self._kept_warning(remaining_seconds)
+        )
+        return json.dumps(asdict(done)).encode()
+
+    def promote(self, request: bytes, remaining_seconds: float | None = None) -> bytes:
+        """`{"model"}` to `{"version"}`: the canary answers everything. FailedPrecondition without one."""
+        name = _model_name(parse_object(request))
+        version = _answer(self._control.promote(name), remaining_seconds)
+        return json.dumps({"version": version}).encode()
+
+    def allow(self, request: bytes, remaining_seconds: float | None = None) -> bytes:
+        """`{"model", "version"}` to `{"warning"}`: takes back what a rollback said of that version.
+
+        It is on disk then, unless `warning` has the reason why it is not.
+        """
+        parsed = parse_object(request)
+        version = parsed.get("version")
+        if not isinstance(version, int):
+            raise InvalidArgument(f"version {version!r} is no version number")
+        _answer(self._control.allow(_model_name(parsed), version), remaining_seconds)
+        return json.dumps({"warning": self._kept_warning(remaining_seconds)}).encode()
+
+    def _kept_warning(self, remaining_seconds: float | None) -> str:
+        """Waits until a change is on disk; returns "", or the warning that it is not."""
+        patience = patience_seconds(remaining_seconds, ANSWER_TIMEOUT_SECONDS)
+        # Half of it: the control thread may have used some.
+        reason = self._wait_until_kept(min(KEPT_TIMEOUT_SECONDS, patience / 2))
+        if not reason:
+            return ""
+        return (
+            f"done, and in effect until this server ends, but not on disk yet: {reason}; the "
+            "server goes on trying, and a restart before that undoes it"
+        )
+
+    def _model(self, name: str, statuses: Sequence[ServableStatus]) -> dict[str, Any]:
+        stream = self._control.stream_status(name)
+        return {
+            "name": name,
+            **(asdict(stream) if stream else {}),
+            "found_versions": sorted(self._found_versions(name)),
+            "notes": [_note(note) for note in sorted(self._notes(name), key=repr)],
+            "versions": [self._version(status) for status in statuses],
+        }
+
+    def _version(self, status: ServableStatus) -> dict[str, Any]:
+        servable = self._control.servable(status.id)
+        return {
+            "version": status.id.version,
+            "state": status.state.name,
+            "stage": status.stage.value if status.stage else None,
+            "stage_seconds": {
+                stage.value: seconds for stage, seconds in status.stage_seconds.items()
+            },
+            "failed_load_count": status.failed_load_count,
+            "state_changed_wall_ns": status.state_changed_wall_ns,
+            "error_code": int(status.health.code),
+            "error_message": status.health.message,
+            "verdicts": [asdict(verdict) for verdict in status.verdicts],
+            **(_figures(servable) if servable else {}),
+        }
+
+
+def _figures(servable: Servable) -> dict[str, Any]:
+    try:
+        statistics, arena = servable.statistics(), servable.arena_statistics()
+    except Exception:  # noqa: BLE001 (it is being destroyed as we ask)
+        return {}
+    return {
+        "request_count": statistics.request_count,
+        "failed_count": statistics.failed_count,
+        "latency_ns_p999": statistics.latency_ns_p999,
+        "arena_resident_bytes": arena.slab_resident_bytes if arena else None,
+    }
+
+
+def _note(note: Note) -> dict[str, Any]:
+    return {"event": note.event, "level": note.level, **{k: str(v) for k, v in note.values}}
+
+
+def _model_name(parsed: Mapping[str, Any]) -> str:
+    name = parsed.get("model")
+    if not isinstance(name, str) or not name:
+        raise InvalidArgument('the request names no model: give {"model": NAME}')
+    return name
+
+
+def _answer(future: Future[Answer], remaining_seconds: float | None) -> Answer:
+    """What the control thread answers, in time for a caller who waits so long; Unavailable."""
+    timeout_seconds = patience_seconds(remaining_seconds, ANSWER_TIMEOUT_SECONDS)
+    try:
+        return future.result(timeout_seconds)
+    except FutureTimeoutError as error:
+        raise Unavailable(
+            f"the control thread did not answer in {timeout_seconds:.3g} s; the server's log may "
+            "say why, and what was asked for may still be done"
+        ) from error

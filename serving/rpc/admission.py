@@ -1,0 +1,28 @@
+"""How many requests may be in flight: what the flags and the models' settings come to.
+
+The data plane counts and refuses (`native/servable/admission.h`).
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from serving.config.server_config import ModelConfig
+
+
+class Admission(Protocol):
+    """`_native.Admission`: who may come in, over gRPC and HTTP together."""
+
+    @property
+    def in_flight_count(self) -> int: ...
+    @property
+    def refused_count(self) -> int: ...
+    def set_model_limits(self, limits: Mapping[str, int]) -> None: ...
+
+
+def model_limits(models: Iterable[ModelConfig], default: int) -> dict[str, int]:
+    """Requests in flight that each model may have, by name; one without a limit is not in it.
+
+    `default` is that of models whose settings name none; 0: none.
+    """
+    limits = {model.name: model.settings.max_in_flight_requests or default for model in models}
+    return {name: limit for name, limit in limits.items() if limit > 0}

@@ -1,0 +1,58 @@
+"""The rare RPCs about configuration: TensorFlow Serving's reload, and Millpond's GetConfig."""
+
+from collections.abc import Callable, Mapping
+
+from google.protobuf.message import DecodeError
+
+from serving.base.errors import InvalidArgument
+from serving.base.protos import model_management_pb2
+from serving.config.document import GET_CONFIG, config_document
+from serving.config.model_config_file import decode_model_config
+from serving.reload.config_reload import ConfigReloader
+from serving.reload.served_models import ServedModels
+from serving.rpc.rare_calls import Waiting, patience_seconds
+
+RELOAD_CONFIG = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
+
+RELOAD_TIMEOUT_SECONDS = 60.0
+"""How long a reload waits for new models where its caller waits longer, or without limit. One that has
+hung up meanwhile and asks again is not kept from it (see `ConfigReloader`)."""
+
+
+class ConfigService:
+    """On the threads of the rare calls. A reload holds one of them while it waits, and only one."""
+
+    def __init__(self, reloader: ConfigReloader, served: ServedModels) -> None:
+        self._reloader = reloader
+        self._served = served
+
+    @property
+    def handlers(self) -> Mapping[str, Callable[[bytes], bytes]]:
+        """By the full name of the method."""
+        return {RELOAD_CONFIG: Waiting(self.reload_config), GET_CONFIG: self.get_config}
+
+    def reload_config(self, request: bytes, remaining_seconds: float | None = None) -> bytes:
+        """ReloadConfigRequest to ReloadConfigResponse, whose status is OK; every other is the call's.
+
+        INVALID_ARGUMENT: the configuration cannot be, and nothing has changed. The others come
+        after the change is made: FAILED_PRECONDITION where a new model failed, UNKNOWN where one
+        has not come yet (the same request again waits for it again), ABORTED where a newer change
+        came in between. They come before the caller's deadline, which is `remaining_seconds` away
+        (None: there is none). A request without any model is INVALID_ARGUMENT. There are no
+        counters to be named in `metric_names`.
+        """
+        try:
+            message = model_management_pb2.ReloadConfigRequest.FromString(request)
+        except DecodeError as error:
+            raise InvalidArgument(f"the request is no ReloadConfigRequest: {error}") from error
+        models = decode_model_config(message.config.SerializeToString(), "request")
+        self._reloader.reload(models, patience_seconds(remaining_seconds, RELOAD_TIMEOUT_SECONDS))
+        response = model_management_pb2.ReloadConfigResponse()
+        response.status.error_code = 0
+        serialized: bytes = response.SerializeToString()
+        return serialized
+
+    def get_config(self, request: bytes) -> bytes:
+        """What `parse_config` reads. `request` is empty; what a later client puts in is not looked at."""
+        del request
+        return config_document(self._served.models, self._reloader.settings)

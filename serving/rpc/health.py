@@ -1,0 +1,177 @@
+"""Health: what grpc.health.v1 says of the server and of each model."""
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from serving.base.errors import StatusCode
+from serving.core.servable import AVAILABLE, END, ServableStatus
+from serving.manager.state_monitor import Statuses
+
+# "" is the whole server. The two others are TensorFlow Serving's services, which probes may name.
+SERVER_SERVICES = (
+    "",
+    "tensorflow.serving.PredictionService",
+    "tensorflow.serving.ModelService",
+)
+
+SetHealth = Callable[[str, bool], None]
+
+
+def serving_by_service(
+    models: Iterable[str], statuses: Statuses, needed: Collection[str] = ()
+) -> dict[str, bool]:
+    """Whether each service name is SERVING. Pure.
+
+    A model is, where it has an AVAILABLE version; the server is, where some model is and every one
+    of `needed`, which are among `models`.
+    """
+    serving = {
+        name: any(status.state is AVAILABLE for status in statuses.get(name, ())) for name in models
+    }
+    is_server_serving = any(serving.values()) and all(serving[name] for name in needed)
+    return {**serving, **dict.fromkeys(SERVER_SERVICES, is_server_serving)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealthView:
+    """All that health is decided by, at one moment. A value."""
+
+    models: tuple[str, ...]
+    statuses: Statuses
+    needed: frozenset[str]
+    is_draining: bool
+    # Models that new versions cannot reach; empty unless they are to fail readiness.
+    stuck: frozenset[str] = frozenset()
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether the server is SERVING."""
+        return not self.is_draining and self._wanted[""]
+
+    def is_model_serving(self, name: str) -> bool:
+        """Whether one of `models` is."""
+        return not self.is_draining and self._wanted[name]
+
+    @property
+    def _wanted(self) -> Mapping[str, bool]:
+        wanted = serving_by_service(self.models, self.statuses, self.needed)
+        return without_stuck(wanted, self.stuck)
+
+
+def without_stuck(serving: Mapping[str, bool], stuck: Collection[str]) -> dict[str, bool]:
+    """The same with the `stuck` models, and then the server, NOT_SERVING. Pure."""
+    not_serving = {*serving.keys() & set(stuck), *(SERVER_SERVICES if stuck else ())}
+    return {**serving, **dict.fromkeys(not_serving, False)}
+
+
+def why_unavailable(versions: Iterable[ServableStatus]) -> str | None:
+    """Why a model with these versions, in ascending order, has none that is AVAILABLE. Pure.
+
+    None where it has one. Of several versions the latest tells.
+    """
+    latest: ServableStatus | None = None
+    for latest in versions:
+        if latest.state is AVAILABLE:
+            return None
+    if latest is None:
+        return "no version has been found in its base path"
+    version = f"version {latest.id.version}"
+    if latest.health.code is not StatusCode.OK:
+        doing = "failed" if latest.state is END else f"is {latest.state.name} again after"
+        return f"{version} {doing}: {latest.health.code.name}: {latest.health.message}"
+    if latest.state is END:
+        return f"{version} was unloaded"
+    stage = f" ({latest.stage.value})" if latest.stage else ""
+    return f"{version} is {latest.state.name}{stage}"
+
+
+class HealthReporter:
+    """Pushes changes of health to the gRPC server, which answers Check and Watch.
+
+    `update` looks at all there is and pushes what differs, so it may be called too often and in any
+    order; any thread. After `drain` everything is NOT_SERVING for good.
+
+    A server that starts is NOT_SERVING until every model has come. Once it was SERVING, a model
+    that is added counts only from when it comes, so that a slow or broken one does not send the
+    requests for all others away.
+    """
+
+    def __init__(
+        self,
+        models: Iterable[str],
+        statuses: Callable[[], Statuses],
+        set_health: SetHealth,
+        remove_health: Callable[[str], None],
+        excused: Callable[[], Collection[str]] = frozenset,
+        stuck: Callable[[], Collection[str]] = frozenset,
+    ) -> None:
+        """`excused` are the models that somebody has unloaded: one counts again from when it comes.
+
+        `stuck` are models that are not ready because looks at their base paths hang.
+        """
+        self._models = tuple(models)
+        self._statuses = statuses
+        self._set_health = set_health
+        self._remove_health = remove_health
+        # Without which the server is NOT_SERVING: all models at first, then those that have come.
+        self._needed = frozenset(self._models)
+        # Taken out of service by somebody who knows: the server is SERVING without them.
+        self._excused = excused
+        self._stuck = stuck
+        self._has_served = False
+        self._pushed: dict[str, bool] = {}
+        self._is_draining = False
+        # Held while pushing, so that an older view never overwrites a newer one.
+        self._lock = threading.Lock()
+
+    def update(self) -> None:
+        """Brings the gRPC server's view up to date."""
+        with self._lock:
+            # A look takes all models in, and a stop of many changes the state of each.
+            if not self._is_draining:
+                self._look()
+
+    def set_models(self, models: Iterable[str]) -> None:
+        """Reports these from now on; one that is no longer among them is a service unknown."""
+        with self._lock:
+            self._models = tuple(models)
+            kept = self._needed.intersection(self._models)
+            self._needed = kept if self._has_served else frozenset(self._models)
+            self._look()
+
+    def view(self) -> HealthView:
+        """What is known now; for who answers probes by other ways than gRPC's."""
+        with self._lock:
+            return HealthView(
+                models=self._models,
+                statuses=self._statuses(),
+                needed=self._needed,
+                is_draining=self._is_draining,
+                stuck=frozenset(self._stuck()),
+            )
+
+    def drain(self) -> None:
+        """Everything is NOT_SERVING from now on: balancers send their requests elsewhere."""
+        with self._lock:
+            self._is_draining = True
+            self._push(self._pushed)
+
+    # --- Holding `_lock` --------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        self._needed -= frozenset(self._excused())
+        wanted = serving_by_service(self._models, self._statuses(), self._needed)
+        self._has_served |= wanted[""]
+        if self._has_served:
+            self._needed |= {name for name in self._models if wanted[name]}
+        self._push(without_stuck(wanted, self._stuck()))
+
+    def _push(self, wanted: dict[str, bool]) -> None:
+        for service in self._pushed.keys() - wanted.keys():
+            self._remove_health(service)
+        for service, is_serving in wanted.items():
+            value = is_serving and not self._is_draining
+            if self._pushed.get(service) != value:
+                self._set_health(service, value)
+        self._pushed = {service: wanted[service] and not self._is_draining for service in wanted}

@@ -1,0 +1,110 @@
+"""ModelService: what clients ask about models. Handlers from bytes to bytes, off the hot path."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from google.protobuf.message import DecodeError
+
+from serving.base.errors import InvalidArgument, NotFound
+from serving.base.name_text import listed
+from serving.base.protos import get_model_status_pb2, model_pb2
+from serving.core.servable import ServableStatus
+from serving.manager.state_monitor import StateMonitor
+
+GET_MODEL_STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
+
+
+class Models(Protocol):
+    """The part of `ServedModels` that says what is configured."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    def base_path(self, name: str) -> str | None: ...
+
+
+class ModelService:
+    """Answers from the state monitor; any thread. `served` are the configured models; `labels` of a
+    model are those that requests see, `Router.labels`.
+    """
+
+    def __init__(
+        self,
+        monitor: StateMonitor,
+        served: Models,
+        labels: Callable[[str], Mapping[str, int]],
+    ) -> None:
+        self._monitor = monitor
+        self._served = served
+        self._labels = labels
+
+    def get_model_status(self, request: bytes) -> bytes:
+        """GetModelStatusRequest to GetModelStatusResponse, versions in descending order.
+
+        InvalidArgument: not such bytes, no model_spec, no name, an unknown label. A label names the
+        version whose answers a request with it gets; TensorFlow Serving looks at no label here.
+        NotFound: no such model or version. A configured model of which no version was seen yet is
+        NotFound too, as in TensorFlow Serving, because clients read the first version of an answer
+        without asking whether there is one; its message says what is being waited for.
+        """
+        spec = _model_spec(request)
+        statuses = self._monitor.statuses().get(spec.name, ())
+        if not statuses:
+            raise NotFound(self._no_versions(spec.name))
+        version = self._version(spec)
+        if version is not None:
+            statuses = tuple(status for status in statuses if status.id.version == version)
+            if not statuses:
+                raise NotFound(self._no_such_version(spec.name, version))
+        return _response(statuses)
+
+    def _version(self, spec: model_pb2.ModelSpec) -> int | None:
+        if spec.WhichOneof("version_choice") == "version_label":
+            labels = self._labels(spec.name)
+            if spec.version_label not in labels:
+                raise InvalidArgument(
+                    f"Unrecognized servable version label: {spec.version_label}; "
+                    f"known: {listed(sorted(labels))}"
+                )
+            return labels[spec.version_label]
+        version: int | None = spec.version.value if spec.HasField("version") else None
+        return version
+
+    def _no_versions(self, name: str) -> str:
+        message = f"Could not find any versions of model {name}"
+        base_path = self._served.base_path(name)
+        if base_path is not None:
+            return f"{message}: none was found in {base_path!r} yet; the server's log says why"
+        known = listed(sorted(self._served.names))
+        return f"{message}: it is not configured; configured: {known}"
+
+    def _no_such_version(self, name: str, version: int) -> str:
+        known = listed(
+            f"{status.id.version} ({status.state.name})"
+            for status in self._monitor.statuses().get(name, ())
+        )
+        return f"Could not find version {version} of model {name}; known: {known}"
+
+
+def _model_spec(request: bytes) -> model_pb2.ModelSpec:
+    try:
+        message = get_model_status_pb2.GetModelStatusRequest.FromString(request)
+    except DecodeError as error:
+        raise InvalidArgument(f"the request is no GetModelStatusRequest: {error}") from error
+    if not message.HasField("model_spec"):
+        raise InvalidArgument("Missing ModelSpec: set model_spec.name")
+    spec = message.model_spec
+    if not spec.name:
+        raise InvalidArgument("ModelSpec has no name specified: set model_spec.name")
+    return spec
+
+
+def _response(statuses: tuple[ServableStatus, ...]) -> bytes:
+    response = get_model_status_pb2.GetModelStatusResponse()
+    for status in reversed(statuses):
+        entry = response.model_version_status.add()
+        entry.version = status.id.version
+        entry.state = int(status.state)
+        entry.status.error_code = int(status.health.code)
+        entry.status.error_message = status.health.message
+    serialized: bytes = response.SerializeToString()
+    return serialized

@@ -1,0 +1,292 @@
+"""`tensorflow.ProfilerService`: traces of what TensorFlow runs in this process, one at a time.
+
+A trace takes seconds, so it has a thread of its own (`profiler`), which exists only as long as the
+trace. It answers the call when the trace is over, and sooner if the client is gone or the server stops.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from serving.base.clock import NS_PER_SECOND, Clock
+from serving.base.errors import (
+    CallerError,
+    Cancelled,
+    InternalError,
+    MillpondError,
+    StatusCode,
+    Unavailable,
+)
+from serving.rpc.profiler_messages import SERVICE, message_class
+from serving.rpc.profiler_requests import (
+    EventTotal,
+    MonitorQuestion,
+    ProfileQuestion,
+    TracePlan,
+    describe_totals,
+    early_end,
+    monitor_response,
+    profile_response,
+    read_monitor_request,
+    read_profile_request,
+    read_terminate_request,
+)
+from serving.rpc.rare_calls import Deferred, Handler, RareCall
+
+PROFILE = f"/{SERVICE}/Profile"
+MONITOR = f"/{SERVICE}/Monitor"
+TERMINATE = f"/{SERVICE}/Terminate"
+METHODS = (PROFILE, MONITOR, TERMINATE)
+
+LOOK_SECONDS = 0.05
+"""Between two looks at the client and at the free memory."""
+
+XSPACE_BYTES_MAX = 2**28
+"""Above what TensorBoard opens; on its way to the client a trace is in memory several times."""
+
+TOTAL_COUNT_MAX = 30
+"""Of names in Monitor's text: a screen."""
+
+PROFILER_NICE = 10
+"""Of the thread: to write a trace must not take a core from requests."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Trace(Protocol):
+    """`_native.Trace`."""
+
+    @property
+    def event_count(self) -> int: ...
+    @property
+    def totals(self) -> Sequence[EventTotal]: ...
+    @property
+    def xspace(self) -> bytes: ...
+
+
+class TraceSession(Protocol):
+    """`_native.TraceSession`."""
+
+    def collect(
+        self, *, has_xspace: bool, total_count_max: int, warning: str, xspace_bytes_max: int
+    ) -> Trace: ...
+    def drop(self) -> None: ...
+
+
+class StartTrace(Protocol):
+    """`_native.start_trace`."""
+
+    def __call__(self, *, host_level: int, includes_dataset_ops: bool) -> TraceSession: ...
+
+
+class TraceRuns(CallerError):
+    """One trace at a time."""
+
+    code = StatusCode.ALREADY_EXISTS
+
+
+@dataclass
+class _Running:
+    """The trace that there is; `is_terminated` is guarded by the service."""
+
+    plan: TracePlan
+    is_terminated: bool = False
+
+
+class ProfilerService:
+    """Starts a trace at a time and answers for it. Thread-safe.
+
+    `start_trace` is the data plane's, and `native_errors` raises its errors as ours.
+    `available_bytes` is the memory that is free.
+    """
+
+    def __init__(
+        self,
+        start_trace: StartTrace,
+        *,
+        native_errors: Callable[[], AbstractContextManager[None]],
+        available_bytes: Callable[[], int],
+        xspace_bytes_max: int,
+        clock: Clock,
+    ) -> None:
+        self._start_trace = start_trace
+        self._native_errors = native_errors
+        self._available_bytes = available_bytes
+        self._xspace_bytes_max = min(xspace_bytes_max, XSPACE_BYTES_MAX)
+        self._clock = clock
+        # Guards what follows, and is notified of it.
+        self._changed = threading.Condition()
+        self._running: _Running | None = None
+        self._thread: threading.Thread | None = None
+        self._is_stopping = False
+
+    @property
+    def handlers(self) -> Mapping[str, Handler | Deferred]:
+        """By the full name of the method."""
+        return {
+            PROFILE: Deferred(self._profile),
+            MONITOR: Deferred(self._monitor),
+            TERMINATE: self._terminate,
+        }
+
+    def stop(self) -> None:
+        """Ends the trace, whose client gets what was recorded, and starts no other. Returns at once."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+
+    def join(self, timeout_seconds: float) -> bool:
+        """Waits for the thread after `stop`; False if it still runs after `timeout_seconds`."""
+        with self._changed:
+            thread = self._thread
+        if thread is not None:
+            thread.join(timeout_seconds)
+        return thread is None or not thread.is_alive()
+
+    def _profile(self, call: RareCall) -> None:
+        question = read_profile_request(call.request, self._clock.wall_ns())
+        self._begin(call, question.plan, partial(self._answer_profile, question))
+
+    def _monitor(self, call: RareCall) -> None:
+        question = read_monitor_request(call.request)
+        self._begin(call, question.plan, partial(self._answer_monitor, question))
+
+    def _terminate(self, request: bytes) -> bytes:
+        """Ends the trace of a session. As with TensorFlow, an unknown session is no error."""
+        session_id = read_terminate_request(request)
+        with self._changed:
+            if self._running is not None and self._running.plan.session_id == session_id:
+                self._running.is_terminated = True
+                self._changed.notify_all()
+        response: bytes = message_class("TerminateResponse")().SerializeToString()
+        return response
+
+    def _begin(
+        self, call: RareCall, plan: TracePlan, answer: Callable[[TraceSession, str], bytes]
+    ) -> None:
+        """Hands the call to a new thread. Raises TraceRuns or Unavailable."""
+        with self._changed:
+            if self._is_stopping:
+                raise Unavailable("the server is shutting down; ask another")
+            if self._running is not None:
+                raise TraceRuns(
+                    f"a trace of {self._running.plan.duration_ms} ms runs; try again when it is over"
+                )
+            running = _Running(plan)
+            thread = threading.Thread(
+                target=self._run, args=(call, running, answer), name="profiler", daemon=True
+            )
+            # A thread that cannot be started leaves nothing behind.
+            thread.start()
+            self._running, self._thread = running, thread
+
+    def _run(
+        self, call: RareCall, running: _Running, answer: Callable[[TraceSession, str], bytes]
+    ) -> None:
+        self._lower_priority()
+        error: MillpondError | None = None
+        response = b""
+        try:
+            with self._native_errors():
+                response = self._record(call, running, answer)
+        except MillpondError as failure:
+            error = failure
+        except Exception as bug:  # noqa: BLE001 (the caller must get an answer)
+            _log.exception("trace_failed", method=call.method)
+            error = InternalError(f"{type(bug).__name__} in {call.method}; see the server's log")
+        # A client that has its answer may ask for the next trace.
+        with self._changed:
+            self._running = None
+        _reply(call, response, error)
+
+    def _record(
+        self, call: RareCall, running: _Running, answer: Callable[[TraceSession, str], bytes]
+    ) -> bytes:
+        plan = running.plan
+        self._wait(call, running, plan.delay_ns, lambda: "")
+        available_bytes = self._available_bytes()
+        session = self._start_trace(
+            host_level=plan.host_level, includes_dataset_ops=plan.includes_dataset_ops
+        )
+        _log.info("trace_started", peer=call.peer, duration_ms=plan.duration_ms)
+        try:
+            warning = self._wait(
+                call,
+                running,
+                plan.duration_ms * NS_PER_SECOND // 1_000,
+                lambda: early_end(available_bytes, self._available_bytes()),
+            )
+            response = answer(session, warning)
+        finally:
+            session.drop()
+        _log.info("trace_ended", peer=call.peer, reply_bytes=len(response), warning=warning)
+        return response
+
+    def _wait(
+        self, call: RareCall, running: _Running, duration_ns: int, must_end: Callable[[], str]
+    ) -> str:
+        """Waits for a time, or less if the trace is terminated, the server stops or `must_end` has a reason.
+
+        Returns that reason. Raises Cancelled if the client is gone.
+        """
+        end_ns = self._clock.now_ns() + duration_ns
+        with self._changed:
+            while not running.is_terminated and not self._is_stopping:
+                if not call.is_wanted:
+                    raise Cancelled("the client gave the trace up")
+                left_ns = end_ns - self._clock.now_ns()
+                if left_ns <= 0:
+                    return ""
+                if reason := must_end():
+                    return reason
+                self._clock.wait(self._changed, min(LOOK_SECONDS, left_ns / NS_PER_SECOND))
+        return ""
+
+    def _answer_profile(
+        self, question: ProfileQuestion, session: TraceSession, warning: str
+    ) -> bytes:
+        trace = session.collect(
+            has_xspace=True,
+            total_count_max=0,
+            warning=warning,
+            xspace_bytes_max=self._xspace_bytes_max,
+        )
+        return profile_response(
+            trace.xspace, trace.event_count, is_message_wanted=question.is_message_wanted
+        )
+
+    def _answer_monitor(
+        self, question: MonitorQuestion, session: TraceSession, warning: str
+    ) -> bytes:
+        trace = session.collect(
+            has_xspace=False, total_count_max=TOTAL_COUNT_MAX, warning="", xspace_bytes_max=0
+        )
+        now = datetime.fromtimestamp(self._clock.wall_ns() / NS_PER_SECOND, timezone.utc)
+        text = describe_totals(
+            *(trace.totals, trace.event_count, question.plan.duration_ms),
+            time_text=f"{now:%Y-%m-%d %H:%M:%S} UTC" if question.is_time_wanted else "",
+        )
+        return monitor_response(f"{text}{warning}\n" if warning else text)
+
+    def _lower_priority(self) -> None:
+        try:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), PROFILER_NICE)
+        except OSError as error:
+            _log.warning("profiler_priority_refused", asked=PROFILER_NICE, reason=error.strerror)
+
+
+def _reply(call: RareCall, response: bytes, error: MillpondError | None) -> None:
+    try:
+        if error is not None:
+            call.fail(int(error.code), error.message)
+        else:
+            call.reply(response)
+    except Exception:  # noqa: BLE001 (the call is broken; the next one is innocent)
+        _log.exception("rare_call_lost", method=call.method)

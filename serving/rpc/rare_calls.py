@@ -1,0 +1,224 @@
+"""Rare calls: the gRPC methods that Python answers, from bytes to bytes."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from serving.base.clock import Clock
+from serving.base.errors import InternalError, MillpondError, StatusCode, Unimplemented
+from serving.base.trace_context import CallTrace, TraceContext, traced
+from serving.rpc.operator_access import Caller, grpc_caller
+
+Handler = Callable[[bytes], bytes]
+"""Serialized request to serialized response; raises MillpondError."""
+
+REPLY_MARGIN_SECONDS = 0.5
+"""Kept of a caller's time for the way of the answer: an error that says what did not come must be
+there before the caller's own library gives up and says DEADLINE_EXCEEDED."""
+
+REPLY_MARGIN_RATIO_MAX = 0.5
+"""Of a caller's time: one that has little is waited for at least half of it."""
+
+TAKE_TIMEOUT_SECONDS = 1.0
+"""How long a thread waits for a call before it looks whether it should end. `shutdown` of the gRPC
+server wakes it at once, so this only bounds a stop without one."""
+
+_log = structlog.get_logger(__name__)
+
+
+class RareCall(Protocol):
+    """`_native.RareCall`: answered once, from any thread."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def request(self) -> bytes: ...
+    @property
+    def remaining_seconds(self) -> float | None: ...
+    @property
+    def is_wanted(self) -> bool: ...
+    @property
+    def trace_context(self) -> TraceContext | None: ...
+    @property
+    def peer(self) -> str: ...
+    @property
+    def client_names(self) -> Sequence[str]: ...
+    @property
+    def is_forwarded(self) -> bool: ...
+    def reply(self, response: bytes) -> None: ...
+    def fail(self, code: int, message: str) -> None: ...
+
+
+TakeRareCall = Callable[[float], RareCall | None]
+"""`GrpcServer.take_rare_call`: the next call, None at the timeout (seconds) or after shutdown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnsweredCall:
+    """A call of a trace, from when it was taken. Instants are monotonic; `method` is the full name."""
+
+    trace: CallTrace
+    method: str
+    code: StatusCode
+    taken_ns: int
+    ended_ns: int
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A handler that may wait for something, and so hears how long its caller does.
+
+    `handle` gets the seconds until its caller's deadline, None where that has none.
+    """
+
+    handle: Callable[[bytes, float | None], bytes]
+
+    def __call__(self, request: bytes, remaining_seconds: float | None = None) -> bytes:
+        return self.handle(request, remaining_seconds)
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """A handler that takes the call along, and answers it later on another thread.
+
+    `begin` returns soon. It raises MillpondError if it has not taken the call.
+    """
+
+    begin: Callable[[RareCall], None]
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A handler that not every caller may call: `check` raises MillpondError for the others."""
+
+    handler: Handler | Deferred
+    check: Callable[[Caller], None]
+
+
+AnyHandler = Handler | Deferred | Guarded
+
+
+def patience_seconds(remaining_seconds: float | None, longest_seconds: float) -> float:
+    """How long a handler may wait, so that its answer reaches its caller in time. Pure.
+
+    `longest_seconds` is its own limit, and the only one where the caller has no deadline (None).
+    """
+    if remaining_seconds is None:
+        return longest_seconds
+    margin_seconds = min(REPLY_MARGIN_SECONDS, REPLY_MARGIN_RATIO_MAX * remaining_seconds)
+    return min(longest_seconds, remaining_seconds - margin_seconds)
+
+
+class RareCallThreads:
+    """Threads `rare-call-N` (or `thread_name`) that take calls and answer them by `handlers` (full method name).
+
+    `thread_count` is one more than the calls that may wait at once, so a status is still answered.
+    Stop them after the gRPC server: until then they answer the calls that are still running. What is
+    logged of a call has its trace's ids.
+    """
+
+    def __init__(
+        self,
+        take: TakeRareCall,
+        handlers: Mapping[str, AnyHandler],
+        *,
+        thread_count: int = 2,
+        thread_name: str = "rare-call",
+        on_answered: Callable[[AnsweredCall], None] = lambda call: None,
+        clock: Clock,
+    ) -> None:
+        """`on_answered` hears of each call that is part of a trace, on a thread of this."""
+        self._take = take
+        self._handlers = handlers
+        self._on_answered = on_answered
+        self._clock = clock
+        self._is_stopping = False
+        self._threads = [
+            threading.Thread(target=self._run, name=f"{thread_name}-{index}", daemon=True)
+            for index in range(thread_count)
+        ]
+
+    def start(self) -> None:
+        """Starts answering."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout_seconds: float = 2 * TAKE_TIMEOUT_SECONDS) -> bool:
+        """Ends the threads; False where a handler still runs after `timeout_seconds`."""
+        self._is_stopping = True
+        started = [thread for thread in self._threads if thread.ident is not None]
+        for thread in started:
+            thread.join(timeout_seconds)
+        return not any(thread.is_alive() for thread in started)
+
+    def _run(self) -> None:
+        while not self._is_stopping:
+            call = self._take(TAKE_TIMEOUT_SECONDS)
+            if call is not None:
+                self._answer_guarded(call)
+
+    def _answer_guarded(self, call: RareCall) -> None:
+        try:
+            self._answer_in_trace(call)
+        except Exception:  # noqa: BLE001 (the call is broken; the next one is innocent)
+            _log.exception("rare_call_lost", method=call.method)
+
+    def _answer_in_trace(self, call: RareCall) -> None:
+        taken_ns = self._clock.now_ns()
+        with traced(call.trace_context) as trace:
+            code = answer(call, self._handlers)
+        if trace is not None and code is not None:
+            self._on_answered(
+                AnsweredCall(
+                    trace=trace,
+                    method=call.method,
+                    code=code,
+                    taken_ns=taken_ns,
+                    ended_ns=self._clock.now_ns(),
+                )
+            )
+
+
+def answer(call: RareCall, handlers: Mapping[str, AnyHandler]) -> StatusCode | None:
+    """Answers one call and returns how it ended; None if it is answered later.
+
+    An error that is no MillpondError is ours: INTERNAL, and logged.
+    """
+    try:
+        response = _handle(_handler(call.method, handlers), call)
+    except MillpondError as error:
+        call.fail(int(error.code), error.message)
+        return error.code
+    except Exception as error:  # noqa: BLE001 (the caller must get an answer)
+        _log.exception("rare_call_failed", method=call.method)
+        bug = InternalError(f"{type(error).__name__} in {call.method}; see the server's log")
+        call.fail(int(bug.code), bug.message)
+        return bug.code
+    if response is None:
+        return None
+    call.reply(response)
+    return StatusCode.OK
+
+
+def _handle(handler: AnyHandler, call: RareCall) -> bytes | None:
+    """Returns the response; None if the handler has taken the call along."""
+    if isinstance(handler, Guarded):
+        names = tuple(call.client_names)
+        handler.check(grpc_caller(call.peer, names, is_forwarded=call.is_forwarded))
+        handler = handler.handler
+    if isinstance(handler, Deferred):
+        handler.begin(call)
+        return None
+    if isinstance(handler, Waiting):
+        return handler(call.request, call.remaining_seconds)
+    return handler(call.request)
+
+
+def _handler(method: str, handlers: Mapping[str, AnyHandler]) -> AnyHandler:
+    handler = handlers.get(method)
+    if handler is None:
+        raise Unimplemented(f"unknown method {method}")
+    return handler

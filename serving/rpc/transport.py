@@ -1,0 +1,103 @@
+"""How gRPC reaches a server: TLS, compression, the encoding of replies, reflection."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+from google.protobuf.descriptor import FileDescriptor
+
+from serving.base.clock import Clock
+from serving.base.kserve_messages import file_descriptor_proto
+from serving.base.protos import model_service_pb2, prediction_service_pb2, session_service_pb2
+from serving.config.server_config import ServerConfig
+from serving.config.tls_config import read_tls_config
+from serving.reload.certificate_watch import CertificateWatcher
+from serving.reload.config_watch import ConfigRefusal
+from serving.rpc.profiler_messages import file_descriptor_proto as profiler_file
+from serving.rpc.reflection import grpcs_own_files, parse_file, reflect
+from serving.server.data_plane import DataPlane
+
+POLL_SECONDS = 1.0
+"""Between two looks at --ssl_config_file: some kB of a file, once a second."""
+
+_log = structlog.get_logger(__name__)
+
+
+def service_files(config: ServerConfig) -> list[FileDescriptor]:
+    """The files of all services that a server of this configuration answers.
+
+    But millpond.v1.Admin and its like, whose messages are JSON and no protobuf: nothing could
+    describe them to a client of reflection.
+    """
+    session_files = [session_service_pb2.DESCRIPTOR] if config.enable_session_run else []
+    profiler_files = [parse_file(profiler_file())] if config.enable_profiler else []
+    return [
+        prediction_service_pb2.DESCRIPTOR,
+        model_service_pb2.DESCRIPTOR,
+        *session_files,
+        *profiler_files,
+        parse_file(file_descriptor_proto()),
+        *grpcs_own_files(),
+    ]
+
+
+class Transport:
+    """What `GrpcServer` needs for it, and the thread that looks for new certificates."""
+
+    def __init__(self, config: ServerConfig, plane: DataPlane, clock: Clock) -> None:
+        """Raises InvalidConfig for a --ssl_config_file with something wrong."""
+        self._watcher: CertificateWatcher | None = None
+        certificates = None
+        if config.ssl_config_file:
+            tls = read_tls_config(Path(config.ssl_config_file))
+            if tls.client_ca and not tls.is_client_required:
+                _log.warning(
+                    "clients_not_verified",
+                    file=config.ssl_config_file,
+                    reason="custom_ca has no effect without client_verify: true",
+                )
+            certificates = plane.ServerCertificates(
+                key=tls.key,
+                chain=tls.chain,
+                client_ca=tls.client_ca,
+                is_client_required=tls.is_client_required,
+            )
+            self._watcher = CertificateWatcher(
+                config.ssl_config_file,
+                tls,
+                certificates,
+                period_seconds=POLL_SECONDS,
+                clock=clock,
+            )
+        tables = reflect(service_files(config))
+        self.grpc_options: Mapping[str, Any] = {
+            "certificates": certificates,
+            "reflection": plane.ReflectionTable(
+                services=tables.services,
+                files=tables.files,
+                symbols=tables.symbols,
+                extensions=tables.extensions,
+            ),
+            "reply_compression": config.grpc_compression,
+            "has_tensor_content": config.enable_serialization_as_tensor_content,
+        }
+
+    @property
+    def refusal(self) -> ConfigRefusal | None:
+        """Why the server goes on with certificates that are not the file's. Any thread."""
+        return self._watcher.refusal if self._watcher else None
+
+    def start(self) -> None:
+        """Looks for new certificates from now on."""
+        if self._watcher is not None:
+            self._watcher.start()
+
+    def stop(self) -> None:
+        """Ends looking. Returns at once."""
+        if self._watcher is not None:
+            self._watcher.stop()
+
+    def join(self, timeout_seconds: float) -> bool:
+        """After `stop`: False where the disk still holds the thread after `timeout_seconds`."""
+        return self._watcher is None or self._watcher.join(timeout_seconds)

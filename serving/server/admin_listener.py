@@ -1,0 +1,117 @@
+"""The listener on which a server is operated: a second small gRPC server of the data plane's class.
+
+It has a port, threads and a queue of its own, so an overloaded data port keeps no operator out, and
+it answers once the first configuration is applied, while models are still being loaded. It answers
+what the data port answers as well: `millpond capture --with_responses` asks for predictions.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import structlog
+
+from serving.base.errors import OperatorError
+from serving.rpc.rare_calls import RareCallThreads, TakeRareCall
+from serving.server.admin_sockets import AdminSocket, default_socket_path
+from serving.server.data_plane import GrpcServer
+
+OFF, AUTO = "off", "auto"
+"""Values of --admin_address; others are `unix:PATH` and `HOST:PORT`."""
+
+UNIX_PREFIX = "unix:"
+
+DRAIN_SECONDS = 1.0
+"""How long a stop waits for operator calls: each takes milliseconds, or waits for what has ended."""
+
+_log = structlog.get_logger(__name__)
+
+
+class AdminListener:
+    """Started and stopped once; `answer` comes in between. `address` is --admin_address.
+
+    `make_grpc` makes the gRPC server of some addresses, `make_calls` the threads that answer it.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        data_port: int,
+        make_grpc: Callable[[Sequence[str]], GrpcServer],
+        make_calls: Callable[[TakeRareCall], RareCallThreads],
+        native_errors: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._wanted = address
+        self._data_port = data_port
+        self._make_grpc = make_grpc
+        self._make_calls = make_calls
+        self._native_errors = native_errors
+        self._socket: AdminSocket | None = None
+        self._grpc: GrpcServer | None = None
+        self._calls: RareCallThreads | None = None
+
+    def start(self) -> None:
+        """Listens. Calls wait until `answer`.
+
+        Raises InvalidConfig or Unavailable if an address that was asked for cannot be had; without
+        --admin_address a warning in the log has the reason.
+        """
+        if self._wanted == OFF:
+            return
+        try:
+            address = self._listen()
+        except OperatorError as error:
+            self.stop()
+            if self._wanted != AUTO:
+                raise
+            _log.warning("admin_off", reason=error.message, remedy="give --admin_address")
+            return
+        if address is None:
+            _log.warning(
+                "admin_off",
+                reason="no run directory can be used",
+                remedy="set MILLPOND_RUN_DIRECTORY to a directory of mode 0700, or give "
+                "--admin_address=unix:PATH",
+            )
+            return
+        _log.info("admin_listening", address=address)
+
+    def answer(self) -> None:
+        """Answers calls from now on. Does nothing if nothing listens."""
+        if self._calls is not None:
+            self._calls.start()
+
+    def stop(self) -> None:
+        """Ends the calls, the threads and the socket. Does nothing if nothing was started."""
+        if self._grpc is not None:
+            self._grpc.shutdown(DRAIN_SECONDS)
+        if self._calls is not None:
+            self._calls.stop()
+        if self._socket is not None:
+            self._socket.release()
+
+    def _listen(self) -> str | None:
+        if self._wanted != AUTO and not self._wanted.startswith(UNIX_PREFIX):
+            self._start_grpc(self._wanted)
+            return self._wanted
+        path = self._socket_path()
+        if path is None:
+            return None
+        self._socket = AdminSocket(path)
+        self._start_grpc(self._socket.claim())
+        self._socket.publish()
+        return f"{UNIX_PREFIX}{path}"
+
+    def _socket_path(self) -> Path | None:
+        if self._wanted == AUTO:
+            return default_socket_path(self._data_port, os.getpid())
+        return Path(self._wanted.removeprefix(UNIX_PREFIX))
+
+    def _start_grpc(self, address: str) -> None:
+        grpc = self._make_grpc([address])
+        with self._native_errors():
+            grpc.start()
+        self._grpc = grpc
+        self._calls = self._make_calls(grpc.take_rare_call)

@@ -1,0 +1,110 @@
+"""How a server is operated: which calls are operator calls, where they are answered, and for whom."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from serving.base.clock import Clock
+from serving.config.server_config import ServerConfig
+from serving.kserve.inference_service import REPOSITORY_MODEL_LOAD, REPOSITORY_MODEL_UNLOAD
+from serving.loading.loader import statuses_as_errors
+from serving.loading.memory_fit import available_bytes
+from serving.rpc.config_service import RELOAD_CONFIG
+from serving.rpc.operator_access import NOBODY, OperatorAccess
+from serving.rpc.profiler_service import METHODS as PROFILER_METHODS
+from serving.rpc.profiler_service import ProfilerService
+from serving.rpc.rare_calls import (
+    AnsweredCall,
+    AnyHandler,
+    Deferred,
+    Guarded,
+    Handler,
+    RareCallThreads,
+)
+from serving.rpc.request_memory import GRPC_REPLY_BYTES_MAX
+from serving.server.admin_listener import AUTO, OFF, UNIX_PREFIX, AdminListener
+from serving.server.data_plane import DataPlane, GrpcServer
+
+ADMIN_PREFIX = "/millpond.v1.Admin/"
+
+OPERATOR_MESSAGE_BYTES_MAX = 64 * 2**20
+"""A configuration of many models is long. Questions of any client have 4 MiB (`native/rpc/server.cc`)."""
+
+
+def rare_message_bytes_max(methods: Iterable[str]) -> dict[str, int]:
+    """Returns how long a message may be, by full name, of those rare methods that take long ones. Pure."""
+    return {
+        name: OPERATOR_MESSAGE_BYTES_MAX
+        for name in methods
+        if name in (RELOAD_CONFIG, REPOSITORY_MODEL_LOAD) or name.startswith(ADMIN_PREFIX)
+    }
+
+
+def guarded(
+    handlers: Mapping[str, Handler | Deferred], config: ServerConfig
+) -> dict[str, AnyHandler]:
+    """The handlers as the data port has them: operator calls are not for every client."""
+    access = make_operator_access(config)
+    checks = {
+        RELOAD_CONFIG: access.check_control,
+        REPOSITORY_MODEL_LOAD: access.check_control,
+        REPOSITORY_MODEL_UNLOAD: access.check_control,
+        **dict.fromkeys(PROFILER_METHODS, access.check_profiling),
+        **{name: access.check_admin for name in handlers if name.startswith(ADMIN_PREFIX)},
+    }
+    return {
+        name: Guarded(handler, checks[name]) if name in checks else handler
+        for name, handler in handlers.items()
+    }
+
+
+def make_profiler(config: ServerConfig, plane: DataPlane, clock: Clock) -> ProfilerService:
+    """Returns what answers the profiler's methods, if they are switched on."""
+    return ProfilerService(
+        plane.start_trace,
+        native_errors=partial(statuses_as_errors, plane.StatusError),
+        available_bytes=available_bytes,
+        xspace_bytes_max=config.max_reply_bytes or GRPC_REPLY_BYTES_MAX,
+        clock=clock,
+    )
+
+
+def make_operator_access(config: ServerConfig) -> OperatorAccess:
+    return OperatorAccess(
+        on_data_port=config.admin_on_data_port, clients=frozenset(config.admin_clients)
+    )
+
+
+def make_admin_listener(
+    config: ServerConfig,
+    plane: DataPlane,
+    handlers: Mapping[str, Handler | Deferred],
+    *,
+    make_grpc: Callable[[Sequence[str]], GrpcServer],
+    on_answered: Callable[[AnsweredCall], None],
+    clock: Clock,
+) -> AdminListener:
+    """The listener for operators, which answers all of `handlers`."""
+    answered: Mapping[str, AnyHandler] = handlers
+    is_tcp = config.admin_address not in (AUTO, OFF) and not config.admin_address.startswith(
+        UNIX_PREFIX
+    )
+    if is_tcp and config.admin_clients:
+        # Over TCP a certificate is what makes an operator, if any are named.
+        only_clients = replace(config, admin_on_data_port=NOBODY)
+        answered = guarded(handlers, only_clients)
+    return AdminListener(
+        config.admin_address,
+        data_port=config.port,
+        make_grpc=make_grpc,
+        make_calls=lambda take: RareCallThreads(
+            take,
+            answered,
+            on_answered=on_answered,
+            # As the data port's: two calls may wait, and status is still answered.
+            thread_count=3,
+            thread_name="admin-call",
+            clock=clock,
+        ),
+        native_errors=partial(statuses_as_errors, plane.StatusError),
+    )

@@ -1,0 +1,180 @@
+"""The UNIX sockets on which servers are operated: where they are, and which are alive.
+
+A server without --admin_address puts its socket into the first directory of `run_directories` that
+it can use, named by its port and process, so that several servers do not meet. Each directory
+belongs to one user and nobody else can enter it. `millpond` commands look into the same directories.
+"""
+
+import errno
+import itertools
+import os
+import secrets
+import socket
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from serving.base.errors import InvalidConfig, Unavailable
+
+SUFFIX = ".sock"
+_SOCKET_PATH_BYTES_MAX = 107
+"""What sockaddr_un has room for, less the zero at its end."""
+
+_DEAD_ERRNOS = frozenset({errno.ECONNREFUSED, errno.ENOENT})
+_CONNECT_SECONDS = 1.0
+
+
+DIRECTORY_VARIABLE = "MILLPOND_RUN_DIRECTORY"
+
+
+def run_directories(environment: Mapping[str, str], user_id: int) -> tuple[Path, ...]:
+    """Returns the directories for sockets, best first. Pure.
+
+    MILLPOND_RUN_DIRECTORY names the only one, for servers and commands that should not see others.
+    """
+    if only := environment.get(DIRECTORY_VARIABLE, ""):
+        return (Path(only),)
+    given = environment.get("XDG_RUNTIME_DIR", "")
+    parents = [given] if os.path.isabs(given) else []
+    found = [Path(parent) / "millpond" for parent in (*parents, f"/run/user/{user_id}", "/run")]
+    return tuple(dict.fromkeys([*found, Path(f"/tmp/millpond-{user_id}")]))
+
+
+def usable_directory(directories: Sequence[Path]) -> Path | None:
+    """Returns the first directory that is this user's alone, made if its parent allows it."""
+    return next(filter(_make_private, directories), None)
+
+
+def _make_private(directory: Path) -> bool:
+    with suppress(OSError):
+        directory.mkdir(mode=0o700)
+    return is_private(directory)
+
+
+def is_private(directory: Path) -> bool:
+    """Whether only this user can enter the directory, and it is no link to another one."""
+    try:
+        status = directory.lstat()
+    except OSError:
+        return False
+    is_mine = status.st_uid == os.geteuid() and stat.S_ISDIR(status.st_mode)
+    return is_mine and not status.st_mode & 0o077
+
+
+def is_alive(path: Path) -> bool:
+    """Whether a process listens on the socket `path`; a socket that cannot be asked counts as alive."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_CONNECT_SECONDS)
+        try:
+            probe.connect(str(path))
+        except OSError as error:
+            return error.errno not in _DEAD_ERRNOS
+    return True
+
+
+def live_sockets(directories: Sequence[Path]) -> list[Path]:
+    """Returns the sockets of the servers that run as this user, by name."""
+    found = [
+        path
+        for directory in directories
+        if is_private(directory)
+        for path in sorted(directory.glob(f"*{SUFFIX}"))
+    ]
+    return [path for path in found if is_alive(path)]
+
+
+class AdminSocket:
+    """The place of one server's socket, from `claim` to `release`. One thread at a time.
+
+    gRPC would unlink whatever is at an address and make its own file there, for everyone to connect
+    to. So it listens in a new directory that nobody else can enter, and the file moves to its place
+    when it is ready: a dead server's file is replaced, a live server's is not.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """`path` is where clients look for the socket."""
+        self._path = path
+        self._beside = path.with_name(f".{secrets.token_hex(4)}")
+        self._is_published = False
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    def claim(self) -> str:
+        """Returns the address for gRPC to listen on. Raises InvalidConfig, or Unavailable.
+
+        Unavailable if a server listens at the path.
+        """
+        self._check()
+        try:
+            self._beside.mkdir(mode=0o700)
+        except OSError as error:
+            raise InvalidConfig(
+                f"--admin_address=unix:{self._path}: {self._path.parent}: {error.strerror}; name a "
+                "directory that the server's user can write to, or off"
+            ) from error
+        return f"unix:{self._beside / 's'}"
+
+    def publish(self) -> None:
+        """Moves the socket to its place, for the server's user only. Raises as `claim`."""
+        made = self._beside / "s"
+        try:
+            made.chmod(0o600)
+            self._check()
+            made.replace(self._path)
+        except OSError as error:
+            raise InvalidConfig(f"--admin_address=unix:{self._path}: {error.strerror}") from error
+        self._is_published = True
+        self._drop_beside()
+
+    def release(self) -> None:
+        """Removes what `claim` and `publish` made."""
+        if self._is_published:
+            self._path.unlink(missing_ok=True)
+            self._is_published = False
+        self._drop_beside()
+
+    def _drop_beside(self) -> None:
+        (self._beside / "s").unlink(missing_ok=True)
+        with suppress(OSError):
+            self._beside.rmdir()
+
+    def _check(self) -> None:
+        """Raises InvalidConfig for a path that no socket can have, Unavailable for a live server's."""
+        length_bytes = len(os.fsencode(self._beside / "s"))
+        length_bytes = max(length_bytes, len(os.fsencode(self._path)))
+        if length_bytes > _SOCKET_PATH_BYTES_MAX:
+            raise InvalidConfig(
+                f"--admin_address=unix:{self._path}: a UNIX socket's path takes "
+                f"{_SOCKET_PATH_BYTES_MAX} bytes; name a shorter one, or off"
+            )
+        with suppress(FileNotFoundError):
+            if not stat.S_ISSOCK(self._path.lstat().st_mode):
+                raise InvalidConfig(
+                    f"--admin_address=unix:{self._path}: a file that is no socket is there; delete "
+                    "it, or name another place"
+                )
+            if is_alive(self._path):
+                raise Unavailable(
+                    f"--admin_address=unix:{self._path}: another server listens there; name "
+                    "another place"
+                )
+
+
+def default_socket_path(port: int, process_id: int) -> Path | None:
+    """Returns a socket's path for a server without --admin_address; None if no directory will do.
+
+    Sockets of dead servers in that directory are removed.
+    """
+    directory = usable_directory(run_directories(os.environ, os.geteuid()))
+    if directory is None:
+        return None
+    for path in directory.glob(f"*{SUFFIX}"):
+        if not is_alive(path):
+            path.unlink(missing_ok=True)
+    base = f"{port or 'auto'}-{process_id}"
+    # Process ids repeat if containers share the directory.
+    names = itertools.chain([base], (f"{base}-{number}" for number in itertools.count(2)))
+    return next(path for name in names if not (path := directory / f"{name}{SUFFIX}").exists())

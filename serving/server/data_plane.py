@@ -1,0 +1,108 @@
+"""The data plane as the server sees it: `serving.data_plane._native`, or what a test has in its place."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from serving.core.servable import RequestReservoir, ServingMap
+from serving.data_plane.request_statistics import RequestStatistics
+from serving.loading.arenas import SlabPool
+from serving.loading.loader import SavedModelPlane
+from serving.loading.restore_pace import LatencyWindow
+from serving.monitoring.tracing import SpanBuffer
+from serving.reload.certificate_watch import ServerCertificates
+from serving.rest.bridge import RestWorkers
+from serving.rpc.admission import Admission
+from serving.rpc.profiler_service import StartTrace
+from serving.rpc.rare_calls import RareCall
+from serving.rpc.request_memory import ByteBudget
+
+
+class GrpcServer(Protocol):
+    """`_native.GrpcServer`."""
+
+    @property
+    def port(self) -> int: ...
+    def start(self) -> None: ...
+    def take_rare_call(self, timeout_seconds: float) -> RareCall | None: ...
+    def set_health(self, service: str, is_serving: bool) -> None: ...
+    def remove_health(self, service: str) -> None: ...
+    def pin_request_threads(self, is_pinned: bool) -> bool: ...
+    def shutdown(self, drain_seconds: float) -> bool: ...
+
+
+class RequestMemoryStatistics(Protocol):
+    """Bytes that TensorFlow's allocator holds (`_native.RequestMemoryStatistics`)."""
+
+    @property
+    def in_use_bytes(self) -> int: ...
+    @property
+    def in_use_bytes_peak(self) -> int: ...
+    @property
+    def allocation_count(self) -> int: ...
+
+
+class SampledRequestStatistics(RequestStatistics, Protocol):
+    """`_native.RequestStatistics`, with the thread that ends its seconds."""
+
+    def add_models(self, models: Sequence[str]) -> None:
+        """Counts requests to these models that reach no version as theirs, as version -1."""
+        ...
+
+    def stop(self) -> None:
+        """Ends the thread. A second call does nothing."""
+        ...
+
+
+class DataPlane(SavedModelPlane, Protocol):
+    """What a server needs of `serving.data_plane._native`; tests bring one of their own."""
+
+    @property
+    def ServingMap(self) -> Callable[[], ServingMap]: ...  # noqa: N802 (the module's name for it)
+    @property
+    def Admission(self) -> Callable[[int], Admission]: ...  # noqa: N802
+    @property
+    def ByteBudget(self) -> Callable[[int], ByteBudget]: ...  # noqa: N802
+    @property
+    def GrpcServer(self) -> Callable[..., GrpcServer]: ...  # noqa: N802
+    @property
+    def RestWorkers(self) -> Callable[..., RestWorkers]: ...  # noqa: N802
+    @property
+    def SlabPool(self) -> Callable[..., SlabPool]: ...  # noqa: N802
+    @property
+    def RequestReservoir(self) -> Callable[..., RequestReservoir]: ...  # noqa: N802
+    @property
+    def RequestStatistics(self) -> Callable[[], SampledRequestStatistics]: ...  # noqa: N802
+    @property
+    def SpanBuffer(self) -> Callable[..., SpanBuffer]: ...  # noqa: N802
+    @property
+    def ServerCertificates(self) -> Callable[..., ServerCertificates]: ...  # noqa: N802
+    @property
+    def ReflectionTable(self) -> Callable[..., object]: ...  # noqa: N802
+    @property
+    def LatencyWindow(self) -> Callable[[Any], LatencyWindow]: ...  # noqa: N802
+    @property
+    def start_trace(self) -> StartTrace: ...
+    def build_info(self) -> Mapping[str, str]: ...
+    def request_memory_statistics(self) -> RequestMemoryStatistics: ...
+    def set_run_memory_bytes(self, bytes: int) -> None: ...  # noqa: A002 (the module's name for it)
+    def set_replay_seconds(self, seconds: float) -> None: ...
+    def runs_ended_by_memory(self) -> int: ...
+    def initialize(
+        self,
+        *,
+        intra_op_thread_count: int,
+        inter_op_thread_count: int,
+        is_stock: bool,
+        has_load_pool: bool,
+        checks_method_names: bool,
+        serves_session_run: bool,
+    ) -> None: ...
+    def enter_background_thread(self, priority: str) -> None: ...
+
+
+def native_module() -> DataPlane:
+    """The real one."""
+    # Here, because it maps TensorFlow (0.4 s), and tests have a data plane of their own.
+    from serving.data_plane import _native
+
+    return _native

@@ -1,0 +1,152 @@
+"""Log lines on standard error: for people on a terminal, one JSON object a line for machines.
+
+An event is a short name and its values: `log.info("listening", port=8500)`. In JSON these are the
+keys `event`, `level`, `timestamp` (UTC, ISO 8601) and the values; lines of TensorFlow's own, which
+are no JSON, may stand between them.
+"""
+
+import io
+import logging
+import os
+import sys
+from contextlib import suppress
+from typing import TextIO, cast
+
+import structlog
+from structlog.typing import EventDict, Processor
+
+from serving.base.clock import SystemClock
+from serving.base.log_line import is_for_people, log_line
+from serving.base.name_text import printable
+from serving.server.log_writer import LogWriter, unblock, write_at_once
+
+FLUSH_SECONDS = 1.0
+"""How long the process's end waits for lines that are not written yet: a slow reader, or none."""
+
+_log = structlog.get_logger(__name__)
+# The process has one standard error.
+_writers: list[LogWriter] = []
+# What `configure_logs` chose, for `write_last_line`.
+_format = {"is_human": True}
+
+
+def start_logs(log_format: str, first_line: str = "") -> None:
+    """Sets up structlog on standard error, so that no thread ever waits for its reader.
+
+    Native threads neither: their lines go to the same descriptors. `first_line` is written before
+    all others.
+    """
+    with suppress(OSError):  # Standard output may be closed.
+        unblock(sys.__stdout__.fileno() if sys.__stdout__ else 1)
+    is_unblocked = unblock(sys.stderr.fileno())
+    writer = LogWriter(
+        # A descriptor of its own: 2 is another one's while TensorFlow is loaded.
+        os.dup(sys.stderr.fileno()),
+        may_block=not is_unblocked,
+        on_dropped=lambda count: _log.warning("log_lines_dropped", count=count),
+        clock=SystemClock(),
+    )
+    _writers.append(writer)
+    writer.start()
+    if first_line:
+        writer.write(first_line)
+    configure_logs(log_format, cast("TextIO", writer))
+
+
+def write_lines(text: str) -> None:
+    """Writes lines that are formed already, as if they were logged."""
+    for writer in _writers[-1:]:
+        writer.write(text)
+
+
+def write_last_line(event: str, message: str) -> None:
+    """Writes a warning past the log's locks and waiting lines, for a process that ends at once.
+
+    A line that does not fit is lost.
+    """
+    line = log_line(
+        event,
+        message,
+        SystemClock().wall_ns(),
+        is_human=_format["is_human"],
+        level="warning",
+    )
+    write_at_once(2, line.encode())
+
+
+def flush_logs(timeout_seconds: float = FLUSH_SECONDS) -> None:
+    """Writes the lines that wait for their reader, for at most `timeout_seconds`. At the very end."""
+    while _writers:
+        _writers.pop().close_within(timeout_seconds)
+
+
+def dropped_line_count() -> int:
+    """Returns how many log lines were dropped because their reader did not keep up."""
+    return sum(writer.dropped_count for writer in _writers)
+
+
+def configure_logs(log_format: str, stream: TextIO | None = None) -> None:
+    """Sets up structlog for the process. `log_format`: `human`, `json`, or `auto`.
+
+    `auto` is human where the stream (default: standard error) is a terminal and JSON elsewhere:
+    what is not a terminal is a file or a collector, and both want lines that parse.
+    """
+    stream = stream or sys.stderr
+    is_human = is_for_people(log_format, is_terminal=stream.isatty())
+    _format["is_human"] = is_human
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=not is_human),
+            *(_human(stream) if is_human else _json()),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        # Writes a line with one call, so that lines of several threads do not run into each other.
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _LossyStream(stream))),
+        cache_logger_on_first_use=True,
+    )
+
+
+class _LossyStream(io.TextIOBase):
+    """Loses what its stream does not take: a reader that has gone away, or a full disk, must stop
+    neither a load nor the server.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+
+def _human(stream: TextIO) -> list[Processor]:
+    return [
+        _printable_values,
+        structlog.dev.ConsoleRenderer(
+            colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback
+        ),
+    ]
+
+
+def _printable_values(logger: object, method: str, event: EventDict) -> EventDict:
+    """Escapes what a terminal would obey: values hold names and messages that clients made up."""
+    del logger, method
+    return {
+        key: printable(value) if isinstance(value, str) else value for key, value in event.items()
+    }
+
+
+def _json() -> list[Processor]:
+    return [
+        structlog.processors.dict_tracebacks,
+        # A value that JSON does not have (a path, an id) is written as its text, never refused:
+        # a log line must not raise.
+        structlog.processors.JSONRenderer(default=str),
+    ]

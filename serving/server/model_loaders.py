@@ -1,0 +1,81 @@
+"""ModelLoaders: what loads the versions of each model, while models come and go."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from serving.base.clock import Clock
+from serving.base.errors import Cancelled
+from serving.config.server_config import ModelConfig
+from serving.core.model_settings import InputShapes, ModelSettings
+from serving.core.servable import ServableId
+from serving.core.version_selection import Latest, Specific, VersionSelection
+from serving.loading.loader import (
+    Loader,
+    LoadSettings,
+    SavedModelLoader,
+    SavedModelPlane,
+)
+from serving.loading.reservoirs import Reservoirs
+
+
+class ModelLoaders:
+    """Makes a loader for each load, by what is configured at the time.
+
+    Any thread may make one; one thread at a time sets the models. A model's reservoir of live
+    requests outlives its versions and lasts as long as the model is configured.
+    """
+
+    def __init__(
+        self,
+        settings: LoadSettings,
+        *,
+        reservoirs: Reservoirs,
+        plane: SavedModelPlane,
+        clock: Clock,
+    ) -> None:
+        """`settings` are those that all models share."""
+        self._settings = settings
+        self._reservoirs = reservoirs
+        self._plane = plane
+        self._clock = clock
+        # Replaced as a whole: who makes a loader reads it without a lock.
+        self._by_name: Mapping[str, LoadSettings] = {}
+
+    def set_models(self, models: Sequence[ModelConfig]) -> None:
+        """Loads that begin from now on are those of `models`; running ones go on as they are."""
+        before, self._by_name = (
+            self._by_name,
+            {model.name: self._settings_of(model) for model in models},
+        )
+        for name in before.keys() - self._by_name.keys():
+            self._reservoirs.forget(name)
+
+    def make(self, servable_id: ServableId, directory: str) -> Loader:
+        """See `loader.MakeLoader`. Cancelled where the model is not configured any more."""
+        settings = self._by_name.get(servable_id.name)
+        if settings is None:
+            raise Cancelled(f"{servable_id}: its model is no longer configured")
+        return SavedModelLoader(
+            servable_id, directory, settings=settings, plane=self._plane, clock=self._clock
+        )
+
+    def _settings_of(self, model: ModelConfig) -> LoadSettings:
+        return replace(
+            self._settings,
+            serving_count=serving_count(model.version_selection),
+            reservoir=self._reservoirs.of(model.name),
+            gates=lambda: model.settings.gates,
+            has_strict_input_shapes=self._has_strict_input_shapes(model.settings),
+        )
+
+    def _has_strict_input_shapes(self, settings: ModelSettings) -> bool:
+        if settings.input_shapes is InputShapes.AS_FLAG:
+            return self._settings.has_strict_input_shapes
+        return settings.input_shapes is InputShapes.STRICT
+
+
+def serving_count(selection: VersionSelection) -> int:
+    """Versions that are served at rest; of `all` nobody can say, and one has to do."""
+    if isinstance(selection, Latest):
+        return selection.version_count
+    return max(1, len(selection.versions)) if isinstance(selection, Specific) else 1

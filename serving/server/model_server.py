@@ -1,0 +1,288 @@
+"""A server process for notebooks and tests.
+
+with ModelServer(model_name="ctr", base_path="/models/ctr") as server:
+    server.wait_until_available("ctr", version=1)
+    stub = PredictionServiceStub(grpc.insecure_channel(server.target))
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from serving.base.clock import NS_PER_SECOND, Clock, SystemClock
+from serving.base.errors import FailedPrecondition, MillpondError, NotFound, Unavailable
+from serving.client import Client, Tls, VersionStatus
+from serving.core.servable import ServableState
+from serving.server.server_log import LogEvent, LogReader
+
+# Between two looks at a model's status: below what a person notices, above what loads the server.
+_STATUS_POLL_SECONDS = 0.02
+
+
+class ModelServer:
+    """Runs `millpond serve` on a free port of this machine until `stop` or the end of `with`.
+
+    The process never outlives this one, however this one ends: its standard input is a pipe from
+    here, and it stops when that closes. Its log goes to `log_path`, and its last lines into the
+    message of whatever goes wrong. Not safe to use from several threads at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        model_name: str = "default",
+        base_path: str | os.PathLike[str] | None = None,
+        log_path: str | os.PathLike[str] | None = None,
+        start_timeout_seconds: float = 60,
+        stop_timeout_seconds: float = 60,
+        command: Sequence[str] = (sys.executable, "-m", "serving"),
+        tls: Tls | None = None,
+        clock: Clock | None = None,
+        **flags: object,
+    ) -> None:
+        """`flags` are flags of `millpond serve` by name; True and False become `true` and `false`,
+        and a list gives a flag that is repeatable several times. `listen_before_ready` is True unless
+        it is given: `start` then returns before the models are loaded.
+
+        `log_path` is a temporary file where left out, which a `stop` without errors removes. `tls` is
+        what `wait_until_available` needs beside `ssl_config_file`. Nothing is started yet.
+        """
+        self._command = [*command, "serve", *_arguments(model_name, base_path, flags)]
+        self._tls = tls
+        self._clock = clock or SystemClock()
+        self._start_timeout_seconds = start_timeout_seconds
+        self._stop_timeout_seconds = stop_timeout_seconds
+        self._log_path = Path(log_path) if log_path is not None else None
+        self._is_log_temporary = log_path is None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: LogReader | None = None
+        self._port: int | None = None
+        self._http_port: int | None = None
+        self._admin_target: str | None = None
+
+    def __enter__(self) -> "ModelServer":
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exception is None:
+            self.stop()
+            return
+        # What went wrong inside `with` matters more than how the server ends.
+        self.kill()
+        if str(self.log_path) not in str(exception):
+            print(f"{exception!r} inside ModelServer; {self._tail()}", file=sys.stderr)
+
+    def start(self) -> None:
+        """Starts the process and waits until it listens.
+
+        Raises Unavailable, with the end of the log, where it ends or does not listen in time.
+        """
+        if self._process is not None:
+            raise FailedPrecondition("this ModelServer was started before; make another")
+        if self._log_path is None:
+            descriptor, name = tempfile.mkstemp(prefix="millpond-", suffix=".log")
+            os.close(descriptor)
+            self._log_path = Path(name)
+        log_file = self._log_path.open("wb")
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert self._process.stderr is not None
+        self._log = LogReader(self._process.stderr, log_file)
+        try:
+            listening = self.wait_for_event(
+                lambda event: event["event"] == "listening", self._start_timeout_seconds
+            )
+        except BaseException:
+            self.kill()
+            raise
+        self._port = int(listening["port"])
+        self._http_port = listening.get("http_port")
+        # The admin listener is there before the port.
+        addresses = [
+            event["address"] for event in self.events() if event["event"] == "admin_listening"
+        ]
+        self._admin_target = addresses[0] if addresses else None
+
+    @property
+    def port(self) -> int:
+        """The TCP port that it listens on. FailedPrecondition before `start`."""
+        if self._port is None:
+            raise FailedPrecondition("ModelServer is not started")
+        return self._port
+
+    @property
+    def target(self) -> str:
+        """`HOST:PORT`, for a gRPC channel."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def admin_target(self) -> str:
+        """The address of its admin listener, for `Client(server.admin_target).rollback(…)`.
+
+        FailedPrecondition before `start`, and with `admin_address="off"`.
+        """
+        if self._admin_target is None:
+            raise FailedPrecondition("ModelServer is not started, or has no admin listener")
+        return self._admin_target
+
+    @property
+    def url(self) -> str:
+        """`http://HOST:PORT`, where its health, metrics and page are.
+
+        FailedPrecondition before `start`, and where it serves no HTTP.
+        """
+        if self._http_port is None:
+            raise FailedPrecondition("ModelServer is not started, or has --rest_api_port=0")
+        return f"http://127.0.0.1:{self._http_port}"
+
+    @property
+    def log_path(self) -> Path:
+        """The file with its log. FailedPrecondition before `start`."""
+        if self._log_path is None:
+            raise FailedPrecondition("ModelServer is not started")
+        return self._log_path
+
+    @property
+    def process_id(self) -> int:
+        """The operating system's id of the process. FailedPrecondition before `start`."""
+        return self._running_process().pid
+
+    def events(self) -> tuple[LogEvent, ...]:
+        """The events logged until now, oldest first."""
+        return self._started_log().events()
+
+    def wait_for_event(
+        self, is_wanted: Callable[[LogEvent], bool], timeout_seconds: float
+    ) -> LogEvent:
+        """Waits for an event of the log, past ones included, and returns the first that is wanted.
+
+        Raises Unavailable, with the end of the log, at the timeout or where the process ends first.
+        """
+        event = self._started_log().wait_for(is_wanted, timeout_seconds, self._clock)
+        if event is None:
+            raise Unavailable(
+                f"the server did not log what was waited for in {timeout_seconds} s; {self._tail()}"
+            )
+        return event
+
+    def wait_until_available(
+        self, name: str, version: int | None = None, timeout_seconds: float = 120
+    ) -> None:
+        """Waits until the version (any, where left out) is AVAILABLE.
+
+        Raises Unavailable, with the last status and the end of the log, at the timeout or where the
+        process ends first.
+        """
+        deadline_ns = self._clock.now_ns() + round(timeout_seconds * NS_PER_SECOND)
+        with Client(self.target, tls=self._tls) as client:
+            while not _is_available(statuses := _statuses(client, name), version):
+                if self._clock.now_ns() > deadline_ns or self._has_ended(_STATUS_POLL_SECONDS):
+                    raise Unavailable(
+                        f"{name} version {version or 'any'} is not available after "
+                        f"{timeout_seconds} s: {statuses}; {self._tail()}"
+                    )
+
+    def stop(self) -> None:
+        """Ends the process by SIGTERM and waits for it; kills it at the timeout.
+
+        Does nothing where it was stopped before. Raises Unavailable, with the end of the log, where
+        it had died, ends with a status other than 0, or has to be killed.
+        """
+        if self._process is None or self._process.stdin is None or self._process.stdin.closed:
+            return
+        had_died = self._process.poll() is not None
+        self._process.terminate()
+        in_time = self._has_ended(self._stop_timeout_seconds)
+        self.kill()
+        status = self._process.returncode
+        if had_died:
+            raise Unavailable(f"the server had died with status {status}; {self._tail()}")
+        if not in_time:
+            raise Unavailable(
+                f"the server did not stop in {self._stop_timeout_seconds} s and was killed; "
+                f"{self._tail()}"
+            )
+        if status != 0:
+            raise Unavailable(f"the server stopped with status {status}; {self._tail()}")
+        if self._is_log_temporary:
+            self.log_path.unlink()
+
+    def kill(self) -> None:
+        """Ends the process at once, if there is one, and closes what it held. Raises nothing."""
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._started_log().join()
+
+    def _has_ended(self, timeout_seconds: float) -> bool:
+        """Waits for the process's end; False at the timeout."""
+        try:
+            self._running_process().wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _running_process(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise FailedPrecondition("ModelServer is not started")
+        return self._process
+
+    def _started_log(self) -> LogReader:
+        if self._log is None:
+            raise FailedPrecondition("ModelServer is not started")
+        return self._log
+
+    def _tail(self) -> str:
+        lines = self._started_log().tail()
+        return f"the end of its log ({self.log_path}):\n" + "".join(f"  {line}\n" for line in lines)
+
+
+def _arguments(
+    model_name: str, base_path: str | os.PathLike[str] | None, flags: Mapping[str, object]
+) -> list[str]:
+    values: dict[str, object] = {"host": "127.0.0.1", "port": 0, "rest_api_port": "auto"}
+    values |= {"log_format": "json", "listen_before_ready": True}
+    if base_path is not None:
+        values |= {"model_name": model_name, "model_base_path": os.path.abspath(base_path)}
+    values |= {"stop_at_stdin_eof": True, **flags}
+    return [f"--{name}={text}" for name, value in values.items() for text in _flag_texts(value)]
+
+
+def _flag_texts(value: object) -> list[str]:
+    """One for each time that the flag is given."""
+    if isinstance(value, (list, tuple)):
+        return [text for item in value for text in _flag_texts(item)]
+    return [str(value).lower() if isinstance(value, bool) else str(value)]
+
+
+def _statuses(client: Client, name: str) -> tuple[VersionStatus, ...]:
+    """The model's versions; none where the server does not know it yet."""
+    try:
+        return client.model_status(name)
+    except NotFound:
+        return ()
+    except MillpondError as error:
+        if error.is_transient:
+            return ()
+        raise
+
+
+def _is_available(statuses: Sequence[VersionStatus], version: int | None) -> bool:
+    return any(
+        status.state == ServableState.AVAILABLE and version in (None, status.version)
+        for status in statuses
+    )

@@ -1,0 +1,105 @@
+"""Passes on what TensorFlow writes to standard error while it is loaded, as lines of our log.
+
+A program of its own, which `serving.server.native_log_lines` starts: it outlives a server that aborts, so
+that the last words of one arrive. It imports only the standard library, and is executed by its path,
+to be there within milliseconds.
+
+Standard input is what to read. A line that standard error does not take at once is written to
+standard output, whose reader is the server. If the server has ended, standard error gets up to a
+second for it. The first argument is `human` or `json`.
+"""
+
+import json
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+
+EXPECTED = (
+    "before absl::InitializeLog()",
+    "oneDNN custom operations are on",
+    "cuda drivers",
+    "cuInit",
+)
+"""Texts of lines that every start on a machine without GPU has: they are left out."""
+
+READ_BYTES = 1 << 16
+
+LAST_MILLISECONDS = 1_000
+"""How long the last words of a server that has ended wait for their reader."""
+
+_STDIN, _STDOUT, _STDERR = 0, 1, 2
+
+
+def is_worth_a_line(line: str) -> bool:
+    """Returns whether `line` is neither expected nor empty. Pure."""
+    return bool(line.strip()) and not any(expected in line for expected in EXPECTED)
+
+
+def formatted(lines: Sequence[str], log_format: str, timestamp: str) -> bytes:
+    """Returns the bytes that the log gets for `lines`. Pure."""
+    kept = [line for line in lines if is_worth_a_line(line)]
+    if log_format == "json":
+        values = {"event": "native_log", "level": "info", "timestamp": timestamp}
+        kept = [json.dumps({"line": line, **values}) for line in kept]
+    return "".join(f"{line}\n" for line in kept).encode(errors="backslashreplace")
+
+
+def pass_on(
+    read: Callable[[], bytes],
+    write: Callable[[bytes], bytes],
+    as_log: Callable[[Sequence[str]], bytes],
+) -> bytes:
+    """Reads to the end and writes each line when it is complete; returns what could not be written.
+
+    `write` returns the rest that it did not take.
+    """
+    begun = rest = b""
+    while piece := read():
+        *complete, begun = (begun + piece).split(b"\n")
+        rest = write(rest + as_log([line.decode(errors="replace") for line in complete]))
+    return write(rest + as_log([begun.decode(errors="replace")]))
+
+
+def write_some(data: bytes) -> bytes:
+    """Writes as much of `data` as standard error takes; returns the rest."""
+    try:
+        return data[os.write(_STDERR, data) :] if data else data
+    except BlockingIOError:
+        return data
+    except OSError:
+        return b""  # The reader is gone, or the disk is full.
+
+
+def hand_over(rest: bytes) -> None:
+    """Gives `rest` to the server, or if that has ended, waits for a reader of standard error."""
+    try:
+        while rest:
+            rest = rest[os.write(_STDOUT, rest) :]
+    except OSError:
+        poll = select.poll()
+        poll.register(_STDERR, select.POLLOUT)
+        while rest and poll.poll(LAST_MILLISECONDS):
+            rest = write_some(rest)
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
+
+
+def main(log_format: str) -> None:
+    # A signal to the whole group is the server's to obey; this program ends with its input.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    rest = pass_on(
+        lambda: os.read(_STDIN, READ_BYTES),
+        write_some,
+        lambda lines: formatted(lines, log_format, _now()),
+    )
+    hand_over(rest)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

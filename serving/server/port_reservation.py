@@ -1,0 +1,64 @@
+"""Holds gRPC's port between the start of the process and the moment at which gRPC listens on it.
+
+A port that is taken is found at once, before TensorFlow is loaded, although gRPC may open its own
+only when the models have been loaded. Until then connections are refused: the socket is bound, and
+it does not listen.
+
+The order of the two socket options matters. Linux lets two sockets share an address if both have
+SO_REUSEADDR and neither listens, so a second server could bind the port too. Without the option the
+port is exclusive, and `let_go` sets it just before gRPC, which always has it, binds. If connections
+of an earlier server still linger on the port, only a socket with the option can bind it; the
+reservation is then not exclusive, and gRPC's own start has the last word.
+"""
+
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+
+from serving.config.listen_addresses import ListenAddresses, listen_error
+
+
+class PortReservation:
+    """The sockets that hold a port. One thread at a time."""
+
+    def __init__(self, sockets: Sequence[socket.socket]) -> None:
+        self._sockets = tuple(sockets)
+
+    @classmethod
+    def take(cls, addresses: ListenAddresses) -> "PortReservation":
+        """Reserves the TCP port of `addresses`; port 0 reserves nothing, because gRPC will choose it.
+
+        Raises Unavailable if another process has it, InvalidConfig if another start would fail too.
+        """
+        error = listen_error(addresses)
+        if error is not None:
+            raise error
+        if addresses.port == 0:
+            return cls(())
+        found = socket.getaddrinfo(
+            addresses.host, addresses.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        bound = [_bound(item[0], item[4]) for item in dict.fromkeys(found)]
+        return cls([item for item in bound if item is not None])
+
+    def let_go(self) -> None:
+        """Lets gRPC bind the port beside these sockets; `close` follows once it listens."""
+        for holder in self._sockets:
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
+    def close(self) -> None:
+        """Gives the port up. A second call does nothing."""
+        for holder in self._sockets:
+            holder.close()
+
+
+def _bound(family: int, address: object) -> socket.socket | None:
+    """A socket on one address of the host; None if it cannot be bound, as one other will do."""
+    for reuses_address in (0, 1):
+        holder = socket.socket(family, socket.SOCK_STREAM)
+        with suppress(OSError):
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuses_address)
+            holder.bind(address)  # type: ignore[arg-type]
+            return holder
+        holder.close()
+    return None

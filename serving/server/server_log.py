@@ -1,0 +1,88 @@
+"""The log of a server process, read while it is written."""
+
+import collections
+import json
+import threading
+from collections.abc import Callable, Mapping
+from typing import IO, Any
+
+from serving.base.clock import NS_PER_SECOND, Clock
+
+LogEvent = Mapping[str, Any]
+"""One line of a JSON log (`serving.server.logs`): `event`, `level`, `timestamp` and the event's values."""
+
+# Enough to see what led to a failure without drowning it.
+_TAIL_LINE_COUNT = 40
+_END_TIMEOUT_SECONDS = 5
+
+
+class LogReader:
+    """Reads a server's log from `pipe` on a thread of its own, into `file` and into memory.
+
+    Owns both and closes them at the log's end. Through a pipe, so that waiting for an event is
+    waiting on a condition and never on time.
+    """
+
+    def __init__(self, pipe: IO[bytes], file: IO[bytes]) -> None:
+        self._pipe = pipe
+        self._file = file
+        self._changed = threading.Condition()
+        self._events: list[LogEvent] = []
+        self._tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINE_COUNT)
+        self._is_at_end = False
+        self._thread = threading.Thread(target=self._read, name="server-log", daemon=True)
+        self._thread.start()
+
+    def wait_for(
+        self, is_wanted: Callable[[LogEvent], bool], timeout_seconds: float, clock: Clock
+    ) -> LogEvent | None:
+        """The first event that is wanted; None at the timeout or the log's end."""
+        deadline_ns = clock.now_ns() + round(timeout_seconds * NS_PER_SECOND)
+        with self._changed:
+            while True:
+                event = next(filter(is_wanted, self._events), None)
+                left_seconds = (deadline_ns - clock.now_ns()) / NS_PER_SECOND
+                if event is not None or self._is_at_end or left_seconds <= 0:
+                    return event
+                clock.wait(self._changed, left_seconds)
+
+    def events(self) -> tuple[LogEvent, ...]:
+        with self._changed:
+            return tuple(self._events)
+
+    def tail(self) -> tuple[str, ...]:
+        with self._changed:
+            return tuple(self._tail)
+
+    def join(self) -> None:
+        """Waits until all is read; the process must have ended.
+
+        Not for ever: a process that the server started could still hold the pipe.
+        """
+        self._thread.join(_END_TIMEOUT_SECONDS)
+
+    def _read(self) -> None:
+        with self._pipe, self._file:
+            for line in self._pipe:
+                self._file.write(line)
+                self._file.flush()
+                self._add(line.decode(errors="replace").rstrip("\n"))
+        with self._changed:
+            self._is_at_end = True
+            self._changed.notify_all()
+
+    def _add(self, line: str) -> None:
+        with self._changed:
+            self._tail.append(line)
+            if (event := _event(line)) is not None:
+                self._events.append(event)
+                self._changed.notify_all()
+
+
+def _event(line: str) -> LogEvent | None:
+    """The event of a JSON line; None for a line of TensorFlow's own."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and "event" in event else None

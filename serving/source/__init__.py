@@ -1,0 +1,1 @@
+"""Finds the versions of each model on disk."""

@@ -1,0 +1,223 @@
+"""Threads that look at disks for all sources. `poll_schedule.py` decides; this runs."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from serving.base.clock import NS_PER_SECOND, Clock
+from serving.source.poll_schedule import Look, PollLimits, PollSchedule
+
+_log = structlog.get_logger(__name__)
+
+RETRY_SECONDS = 1.0
+"""After a look that raised, which is a bug."""
+
+
+class Pollable(Protocol):
+    """A source, as its pool sees it."""
+
+    def poll(self, number: int) -> float | None:
+        """Looks once; returns the seconds until the next look, None: when woken.
+
+        Of two looks at once the one with the larger `number` began later: if it ended first, the
+        result of the other is out of date. On a thread of the pool.
+        """
+        ...
+
+    def stuck_changed(self, stuck_seconds: Callable[[], float | None]) -> None:
+        """`stuck_seconds()` is how long a look has not ended; None: it has, or a later one.
+
+        On a thread of the pool.
+        """
+        ...
+
+
+class PollerPool:
+    """Runs looks on threads `poller-N`, which begin as they are needed, and times them.
+
+    The thread `poller-watch` hands out what is due and notices what is stuck. All threads are
+    daemons, because a dead disk can hold one for ever. Nothing of a source is called under the
+    pool's lock.
+    """
+
+    def __init__(
+        self,
+        limits: PollLimits,
+        clock: Clock,
+        *,
+        on_stuck_changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_stuck_changed` is called after `stuck_keys` may have changed, on a thread of the pool."""
+        self._clock = clock
+        self._on_stuck_changed = on_stuck_changed
+        # One lock guards all below. `changed` wakes the watch, `given` a thread that looks.
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)
+        self._was_given = threading.Condition(lock)
+        self._schedule = PollSchedule(limits)
+        self._sources: dict[str, Pollable] = {}
+        self._given: deque[Look] = deque()
+        # The threads that no stuck look holds, and all that have ever been.
+        self._free_count = 0
+        self._thread_count = 0
+        # The threads that look, and those of them that a look holds now.
+        self._threads: set[threading.Thread] = set()
+        self._held_threads: set[threading.Thread] = set()
+        self._is_stopping = False
+        self._watch = threading.Thread(target=self._run_watch, name="poller-watch", daemon=True)
+
+    def start(self) -> None:
+        """Starts looking; sources may have been added before."""
+        self._watch.start()
+
+    def stop(self) -> None:
+        """Begins no more looks. Returns at once."""
+        with self._changed:
+            self._is_stopping = True
+            while self._given:
+                self._schedule.ended(self._given.popleft(), self._clock.now_ns(), None)
+            self._changed.notify_all()
+            self._was_given.notify_all()
+
+    def join(self, timeout_seconds: float) -> bool:
+        """Waits after `stop` until all threads but those that a look holds have ended."""
+        end_ns = self._clock.now_ns() + round(timeout_seconds * NS_PER_SECOND)
+        with self._changed:
+            threads = [self._watch, *(self._threads - self._held_threads)]
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join(max(end_ns - self._clock.now_ns(), 0) / NS_PER_SECOND)
+        return not any(thread.is_alive() for thread in threads)
+
+    def add(self, key: str, group: str, source: Pollable, *, is_due: bool) -> None:
+        """`source` is looked at from now on: at once if `is_due`, else when it is woken."""
+        with self._changed:
+            self._sources[key] = source
+            self._schedule.add(key, group, self._clock.now_ns() if is_due else None)
+            self._changed.notify_all()
+
+    def remove(self, key: str) -> None:
+        """Looks no more; a look under way comes to nothing. Returns at once."""
+        with self._changed:
+            self._sources.pop(key, None)
+            self._schedule.remove(key)
+
+    def wake(self, key: str, group: str) -> None:
+        """Looks at once, or again after the look under way. `group`: as in `add`."""
+        with self._changed:
+            self._schedule.wake(key, group, self._clock.now_ns())
+            self._changed.notify_all()
+
+    def wait_until_idle(self, key: str, timeout_seconds: float) -> bool:
+        """Waits until no look at `key` is under way; False if one is at the timeout."""
+        end_ns = self._clock.now_ns() + round(timeout_seconds * NS_PER_SECOND)
+        with self._changed:
+            while not self._schedule.is_idle(key):
+                remaining_ns = end_ns - self._clock.now_ns()
+                if remaining_ns <= 0:
+                    return False
+                self._clock.wait(self._changed, remaining_ns / NS_PER_SECOND)
+        return True
+
+    @property
+    def stuck_keys(self) -> frozenset[str]:
+        """The sources that are stuck."""
+        with self._changed:
+            return self._schedule.stuck_keys()
+
+    @property
+    def stuck_thread_count(self) -> int:
+        """The threads that stuck looks hold."""
+        with self._changed:
+            return self._schedule.stuck_count
+
+    def _stuck_seconds(self, key: str) -> float | None:
+        with self._changed:
+            since_ns = self._schedule.stuck_since_ns(key)
+            now_ns = self._clock.now_ns()
+        return None if since_ns is None else (now_ns - since_ns) / NS_PER_SECOND
+
+    # --- poller-watch -----------------------------------------------------------------------------
+
+    def _run_watch(self) -> None:
+        while not self._is_stopping:
+            with self._changed:
+                stuck = self._schedule.note_stuck(self._clock.now_ns())
+                self._free_count -= len(stuck)
+                self._give_due()
+                if not stuck:
+                    self._wait()
+            for look in stuck:
+                self._tell_stuck(look.key)
+
+    def _give_due(self) -> None:
+        while (look := self._schedule.take(self._clock.now_ns())) is not None:
+            self._given.append(look)
+            # A thread whose look has just ended is free, though it does not wait yet.
+            if self._free_count < self._schedule.running_count:
+                self._free_count += 1
+                self._thread_count += 1
+                name = f"poller-{self._thread_count}"
+                thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._threads.add(thread)
+                thread.start()
+            self._was_given.notify()
+
+    def _wait(self) -> None:
+        now_ns, due_ns = self._clock.now_ns(), self._schedule.next_due_ns()
+        if self._is_stopping or (due_ns is not None and due_ns <= now_ns):
+            return
+        self._clock.wait(
+            self._changed, None if due_ns is None else (due_ns - now_ns) / NS_PER_SECOND
+        )
+
+    # --- poller-N ---------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        is_needed = True
+        while is_needed and (look := self._take()) is not None:
+            self._look(look)
+            # Another thread has taken the place of one that was stuck.
+            is_needed = not look.is_stuck
+        with self._changed:
+            self._threads.discard(threading.current_thread())
+
+    def _take(self) -> Look | None:
+        with self._was_given:
+            while not self._given and not self._is_stopping:
+                self._clock.wait(self._was_given, None)
+            if not self._given:
+                return None
+            self._held_threads.add(threading.current_thread())
+            return self._given.popleft()
+
+    def _look(self, look: Look) -> None:
+        with self._changed:
+            source = self._sources.get(look.key)
+        delay_seconds: float | None = RETRY_SECONDS
+        try:
+            if source is not None:
+                delay_seconds = source.poll(look.number)
+        except Exception:  # noqa: BLE001 (a bug; the next look may fare better)
+            _log.exception("poll_failed", model=look.key)
+        with self._changed:
+            was_stuck = self._schedule.stuck_since_ns(look.key) is not None
+            self._schedule.ended(look, self._clock.now_ns(), delay_seconds)
+            self._held_threads.discard(threading.current_thread())
+            self._changed.notify_all()
+        if was_stuck:
+            self._tell_stuck(look.key)
+
+    def _tell_stuck(self, key: str) -> None:
+        with self._changed:
+            source = self._sources.get(key)
+        if source is None:
+            return
+        try:
+            source.stuck_changed(lambda: self._stuck_seconds(key))
+            self._on_stuck_changed()
+        except Exception:  # noqa: BLE001 (a bug; the other sources are innocent)
+            _log.exception("poll_failed", model=key)
