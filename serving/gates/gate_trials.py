@@ -10,7 +10,7 @@ from typing import TypeVar
 from serving.base.clock import NS_PER_SECOND, Clock, pause
 from serving.base.errors import Cancelled, FailedPrecondition, MillpondError
 from serving.core.model_settings import GateMode, GateSettings
-from serving.core.servable import RequestReservoir, Servable
+from serving.data_plane.servables import RequestReservoir, Servable
 from serving.gates.gates import Latency, drift_tolerance, latency_faults, refused
 from serving.gates.replay_gate import is_failure_of_model
 from serving.gates.tensor_compare import Comparison, compare_responses

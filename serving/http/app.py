@@ -25,7 +25,8 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.base.errors import InternalError, MillpondError, StatusCode
-from serving.rpc.request_memory import ByteBudget, MemoryBusy, MemoryHold
+from serving.data_plane.requests import ByteBudget
+from serving.rpc.request_memory import MemoryBusy, MemoryHold
 
 BODY_BYTES_MAX = 64 * 2**20
 """Of one request's body, which is held in memory as a whole: far above what a client writes as JSON,

@@ -5,8 +5,9 @@ from typing import Any, Protocol
 
 from serving.base.errors import NotFound, Unavailable, Unimplemented
 from serving.base.name_text import listed
-from serving.core.servable import Servable, ServableId
+from serving.core.servable import ServableId
 from serving.data_plane.request_statistics import MethodStatistics
+from serving.data_plane.servables import Servable
 from serving.kserve import documents
 from serving.kserve.repository import Repository, ready_versions, repository_parameters_in_the_way
 from serving.kserve.statistics import model_statistics

@@ -6,83 +6,18 @@ The slabs themselves are the data plane's (`native/memory/slab_pool.h`); here is
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
 from serving.base.errors import DoesNotFitBeside, ResourceExhausted
-from serving.core.servable import ArenaRemains, ServableId
+from serving.core.servable import ServableId
+from serving.data_plane.loads import ArenaLoad, MemoryPlan, SlabPool
+from serving.data_plane.servables import ArenaRemains
 
 _MB = 1_000_000
 
 _log = structlog.get_logger(__name__)
-
-
-class MemoryPlan(Protocol):
-    """What a version will take (`_native.MemoryPlan`), known before anything of it is restored."""
-
-    @property
-    def parameter_bytes(self) -> int:
-        """Of its variables, exactly, and its constants."""
-        ...
-
-    @property
-    def slab_bytes(self) -> int:
-        """Of the slab that holds them and what restore and init need beside them."""
-        ...
-
-
-class ArenaLoad(Protocol):
-    """The part of `_native.SavedModelLoad` that has to do with memory."""
-
-    def plan_memory(self, headroom_bytes: int) -> MemoryPlan: ...
-    def take_arena(self, pool: Any, slab_bytes: int) -> int:
-        """Bytes of the slab that are resident already."""
-        ...
-
-
-class SlabPoolStatistics(Protocol):
-    """Where the pool's slabs are (`_native.SlabPoolStatistics`); bytes are reserved ones unless they say
-    resident.
-    """
-
-    @property
-    def in_use_count(self) -> int: ...
-    @property
-    def in_use_bytes(self) -> int: ...
-    @property
-    def spare_count(self) -> int: ...
-    @property
-    def spare_bytes(self) -> int: ...
-    @property
-    def spare_resident_bytes(self) -> int: ...
-    @property
-    def surplus_resident_bytes(self) -> int: ...
-    @property
-    def quarantined_count(self) -> int: ...
-    @property
-    def quarantined_bytes(self) -> int: ...
-
-
-class SlabPool(Protocol):
-    """`_native.SlabPool`."""
-
-    def expect(self, owner: str, servable: Any, serving_count: int) -> None:
-        """Keeps spare slabs of the size of `servable`'s for the owner's next version."""
-        ...
-
-    def has_spare(self, owner: str) -> bool:
-        """Whether a slab waits for the owner's next version."""
-        ...
-
-    def forget(self, owner: str) -> None:
-        """Gives the owner's spares back to the system."""
-        ...
-
-    def statistics(self) -> SlabPoolStatistics: ...
-    def stop(self) -> None:
-        """Ends the thread that keeps the slabs."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

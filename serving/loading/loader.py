@@ -5,7 +5,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -13,19 +13,14 @@ from serving.base.clock import Clock, seconds_since
 from serving.base.errors import Cancelled, FailedPrecondition, NotFound, from_status
 from serving.core.cancellation import Cancellation
 from serving.core.model_settings import GateMode, GateSettings
-from serving.core.servable import (
-    ArenaRemains,
-    GateVerdict,
-    LoadStage,
-    RequestReservoir,
-    Servable,
-    ServableId,
-)
+from serving.core.servable import GateVerdict, LoadStage, ServableId
+from serving.data_plane.loads import SavedModelLoad, SavedModelPlane
 from serving.data_plane.request_statistics import RequestStatistics
+from serving.data_plane.servables import RequestReservoir, Servable
 from serving.gates.gate_runs import GateRuns, WarmUpWatch
 from serving.gates.gate_trials import GateSubject
 from serving.gates.gates import refusal
-from serving.loading.arenas import Arenas, MemoryPlan, report_remains
+from serving.loading.arenas import Arenas, report_remains
 from serving.loading.op_packages import missing_ops_message
 from serving.loading.restore_pace import RestorePace
 from warmup.self_warm_up import SelfWarmUpResult, warm_joint_runs
@@ -82,51 +77,6 @@ class Loader(Protocol):
 
 MakeLoader = Callable[[ServableId, str], Loader]
 """From an id and the version's directory to its loader."""
-
-
-class SavedModelLoad(Protocol):
-    """The steps of `_native.SavedModelLoad`, in order. Dropping it before `finish` frees all."""
-
-    def read_graph(self) -> None: ...
-    def check_input_shapes(self) -> None: ...
-    def missing_ops(self) -> Sequence[str]: ...
-    def plan_memory(self, headroom_bytes: int) -> MemoryPlan: ...
-    def take_arena(self, pool: Any, slab_bytes: int) -> int: ...
-    def create_session(self) -> None: ...
-    def restore(self) -> None: ...
-    def run_init(self) -> None: ...
-    def variables_without_value(self) -> Sequence[str]: ...
-    @property
-    def may_write_variables(self) -> bool: ...
-    def make_callables(self) -> None: ...
-    def prepare(self, request: bytes) -> None: ...
-    def finish(self, reservoir: Any, request_statistics: Any) -> Servable: ...
-
-    def cancel(self) -> None:
-        """Any thread: the step under way ends CANCELLED."""
-        ...
-
-    @property
-    def restored_bytes(self) -> int: ...
-    def set_restore_bytes_per_second(self, bytes_per_second: int) -> None: ...
-    def discard(self) -> ArenaRemains:
-        """Frees everything."""
-        ...
-
-
-class SavedModelPlane(Protocol):
-    """The part of `serving.data_plane._native` that loads SavedModels."""
-
-    @property
-    def StatusError(self) -> type[Exception]: ...  # noqa: N802 (the module's name for it)
-    @property
-    def SavedModelLoad(  # noqa: N802
-        self,
-    ) -> Callable[[str, int, str, Sequence[str]], SavedModelLoad]: ...
-    def check_saved_model(self, directory: str) -> Sequence[str]: ...
-    def load_op_library(self, path: str) -> Sequence[str]: ...
-    def mark_request_memory_peak(self) -> None: ...
-    def request_memory_peak_rise_bytes(self) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Mapping
 
-from serving.core.servable import RequestReservoir
+from serving.data_plane.servables import RequestReservoir
 
 
 class Reservoirs:

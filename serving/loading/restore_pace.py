@@ -14,6 +14,7 @@ import structlog
 
 from serving.base.clock import Clock
 from serving.base.watch import Watch
+from serving.data_plane.loads import LatencyWindow, PacedLoad
 
 UNLIMITED = 0
 """As the data plane has it."""
@@ -26,12 +27,6 @@ _FASTEST_BYTES_PER_SECOND = 4_096_000_000  # above what a core restores: as good
 _STEP_BYTES_PER_SECOND = 128_000_000
 
 _log = structlog.get_logger(__name__)
-
-
-class PacedLoad(Protocol):
-    """The part of a load that restores."""
-
-    def set_restore_bytes_per_second(self, bytes_per_second: int) -> None: ...
 
 
 class RestorePace(Protocol):
@@ -84,18 +79,6 @@ def next_bytes_per_second(
     if p99_ns > settings.factor * baseline_ns:
         return min(fastest, max(_SLOWEST_BYTES_PER_SECOND, current // 2))
     return min(fastest, current + _STEP_BYTES_PER_SECOND)
-
-
-class LatencyWindow(Protocol):
-    """How live requests fare (`_native.LatencyWindow`); 0 where there were none."""
-
-    def p99_ns_since_start(self) -> int:
-        """Of all that the versions which are published now have answered."""
-        ...
-
-    def p99_ns_of_last_second(self) -> int:
-        """Since the oldest call within the last second."""
-        ...
 
 
 class GuardedPace:

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import structlog
 
 from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
-from serving.core.servable import Servable, ServableId, UnloadStage
+from serving.core.servable import ServableId, UnloadStage
+from serving.data_plane.servables import Servable
 from serving.loading.arenas import report_remains
 
 QUIESCE_SLICE_SECONDS = 0.05

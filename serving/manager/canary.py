@@ -2,7 +2,8 @@
 
 from serving.base.clock import NS_PER_SECOND
 from serving.core.model_settings import CanarySettings, GateMode
-from serving.core.servable import GateVerdict, ServableStatistics
+from serving.core.servable import GateVerdict
+from serving.data_plane.servables import ServableStatistics
 
 PERIOD_SECONDS = 1.0
 """How often a canary that is judged by rule is looked at."""

@@ -18,13 +18,13 @@ from serving.core.servable import (
     AspiredVersion,
     GateVerdict,
     Health,
-    Servable,
     ServableId,
     ServableSnapshot,
     ServableState,
     ServableStatus,
     Stage,
 )
+from serving.data_plane.servables import Servable
 
 
 class IllegalMove(InternalError):

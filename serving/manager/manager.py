@@ -43,12 +43,11 @@ from serving.core.servable import (
     AspiredVersion,
     GateVerdict,
     LoadStage,
-    Servable,
     ServableId,
     ServableSnapshot,
-    ServingMap,
     UnloadStage,
 )
+from serving.data_plane.servables import Servable, ServingMap
 from serving.loading.loader import MakeLoader
 from serving.loading.unload import Unload
 from serving.manager import canary

@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from serving.base.errors import StatusCode
-from serving.core.servable import AVAILABLE, END, LOADING, START, NotedMap, ServableStatus
+from serving.core.servable import AVAILABLE, END, LOADING, START, ServableStatus
+from serving.data_plane.servables import NotedMap
 from serving.source.found_versions import Note
 
 VERSION_COUNT_MAX = 32

@@ -15,7 +15,8 @@ import structlog
 
 from serving.core.label_targets import NO_LABELS
 from serving.core.model_settings import CanarySettings
-from serving.core.servable import Routing, Servable, ServableId, ServingMap
+from serving.core.servable import Routing, ServableId
+from serving.data_plane.servables import Servable, ServingMap
 from serving.manager.canary import BY_A_PERSON, rule_text
 
 _log = structlog.get_logger(__name__)

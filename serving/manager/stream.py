@@ -19,8 +19,8 @@ from serving.core.servable import (
     Routing,
     ServableSnapshot,
     ServableState,
-    ServableStatistics,
 )
+from serving.data_plane.servables import ServableStatistics
 from serving.manager.failed_loads import FailedLoad, why_try_again
 from serving.manager.harness import LoaderHarness
 

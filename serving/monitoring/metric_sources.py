@@ -8,19 +8,15 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from serving.base.clock import Clock
-from serving.core.servable import (
-    ArenaStatistics,
-    RequestReservoirStatistics,
-    Routing,
-    ServableId,
-)
+from serving.core.servable import Routing, ServableId
+from serving.data_plane.loads import SlabPoolStatistics
+from serving.data_plane.plane import RequestMemoryStatistics
 from serving.data_plane.request_statistics import RequestStatistics
-from serving.loading.arenas import SlabPoolStatistics
+from serving.data_plane.requests import BudgetCounts
+from serving.data_plane.servables import ArenaStatistics, RequestReservoirStatistics
 from serving.loading.memory_fit import available_bytes
 from serving.manager.state_monitor import Statuses
 from serving.monitoring.swap_record import SwapRecord
-from serving.rpc.request_memory import BudgetCounts
-from serving.server.data_plane import RequestMemoryStatistics
 
 
 class PageFaults(Protocol):

@@ -10,8 +10,9 @@ from zlib import crc32
 
 from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.errors import StatusCode
-from serving.core.servable import AVAILABLE, ArenaStatistics, Routing, ServableId, ServableStatus
+from serving.core.servable import AVAILABLE, Routing, ServableId, ServableStatus
 from serving.data_plane.request_statistics import MethodStatistics, RequestStatistics
+from serving.data_plane.servables import ArenaStatistics
 from serving.manager.state_monitor import Statuses
 from serving.monitoring.metric_sources import MetricSources
 from serving.monitoring.page_points import latency_json, points_json

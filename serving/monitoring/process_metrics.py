@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client.metrics_core import Metric
 
-from serving.loading.arenas import SlabPoolStatistics
+from serving.data_plane.loads import SlabPoolStatistics
+from serving.data_plane.plane import RequestMemoryStatistics
 from serving.loading.memory_fit import UNLIMITED_BYTES
 from serving.monitoring import metric_families as families
 from serving.monitoring.metric_families import MetricFamily
 from serving.monitoring.metric_samples import Samples
 from serving.monitoring.metric_sources import MetricSources, PageFaults
-from serving.server.data_plane import RequestMemoryStatistics
 
 _SLAB_FIGURES: Mapping[MetricFamily, Callable[[SlabPoolStatistics], int]] = {
     families.SLABS_IN_USE: lambda pool: pool.in_use_count,

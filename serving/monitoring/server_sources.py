@@ -5,17 +5,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from serving.base.clock import Clock
-from serving.core.servable import ArenaStatistics, RequestReservoirStatistics, Servable, ServableId
+from serving.core.servable import ServableId
+from serving.data_plane.loads import SlabPool
+from serving.data_plane.plane import DataPlane
 from serving.data_plane.request_statistics import RequestStatistics
-from serving.loading.arenas import SlabPool
+from serving.data_plane.requests import BudgetCounts
+from serving.data_plane.servables import ArenaStatistics, RequestReservoirStatistics, Servable
 from serving.loading.reservoirs import Reservoirs
 from serving.manager.router import Router
 from serving.manager.state_monitor import StateMonitor
 from serving.monitoring.metric_sources import AdmissionCounts, MetricSources
 from serving.monitoring.swap_record import SwapRecord
 from serving.rpc.health import HealthView
-from serving.rpc.request_memory import BudgetCounts
-from serving.server.data_plane import DataPlane
 
 
 def server_sources(

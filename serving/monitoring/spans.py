@@ -6,10 +6,10 @@ RPC in their newer form, where `rpc.method` has the service in it), and `millpon
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from serving.base.errors import StatusCode
-from serving.base.trace_context import CallTrace, TraceContext
+from serving.base.trace_context import CallTrace
+from serving.data_plane.requests import RequestSpan
 from serving.monitoring.swap_record import StageSpan, SwapRecord, SwapResult
 from serving.rpc.rare_calls import AnsweredCall
 
@@ -33,33 +33,6 @@ SERVER_FAULT_CODES = frozenset(
 """Codes that make an error of a server's span; the others are its client's (OpenTelemetry's rule)."""
 
 _FAILED_SWAPS = frozenset({SwapResult.LOAD_FAILED, SwapResult.REFUSED})
-
-
-class RequestSpan(Protocol):
-    """A request that has ended (`_native.RequestSpan`). Instants are monotonic."""
-
-    @property
-    def context(self) -> TraceContext: ...
-    @property
-    def method(self) -> str: ...
-    @property
-    def model(self) -> str: ...
-    @property
-    def version(self) -> int | None: ...
-    @property
-    def code(self) -> int: ...
-    @property
-    def message(self) -> str: ...
-    @property
-    def received_ns(self) -> int: ...
-    @property
-    def phase_ns(self) -> Mapping[str, int]: ...
-    @property
-    def total_ns(self) -> int: ...
-    @property
-    def request_bytes(self) -> int: ...
-    @property
-    def response_bytes(self) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,13 +12,8 @@ from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.errors import MillpondError, StatusCode
 from serving.base.periodic_thread import PeriodicThread
 from serving.base.trace_context import new_span_id, new_trace_id
-from serving.monitoring.spans import (
-    RequestSpan,
-    Span,
-    call_span,
-    request_spans,
-    swap_spans,
-)
+from serving.data_plane.requests import RequestSpan, SpanBuffer
+from serving.monitoring.spans import Span, call_span, request_spans, swap_spans
 from serving.monitoring.swap_record import SwapRecord
 from serving.rpc.rare_calls import AnsweredCall
 
@@ -53,14 +48,6 @@ DROP_REASONS = ("over_rate", "full", "export")
 LOGGED_CODES = frozenset({StatusCode.INTERNAL, StatusCode.UNKNOWN, StatusCode.DATA_LOSS})
 
 _log = structlog.get_logger(__name__)
-
-
-class SpanBuffer(Protocol):
-    """Requests that have ended (`_native.SpanBuffer`)."""
-
-    def take(self, count_max: int) -> Sequence[RequestSpan]: ...
-    @property
-    def dropped_counts(self) -> Mapping[str, int]: ...
 
 
 class SpanExporter(Protocol):

@@ -8,14 +8,13 @@ from serving.base.clock import NS_PER_SECOND
 from serving.core.servable import (
     AVAILABLE,
     END,
-    ArenaStatistics,
     LoadStage,
-    RequestReservoirStatistics,
     ServableId,
     ServableState,
     ServableStatus,
     UnloadStage,
 )
+from serving.data_plane.servables import ArenaStatistics, RequestReservoirStatistics
 from serving.manager.state_monitor import Statuses
 from serving.monitoring import metric_families as families
 from serving.monitoring.metric_families import ENDED_SECONDS_MAX, MetricFamily

@@ -1,7 +1,6 @@
 """CertificateWatcher: a TLS server shows the new certificates when somebody has edited its file."""
 
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 
@@ -9,15 +8,10 @@ from serving.base.clock import Clock, pause
 from serving.base.errors import InvalidConfig
 from serving.base.periodic_thread import PeriodicThread
 from serving.config.tls_config import TlsConfig, parse_tls_config, read_tls_config
+from serving.data_plane.requests import ServerCertificates
 from serving.reload.config_watch import SETTLE_SECONDS, ConfigRefusal
 
 _log = structlog.get_logger(__name__)
-
-
-class ServerCertificates(Protocol):
-    """`_native.ServerCertificates`."""
-
-    def replace(self, *, key: str, chain: str, client_ca: str) -> None: ...
 
 
 class CertificateWatcher:

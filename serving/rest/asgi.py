@@ -23,10 +23,11 @@ from serving.base.errors import (
     StatusCode,
     Unavailable,
 )
+from serving.data_plane.requests import ByteBudget, RestAnswer
 from serving.http.app import BODY_BYTES_MAX, http_status
 from serving.http.connections import CONNECTION_EXTENSION
-from serving.rest.bridge import Connection, RestAnswer, RestBridge, RestTarget
-from serving.rpc.request_memory import ByteBudget, MemoryBusy, MemoryHold
+from serving.rest.bridge import Connection, RestBridge, RestTarget
+from serving.rpc.request_memory import MemoryBusy, MemoryHold
 
 MODEL_NAME_HEADER = b"x-millpond-model-name"
 MODEL_VERSION_HEADER = b"x-millpond-model-version"

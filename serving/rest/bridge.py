@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from serving.base.errors import StatusCode
+from serving.data_plane.requests import RestAnswer, RestWorkers
 
 SWEEP_SECONDS = 0.25
 """Between two looks at requests whose time is over. A run ends by itself at its deadline, before its
@@ -31,59 +32,6 @@ class RestTarget(NamedTuple):
     model: str
     version: int | None = None
     label: str | None = None
-
-
-class RestAnswer(Protocol):
-    """How a request ended. Of `body` the first `json_bytes` are JSON where binary data follow it."""
-
-    @property
-    def code(self) -> int: ...
-    @property
-    def message(self) -> str: ...
-    def take_body(self) -> bytes:
-        """Returns the body, once: the answer keeps no memory of it."""
-        ...
-
-    @property
-    def content_type(self) -> str: ...
-    @property
-    def json_bytes(self) -> int | None: ...
-    @property
-    def is_gzip(self) -> bool: ...
-    @property
-    def version(self) -> int | None:
-        """The version that was reached, also by a request that failed there."""
-        ...
-
-
-class EndedRequest(RestAnswer, Protocol):
-    """`_native.EndedRestRequest`."""
-
-    @property
-    def id(self) -> int: ...
-
-
-class RestWorkers(Protocol):
-    """`_native.RestWorkers`."""
-
-    @property
-    def ended_descriptor(self) -> int: ...
-    def start(self) -> None: ...
-    def submit(
-        self,
-        method: str,
-        model: str,
-        version: int | None,
-        label: str | None,
-        headers: list[tuple[bytes, bytes]],
-        body: bytes,
-        timeout_seconds: float,
-    ) -> int: ...
-    def cancel(self, id: int) -> None: ...  # noqa: A002 (the module's name for it)
-    def take_ended(self) -> Sequence[EndedRequest]: ...
-    def get_model_metadata(self, model: str, version: int | None, label: str | None) -> bytes: ...
-    def end_awaiting(self) -> None: ...
-    def shutdown(self, drain_seconds: float) -> bool: ...
 
 
 class Connection(Protocol):

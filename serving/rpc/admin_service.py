@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from serving.base.errors import InvalidArgument, Unavailable
 from serving.base.json_requests import parse_object
-from serving.core.servable import Servable, ServableId, ServableStatus
+from serving.core.servable import ServableId, ServableStatus
+from serving.data_plane.servables import Servable
 from serving.manager.rollout import Rollback
 from serving.manager.stream import StreamStatus
 from serving.rpc.rare_calls import Waiting, patience_seconds

@@ -3,20 +3,9 @@
 The data plane counts and refuses (`native/servable/admission.h`).
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Iterable
 
 from serving.config.server_config import ModelConfig
-
-
-class Admission(Protocol):
-    """`_native.Admission`: who may come in, over gRPC and HTTP together."""
-
-    @property
-    def in_flight_count(self) -> int: ...
-    @property
-    def refused_count(self) -> int: ...
-    def set_model_limits(self, limits: Mapping[str, int]) -> None: ...
 
 
 def model_limits(models: Iterable[ModelConfig], default: int) -> dict[str, int]:

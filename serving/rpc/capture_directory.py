@@ -12,7 +12,7 @@ from serving.base.clock import Clock
 from serving.base.directory_files import PRIVATE_FILE_MODE, opened_directory_of_name
 from serving.base.name_text import file_name
 from serving.base.periodic_thread import PeriodicThread
-from serving.core.servable import RequestReservoir
+from serving.data_plane.servables import RequestReservoir
 from warmup.capture import captured_logs
 from warmup.prediction_log import RECORD_COUNT_MAX, WARM_UP_FILE, encode_logs
 from warmup.records import write_records_at

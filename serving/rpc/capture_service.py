@@ -10,7 +10,7 @@ from pathlib import Path
 from serving.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from serving.base.json_requests import parse_object
 from serving.base.name_text import listed
-from serving.core.servable import RequestReservoir
+from serving.data_plane.servables import RequestReservoir
 from warmup.capture import captured_logs
 from warmup.prediction_log import RECORD_COUNT_MAX, encode_logs
 from warmup.records import encode_record

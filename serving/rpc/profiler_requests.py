@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import InvalidArgument
+from serving.data_plane.traces import EventTotal
 from serving.rpc.profiler_messages import message_class
 
 DURATION_MS_MAX = 60_000
@@ -57,17 +58,6 @@ class MonitorQuestion:
 
     plan: TracePlan
     is_time_wanted: bool
-
-
-class EventTotal(Protocol):
-    """`_native.EventTotal`: how often an event of one name was recorded, and how long all of them took."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def count(self) -> int: ...
-    @property
-    def total_ns(self) -> int: ...
 
 
 def read_profile_request(request: bytes, wall_ns: int) -> ProfileQuestion:

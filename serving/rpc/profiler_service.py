@@ -6,12 +6,11 @@ trace. It answers the call when the trace is over, and sooner if the client is g
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
-from typing import Protocol
 
 import structlog
 
@@ -24,9 +23,10 @@ from serving.base.errors import (
     StatusCode,
     Unavailable,
 )
+from serving.data_plane.requests import RareCall
+from serving.data_plane.traces import StartTrace, TraceSession
 from serving.rpc.profiler_messages import SERVICE, message_class
 from serving.rpc.profiler_requests import (
-    EventTotal,
     MonitorQuestion,
     ProfileQuestion,
     TracePlan,
@@ -38,7 +38,7 @@ from serving.rpc.profiler_requests import (
     read_profile_request,
     read_terminate_request,
 )
-from serving.rpc.rare_calls import Deferred, Handler, RareCall
+from serving.rpc.rare_calls import Deferred, Handler
 
 PROFILE = f"/{SERVICE}/Profile"
 MONITOR = f"/{SERVICE}/Monitor"
@@ -58,32 +58,6 @@ PROFILER_NICE = 10
 """Of the thread: to write a trace must not take a core from requests."""
 
 _log = structlog.get_logger(__name__)
-
-
-class Trace(Protocol):
-    """`_native.Trace`."""
-
-    @property
-    def event_count(self) -> int: ...
-    @property
-    def totals(self) -> Sequence[EventTotal]: ...
-    @property
-    def xspace(self) -> bytes: ...
-
-
-class TraceSession(Protocol):
-    """`_native.TraceSession`."""
-
-    def collect(
-        self, *, has_xspace: bool, total_count_max: int, warning: str, xspace_bytes_max: int
-    ) -> Trace: ...
-    def drop(self) -> None: ...
-
-
-class StartTrace(Protocol):
-    """`_native.start_trace`."""
-
-    def __call__(self, *, host_level: int, includes_dataset_ops: bool) -> TraceSession: ...
 
 
 class TraceRuns(CallerError):

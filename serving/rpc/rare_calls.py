@@ -1,15 +1,15 @@
 """Rare calls: the gRPC methods that Python answers, from bytes to bytes."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
 from serving.base.clock import Clock
 from serving.base.errors import InternalError, MillpondError, StatusCode, Unimplemented
-from serving.base.trace_context import CallTrace, TraceContext, traced
+from serving.base.trace_context import CallTrace, traced
+from serving.data_plane.requests import RareCall
 from serving.rpc.operator_access import Caller, grpc_caller
 
 Handler = Callable[[bytes], bytes]
@@ -27,29 +27,6 @@ TAKE_TIMEOUT_SECONDS = 1.0
 server wakes it at once, so this only bounds a stop without one."""
 
 _log = structlog.get_logger(__name__)
-
-
-class RareCall(Protocol):
-    """`_native.RareCall`: answered once, from any thread."""
-
-    @property
-    def method(self) -> str: ...
-    @property
-    def request(self) -> bytes: ...
-    @property
-    def remaining_seconds(self) -> float | None: ...
-    @property
-    def is_wanted(self) -> bool: ...
-    @property
-    def trace_context(self) -> TraceContext | None: ...
-    @property
-    def peer(self) -> str: ...
-    @property
-    def client_names(self) -> Sequence[str]: ...
-    @property
-    def is_forwarded(self) -> bool: ...
-    def reply(self, response: bytes) -> None: ...
-    def fail(self, code: int, message: str) -> None: ...
 
 
 TakeRareCall = Callable[[float], RareCall | None]

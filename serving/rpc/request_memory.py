@@ -5,10 +5,10 @@ Python holds of one request: its body until it is answered, its answer until the
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from serving.base.errors import MillpondError, StatusCode
 from serving.config.server_config import ServerConfig
+from serving.data_plane.requests import ByteBudget
 from serving.loading.memory_fit import UNLIMITED_BYTES
 
 BUDGET_SHARE = 4
@@ -31,24 +31,6 @@ GRPC_REPLY_BYTES_MAX = 2**30
 
 REST_REPLY_BYTES_MAX = 2**28
 """Of JSON text, of which a client has several times as much in objects."""
-
-
-class BudgetCounts(Protocol):
-    """The counts of a `_native.ByteBudget`, in bytes and refusals."""
-
-    @property
-    def limit_bytes(self) -> int: ...
-    @property
-    def in_use_bytes(self) -> int: ...
-    @property
-    def refused_count(self) -> int: ...
-
-
-class ByteBudget(BudgetCounts, Protocol):
-    """`_native.ByteBudget`: the bytes of requests and replies under way, over all protocols."""
-
-    def take(self, bytes: int) -> bool: ...  # noqa: A002 (the module's name for it)
-    def return_bytes(self, bytes: int) -> None: ...  # noqa: A002
 
 
 @dataclass(frozen=True, kw_only=True)

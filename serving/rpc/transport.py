@@ -12,11 +12,11 @@ from serving.base.kserve_messages import file_descriptor_proto
 from serving.base.protos import model_service_pb2, prediction_service_pb2, session_service_pb2
 from serving.config.server_config import ServerConfig
 from serving.config.tls_config import read_tls_config
+from serving.data_plane.plane import DataPlane
 from serving.reload.certificate_watch import CertificateWatcher
 from serving.reload.config_watch import ConfigRefusal
 from serving.rpc.profiler_messages import file_descriptor_proto as profiler_file
 from serving.rpc.reflection import grpcs_own_files, parse_file, reflect
-from serving.server.data_plane import DataPlane
 
 POLL_SECONDS = 1.0
 """Between two looks at --ssl_config_file: some kB of a file, once a second."""

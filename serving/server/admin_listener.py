@@ -13,9 +13,9 @@ from pathlib import Path
 import structlog
 
 from serving.base.errors import OperatorError
+from serving.data_plane.plane import GrpcServer
 from serving.rpc.rare_calls import RareCallThreads, TakeRareCall
 from serving.server.admin_sockets import AdminSocket, default_socket_path
-from serving.server.data_plane import GrpcServer
 
 OFF, AUTO = "off", "auto"
 """Values of --admin_address; others are `unix:PATH` and `HOST:PORT`."""

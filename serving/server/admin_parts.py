@@ -6,6 +6,7 @@ from functools import partial
 
 from serving.base.clock import Clock
 from serving.config.server_config import ServerConfig
+from serving.data_plane.plane import DataPlane, GrpcServer
 from serving.kserve.inference_service import REPOSITORY_MODEL_LOAD, REPOSITORY_MODEL_UNLOAD
 from serving.loading.loader import statuses_as_errors
 from serving.loading.memory_fit import available_bytes
@@ -23,7 +24,6 @@ from serving.rpc.rare_calls import (
 )
 from serving.rpc.request_memory import GRPC_REPLY_BYTES_MAX
 from serving.server.admin_listener import AUTO, OFF, UNIX_PREFIX, AdminListener
-from serving.server.data_plane import DataPlane, GrpcServer
 
 ADMIN_PREFIX = "/millpond.v1.Admin/"
 

@@ -9,12 +9,8 @@ from serving.config.server_config import ModelConfig
 from serving.core.model_settings import InputShapes, ModelSettings
 from serving.core.servable import ServableId
 from serving.core.version_selection import Latest, Specific, VersionSelection
-from serving.loading.loader import (
-    Loader,
-    LoadSettings,
-    SavedModelLoader,
-    SavedModelPlane,
-)
+from serving.data_plane.loads import SavedModelPlane
+from serving.loading.loader import Loader, LoadSettings, SavedModelLoader
 from serving.loading.reservoirs import Reservoirs
 
 

@@ -22,8 +22,12 @@ from serving.config.installed_ops import InstalledOps, installed_op_libraries
 from serving.config.listen_addresses import listen_addresses, reason_for_not_listening
 from serving.config.server_config import PLATFORM, HttpPort, ModelConfig, ServerConfig
 from serving.core.aspired_version_policy import AvailabilityPreserving
-from serving.core.servable import Servable, ServableId, ServingMap
+from serving.core.servable import ServableId
+from serving.data_plane.loads import SlabPool
+from serving.data_plane.plane import DataPlane, GrpcServer
 from serving.data_plane.request_statistics import RequestStatistics
+from serving.data_plane.requests import Admission, RestWorkers, SpanBuffer
+from serving.data_plane.servables import Servable, ServingMap
 from serving.http.app import HttpAppSettings, make_http_app
 from serving.http.hosts import HostGuard, host_rule, own_name
 from serving.http.server import HTTP_NICE, HttpServer
@@ -31,7 +35,7 @@ from serving.kserve.openapi import SCHEMAS as INFERENCE_SCHEMAS
 from serving.kserve.openapi import inference_paths
 from serving.kserve.questions import InferenceQuestions
 from serving.kserve.repository import Repository
-from serving.loading.arenas import Arenas, MemoryLimits, SlabPool
+from serving.loading.arenas import Arenas, MemoryLimits
 from serving.loading.initial_loads import InitialLoads, lower_thread
 from serving.loading.loader import LoadSettings, MakeLoader, statuses_as_errors
 from serving.loading.memory_fit import available_bytes
@@ -56,18 +60,16 @@ from serving.monitoring.tracing import (
     REQUESTS_PER_SECOND_MAX,
     NoExporter,
     NoTracing,
-    SpanBuffer,
     Tracing,
 )
 from serving.reload.config_reload import ConfigReloader
 from serving.reload.config_watch import ConfigRefusal, ConfigWatcher
 from serving.reload.served_models import ServedModels
 from serving.rest.asgi import PrefixRouter, RestSettings
-from serving.rest.bridge import RestBridge, RestWorkers
+from serving.rest.bridge import RestBridge
 from serving.rest.openapi import SCHEMAS as MODEL_SCHEMAS
 from serving.rest.openapi import model_paths, openapi_document
 from serving.rpc.admin_service import AdminService
-from serving.rpc.admission import Admission
 from serving.rpc.capture_directory import CaptureDirectory
 from serving.rpc.capture_service import CAPTURE_WARM_UP, CaptureService
 from serving.rpc.config_service import ConfigService
@@ -77,7 +79,6 @@ from serving.rpc.rare_calls import Handler
 from serving.rpc.request_memory import RequestMemory, request_memory_limits
 from serving.rpc.transport import Transport
 from serving.server.admin_parts import rare_message_bytes_max
-from serving.server.data_plane import DataPlane, GrpcServer
 from serving.source.file_system_source import FileSystemSource
 from serving.source.poller_pool import PollerPool
 from warmup.replay import warm_up

@@ -19,8 +19,10 @@ from serving.base.errors import OperatorError
 from serving.config.listen_addresses import listen_addresses
 from serving.config.plan import plan_change
 from serving.config.server_config import ModelConfig, ServerConfig
-from serving.core.servable import LOADING, START, Servable, ServableId, ServableStatus
+from serving.core.servable import LOADING, START, ServableId, ServableStatus
+from serving.data_plane.plane import DataPlane, native_module
 from serving.data_plane.request_statistics import RequestStatistics
+from serving.data_plane.servables import Servable
 from serving.http.health_routes import health_routes, readiness
 from serving.http.server import RESPONSE_SECONDS, HttpServer
 from serving.kserve.inference_api import InferenceApi
@@ -52,7 +54,6 @@ from serving.server.admin_parts import (
     make_operator_access,
     make_profiler,
 )
-from serving.server.data_plane import DataPlane, native_module
 from serving.server.logs import dropped_line_count, flush_logs
 from serving.server.model_loaders import ModelLoaders
 from serving.server.port_reservation import PortReservation

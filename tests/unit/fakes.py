@@ -20,9 +20,8 @@ from serving.data_plane.request_statistics import (
     LatencyFigures,
     MethodStatistics,
 )
+from serving.data_plane.requests import RareCall, RequestSpan
 from serving.loading.loader import LoadProgress
-from serving.monitoring.spans import RequestSpan
-from serving.rpc.rare_calls import RareCall
 
 
 class FakeClock:

@@ -14,7 +14,6 @@ from serving.core.servable import (
     HEALTHY,
     LOADING,
     UNLOADING,
-    ArenaStatistics,
     GateVerdict,
     Health,
     LoadStage,
@@ -26,6 +25,7 @@ from serving.core.servable import (
     UnloadStage,
 )
 from serving.data_plane.request_statistics import HistoryPoint, LatencyFigures, MethodStatistics
+from serving.data_plane.servables import ArenaStatistics
 from serving.monitoring.page_data import PageSources
 from serving.monitoring.swap_record import SpanLatency, StageSpan, SwapRecord, SwapResult
 from tests.unit.fakes import FakeArenaStatistics, FakeLatency

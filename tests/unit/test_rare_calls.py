@@ -6,13 +6,13 @@ from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
 from serving.base.errors import NotFound, PermissionDenied, StatusCode
+from serving.data_plane.requests import RareCall
 from serving.rpc.operator_access import Caller
 from serving.rpc.rare_calls import (
     AnsweredCall,
     Deferred,
     Guarded,
     Handler,
-    RareCall,
     RareCallThreads,
     Waiting,
     answer,

@@ -3,18 +3,18 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from serving.core.servable import RequestReservoir, ServingMap
+from serving.data_plane.loads import LatencyWindow, SavedModelPlane, SlabPool
 from serving.data_plane.request_statistics import RequestStatistics
-from serving.loading.arenas import SlabPool
-from serving.loading.loader import SavedModelPlane
-from serving.loading.restore_pace import LatencyWindow
-from serving.monitoring.tracing import SpanBuffer
-from serving.reload.certificate_watch import ServerCertificates
-from serving.rest.bridge import RestWorkers
-from serving.rpc.admission import Admission
-from serving.rpc.profiler_service import StartTrace
-from serving.rpc.rare_calls import RareCall
-from serving.rpc.request_memory import ByteBudget
+from serving.data_plane.requests import (
+    Admission,
+    ByteBudget,
+    RareCall,
+    RestWorkers,
+    ServerCertificates,
+    SpanBuffer,
+)
+from serving.data_plane.servables import RequestReservoir, ServingMap
+from serving.data_plane.traces import StartTrace
 
 
 class GrpcServer(Protocol):
