@@ -1,13 +1,15 @@
-"""Checks the ladder of native/: each rung includes only itself and the rungs below it.
+"""Checks the order of the folders in native/ and serving/.
 
-Each foreign world (jemalloc, TensorFlow, gRPC, the binder) is included by one rung only; zlib by
-base, and by rest, which compresses.
+A rung of native/ includes only itself and the rungs below it. Each foreign world (jemalloc,
+TensorFlow, gRPC, the binder) is included by one rung only; zlib by base, and by rest, which
+compresses. A room of serving/ imports only itself and the rooms below it.
 
-Usage: check_ladder.py [NATIVE_DIRECTORY]
+Usage: check_ladder.py [REPOSITORY]
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
@@ -16,6 +18,30 @@ from typing import NamedTuple
 
 # From the lowest to the highest.
 RUNGS = ("base", "metrics", "memory", "tf", "servable", "inference", "rpc", "rest", "python")
+
+# The rooms of serving/, from the lowest to the highest.
+ROOMS = (
+    "base",
+    "core",
+    "data_plane",
+    "gates",
+    "loading",
+    "source",
+    "manager",
+    "config",
+    "reload",
+    "rpc",
+    "http",
+    "rest",
+    "kserve",
+    "monitoring",
+    "client",
+    "server",
+    "commands",
+)
+
+# Above the rooms: the package itself and `python -m serving`, which may import every room.
+ABOVE_ROOMS = frozenset({"__init__.py", "__main__.py"})
 
 # Beside the ladder: programs that may include every rung.
 BESIDE = frozenset({"bench", "load_generator"})
@@ -96,18 +122,54 @@ def check_ladder(native: Path) -> list[Violation]:
         if rung in BESIDE:
             continue
         if rung not in RUNGS:
-            violations.append(Violation(source, 1, f"'{rung}' is no rung of {' < '.join(RUNGS)}"))
+            violations.append(Violation(source, 1, f"'{rung}' is not a rung: {' < '.join(RUNGS)}"))
             continue
         violations.extend(check_file(source, rung))
     return violations
 
 
+def imports_of(source: Path) -> Iterator[tuple[int, str]]:
+    """Yields the line and the dotted name of each module of serving/ that `source` imports."""
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module == "serving":
+            modules = [f"serving.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules = [node.module or ""]
+        else:
+            continue
+        yield from ((node.lineno, name) for name in modules if name.startswith("serving."))
+
+
+def check_rooms(serving: Path) -> list[Violation]:
+    """Returns every violation below `serving`, in the order of the paths."""
+    violations: list[Violation] = []
+    for source in sorted(serving.rglob("*.py")):
+        room = source.relative_to(serving).parts[0]
+        if room in ABOVE_ROOMS:
+            continue
+        if room not in ROOMS:
+            violations.append(Violation(source, 1, f"'{room}' is not a room: {' < '.join(ROOMS)}"))
+            continue
+        for line, module in imports_of(source):
+            other = module.split(".")[1]
+            if other not in ROOMS:
+                message = f"{room} imports '{module}', which is not in a room"
+                violations.append(Violation(source, line, message))
+            elif ROOMS.index(other) > ROOMS.index(room):
+                message = f"{room} imports '{module}', but {other} stands above it"
+                violations.append(Violation(source, line, message))
+    return violations
+
+
 def main(arguments: list[str]) -> int:
-    native = Path(arguments[0]) if arguments else Path(__file__).parent.parent / "native"
-    if not native.is_dir():
-        print(f"check_ladder.py: {native} is no directory", file=sys.stderr)
+    repository = Path(arguments[0]) if arguments else Path(__file__).parent.parent
+    missing = [name for name in ("native", "serving") if not (repository / name).is_dir()]
+    if missing:
+        print(f"check_ladder.py: {repository} has no folder {missing[0]}", file=sys.stderr)
         return 2
-    violations = check_ladder(native)
+    violations = check_ladder(repository / "native") + check_rooms(repository / "serving")
     for violation in violations:
         print(violation, file=sys.stderr)
     return 1 if violations else 0
