@@ -9,9 +9,9 @@ COPY scripts/docker/build.sh scripts/docker/
 COPY pyproject.toml CMakeLists.txt README.md LICENSE ./
 COPY cmake cmake/
 COPY native native/
+COPY millpond millpond/
 COPY serving serving/
 COPY warmup warmup/
-COPY loadtest loadtest/
 # What --op_package is to load, like "tensorflow-text==2.21.*".
 ARG OP_PACKAGES=
 RUN scripts/docker/build.sh /opt/millpond ${OP_PACKAGES}

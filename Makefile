@@ -15,7 +15,7 @@ NATIVE_TESTS   := $(shell find tests/native -type f 2>/dev/null)
 CXX_SOURCES    := $(shell find native tests/native -name '*.h' -o -name '*.cc' -o -name '*.cpp' 2>/dev/null)
 # clang-tidy runs below TensorFlow, whose headers it would take minutes to read.
 TIDY_SOURCES   := $(shell find native/base native/metrics native/memory -name '*.cc' 2>/dev/null)
-PYTHON_SOURCES := serving warmup loadtest tests scripts
+PYTHON_SOURCES := millpond serving warmup loadtest tests scripts
 
 # $(call configure,FOLDER,OPTIONS): prints what CMake says only where it fails.
 define configure

@@ -23,8 +23,6 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest import h2load
-from loadtest.ctr_model import DEFAULT_TABLE_ROWS, request_inputs
-from loadtest.ctr_request import predict_request
 from loadtest.demo import MODEL_NAME, DemoModel, checked_sender, demo_directory, prepare_model
 from loadtest.latency import TooFewRequests, percentile_ms
 from loadtest.swaps import check_all_succeeded
@@ -32,6 +30,8 @@ from loadtest.traffic import Traffic
 from serving.base.clock import SystemClock, pause, seconds_since
 from serving.base.errors import MillpondError, Unavailable
 from serving.client.stubs import PredictionServiceStub
+from serving.commands.ctr_model import DEFAULT_TABLE_ROWS, request_inputs
+from serving.commands.ctr_request import predict_request
 from serving.server.launcher import DEFAULT_MALLOC_CONF, find_jemalloc
 from serving.server.model_server import ModelServer
 

@@ -14,9 +14,9 @@ import sys
 import threading
 from pathlib import Path
 
-from loadtest.ctr_model import request_inputs
-from loadtest.ctr_request import predict_request
 from serving.base.clock import NS_PER_SECOND, SystemClock
+from serving.commands.ctr_model import request_inputs
+from serving.commands.ctr_request import predict_request
 
 _LOAD_STEPS = ("read_graph", "create_session", "restore", "run_init", "make_callables")
 # Runs before the clock starts, so that nothing is measured cold.

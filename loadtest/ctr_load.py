@@ -9,12 +9,12 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from loadtest.arrivals import payload_numbers
-from loadtest.ctr_model import reference_answer, request_inputs
-from loadtest.ctr_request import predict_request
 from loadtest.plan import Outcome, Plan, Reply
 from serving.base.errors import InvalidArgument, StatusCode
 from serving.base.protos import predict_pb2
 from serving.base.tensor_proto import from_tensor_proto
+from serving.commands.ctr_model import reference_answer, request_inputs
+from serving.commands.ctr_request import predict_request
 
 OUTPUTS = ("ctr", "version")
 

@@ -21,8 +21,6 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.ctr_model import DEFAULT_TABLE_ROWS, reference_answers, request_inputs
-from loadtest.ctr_request import predict_request
 from loadtest.latency import TooFewRequests, percentile_ms
 from loadtest.swaps import Swap, is_unloaded, swaps_in
 from loadtest.traffic import Answer, Outcome, Send, Traffic
@@ -33,6 +31,8 @@ from serving.base.protos import predict_pb2
 from serving.base.tensor_proto import from_tensor_proto
 from serving.client.stubs import PredictionServiceStub
 from serving.commands.argument_types import positive_number, whole_number
+from serving.commands.ctr_model import DEFAULT_TABLE_ROWS, reference_answers, request_inputs
+from serving.commands.ctr_request import predict_request
 from serving.server.model_server import ModelServer
 
 MODEL_NAME = "ctr"

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from loadtest.ctr_model import request_inputs
-from loadtest.ctr_request import predict_request
 from serving.base.clock import SystemClock
+from serving.commands.ctr_model import request_inputs
+from serving.commands.ctr_request import predict_request
 from serving.server import launcher
 
 _FIRST_COUNT = 200

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from loadtest.ctr_request import predict_request
 from serving.base.errors import InvalidConfig
 from serving.base.protos import predict_pb2
+from serving.commands.ctr_request import predict_request
 
 SLOW_MODEL_NAME = "slow"
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from loadtest.arrivals import ARRIVALS
 from loadtest.ctr_load import OUTPUTS
-from loadtest.ctr_model import DEFAULT_TABLE_ROWS
 from loadtest.demo import MODEL_NAME
 from loadtest.presets import PRESETS
 from loadtest.scenario import Setup
 from loadtest.version_series import WARM_UP_MODES
+from serving.commands.ctr_model import DEFAULT_TABLE_ROWS
 
 PICTURE_SUFFIXES = (".png", ".pdf", ".svg")
 

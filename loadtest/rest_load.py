@@ -10,9 +10,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loadtest.ctr_model import request_inputs
 from serving.base.clock import Clock, pause
 from serving.base.errors import FailedPrecondition, Unavailable
+from serving.commands.ctr_model import request_inputs
 
 # As the closed loop of gRPC has them in flight.
 CONNECTION_COUNT = 16

@@ -14,7 +14,6 @@ from rich.table import Table
 
 from loadtest.arrivals import poisson
 from loadtest.ctr_load import CtrLoad, parsed
-from loadtest.ctr_model import EMBEDDING_SIZE, TABLE_COUNT
 from loadtest.demo import MODEL_NAME, demo_directory, prepare_model
 from loadtest.generator import Generator
 from loadtest.options import Command, positive, writable_file
@@ -38,6 +37,7 @@ from loadtest.version_series import VersionSeries, content_of
 from serving.base.clock import SystemClock, seconds_since
 from serving.base.errors import StatusCode
 from serving.client import Client
+from serving.commands.ctr_model import EMBEDDING_SIZE, TABLE_COUNT
 from serving.server.model_server import ModelServer
 from serving.server.server_log import LogEvent
 

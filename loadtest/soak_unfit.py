@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from loadtest.ctr_model import LAYER_SIZES, reference_answer
 from serving.base.errors import InvalidConfig
 from serving.base.protos import prediction_log_pb2
 from serving.base.tensor_proto import from_tensor_proto, to_tensor_proto
+from serving.commands.ctr_model import LAYER_SIZES, reference_answer
 from warmup.records import read_records, write_records
 from warmup.replay import WARM_UP_FILE
 

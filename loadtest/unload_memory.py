@@ -11,7 +11,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.ctr_model import DEFAULT_TABLE_ROWS
 from loadtest.demo import MODEL_NAME, demo_directory, prepare_model
 from loadtest.options import Command, writable_file
 from loadtest.presets import preset
@@ -20,6 +19,7 @@ from loadtest.swaps import is_unloaded
 from loadtest.tables import write_json
 from serving.base.clock import Clock, SystemClock, pause
 from serving.base.errors import Unavailable
+from serving.commands.ctr_model import DEFAULT_TABLE_ROWS
 from serving.server.model_server import ModelServer
 
 SERVERS: Mapping[str, Mapping[str, object]] = {

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from loadtest.ctr_model import DEFAULT_TABLE_ROWS, refuse_existing
 from serving.base.errors import MillpondError
 from serving.commands.argument_types import whole_number
+from serving.commands.ctr_model import DEFAULT_TABLE_ROWS, refuse_existing
 from serving.source.found_versions import VERSION_MAX
 
 
@@ -42,7 +42,7 @@ def _export_with_progress_bar(parsed: argparse.Namespace, terminal: TextIO) -> P
         def show(what: str, done: int, total: int) -> None:
             bar.update(task, description=what, completed=done, total=total)
 
-        from loadtest.ctr_export import export_ctr_model
+        from serving.commands.ctr_export import export_ctr_model
 
         return export_ctr_model(
             parsed.directory.absolute(),

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtest.ctr_export import export_ctr_model
-from loadtest.ctr_model import reference_answer, request_inputs
 from serving import ModelServer
 from serving.base.protos import predict_pb2
 from serving.client import Client
+from serving.commands.ctr_export import export_ctr_model
+from serving.commands.ctr_model import reference_answer, request_inputs
 from serving.core.servable import AVAILABLE
 from tests.integration import exports
 from tests.integration.clients import (

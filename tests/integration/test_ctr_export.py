@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from loadtest.ctr_export import export_ctr_model
-from loadtest.ctr_model import reference_answer, request_inputs
 from serving.base.clock import SystemClock
 from serving.base.errors import FailedPrecondition
 from serving.base.protos import predict_pb2
 from serving.base.tensor_proto import from_tensor_proto
+from serving.commands.ctr_export import export_ctr_model
+from serving.commands.ctr_model import reference_answer, request_inputs
 from warmup.replay import warm_up
 
 TABLE_ROWS = 100

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtest.ctr_export import export_ctr_model
-from loadtest.ctr_model import reference_answer, request_inputs
 from serving.client import Client
+from serving.commands.ctr_export import export_ctr_model
+from serving.commands.ctr_model import reference_answer, request_inputs
 from tests.integration.conftest import REPOSITORY, StartServer
 
 MODELS = Path(REPOSITORY, "build", "models")

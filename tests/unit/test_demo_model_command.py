@@ -12,7 +12,7 @@ from serving.commands.cli import main
 def without_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """An import of it fails."""
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    monkeypatch.delitem(sys.modules, "loadtest.ctr_export", raising=False)
+    monkeypatch.delitem(sys.modules, "serving.commands.ctr_export", raising=False)
 
 
 def test_demo_model_command_existing_version_exits_one(

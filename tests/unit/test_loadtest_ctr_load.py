@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from loadtest.ctr_load import CtrLoad
-from loadtest.ctr_model import reference_answer
 from loadtest.plan import NOT_KEPT, Reply
 from serving.base.errors import InvalidArgument
 from serving.base.protos import predict_pb2
 from serving.base.tensor_proto import from_tensor_proto, to_tensor_proto
+from serving.commands.ctr_model import reference_answer
 from tests.unit.loadtest_outcomes import outcome_of
 
 TABLE_ROWS = 50

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from loadtest.ctr_model import (
+from serving.commands.ctr_model import (
     layer_weights,
     reference_answer,
     reference_answers,

@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtest.ctr_model import reference_answer, request_inputs
-from loadtest.ctr_request import predict_request
 from loadtest.demo import DemoModel
 from loadtest.plan import Reply
 from loadtest.soak import SoakResult, answers_of
@@ -28,6 +26,8 @@ from loadtest.version_series import VersionSeries
 from serving.base.errors import FailedPrecondition, StatusCode
 from serving.base.protos import predict_pb2, prediction_log_pb2
 from serving.base.tensor_proto import from_tensor_proto
+from serving.commands.ctr_model import reference_answer, request_inputs
+from serving.commands.ctr_request import predict_request
 from serving.config.model_config_file import read_model_config_file
 from serving.config.model_settings_file import SettingsByModel, read_model_settings_file
 from serving.config.server_config import ModelConfig

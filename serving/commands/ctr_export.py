@@ -7,7 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from loadtest.ctr_model import (
+from serving.base.errors import from_status
+from serving.base.protos import prediction_log_pb2
+from serving.commands.ctr_model import (
     DEFAULT_TABLE_ROWS,
     DENSE_COUNT,
     LAYER_SIZES,
@@ -17,9 +19,7 @@ from loadtest.ctr_model import (
     request_inputs,
     table_weights,
 )
-from loadtest.ctr_request import predict_request
-from serving.base.errors import from_status
-from serving.base.protos import prediction_log_pb2
+from serving.commands.ctr_request import predict_request
 from warmup.records import write_records
 from warmup.replay import WARM_UP_FILE
 

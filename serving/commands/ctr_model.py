@@ -5,7 +5,7 @@ through layers of 256, 128 and 1 to a click probability.
 
 Every weight is a function of version, tensor and position, so that the right answer to a request
 can be computed from the few rows that it touches: `reference_answer` shares no code with the graph
-that `loadtest.ctr_export` makes, and needs neither TensorFlow nor the 500 MB.
+that `serving.commands.ctr_export` makes, and needs neither TensorFlow nor the 500 MB.
 """
 
 from collections.abc import Sequence
