@@ -46,11 +46,11 @@ help: ## List the targets
 # --- What a person runs ---------------------------------------------------------------------------------------
 
 .PHONY: demo
-demo: setup ## Serve the CTR model, swap a version in and out under load, and print what happened
+demo: install ## Serve the CTR model, swap a version in and out under load, and print what happened
 	$(BIN)/python -m loadtest.demo --directory $(BUILD)/demo $(ARGS)
 
 .PHONY: serve
-serve: setup ## Serve ARGS, for example ARGS="--model_name=ctr --model_base_path=/models/ctr"
+serve: install ## Serve ARGS, for example ARGS="--model_name=ctr --model_base_path=/models/ctr"
 	$(BIN)/millpond serve $(ARGS)
 
 .PHONY: test
@@ -73,24 +73,34 @@ bench-native: setup ## Measure the parts of native/ that requests run through, o
 
 # --- Setting up -----------------------------------------------------------------------------------------------
 
+.PHONY: install
+install: $(VENV)/.installed ## Install what building and serving need: packages, the virtual environment, the native module
+
 .PHONY: setup
-setup: $(VENV)/.installed ## Install packages, the virtual environment and the native module
+setup: install $(VENV)/.dependencies ## Install that, and what tests, lint and load tests need
+	@scripts/install_packages.sh test
 
 .PHONY: packages-%
 packages-%:
 	@scripts/install_packages.sh $*
 
-# Everything but the project itself: a change of the code installs nothing.
-$(VENV)/.dependencies: pyproject.toml | packages-build
+# Everything that the build needs but the project itself: a change of the code installs nothing.
+$(VENV)/.build-dependencies: pyproject.toml | packages-build packages-run
+	@echo "Installing TensorFlow and the build tools into $(VENV) (about 600 MB, one or two minutes)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade 'pip>=25.1,<27'
-	$(BIN)/pip install --quiet --group dev
+	$(BIN)/pip install --quiet --group build
 	@touch $@
 
 # Editable: the Python files stay here, the module lands in the virtual environment.
-$(VENV)/.installed: $(VENV)/.dependencies $(NATIVE_SOURCES) LICENSE | packages-build packages-test
-	@echo "Building the native module; the first time takes minutes"
+$(VENV)/.installed: $(VENV)/.build-dependencies $(NATIVE_SOURCES) LICENSE | packages-build packages-run
+	@echo "Building the native module (a few minutes the first time, seconds after a change)"
 	$(BIN)/pip install --quiet --no-build-isolation -C build-dir=$(BUILD)/editable --editable .
+	@touch $@
+
+$(VENV)/.dependencies: $(VENV)/.build-dependencies
+	@echo "Installing what tests, lint and load tests need into $(VENV) (about a minute)"
+	$(BIN)/pip install --quiet --group dev
 	@touch $@
 
 # --- Tests ----------------------------------------------------------------------------------------------------

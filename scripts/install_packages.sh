@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages of the groups named on the command line, where any is missing.
 #
-#   scripts/install_packages.sh build test lint bench runtime
+#   scripts/install_packages.sh build run test lint bench runtime
 #
 # Asks the network for nothing where all are there, so it can run at the start of every make target.
 set -euo pipefail
@@ -10,14 +10,16 @@ packages_of() {
   case "$1" in
     build) echo "python3-venv python3-dev g++ cmake ninja-build ccache libgrpc++-dev libjemalloc-dev libre2-dev
                  libssl-dev zlib1g-dev libc-ares-dev" ;;
-    # libjemalloc2 is preloaded by the server under test; prometheus scrapes it and brings promtool.
+    # The server preloads jemalloc.
+    run) echo "libjemalloc2" ;;
+    # prometheus scrapes the server under test and brings promtool.
     # chromium opens the live page, openssl makes certificates, curl and h2load (nghttp2-client) call the REST API.
-    test) echo "libgtest-dev libgmock-dev libjemalloc2 prometheus chromium openssl curl nghttp2-client" ;;
+    test) echo "libgtest-dev libgmock-dev prometheus chromium openssl curl nghttp2-client" ;;
     lint) echo "clang-format-14 clang-tidy-14" ;;
-    bench) echo "nghttp2-client libjemalloc2" ;;
+    bench) echo "nghttp2-client" ;;
     # What the built module links against, and nothing that compiles.
     runtime) echo "python3 libgrpc++1.51 libjemalloc2 libre2-9 libssl3 zlib1g libc-ares2 libstdc++6" ;;
-    *) echo "install_packages.sh: unknown group '$1'; one of: build test lint bench runtime" >&2; return 1 ;;
+    *) echo "install_packages.sh: unknown group '$1'; one of: build run test lint bench runtime" >&2; return 1 ;;
   esac
 }
 
@@ -52,7 +54,7 @@ if [ ! -e "$policy" ]; then
 fi
 
 export DEBIAN_FRONTEND=noninteractive
-echo "Installing Debian packages: ${missing[*]}"
+echo "Installing Debian packages (about a minute): ${missing[*]}"
 # A broken third-party source must not stop us: whether the packages can be had is what the next line finds out.
 apt-get update -qq || echo "apt-get update failed; going on with the lists that are there" >&2
 apt-get install -qq -y --no-install-recommends -o Dpkg::Use-Pty=0 "${missing[@]}" >/dev/null
