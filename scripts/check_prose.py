@@ -1,0 +1,158 @@
+"""Checks how comments and docstrings read, and prints a table of their patterns.
+
+Usage: check_prose.py [--table] [FOLDER...]
+
+Without --table it fails for each comment or docstring that opens with a word of OPENINGS, or that
+uses "where" for a condition. With --table it prints how many of 1,000 comments and docstrings match
+each pattern of PATTERNS; the limits are what well-kept code bases have.
+A C++ comment is a run of adjacent // lines. A Python comment is a run of # lines or a docstring.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+REPOSITORY = Path(__file__).parent.parent
+FOLDERS = ("millpond", "serving", "warmup", "loadtest", "scripts", "native")
+
+# native/rpc is to be replaced as a whole, and its prose with it.
+LEFT_OUT = ("native/rpc/",)
+
+OPENINGS = re.compile(r"^(What|Of|Those|Who)\b")
+WHERE = re.compile(r"\bwhere (it|there|they|one|none|nothing|no|this|that)\b", re.IGNORECASE)
+
+# Pattern and the most (or, for "if" and "Returns", the fewest) that a plain text has of it in 1,000.
+PATTERNS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "contains if": (r"\bif\b", "at least 78"),
+        "where = if/when": (WHERE.pattern, "at most 4"),
+        "starts What": (r"^What\b", "at most 1"),
+        "starts Of": (r"^Of\b", "at most 1"),
+        "starts Those": (r"^Those\b", "at most 1"),
+        "starts Whether": (r"^Whether\b", "at most 7"),
+        "for who / who asks": (r"\bfor who\b|\bwho (asks|has|wants)\b", "at most 1"),
+        "tell/tells/told": (r"\b(tell|tells|told)\b", "at most 5"),
+        "nobody/somebody": (r"\b(nobody|somebody)\b", "at most 1"),
+        "is no X / are none": (r"\b(is|are) (no|none)\b", "at most 12"),
+        "Returns/Return": (r"\bReturns?\b", "at least 16"),
+    }
+)
+
+
+class Comment(NamedTuple):
+    path: Path
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.text[:90]}"
+
+
+def docstrings(text: str) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            docstring = ast.get_docstring(node)
+            if docstring:
+                yield node.body[0].lineno, docstring
+
+
+def runs(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Joins the texts of adjacent lines; yields each run with its first line's number."""
+    first, last, words = 0, -1, list[str]()
+    for number, text in lines:
+        if number != last + 1 and words:
+            yield first, " ".join(words)
+            words = []
+        if not words:
+            first = number
+        words.append(text)
+        last = number
+    if words:
+        yield first, " ".join(words)
+
+
+def python_lines(text: str) -> Iterator[tuple[int, str]]:
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string.lstrip("#: ")
+
+
+def cpp_lines(text: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        match = re.match(r"\s*///?\s?(.*)", line) or re.search(r"\s// (.*)$", line)
+        if match:
+            yield number, match[1]
+
+
+def comments_in(path: Path) -> Iterator[Comment]:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix in (".py", ".pyi"):
+        found = [*docstrings(text), *runs(python_lines(text))]
+    else:
+        found = list(runs(cpp_lines(text)))
+    for line, comment in sorted(found):
+        joined = " ".join(comment.split())
+        if len(joined) > 3:
+            yield Comment(path, line, joined)
+
+
+def comments_below(folders: Sequence[Path]) -> Iterator[Comment]:
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            if path.suffix in (".py", ".pyi", ".cc", ".h", ".cpp", ".hpp"):
+                yield from comments_in(path)
+
+
+def problem_with(text: str) -> str | None:
+    """Returns the rule that the comment breaks, or None."""
+    opening = OPENINGS.match(text)
+    if opening:
+        return f"opens with '{opening[1]}': start with a verb, or a noun and its article"
+    where = WHERE.search(text)
+    if where:
+        return f"'{where[0]}' is a condition: write 'if' or 'when'"
+    return None
+
+
+def is_checked(path: Path) -> bool:
+    name = path.resolve().as_posix() + ("/" if path.is_dir() else "")
+    return not any(f"/{left_out}" in name for left_out in LEFT_OUT)
+
+
+def print_table(comments: Sequence[Comment]) -> None:
+    print(f"{len(comments)} comments and docstrings; of 1,000 of them")
+    for name, (pattern, limit) in PATTERNS.items():
+        count = sum(bool(re.search(pattern, comment.text)) for comment in comments)
+        print(f"{name:20s} {1000 * count / max(1, len(comments)):7.1f}   ({limit})")
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description="Checks how comments and docstrings read.")
+    parser.add_argument("--table", action="store_true", help="print how often each pattern stands")
+    parser.add_argument("folders", nargs="*", type=Path)
+    parsed = parser.parse_args(arguments)
+    folders = parsed.folders or [REPOSITORY / name for name in FOLDERS]
+    comments = [c for c in comments_below(folders) if is_checked(c.path)]
+    if parsed.table:
+        print_table(comments)
+        return 0
+    broken = 0
+    for comment in comments:
+        problem = problem_with(comment.text)
+        if problem is not None:
+            print(f"{comment}: {problem}", file=sys.stderr)
+            broken += 1
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
