@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 
 from serving.base.name_text import fault_of_name
-from serving.source.found_versions import VERSION_MAX
+from serving.source.listing import VERSION_MAX
 
 _GRPC_SCHEMES = frozenset({"unix", "unix-abstract", "dns", "ipv4", "ipv6", "xds"})
 _PORT_MAX = 65_535

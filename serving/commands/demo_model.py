@@ -13,7 +13,7 @@ from typing import TextIO
 from serving.base.errors import MillpondError
 from serving.commands.argument_types import whole_number
 from serving.commands.ctr_model import DEFAULT_TABLE_ROWS, refuse_existing
-from serving.source.found_versions import VERSION_MAX
+from serving.source.listing import VERSION_MAX
 
 
 def run(arguments: Sequence[str]) -> int:

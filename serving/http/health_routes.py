@@ -18,7 +18,7 @@ from serving.base.errors import NotFound
 from serving.base.name_text import listed
 from serving.http.app import json_response
 from serving.rpc.health import HealthView, why_unavailable
-from serving.source.found_versions import Note
+from serving.source.notes import Note
 
 DRAINING = "the server is draining: it finishes what it has and stops"
 STUCK = "a look at its base path hangs, so new versions are not found (--ready_with_stuck_sources)"

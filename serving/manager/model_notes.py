@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from serving.base.errors import StatusCode
 from serving.core.servable import AVAILABLE, END, LOADING, START, ServableStatus
 from serving.data_plane.servables import NotedMap
-from serving.source.found_versions import Note
+from serving.source.notes import Note
 
 VERSION_COUNT_MAX = 32
 """Versions of a model that have a reason of their own, the highest: clients ask for recent ones."""

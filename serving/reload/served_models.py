@@ -8,7 +8,7 @@ from serving.config.server_config import ModelConfig
 from serving.core.model_settings import ModelSettings
 from serving.core.servable import AspiredVersion
 from serving.core.version_selection import Specific, VersionSelection
-from serving.source.found_versions import Note
+from serving.source.notes import Note
 
 NOTHING = Specific(frozenset())
 """What is selected of a model that somebody has unloaded."""

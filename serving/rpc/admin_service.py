@@ -18,7 +18,7 @@ from serving.data_plane.servables import Servable
 from serving.manager.rollout import Rollback
 from serving.manager.stream import StreamStatus
 from serving.rpc.rare_calls import Waiting, patience_seconds
-from serving.source.found_versions import Note
+from serving.source.notes import Note
 
 if TYPE_CHECKING:
     from serving.manager.state_monitor import Statuses

@@ -19,30 +19,30 @@ from serving.core.label_targets import NO_LABELS
 from serving.core.servable import AspiredVersion
 from serving.core.version_selection import VersionSelection
 from serving.source.found_versions import (
-    MISSING_ASSET_WAIT_NS,
-    Candidate,
-    Child,
-    Fingerprint,
-    Instant,
-    Listing,
-    Memory,
-    Note,
-    Wanted,
-    checked,
+    SelectionInputs,
+    SourceState,
     compared,
     decide,
     is_as_found,
     label_notes,
-    needs_check,
     next_poll_seconds,
-    observe,
     select_again,
     to_compare,
     to_observe,
     unreadable,
-    version_directories,
 )
+from serving.source.listing import Child, Listing, version_directories
+from serving.source.notes import Note
 from serving.source.poller_pool import Pollable
+from serving.source.settling import (
+    MISSING_ASSET_WAIT_NS,
+    Candidate,
+    Fingerprint,
+    Instant,
+    checked,
+    needs_check,
+    observe,
+)
 
 SetAspired = Callable[[str, Sequence[AspiredVersion]], None]
 FailedVersions = Callable[[str], Collection[int]]
@@ -172,8 +172,8 @@ class FileSystemSource:
         self._clock = clock
         # Guards all below; not held while the disk is looked at.
         self._lock = threading.RLock()
-        self._wanted = Wanted(selection=selection, labels=labels, keeps_last=keeps_last)
-        self._memory = Memory()
+        self._wanted = SelectionInputs(selection=selection, labels=labels, keeps_last=keeps_last)
+        self._memory = SourceState()
         # Of the poll whose result was the last to count.
         self._poll_number = 0
         self._stuck_note: Note | None = None
@@ -265,14 +265,14 @@ class FileSystemSource:
 
     # --- Under the lock ---------------------------------------------------------------------------
 
-    def _select_again(self, wanted: Wanted) -> None:
+    def _select_again(self, wanted: SelectionInputs) -> None:
         self._wanted = wanted
         self._remember(select_again(self._memory, wanted))
 
     def _poll_soon(self) -> None:
         self._pollers.wake(self._name, _group_of(self._base_path))
 
-    def _remember(self, memory: Memory) -> None:
+    def _remember(self, memory: SourceState) -> None:
         if self._is_stopping:
             return
         before, self._memory = self._memory, memory
@@ -287,7 +287,7 @@ class FileSystemSource:
             _log.info("aspired", model=self._name, versions=[item.version for item in aspired])
             self._set_aspired(self._name, aspired)
 
-    def _tell_versions(self, before: Memory, after: Memory) -> None:
+    def _tell_versions(self, before: SourceState, after: SourceState) -> None:
         for version, found in after.found.items():
             if before.found.get(version) != found:
                 self._found_anew(self._name, version)
@@ -298,8 +298,8 @@ class FileSystemSource:
     # --- On a thread of the pool ----------------------------------------------------------------
 
     def _look(
-        self, memory: Memory, base_path: str, barred: frozenset[int], now: Instant
-    ) -> Callable[[Memory, Wanted], Memory]:
+        self, memory: SourceState, base_path: str, barred: frozenset[int], now: Instant
+    ) -> Callable[[SourceState, SelectionInputs], SourceState]:
         """Looks at the disk; returns what makes a new memory of the one at the time and of what is
         wanted by then. `memory` and `barred` are those to know which versions to look at.
         """
@@ -315,7 +315,7 @@ class FileSystemSource:
         candidates, read_notes = self._candidates(memory, observed, now)
         live = self._fingerprints(to_compare(memory, directories, failed, now))
 
-        def decide_on(memory: Memory, wanted: Wanted) -> Memory:
+        def decide_on(memory: SourceState, wanted: SelectionInputs) -> SourceState:
             after = decide(compared(memory, live, now), directories, candidates, wanted, now)
             # Under the lock, so that labels that were put into effect before `set_selection` are.
             of_labels = label_notes(after, wanted, self._labels_in_effect(self._name))
@@ -324,7 +324,7 @@ class FileSystemSource:
         return decide_on
 
     def _candidates(
-        self, memory: Memory, directories: Mapping[int, str], now: Instant
+        self, memory: SourceState, directories: Mapping[int, str], now: Instant
     ) -> tuple[dict[int, Candidate], frozenset[Note]]:
         candidates, notes = {}, set()
         for version, directory in directories.items():

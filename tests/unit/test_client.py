@@ -38,7 +38,7 @@ from serving.manager.stream import StreamStatus
 from serving.reload.config_watch import ConfigRefusal
 from serving.rpc.admin_service import ALLOW, PROMOTE, ROLLBACK, AdminService
 from serving.rpc.rare_calls import answer
-from serving.source.found_versions import Note
+from serving.source.notes import Note
 from tests.unit.fakes import FakeRareCall, FakeServable
 from warmup.signature_defs import INIT_OP_SIGNATURE
 

@@ -9,31 +9,30 @@ from serving.base.clock import NS_PER_SECOND
 from serving.core.servable import AspiredVersion
 from serving.core.version_selection import All, Latest, Specific, VersionSelection
 from serving.source.found_versions import (
-    RECHECK_NS,
-    SETTLE_NS,
-    VERSION_MAX,
-    Candidate,
-    Child,
-    Fingerprint,
-    Instant,
-    Listing,
-    Memory,
-    Note,
-    Wanted,
-    checked,
+    SelectionInputs,
+    SourceState,
     compared,
     decide,
     is_as_found,
-    needs_check,
     next_poll_seconds,
-    observe,
     select_again,
-    settles_in_ns,
     to_compare,
     to_observe,
     unfound,
     unreadable,
-    version_directories,
+)
+from serving.source.listing import VERSION_MAX, Child, Listing, version_directories
+from serving.source.notes import Note
+from serving.source.settling import (
+    RECHECK_NS,
+    SETTLE_NS,
+    Candidate,
+    Fingerprint,
+    Instant,
+    checked,
+    needs_check,
+    observe,
+    settles_in_ns,
 )
 
 WALL_NS = 1_700_000_000 * NS_PER_SECOND
@@ -214,16 +213,18 @@ def test_candidate_without_an_asset_is_checked_at_the_end() -> None:
 def test_decide_names_three_missing_assets_and_counts_the_rest() -> None:
     names = tuple(f"assets/{number}" for number in range(5))
     candidate = checked(observe(None, "/m/1", OLD, NOW), "", later(60), missing_assets=names)
-    memory = decide(Memory(), {1: "/m/1"}, {1: candidate}, Wanted(), later(60))
+    memory = decide(SourceState(), {1: "/m/1"}, {1: candidate}, SelectionInputs(), later(60))
     (note,) = memory.notes
     assert dict(note.values)["files"] == "assets/0, assets/1, assets/2 and 2 more"
 
 
 def test_decide_keeps_the_note_of_a_missing_asset_while_found() -> None:
-    memory = decide(Memory(), {1: "/m/1"}, {1: lacking(OLD, later(30))}, Wanted(), later(30))
-    again = decide(memory, {1: "/m/1"}, {}, Wanted(), later(31))
+    memory = decide(
+        SourceState(), {1: "/m/1"}, {1: lacking(OLD, later(30))}, SelectionInputs(), later(30)
+    )
+    again = decide(memory, {1: "/m/1"}, {}, SelectionInputs(), later(31))
     assert events(memory.notes) == events(again.notes) == ["asset_missing"]
-    gone = decide(again, {2: "/m/2"}, {2: checked_old(2)}, Wanted(), later(32))
+    gone = decide(again, {2: "/m/2"}, {2: checked_old(2)}, SelectionInputs(), later(32))
     assert (set(gone.found), gone.notes, gone.missing_assets) == ({2}, frozenset(), {})
 
 
@@ -234,33 +235,33 @@ def checked_old(version: int) -> Candidate:
 # --- When to look again ---------------------------------------------------------------------------
 
 
-def memory_with(*fingerprints: Fingerprint) -> Memory:
+def memory_with(*fingerprints: Fingerprint) -> SourceState:
     candidates = {
         version: observe(None, f"/m/{version}", fingerprint, NOW)
         for version, fingerprint in enumerate(fingerprints)
     }
-    return Memory(candidates=candidates)
+    return SourceState(candidates=candidates)
 
 
 @pytest.mark.parametrize(
     ("memory", "period_seconds", "expected"),
     [
-        (Memory(), 60, 60),
-        (Memory(), 0.25, 0.25),
-        (Memory(), 0, None),
+        (SourceState(), 60, 60),
+        (SourceState(), 0.25, 0.25),
+        (SourceState(), 0, None),
         (memory_with(FUTURE), 60, 1),
         (memory_with(FUTURE), 0.25, 0.25),
         (memory_with(FUTURE), 0, 1),
         (memory_with(OLD), 60, 60),
         (memory_with(OLD), 0, None),
         (memory_with(OLD, FUTURE), 60, 1),
-        (Memory(candidates={1: lacking(OLD, NOW)}), 60, 29),
-        (Memory(candidates={1: lacking(OLD, NOW)}), 0, 29),
-        (Memory(candidates={1: lacking(OLD, later(30))}), 0, None),
+        (SourceState(candidates={1: lacking(OLD, NOW)}), 60, 29),
+        (SourceState(candidates={1: lacking(OLD, NOW)}), 0, 29),
+        (SourceState(candidates={1: lacking(OLD, later(30))}), 0, None),
     ],
 )
 def test_next_poll_comes_when_something_may_have_settled(
-    memory: Memory, period_seconds: float, expected: float | None
+    memory: SourceState, period_seconds: float, expected: float | None
 ) -> None:
     assert next_poll_seconds(memory, period_seconds, NOW) == expected
 
@@ -275,14 +276,16 @@ class Disk:
     selection: VersionSelection = Latest(1)
     barred: frozenset[int] = frozenset()
     keeps_last: bool = True
-    memory: Memory = field(default_factory=Memory)
+    memory: SourceState = field(default_factory=SourceState)
     now: Instant = NOW
     # What the files of each version are; all that are not in there have never changed.
     contents: dict[int, Fingerprint] = field(default_factory=dict)
 
     @property
-    def wanted(self) -> Wanted:
-        return Wanted(selection=self.selection, barred=self.barred, keeps_last=self.keeps_last)
+    def wanted(self) -> SelectionInputs:
+        return SelectionInputs(
+            selection=self.selection, barred=self.barred, keeps_last=self.keeps_last
+        )
 
     def aspired(self) -> list[int]:
         return [version.version for version in self.memory.aspired or ()]
@@ -337,7 +340,7 @@ def test_decide_complete_version_is_aspired() -> None:
 
 def test_decide_version_not_yet_checked_is_not_found() -> None:
     candidate = observe(None, "/m/1", FRESH, NOW)
-    memory = decide(Memory(), {1: "/m/1"}, {1: candidate}, Wanted(), NOW)
+    memory = decide(SourceState(), {1: "/m/1"}, {1: candidate}, SelectionInputs(), NOW)
     assert (memory.found, memory.aspired) == ({}, None)
     assert events(memory.notes) == ["version_settling"]
 
@@ -418,7 +421,7 @@ def test_decide_missing_version_that_comes_back_with_other_files_is_found_anew()
 
 
 def test_decide_version_in_another_directory_is_found_anew() -> None:
-    memory = Memory(found={1: AspiredVersion(version=1, directory="/m/001")})
+    memory = SourceState(found={1: AspiredVersion(version=1, directory="/m/001")})
     assert unfound(memory, {1: "/m/1"}) == {1: "/m/1"}
 
 
@@ -651,7 +654,7 @@ def test_unreadable_base_path_changes_nothing_but_the_notes() -> None:
 
 
 def test_unreadable_base_path_for_another_reason_replaces_the_note() -> None:
-    after = unreadable(unreadable(Memory(), "gone"), "permission denied")
+    after = unreadable(unreadable(SourceState(), "gone"), "permission denied")
     assert after.notes == {Note.of("base_path_unreadable", reason="permission denied")}
 
 

@@ -14,7 +14,7 @@ from serving.core.servable import (
     ServableStatus,
 )
 from serving.manager.model_notes import ModelNotes, NotePublisher, model_notes
-from serving.source.found_versions import Note
+from serving.source.notes import Note
 from tests.unit.fakes import FakeServingMap
 
 FAILED = Health(StatusCode.DATA_LOSS, "bad checksum")

@@ -11,7 +11,7 @@ from serving.core.model_settings import ModelSettings
 from serving.core.servable import AspiredVersion
 from serving.core.version_selection import Latest, VersionSelection
 from serving.reload.served_models import ServedModels
-from serving.source.found_versions import Note
+from serving.source.notes import Note
 from tests.unit.test_config_plan import CONFIGS
 
 A = ModelConfig(name="a", base_path="/a")

@@ -11,8 +11,10 @@ from serving.core.label_targets import NO_LABELS, NOT_FOUND, NOT_SELECTED
 from serving.core.servable import AspiredVersion
 from serving.core.version_selection import All, Latest, Specific, VersionSelection
 from serving.source.file_system_source import FileSystemSource, fingerprint, list_children
-from serving.source.found_versions import RECHECK_NS, Fingerprint, Listing, Note
+from serving.source.listing import Listing
+from serving.source.notes import Note
 from serving.source.poller_pool import Pollable
+from serving.source.settling import RECHECK_NS, Fingerprint
 from tests.unit.fakes import FakeClock
 
 

@@ -1,0 +1,94 @@
+"""Names and listing: which folders below a base path are versions."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from types import MappingProxyType
+
+from serving.source.notes import (
+    OTHER_NAME_COUNT_MAX,
+    Note,
+)
+
+VERSION_MAX = 2**63 - 1
+"""Versions are int64 on the wire."""
+
+
+_VERSION_NAME = re.compile(r"[0-9]+", re.ASCII)
+
+
+_SAVED_MODEL_NAMES = frozenset({"saved_model.pb", "saved_model.pbtxt"})
+
+
+@dataclass(frozen=True)
+class Child:
+    """One entry of a base path."""
+
+    name: str
+    is_directory: bool
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a base path held; `error` says why it could not be read."""
+
+    children: tuple[Child, ...] = ()
+    error: str = ""
+
+
+def version_directories(
+    listing: Listing, known: Mapping[int, str] = MappingProxyType({}), base_path: str = ""
+) -> tuple[dict[int, str], frozenset[Note]]:
+    """The directory name of each version in `listing`, and what is odd about `base_path` and the
+    numeric names in it.
+
+    A version is a directory whose name is a decimal int64. Where several spell the same number
+    ("1", "001") the one in `known` stays while it is there, else the shortest is taken. Names that
+    are no number are nobody's business: renaming is how a version is withdrawn.
+    """
+    spellings: dict[int, list[str]] = {}
+    notes = set()
+    for child in listing.children:
+        if not _VERSION_NAME.fullmatch(child.name):
+            continue
+        if not child.is_directory:
+            notes.add(Note.of("numeric_file_ignored", name=child.name, remedy="use a directory"))
+        elif int(child.name) > VERSION_MAX:
+            notes.add(Note.of("version_above_int64_ignored", name=child.name))
+        else:
+            spellings.setdefault(int(child.name), []).append(child.name)
+    chosen = {}
+    for version, names in spellings.items():
+        name = known[version] if known.get(version) in names else min(names, key=len)
+        chosen[version] = name
+        for other in set(names) - {name}:
+            notes.add(Note.of("duplicate_version_ignored", name=other, used=name))
+    if not chosen and any(child.name in _SAVED_MODEL_NAMES for child in listing.children):
+        notes.add(_base_path_is_version_note(base_path))
+    elif not chosen and not notes:
+        notes.update(_no_version_names_note(listing, base_path))
+    return chosen, frozenset(notes)
+
+
+def _no_version_names_note(listing: Listing, base_path: str) -> Iterator[Note]:
+    """Somebody meant a version by "v1", or gave the directory above the model's."""
+    # A copy that is under way is called .8 or so.
+    names = [item.name for item in listing.children if item.is_directory and item.name[:1] != "."]
+    if names:
+        yield Note.of(
+            "no_directory_is_named_by_a_number",
+            "info",
+            directories=", ".join(names[:OTHER_NAME_COUNT_MAX]),
+            remedy=f"name a version's directory by its number, like {PurePath(base_path) / '1'}, "
+            "or give the directory that holds such as the base path",
+        )
+
+
+def _base_path_is_version_note(base_path: str) -> Note:
+    path = PurePath(base_path)
+    if _VERSION_NAME.fullmatch(path.name):
+        remedy = f"give {path.parent} as the base path: it holds version {path.name}"
+    else:
+        remedy = f"move its files into a version's directory, like {path / '1'}"
+    return Note.of("base_path_is_a_version", remedy=remedy)
