@@ -1,8 +1,9 @@
 """The flags that Millpond has beside those of tensorflow_model_server."""
 
-from serving.config.flag_readers import (
+from serving.config.flag_rows import (
     DRAIN_SECONDS_MAX,
     WAIT_SECONDS_MAX,
+    Flag,
     admin_address,
     boolean,
     choice,
@@ -15,7 +16,6 @@ from serving.config.flag_readers import (
     seconds,
     seconds_not_negative,
 )
-from serving.config.flag_rows import Flag
 from serving.config.server_config import ServerConfig
 
 MILLPOND_FLAGS: tuple[Flag, ...] = (

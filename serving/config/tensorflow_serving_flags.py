@@ -5,9 +5,11 @@ default above all: a command line that spells its defaults out starts.
 """
 
 from serving.base.errors import TRANSIENT_CODES
-from serving.config.flag_readers import (
+from serving.config.flag_rows import (
     DRAIN_SECONDS_MAX,
     WAIT_SECONDS_MAX,
+    Flag,
+    RefusedFlag,
     always_on,
     boolean,
     channel_arguments,
@@ -20,7 +22,6 @@ from serving.config.flag_readers import (
     seconds,
     share,
 )
-from serving.config.flag_rows import Flag, RefusedFlag
 from serving.config.server_config import ServerConfig
 
 _TRANSIENT = ", ".join(code.name for code in sorted(TRANSIENT_CODES))

@@ -15,7 +15,6 @@ from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
 from serving.base.errors import Cancelled, MillpondError, from_exception
 from serving.core.model_settings import GateMode, GateSettings
 from serving.core.servable import GateVerdict
-from serving.gates.answer_outputs import outputs_of
 from serving.gates.gate_trials import (
     GateSubject,
     GateTrials,
@@ -43,7 +42,7 @@ from serving.gates.gates import (
 )
 from serving.gates.replay_gate import ReplayCounts, failed_share_verdict, self_warm_up_verdict
 from serving.gates.signature_gate import shape_faults, signature_faults
-from serving.gates.tensor_compare import Comparison, Tolerance, compare_outputs
+from serving.gates.tensor_compare import Comparison, Tolerance, compare_outputs, outputs_of
 from warmup.prediction_log import (
     METHODS,
     PREDICT,

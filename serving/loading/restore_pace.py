@@ -13,7 +13,7 @@ from typing import Protocol
 import structlog
 
 from serving.base.clock import Clock
-from serving.base.watch import Watch
+from serving.base.periodic_thread import Watch
 from serving.data_plane.loads import LatencyWindow, PacedLoad
 
 UNLIMITED = 0

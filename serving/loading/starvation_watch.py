@@ -16,7 +16,7 @@ from typing import Protocol
 import structlog
 
 from serving.base.clock import NS_PER_SECOND, Clock
-from serving.base.watch import Watch
+from serving.base.periodic_thread import Watch
 
 PERIOD_SECONDS = 0.2
 """How often the watch looks while tasks run; it sleeps otherwise."""

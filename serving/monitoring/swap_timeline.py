@@ -10,7 +10,7 @@ from functools import cache, partial
 import structlog
 
 from serving.base.clock import NS_PER_SECOND, Clock
-from serving.base.watch import Watch
+from serving.base.periodic_thread import Watch
 from serving.core.servable import (
     AVAILABLE,
     END,

@@ -4,16 +4,21 @@ The request is JSON (UTF-8), `{"model": NAME, "count_max": N}`; the reply is a T
 PredictionLogs, as it belongs into `assets.extra/tf_serving_warmup_requests`.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+import structlog
+
+from serving.base.clock import Clock
+from serving.base.directory_files import PRIVATE_FILE_MODE, opened_directory_of_name
 from serving.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from serving.base.json_requests import parse_object
-from serving.base.name_text import listed
+from serving.base.name_text import file_name, listed
+from serving.base.periodic_thread import PeriodicThread
 from serving.data_plane.servables import RequestReservoir
 from warmup.capture import captured_logs
-from warmup.prediction_log import RECORD_COUNT_MAX, encode_logs
-from warmup.records import encode_record
+from warmup.prediction_log import RECORD_COUNT_MAX, WARM_UP_FILE, encode_logs
+from warmup.records import encode_record, write_records_at
 
 CAPTURE_WARM_UP = "/millpond.v1.Admin/CaptureWarmUp"
 
@@ -63,3 +68,81 @@ def _parse(request: bytes) -> tuple[str, int]:
     if type(count_max) is not int or not 1 <= count_max <= RECORD_COUNT_MAX:
         raise InvalidArgument(f"count_max {count_max!r}: give 1 to {RECORD_COUNT_MAX}")
     return name, count_max
+
+
+PERIOD_SECONDS = 60.0
+"""Between two looks: what a server that is killed loses at the most."""
+
+
+_log = structlog.get_logger(__name__)
+
+
+class CaptureDirectory:
+    """Keeps `directory/MODEL/tf_serving_warmup_requests` as the reservoirs are, on a thread of its own.
+
+    MODEL is the model's name, percent-encoded: no name leads out of `directory`. Only the server's
+    user can read the file, which holds what clients sent.
+
+    A file is replaced at once, and only where its requests are others than at the last time; a model
+    that has none any more keeps its file. How many, how large and how old requests are is the
+    reservoirs'. A disk that refuses is logged, and tried again at the next look.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        reservoirs: Callable[[], Mapping[str, RequestReservoir]],
+        *,
+        on_thread_start: Callable[[], None] = lambda: None,
+        clock: Clock,
+    ) -> None:
+        """`reservoirs` are those of the models now; `on_thread_start` lowers the thread's priority."""
+        self._directory = directory
+        self._reservoirs = reservoirs
+        self._written: dict[str, set[bytes]] = {}
+        self._thread = PeriodicThread(
+            "warm-up-capture",
+            self.write_now,
+            wait_seconds=lambda: PERIOD_SECONDS,
+            failure_event="warm_up_capture_failed",
+            at_start=on_thread_start,
+            at_end=self.write_now,
+            clock=clock,
+        )
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """Writes once more and ends the thread; False where a disk takes longer than that."""
+        self._thread.stop()
+        return self._thread.join(timeout_seconds)
+
+    def write_now(self) -> None:
+        """Writes what is new, on the calling thread. One thread at a time."""
+        for name, reservoir in sorted(self._reservoirs().items()):
+            try:
+                self._write(name, reservoir)
+            except OSError as error:
+                _log.warning(
+                    "warm_up_capture_failed",
+                    model=name,
+                    reason=str(error),
+                    remedy="make --warmup_capture_directory writable for the server's user, with room",
+                )
+
+    def _write(self, name: str, reservoir: RequestReservoir) -> None:
+        path = self._directory / file_name(name) / WARM_UP_FILE.name
+        logs = captured_logs(reservoir.requests(), RECORD_COUNT_MAX)
+        records = encode_logs(logs, path)
+        if not records or set(records) == self._written.get(name):
+            return
+        try:
+            with opened_directory_of_name(self._directory, name) as directory:
+                write_records_at(directory, path.name, records, PRIVATE_FILE_MODE)
+        except OSError as error:
+            # With the whole path: a file opened relative to its directory has a short name.
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        self._written[name] = set(records)
+        _log.info("warm_up_captured", model=name, file=str(path), record_count=len(records))

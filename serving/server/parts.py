@@ -70,8 +70,7 @@ from serving.rest.bridge import RestBridge
 from serving.rest.openapi import SCHEMAS as MODEL_SCHEMAS
 from serving.rest.openapi import model_paths, openapi_document
 from serving.rpc.admin_service import AdminService
-from serving.rpc.capture_directory import CaptureDirectory
-from serving.rpc.capture_service import CAPTURE_WARM_UP, CaptureService
+from serving.rpc.capture_service import CAPTURE_WARM_UP, CaptureDirectory, CaptureService
 from serving.rpc.config_service import ConfigService
 from serving.rpc.health import HealthView
 from serving.rpc.model_service import GET_MODEL_STATUS, ModelService

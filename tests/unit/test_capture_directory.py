@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from serving.base.clock import SystemClock
-from serving.rpc.capture_directory import PERIOD_SECONDS, CaptureDirectory
+from serving.rpc.capture_service import PERIOD_SECONDS, CaptureDirectory
 from tests.unit.fakes import FakeClock
 from tests.unit.test_capture_service import FixedReservoir, request_for
 from warmup.prediction_log import WARM_UP_FILE, read_logs

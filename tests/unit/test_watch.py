@@ -4,7 +4,7 @@ import threading
 from collections.abc import Mapping
 
 from serving.base.clock import SystemClock
-from serving.base.watch import Watch
+from serving.base.periodic_thread import Watch
 from tests.unit.fakes import FakeClock
 
 
