@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from serving.base.clock import Clock
 from serving.config.server_config import ServerConfig
-from serving.data_plane.plane import DataPlane, GrpcServer
+from serving.data_plane.plane import GrpcServer
 from serving.kserve.inference_service import REPOSITORY_MODEL_LOAD, REPOSITORY_MODEL_UNLOAD
 from serving.loading.loader import statuses_as_errors
 from serving.loading.memory_fit import available_bytes
@@ -24,6 +23,7 @@ from serving.rpc.rare_calls import (
 )
 from serving.rpc.request_memory import GRPC_REPLY_BYTES_MAX
 from serving.server.admin_listener import AUTO, OFF, UNIX_PREFIX, AdminListener
+from serving.server.foundation import Foundation
 
 ADMIN_PREFIX = "/millpond.v1.Admin/"
 
@@ -58,14 +58,14 @@ def guarded(
     }
 
 
-def make_profiler(config: ServerConfig, plane: DataPlane, clock: Clock) -> ProfilerService:
+def make_profiler(foundation: Foundation) -> ProfilerService:
     """Returns what answers the profiler's methods, if they are switched on."""
     return ProfilerService(
-        plane.start_trace,
-        native_errors=partial(statuses_as_errors, plane.StatusError),
+        foundation.data_plane.start_trace,
+        native_errors=partial(statuses_as_errors, foundation.data_plane.StatusError),
         available_bytes=available_bytes,
-        xspace_bytes_max=config.max_reply_bytes or GRPC_REPLY_BYTES_MAX,
-        clock=clock,
+        xspace_bytes_max=foundation.config.max_reply_bytes or GRPC_REPLY_BYTES_MAX,
+        clock=foundation.clock,
     )
 
 
@@ -76,26 +76,25 @@ def make_operator_access(config: ServerConfig) -> OperatorAccess:
 
 
 def make_admin_listener(
-    config: ServerConfig,
-    plane: DataPlane,
-    handlers: Mapping[str, Handler | Deferred],
+    foundation: Foundation,
     *,
+    handlers: Mapping[str, Handler | Deferred],
     make_grpc: Callable[[Sequence[str]], GrpcServer],
     on_answered: Callable[[AnsweredCall], None],
-    clock: Clock,
 ) -> AdminListener:
     """The listener for operators, which answers all of `handlers`."""
     answered: Mapping[str, AnyHandler] = handlers
-    is_tcp = config.admin_address not in (AUTO, OFF) and not config.admin_address.startswith(
-        UNIX_PREFIX
-    )
-    if is_tcp and config.admin_clients:
+    is_tcp = foundation.config.admin_address not in (
+        AUTO,
+        OFF,
+    ) and not foundation.config.admin_address.startswith(UNIX_PREFIX)
+    if is_tcp and foundation.config.admin_clients:
         # Over TCP a certificate is what makes an operator, if any are named.
-        only_clients = replace(config, admin_on_data_port=NOBODY)
+        only_clients = replace(foundation.config, admin_on_data_port=NOBODY)
         answered = guarded(handlers, only_clients)
     return AdminListener(
-        config.admin_address,
-        data_port=config.port,
+        foundation.config.admin_address,
+        data_port=foundation.config.port,
         make_grpc=make_grpc,
         make_calls=lambda take: RareCallThreads(
             take,
@@ -104,7 +103,7 @@ def make_admin_listener(
             # As the data port's: two calls may wait, and status is still answered.
             thread_count=3,
             thread_name="admin-call",
-            clock=clock,
+            clock=foundation.clock,
         ),
-        native_errors=partial(statuses_as_errors, plane.StatusError),
+        native_errors=partial(statuses_as_errors, foundation.data_plane.StatusError),
     )

@@ -1,7 +1,7 @@
 """The server: everything is put together here, once, and started and stopped in one place.
 
 Read it top to bottom: what a server is made of, how it starts, how it stops. How each part is made
-of the flags is in `server_parts.py`.
+of the flags is in the modules `*_parts.py`.
 """
 
 import queue
@@ -47,13 +47,14 @@ from serving.rpc.health import HealthReporter, HealthView, why_unavailable
 from serving.rpc.model_service import GET_MODEL_STATUS
 from serving.rpc.rare_calls import Handler, RareCallThreads
 from serving.rpc.transport import Transport
-from serving.server import parts
+from serving.server import http_parts, loading_parts, model_parts, monitoring_parts, rpc_parts
 from serving.server.admin_parts import (
     guarded,
     make_admin_listener,
     make_operator_access,
     make_profiler,
 )
+from serving.server.foundation import Foundation
 from serving.server.logs import dropped_line_count, flush_logs
 from serving.server.model_loaders import ModelLoaders
 from serving.server.port_reservation import PortReservation
@@ -110,6 +111,7 @@ class Server:
         self._plane = native or native_module()
         self._clock = clock or SystemClock()
         self._config = config
+        self._foundation = Foundation(config, self._plane, self._clock)
         self._on_listening, self._on_ready = on_listening, on_ready
         self._reserved_port = reserved_port
         self._is_listening = self._is_ready = False
@@ -119,8 +121,8 @@ class Server:
         )
         self._stop_requests: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._first_plan = plan_change((), config.models)
-        parts.check_platforms(config)
-        parts.initialize(config, self._plane)
+        model_parts.check_platforms(config)
+        rpc_parts.initialize(self._foundation)
         # Each needs what the ones before it have made.
         self._make_memory_and_pace()
         self._make_manager()
@@ -137,50 +139,67 @@ class Server:
         self._monitor.add_stage_listener(self._notes.on_status)
         self._request_statistics = plane.RequestStatistics()
         self._admission = plane.Admission(config.max_in_flight_requests)
-        self._memory = parts.make_request_memory(config, plane)
-        self._tracing = parts.make_tracing(config, plane, self._clock)
-        self._slab_pool = parts.make_slab_pool(config, plane)
-        self._pace = parts.make_pace(config, plane, self._serving_map, self._clock)
-        self._enter_background = parts.make_background(config, plane)
-        self._patience = parts.make_patience(config, self._enter_background, self._clock)
-        self._reservoirs = parts.make_reservoirs(config, plane)
-        self._capture = parts.make_capture(
-            config, self._reservoirs, self._enter_background, self._clock
+        self._memory = rpc_parts.make_request_memory(self._foundation)
+        self._tracing = monitoring_parts.make_tracing(self._foundation)
+        self._slab_pool = loading_parts.make_slab_pool(self._foundation)
+        self._pace = loading_parts.make_pace(self._foundation, serving_map=self._serving_map)
+        self._enter_background = loading_parts.make_background(self._foundation)
+        self._patience = loading_parts.make_patience(
+            self._foundation, enter_background=self._enter_background
+        )
+        self._reservoirs = loading_parts.make_reservoirs(self._foundation)
+        self._capture = loading_parts.make_capture(
+            self._foundation, reservoirs=self._reservoirs, enter_background=self._enter_background
         )
 
     def _make_manager(self) -> None:
         """From what is aspired to what is loaded and answers."""
         config, clock = self._config, self._clock
-        arenas = parts.make_arenas(config, self._slab_pool)
-        load_settings = parts.load_settings(
-            *(config, arenas, self._pace, self._incumbent, self._request_statistics, clock)
+        arenas = loading_parts.make_arenas(config, self._slab_pool)
+        load_settings = loading_parts.load_settings(
+            self._foundation,
+            arenas=arenas,
+            pace=self._pace,
+            incumbent=self._incumbent,
+            request_statistics=self._request_statistics,
         )
         self._loaders = ModelLoaders(
             load_settings, reservoirs=self._reservoirs, plane=self._plane, clock=clock
         )
         self._router = Router(self._serving_map)
-        self._bar_keeper = parts.make_bar_keeper(config, clock)
-        self._swaps = parts.make_swap_timeline(
-            *(self._request_statistics, self._monitor, self._router, self._slab_pool, clock),
+        self._bar_keeper = model_parts.make_bar_keeper(self._foundation)
+        self._swaps = monitoring_parts.make_swap_timeline(
+            statistics=self._request_statistics,
+            monitor=self._monitor,
+            router=self._router,
+            slab_pool=self._slab_pool,
+            clock=clock,
             on_over=self._tracing.add_swap,
         )
-        self._initial_loads = parts.make_initial_loads(config, self._plane, self._around_background)
-        self._load_executor = parts.make_executor(
+        self._initial_loads = loading_parts.make_initial_loads(
+            self._foundation, around_background=self._around_background
+        )
+        self._load_executor = loading_parts.make_executor(
             "loader",
             config.num_load_threads,
-            initial_thread_count=parts.initial_thread_count(config),
+            initial_thread_count=loading_parts.initial_thread_count(config),
             enter_thread=self._initial_loads.enter_thread,
             around_task=self._initial_loads.task,
         )
-        self._unload_executor = parts.make_executor(
+        self._unload_executor = loading_parts.make_executor(
             "unloader",
             config.num_unload_threads,
             enter_thread=self._enter_background,
             around_task=self._around_unload,
         )
-        self._manager = parts.make_manager(
-            *(config, self._load_executor, self._unload_executor, self._serving_map),
-            *(self._loaders.make, arenas, self._monitor, clock),
+        self._manager = model_parts.make_manager(
+            self._foundation,
+            loaders=self._load_executor,
+            unloaders=self._unload_executor,
+            serving_map=self._serving_map,
+            make_loader=self._loaders.make,
+            arenas=arenas,
+            monitor=self._monitor,
             router=self._router,
             bar_keeper=self._bar_keeper,
             changed_over=self._swaps.changed_over,
@@ -194,17 +213,13 @@ class Server:
         self._pollers = PollerPool(PollLimits(), clock, on_stuck_changed=self._on_stuck_changed)
         self._models = ServedModels(
             make_source=partial(
-                parts.make_source,
-                *(
-                    config,
-                    self._pollers,
-                    self._plane,
-                    self._manager,
-                    self._router,
-                    self._monitor,
-                    self._notes,
-                    clock,
-                ),
+                model_parts.make_source,
+                self._foundation,
+                pollers=self._pollers,
+                manager=self._manager,
+                router=self._router,
+                monitor=self._monitor,
+                notes=self._notes,
             ),
             set_loaders=self._set_models,
             manager=self._manager,
@@ -212,45 +227,59 @@ class Server:
             names_changed=self._on_names_changed,
         )
         self._reloader = ConfigReloader(self._models, self._monitor, config.model_settings, clock)
-        self._watcher = parts.make_config_watcher(config, self._reloader, self._models, clock)
+        self._watcher = model_parts.make_config_watcher(
+            self._foundation, reloader=self._reloader, served=self._models
+        )
 
     def _make_services(self) -> None:
         """What clients reach."""
         config = self._config
         self._transport = Transport(config, self._plane, self._clock)
-        self._inference_questions = parts.make_inference_questions(
-            *(config, self._plane, self._monitor, self._manager),
-            *(self._router, self._models, self._reloader, self._request_statistics),
+        self._inference_questions = rpc_parts.make_inference_questions(
+            self._foundation,
+            monitor=self._monitor,
+            manager=self._manager,
+            router=self._router,
+            served=self._models,
+            reloader=self._reloader,
+            request_statistics=self._request_statistics,
             view=self._health_view,
         )
         handlers = {
-            **parts.make_rare_handlers(
-                *(self._monitor, self._manager, self._router, self._models, self._reloader),
-                *(self._reservoirs, self._watcher, self._transport),
-                self._bar_keeper.wait_until_kept,
+            **rpc_parts.make_rare_handlers(
+                monitor=self._monitor,
+                manager=self._manager,
+                router=self._router,
+                served=self._models,
+                reloader=self._reloader,
+                reservoirs=self._reservoirs,
+                watcher=self._watcher,
+                transport=self._transport,
+                wait_until_kept=self._bar_keeper.wait_until_kept,
             ),
             **InferenceService(self._inference_questions).handlers,
         }
-        self._profiler = make_profiler(config, self._plane, self._clock)
+        self._profiler = make_profiler(self._foundation)
         calls = {**handlers, **(self._profiler.handlers if config.enable_profiler else {})}
         make_grpc = partial(
-            parts.make_grpc_server,
-            *(config, self._plane, self._serving_map, list(calls), self._request_statistics),
-            self._tracing.requests,
-            self._admission,
-            self._transport,
-            self._memory,
+            rpc_parts.make_grpc_server,
+            self._foundation,
+            serving_map=self._serving_map,
+            rare_methods=list(calls),
+            request_statistics=self._request_statistics,
+            spans=self._tracing.requests,
+            admission=self._admission,
+            transport=self._transport,
+            memory=self._memory,
         )
         self._grpc = make_grpc()
         self._admin = make_admin_listener(
-            config,
-            self._plane,
-            calls,
+            self._foundation,
+            handlers=calls,
             make_grpc=make_grpc,
             on_answered=self._tracing.add_call,
-            clock=self._clock,
         )
-        self._cores = parts.make_request_cores(config, self._grpc)
+        self._cores = loading_parts.make_request_cores(config, self._grpc)
         self._rare_calls = RareCallThreads(
             self._grpc.take_rare_call,
             guarded(calls, config),
@@ -267,12 +296,16 @@ class Server:
             excused=lambda: self._models.unloaded,
             stuck=self._unready_stuck_models,
         )
-        self._rest_workers = parts.make_rest_workers(
-            *(config, self._plane, self._serving_map, self._request_statistics),
-            *(self._tracing.requests, self._admission, self._memory),
+        self._rest_workers = http_parts.make_rest_workers(
+            self._foundation,
+            serving_map=self._serving_map,
+            request_statistics=self._request_statistics,
+            spans=self._tracing.requests,
+            admission=self._admission,
+            memory=self._memory,
         )
-        self._rest_bridge = parts.make_rest_bridge(
-            config, self._plane, self._rest_workers, self._cores
+        self._rest_bridge = http_parts.make_rest_bridge(
+            self._foundation, workers=self._rest_workers, cores=self._cores
         )
         self._http = self._make_http(handlers[GET_MODEL_STATUS])
         self._monitor.add_listener(self._on_state_change)
@@ -285,7 +318,7 @@ class Server:
             statuses=self._monitor.statuses,
             status_error=self._plane.StatusError,
         )
-        settings = parts.rest_settings(self._config, self._memory)
+        settings = http_parts.rest_settings(self._config, self._memory)
         models = ModelApi(self._rest_bridge, questions, settings)
         rest: dict[str, ASGIApp] = {
             "/v1/models": models,
@@ -297,9 +330,9 @@ class Server:
             ),
         }
         # What nobody else answers below /v1 is malformed, as in TensorFlow Serving.
-        document = parts.openapi(self._plane)
+        document = http_parts.openapi(self._plane)
         routes = [*self._http_routes(), *openapi_routes(document), Mount("/v1", models)]
-        return parts.make_http_server(self._config, routes, rest, self._memory)
+        return http_parts.make_http_server(self._config, routes, rest, self._memory)
 
     def _http_routes(self) -> list[BaseRoute]:
         metrics = server_sources(
@@ -327,7 +360,9 @@ class Server:
             *metrics_routes(MetricsExposition(metrics), self._config.metrics_path),
             *swap_routes(self._swaps),
             *page_routes(
-                parts.make_page_data(metrics, self._swaps, self._unavailable_reasons, self._clock)
+                monitoring_parts.make_page_data(
+                    metrics, self._swaps, self._unavailable_reasons, self._clock
+                )
             ),
         ]
 
@@ -429,7 +464,7 @@ class Server:
         self._initial_loads.end()
         self._load_executor.keep(max(1, self._config.num_load_threads))
         self._reserved_port.let_go()
-        with parts.reasons_of_grpc(self._config, self._plane):
+        with rpc_parts.reasons_of_grpc(self._foundation):
             self._grpc.start()
         self._reserved_port.close()
         _log.info("listening", host=self._config.host, port=self.port, http_port=self._http.port)
@@ -536,7 +571,7 @@ class Server:
 
     def _hurry_unloads(self) -> None:
         """Lets versions be unloaded at the usual priority: no request is left that it could slow."""
-        parts.hurry_unloads(self._config, self._plane, self._unload_executor)
+        loading_parts.hurry_unloads(self._foundation, unloaders=self._unload_executor)
 
     def _incumbent(self, servable_id: ServableId) -> Servable | None:
         """What a new version is compared with. On a loader thread."""

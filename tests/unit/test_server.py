@@ -896,7 +896,7 @@ def test_server_exports_the_spans_of_its_swaps_and_calls(
         endpoints.append(endpoint)
         return exporter
 
-    monkeypatch.setattr("serving.server.parts.OtlpExporter", make_exporter)
+    monkeypatch.setattr("serving.server.monitoring_parts.OtlpExporter", make_exporter)
     drop(tmp_path / "m", 7)
     server = Server(config_for(tmp_path / "m", otlp_endpoint="http://c:4318"), native=plane)
     server.start()

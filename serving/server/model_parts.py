@@ -1,0 +1,140 @@
+"""The parts that decide which versions are loaded and which of them answer."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from serving.base.errors import InvalidConfig
+from serving.base.executor import ThreadExecutor
+from serving.config.server_config import PLATFORM, ModelConfig, ServerConfig
+from serving.core.aspired_version_policy import AvailabilityPreserving
+from serving.data_plane.servables import ServingMap
+from serving.loading.arenas import Arenas
+from serving.loading.loader import MakeLoader, statuses_as_errors
+from serving.manager.blocked_version_file import BarFile, BarKeeper, NoBarKeeper
+from serving.manager.harness import RetryPolicy
+from serving.manager.manager import AspiredVersionsManager
+from serving.manager.model_notes import NotePublisher
+from serving.manager.rollout import BarsChanged, ChangedOver, FoundVersions
+from serving.manager.router import Router
+from serving.manager.state_monitor import StateMonitor
+from serving.reload.config_reload import ConfigReloader
+from serving.reload.config_watch import ConfigWatcher
+from serving.reload.served_models import ServedModels
+from serving.server.foundation import Foundation
+from serving.server.loading_parts import FIRST_RETRY_NS
+from serving.source.file_system_source import FileSystemSource
+from serving.source.poller_pool import PollerPool
+
+
+def make_manager(
+    foundation: Foundation,
+    *,
+    loaders: ThreadExecutor,
+    unloaders: ThreadExecutor,
+    serving_map: ServingMap,
+    make_loader: MakeLoader,
+    arenas: Arenas | None,
+    monitor: StateMonitor,
+    router: Router,
+    bar_keeper: BarKeeper,
+    changed_over: ChangedOver,
+    bars_changed: BarsChanged,
+    found_versions: FoundVersions,
+) -> AspiredVersionsManager:
+    return AspiredVersionsManager(
+        make_loader=make_loader,
+        serving_map=serving_map,
+        policy=AvailabilityPreserving(),
+        retry=RetryPolicy(
+            retry_count_max=foundation.config.max_num_load_retries,
+            interval_ns=foundation.config.load_retry_interval_micros * 1_000,
+            first_interval_ns=FIRST_RETRY_NS,
+            random=random.random,
+        ),
+        loaders=loaders,
+        unloaders=unloaders,
+        version_memory=arenas,
+        router=router,
+        changed_over=changed_over,
+        bars_changed=bars_changed,
+        found_versions=found_versions,
+        bars=bar_keeper.read(),
+        keep_bars=bar_keeper.keep,
+        load_jitter_seconds=foundation.config.load_jitter_seconds,
+        random=random.random,
+        monitor=monitor,
+        clock=foundation.clock,
+    )
+
+
+def make_bar_keeper(foundation: Foundation) -> BarKeeper:
+    if not foundation.config.state_directory:
+        return NoBarKeeper()
+    return BarFile(Path(foundation.config.state_directory), clock=foundation.clock)
+
+
+def check_platforms(config: ServerConfig) -> None:
+    """Before anything starts. Raises InvalidConfig."""
+    for model in config.models:
+        if model.platform != PLATFORM:
+            raise InvalidConfig(
+                f"model {model.name!r}: model_platform {model.platform!r} is unknown; "
+                f"known: {PLATFORM}"
+            )
+
+
+def make_source(
+    foundation: Foundation,
+    model: ModelConfig,
+    *,
+    pollers: PollerPool,
+    manager: AspiredVersionsManager,
+    router: Router,
+    monitor: StateMonitor,
+    notes: NotePublisher,
+) -> FileSystemSource:
+    """What looks for the versions of one model. Nothing is looked at yet."""
+
+    def check(directory: str) -> Sequence[str]:
+        with statuses_as_errors(foundation.data_plane.StatusError):
+            return foundation.data_plane.check_saved_model(directory)
+
+    source = FileSystemSource(
+        model.name,
+        model.base_path,
+        model.version_selection,
+        set_aspired=manager.set_aspired,
+        check=check,
+        failed_versions=monitor.failed_versions,
+        found_anew=manager.found_anew,
+        versions_seen=monitor.versions_seen,
+        set_notes=notes.set_source_notes,
+        period_seconds=foundation.config.file_system_poll_wait_seconds,
+        missing_asset_wait_seconds=foundation.config.missing_asset_wait_seconds,
+        keeps_last=foundation.config.servable_versions_always_present,
+        labels=model.labels,
+        labels_in_effect=router.labels,
+        pollers=pollers,
+        clock=foundation.clock,
+    )
+    # Before its first poll: nothing that was rolled back is to be loaded until somebody tells it.
+    source.set_barred(manager.barred(model.name))
+    return source
+
+
+def make_config_watcher(
+    foundation: Foundation, *, reloader: ConfigReloader, served: ServedModels
+) -> ConfigWatcher | None:
+    """None where the files are read once, or there are none."""
+    has_file = bool(foundation.config.model_config_file or foundation.config.model_settings_file)
+    if not has_file or foundation.config.model_config_file_poll_wait_seconds <= 0:
+        return None
+    return ConfigWatcher(
+        foundation.config.model_config_file,
+        foundation.config.model_settings_file,
+        period_seconds=foundation.config.model_config_file_poll_wait_seconds,
+        change=reloader.change,
+        model_names=lambda: served.names,
+        clock=foundation.clock,
+    )

@@ -1,0 +1,170 @@
+"""The parts that answer over gRPC, and the memory that requests may take."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+
+import structlog
+
+from serving.config.listen_addresses import listen_addresses, reason_for_not_listening
+from serving.data_plane.plane import GrpcServer
+from serving.data_plane.request_statistics import RequestStatistics
+from serving.data_plane.requests import Admission, SpanBuffer
+from serving.data_plane.servables import ServingMap
+from serving.kserve.questions import InferenceQuestions
+from serving.kserve.repository import Repository
+from serving.loading.loader import statuses_as_errors
+from serving.loading.memory_fit import available_bytes
+from serving.loading.reservoirs import Reservoirs
+from serving.manager.manager import AspiredVersionsManager
+from serving.manager.router import Router
+from serving.manager.state_monitor import StateMonitor
+from serving.reload.config_reload import ConfigReloader
+from serving.reload.config_watch import ConfigRefusal, ConfigWatcher
+from serving.reload.served_models import ServedModels
+from serving.rpc.admin_service import AdminService
+from serving.rpc.capture_service import CAPTURE_WARM_UP, CaptureService
+from serving.rpc.config_service import ConfigService
+from serving.rpc.health import HealthView
+from serving.rpc.model_service import GET_MODEL_STATUS, ModelService
+from serving.rpc.rare_calls import Handler
+from serving.rpc.request_memory import RequestMemory, request_memory_limits
+from serving.rpc.transport import Transport
+from serving.server.admin_parts import rare_message_bytes_max
+from serving.server.foundation import Foundation
+
+_log = structlog.get_logger(__name__)
+
+
+def make_request_memory(foundation: Foundation) -> RequestMemory:
+    """Bounds the runs from now on, too."""
+    limits = request_memory_limits(foundation.config, available_bytes())
+    foundation.data_plane.set_run_memory_bytes(limits.run_bytes)
+    _log.info("memory_limits", request_bytes=limits.budget_bytes, run_bytes=limits.run_bytes)
+    return RequestMemory(
+        limits=limits, budget=foundation.data_plane.ByteBudget(limits.budget_bytes)
+    )
+
+
+def initialize(foundation: Foundation) -> None:
+    """Before anything else of the data plane."""
+    with statuses_as_errors(foundation.data_plane.StatusError):
+        foundation.data_plane.initialize(
+            intra_op_thread_count=foundation.config.tensorflow_intra_op_parallelism,
+            inter_op_thread_count=foundation.config.tensorflow_inter_op_parallelism,
+            is_stock=foundation.config.is_stock,
+            has_load_pool=foundation.config.tensorflow_load_pool,
+            checks_method_names=foundation.config.enable_signature_method_name_check,
+            serves_session_run=foundation.config.enable_session_run,
+        )
+        foundation.data_plane.set_replay_seconds(foundation.config.warmup_request_seconds)
+        for path in foundation.config.op_libraries:
+            _log.info(
+                "op_library_loaded",
+                path=path,
+                ops=list(foundation.data_plane.load_op_library(path)),
+            )
+
+
+def make_rare_handlers(
+    monitor: StateMonitor,
+    manager: AspiredVersionsManager,
+    router: Router,
+    served: ServedModels,
+    reloader: ConfigReloader,
+    reservoirs: Reservoirs,
+    watcher: ConfigWatcher | None,
+    transport: Transport,
+    wait_until_kept: Callable[[float], str],
+) -> dict[str, Handler]:
+    """The methods that Python answers, by their full names."""
+
+    def names() -> Collection[str]:
+        return served.names
+
+    def refused_config() -> ConfigRefusal | None:
+        return (watcher.refusal if watcher else None) or transport.refusal
+
+    return {
+        GET_MODEL_STATUS: ModelService(monitor, served, router.labels).get_model_status,
+        CAPTURE_WARM_UP: CaptureService(names, reservoirs.of).capture_warm_up,
+        **ConfigService(reloader, served).handlers,
+        **AdminService(
+            *(names, monitor.statuses, manager, served.notes, served.found_versions),
+            *(refused_config, wait_until_kept),
+        ).handlers,
+    }
+
+
+def make_inference_questions(
+    foundation: Foundation,
+    *,
+    monitor: StateMonitor,
+    manager: AspiredVersionsManager,
+    router: Router,
+    served: ServedModels,
+    reloader: ConfigReloader,
+    request_statistics: RequestStatistics,
+    view: Callable[[], HealthView],
+) -> InferenceQuestions:
+    """What clients of the open inference protocol ask beside inference."""
+
+    def names() -> Collection[str]:
+        return served.names
+
+    return InferenceQuestions(
+        names=names,
+        statuses=monitor.statuses,
+        servable=manager.servable,
+        routes=router,
+        view=view,
+        repository=Repository(
+            reloader, monitor, names, is_allowed=foundation.config.allow_repository_control
+        ),
+        server_version=foundation.data_plane.build_info()["millpond"],
+        methods=request_statistics.methods,
+    )
+
+
+@contextmanager
+def reasons_of_grpc(foundation: Foundation) -> Iterator[None]:
+    """Around the start of the gRPC server: what it raises says what to change."""
+    with (
+        reason_for_not_listening(listen_addresses(foundation.config)),
+        statuses_as_errors(foundation.data_plane.StatusError),
+    ):
+        yield
+
+
+def make_grpc_server(
+    foundation: Foundation,
+    admin_addresses: Sequence[str] = (),
+    *,
+    serving_map: ServingMap,
+    rare_methods: Sequence[str],
+    request_statistics: RequestStatistics,
+    spans: SpanBuffer | None,
+    admission: Admission,
+    transport: Transport,
+    memory: RequestMemory,
+) -> GrpcServer:
+    """The server of the data port, or of the admin listener if `admin_addresses` are given."""
+    is_admin = bool(admin_addresses)
+    with statuses_as_errors(foundation.data_plane.StatusError):
+        return foundation.data_plane.GrpcServer(
+            serving_map,
+            addresses=admin_addresses or listen_addresses(foundation.config).of_grpc,
+            # Operators are few: one thread, and another if a prediction holds that one up.
+            completion_queue_count=1 if is_admin else foundation.config.completion_queue_count,
+            max_message_bytes=foundation.config.max_message_bytes,
+            channel_arguments=foundation.config.grpc_channel_arguments,
+            rare_methods=rare_methods,
+            request_statistics=request_statistics,
+            spans=spans,
+            admission=admission,
+            max_thread_count=2 if is_admin else foundation.config.grpc_max_threads,
+            reply_bytes_max=memory.limits.grpc_reply_bytes_max,
+            budget=memory.budget,
+            first_version_wait_seconds=foundation.config.first_version_wait_seconds,
+            rare_message_bytes_max=rare_message_bytes_max(rare_methods),
+            **transport.grpc_options,
+        )
