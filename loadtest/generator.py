@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory, TemporaryFile
 
-import loadtest
 from loadtest.plan import Outcome, Plan, read_outcome, write_plan
 from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import FailedPrecondition, InternalError, Unavailable
+
+_REPOSITORY = Path(__file__).parents[1]
 
 # The loop connects for up to 5 s and then says so.
 _START_TIMEOUT_SECONDS = 15
@@ -24,15 +25,12 @@ _START_TIMEOUT_SECONDS = 15
 _END_GRACE_SECONDS = 15
 
 
-def issue_loop_path() -> Path:
-    """The built program. It lies with the installed package, not with an editable one's sources."""
-    places = [Path(directory, "issue_loop") for directory in loadtest.__path__]
-    found = next((path for path in places if os.access(path, os.X_OK)), None)
-    if found is None:
-        raise FailedPrecondition(
-            f"the load generator is not built (no {' or '.join(map(str, places))}); run `make setup`"
-        )
-    return found
+def issue_loop_path(repository: Path = _REPOSITORY) -> Path:
+    """Returns the path of the program that `make setup` builds. Raises FailedPrecondition."""
+    path = repository / "build/editable/native/load_generator/issue_loop"
+    if not os.access(path, os.X_OK):
+        raise FailedPrecondition(f"the load generator is not built ({path}); run `make setup`")
+    return path
 
 
 @dataclass(frozen=True)
