@@ -51,7 +51,7 @@ def wait_for_swaps(
 def server_swap(record: Mapping[str, Any], log_clock: LogClock) -> ServerSwap:
     """Of a record whose requests during the swap are known."""
     during = record["latency"]["during"]
-    begin_ns = round(record["load_began_at"] * NS_PER_SECOND) - log_clock.offset_ns
+    begin_ns = round(record["load_started_at"] * NS_PER_SECOND) - log_clock.offset_ns
     return ServerSwap(
         version=record["version"],
         span=Span(begin_ns, begin_ns + round(during["span_seconds"] * NS_PER_SECOND)),

@@ -41,7 +41,7 @@ class _Model:
         kind, version = event["event"], event.get("version")
         if kind == "version_available":
             self.available.add(int(version))  # type: ignore[arg-type]
-        elif kind == "unload_began":
+        elif kind == "unload_started":
             self.available.discard(int(version))  # type: ignore[arg-type]
         elif kind == "rolled_back":
             self.blocked.update(event["blocked"])

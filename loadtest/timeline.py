@@ -80,7 +80,7 @@ def swaps_of(
         for event in events
         if event.get("model") == model and "version" in event
     }
-    versions = [version for event, version in instants if event == "load_began"]
+    versions = [version for event, version in instants if event == "load_started"]
 
     def span(begin: str, end: str, version: int) -> Span:
         try:
@@ -91,8 +91,8 @@ def swaps_of(
     return tuple(
         SwapSpans(
             new,
-            span("load_began", "version_available", new),
-            span("unload_began", "version_unloaded", old),
+            span("load_started", "version_available", new),
+            span("unload_started", "version_unloaded", old),
         )
         for old, new in itertools.pairwise(versions)
     )

@@ -69,12 +69,12 @@ class OperatorCalls:
         directory, the rollback is on disk there on return, unless the result has a `warning`.
         `blocked` of the result names each version that the rollback blocks, and why.
         """
-        from serving.manager.rollout import BlockedVersion, Rollback
+        from serving.manager.rollout import Rollback, RollbackBlock
         from serving.rpc.admin_service import ROLLBACK
 
         request = {"model": name, "is_cold_allowed": is_cold_allowed}
         reply = self._order(ROLLBACK, request, timeout_seconds)
-        blocked = tuple(BlockedVersion(**item) for item in reply.pop("blocked", ()))
+        blocked = tuple(RollbackBlock(**item) for item in reply.pop("blocked", ()))
         return Rollback(**reply, blocked=blocked)
 
     def promote(self, name: str, *, timeout_seconds: float = 10) -> int:

@@ -16,7 +16,7 @@ from serving.config.model_settings_file import read_model_settings_file
 from serving.config.plan import ConfigPlan, plan_change
 from serving.config.server_config import ModelConfig
 from serving.core.label_targets import KnownVersions, absent_targets
-from serving.core.version_selection import select_unbarred
+from serving.core.version_selection import select_unblocked
 from serving.rpc.config_service import RELOAD_TIMEOUT_SECONDS
 
 # A little longer than the server waits, so that it is the server that says what did not come.
@@ -81,14 +81,14 @@ def label_warnings(plan: ConfigPlan, described: Mapping[str, Mapping[str, Any]])
 
 
 def _known_versions(after: ModelConfig, model: Mapping[str, Any]) -> KnownVersions:
-    found, barred = model.get("found_versions", ()), model.get("blocked", ())
+    found, blocked = model.get("found_versions", ()), model.get("blocked", ())
     notes = model.get("notes", ())
     copied = [note for note in notes if note["event"] in ("version_settling", "version_incomplete")]
     return KnownVersions(
         found=found,
-        selected=select_unbarred(after.version_selection, found, barred).versions,
+        selected=select_unblocked(after.version_selection, found, blocked).versions,
         unfinished=[int(note["version"]) for note in copied],
-        barred=barred,
+        blocked=blocked,
         in_effect=model.get("labels", {}),
     )
 

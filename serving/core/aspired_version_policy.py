@@ -41,7 +41,7 @@ class AvailabilityPreserving:
 
     0. A version that was given up for a load goes at once.
     1. Where no version is aspired, or an aspired one is ready, or more than one that is not aspired
-       is ready: unload the lowest ready version that is not aspired, a barred one first.
+       is ready: unload the lowest ready version that is not aspired, a blocked one first.
     2. Else load the highest aspired version in START.
 
     So unloading goes first where it is safe, and at most one old version is kept as cover while its
@@ -105,4 +105,4 @@ def _idle(snapshots: Sequence[ServableSnapshot]) -> list[ServableId]:
         for row in snapshots
         if row.state is AVAILABLE and not row.is_aspired and not row.is_kept
     ]
-    return [row.id for row in sorted(idle, key=lambda row: (not row.is_barred, row.id))]
+    return [row.id for row in sorted(idle, key=lambda row: (not row.is_blocked, row.id))]

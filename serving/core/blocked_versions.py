@@ -1,4 +1,4 @@
-"""Bars: versions that are not to be served or loaded, with who said so, when and why. Values only."""
+"""BlockedVersions: versions that are not to be served or loaded, with who said so, when and why. Values only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 from serving.base.errors import DataLoss
 
 
-class BarredBy(Enum):
-    """Who barred a version, which says how long it stays out."""
+class BlockedBy(Enum):
+    """Who blocked a version, which says how long it stays out."""
 
     OPERATOR = "operator"  # a person's rollback: until a person allows it
     CANARY = "canary"  # a canary's figures: until a person allows it
@@ -17,50 +17,50 @@ class BarredBy(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bar:
+class BlockedVersion:
     """Why one version stays out. `since_wall_ns` is a Unix time."""
 
-    by: BarredBy
+    by: BlockedBy
     reason: str = ""
     since_wall_ns: int = 0
 
     @property
     def is_until_told(self) -> bool:
         """Whether it outlives the files that it is about, and the process."""
-        return self.by is not BarredBy.FAILURE
+        return self.by is not BlockedBy.FAILURE
 
 
-Bars: TypeAlias = Mapping[int, Bar]
+BlockedVersions: TypeAlias = Mapping[int, BlockedVersion]
 """One model's, by version."""
 
 
-def as_rows(bars: Bars) -> list[dict[str, Any]]:
+def as_rows(blocked_versions: BlockedVersions) -> list[dict[str, Any]]:
     """Of JSON's types, by version: what status shows and a file keeps."""
     return [
         {
             "version": version,
-            "by": bars[version].by.value,
-            "reason": bars[version].reason,
-            "since_wall_ns": bars[version].since_wall_ns,
+            "by": blocked_versions[version].by.value,
+            "reason": blocked_versions[version].reason,
+            "since_wall_ns": blocked_versions[version].since_wall_ns,
         }
-        for version in sorted(bars)
+        for version in sorted(blocked_versions)
     ]
 
 
-def from_rows(rows: object) -> Bars:
+def from_rows(rows: object) -> BlockedVersions:
     """What `as_rows` made. DataLoss where it is something else."""
     if not isinstance(rows, list):
         raise DataLoss(f"blocked versions are a list, not {rows!r}")
     return dict(_from_row(row) for row in rows)
 
 
-def _from_row(row: object) -> tuple[int, Bar]:
+def _from_row(row: object) -> tuple[int, BlockedVersion]:
     try:
-        version, by = row["version"], BarredBy(row["by"])  # type: ignore[index]
+        version, by = row["version"], BlockedBy(row["by"])  # type: ignore[index]
         reason, since_wall_ns = row["reason"], row["since_wall_ns"]  # type: ignore[index]
     except (KeyError, TypeError, ValueError) as error:
         raise DataLoss(f"not a blocked version: {row!r}") from error
     is_typed = type(version) is int and type(since_wall_ns) is int and isinstance(reason, str)
     if not is_typed or version < 0:
         raise DataLoss(f"not a blocked version: {row!r}")
-    return version, Bar(by=by, reason=reason, since_wall_ns=since_wall_ns)
+    return version, BlockedVersion(by=by, reason=reason, since_wall_ns=since_wall_ns)

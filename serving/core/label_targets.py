@@ -46,7 +46,7 @@ class KnownVersions:
     found: Collection[int]
     selected: Collection[int]
     unfinished: Collection[int] = ()
-    barred: Collection[int] = ()
+    blocked: Collection[int] = ()
     in_effect: Mapping[str, int]
 
 
@@ -64,6 +64,6 @@ def absent_targets(labels: Mapping[str, int], known: KnownVersions) -> Iterator[
 
 
 def _reason(version: int, known: KnownVersions) -> str:
-    if version in known.barred:
+    if version in known.blocked:
         return ROLLED_BACK
     return NOT_SELECTED if version in known.found else NOT_FOUND

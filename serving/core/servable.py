@@ -120,7 +120,7 @@ class ServableSnapshot:
     """What an aspired-version policy knows of one version.
 
     `is_kept`: not aspired, and yet wanted in memory: by a label, by a canary beside it, or ready
-    for a rollback. `is_barred`: rolled back, so no cover for another. `is_given_up`: no longer kept
+    for a rollback. `is_blocked`: rolled back, so no cover for another. `is_given_up`: no longer kept
     for a rollback, because a load needs its memory.
     """
 
@@ -128,7 +128,7 @@ class ServableSnapshot:
     state: ServableState
     is_aspired: bool
     is_kept: bool = False
-    is_barred: bool = False
+    is_blocked: bool = False
     is_given_up: bool = False
 
 

@@ -66,13 +66,13 @@ class Specific:
 VersionSelection = Latest | All | Specific
 
 
-def select_unbarred(
-    selection: VersionSelection, found: Collection[int], barred: Collection[int]
+def select_unblocked(
+    selection: VersionSelection, found: Collection[int], blocked: Collection[int]
 ) -> Selected:
-    """What `selection` selects where the versions `barred`, rolled back by somebody, do not exist.
+    """What `selection` selects where the versions `blocked`, rolled back by somebody, do not exist.
 
     They are not missing either.
     """
-    selected = selection.select(set(found) - set(barred))
-    missing = tuple(version for version in selected.missing if version not in barred)
+    selected = selection.select(set(found) - set(blocked))
+    missing = tuple(version for version in selected.missing if version not in blocked)
     return Selected(selected.versions, missing)

@@ -221,7 +221,7 @@ class StructlogHandler(logging.Handler):
         if message.startswith(CLIENTS_FAULTS) or isinstance(error, asyncio.CancelledError):
             return
         log = _log.error if record.levelno >= logging.ERROR else _log.warning
-        log("http_server_says", message=message, **({"exc_info": error} if error else {}))
+        log("on_http_server_log", message=message, **({"exc_info": error} if error else {}))
 
 
 def log_uvicorn() -> None:
@@ -237,7 +237,7 @@ def _log_loop_error(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any])
     del loop
     error = context.get("exception")
     _log.error(
-        "http_server_says",
+        "on_http_server_log",
         message=context["message"],
         **({"exc_info": error} if error else {}),
     )

@@ -369,12 +369,12 @@ class SavedModelLoader:
             watch.run(warm_up)
         finally:
             if mode is not GateMode.OFF and not progress.cancellation.is_cancelled:
-                self._tell(watch.verdict(mode), progress)
+                self._notify(watch.verdict(mode), progress)
         # What a record asked for once, or as often as a flag says, must not happen more often.
         if gates.convergence is not GateMode.OFF and not servable.may_write_variables:
             verdict = watch.converge(gates, lambda: progress.cancellation.is_cancelled)
             if verdict is not None:
-                self._tell(verdict, progress)
+                self._notify(verdict, progress)
                 verdicts.append(verdict)
 
     def _replay_requests(
@@ -459,13 +459,13 @@ class SavedModelLoader:
             clock=self._clock,
         )
         for verdict in runs.run():
-            self._tell(verdict, progress)
+            self._notify(verdict, progress)
             verdicts.append(verdict)
         error = refusal(self._id, verdicts)
         if error is not None:
             raise error
 
-    def _tell(self, verdict: GateVerdict, progress: LoadProgress) -> None:
+    def _notify(self, verdict: GateVerdict, progress: LoadProgress) -> None:
         progress.gate_ended(verdict)
         if verdict.is_passed:
             return

@@ -1,4 +1,4 @@
-"""Patience: how long a load may starve at idle priority before it gets a share of the cores.
+"""Starvation: how long a load may starve at idle priority before it gets a share of the cores.
 
 Where requests take all cores, a thread at idle priority gets next to none (SCHED_IDLE's weight is 3
 beside 1,024): a new version would come minutes late, or not as long as it lasts. So a watch looks
@@ -60,7 +60,7 @@ class _Watched:
     is_given_up: bool = False
 
 
-class LoadPatience:
+class StarvationWatch:
     """Watches the background threads while they work. Its own thread is `load-patience`.
 
     Make it on a thread of usual priority, which its own inherits. `lower` gives the calling thread
@@ -119,11 +119,11 @@ class LoadPatience:
         except OSError as error:
             watched.is_given_up = True
             _log.warning(
-                "load_starves",
+                "load_starving",
                 waited_seconds=round(waited_ns / NS_PER_SECOND, 2),
                 reason=f"its priority cannot be raised: {error}",
                 remedy="say --load_priority=normal, or give the process CAP_SYS_NICE",
             )
             return
         watched.is_raised = True
-        _log.info("load_hurried", waited_seconds=round(waited_ns / NS_PER_SECOND, 2))
+        _log.info("load_priority_raised", waited_seconds=round(waited_ns / NS_PER_SECOND, 2))

@@ -1,4 +1,4 @@
-"""Bars on disk (--state_directory): what was rolled back stays out when the server comes back.
+"""Blocked versions on disk (--state_directory): what was rolled back stays out when the server comes back.
 
 {"blocked_versions": {"ctr": [{"version": 7, "by": "operator", "reason": "…", "since_wall_ns": …}]}}
 """
@@ -16,7 +16,7 @@ import structlog
 from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.errors import DataLoss
 from serving.base.periodic_thread import PeriodicThread
-from serving.core.blocked_versions import Bars, as_rows, from_rows
+from serving.core.blocked_versions import BlockedVersions, as_rows, from_rows
 
 FILE_NAME = "blocked_versions.json"
 
@@ -28,7 +28,7 @@ RETRY_SECONDS = 10.0
 _log = structlog.get_logger(__name__)
 
 
-def read_bars(path: Path) -> dict[str, Bars]:
+def read_blocked_versions(path: Path) -> dict[str, BlockedVersions]:
     """By model; none where there is no file. DataLoss where it is no such file, OSError."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -45,13 +45,19 @@ def read_bars(path: Path) -> dict[str, Bars]:
         raise DataLoss(f"{path}: not what Millpond wrote: {error!r}") from error
 
 
-def write_bars(path: Path, bars: Mapping[str, Bars]) -> None:
+def write_blocked_versions(path: Path, blocked_versions: Mapping[str, BlockedVersions]) -> None:
     """Puts a whole file in the place of the one before, on the disk once this returns. OSError.
 
     Whenever the process or the machine ends, one of the two is there.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    table = {"blocked_versions": {name: as_rows(bars[name]) for name in sorted(bars) if bars[name]}}
+    table = {
+        "blocked_versions": {
+            name: as_rows(blocked_versions[name])
+            for name in sorted(blocked_versions)
+            if blocked_versions[name]
+        }
+    }
     # One name for each write: a server that was killed leaves at most one such file behind.
     beside = path.with_name(f".{path.name}.new")
     try:
@@ -75,14 +81,14 @@ def _sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-class BarKeeper(Protocol):
-    """Who keeps bars beyond the end of the process."""
+class BlockedVersionKeeper(Protocol):
+    """Who keeps blocked_versions beyond the end of the process."""
 
-    def read(self) -> Mapping[str, Bars]:
+    def read(self) -> Mapping[str, BlockedVersions]:
         """What was kept, by model. Once, before `keep`."""
         ...
 
-    def keep(self, name: str, bars: Bars) -> None:
+    def keep(self, name: str, blocked_versions: BlockedVersions) -> None:
         """Replaces what is kept of one model. Any thread; returns at once."""
         ...
 
@@ -97,18 +103,18 @@ class BarKeeper(Protocol):
     def stop(self, timeout_seconds: float) -> bool: ...
 
 
-class NoBarKeeper:
-    """Where bars end with the process."""
+class NoBlockedVersionKeeper:
+    """Where blocked_versions end with the process."""
 
-    def read(self) -> Mapping[str, Bars]:
+    def read(self) -> Mapping[str, BlockedVersions]:
         """Nothing was kept."""
         return {}
 
-    def keep(self, name: str, bars: Bars) -> None:
+    def keep(self, name: str, blocked_versions: BlockedVersions) -> None:
         """Nothing is."""
 
     def wait_until_kept(self, timeout_seconds: float) -> str:
-        """Returns "": bars that end with the process are not promised to be on disk."""
+        """Returns "": blocked_versions that end with the process are not promised to be on disk."""
         del timeout_seconds
         return ""
 
@@ -121,7 +127,7 @@ class NoBarKeeper:
         return True
 
 
-class BarFile:
+class BlockedVersionFile:
     """Keeps `directory/blocked_versions.json`, on a thread of its own: requests and the control thread wait for
     no disk. An operator's call waits for it by `wait_until_kept`, so that its reply is a promise.
 
@@ -134,7 +140,7 @@ class BarFile:
         directory: Path,
         *,
         clock: Clock,
-        write: Callable[[Path, Mapping[str, Bars]], None] = write_bars,
+        write: Callable[[Path, Mapping[str, BlockedVersions]], None] = write_blocked_versions,
     ) -> None:
         self._path = directory / FILE_NAME
         self._write = write
@@ -142,7 +148,7 @@ class BarFile:
         self._clock = clock
         # Guards what follows and is notified after each write; not held while the disk is written to.
         self._lock = threading.Condition()
-        self._bars: dict[str, Bars] = {}
+        self._blocked_versions: dict[str, BlockedVersions] = {}
         self._change_count = 0
         # The change count that the file has, and the number of writes that have begun.
         self._written_count = 0
@@ -152,7 +158,7 @@ class BarFile:
         self._refusal = ""
         self._is_retry = False
         self._thread = PeriodicThread(
-            "bars",
+            "blocked_versions",
             self.write_now,
             # Without a write to try again there is nothing to do until the next change.
             wait_seconds=lambda: RETRY_SECONDS if self._is_retry else None,
@@ -161,10 +167,10 @@ class BarFile:
             clock=clock,
         )
 
-    def read(self) -> Mapping[str, Bars]:
-        """See `BarKeeper`. Looks whether it could write, so that whoever starts the server hears it."""
+    def read(self) -> Mapping[str, BlockedVersions]:
+        """See `BlockedVersionKeeper`. Looks whether it could write, so that whoever starts the server hears it."""
         try:
-            self._bars = read_bars(self._path)
+            self._blocked_versions = read_blocked_versions(self._path)
         except (DataLoss, OSError) as error:
             _log.error(
                 "blocked_versions_unreadable",
@@ -177,23 +183,26 @@ class BarFile:
         # Written as it was: what refuses now would refuse at the next rollback.
         self._change_count += 1
         self.write_now()
-        if any(self._bars.values()):
-            barred = {name: sorted(bars) for name, bars in self._bars.items()}
-            _log.warning("blocked_versions_read", file=str(self._path), blocked=barred)
-        return dict(self._bars)
+        if any(self._blocked_versions.values()):
+            blocked = {
+                name: sorted(blocked_versions)
+                for name, blocked_versions in self._blocked_versions.items()
+            }
+            _log.warning("blocked_versions_read", file=str(self._path), blocked=blocked)
+        return dict(self._blocked_versions)
 
-    def keep(self, name: str, bars: Bars) -> None:
-        """See `BarKeeper`."""
+    def keep(self, name: str, blocked_versions: BlockedVersions) -> None:
+        """See `BlockedVersionKeeper`."""
         with self._lock:
-            if self._bars.get(name, {}) == bars:
+            if self._blocked_versions.get(name, {}) == blocked_versions:
                 return
-            self._bars = {**self._bars, name: bars}
+            self._blocked_versions = {**self._blocked_versions, name: blocked_versions}
             self._change_count += 1
             self._is_retry = False
         self._thread.wake()
 
     def wait_until_kept(self, timeout_seconds: float) -> str:
-        """See `BarKeeper`. Where the last write failed, the answer is that of a new one."""
+        """See `BlockedVersionKeeper`. Where the last write failed, the answer is that of a new one."""
         end_ns = self._clock.now_ns() + round(timeout_seconds * NS_PER_SECOND)
         self._thread.wake()
         with self._lock:
@@ -244,13 +253,13 @@ class BarFile:
         with self._lock:
             if self._written_count == self._change_count:
                 return True
-            bars, change_count = self._bars, self._change_count
+            blocked_versions, change_count = self._blocked_versions, self._change_count
             self._attempt_count += 1
         try:
             self._lock_directory()
-            self._write(self._path, bars)
+            self._write(self._path, blocked_versions)
         except OSError as error:
-            self._tell_unwritten(error)
+            self._log_unwritten(error)
             return False
         with self._lock:
             self._written_count = change_count
@@ -258,7 +267,7 @@ class BarFile:
             self._lock.notify_all()
         return True
 
-    def _tell_unwritten(self, error: OSError) -> None:
+    def _log_unwritten(self, error: OSError) -> None:
         with self._lock:
             self._failed_attempt, self._refusal = self._attempt_count, f"{self._path}: {error}"
             self._lock.notify_all()

@@ -139,12 +139,12 @@ class LoaderHarness:
         *,
         is_aspired: bool,
         is_kept: bool = False,
-        is_barred: bool = False,
+        is_blocked: bool = False,
         is_given_up: bool = False,
     ) -> ServableSnapshot:
         """What a policy needs to know."""
         return ServableSnapshot(
-            self.id, self._status.state, is_aspired, is_kept, is_barred, is_given_up
+            self.id, self._status.state, is_aspired, is_kept, is_blocked, is_given_up
         )
 
     def begin_load(self) -> None:

@@ -32,7 +32,7 @@ from serving.core.aspired_version_policy import (
     Load,
     ResourcePreserving,
 )
-from serving.core.blocked_versions import Bars
+from serving.core.blocked_versions import BlockedVersions
 from serving.core.cancellation import Cancellation
 from serving.core.model_settings import ModelSettings
 from serving.core.servable import (
@@ -52,14 +52,14 @@ from serving.loading.loader import MakeLoader
 from serving.loading.unload import Unload
 from serving.manager import canary
 from serving.manager.harness import LoaderHarness, RetryPolicy
-from serving.manager.memory_pressure import Room
+from serving.manager.memory_pressure import MemoryPressure
 from serving.manager.rollout import (
-    BarsChanged,
-    ChangedOver,
+    BlockedVersionsChanged,
+    DefaultVersionChanged,
     FoundVersions,
-    KeepBars,
+    KeepBlockedVersions,
     Rollback,
-    Succession,
+    Rollout,
 )
 from serving.manager.router import Canary, Router
 from serving.manager.state_monitor import StateMonitor
@@ -177,21 +177,23 @@ class AspiredVersionsManager:
         unloaders: Executor,
         version_memory: VersionMemory | None = None,
         router: Router | None = None,
-        bars_changed: BarsChanged = lambda name, versions: None,
+        blocked_versions_changed: BlockedVersionsChanged = lambda name, versions: None,
         found_versions: FoundVersions = lambda name: (),
-        bars: Mapping[str, Bars] = MappingProxyType({}),
-        keep_bars: KeepBars = lambda name, bars: None,
-        changed_over: ChangedOver = lambda name, version, previous_version, how: None,
+        blocked_versions: Mapping[str, BlockedVersions] = MappingProxyType({}),
+        keep_blocked_versions: KeepBlockedVersions = lambda name, blocked_versions: None,
+        default_version_changed: DefaultVersionChanged = lambda name, version, previous_version, how: (
+            None
+        ),
         load_jitter_seconds: float = 0.0,
         random: Callable[[], float] = lambda: 1.0,
         monitor: StateMonitor,
         clock: Clock,
     ) -> None:
-        """`bars_changed` hears which versions of a model a source should leave out, `found_versions`
-        says which it finds. `bars` are by model what was barred before the process began, and
-        `keep_bars` hears what is to be known after it. `changed_over` hears of what answers without
-        having been loaded for it. `random` (0 to 1) draws the share of
-        `load_jitter_seconds` that the swap to a further version is put off.
+        """`blocked_versions_changed` is called with the versions that a model's source leaves out.
+        `found_versions` returns the versions that the source finds. `blocked_versions` are those of
+        each model before the process began; `keep_blocked_versions` stores them for the next process.
+        `default_version_changed` is called if a version answers without having been loaded for it.
+        `random` (0 to 1) draws the share of `load_jitter_seconds` that a swap is put off.
         """
         self._make_loader = make_loader
         self._policy = policy
@@ -201,17 +203,17 @@ class AspiredVersionsManager:
         self._version_memory = version_memory or NoVersionMemory()
         self._router = router or Router(serving_map)
         self._router.on_labels(lambda name: self._inbox.post(lambda: None, concerns=(name,)))
-        self._succession = Succession(
+        self._rollout = Rollout(
             self._router,
             found_versions=found_versions,
-            bars_changed=self._tell_bars,
-            keep_bars=keep_bars,
-            changed_over=changed_over,
+            blocked_versions_changed=self._notify_blocked,
+            keep_blocked_versions=keep_blocked_versions,
+            default_version_changed=default_version_changed,
             apply_wanted=self._apply_wanted,
             clock=clock,
         )
-        self._bars_changed = bars_changed
-        self._room = Room(self._router, self._succession, self._stream_of)
+        self._blocked_versions_changed = blocked_versions_changed
+        self._memory_pressure = MemoryPressure(self._router, self._rollout, self._stream_of)
         self._load_jitter_ns = round(load_jitter_seconds * NS_PER_SECOND)
         self._random = random
         self._monitor = monitor
@@ -222,7 +224,7 @@ class AspiredVersionsManager:
         self._settings: dict[str, ModelSettings] = {}
         self._statuses: dict[str, StreamStatus] = {}
         self._servables: dict[str, Mapping[int, Servable]] = {}
-        self._barred: dict[str, frozenset[int]] = {}
+        self._blocked: dict[str, frozenset[int]] = {}
         # The versions that were first aspired together with each version of a name.
         self._companions: dict[str, Mapping[int, frozenset[int]]] = {}
         # Since when a name has had a version AVAILABLE without a break (monotonic).
@@ -231,7 +233,7 @@ class AspiredVersionsManager:
         self._due_ns: dict[str, int] = {}
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
-        self._restore_bars(bars)
+        self._restore_blocked(blocked_versions)
 
     # --- Any thread -------------------------------------------------------------------------------
 
@@ -255,7 +257,7 @@ class AspiredVersionsManager:
         default = self._router.answering(name)
         version = default if default in servables else max(servables, default=None)
         companions = self._companions.get(name, {}).get(servable_id.version, frozenset())
-        if version is None or version in companions or version in self.barred(name):
+        if version is None or version in companions or version in self.blocked(name):
             return None
         return servables.get(version) if version < servable_id.version else None
 
@@ -263,12 +265,12 @@ class AspiredVersionsManager:
         """The version, where it is AVAILABLE. Whoever has it may meet its end at any time."""
         return self._servables.get(servable_id.name, {}).get(servable_id.version)
 
-    def barred(self, name: str) -> frozenset[int]:
+    def blocked(self, name: str) -> frozenset[int]:
         """The versions that a model's source is to leave out."""
-        return self._barred.get(name, frozenset())
+        return self._blocked.get(name, frozenset())
 
     def found_anew(self, name: str, version: int) -> None:
-        """A version was found, or with other files than before; it may be barred. Returns at once."""
+        """A version was found, or with other files than before; it may be blocked. Returns at once."""
         self._inbox.post(partial(self._found_anew, name, version), concerns=(name,))
 
     def stream_status(self, name: str) -> StreamStatus | None:
@@ -276,7 +278,7 @@ class AspiredVersionsManager:
         return self._statuses.get(name)
 
     def rollback(self, name: str, *, is_cold_allowed: bool = False) -> Future[Rollback]:
-        """Puts the version before the one that answers back in its place, and bars that one.
+        """Puts the version before the one that answers back in its place, and blocked_versions that one.
 
         Requests see it within one change of the serving map. The future has what was done, or
         FailedPrecondition where no earlier version is in memory, unless a cold one (loaded from
@@ -285,18 +287,18 @@ class AspiredVersionsManager:
 
         def roll_back() -> Rollback:
             stream = self._stream_with_versions(name)
-            return self._succession.roll_back(name, stream, is_cold_allowed=is_cold_allowed)
+            return self._rollout.roll_back(name, stream, is_cold_allowed=is_cold_allowed)
 
         return self._ask(name, roll_back)
 
     def promote(self, name: str) -> Future[int]:
         """Ends the canary: it answers everything. The future has its version, or FailedPrecondition."""
-        return self._ask(name, lambda: self._succession.promote(name))
+        return self._ask(name, lambda: self._rollout.promote(name))
 
     def allow(self, name: str, version: int) -> Future[None]:
-        """Takes back what a rollback said of a version; FailedPrecondition where it is not barred."""
+        """Takes back what a rollback said of a version; FailedPrecondition where it is not blocked."""
         return self._ask(
-            name, lambda: self._succession.allow(name, self._stream_with_versions(name), version)
+            name, lambda: self._rollout.allow(name, self._stream_with_versions(name), version)
         )
 
     def start(self) -> None:
@@ -384,7 +386,7 @@ class AspiredVersionsManager:
         keep_until_ns = None if stream.is_resource_preserving else stream.keep_until_ns()
         if keep_until_ns is not None:
             yield keep_until_ns
-        if self._succession.is_judged_by_rule(name, stream):
+        if self._rollout.is_judged_by_rule(name, stream):
             yield self._clock.now_ns() + round(canary.PERIOD_SECONDS * NS_PER_SECOND)
 
     def _run(self) -> None:
@@ -404,35 +406,35 @@ class AspiredVersionsManager:
     def _begin_stop(self) -> None:
         for name, stream in list(self._streams.items()):
             self._replace_aspired(name, ())
-            stream.bars = {}
+            stream.blocked_versions = {}
             if stream.is_idle:
                 del self._streams[name]
                 self._due_ns.pop(name, None)
         self._is_stopping = True
 
-    def _restore_bars(self, bars: Mapping[str, Bars]) -> None:
-        for name, barred in bars.items():
-            if barred:
+    def _restore_blocked(self, blocked_versions: Mapping[str, BlockedVersions]) -> None:
+        for name, blocked in blocked_versions.items():
+            if blocked:
                 self._streams[name] = Stream(is_idle=True)
-                self._succession.restore(name, self._streams[name], barred)
-                self._barred[name] = frozenset(barred)
+                self._rollout.restore(name, self._streams[name], blocked)
+                self._blocked[name] = frozenset(blocked)
 
-    def _tell_bars(self, name: str, versions: frozenset[int]) -> None:
-        self._barred[name] = versions
-        self._bars_changed(name, versions)
+    def _notify_blocked(self, name: str, versions: frozenset[int]) -> None:
+        self._blocked[name] = versions
+        self._blocked_versions_changed(name, versions)
 
     def _found_anew(self, name: str, version: int) -> None:
         if name in self._streams:
             stream = self._streams[name]
-            self._succession.forgive(name, stream, version, "its files have changed")
-            # One that is not barred takes the place of a rolled back one that came back.
-            self._succession.note_last_resort(name, stream)
+            self._rollout.unblock(name, stream, version, "its files have changed")
+            # One that is not blocked takes the place of a rolled back one that came back.
+            self._rollout.note_last_resort(name, stream)
 
     def _replace_settings(self, name: str, settings: ModelSettings) -> None:
         self._settings[name] = settings
         if name in self._streams:
             self._streams[name].settings = settings
-            self._succession.change_canary(name, settings.canary)
+            self._rollout.change_canary(name, settings.canary)
 
     def _status_of(self, name: str, stream: Stream) -> StreamStatus:
         return stream.status(self._router.routing(name), self._router.wanted_labels(name))
@@ -442,12 +444,12 @@ class AspiredVersionsManager:
         self._statuses.pop(name, None)
         self._companions.pop(name, None)
         self._version_memory.forget(name)
-        if stream.barred and not self._is_stopping:
+        if stream.blocked and not self._is_stopping:
             stream.is_idle = True
         else:
             del self._streams[name]
             self._due_ns.pop(name, None)
-            self._barred.pop(name, None)
+            self._blocked.pop(name, None)
             self._router.forget(name)
 
     def _ask(self, name: str, question: Callable[[], Answer]) -> Future[Answer]:
@@ -470,14 +472,14 @@ class AspiredVersionsManager:
         stream.wanted = versions
         if stream.is_idle:
             # The source may be another one than that which was told.
-            self._succession.tell_bars(name, stream)
+            self._rollout.notify_blocked(name, stream)
         self._apply_wanted(name, stream)
 
     def _apply_wanted(self, name: str, stream: Stream) -> None:
         stream.aspired = {version.version: version for version in stream.effective_aspired()}
-        self._router.set_last_resorts(name, stream.barred & stream.aspired.keys())
-        self._succession.end_canary_unless_aspired(name, stream)
-        if stream.room_version not in stream.aspired:
+        self._router.set_last_resorts(name, stream.blocked & stream.aspired.keys())
+        self._rollout.end_canary_unless_aspired(name, stream)
+        if stream.pressing_version not in stream.aspired:
             stream.end_making_room()
         for version, harness in stream.harnesses.items():
             aspired, state = stream.aspired.get(version), harness.status.state
@@ -529,9 +531,9 @@ class AspiredVersionsManager:
     def _advance(self, name: str, stream: Stream) -> None:
         self._try_again(name, stream)
         self._reconcile(name, stream)
-        self._succession.end_canary_unless_aspired(name, stream)
-        self._succession.resume_canary(name, stream, stream.settings.canary)
-        self._succession.judge_canary(name, stream)
+        self._rollout.end_canary_unless_aspired(name, stream)
+        self._rollout.resume_canary(name, stream, stream.settings.canary)
+        self._rollout.judge_canary(name, stream)
         stream.note_superseded(self._router.routing(name), self._clock.now_ns())
         while (action := self._next_action(name, stream)) is not None:
             swap_version = stream.swap_of(action)
@@ -549,8 +551,8 @@ class AspiredVersionsManager:
             del stream.failed_loads[version]
             _log.info("load_tried_again", model=name, version=version, reason=reason)
             stream.harnesses.pop(version, None)
-            if version in stream.bars:
-                self._succession.forgive(name, stream, version, reason)
+            if version in stream.blocked_versions:
+                self._rollout.unblock(name, stream, version, reason)
 
     def _next_action(self, name: str, stream: Stream) -> Action | None:
         return self._policy_of(stream).next_action(self._snapshots(name, stream))
@@ -596,11 +598,11 @@ class AspiredVersionsManager:
         if isinstance(action, Load):
             self._note_settings(harness)
             harness.begin_load()
-            _log.info("load_began", **_fields(harness))
+            _log.info("load_started", **_fields(harness))
             self._loaders.submit(partial(self._load, harness), harness.id.name)
         else:
             harness.begin_unload()
-            _log.info("unload_began", **_fields(harness))
+            _log.info("unload_started", **_fields(harness))
             self._let_go(harness.id)
             self._retire(harness)
 
@@ -639,7 +641,7 @@ class AspiredVersionsManager:
         if name in self._streams:
             self._streams[name].served.add(harness.id.version)
             self._streams[name].end_making_room()
-            self._succession.note_last_resort(name, self._streams[name])
+            self._rollout.note_last_resort(name, self._streams[name])
         _log.info("version_available", **_fields(harness), **_stage_fields(harness))
 
     def _let_go(self, servable_id: ServableId) -> None:
@@ -652,11 +654,11 @@ class AspiredVersionsManager:
             self._served_since_ns.pop(servable_id.name, None)
 
     def _load_failed(self, harness: LoaderHarness, error: errors.MillpondError) -> None:
-        error = self._room.note_failure(harness, error)
-        makes_room = self._room.begin(harness, error)
+        error = self._memory_pressure.note_failure(harness, error)
+        makes_room = self._memory_pressure.begin(harness, error)
         harness.load_failed(error, is_retried=makes_room)
         self._remember_failure(harness)
-        self._room.take_back(harness)
+        self._memory_pressure.take_back(harness)
         health = harness.status.health
         will_retry = harness.retry_at_ns is not None
         report = _log.info if harness.is_cancelled else _log.warning if will_retry else _log.error

@@ -1,22 +1,22 @@
-"""Room: which version goes first so that another one fits. For the manager's control thread."""
+"""MemoryPressure: which version goes first so that another one fits. For the manager's control thread."""
 
 from collections.abc import Callable
 
 import structlog
 
 from serving.base.errors import DoesNotFitBeside, MillpondError
-from serving.core.blocked_versions import BarredBy
+from serving.core.blocked_versions import BlockedBy
 from serving.core.model_settings import PolicyName
 from serving.core.servable import END, UNLOADING
 from serving.manager.harness import LoaderHarness
-from serving.manager.rollout import Succession
+from serving.manager.rollout import Rollout
 from serving.manager.router import Router
 from serving.manager.stream import Stream
 
 _log = structlog.get_logger(__name__)
 
 
-class Room:
+class MemoryPressure:
     """Turns a stream to memory for one while that is needed, and back. `stream_of` is the one that
     has the life, None where it has another one by now.
     """
@@ -24,11 +24,11 @@ class Room:
     def __init__(
         self,
         router: Router,
-        succession: Succession,
+        rollout: Rollout,
         stream_of: Callable[[LoaderHarness], Stream | None],
     ) -> None:
         self._router = router
-        self._succession = succession
+        self._rollout = rollout
         self._stream_of = stream_of
 
     def begin(self, harness: LoaderHarness, error: MillpondError) -> bool:
@@ -49,7 +49,7 @@ class Room:
         # What is aspired or labelled makes no room.
         if not is_auto or not self._superfluous_versions(stream, harness):
             return False
-        if stream.room_version is None:
+        if stream.pressing_version is None:
             stream.begin_to_make_room(harness.id.version, error.message)
             _log.warning(
                 "resource_preserving_chosen",
@@ -82,13 +82,13 @@ class Room:
         stream = self._stream_of(harness)
         if stream is None:
             return error
-        stream.crowded_out.discard(harness.id.version)
+        stream.blocked_by_memory.discard(harness.id.version)
         if not isinstance(error, DoesNotFitBeside):
             return error
         has_previous = stream.previous_that_makes_room(error.missing_bytes) is not None
         if has_previous or self._superfluous_versions(stream, harness):
             return error
-        stream.crowded_out.add(harness.id.version)
+        stream.blocked_by_memory.add(harness.id.version)
         if not stream.ready_versions:
             return error
         staying = ", ".join(map(str, stream.ready_versions))
@@ -110,9 +110,9 @@ class Room:
         if not stream.is_resource_preserving and not stream.has_rolled_back:
             return
         stream.end_making_room()
-        # A barred version that a label keeps in memory is no reason to stop here: it does not answer.
+        # A blocked version that a label keeps in memory is no reason to stop here: it does not answer.
         if not harness.is_cancelled and self._router.answering(harness.id.name) is None:
             reason = harness.status.health.message
-            self._succession.bar(
-                harness.id.name, stream, {harness.id.version}, by=BarredBy.FAILURE, reason=reason
+            self._rollout.block(
+                harness.id.name, stream, {harness.id.version}, by=BlockedBy.FAILURE, reason=reason
             )

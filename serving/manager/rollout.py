@@ -1,4 +1,4 @@
-"""Succession: which version of a model stands in for which, by a person's word or a canary's figures.
+"""Rollout: which version of a model stands in for which, by a person's word or a canary's figures.
 
 For the manager's control thread. What it decides takes effect in three places, in this order: the
 router (requests), the source (what is selected from disk), the stream (what is loaded and kept).
@@ -12,23 +12,23 @@ import structlog
 from serving.base.clock import Clock
 from serving.base.errors import FailedPrecondition
 from serving.base.name_text import listed
-from serving.core.blocked_versions import Bar, BarredBy, Bars
+from serving.core.blocked_versions import BlockedBy, BlockedVersion, BlockedVersions
 from serving.core.model_settings import CanarySettings
 from serving.core.servable import LOADING, START
 from serving.manager import canary
 from serving.manager.router import Canary, Router
 from serving.manager.stream import Stream
 
-BarsChanged = Callable[[str, frozenset[int]], None]
+BlockedVersionsChanged = Callable[[str, frozenset[int]], None]
 """Hears which versions of a model its source should leave out."""
 
-KeepBars = Callable[[str, Bars], None]
+KeepBlockedVersions = Callable[[str, BlockedVersions], None]
 """Hears which versions of a model are to stay out beyond the end of the process."""
 
 FoundVersions = Callable[[str], Collection[int]]
 """The versions of a model that its source finds on disk and its version policy would take."""
 
-ChangedOver = Callable[[str, int, int | None, str], None]
+DefaultVersionChanged = Callable[[str, int, int | None, str], None]
 """Hears that without a load a version (the first number) of a model answers instead of another, and
 how that came: ROLLED_BACK or PROMOTED."""
 
@@ -44,7 +44,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class BlockedVersion:
+class RollbackBlock:
     """A version that a rollback blocks. `reason` is for people.
 
     `has_served`: it was AVAILABLE since this server started.
@@ -66,28 +66,28 @@ class Rollback:
     rolled_back: int
     version: int | None
     warning: str = ""
-    blocked: tuple[BlockedVersion, ...] = ()
+    blocked: tuple[RollbackBlock, ...] = ()
 
 
-class Succession:
-    """`apply_wanted` brings a stream's lives in line with what is wanted and barred."""
+class Rollout:
+    """`apply_wanted` brings a stream's lives in line with what is wanted and blocked."""
 
     def __init__(
         self,
         router: Router,
         *,
         found_versions: FoundVersions,
-        bars_changed: BarsChanged,
-        keep_bars: KeepBars,
-        changed_over: ChangedOver,
+        blocked_versions_changed: BlockedVersionsChanged,
+        keep_blocked_versions: KeepBlockedVersions,
+        default_version_changed: DefaultVersionChanged,
         apply_wanted: Callable[[str, Stream], None],
         clock: Clock,
     ) -> None:
         self._router = router
         self._found_versions = found_versions
-        self._bars_changed = bars_changed
-        self._keep_bars = keep_bars
-        self._changed_over = changed_over
+        self._blocked_versions_changed = blocked_versions_changed
+        self._keep_blocked_versions = keep_blocked_versions
+        self._default_version_changed = default_version_changed
         self._clock = clock
         self._apply_wanted = apply_wanted
 
@@ -97,10 +97,10 @@ class Succession:
         stream: Stream,
         *,
         is_cold_allowed: bool,
-        by: BarredBy = BarredBy.OPERATOR,
+        by: BlockedBy = BlockedBy.OPERATOR,
         reason: str = "",
     ) -> Rollback:
-        """Bars the version that answers, or the canary, and all above it; see the manager's."""
+        """Blocks the version that answers, or the canary, and all above it; see the manager's."""
         canary_version = self._router.routing(name).canary_version
         current = self._router.answering(name) if canary_version is None else canary_version
         if current is None and is_cold_allowed:
@@ -108,39 +108,41 @@ class Succession:
             current = max((item.version for item in stream.wanted), default=None)
         if current is None:
             raise FailedPrecondition(f"model {name!r} serves no version to roll back from")
-        ready = [version for version in stream.ready_versions if version not in stream.barred]
+        ready = [version for version in stream.ready_versions if version not in stream.blocked]
         earlier = max((version for version in ready if version < current), default=None)
         if earlier is None:
             self._check_cold(name, stream, current, is_cold_allowed)
         known = stream.harnesses.keys() | {item.version for item in stream.wanted}
-        barred = frozenset(version for version in known if version >= current)
-        blocked = self._blocked_by_rollback(name, stream, barred, current)
+        versions = frozenset(version for version in known if version >= current)
+        blocked = self._blocked_by_rollback(name, stream, versions, current)
         to = "an earlier one on disk" if earlier is None else earlier
-        self.bar(name, stream, barred, by, reason or f"rolled back from {current} to {to}")
+        self.block(name, stream, versions, by, reason or f"rolled back from {current} to {to}")
         _log.warning(
             "rolled_back",
             model=name,
             version=current,
             to=earlier,
-            blocked=sorted(barred),
+            blocked=sorted(versions),
             never_served=[item.version for item in blocked if not item.has_served],
             is_canary=current == canary_version,
             by=by.value,
         )
         if earlier is not None:
-            self._changed_over(name, earlier, current, ROLLED_BACK)
+            self._default_version_changed(name, earlier, current, ROLLED_BACK)
         return Rollback(rolled_back=current, version=earlier, blocked=blocked)
 
     def _blocked_by_rollback(
         self, name: str, stream: Stream, versions: Iterable[int], current: int
-    ) -> tuple[BlockedVersion, ...]:
+    ) -> tuple[RollbackBlock, ...]:
         """Returns those of `versions` that were not blocked before, and `current`. Before the block:
         it changes their states.
         """
         # A version answers a moment before its load is known to have ended.
         routing = self._router.routing(name)
         served = stream.served | {routing.default_version, routing.canary_version}
-        rolled_back = {version for version, bar in stream.bars.items() if bar.is_until_told}
+        rolled_back = {
+            version for version, block in stream.blocked_versions.items() if block.is_until_told
+        }
         return tuple(
             _blocked_version(stream, version, has_served=version in served)
             for version in sorted({*versions} - rolled_back | {current})
@@ -148,15 +150,15 @@ class Succession:
 
     def _check_cold(self, name: str, stream: Stream, current: int, is_cold_allowed: bool) -> None:
         """FailedPrecondition where no earlier version could be loaded from disk, or none may be."""
-        barred = [version for version in stream.ready_versions if version in stream.barred]
-        in_memory = f" ({barred[0]} is blocked: millpond allow)" if barred else ""
+        blocked = [version for version in stream.ready_versions if version in stream.blocked]
+        in_memory = f" ({blocked[0]} is blocked: millpond allow)" if blocked else ""
         if not is_cold_allowed:
             raise FailedPrecondition(
                 f"model {name!r} has no version before {current} in memory{in_memory}: keep one "
                 "there by keep_previous_seconds, or allow a cold rollback (millpond rollback "
                 "--cold), which loads one from disk while this one serves on"
             )
-        found = set(self._found_versions(name)) - stream.barred
+        found = set(self._found_versions(name)) - stream.blocked
         if not any(version < current for version in found):
             raise FailedPrecondition(
                 f"model {name!r} has no version before {current} on disk that its version policy "
@@ -164,48 +166,54 @@ class Succession:
             )
 
     def allow(self, name: str, stream: Stream, version: int) -> None:
-        """Takes a bar away. FailedPrecondition where there is none."""
-        if version not in stream.barred:
-            known = listed(map(str, sorted(stream.barred)))
+        """Takes a block away. FailedPrecondition where there is none."""
+        if version not in stream.blocked:
+            known = listed(map(str, sorted(stream.blocked)))
             raise FailedPrecondition(
                 f"model {name!r}: version {version} is not blocked; blocked: {known}"
             )
-        self._set_bars(name, stream, _without(stream.bars, version))
+        self._set_blocked(name, stream, _without(stream.blocked_versions, version))
 
-    def bar(
-        self, name: str, stream: Stream, versions: Iterable[int], by: BarredBy, reason: str
+    def block(
+        self, name: str, stream: Stream, versions: Iterable[int], by: BlockedBy, reason: str
     ) -> None:
         """These are not served, loaded or kept any more, as long as there is another version."""
-        bar = Bar(by=by, reason=reason, since_wall_ns=self._clock.wall_ns())
+        block = BlockedVersion(by=by, reason=reason, since_wall_ns=self._clock.wall_ns())
         # Who was first is who has to take it back; but a person's word outlives a failure's.
-        standing = {key: item for key, item in stream.bars.items() if item.is_until_told}
-        self._set_bars(name, stream, {**stream.bars, **dict.fromkeys(versions, bar), **standing})
+        standing = {
+            key: item for key, item in stream.blocked_versions.items() if item.is_until_told
+        }
+        self._set_blocked(
+            name, stream, {**stream.blocked_versions, **dict.fromkeys(versions, block), **standing}
+        )
 
-    def forgive(self, name: str, stream: Stream, version: int, reason: str) -> None:
-        """Takes a bar away that was for a failure, where there is one: `reason` is what has changed."""
-        bar = stream.bars.get(version)
-        if bar is None:
+    def unblock(self, name: str, stream: Stream, version: int, reason: str) -> None:
+        """Takes a block away that was for a failure, where there is one: `reason` is what has changed."""
+        block = stream.blocked_versions.get(version)
+        if block is None:
             return
         stream.failed_loads.pop(version, None)
-        if bar.is_until_told:
+        if block.is_until_told:
             # Only a person takes that back, but it may be what serves where nothing else can.
             self.note_last_resort(name, stream)
             return
         _log.info("version_unblocked", model=name, version=version, reason=reason)
-        self._set_bars(name, stream, _without(stream.bars, version))
+        self._set_blocked(name, stream, _without(stream.blocked_versions, version))
 
     def note_last_resort(self, name: str, stream: Stream) -> None:
-        """A rolled back version comes back while every other one that is found is barred too.
+        """A rolled back version comes back while every other one that is found is blocked too.
 
-        Its bar stands: whatever else loads takes its place at once.
+        Its block stands: whatever else loads takes its place at once.
         """
         if self._find_last_resort(name, stream):
-            self.tell_bars(name, stream)
+            self.notify_blocked(name, stream)
             self._apply_wanted(name, stream)
 
     def _find_last_resort(self, name: str, stream: Stream) -> bool:
         """Whether it is another one than before."""
-        version = stream.find_last_resort(self._found_versions(name)) if stream.bars else None
+        version = (
+            stream.find_last_resort(self._found_versions(name)) if stream.blocked_versions else None
+        )
         if version == stream.last_resort:
             return False
         stream.last_resort = version
@@ -215,19 +223,19 @@ class Succession:
                 model=name,
                 version=version,
                 reason="no other version on disk can be loaded",
-                blocked=sorted(stream.barred),
+                blocked=sorted(stream.blocked),
                 remedy="drop a version that loads, or unblock this one: millpond allow",
             )
         return True
 
-    def restore(self, name: str, stream: Stream, bars: Bars) -> None:
-        """At the start: what was barred before the process began."""
-        stream.bars = dict(bars)
-        self._router.set_barred(name, stream.barred)
+    def restore(self, name: str, stream: Stream, blocked_versions: BlockedVersions) -> None:
+        """At the start: what was blocked before the process began."""
+        stream.blocked_versions = dict(blocked_versions)
+        self._router.set_blocked(name, stream.blocked)
 
-    def tell_bars(self, name: str, stream: Stream) -> None:
+    def notify_blocked(self, name: str, stream: Stream) -> None:
         """Says again what the model's source should leave out."""
-        self._bars_changed(name, stream.left_out)
+        self._blocked_versions_changed(name, stream.left_out)
 
     def promote(self, name: str, *, by: str = BY_OPERATOR) -> int:
         """The canary answers everything. FailedPrecondition where there is none."""
@@ -237,7 +245,7 @@ class Succession:
         previous = self._router.answering(name)
         self._router.promote(name)
         _log.info("canary_promoted", model=name, version=version, by=by)
-        self._changed_over(name, version, previous, PROMOTED)
+        self._default_version_changed(name, version, previous, PROMOTED)
         return version
 
     def end_canary_unless_aspired(self, name: str, stream: Stream) -> None:
@@ -245,7 +253,7 @@ class Succession:
         version = self._router.routing(name).canary_version
         if version is None or version in stream.aspired:
             return
-        if version not in stream.barred:
+        if version not in stream.blocked:
             _log.info("canary_ended", model=name, version=version, reason="it is no longer aspired")
         self._router.set_canary(name, None)
 
@@ -255,12 +263,12 @@ class Succession:
             return
         answering = self._router.answering(name)
         for version in reversed(stream.ready_versions):
-            is_wanted = version in stream.aspired and version not in stream.barred
+            is_wanted = version in stream.aspired and version not in stream.blocked
             is_newer = answering is not None and version > answering
             if not (is_wanted and is_newer and self._router.is_unproven(name, version)):
                 continue
             if wanted.weight == 0:
-                self._router.prove(name, version)
+                self._router.verify(name, version)
                 _log.info("canary_promoted", model=name, version=version, by=BY_SETTINGS)
             else:
                 stream.resume_canary(stream.harnesses[version])
@@ -306,29 +314,30 @@ class Succession:
             "canary_failed", model=name, version=candidate.id.version, reason=verdict.reason
         )
         self.roll_back(
-            name, stream, is_cold_allowed=False, by=BarredBy.CANARY, reason=verdict.reason
+            name, stream, is_cold_allowed=False, by=BlockedBy.CANARY, reason=verdict.reason
         )
 
-    def _set_bars(self, name: str, stream: Stream, bars: Bars) -> None:
-        stream.bars = dict(bars)
+    def _set_blocked(self, name: str, stream: Stream, blocked_versions: BlockedVersions) -> None:
+        stream.blocked_versions = dict(blocked_versions)
         self._find_last_resort(name, stream)
-        self._router.set_barred(name, stream.barred)
-        self._keep_bars(name, {key: bar for key, bar in bars.items() if bar.is_until_told})
-        self.tell_bars(name, stream)
+        self._router.set_blocked(name, stream.blocked)
+        kept = {key: block for key, block in blocked_versions.items() if block.is_until_told}
+        self._keep_blocked_versions(name, kept)
+        self.notify_blocked(name, stream)
         self._apply_wanted(name, stream)
 
 
-def _without(bars: Bars, version: int) -> Bars:
-    return {key: bar for key, bar in bars.items() if key != version}
+def _without(blocked_versions: BlockedVersions, version: int) -> BlockedVersions:
+    return {key: block for key, block in blocked_versions.items() if key != version}
 
 
-def _blocked_version(stream: Stream, version: int, *, has_served: bool) -> BlockedVersion:
+def _blocked_version(stream: Stream, version: int, *, has_served: bool) -> RollbackBlock:
     if has_served:
-        return BlockedVersion(version, has_served=True, reason="it served")
+        return RollbackBlock(version, has_served=True, reason="it served")
     harness = stream.harnesses.get(version)
     state = START if harness is None else harness.status.state
     loads = {START: "its load has not begun", LOADING: "its load was under way"}
-    return BlockedVersion(
+    return RollbackBlock(
         version,
         has_served=False,
         reason="it never served, and would have replaced the earlier version once loaded; "

@@ -46,38 +46,43 @@ class Canary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Demands:
-    """The values that routing follows from, for one model. `barred`: rolled back, and not to be the
+class RoutingRequests:
+    """The values that routing follows from, for one model. `blocked`: rolled back, and not to be the
     default. `last_resorts`: those of them that are to serve until another version can.
     """
 
     labels: Mapping[str, int] = field(default_factory=dict)
     # Where each label led before it moved: there it leads again if its new version goes first.
     former_labels: Mapping[str, int] = field(default_factory=dict)
-    barred: frozenset[int] = frozenset()
+    blocked: frozenset[int] = frozenset()
     last_resorts: frozenset[int] = frozenset()
     canary: Canary | None = None
     # Began as canaries and were never promoted: no default while there is another.
-    unproven: frozenset[int] = frozenset()
+    unverified: frozenset[int] = frozenset()
 
 
-def decide_routing(before: Routing, demands: Demands, published: Collection[int]) -> Routing:
-    """Returns the routing that fits `demands` and the `published` versions.
+def decide_routing(
+    before: Routing, routing_requests: RoutingRequests, published: Collection[int]
+) -> Routing:
+    """Returns the routing that fits `routing_requests` and the `published` versions.
 
     A label moves once its new version is published. Until then, and if that version goes first, the
     label leads to the last published version that it led to. The default: see `_choose_default`.
     """
     labels = {}
-    for label, version in demands.labels.items():
-        targets = (version, before.labels.get(label), demands.former_labels.get(label))
+    for label, version in routing_requests.labels.items():
+        targets = (version, before.labels.get(label), routing_requests.former_labels.get(label))
         target = next((item for item in targets if item in published), None)
         if target is not None:
             labels[label] = target
-    default = _choose_default(before, demands, published)
-    canary = demands.canary
+    default = _choose_default(before, routing_requests, published)
+    canary = routing_requests.canary
     if canary is None or default is None or canary.version == default:
         return Routing(default_version=default, labels=labels)
-    if canary.version not in set(published) - demands.barred or default in demands.barred:
+    if (
+        canary.version not in set(published) - routing_requests.blocked
+        or default in routing_requests.blocked
+    ):
         return Routing(default_version=default, labels=labels)
     return Routing(
         default_version=default,
@@ -88,46 +93,53 @@ def decide_routing(before: Routing, demands: Demands, published: Collection[int]
     )
 
 
-def _choose_default(before: Routing, demands: Demands, published: Collection[int]) -> int | None:
+def _choose_default(
+    before: Routing, routing_requests: RoutingRequests, published: Collection[int]
+) -> int | None:
     """Returns the version for requests that name none.
 
-    The highest that is neither barred nor unproven, preferably another than the canary. Without one:
-    the highest that is not barred. Without one: a last resort, or the barred version that answers
-    already, which goes on until another can. No other barred version answers, and then the result is
+    The highest that is neither blocked nor unverified, preferably another than the canary. Without one:
+    the highest that is not blocked. Without one: a last resort, or the blocked version that answers
+    already, which goes on until another can. No other blocked version answers, and then the result is
     None.
     """
     here = set(published)
-    sound = here - demands.barred
-    canary_version = None if demands.canary is None else demands.canary.version
-    proven = sound - demands.unproven
+    sound = here - routing_requests.blocked
+    canary_version = None if routing_requests.canary is None else routing_requests.canary.version
+    proven = sound - routing_requests.unverified
     proven_choices = proven - {canary_version} or proven
     sound_choices = sound - {canary_version} or sound
-    choices = proven_choices or sound_choices or here & demands.last_resorts
+    choices = proven_choices or sound_choices or here & routing_requests.last_resorts
     return max(choices or here & {before.default_version}, default=None)
 
 
 def _canary_after(
-    demands: Demands, published: Collection[int], version: int, canary: Canary | None
+    routing_requests: RoutingRequests,
+    published: Collection[int],
+    version: int,
+    canary: Canary | None,
 ) -> Canary | None:
     """Whose share it is once `version` is published: a newer version ends an older one's canary."""
-    others = set(published) - demands.barred - {version}
+    others = set(published) - routing_requests.blocked - {version}
     if not others:
         return None
     if version > max(others):
         return canary
-    return demands.canary
+    return routing_requests.canary
 
 
 @dataclass(frozen=True)
 class _Stream:
-    demands: Demands = field(default_factory=Demands)
+    routing_requests: RoutingRequests = field(default_factory=RoutingRequests)
     published: frozenset[int] = frozenset()
     routing: Routing = field(default_factory=Routing)
 
-    def after(self, *, published: frozenset[int] | None = None, **demands: Any) -> "_Stream":
-        """Returns the stream with these `demands` changed, and the routing that follows."""
+    def after(
+        self, *, published: frozenset[int] | None = None, **routing_requests: Any
+    ) -> "_Stream":
+        """Returns the stream with these `routing_requests` changed, and the routing that follows."""
         published = self.published if published is None else published
-        asked_for = replace(self.demands, **demands)
+        asked_for = replace(self.routing_requests, **routing_requests)
         routing = decide_routing(self.routing, asked_for, published)
         former = {
             label: self._former_version(label, version) for label, version in routing.labels.items()
@@ -137,7 +149,9 @@ class _Stream:
 
     def _former_version(self, label: str, version: int) -> int | None:
         led_to = self.routing.labels.get(label)
-        return self.demands.former_labels.get(label) if led_to in (None, version) else led_to
+        return (
+            self.routing_requests.former_labels.get(label) if led_to in (None, version) else led_to
+        )
 
 
 _NO_STREAM = _Stream()
@@ -172,28 +186,28 @@ class Router:
         """The labels as they were asked for."""
         with self._lock:
             stream = self._streams.get(name)
-            return stream.demands.labels if stream else NO_LABELS
+            return stream.routing_requests.labels if stream else NO_LABELS
 
     def routing(self, name: str) -> Routing:
         """What requests see now."""
         with self._lock:
             return self._stream(name).routing
 
-    def set_barred(self, name: str, versions: frozenset[int]) -> None:
+    def set_blocked(self, name: str, versions: frozenset[int]) -> None:
         """Takes all requests that do not name them from `versions`, while another version can answer.
 
         A canary among them ends: should it be allowed again, the settings of that day decide.
         """
         with self._lock:
-            canary = self._stream(name).demands.canary
+            canary = self._stream(name).routing_requests.canary
             if canary is not None and canary.version in versions:
                 canary = None
-            self._change(name, barred=versions, canary=canary)
+            self._change(name, blocked=versions, canary=canary)
 
     def set_last_resorts(self, name: str, versions: frozenset[int]) -> None:
-        """Lets these barred versions answer while no other version is published."""
+        """Lets these blocked versions answer while no other version is published."""
         with self._lock:
-            if versions != self._stream(name).demands.last_resorts:
+            if versions != self._stream(name).routing_requests.last_resorts:
                 self._change(name, last_resorts=versions)
 
     def set_canary(self, name: str, canary: Canary | None) -> None:
@@ -204,21 +218,23 @@ class Router:
     def promote(self, name: str) -> None:
         """The canary answers everything that is the default's."""
         with self._lock:
-            demands = self._stream(name).demands
-            if demands.canary is not None:
-                unproven = demands.unproven - {demands.canary.version}
-                self._change(name, canary=None, unproven=unproven)
+            routing_requests = self._stream(name).routing_requests
+            if routing_requests.canary is not None:
+                unverified = routing_requests.unverified - {routing_requests.canary.version}
+                self._change(name, canary=None, unverified=unverified)
 
     def is_unproven(self, name: str, version: int) -> bool:
         """Whether the version began as a canary and was never promoted."""
         with self._lock:
-            return version in self._stream(name).demands.unproven
+            return version in self._stream(name).routing_requests.unverified
 
-    def prove(self, name: str, version: int) -> None:
+    def verify(self, name: str, version: int) -> None:
         """The version may be the default like any other."""
         with self._lock:
             if name in self._streams:
-                self._change(name, unproven=self._stream(name).demands.unproven - {version})
+                self._change(
+                    name, unverified=self._stream(name).routing_requests.unverified - {version}
+                )
 
     def answering(self, name: str) -> int | None:
         """The version that answers a request which names none, a canary aside. None: such a request
@@ -237,13 +253,13 @@ class Router:
         name, version = servable_id.name, servable_id.version
         with self._lock:
             before = self._stream(name)
-            demands = before.demands
-            running = _canary_after(demands, before.published, version, canary)
+            routing_requests = before.routing_requests
+            running = _canary_after(routing_requests, before.published, version, canary)
             is_canary = running is not None and running.version == version
             after = before.after(
                 published=before.published | {version},
                 canary=running,
-                unproven=demands.unproven | ({version} if is_canary else set()),
+                unverified=routing_requests.unverified | ({version} if is_canary else set()),
             )
             self._serving_map.publish(servable, after.routing)
             self._replace(name, after)
@@ -257,7 +273,7 @@ class Router:
             before = self._stream(name)
             after = before.after(
                 published=before.published - {version},
-                unproven=before.demands.unproven - {version},
+                unverified=before.routing_requests.unverified - {version},
             )
             self._serving_map.retire(name, version, after.routing)
             self._replace(name, after)
@@ -268,17 +284,17 @@ class Router:
             stream = self._streams.get(name)
             if stream is None:
                 return
-            self._change(name, **vars(Demands(labels=stream.demands.labels)))
-            if not stream.published and not stream.demands.labels:
+            self._change(name, **vars(RoutingRequests(labels=stream.routing_requests.labels)))
+            if not stream.published and not stream.routing_requests.labels:
                 del self._streams[name]
 
     def _stream(self, name: str) -> _Stream:
         return self._streams.get(name, _NO_STREAM)
 
-    def _change(self, name: str, **demands: Any) -> None:
+    def _change(self, name: str, **routing_requests: Any) -> None:
         """The caller holds the lock."""
         before = self._stream(name)
-        after = before.after(**demands)
+        after = before.after(**routing_requests)
         if after.routing != before.routing:
             self._serving_map.set_routing(name, after.routing)
         self._replace(name, after)
@@ -287,19 +303,19 @@ class Router:
         before = self._stream(name).routing
         self._streams[name] = after
         if after.routing != before:
-            _tell_canary(name, before, after)
+            _notify_canary(name, before, after)
 
 
-def _tell_canary(name: str, before: Routing, stream: _Stream) -> None:
+def _notify_canary(name: str, before: Routing, stream: _Stream) -> None:
     """Logs a canary that begins or changes, and one that ends unasked; who asks for that tells it."""
-    after, asked_for = stream.routing, stream.demands.canary
+    after, asked_for = stream.routing, stream.routing_requests.canary
     ended = None if before.canary_version == after.canary_version else before.canary_version
     reason = None if ended is None else _end_unasked(stream, ended)
     if reason is not None:
         _log.info("canary_ended", model=name, version=ended, reason=reason)
     if asked_for is None or after.canary_version is None:
         return
-    event = "canary_changed" if after.canary_version == before.canary_version else "canary_begun"
+    event = "canary_changed" if after.canary_version == before.canary_version else "canary_started"
     fields = ("canary_version", "canary_weight", "canary_header")
     if any(getattr(before, field) != getattr(after, field) for field in fields):
         _log.info(
@@ -315,7 +331,7 @@ def _tell_canary(name: str, before: Routing, stream: _Stream) -> None:
 
 def _end_unasked(stream: _Stream, version: int) -> str | None:
     """Why `version` is no canary any more; None where it was promoted, withdrawn or rolled back."""
-    canary = stream.demands.canary
+    canary = stream.routing_requests.canary
     if canary is None:
         return None
     if canary.version != version:

@@ -9,7 +9,7 @@ from typing import Any
 
 from serving.base.clock import NS_PER_SECOND
 from serving.core.aspired_version_policy import Action, Load
-from serving.core.blocked_versions import Bar, as_rows
+from serving.core.blocked_versions import BlockedVersion, as_rows
 from serving.core.model_settings import ModelSettings, PolicyName
 from serving.core.servable import (
     END,
@@ -39,7 +39,7 @@ class StreamStatus:
     canary_version: int | None = None
     canary_weight: float = 0.0
     previous: int | None = None
-    # Blocked versions: by number, and with who blocked each, why and since when (`bars.as_rows`).
+    # Blocked versions: by number, and with who blocked each, why and since when (`blocked_versions.as_rows`).
     blocked: tuple[int, ...] = ()
     blocked_versions: Sequence[Mapping[str, Any]] = ()
 
@@ -49,9 +49,9 @@ class Stream:
     """All versions of one name: what is aspired, and the lives under way or ended in failure."""
 
     settings: ModelSettings = field(default_factory=ModelSettings)
-    # As the source has it; what is barred in it is not aspired.
+    # As the source has it; what is blocked in it is not aspired.
     wanted: tuple[AspiredVersion, ...] = ()
-    bars: dict[int, Bar] = field(default_factory=dict)
+    blocked_versions: dict[int, BlockedVersion] = field(default_factory=dict)
     aspired: dict[int, AspiredVersion] = field(default_factory=dict)
     harnesses: dict[int, LoaderHarness] = field(default_factory=dict)
     # Versions that have been AVAILABLE, of those that are wanted or have a life.
@@ -64,12 +64,12 @@ class Stream:
     load_settings: dict[int, ModelSettings] = field(default_factory=dict)
     failed_loads: dict[int, FailedLoad] = field(default_factory=dict)
     # Those whose load was refused last for want of memory, when no other version could go for it.
-    crowded_out: set[int] = field(default_factory=set)
-    # One that a person or a canary's figures barred, and that comes back: no other one loads.
+    blocked_by_memory: set[int] = field(default_factory=set)
+    # One that a person or a canary's figures blocked, and that comes back: no other one loads.
     last_resort: int | None = None
     # Why an old version goes before a new one comes, and for which one; see `is_resource_preserving`.
     room_reason: str = ""
-    room_version: int | None = None
+    pressing_version: int | None = None
     # The canary and the version beside it, and what that had answered when they came together.
     canary_pair: tuple[int, int] | None = None
     stable_before: ServableStatistics | None = None
@@ -77,37 +77,37 @@ class Stream:
     resumed_canary: tuple[int, ServableStatistics] | None = None
     # A superseded version that is no longer kept, because a load needs its memory.
     given_up_version: int | None = None
-    # Only its bars are left.
+    # Only its blocked_versions are left.
     is_idle: bool = False
 
     @property
-    def barred(self) -> frozenset[int]:
+    def blocked(self) -> frozenset[int]:
         """Versions that are not aspired, whatever the source says."""
-        return frozenset(self.bars)
+        return frozenset(self.blocked_versions)
 
     @property
     def has_rolled_back(self) -> bool:
-        """Whether a person or a canary's figures barred a version."""
-        return any(bar.is_until_told for bar in self.bars.values())
+        """Whether a person or a canary's figures blocked a version."""
+        return any(block.is_until_told for block in self.blocked_versions.values())
 
     def find_last_resort(self, found: Collection[int]) -> int | None:
         """Of the versions `found` on disk, a rolled back one that has to serve all the same: every
-        other one is barred, and it has not failed. The one that answered last: of those that were
-        barred last, the lowest.
+        other one is blocked, and it has not failed. The one that answered last: of those that were
+        blocked last, the lowest.
         """
-        if set(found) - self.barred or set(self.ready_versions) - self.barred:
+        if set(found) - self.blocked or set(self.ready_versions) - self.blocked:
             return None
         rolled_back = [
-            (bar.since_wall_ns, -version)
-            for version, bar in self.bars.items()
-            if bar.is_until_told and version in found and version not in self.failed_loads
+            (block.since_wall_ns, -version)
+            for version, block in self.blocked_versions.items()
+            if block.is_until_told and version in found and version not in self.failed_loads
         ]
         return -max(rolled_back)[1] if rolled_back else None
 
     @property
     def left_out(self) -> frozenset[int]:
-        """Of those that are barred, the versions that a source leaves out and nothing aspires."""
-        return self.barred - {self.last_resort}
+        """Of those that are blocked, the versions that a source leaves out and nothing aspires."""
+        return self.blocked - {self.last_resort}
 
     @property
     def ready_versions(self) -> list[int]:
@@ -153,11 +153,11 @@ class Stream:
         if current is None:
             return None
         others = [version for version in self.ready_versions if version != current]
-        sound = [item for item in others if item not in self.barred and item < current]
+        sound = [item for item in others if item not in self.blocked and item < current]
         if sound and max(sound) not in self.aspired:
             return max(sound)
-        barred = [item for item in others if item in self.barred and item not in self.aspired]
-        return max(barred, default=None)
+        blocked = [item for item in others if item in self.blocked and item not in self.aspired]
+        return max(blocked, default=None)
 
     def _current_version(self, routing: Routing) -> int | None:
         """Returns the version that answers; if it was withdrawn for a lower one, that lower one."""
@@ -175,13 +175,13 @@ class Stream:
         return policy is PolicyName.RESOURCE or makes_room
 
     def effective_aspired(self) -> Sequence[AspiredVersion]:
-        """What is wanted and not barred. Where all that is wanted is barred, what serves instead."""
+        """What is wanted and not blocked. Where all that is wanted is blocked, what serves instead."""
         allowed = [item for item in self.wanted if item.version not in self.left_out]
         if allowed or not self.wanted:
             return allowed
         ready = self.ready_versions
-        sound = [version for version in ready if version not in self.barred]
-        # Any answer is better than none: without another version the barred one that serves goes on.
+        sound = [version for version in ready if version not in self.blocked]
+        # Any answer is better than none: without another version the blocked one that serves goes on.
         serving = sound or ready
         return [self.harnesses[max(serving)].aspired] if serving else self.wanted
 
@@ -197,11 +197,11 @@ class Stream:
 
     def begin_to_make_room(self, version: int, reason: str) -> None:
         """From now on old versions go before `version` comes."""
-        self.room_version, self.room_reason = version, reason
+        self.pressing_version, self.room_reason = version, reason
 
     def end_making_room(self) -> None:
         """Both may be in memory again."""
-        self.room_version, self.room_reason = None, ""
+        self.pressing_version, self.room_reason = None, ""
 
     def superfluous_versions(self, routing: Routing) -> list[int]:
         """Those that may go so that another one fits, ascending. None while a label or a canary keeps
@@ -235,7 +235,7 @@ class Stream:
         ((version, superseded_at_ns),) = self.superseded_at_ns.items()
         if version == self.given_up_version:
             return None
-        if version in self.barred and self._wants_to_load():
+        if version in self.blocked and self._wants_to_load():
             # No rollback leads to a blocked version: it does not cost a load memory for three.
             return None
         return superseded_at_ns + round(seconds * NS_PER_SECOND)
@@ -260,7 +260,7 @@ class Stream:
             harness.snapshot(
                 is_aspired=version in self.aspired,
                 is_kept=version in kept,
-                is_barred=version in self.barred or _is_passed_over(version, routing),
+                is_blocked=version in self.blocked or _is_passed_over(version, routing),
                 is_given_up=version == self.given_up_version,
             )
             for version, harness in self.harnesses.items()
@@ -281,8 +281,8 @@ class Stream:
             canary_version=routing.canary_version,
             canary_weight=routing.canary_weight,
             previous=self.previous(routing),
-            blocked=tuple(sorted(self.barred)),
-            blocked_versions=as_rows(self.bars),
+            blocked=tuple(sorted(self.blocked)),
+            blocked_versions=as_rows(self.blocked_versions),
         )
 
     def is_outdated(self, harness: LoaderHarness) -> bool:
@@ -309,7 +309,7 @@ class Stream:
         return {version: reason for version, reason in reasons.items() if reason}
 
     def _why_room_can_be_made(self, version: int, routing: Routing) -> str:
-        is_wanted = version in self.crowded_out and version in self.aspired
+        is_wanted = version in self.blocked_by_memory and version in self.aspired
         superfluous = self.superfluous_versions(routing) if is_wanted else []
         return f"version {superfluous[0]} may go for it now" if superfluous else ""
 
@@ -328,9 +328,10 @@ class Stream:
         self.failed_loads = {
             version: failed
             for version, failed in self.failed_loads.items()
-            if self._has_ended(version) or version in self.bars.keys() - self.harnesses.keys()
+            if self._has_ended(version)
+            or version in self.blocked_versions.keys() - self.harnesses.keys()
         }
-        self.crowded_out &= self.harnesses.keys()
+        self.blocked_by_memory &= self.harnesses.keys()
         self.served &= self.harnesses.keys() | {item.version for item in self.wanted}
 
     def _versions_in(self, *states: ServableState) -> set[int]:

@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-TellFigures = Callable[[Mapping[str, float]], None]
+ReportFigures = Callable[[Mapping[str, float]], None]
 
 
 @contextmanager
-def thread_costs(task: str, tell: TellFigures) -> Iterator[None]:
+def thread_costs(task: str, tell: ReportFigures) -> Iterator[None]:
     """Tells, at the end however it ends, what happened on the calling thread within it.
 
     `TASK_cpu_seconds` and `TASK_page_fault_count` (minor and major ones), by the kernel's account

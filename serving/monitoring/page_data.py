@@ -260,7 +260,7 @@ def marks_json(swaps: Sequence[SwapRecord], since_ns: int) -> list[dict[str, Any
             "model": swap.model,
             "version": swap.version,
             "result": swap.result.value if swap.result else None,
-            "began_at": swap.wall_seconds(swap.load_began_at_ns or swap.began_at_ns),
+            "began_at": swap.wall_seconds(swap.load_started_at_ns or swap.began_at_ns),
             "published_at": swap.wall_seconds(swap.published_at_ns),
             "ended_at": swap.wall_seconds(swap.ended_at_ns),
         }
@@ -273,7 +273,7 @@ def swaps_tag(model: str | None, swaps: Sequence[SwapRecord]) -> str:
     """Changes when anything does that the page shows of them; cheaper than making their JSON."""
     marked = [(swap.id, swap.result, swap.published_at_ns, swap.ended_at_ns) for swap in swaps]
     listed = [
-        (swap.load_began_at_ns, len(swap.stages), swap.reason, swap.during, swap.after)
+        (swap.load_started_at_ns, len(swap.stages), swap.reason, swap.during, swap.after)
         for swap in swaps[:LISTED_SWAP_COUNT_MAX]
     ]
     return f"{crc32(repr((model, marked, listed)).encode()):08x}"

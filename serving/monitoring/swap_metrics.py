@@ -16,7 +16,7 @@ def swap_metrics(newest_first: Sequence[SwapRecord]) -> Iterator[Metric]:
     swaps = [record for record in newest_first if record.result is not SwapResult.UNLOADED]
     yield _seconds(_last([record for record in swaps if record.ended_at_ns is not None]))
     # One that waits for its load has done nothing yet: the swap before it is shown on.
-    begun = _last([record for record in swaps if record.load_began_at_ns is not None])
+    begun = _last([record for record in swaps if record.load_started_at_ns is not None])
     yield from _latencies(begun)
 
 
@@ -28,8 +28,8 @@ def _last(newest_first: Sequence[SwapRecord]) -> Mapping[str, SwapRecord]:
 def _seconds(swaps: Mapping[str, SwapRecord]) -> Metric:
     samples = Samples(families.SWAP_SECONDS)
     for model, swap in swaps.items():
-        if swap.ended_at_ns is not None and swap.load_began_at_ns is not None:
-            seconds = (swap.ended_at_ns - swap.load_began_at_ns) / NS_PER_SECOND
+        if swap.ended_at_ns is not None and swap.load_started_at_ns is not None:
+            seconds = (swap.ended_at_ns - swap.load_started_at_ns) / NS_PER_SECOND
             samples.add((model,), seconds)
     return samples.metric
 

@@ -100,7 +100,7 @@ class SwapRecord:
     previous_version: int | None
     began_at_ns: int
     wall_offset_ns: int
-    load_began_at_ns: int | None = None
+    load_started_at_ns: int | None = None
     published_at_ns: int | None = None
     ended_at_ns: int | None = None
     result: SwapResult | None = None
@@ -120,7 +120,7 @@ class SwapRecord:
         return round((instant_ns + self.wall_offset_ns) / NS_PER_SECOND, 6)
 
 
-def load_stages(status: ServableStatus, load_began_at_ns: int | None) -> tuple[StageSpan, ...]:
+def load_stages(status: ServableStatus, load_started_at_ns: int | None) -> tuple[StageSpan, ...]:
     """The stages from the first sight of a version's files to its publish, as far as it has come.
 
     `wait` ends when a loader thread begins: the load itself begins as it is given to the threads.
@@ -129,7 +129,7 @@ def load_stages(status: ServableStatus, load_began_at_ns: int | None) -> tuple[S
     stages = []
     if status.found_at_ns > status.detected_at_ns > 0:
         stages.append(_source_span("settle", version, status.detected_at_ns, status.found_at_ns))
-    waited_until_ns = status.work_began_at_ns or load_began_at_ns
+    waited_until_ns = status.work_began_at_ns or load_started_at_ns
     if waited_until_ns is not None and waited_until_ns > status.found_at_ns > 0:
         stages.append(_source_span("wait", version, status.found_at_ns, waited_until_ns))
     return (*stages, *_spans_of(status, LoadStage, "load"))
@@ -205,7 +205,7 @@ def record_document(record: SwapRecord) -> dict[str, Any]:
         "reason": record.reason,
         "problem": problem_of(record),
         "began_at": record.wall_seconds(record.began_at_ns),
-        "load_began_at": record.wall_seconds(record.load_began_at_ns),
+        "load_started_at": record.wall_seconds(record.load_started_at_ns),
         "published_at": record.wall_seconds(record.published_at_ns),
         "ended_at": record.wall_seconds(record.ended_at_ns),
         "stages": [

@@ -59,7 +59,7 @@ PERIOD_SECONDS = 0.25
 _log = structlog.get_logger(__name__)
 
 
-class _Open:
+class _OpenSwap:
     """A swap that is not over yet. Under the timeline's lock."""
 
     def __init__(self, record: SwapRecord, fault_count: int) -> None:
@@ -90,7 +90,7 @@ class _Open:
 class SwapTimeline:
     """Keeps a record of each swap, the last RECORD_COUNT_MAX, and logs each once it is over.
 
-    `on_status` is a listener of the StateMonitor and runs on the control thread, as `changed_over`
+    `on_status` is a listener of the StateMonitor and runs on the control thread, as `default_version_changed`
     does; `look` on the timeline's own. `status` gives the last status of a version, `answering`
     which version of a model answers, `is_slab_due` whether memory is on its way back to the system.
     """
@@ -114,11 +114,11 @@ class SwapTimeline:
         self._lock = threading.Lock()
         self._over: deque[SwapRecord] = deque(maxlen=RECORD_COUNT_MAX)
         # By id, and the same by model.
-        self._open: dict[str, _Open] = {}
-        self._open_by_model: dict[str, dict[str, _Open]] = {}
+        self._open: dict[str, _OpenSwap] = {}
+        self._open_by_model: dict[str, dict[str, _OpenSwap]] = {}
         self._counts: Counter[tuple[str, str]] = Counter()
         # Of those that are over, what is still to be logged.
-        self._untold: list[SwapRecord] = []
+        self._unreported: list[SwapRecord] = []
         self._listeners: list[Callable[[SwapRecord], None]] = []
         # When the effect of a model's last swap was over.
         self._last_end_ns: dict[str, int] = {}
@@ -179,23 +179,25 @@ class SwapTimeline:
         }.get(status.state, self._aspired)
         with self._lock:
             change(status, self._clock.now_ns())
-        self._watch_and_tell()
+        self._watch_and_notify()
 
-    def changed_over(self, name: str, version: int, previous_version: int | None, how: str) -> None:
+    def default_version_changed(
+        self, name: str, version: int, previous_version: int | None, how: str
+    ) -> None:
         """Without a load `version` answers from now on and `previous_version` does not
-        (`succession.ChangedOver`).
+        (`rollout.DefaultVersionChanged`).
         """
         with self._lock:
             now_ns = self._clock.now_ns()
             opened = self._open_record(ServableId(name, version), now_ns, previous_version)
             self._begin(opened, now_ns)
             self._publish(opened, SwapResult(how), now_ns)
-        self._watch_and_tell()
+        self._watch_and_notify()
 
-    def _watch_and_tell(self) -> None:
+    def _watch_and_notify(self) -> None:
         # Not under the lock, which `look` takes within the watch's.
         self._watch.add("open", None)
-        self._tell()
+        self._notify()
 
     def _aspired(self, status: ServableStatus, now_ns: int) -> None:
         is_fresh = 0 <= now_ns - status.found_at_ns < FRESH_NS
@@ -252,7 +254,7 @@ class SwapTimeline:
         )
         self._conclude(own, failure_of(status))
 
-    def _unloaded(self, opened: _Open, status: ServableStatus, now_ns: int) -> None:
+    def _unloaded(self, opened: _OpenSwap, status: ServableStatus, now_ns: int) -> None:
         opened.unloading.discard(status.id.version)
         record = opened.record
         opened.record = replace(
@@ -278,12 +280,12 @@ class SwapTimeline:
                     self._close(opened, cut)
             if not self._open:
                 self._watch.remove("open")
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         with self._lock:
-            untold, self._untold = self._untold, []
-        for record in untold:
+            unreported, self._unreported = self._unreported, []
+        for record in unreported:
             log = _log.warning if problem_of(record) else _log.info
             log("swap", **log_fields(record))
             for listener in self._listeners:
@@ -293,7 +295,7 @@ class SwapTimeline:
 
     def _open_record(
         self, servable_id: ServableId, began_at_ns: int, previous_version: int | None
-    ) -> _Open:
+    ) -> _OpenSwap:
         offset_ns = self._clock.wall_ns() - self._clock.now_ns()
         base = (
             f"{servable_id.name}-{servable_id.version}-{(began_at_ns + offset_ns) // NS_PER_SECOND}"
@@ -310,7 +312,7 @@ class SwapTimeline:
             began_at_ns=began_at_ns,
             wall_offset_ns=offset_ns,
         )
-        opened = _Open(record, self._fault_count())
+        opened = _OpenSwap(record, self._fault_count())
         self._open[record_id] = opened
         self._open_by_model.setdefault(record.model, {})[record_id] = opened
         return opened
@@ -318,24 +320,24 @@ class SwapTimeline:
     def _is_taken(self, record_id: str) -> bool:
         return record_id in self._open or any(record.id == record_id for record in self._over)
 
-    def _open_of_model(self, model: str) -> Collection[_Open]:
+    def _open_of_model(self, model: str) -> Collection[_OpenSwap]:
         return self._open_by_model.get(model, {}).values()
 
-    def _open_of(self, servable_id: ServableId) -> _Open | None:
+    def _open_of(self, servable_id: ServableId) -> _OpenSwap | None:
         found = [item for item in self._open_of_model(servable_id.name) if item.is_of(servable_id)]
         return found[-1] if found else None
 
-    def _begin(self, opened: _Open, now_ns: int) -> None:
+    def _begin(self, opened: _OpenSwap, now_ns: int) -> None:
         self._begin_during(opened, now_ns)
-        opened.record = replace(opened.record, load_began_at_ns=now_ns)
+        opened.record = replace(opened.record, load_started_at_ns=now_ns)
 
-    def _begin_during(self, opened: _Open, now_ns: int) -> None:
+    def _begin_during(self, opened: _OpenSwap, now_ns: int) -> None:
         """What happens to requests from now on is the swap's doing, where it was not before."""
         if opened.during_began_at_ns is not None:
             return
         beside = self._under_way_beside(opened)
         for other in beside:
-            self._make_way(other, now_ns)
+            self._cut_short(other, now_ns)
         # Before a model's first swap it has answered nothing that would have to be kept apart.
         is_first = not beside and opened.record.model not in self._last_end_ns
         began_at_ns = now_ns if is_first else self._statistics.cut()
@@ -344,7 +346,7 @@ class SwapTimeline:
         opened.record = replace(opened.record, before=before)
         opened.during_began_at_ns = began_at_ns
 
-    def _under_way_beside(self, opened: _Open) -> list[_Open]:
+    def _under_way_beside(self, opened: _OpenSwap) -> list[_OpenSwap]:
         """The model's other swaps that did something to its requests and are not closed."""
         return [
             item
@@ -352,19 +354,19 @@ class SwapTimeline:
             if item is not opened and item.during_began_at_ns is not None
         ]
 
-    def _answering_before(self, opened: _Open) -> int | None:
+    def _answering_before(self, opened: _OpenSwap) -> int | None:
         version = self._answering(opened.record.model)
         return None if version == opened.record.version else version
 
-    def _publish(self, opened: _Open, result: SwapResult, at_ns: int) -> None:
+    def _publish(self, opened: _OpenSwap, result: SwapResult, at_ns: int) -> None:
         opened.record = replace(opened.record, published_at_ns=at_ns)
         self._conclude(opened, result)
 
-    def _conclude(self, opened: _Open, result: SwapResult) -> None:
+    def _conclude(self, opened: _OpenSwap, result: SwapResult) -> None:
         opened.record = replace(opened.record, result=result)
         self._counts[opened.record.model, result.value] += 1
 
-    def _advance(self, opened: _Open, now_ns: int, cut: Callable[[], int]) -> bool:
+    def _advance(self, opened: _OpenSwap, now_ns: int, cut: Callable[[], int]) -> bool:
         """As far as the time has come; True where nothing is left to wait for."""
         if not self._has_ended(opened, now_ns):
             return False
@@ -375,13 +377,13 @@ class SwapTimeline:
             return False
         return now_ns >= opened.during_ended_at_ns + BEFORE_AFTER_NS
 
-    def _has_ended(self, opened: _Open, now_ns: int) -> bool:
-        self._mind_slab(opened, now_ns)
+    def _has_ended(self, opened: _OpenSwap, now_ns: int) -> bool:
+        self._await_slab_return(opened, now_ns)
         if opened.record.ended_at_ns is None:
             opened.record = replace(opened.record, ended_at_ns=_ended_at_ns(opened, now_ns))
         return opened.record.ended_at_ns is not None
 
-    def _mind_slab(self, opened: _Open, now_ns: int) -> None:
+    def _await_slab_return(self, opened: _OpenSwap, now_ns: int) -> None:
         """Ends the return of the slab where it is back."""
         unloaded_at_ns = opened.unloaded_at_ns
         if opened.unloading or unloaded_at_ns is None or opened.slab_back_at_ns is not None:
@@ -392,7 +394,7 @@ class SwapTimeline:
         stage = _slab_returned(opened.record, unloaded_at_ns, now_ns)
         opened.record = replace(opened.record, stages=(*opened.record.stages, stage))
 
-    def _end_during(self, opened: _Open, cut: Callable[[], int]) -> None:
+    def _end_during(self, opened: _OpenSwap, cut: Callable[[], int]) -> None:
         record = opened.record
         opened.during_ended_at_ns = cut()
         fault_count = self._fault_count() - opened.fault_count_before
@@ -404,7 +406,7 @@ class SwapTimeline:
             figures={**record.figures, "page_fault_count": fault_count},
         )
 
-    def _make_way(self, opened: _Open, now_ns: int) -> None:
+    def _cut_short(self, opened: _OpenSwap, now_ns: int) -> None:
         """Another swap of the model begins: what it does is not this one's."""
         if not self._has_ended(opened, now_ns):
             return
@@ -412,7 +414,7 @@ class SwapTimeline:
             self._end_during(opened, self._statistics.cut)
         self._close(opened, self._statistics.cut)
 
-    def _close(self, opened: _Open, cut: Callable[[], int]) -> None:
+    def _close(self, opened: _OpenSwap, cut: Callable[[], int]) -> None:
         record = opened.record
         ended_at_ns = cut()
         during_ended_at_ns = opened.during_ended_at_ns or ended_at_ns
@@ -426,17 +428,17 @@ class SwapTimeline:
         last_end_ns = self._last_end_ns.get(record.model, 0)
         self._last_end_ns[record.model] = max(last_end_ns, during_ended_at_ns)
         self._over.append(opened.record)
-        self._untold.append(opened.record)
+        self._unreported.append(opened.record)
         self._forget(opened)
 
-    def _forget(self, opened: _Open) -> None:
+    def _forget(self, opened: _OpenSwap) -> None:
         del self._open[opened.id]
         of_model = self._open_by_model[opened.record.model]
         del of_model[opened.id]
         if not of_model:
             del self._open_by_model[opened.record.model]
 
-    def _undisturbed(self, opened: _Open, from_ns: int, to_ns: int) -> SpanLatency | None:
+    def _undisturbed(self, opened: _OpenSwap, from_ns: int, to_ns: int) -> SpanLatency | None:
         """The last part of the span in which no other swap of the model did anything; None: no such."""
         model = opened.record.model
         last_end_ns = self._last_end_ns.get(model, 0)
@@ -464,7 +466,7 @@ class SwapTimeline:
         return [point for point in history if point.at_ns <= to_ns + half_ns]
 
 
-def _ended_at_ns(opened: _Open, now_ns: int) -> int | None:
+def _ended_at_ns(opened: _OpenSwap, now_ns: int) -> int | None:
     """When the last of it was done; None while something is left. Pure."""
     if opened.record.result is None or opened.unloading:
         return None
@@ -481,7 +483,7 @@ def _ended_at_ns(opened: _Open, now_ns: int) -> int | None:
 
 
 def _with_load(record: SwapRecord, status: ServableStatus) -> SwapRecord:
-    stages = load_stages(status, record.load_began_at_ns)
+    stages = load_stages(status, record.load_started_at_ns)
     return replace(
         record,
         stages=(

@@ -190,9 +190,9 @@ class Tracing:
             try:
                 self._exporter.export(batch)
             except MillpondError as error:
-                self._tell_of_loss(len(batch), error.message)
+                self._log_loss(len(batch), error.message)
 
-    def _tell_of_loss(self, count: int, reason: str) -> None:
+    def _log_loss(self, count: int, reason: str) -> None:
         with self._lock:
             self._dropped["export"] += count
             dropped = self._dropped["export"]

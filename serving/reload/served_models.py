@@ -21,7 +21,7 @@ class Source(Protocol):
     def stop(self) -> None: ...
     def join(self, timeout_seconds: float) -> bool: ...
     def set_selection(self, selection: VersionSelection, labels: Mapping[str, int]) -> None: ...
-    def set_barred(self, versions: frozenset[int]) -> None: ...
+    def set_blocked(self, versions: frozenset[int]) -> None: ...
     def set_base_path(self, base_path: str) -> None: ...
     def notes(self) -> list[Note]: ...
     def found_versions(self) -> frozenset[int]: ...
@@ -96,11 +96,11 @@ class ServedModels:
         source = self._sources.get(name)
         return source.selectable_versions() if source else frozenset()
 
-    def set_barred(self, name: str, versions: frozenset[int]) -> None:
+    def set_blocked(self, name: str, versions: frozenset[int]) -> None:
         """The model's source leaves `versions` out of what it selects, until told otherwise."""
         source = self._sources.get(name)
         if source is not None:
-            source.set_barred(versions)
+            source.set_blocked(versions)
 
     def apply(self, plan: ConfigPlan) -> None:
         """Does all that `plan`, made of `models`, says. Where it raises, nothing has changed.
@@ -164,7 +164,7 @@ class ServedModels:
         self._manager.set_settings(model.name, model.settings)
         self._set_labels(model.name, model.labels)
         source = self._make_source(model)
-        # Known before it starts: as soon as it finds something it is asked what, and told of bars.
+        # Known before it starts: as soon as it finds something it is asked what, and told of blocked_versions.
         self._sources = {**self._sources, model.name: source}
         source.start()
 

@@ -55,7 +55,7 @@ class AdminService:
 
     `model_names` are those configured now, `statuses` is `StateMonitor.statuses`, `notes` what a
     model's source has to tell of its base path, `found_versions` what it finds there,
-    `refused_config` is `ConfigWatcher.refusal`, `wait_until_kept` is that of `BarKeeper`.
+    `refused_config` is `ConfigWatcher.refusal`, `wait_until_kept` is that of `BlockedVersionKeeper`.
     """
 
     def __init__(

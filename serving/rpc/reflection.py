@@ -54,7 +54,7 @@ def reflect(service_files: Sequence[FileDescriptor]) -> Reflection:
     )
 
 
-def grpcs_own_files() -> list[FileDescriptor]:
+def grpc_builtin_files() -> list[FileDescriptor]:
     """Those of the services that every server here has: health and reflection itself."""
     pool = _own_pool()
     names = ["grpc/health/v1/health.proto", *(_reflection_path(edition) for edition in _EDITIONS)]

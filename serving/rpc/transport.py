@@ -16,7 +16,7 @@ from serving.data_plane.plane import DataPlane
 from serving.reload.certificate_watch import CertificateWatcher
 from serving.reload.config_watch import ConfigRefusal
 from serving.rpc.profiler_messages import file_descriptor_proto as profiler_file
-from serving.rpc.reflection import grpcs_own_files, parse_file, reflect
+from serving.rpc.reflection import grpc_builtin_files, parse_file, reflect
 
 POLL_SECONDS = 1.0
 """Between two looks at --ssl_config_file: some kB of a file, once a second."""
@@ -38,7 +38,7 @@ def service_files(config: ServerConfig) -> list[FileDescriptor]:
         *session_files,
         *profiler_files,
         parse_file(file_descriptor_proto()),
-        *grpcs_own_files(),
+        *grpc_builtin_files(),
     ]
 
 

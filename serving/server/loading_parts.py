@@ -25,7 +25,7 @@ from serving.loading.memory_fit import available_bytes
 from serving.loading.request_cores import RequestCores
 from serving.loading.reservoirs import Reservoirs
 from serving.loading.restore_pace import FixedPace, GuardedPace, GuardSettings, RestorePace
-from serving.loading.starvation_watch import LoadPatience
+from serving.loading.starvation_watch import StarvationWatch
 from serving.rpc.capture_service import CaptureDirectory
 from serving.server.foundation import Foundation
 from warmup.replay import warm_up
@@ -206,14 +206,14 @@ def hurry_unloads(foundation: Foundation, *, unloaders: ThreadExecutor) -> None:
     )
 
 
-def make_patience(
+def make_starvation_watch(
     foundation: Foundation, *, enter_background: Callable[[], None]
-) -> LoadPatience | None:
+) -> StarvationWatch | None:
     """None where background threads cannot starve, or may."""
     is_lowered = foundation.config.load_priority != "normal" and not foundation.config.is_stock
     if not is_lowered or foundation.config.load_patience_seconds == 0:
         return None
-    return LoadPatience(
+    return StarvationWatch(
         foundation.config.load_patience_seconds, lower=enter_background, clock=foundation.clock
     )
 

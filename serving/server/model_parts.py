@@ -11,11 +11,15 @@ from serving.core.aspired_version_policy import AvailabilityPreserving
 from serving.data_plane.servables import ServingMap
 from serving.loading.arenas import Arenas
 from serving.loading.loader import MakeLoader, statuses_as_errors
-from serving.manager.blocked_version_file import BarFile, BarKeeper, NoBarKeeper
+from serving.manager.blocked_version_file import (
+    BlockedVersionFile,
+    BlockedVersionKeeper,
+    NoBlockedVersionKeeper,
+)
 from serving.manager.harness import RetryPolicy
 from serving.manager.manager import AspiredVersionsManager
 from serving.manager.model_notes import NotePublisher
-from serving.manager.rollout import BarsChanged, ChangedOver, FoundVersions
+from serving.manager.rollout import BlockedVersionsChanged, DefaultVersionChanged, FoundVersions
 from serving.manager.router import Router
 from serving.manager.state_monitor import StateMonitor
 from serving.reload.config_reload import ConfigReloader
@@ -37,9 +41,9 @@ def make_manager(
     arenas: Arenas | None,
     monitor: StateMonitor,
     router: Router,
-    bar_keeper: BarKeeper,
-    changed_over: ChangedOver,
-    bars_changed: BarsChanged,
+    blocked_version_keeper: BlockedVersionKeeper,
+    default_version_changed: DefaultVersionChanged,
+    blocked_versions_changed: BlockedVersionsChanged,
     found_versions: FoundVersions,
 ) -> AspiredVersionsManager:
     return AspiredVersionsManager(
@@ -56,11 +60,11 @@ def make_manager(
         unloaders=unloaders,
         version_memory=arenas,
         router=router,
-        changed_over=changed_over,
-        bars_changed=bars_changed,
+        default_version_changed=default_version_changed,
+        blocked_versions_changed=blocked_versions_changed,
         found_versions=found_versions,
-        bars=bar_keeper.read(),
-        keep_bars=bar_keeper.keep,
+        blocked_versions=blocked_version_keeper.read(),
+        keep_blocked_versions=blocked_version_keeper.keep,
         load_jitter_seconds=foundation.config.load_jitter_seconds,
         random=random.random,
         monitor=monitor,
@@ -68,10 +72,10 @@ def make_manager(
     )
 
 
-def make_bar_keeper(foundation: Foundation) -> BarKeeper:
+def make_blocked_version_keeper(foundation: Foundation) -> BlockedVersionKeeper:
     if not foundation.config.state_directory:
-        return NoBarKeeper()
-    return BarFile(Path(foundation.config.state_directory), clock=foundation.clock)
+        return NoBlockedVersionKeeper()
+    return BlockedVersionFile(Path(foundation.config.state_directory), clock=foundation.clock)
 
 
 def check_platforms(config: ServerConfig) -> None:
@@ -119,7 +123,7 @@ def make_source(
         clock=foundation.clock,
     )
     # Before its first poll: nothing that was rolled back is to be loaded until somebody tells it.
-    source.set_barred(manager.barred(model.name))
+    source.set_blocked(manager.blocked(model.name))
     return source
 
 

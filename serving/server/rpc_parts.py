@@ -126,7 +126,7 @@ def make_inference_questions(
 
 
 @contextmanager
-def reasons_of_grpc(foundation: Foundation) -> Iterator[None]:
+def grpc_status_details(foundation: Foundation) -> Iterator[None]:
     """Around the start of the gRPC server: what it raises says what to change."""
     with (
         reason_for_not_listening(listen_addresses(foundation.config)),

@@ -70,8 +70,8 @@ SOURCE_TIMEOUT_SECONDS = 0.1
 """How long a stop waits for each source, and for who reads the config files: a poll takes
 milliseconds, or hangs on a dead disk."""
 
-BARS_TIMEOUT_SECONDS = 2.0
-"""How long a stop waits for bars that are not written yet: a kilobyte, or a dead disk."""
+BLOCKED_VERSIONS_TIMEOUT_SECONDS = 2.0
+"""How long a stop waits for blocked_versions that are not written yet: a kilobyte, or a dead disk."""
 
 CAPTURE_TIMEOUT_SECONDS = 2.0
 """How long a stop waits for the recent requests to be written: megabytes, or a dead disk."""
@@ -144,7 +144,7 @@ class Server:
         self._slab_pool = loading_parts.make_slab_pool(self._foundation)
         self._pace = loading_parts.make_pace(self._foundation, serving_map=self._serving_map)
         self._enter_background = loading_parts.make_background(self._foundation)
-        self._patience = loading_parts.make_patience(
+        self._starvation_watch = loading_parts.make_starvation_watch(
             self._foundation, enter_background=self._enter_background
         )
         self._reservoirs = loading_parts.make_reservoirs(self._foundation)
@@ -167,7 +167,7 @@ class Server:
             load_settings, reservoirs=self._reservoirs, plane=self._plane, clock=clock
         )
         self._router = Router(self._serving_map)
-        self._bar_keeper = model_parts.make_bar_keeper(self._foundation)
+        self._blocked_version_keeper = model_parts.make_blocked_version_keeper(self._foundation)
         self._swaps = monitoring_parts.make_swap_timeline(
             statistics=self._request_statistics,
             monitor=self._monitor,
@@ -201,9 +201,9 @@ class Server:
             arenas=arenas,
             monitor=self._monitor,
             router=self._router,
-            bar_keeper=self._bar_keeper,
-            changed_over=self._swaps.changed_over,
-            bars_changed=self._bar_versions,
+            blocked_version_keeper=self._blocked_version_keeper,
+            default_version_changed=self._swaps.default_version_changed,
+            blocked_versions_changed=self._block_versions,
             found_versions=self._found_versions,
         )
 
@@ -255,7 +255,7 @@ class Server:
                 reservoirs=self._reservoirs,
                 watcher=self._watcher,
                 transport=self._transport,
-                wait_until_kept=self._bar_keeper.wait_until_kept,
+                wait_until_kept=self._blocked_version_keeper.wait_until_kept,
             ),
             **InferenceService(self._inference_questions).handlers,
         }
@@ -446,11 +446,11 @@ class Server:
         self._reloader.apply_first(self._first_plan)
         self._rare_calls.start()
         self._admin.answer()
-        if self._patience is not None:
-            self._patience.start()
+        if self._starvation_watch is not None:
+            self._starvation_watch.start()
         if self._capture is not None:
             self._capture.start()
-        self._bar_keeper.start()
+        self._blocked_version_keeper.start()
         self._swaps.start()
         self._tracing.start()
         self._manager.start()
@@ -464,7 +464,7 @@ class Server:
         self._initial_loads.end()
         self._load_executor.keep(max(1, self._config.num_load_threads))
         self._reserved_port.let_go()
-        with rpc_parts.reasons_of_grpc(self._foundation):
+        with rpc_parts.grpc_status_details(self._foundation):
             self._grpc.start()
         self._reserved_port.close()
         _log.info("listening", host=self._config.host, port=self.port, http_port=self._http.port)
@@ -532,7 +532,7 @@ class Server:
         is_over.append(self._manager.stop(UNLOAD_TIMEOUT_SECONDS))
         is_over.append(self._models.join(SOURCE_TIMEOUT_SECONDS))
         is_over.append(self._pollers.join(SOURCE_TIMEOUT_SECONDS))
-        is_over.append(self._bar_keeper.stop(BARS_TIMEOUT_SECONDS))
+        is_over.append(self._blocked_version_keeper.stop(BLOCKED_VERSIONS_TIMEOUT_SECONDS))
         if self._watcher is not None:
             is_over.append(self._watcher.join(SOURCE_TIMEOUT_SECONDS))
         is_over.append(self._transport.join(SOURCE_TIMEOUT_SECONDS))
@@ -544,8 +544,8 @@ class Server:
             _log.warning("spans_left_behind", timeout_seconds=TRACING_TIMEOUT_SECONDS)
         self._pace.stop()
         self._request_statistics.stop()
-        if self._patience is not None:
-            self._patience.stop()
+        if self._starvation_watch is not None:
+            self._starvation_watch.stop()
         if self._slab_pool is not None:
             self._slab_pool.stop()
         _log.info("stopped", is_complete=all(is_over))
@@ -585,9 +585,9 @@ class Server:
         is_config_refused = self._watcher is not None and self._watcher.refusal is not None
         return is_config_refused or self._transport.refusal is not None
 
-    def _bar_versions(self, name: str, versions: frozenset[int]) -> None:
+    def _block_versions(self, name: str, versions: frozenset[int]) -> None:
         """A rollback's: the model's source selects without them. On the control thread."""
-        self._models.set_barred(name, versions)
+        self._models.set_blocked(name, versions)
 
     def _found_versions(self, name: str) -> frozenset[int]:
         """What a rollback asks, once there are models. On the control thread."""
@@ -613,8 +613,8 @@ class Server:
         with ExitStack() as stack:
             if self._cores is not None:
                 stack.enter_context(self._cores.pinned(thread_id))
-            if self._patience is not None:
-                stack.enter_context(self._patience.watched(thread_id))
+            if self._starvation_watch is not None:
+                stack.enter_context(self._starvation_watch.watched(thread_id))
             yield
 
     def _unready_stuck_models(self) -> frozenset[str]:

@@ -125,7 +125,7 @@ class FileSystemSource:
     `set_aspired` is called, under the source's lock, only when the list changes, and not after
     `stop`. `failed_versions` says which versions of a model have ended with an error: one of these
     whose files change is aspired again under a new `found_at_ns`. `found_anew` hears of each version
-    that is found, or found with other files than before, barred ones too. `versions_seen` hears,
+    that is found, or found with other files than before, blocked ones too. `versions_seen` hears,
     after each poll that could look, which versions are on the disk, and for the files of which the
     source watches. `set_notes` gets the notes of a poll and the aspired versions, if they differ
     from the poll before.
@@ -209,10 +209,10 @@ class FileSystemSource:
             self._select_again(replace(self._wanted, selection=selection, labels=labels))
             self._poll_soon()
 
-    def set_barred(self, versions: frozenset[int]) -> None:
+    def set_blocked(self, versions: frozenset[int]) -> None:
         """Leaves `versions` out of what is selected until told otherwise. Looks at no disk."""
         with self._lock:
-            self._select_again(replace(self._wanted, barred=versions))
+            self._select_again(replace(self._wanted, blocked=versions))
 
     def set_base_path(self, base_path: str) -> None:
         """Looks elsewhere, at once. What is aspired stays until a version is complete there."""
@@ -227,7 +227,7 @@ class FileSystemSource:
             return sorted(self._memory.notes | stuck, key=repr)
 
     def found_versions(self) -> frozenset[int]:
-        """Those that the last poll found on disk, barred ones too."""
+        """Those that the last poll found on disk, blocked ones too."""
         with self._lock:
             return frozenset(self._memory.found)
 
@@ -244,8 +244,8 @@ class FileSystemSource:
         """
         now = Instant(self._clock.now_ns(), self._clock.wall_ns())
         with self._lock:
-            before, base_path, barred = self._memory, self._base_path, self._wanted.barred
-        decide_on = self._look(before, base_path, barred, now)
+            before, base_path, blocked = self._memory, self._base_path, self._wanted.blocked
+        decide_on = self._look(before, base_path, blocked, now)
         with self._lock:
             # Where it looked elsewhere than it should by now, the next poll is due already.
             number = self._poll_number + 1 if number is None else number
@@ -261,7 +261,7 @@ class FileSystemSource:
             note = None if seconds is None else self._stuck_note or _stuck_note(seconds)
             before = {self._stuck_note} if self._stuck_note else set()
             self._stuck_note = note
-            self._tell_changes(frozenset(before), frozenset({note} if note else ()))
+            self._log_changes(frozenset(before), frozenset({note} if note else ()))
 
     # --- Under the lock ---------------------------------------------------------------------------
 
@@ -276,32 +276,32 @@ class FileSystemSource:
         if self._is_stopping:
             return
         before, self._memory = self._memory, memory
-        self._tell_changes(before.notes, memory.notes)
+        self._log_changes(before.notes, memory.notes)
         aspired = memory.aspired
         if (before.notes, before.aspired) != (memory.notes, aspired) or before.on_disk is None:
             # Before the manager learns of the versions: a request in between waits for them.
             versions = frozenset(item.version for item in aspired or ())
             self._set_notes(self._name, memory.notes, versions)
-        self._tell_versions(before, memory)
+        self._log_versions(before, memory)
         if aspired is not None and aspired != before.aspired:
             _log.info("aspired", model=self._name, versions=[item.version for item in aspired])
             self._set_aspired(self._name, aspired)
 
-    def _tell_versions(self, before: SourceState, after: SourceState) -> None:
+    def _log_versions(self, before: SourceState, after: SourceState) -> None:
         for version, found in after.found.items():
             if before.found.get(version) != found:
                 self._found_anew(self._name, version)
         if after.on_disk is not None:
             aspired = {item.version for item in after.aspired or ()}
-            self._versions_seen(self._name, after.on_disk, self._wanted.barred | aspired)
+            self._versions_seen(self._name, after.on_disk, self._wanted.blocked | aspired)
 
     # --- On a thread of the pool ----------------------------------------------------------------
 
     def _look(
-        self, memory: SourceState, base_path: str, barred: frozenset[int], now: Instant
+        self, memory: SourceState, base_path: str, blocked: frozenset[int], now: Instant
     ) -> Callable[[SourceState, SelectionInputs], SourceState]:
         """Looks at the disk; returns what makes a new memory of the one at the time and of what is
-        wanted by then. `memory` and `barred` are those to know which versions to look at.
+        wanted by then. `memory` and `blocked` are those to know which versions to look at.
         """
         listing = list_children(base_path)
         if listing.error:
@@ -311,7 +311,7 @@ class FileSystemSource:
         names, name_notes = version_directories(listing, known, base_path)
         directories = {version: str(Path(base_path, name)) for version, name in names.items()}
         failed = self._failed_versions(self._name)
-        observed = to_observe(memory, directories, failed, barred)
+        observed = to_observe(memory, directories, failed, blocked)
         candidates, read_notes = self._candidates(memory, observed, now)
         live = self._fingerprints(to_compare(memory, directories, failed, now))
 
@@ -364,7 +364,7 @@ class FileSystemSource:
             asset_wait_ns=self._missing_asset_wait_ns,
         )
 
-    def _tell_changes(self, before: frozenset[Note], after: frozenset[Note]) -> None:
+    def _log_changes(self, before: frozenset[Note], after: frozenset[Note]) -> None:
         where = {"model": self._name, "base_path": self._base_path}
         for note in sorted(after - before, key=repr):
             getattr(_log, note.level)(note.event, **where, **dict(note.values))

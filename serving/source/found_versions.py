@@ -19,7 +19,7 @@ from serving.core.version_selection import (
     Latest,
     Specific,
     VersionSelection,
-    select_unbarred,
+    select_unblocked,
 )
 from serving.source.notes import (
     Note,
@@ -42,14 +42,14 @@ from serving.source.settling import (
 class SelectionInputs:
     """What people want of the versions found.
 
-    `barred` were rolled back and are not to be loaded again. `keeps_last`: a base path that is
+    `blocked` were rolled back and are not to be loaded again. `keeps_last`: a base path that is
     emptied leaves what is aspired as it is (--servable_versions_always_present). `labels` aspire
     nothing: people are told of those that wait for what nothing aspires.
     """
 
     selection: VersionSelection = Latest(1)
     labels: Mapping[str, int] = field(default_factory=dict)
-    barred: frozenset[int] = frozenset()
+    blocked: frozenset[int] = frozenset()
     keeps_last: bool = True
 
 
@@ -94,13 +94,13 @@ def to_observe(
     memory: SourceState,
     directories: Mapping[int, str],
     failed: Collection[int],
-    barred: frozenset[int] = frozenset(),
+    blocked: frozenset[int] = frozenset(),
 ) -> dict[int, str]:
     """Those of `directories` that may be loaded once they are seen to be complete: not found, or
-    `failed` and aspired, or `failed` and `barred` for that. Their files are to be looked at.
+    `failed` and aspired, or `failed` and `blocked` for that. Their files are to be looked at.
     """
     aspired = {item.version for item in memory.aspired or ()}
-    wanted = unfound(memory, directories).keys() | ((aspired | barred) & set(failed))
+    wanted = unfound(memory, directories).keys() | ((aspired | blocked) & set(failed))
     return {version: directories[version] for version in directories if version in wanted}
 
 
@@ -223,9 +223,9 @@ def select_again(memory: SourceState, wanted: SelectionInputs) -> SourceState:
 
     A list becomes empty where nothing is wanted; not because what is wanted is not there.
     """
-    selected = select_unbarred(wanted.selection, memory.found, wanted.barred)
+    selected = select_unblocked(wanted.selection, memory.found, wanted.blocked)
     # A broken version takes no place: what would be selected without it serves beside it.
-    sound = select_unbarred(wanted.selection, memory.found.keys() - memory.broken, wanted.barred)
+    sound = select_unblocked(wanted.selection, memory.found.keys() - memory.broken, wanted.blocked)
     versions = sorted({*selected.versions, *sound.versions})
     notes = {note for note in memory.notes if note.event not in _SELECTION_EVENTS}
     if selected.missing:
@@ -234,10 +234,10 @@ def select_again(memory: SourceState, wanted: SelectionInputs) -> SourceState:
     aspired = tuple(memory.found[version] for version in versions)
     if not aspired and not _may_be_empty(memory, wanted):
         aspired = memory.aspired
-        if wanted.barred.intersection(item.version for item in aspired or ()):
+        if wanted.blocked.intersection(item.version for item in aspired or ()):
             notes.add(Note.of("last_version_blocked", remedy="drop another version"))
-        elif aspired is None and wanted.barred & memory.found.keys():
-            notes.add(only_blocked_note(wanted.barred & memory.found.keys()))
+        elif aspired is None and wanted.blocked & memory.found.keys():
+            notes.add(only_blocked_note(wanted.blocked & memory.found.keys()))
     return replace(memory, aspired=aspired, notes=frozenset(notes))
 
 
@@ -263,7 +263,7 @@ def label_notes(
         found=memory.found,
         selected=[item.version for item in memory.aspired or ()],
         unfinished=memory.candidates,
-        barred=wanted.barred,
+        blocked=wanted.blocked,
         in_effect=in_effect,
     )
     return frozenset(

@@ -151,7 +151,7 @@ class PollerPool:
                 if not stuck:
                     self._wait()
             for look in stuck:
-                self._tell_stuck(look.key)
+                self._notify_stuck(look.key)
 
     def _give_due(self) -> None:
         while (look := self._schedule.take(self._clock.now_ns())) is not None:
@@ -209,9 +209,9 @@ class PollerPool:
             self._held_threads.discard(threading.current_thread())
             self._changed.notify_all()
         if was_stuck:
-            self._tell_stuck(look.key)
+            self._notify_stuck(look.key)
 
-    def _tell_stuck(self, key: str) -> None:
+    def _notify_stuck(self, key: str) -> None:
         with self._changed:
             source = self._sources.get(key)
         if source is None:

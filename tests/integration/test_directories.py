@@ -103,7 +103,7 @@ def test_source_second_spelling_of_the_served_version_changes_nothing(
     drop(scale_model.write(tmp_path, 8), base_path, "7")
     wait_for_log(server, "duplicate_version_ignored", name="7", used="007")
     assert_serves(server, 7)
-    assert len(logged(server, "load_began")) == 1
+    assert len(logged(server, "load_started")) == 1
 
 
 def test_source_symbolic_link_to_a_version_is_one(
@@ -229,7 +229,7 @@ def test_version_still_being_written_waits_for_a_second_without_changes(
         times.append(written.stat().st_mtime)
         wait_for_a_poll(server_of_one, base_path)
     wait_for(server_of_one, {2: AVAILABLE})
-    began = wait_for_log(server_of_one, "load_began", version=2)
+    began = wait_for_log(server_of_one, "load_started", version=2)
     began_at = datetime.fromisoformat(began["timestamp"].replace("Z", "+00:00")).timestamp()
     last_before = max(time for time in times if time < began_at)
     # The clock of file times ticks every few milliseconds.
@@ -383,7 +383,7 @@ def test_live_version_overwritten_in_place_goes_on_as_it_was_loaded(
     _empty(base_path / "1" / FILES[-1])
     wait_for_a_poll(server_of_one, base_path)
     assert_serves(server_of_one, 1)
-    assert len(logged(server_of_one, "load_began")) == 1
+    assert len(logged(server_of_one, "load_started")) == 1
     wait_for(server_of_one, {1: AVAILABLE})
 
 

@@ -53,7 +53,7 @@ def test_endless_warm_up_ends_with_its_directory(
     server = start_server(model_name="slow", base_path=base_path, warmup_request_seconds=0)
     server.wait_until_available("slow", 1)
     drop_endless(slow_export, base_path, 2, tmp_path)
-    wait_until(lambda: logged(server, "load_began", version=2), "the load of version 2")
+    wait_until(lambda: logged(server, "load_started", version=2), "the load of version 2")
     shutil.rmtree(base_path / "2")
     with Client(server.target) as client:
         wait_for_states(client, "slow", {2: END})
@@ -65,5 +65,5 @@ def test_server_stops_during_an_endless_warm_up(
 ):
     drop_endless(slow_export, base_path, 1, tmp_path)
     server = start_server(model_name="slow", base_path=base_path, warmup_request_seconds=0)
-    wait_until(lambda: logged(server, "load_began", version=1), "the load")
+    wait_until(lambda: logged(server, "load_started", version=1), "the load")
     server.stop()

@@ -244,4 +244,4 @@ def test_probe_is_answered_while_requests_take_all_cores(server: ModelServer) ->
         for thread in threads:
             thread.join()
     assert seconds < 20
-    assert not logged(server, "http_server_says")
+    assert not logged(server, "on_http_server_log")

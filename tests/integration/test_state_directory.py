@@ -12,7 +12,7 @@ import pytest
 from serving import ModelServer
 from serving.client import Client
 from serving.core.servable import AVAILABLE
-from serving.manager.blocked_version_file import FILE_NAME, read_bars
+from serving.manager.blocked_version_file import FILE_NAME, read_blocked_versions
 from tests.integration.clients import wait_for_states
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
@@ -48,12 +48,12 @@ def roll_back(server: ModelServer, file: Path) -> None:
     with Client(server.admin_target) as client:
         client.rollback("scale", is_cold_allowed=True)
         # The reply comes after the disk.
-        assert 2 in read_bars(file)["scale"]
+        assert 2 in read_blocked_versions(file)["scale"]
         wait_for_states(client, "scale", {1: AVAILABLE})
 
 
 def versions_loaded(server: ModelServer) -> list[object]:
-    return [event["version"] for event in logged(server, "load_began")]
+    return [event["version"] for event in logged(server, "load_started")]
 
 
 @pytest.mark.parametrize("end", [ModelServer.stop, ModelServer.kill])
@@ -71,10 +71,10 @@ def test_version_that_was_rolled_back_stays_out_after_a_restart_until_it_is_allo
     with Client(second.admin_target) as client:
         described = client.describe_models()["scale"]
         assert (described["default_version"], described["blocked"]) == (1, [2])
-        (bar,) = described["blocked_versions"]
-        assert (bar["version"], bar["by"]) == (2, "operator")
+        (block,) = described["blocked_versions"]
+        assert (block["version"], block["by"]) == (2, "operator")
         assert client.allow("scale", 2) == ""
-        assert read_bars(file) == {}
+        assert read_blocked_versions(file) == {}
         wait_for_states(client, "scale", {2: AVAILABLE})
     second.stop()
 

@@ -98,8 +98,8 @@ def test_rollback_under_load_is_seen_by_the_next_request_and_loses_none(
             wait_until(lambda: answering_version(caller) == 2, "version 2 again")
         clients.wait_for_answers_of(2, 100)
     # Nothing was loaded for it, or unloaded.
-    assert len(logged(server_of_two, "load_began")) == 2
-    assert not logged(server_of_two, "unload_began")
+    assert len(logged(server_of_two, "load_started")) == 2
+    assert not logged(server_of_two, "unload_started")
 
 
 def test_rolled_back_version_stays_out_while_its_files_are_there(
@@ -122,7 +122,7 @@ def test_version_that_is_removed_gives_way_to_the_one_kept_without_a_load(
     with Client(server_of_two.admin_target) as client, caller_to(server_of_two.target) as caller:
         wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
         assert answering_version(caller) == 1
-    assert len(logged(server_of_two, "load_began")) == 2
+    assert len(logged(server_of_two, "load_started")) == 2
 
 
 def test_version_refused_by_a_gate_leaves_the_way_back(
@@ -134,8 +134,8 @@ def test_version_refused_by_a_gate_leaves_the_way_back(
         assert logged(server_of_two, "gate_not_passed", version=3)
         assert client.rollback("scale").version == 1
         assert answering_version(caller) == 1
-    assert len(logged(server_of_two, "load_began")) == 3
-    assert not logged(server_of_two, "unload_began")
+    assert len(logged(server_of_two, "load_started")) == 3
+    assert not logged(server_of_two, "unload_started")
 
 
 def test_previous_current_and_canary_have_slabs_of_their_own(
@@ -227,7 +227,7 @@ def test_rollback_while_the_previous_version_drains_loads_it_again(
         with SteadyClients(server.target, request, fault).running() as clients:
             clients.wait_for_answers_of(1)
             scale_model.write(base_path, 2, offset_count=OFFSET_COUNT)
-            wait_for_log(server, "unload_began", version=1)
+            wait_for_log(server, "unload_started", version=1)
             client.rollback("scale", is_cold_allowed=True)
             clients.wait_for_answers_of(1, 10)
         wait_for_states(client, "scale", {1: AVAILABLE, 2: END})

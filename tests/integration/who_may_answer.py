@@ -60,12 +60,12 @@ class Servables:
 
 
 class WhoMayAnswer:
-    """The model: which version may answer, by what is blocked, unproven and published. It has no code
+    """The model: which version may answer, by what is blocked, unverified and published. It has no code
     in common with the router.
     """
 
     def __init__(self) -> None:
-        self.unproven: set[int] = set()
+        self.unverified: set[int] = set()
         self.answered_before: int | None = None
         # By label: the versions that it led to, the last one last.
         self.led_to: dict[str, list[int]] = {}
@@ -76,11 +76,11 @@ class WhoMayAnswer:
         """Returns why `answering` is wrong for requests that name no version; "" if it is right."""
         before, self.answered_before = self.answered_before, answering
         sound = published - blocked
-        proven = sound - self.unproven
+        proven = sound - self.unverified
         if proven:
             return "" if answering == max(proven) else f"not the highest of {proven}"
         if sound:
-            return "" if answering in sound else f"none of {sound}, which are only unproven"
+            return "" if answering in sound else f"none of {sound}, which are only unverified"
         # Documented last resorts: what is to serve though it is blocked, and what answers already.
         may = (published & aspired) | (published & {before} if before is not None else set())
         if not may:
@@ -120,13 +120,13 @@ class CheckedMap(FakeServingMap):
         self._servables.publish(servable.id.version, routing)
         super().publish(servable, routing)
         if routing.canary_version == servable.id.version:
-            self.model.unproven.add(servable.id.version)
+            self.model.unverified.add(servable.id.version)
         self.look(routing)
 
     def retire(self, name: str, version: int, routing: Routing) -> None:
         self._servables.retire(version, routing)
         super().retire(name, version, routing)
-        self.model.unproven.discard(version)
+        self.model.unverified.discard(version)
         self.look(routing)
 
     def set_routing(self, name: str, routing: Routing) -> None:
@@ -153,7 +153,7 @@ class Machine(LifeMachine):
     def _listen(self, world: World) -> None:
         """Notes what is asked of the router before it takes effect: labels, and promotions."""
         router, model = world.router, self.checked.model
-        promote, prove, set_labels = router.promote, router.prove, router.set_labels
+        promote, verify, set_labels = router.promote, router.verify, router.set_labels
         self.wanted_labels: Mapping[str, int] = {}
 
         def labelled(name: str, labels: Mapping[str, int]) -> None:
@@ -162,28 +162,28 @@ class Machine(LifeMachine):
             set_labels(name, labels)
 
         def promoted(name: str) -> None:
-            model.unproven.discard(router.routing(name).canary_version or 0)
+            model.unverified.discard(router.routing(name).canary_version or 0)
             promote(name)
 
         def proven(name: str, version: int) -> None:
-            model.unproven.discard(version)
-            prove(name, version)
+            model.unverified.discard(version)
+            verify(name, version)
 
         router.set_labels = labelled  # type: ignore[method-assign]
         router.promote = promoted  # type: ignore[method-assign]
-        router.prove = proven  # type: ignore[method-assign]
+        router.verify = proven  # type: ignore[method-assign]
 
     def look(self, world: World, routing: Routing) -> None:
         """Asks the native map, right after it changed."""
         Machine.snapshot_count += 1
         stream: Any = world.manager._streams.get(NAME)
-        blocked = set(stream.bars) if stream else set()
+        blocked = set(stream.blocked_versions) if stream else set()
         aspired = set(stream.aspired) if stream else set()
         published = set(self.checked.native.versions(NAME))
         self._check_retiring(world, published)
         model, native = self.checked.model, self.checked.native
         fault = model.fault(published, blocked, aspired, native.answering(NAME))
-        facts = f"{published=} {blocked=} {aspired=} {model.unproven=} {routing}"
+        facts = f"{published=} {blocked=} {aspired=} {model.unverified=} {routing}"
         assert not fault, f"{native.answering(NAME)} answers: {fault}; {facts}"
         self._check_canary(routing, published, blocked)
         for label, version in self.wanted_labels.items():

@@ -136,7 +136,7 @@ def swap_of(model: str, **changes: object) -> SwapRecord:
         previous_version=1,
         began_at_ns=0,
         wall_offset_ns=0,
-        load_began_at_ns=NS_PER_SECOND,
+        load_started_at_ns=NS_PER_SECOND,
         published_at_ns=NS_PER_SECOND * 3 // 2,
         ended_at_ns=3 * NS_PER_SECOND,
         result=SwapResult.PUBLISHED,

@@ -173,7 +173,7 @@ def swap(name: str, version: int, began_at_ns: int, **changes: Any) -> SwapRecor
         previous_version=version - 1,
         began_at_ns=began_at_ns,
         wall_offset_ns=0,
-        load_began_at_ns=began_at_ns + NS_PER_SECOND,
+        load_started_at_ns=began_at_ns + NS_PER_SECOND,
         published_at_ns=published_at_ns,
         ended_at_ns=published_at_ns + 200 * _MS,
         result=SwapResult.PUBLISHED,

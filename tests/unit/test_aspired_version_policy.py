@@ -27,10 +27,10 @@ def row(
     *,
     aspired: bool,
     kept: bool = False,
-    barred: bool = False,
+    blocked: bool = False,
     given_up: bool = False,
 ) -> ServableSnapshot:
-    return ServableSnapshot(ServableId("m", version), state, aspired, kept, barred, given_up)
+    return ServableSnapshot(ServableId("m", version), state, aspired, kept, blocked, given_up)
 
 
 def load(version: int) -> Load:
@@ -163,10 +163,10 @@ ROWS: list[tuple[str, list[ServableSnapshot], Action | None]] = [
         None,
     ),
     (
-        "of two old versions the barred one goes",
+        "of two old versions the blocked one goes",
         [
             row(1, AVAILABLE, aspired=False),
-            row(2, AVAILABLE, aspired=False, barred=True),
+            row(2, AVAILABLE, aspired=False, blocked=True),
             row(3, LOADING, aspired=True),
         ],
         unload(2),

@@ -33,7 +33,7 @@ from serving.client import Client, Signature, TensorSpec, VersionStatus
 from serving.commands.cli import main
 from serving.commands.status import age_text, print_models, refusal_text, roles
 from serving.core.servable import AVAILABLE, END, Health, ServableId, ServableState, ServableStatus
-from serving.manager.rollout import BlockedVersion, Rollback
+from serving.manager.rollout import Rollback, RollbackBlock
 from serving.manager.stream import StreamStatus
 from serving.reload.config_watch import ConfigRefusal
 from serving.rpc.admin_service import ALLOW, PROMOTE, ROLLBACK, AdminService
@@ -69,8 +69,8 @@ class FakeControl:
 
     def rollback(self, name: str, *, is_cold_allowed: bool) -> "Future[Rollback]":
         blocked = (
-            BlockedVersion(10, has_served=True, reason="it served"),
-            BlockedVersion(11, has_served=False, reason="it never served; its load failed"),
+            RollbackBlock(10, has_served=True, reason="it served"),
+            RollbackBlock(11, has_served=False, reason="it never served; its load failed"),
         )
         version = None if is_cold_allowed else 9
         return _done(Rollback(10, version, blocked=blocked[: 2 if is_cold_allowed else 1]))
@@ -339,8 +339,8 @@ def test_refusal_text_names_the_file_once_and_says_since_when():
 
 def test_status_of_what_is_rolled_back_says_so_where_it_answers_and_where_it_is_not_there():
     version = {"version": 2, "state": "AVAILABLE", "state_changed_wall_ns": 0, "error_message": ""}
-    bars = [{"version": 2, "by": "operator"}, {"version": 3, "by": "canary"}]
-    model = {"versions": [version], "default_version": 2, "blocked_versions": bars}
+    blocked_versions = [{"version": 2, "by": "operator"}, {"version": 3, "by": "canary"}]
+    model = {"versions": [version], "default_version": 2, "blocked_versions": blocked_versions}
     assert roles(model, version) == [
         "default",
         "blocked: rolled back",

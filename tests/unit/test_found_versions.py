@@ -274,7 +274,7 @@ class Disk:
     """A base path of which a test says what is in it; every directory on it has settled."""
 
     selection: VersionSelection = Latest(1)
-    barred: frozenset[int] = frozenset()
+    blocked: frozenset[int] = frozenset()
     keeps_last: bool = True
     memory: SourceState = field(default_factory=SourceState)
     now: Instant = NOW
@@ -284,7 +284,7 @@ class Disk:
     @property
     def wanted(self) -> SelectionInputs:
         return SelectionInputs(
-            selection=self.selection, barred=self.barred, keeps_last=self.keeps_last
+            selection=self.selection, blocked=self.blocked, keeps_last=self.keeps_last
         )
 
     def aspired(self) -> list[int]:
@@ -317,7 +317,7 @@ class Disk:
                 (incomplete or {}).get(version, ""),
                 self.now,
             )
-            for version, directory in to_observe(self.memory, on_disk, failed, self.barred).items()
+            for version, directory in to_observe(self.memory, on_disk, failed, self.blocked).items()
             if not is_as_found(self.memory, version, directory, seen := files.get(version, OLD))
         }
         live = to_compare(self.memory, on_disk, failed, self.now)
@@ -565,13 +565,13 @@ def test_decide_base_path_that_was_never_filled_omits_nothing() -> None:
 def test_decide_barred_version_gives_way_to_the_one_before() -> None:
     disk = Disk()
     disk.poll(1, 2)
-    disk.barred = frozenset({2})
+    disk.blocked = frozenset({2})
     assert disk.poll(1, 2) == [1]
     assert disk.poll(1, 2, 3) == [3]
 
 
 def test_decide_barred_specific_version_is_not_missing() -> None:
-    disk = Disk(Specific(frozenset({1, 2})), barred=frozenset({2}))
+    disk = Disk(Specific(frozenset({1, 2})), blocked=frozenset({2}))
     assert disk.poll(1, 2) == [1]
     assert disk.memory.notes == frozenset()
 
@@ -579,13 +579,13 @@ def test_decide_barred_specific_version_is_not_missing() -> None:
 def test_decide_last_version_that_is_barred_stays_with_a_note() -> None:
     disk = Disk()
     disk.poll(2)
-    disk.barred = frozenset({2})
+    disk.blocked = frozenset({2})
     assert disk.poll(2) == [2]
     assert events(disk.memory.notes) == ["last_version_blocked"]
 
 
 def test_decide_version_barred_from_the_start_is_not_aspired() -> None:
-    disk = Disk(barred=frozenset({2}))
+    disk = Disk(blocked=frozenset({2}))
     assert disk.poll(2) == []
 
 
@@ -593,7 +593,7 @@ def test_select_again_without_a_poll_is_what_the_next_poll_says() -> None:
     disk = Disk(All())
     disk.poll(1, 2, incomplete={2: "no index"})
     disk.poll(1, 3, 4, incomplete={4: "no index"})
-    disk.selection, disk.barred = Specific(frozenset({1, 3, 7})), frozenset({3})
+    disk.selection, disk.blocked = Specific(frozenset({1, 3, 7})), frozenset({3})
     after = select_again(disk.memory, disk.wanted)
     disk.poll(1, 3, 4, incomplete={4: "no index"})
     assert replace(after, candidates=disk.memory.candidates) == replace(
@@ -745,7 +745,7 @@ def test_candidate_complete_only_after_a_check() -> None:
 
 
 def test_decide_says_so_where_only_barred_versions_are_there_from_the_start() -> None:
-    disk = Disk(barred=frozenset({2, 3}))
+    disk = Disk(blocked=frozenset({2, 3}))
     assert disk.poll(2) == []
     (note,) = disk.memory.notes
     assert (note.event, dict(note.values)["versions"]) == ("only_blocked_versions_found", (2,))
@@ -754,7 +754,7 @@ def test_decide_says_so_where_only_barred_versions_are_there_from_the_start() ->
 
 
 def test_barred_version_that_failed_is_looked_at_and_found_anew_once_it_is_mended() -> None:
-    disk = Disk(barred=frozenset({2}))
+    disk = Disk(blocked=frozenset({2}))
     disk.poll(1, 2, failed={2})
     before = disk.memory.found[2]
     disk.poll(1, 2, failed={2})
@@ -766,6 +766,6 @@ def test_barred_version_that_failed_is_looked_at_and_found_anew_once_it_is_mende
 
 
 def test_barred_version_that_did_not_fail_is_not_looked_at() -> None:
-    disk = Disk(barred=frozenset({2}))
+    disk = Disk(blocked=frozenset({2}))
     disk.poll(1, 2)
     assert to_observe(disk.memory, {1: "/m/1", 2: "/m/2"}, {3}, frozenset({2})) == {}

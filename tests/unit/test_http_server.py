@@ -194,7 +194,7 @@ def test_http_server_cuts_short_what_does_not_end_and_says_so_once(
         assert connection.getresponse().read(5) == b"first"
         server.stop(0)
         assert server.join(10)
-    assert [log["event"] for log in logs] == ["http_server_says"]
+    assert [log["event"] for log in logs] == ["on_http_server_log"]
     assert "running task" in logs[0]["message"]
 
 
@@ -333,7 +333,7 @@ def test_log_handler_passes_errors_on_with_their_cause() -> None:
         StructlogHandler().emit(record("Exception in ASGI application\n", logging.ERROR, error))
     assert logs == [
         {
-            "event": "http_server_says",
+            "event": "on_http_server_log",
             "log_level": "error",
             "message": "Exception in ASGI application",
             "exc_info": error,

@@ -8,7 +8,7 @@ import pytest
 from serving.base.executor import ThreadExecutor
 from serving.loading.initial_loads import InitialLoads, lower_thread
 from serving.loading.request_cores import RequestCores
-from serving.loading.starvation_watch import LoadPatience
+from serving.loading.starvation_watch import StarvationWatch
 from tests.unit.fakes import FakeClock, FakeGrpcServer, FakeScheduler
 
 
@@ -99,7 +99,7 @@ def test_load_that_raises_after_the_end_leaves_the_background() -> None:
 
 def test_load_that_end_lowers_is_watched_and_pinned() -> None:
     scheduler, server, lowered = FakeScheduler(), FakeGrpcServer(), list[int]()
-    patience = LoadPatience(
+    patience = StarvationWatch(
         2,
         lower=lambda: lowered.append(threading.get_native_id()),
         scheduler=scheduler,

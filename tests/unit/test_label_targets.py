@@ -19,7 +19,7 @@ from serving.core.version_selection import All, Latest, Specific, VersionSelecti
 
 # Of these, 5 is selected, 6 is being copied, 3 was rolled back, and label `kept` leads to 1.
 KNOWN = KnownVersions(
-    found=[1, 2, 3, 5], selected=[5], unfinished=[6], barred=[3], in_effect={"kept": 1}
+    found=[1, 2, 3, 5], selected=[5], unfinished=[6], blocked=[3], in_effect={"kept": 1}
 )
 
 

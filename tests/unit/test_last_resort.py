@@ -4,7 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from serving.base.clock import NS_PER_SECOND
-from serving.core.blocked_versions import Bar, BarredBy
+from serving.core.blocked_versions import BlockedBy, BlockedVersion
 from serving.core.model_settings import ModelSettings, PolicyName
 from serving.core.servable import AVAILABLE, END
 from serving.core.version_selection import All
@@ -68,7 +68,7 @@ def test_cold_rollback_to_a_broken_version_ends_with_the_one_that_was_rolled_bac
         site = site_of_a_broken_rollback(settings)
     assert site.serving == [2]
     # What a person said still stands.
-    assert site.world.kept_bars["m"].keys() == {2}
+    assert site.world.kept_blocked_versions["m"].keys() == {2}
     told = [log for log in logs if log["event"] == "blocked_version_comes_back"]
     if settings is not AVAILABILITY:
         assert [(log["version"], log["log_level"]) for log in told] == [(2, "error")]
@@ -83,7 +83,7 @@ def test_cold_rollback_goes_on_to_an_older_version_before_it_takes_back_the_roll
         site.drop(version, is_broken=is_broken)
     site.roll_back_cold()
     assert site.serving == [1]
-    assert site.world.bars["m"] == frozenset({2, 3})
+    assert site.world.blocked_versions["m"] == frozenset({2, 3})
 
 
 @pytest.mark.parametrize("settings", [RESOURCE, AUTO])
@@ -95,7 +95,7 @@ def test_last_resort_is_the_version_that_was_rolled_back_last(settings: ModelSet
     assert site.serving == [2]
     site.roll_back_cold()
     assert site.serving == [2]
-    assert site.world.kept_bars["m"].keys() == {2, 3}
+    assert site.world.kept_blocked_versions["m"].keys() == {2, 3}
 
 
 def test_last_resort_that_is_broken_too_gives_way_to_the_next_one() -> None:
@@ -112,7 +112,7 @@ def test_last_resort_leaves_for_a_new_version_and_is_left_out_again() -> None:
     site = site_of_a_broken_rollback(RESOURCE)
     site.drop(3)
     assert site.serving == [3]
-    assert site.world.bars["m"] == frozenset({1, 2})
+    assert site.world.blocked_versions["m"] == frozenset({1, 2})
 
 
 def test_last_resort_leaves_for_the_older_version_once_that_is_mended() -> None:
@@ -121,21 +121,21 @@ def test_last_resort_leaves_for_the_older_version_once_that_is_mended() -> None:
     site.world.manager.tick()
     site.drop(1)
     assert site.serving == [1]
-    assert site.world.bars["m"] == frozenset({2})
+    assert site.world.blocked_versions["m"] == frozenset({2})
 
 
 @pytest.mark.parametrize("settings", [AVAILABILITY, RESOURCE, AUTO])
 def test_last_resort_leaves_for_a_lower_version_that_comes_after_it(
     settings: ModelSettings,
 ) -> None:
-    site = Site(settings, World(bars={"m": {2: Bar(by=BarredBy.OPERATOR)}}))
-    site.world.bars["m"] = frozenset({2})
+    site = Site(settings, World(blocked_versions={"m": {2: BlockedVersion(by=BlockedBy.OPERATOR)}}))
+    site.world.blocked_versions["m"] = frozenset({2})
     for version, serving in ((2, [2]), (1, [1])):
         site.disk.found_at_ns[version] = site.world.clock.now_ns()
         site.world.manager.found_anew("m", version)
         site.rest()
         assert site.serving == serving
-    assert site.world.bars["m"] == frozenset({2})
+    assert site.world.blocked_versions["m"] == frozenset({2})
 
 
 def test_last_resort_that_is_allowed_serves_as_any_other() -> None:
@@ -144,25 +144,25 @@ def test_last_resort_that_is_allowed_serves_as_any_other() -> None:
     site.rest()
     assert site.serving == [2]
     assert len(site.world.loading.loads) == 3
-    assert site.world.bars["m"] == frozenset({1})
+    assert site.world.blocked_versions["m"] == frozenset({1})
 
 
 @pytest.mark.parametrize("settings", [AVAILABILITY, RESOURCE, AUTO])
 def test_rolled_back_version_comes_back_after_a_restart_with_a_broken_one(
     settings: ModelSettings,
 ) -> None:
-    bars = {"m": {2: Bar(by=BarredBy.OPERATOR)}}
-    site = Site(settings, World(bars=bars))
-    site.world.bars["m"] = frozenset({2})
+    blocked_versions = {"m": {2: BlockedVersion(by=BlockedBy.OPERATOR)}}
+    site = Site(settings, World(blocked_versions=blocked_versions))
+    site.world.blocked_versions["m"] = frozenset({2})
     site.disk.found_at_ns[2] = site.world.clock.now_ns()
     site.drop(1, is_broken=True)
     assert site.world.states() == {1: END, 2: AVAILABLE}
 
 
 def test_last_resort_of_several_selected_versions_loads_beside_those_that_failed() -> None:
-    bars = {"m": {2: Bar(by=BarredBy.OPERATOR)}}
-    site = Site(AVAILABILITY, World(bars=bars))
-    site.world.bars["m"] = frozenset({2})
+    blocked_versions = {"m": {2: BlockedVersion(by=BlockedBy.OPERATOR)}}
+    site = Site(AVAILABILITY, World(blocked_versions=blocked_versions))
+    site.world.blocked_versions["m"] = frozenset({2})
     site.disk.selection = All()
     site.disk.found_at_ns[2] = site.world.clock.now_ns()
     site.drop(1, is_broken=True)
@@ -174,11 +174,11 @@ def test_model_without_rollback_keeps_to_the_newest_version_though_that_failed()
     site.disk.found_at_ns[1] = site.world.clock.now_ns()
     site.drop(2, is_broken=True)
     assert site.world.states() == {2: END}
-    assert not site.world.bars
+    assert not site.world.blocked_versions
 
 
 @pytest.mark.parametrize(
-    ("bars", "found", "expected"),
+    ("blocked_versions", "found", "expected"),
     [
         ({2: 1, 3: 1}, {2, 3}, 2),
         ({2: 2, 3: 1}, {2, 3}, 2),
@@ -189,12 +189,12 @@ def test_model_without_rollback_keeps_to_the_newest_version_though_that_failed()
     ],
 )
 def test_last_resort_answered_last_of_what_is_found(
-    bars: dict[int, int], found: set[int], expected: int | None
+    blocked_versions: dict[int, int], found: set[int], expected: int | None
 ) -> None:
     stream = Stream(
-        bars={
-            version: Bar(by=BarredBy.OPERATOR, since_wall_ns=since * NS_PER_SECOND)
-            for version, since in bars.items()
+        blocked_versions={
+            version: BlockedVersion(by=BlockedBy.OPERATOR, since_wall_ns=since * NS_PER_SECOND)
+            for version, since in blocked_versions.items()
         }
     )
     assert stream.find_last_resort(found) == expected
@@ -211,4 +211,4 @@ def test_load_of_files_that_were_replaced_meanwhile_bars_nothing_when_it_fails()
     world.aspire(2, found_at_ns=7)
     world.run_all()
     assert world.states() == {1: END, 2: AVAILABLE}
-    assert not world.bars
+    assert not world.blocked_versions

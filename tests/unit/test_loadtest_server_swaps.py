@@ -28,7 +28,7 @@ DURING = {
 
 
 def record(version: int, during: Mapping[str, float | None] | None = DURING) -> dict[str, Any]:
-    return {"version": version, "load_began_at": 6.0, "latency": {"during": during}}
+    return {"version": version, "load_started_at": 6.0, "latency": {"during": during}}
 
 
 def swap(version: int, **changes: Any) -> ServerSwap:

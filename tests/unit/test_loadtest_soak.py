@@ -39,7 +39,7 @@ from warmup.records import read_records, write_records
 
 
 class FakePerson:
-    """A client of a server that has nothing to roll back, and one version barred."""
+    """A client of a server that has nothing to roll back, and one version blocked."""
 
     def __init__(self) -> None:
         self.allowed: list[int] = []

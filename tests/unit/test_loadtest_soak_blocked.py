@@ -40,7 +40,7 @@ def test_blocked_version_may_answer_until_another_can():
 
 
 def test_blocked_version_may_answer_once_no_other_can():
-    events = [*SWAP, ROLLBACK, line(4, "unload_began", version=1)]
+    events = [*SWAP, ROLLBACK, line(4, "unload_started", version=1)]
     assert blocked_spans(events, [], "ctr") == {2: [(at(3), at(4))]}
 
 

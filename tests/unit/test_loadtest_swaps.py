@@ -6,7 +6,7 @@ from serving.base.errors import Unavailable
 # As serving.manager.manager and serving.loading.unload log them.
 EVENTS = [
     {"event": "listening", "port": 1},
-    {"event": "load_began", "model": "m", "version": 2},
+    {"event": "load_started", "model": "m", "version": 2},
     {
         "event": "version_available",
         "model": "m",

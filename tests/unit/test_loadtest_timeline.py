@@ -29,14 +29,14 @@ def event(name: str, version: int, second: int, model: str = "m") -> dict[str, A
 
 def swap_events(old: int, second: int, model: str = "m") -> list[dict[str, Any]]:
     return [
-        event("load_began", old + 1, second, model),
+        event("load_started", old + 1, second, model),
         event("version_available", old + 1, second + 2, model),
-        event("unload_began", old, second + 3, model),
+        event("unload_started", old, second + 3, model),
         event("version_unloaded", old, second + 4, model),
     ]
 
 
-FIRST_LOAD = [event("load_began", 1, 1), event("version_available", 1, 2)]
+FIRST_LOAD = [event("load_started", 1, 1), event("version_available", 1, 2)]
 
 
 def test_log_clock_brings_wall_time_onto_the_monotonic_clock():

@@ -12,7 +12,7 @@ from serving.base.clock import NS_PER_SECOND, SystemClock
 from serving.base.errors import StatusCode
 from serving.base.executor import ThreadExecutor
 from serving.core.aspired_version_policy import Action, AvailabilityPreserving
-from serving.core.blocked_versions import Bars
+from serving.core.blocked_versions import BlockedVersions
 from serving.core.servable import (
     AVAILABLE,
     END,
@@ -73,14 +73,14 @@ class World:
     def __init__(
         self,
         load_jitter_seconds: float = 0.0,
-        bars: Mapping[str, Bars] | None = None,
+        blocked_versions: Mapping[str, BlockedVersions] | None = None,
         serving_map: FakeServingMap | None = None,
     ) -> None:
         self.clock = FakeClock()
         self.serving_map = serving_map or FakeServingMap()
         self.router = Router(self.serving_map)
-        self.bars: dict[str, frozenset[int]] = {}
-        self.kept_bars: dict[str, Bars] = {}
+        self.blocked_versions: dict[str, frozenset[int]] = {}
+        self.kept_blocked_versions: dict[str, BlockedVersions] = {}
         self.on_disk: set[int] = set()
         self.loading = FakeLoaders()
         self.loaders = ManualExecutor()
@@ -99,11 +99,11 @@ class World:
             unloaders=self.unloaders,
             version_memory=self.memory,
             router=self.router,
-            bars_changed=self.bars.__setitem__,
+            blocked_versions_changed=self.blocked_versions.__setitem__,
             found_versions=lambda name: self.on_disk,
-            bars=bars or {},
-            keep_bars=self.kept_bars.__setitem__,
-            changed_over=lambda *change: self.changeovers.append(change),
+            blocked_versions=blocked_versions or {},
+            keep_blocked_versions=self.kept_blocked_versions.__setitem__,
+            default_version_changed=lambda *change: self.changeovers.append(change),
             load_jitter_seconds=load_jitter_seconds,
             random=lambda: 0.5,
             monitor=self.monitor,

@@ -1,4 +1,4 @@
-"""The live page's data: only what is new, and nothing that a few requests cannot prove."""
+"""The live page's data: only what is new, and nothing that a few requests cannot verify."""
 
 import json
 

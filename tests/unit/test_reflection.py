@@ -7,14 +7,14 @@ from google.protobuf.descriptor import FileDescriptor
 
 from serving.base.protos import model_service_pb2, prediction_service_pb2
 from serving.config.server_config import ServerConfig
-from serving.rpc.reflection import Reflection, grpcs_own_files, parse_file, reflect
+from serving.rpc.reflection import Reflection, grpc_builtin_files, parse_file, reflect
 from serving.rpc.transport import service_files
 
 FIELD = descriptor_pb2.FieldDescriptorProto
 
 
 def reflection_class(name: str) -> Any:
-    (file,) = [f for f in grpcs_own_files() if f.name == "grpc/reflection/v1/reflection.proto"]
+    (file,) = [f for f in grpc_builtin_files() if f.name == "grpc/reflection/v1/reflection.proto"]
     return message_factory.GetMessageClass(file.message_types_by_name[name])
 
 
@@ -101,7 +101,7 @@ def every_file(reflection: Reflection) -> Iterator[list[descriptor_pb2.FileDescr
 
 
 def test_reflect_each_response_of_a_server_is_enough_to_build_its_file():
-    files = [prediction_service_pb2.DESCRIPTOR, model_service_pb2.DESCRIPTOR, *grpcs_own_files()]
+    files = [prediction_service_pb2.DESCRIPTOR, model_service_pb2.DESCRIPTOR, *grpc_builtin_files()]
     for file, *dependencies in every_file(reflect(files)):
         pool: Any = descriptor_pool.DescriptorPool()
         waiting = {f.name: f for f in [file, *dependencies]}

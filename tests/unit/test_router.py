@@ -10,123 +10,123 @@ from serving.base.errors import DataLoss
 from serving.core.model_settings import CanarySettings
 from serving.core.servable import Routing, ServableId
 from serving.manager.canary import rule_text
-from serving.manager.router import Canary, Demands, Router, decide_routing
+from serving.manager.router import Canary, Router, RoutingRequests, decide_routing
 from tests.unit.fakes import FakeServable, FakeServingMap, permanent
 
 NOTHING = Routing()
 SHARE = Canary(version=3, weight=0.1, header="user")
 
-ROWS: list[tuple[str, Routing, Demands, set[int], Routing]] = [
-    ("nothing is published", NOTHING, Demands(), set(), NOTHING),
+ROWS: list[tuple[str, Routing, RoutingRequests, set[int], Routing]] = [
+    ("nothing is published", NOTHING, RoutingRequests(), set(), NOTHING),
     (
         "the highest version is the default, by name",
         NOTHING,
-        Demands(),
+        RoutingRequests(),
         {1, 2},
         Routing(default_version=2),
     ),
     (
-        "a barred version is not",
+        "a blocked version is not",
         NOTHING,
-        Demands(barred=frozenset({2})),
+        RoutingRequests(blocked=frozenset({2})),
         {1, 2},
         Routing(default_version=1),
     ),
     (
-        "a barred version does not answer by being alone",
+        "a blocked version does not answer by being alone",
         NOTHING,
-        Demands(barred=frozenset({2})),
+        RoutingRequests(blocked=frozenset({2})),
         {2},
         NOTHING,
     ),
     (
-        "a barred version that answers goes on until another can",
+        "a blocked version that answers goes on until another can",
         Routing(default_version=2),
-        Demands(barred=frozenset({2, 3})),
+        RoutingRequests(blocked=frozenset({2, 3})),
         {2, 3},
         Routing(default_version=2),
     ),
     (
-        "a last resort answers if all are barred",
+        "a last resort answers if all are blocked",
         Routing(default_version=2),
-        Demands(barred=frozenset({1, 2, 3}), last_resorts=frozenset({1})),
+        RoutingRequests(blocked=frozenset({1, 2, 3}), last_resorts=frozenset({1})),
         {1, 2, 3},
         Routing(default_version=1),
     ),
     (
         "a last resort does not answer beside a sound version",
         NOTHING,
-        Demands(barred=frozenset({2}), last_resorts=frozenset({2})),
+        RoutingRequests(blocked=frozenset({2}), last_resorts=frozenset({2})),
         {1, 2},
         Routing(default_version=1),
     ),
     (
-        "an unproven version is no default beside another",
+        "an unverified version is no default beside another",
         NOTHING,
-        Demands(unproven=frozenset({2})),
+        RoutingRequests(unverified=frozenset({2})),
         {1, 2},
         Routing(default_version=1),
     ),
     (
-        "an unproven version answers before a barred one",
+        "an unverified version answers before a blocked one",
         Routing(default_version=3),
-        Demands(unproven=frozenset({2}), barred=frozenset({3})),
+        RoutingRequests(unverified=frozenset({2}), blocked=frozenset({3})),
         {2, 3},
         Routing(default_version=2),
     ),
     (
         "a canary gets its share and another version the rest",
         NOTHING,
-        Demands(canary=SHARE),
+        RoutingRequests(canary=SHARE),
         {1, 2, 3},
         Routing(default_version=2, canary_version=3, canary_weight=0.1, canary_header="user"),
     ),
     (
         "a canary alone gets everything",
         NOTHING,
-        Demands(canary=SHARE),
+        RoutingRequests(canary=SHARE),
         {3},
         Routing(default_version=3),
     ),
     (
         "a canary that is not published gets nothing",
         NOTHING,
-        Demands(canary=SHARE),
+        RoutingRequests(canary=SHARE),
         {1},
         Routing(default_version=1),
     ),
     (
         "a label waits for its version where it was",
         Routing(labels={"stable": 1}),
-        Demands(labels={"stable": 2}),
+        RoutingRequests(labels={"stable": 2}),
         {1},
         Routing(default_version=1, labels={"stable": 1}),
     ),
     (
         "a label moves",
         Routing(labels={"stable": 1}),
-        Demands(labels={"stable": 2}),
+        RoutingRequests(labels={"stable": 2}),
         {1, 2},
         Routing(default_version=2, labels={"stable": 2}),
     ),
     (
         "a label goes back if its new version goes first",
         Routing(default_version=2, labels={"stable": 2}),
-        Demands(labels={"stable": 2}, former_labels={"stable": 1}),
+        RoutingRequests(labels={"stable": 2}, former_labels={"stable": 1}),
         {1},
         Routing(default_version=1, labels={"stable": 1}),
     ),
     (
         "a label whose versions are both gone leads nowhere",
         Routing(labels={"stable": 1}),
-        Demands(labels={"stable": 2}),
+        RoutingRequests(labels={"stable": 2}),
         {3},
         Routing(default_version=3),
     ),
     (
         "a label that is not wanted goes",
         Routing(labels={"stable": 1}),
-        Demands(),
+        RoutingRequests(),
         {1},
         Routing(default_version=1),
     ),
@@ -134,39 +134,40 @@ ROWS: list[tuple[str, Routing, Demands, set[int], Routing]] = [
 
 
 @pytest.mark.parametrize(
-    ("before", "demands", "published", "after"), [pytest.param(*r[1:], id=r[0]) for r in ROWS]
+    ("before", "routing_requests", "published", "after"),
+    [pytest.param(*r[1:], id=r[0]) for r in ROWS],
 )
 def test_decide_routing(
-    before: Routing, demands: Demands, published: set[int], after: Routing
+    before: Routing, routing_requests: RoutingRequests, published: set[int], after: Routing
 ) -> None:
-    assert decide_routing(before, demands, published) == after
+    assert decide_routing(before, routing_requests, published) == after
 
 
 VERSIONS = st.integers(1, 5)
 DEMANDS = st.builds(
-    Demands,
+    RoutingRequests,
     labels=st.dictionaries(st.sampled_from("ab"), VERSIONS),
-    barred=st.frozensets(VERSIONS),
+    blocked=st.frozensets(VERSIONS),
     canary=st.none() | st.builds(Canary, version=VERSIONS, weight=st.just(0.1)),
-    unproven=st.frozensets(VERSIONS),
+    unverified=st.frozensets(VERSIONS),
     last_resorts=st.frozensets(VERSIONS),
 )
 
 
 @given(DEMANDS, st.lists(st.tuples(DEMANDS, st.sets(VERSIONS))))
 def test_whatever_is_asked_for_every_version_named_is_published(
-    first: Demands, steps: list[tuple[Demands, set[int]]]
+    first: RoutingRequests, steps: list[tuple[RoutingRequests, set[int]]]
 ) -> None:
     routing = decide_routing(NOTHING, first, set())
-    for demands, published in steps:
-        routing = decide_routing(routing, demands, published)
+    for routing_requests, published in steps:
+        routing = decide_routing(routing, routing_requests, published)
         named = {routing.default_version, routing.canary_version, *routing.labels.values()}
         assert named - {None} <= published
-        sound = published - demands.barred
+        sound = published - routing_requests.blocked
         if sound:
             assert routing.default_version in sound
-        if sound - demands.unproven:
-            assert routing.default_version not in demands.unproven
+        if sound - routing_requests.unverified:
+            assert routing.default_version not in routing_requests.unverified
 
 
 def publish(router: Router, version: int, canary: Canary | None = None) -> None:
@@ -264,7 +265,7 @@ def told(*steps: Callable[[Router], object]) -> list[tuple[str, int]]:
     return [(log["event"], log["version"]) for log in logs]
 
 
-BEGUN = [("canary_begun", 2), ("canary_ended", 2), ("canary_begun", 3)]
+BEGUN = [("canary_started", 2), ("canary_ended", 2), ("canary_started", 3)]
 
 
 @pytest.mark.parametrize(
@@ -274,7 +275,7 @@ BEGUN = [("canary_begun", 2), ("canary_ended", 2), ("canary_begun", 3)]
         # Whoever asks for an end tells it.
         ([lambda router: router.promote("m")], []),
         ([lambda router: router.set_canary("m", None)], []),
-        ([lambda router: router.set_barred("m", frozenset({3}))], []),
+        ([lambda router: router.set_blocked("m", frozenset({3}))], []),
         ([lambda router: router.retire(ServableId("m", 3))], [("canary_ended", 3)]),
         (
             [
@@ -304,7 +305,7 @@ def test_router_canary_that_begins_is_told_with_its_share_and_rule() -> None:
         publish(router, 2, Canary.of(2, settings))
     (log,) = logs
     assert log == {
-        "event": "canary_begun",
+        "event": "canary_started",
         "log_level": "info",
         "model": "m",
         "version": 2,
@@ -318,7 +319,7 @@ def test_router_canary_that_begins_is_told_with_its_share_and_rule() -> None:
 def test_router_forgets_a_model_but_not_the_labels_that_wait_for_it() -> None:
     router = Router(FakeServingMap())
     router.set_labels("m", {"stable": 1})
-    router.set_barred("m", frozenset({1}))
+    router.set_blocked("m", frozenset({1}))
     router.forget("m")
     publish(router, 1)
     assert router.routing("m") == Routing(default_version=1, labels={"stable": 1})

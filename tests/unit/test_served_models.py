@@ -28,7 +28,7 @@ class FakeSource:
         self.base_path = model.base_path
         self.selection = model.version_selection
         self.labels = model.labels
-        self.barred: frozenset[int] = frozenset()
+        self.blocked: frozenset[int] = frozenset()
         self.is_over_in_time = True
 
     def selectable_versions(self) -> frozenset[int]:
@@ -44,9 +44,9 @@ class FakeSource:
         assert self.name in self.world.loaders
         assert self.name in self.world.models.names
         assert self.world.models.found_versions(self.name)
-        self.world.models.set_barred(self.name, frozenset({7}))
-        assert self.barred == {7}
-        self.barred = frozenset()
+        self.world.models.set_blocked(self.name, frozenset({7}))
+        assert self.blocked == {7}
+        self.blocked = frozenset()
         self.world.running[self.name] = self
         self._say("start")
 
@@ -64,8 +64,8 @@ class FakeSource:
         self.selection = selection
         self.labels = labels
 
-    def set_barred(self, versions: frozenset[int]) -> None:
-        self.barred = versions
+    def set_blocked(self, versions: frozenset[int]) -> None:
+        self.blocked = versions
 
     def set_base_path(self, base_path: str) -> None:
         self.base_path = base_path
@@ -196,10 +196,10 @@ def test_served_models_source_that_cannot_start_changes_nothing() -> None:
 def test_served_models_bars_reach_the_source_of_the_model() -> None:
     world = World()
     world.configure(A, B)
-    world.models.set_barred("b", frozenset({2}))
-    world.models.set_barred("gone", frozenset({2}))
-    barred = {name: source.barred for name, source in world.running.items()}
-    assert barred == {"a": frozenset(), "b": frozenset({2})}
+    world.models.set_blocked("b", frozenset({2}))
+    world.models.set_blocked("gone", frozenset({2}))
+    blocked = {name: source.blocked for name, source in world.running.items()}
+    assert blocked == {"a": frozenset(), "b": frozenset({2})}
 
 
 @pytest.mark.parametrize("is_over_in_time", [True, False])

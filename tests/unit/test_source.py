@@ -621,9 +621,9 @@ def test_source_barred_version_gives_way_at_once_and_comes_back(
     drop(tmp_path, "2", clock)
     source = make_source(tmp_path, aspirations, clock, Latest(1))
     source.poll()
-    source.set_barred(frozenset({2}))
+    source.set_blocked(frozenset({2}))
     source.poll()
-    source.set_barred(frozenset())
+    source.set_blocked(frozenset())
     assert aspirations.lists == [[2], [1], [2]]
 
 
@@ -636,7 +636,7 @@ def test_source_barred_version_gives_way_while_the_disk_hangs(
     source.poll()
 
     def hang(base_path: str) -> Listing:
-        source.set_barred(frozenset({2}))
+        source.set_blocked(frozenset({2}))
         assert aspirations.lists == [[2], [1]]
         return list_children(base_path)
 
@@ -877,9 +877,9 @@ def test_source_tells_of_each_version_that_is_found(
     source = make_source(tmp_path, aspirations, clock, Latest(1))
     source.poll()
     assert aspirations.found_anew == [1, 2]
-    # And of a barred one that is mended after its failure.
+    # And of a blocked one that is mended after its failure.
     aspirations.failed = {2}
-    source.set_barred(frozenset({2}))
+    source.set_blocked(frozenset({2}))
     clock.advance(60)
     source.poll()
     assert (aspirations.lists[-1], aspirations.found_anew) == ([1], [1, 2])
@@ -888,7 +888,7 @@ def test_source_tells_of_each_version_that_is_found(
     clock.advance(60)
     source.poll()
     assert (aspirations.lists[-1], aspirations.found_anew) == ([1], [1, 2, 2])
-    source.set_barred(frozenset())
+    source.set_blocked(frozenset())
     assert aspirations.lists[-1] == [2]
 
 
@@ -898,7 +898,7 @@ def test_source_barred_before_its_first_poll_leaves_the_version_out(
     drop(tmp_path, "1", clock)
     drop(tmp_path, "2", clock)
     source = make_source(tmp_path, aspirations, clock, Latest(1))
-    source.set_barred(frozenset({2}))
+    source.set_blocked(frozenset({2}))
     source.poll()
     assert aspirations.lists == [[1]]
 
@@ -913,7 +913,7 @@ def test_source_says_what_is_on_the_disk_and_what_it_watches(
         drop(tmp_path / "m", version, clock)
     source.poll()
     assert aspirations.seen[-1] == ({1, 2, 3}, {3})
-    source.set_barred(frozenset({3}))
+    source.set_blocked(frozenset({3}))
     assert aspirations.seen[-1] == ({1, 2, 3}, {2, 3})
     remove(tmp_path / "m" / "3")
     source.poll()

@@ -62,7 +62,7 @@ def test_swap_under_way_shows_what_is_known_and_the_seconds_of_the_one_before():
 
 def test_swap_that_waits_for_its_load_does_not_hide_the_one_before():
     waiting = swap_of(
-        "m", load_began_at_ns=None, ended_at_ns=None, before=None, during=None, after=None
+        "m", load_started_at_ns=None, ended_at_ns=None, before=None, during=None, after=None
     )
     newest_first = [waiting, swap_of("m")]
     assert samples_of(newest_first, "serving_swap_requests")["m", "during"] == 1_000

@@ -39,7 +39,7 @@ def test_problem_of_a_version_that_was_published(changes: dict[str, Any], proble
     assert record_document(record)["problem"] == problem
 
 
-def seconds_by_stage(work_began_at_ns: int, load_began_at_ns: int | None) -> dict[str, float]:
+def seconds_by_stage(work_began_at_ns: int, load_started_at_ns: int | None) -> dict[str, float]:
     waiting = replace(
         status("m", 2),
         detected_at_ns=SECOND,
@@ -48,7 +48,7 @@ def seconds_by_stage(work_began_at_ns: int, load_began_at_ns: int | None) -> dic
         stage_seconds={LoadStage.CHECK: 1.0} if work_began_at_ns else {},
         stage_ended_at_ns={LoadStage.CHECK: work_began_at_ns + SECOND},
     )
-    return {stage.name: stage.seconds for stage in load_stages(waiting, load_began_at_ns)}
+    return {stage.name: stage.seconds for stage in load_stages(waiting, load_started_at_ns)}
 
 
 def test_wait_lasts_until_a_loader_thread_begins() -> None:

@@ -345,7 +345,7 @@ def test_timeline_old_version_that_goes_first_belongs_to_the_swap(world: World) 
 def test_timeline_rollback_is_a_swap_without_a_load(world: World) -> None:
     world.load(2)
     world.pass_time(20)
-    world.timeline.changed_over("m", 1, 2, ROLLED_BACK)
+    world.timeline.default_version_changed("m", 1, 2, ROLLED_BACK)
     world.unload(2)
     world.pass_time(1)
     record = world.newest
@@ -417,7 +417,7 @@ def test_timeline_version_taken_back_while_the_old_one_goes_is_a_swap(world: Wor
 def test_timeline_rollback_ends_the_comparison_of_the_swap_before(world: World) -> None:
     world.swap(1, 2)
     world.pass_time(3)
-    world.timeline.changed_over("m", 1, 2, ROLLED_BACK)
+    world.timeline.default_version_changed("m", 1, 2, ROLLED_BACK)
     world.clock.advance(1)
     world.requests.answer(4)
     rollback, swap = world.timeline.records()[:2]
@@ -513,7 +513,7 @@ def test_swaps_are_listed_newest_first_in_unix_time(world: World, get: Any) -> N
     newest, oldest = get("/v1/swaps")["swaps"]
     assert (newest["version"], oldest["version"]) == (2, 1)
     assert oldest["previous_version"] is None
-    assert oldest["published_at"] - oldest["load_began_at"] == pytest.approx(2.001)
+    assert oldest["published_at"] - oldest["load_started_at"] == pytest.approx(2.001)
     assert newest["latency"]["before"]["p999_seconds"] == 0.001
     assert newest["cpu_seconds"] == 1.625
     assert get("/v1/swaps?model=other") == {"swaps": []}

@@ -62,7 +62,7 @@ class Lives:
         if state is AVAILABLE and choice:
             previous_version = self.world.answering.get("m")
             self.world.answering["m"] = version
-            self.world.timeline.changed_over("m", version, previous_version, ROLLED_BACK)
+            self.world.timeline.default_version_changed("m", version, previous_version, ROLLED_BACK)
             return
         moves = sorted(TRANSITIONS[state]) or [START]
         self.move(version, moves[min(choice, len(moves) - 1)])
@@ -112,7 +112,7 @@ def test_timeline_instants_of_a_swap_are_in_order(
     for record in lives_of(steps).told:
         instants = [
             instant
-            for instant in (record.began_at_ns, record.load_began_at_ns, record.published_at_ns)
+            for instant in (record.began_at_ns, record.load_started_at_ns, record.published_at_ns)
             if instant is not None
         ]
         assert record.ended_at_ns is not None

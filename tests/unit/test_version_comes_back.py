@@ -1,4 +1,4 @@
-"""What lets a version come back, or keeps it out: bars that are lifted or outlive the process, and
+"""What lets a version come back, or keeps it out: blocked_versions that are lifted or outlive the process, and
 settings that are worth another try.
 """
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from structlog.testing import capture_logs
 
 from serving.base.errors import DoesNotFitBeside, FailedPrecondition
-from serving.core.blocked_versions import Bar, BarredBy
+from serving.core.blocked_versions import BlockedBy, BlockedVersion
 from serving.core.model_settings import GateMode, GateSettings, ModelSettings, PolicyName
 from serving.core.servable import AVAILABLE, END, ServableId
 from serving.gates.gates import Gate, verdict_of
@@ -15,7 +15,7 @@ from tests.unit.fakes import FakeStatistics, permanent
 from tests.unit.test_manager import RETRY_SECONDS, World, aspired
 from tests.unit.test_version_life import JUDGED, KEEP, answer, judge, world_with
 
-# --- What takes a bar away ------------------------------------------------------------------------
+# --- What takes a block away ------------------------------------------------------------------------
 
 RESOURCE = ModelSettings(aspired_version_policy=PolicyName.RESOURCE)
 
@@ -27,7 +27,7 @@ def world_of_a_failure_without_cover() -> World:
     world.fail(2, permanent())
     world.settle(2)
     world.settle(1)
-    assert (world.states()[1], world.bars["m"]) == (AVAILABLE, frozenset({2}))
+    assert (world.states()[1], world.blocked_versions["m"]) == (AVAILABLE, frozenset({2}))
     return world
 
 
@@ -35,7 +35,7 @@ def test_bar_for_a_failure_goes_when_the_files_change() -> None:
     world = world_of_a_failure_without_cover()
     world.manager.found_anew("m", 2)
     world.manager.tick()
-    assert world.bars["m"] == frozenset()
+    assert world.blocked_versions["m"] == frozenset()
     world.settle(2)
     assert world.states() == {1: END, 2: AVAILABLE}
 
@@ -52,7 +52,7 @@ def test_bar_for_a_failure_says_who_when_and_why_and_is_not_kept() -> None:
             "since_wall_ns": world.clock.wall_ns(),
         }
     ]
-    assert world.kept_bars == {"m": {}}
+    assert world.kept_blocked_versions == {"m": {}}
 
 
 def test_bar_of_a_rollback_stays_whatever_becomes_of_the_files() -> None:
@@ -64,7 +64,7 @@ def test_bar_of_a_rollback_stays_whatever_becomes_of_the_files() -> None:
     world.manager.found_anew("m", 3)
     world.manager.found_anew("unknown", 1)
     world.manager.tick()
-    assert world.bars["m"] == frozenset({2})
+    assert world.blocked_versions["m"] == frozenset({2})
 
 
 def test_rollback_of_a_version_barred_for_a_failure_outlives_its_files() -> None:
@@ -72,20 +72,20 @@ def test_rollback_of_a_version_barred_for_a_failure_outlives_its_files() -> None
     world.on_disk = {0}
     world.manager.set_aspired("m", aspired(1))
     answer(world, world.manager.rollback("m", is_cold_allowed=True))
-    world.manager._succession.bar(
-        "m", world.manager._streams["m"], {2}, by=BarredBy.OPERATOR, reason="told"
+    world.manager._rollout.block(
+        "m", world.manager._streams["m"], {2}, by=BlockedBy.OPERATOR, reason="told"
     )
     world.manager.found_anew("m", 2)
     world.manager.tick()
-    assert 2 in world.bars["m"]
+    assert 2 in world.blocked_versions["m"]
     # And a failure later is no reason to forget who said so.
-    world.manager._succession.bar(
-        "m", world.manager._streams["m"], {2}, by=BarredBy.FAILURE, reason="again"
+    world.manager._rollout.block(
+        "m", world.manager._streams["m"], {2}, by=BlockedBy.FAILURE, reason="again"
     )
-    assert world.kept_bars["m"][2].reason == "told"
+    assert world.kept_blocked_versions["m"][2].reason == "told"
 
 
-# --- Bars that outlive the process ----------------------------------------------------------------
+# --- BlockedVersions that outlive the process ----------------------------------------------------------------
 
 
 def test_rollback_is_kept_with_who_when_and_why_until_it_is_allowed() -> None:
@@ -94,11 +94,13 @@ def test_rollback_is_kept_with_who_when_and_why_until_it_is_allowed() -> None:
     world.settle(2)
     answer(world, world.manager.rollback("m"))
     since_wall_ns = world.clock.wall_ns()
-    assert world.kept_bars["m"] == {
-        2: Bar(by=BarredBy.OPERATOR, reason="rolled back from 2 to 1", since_wall_ns=since_wall_ns)
+    assert world.kept_blocked_versions["m"] == {
+        2: BlockedVersion(
+            by=BlockedBy.OPERATOR, reason="rolled back from 2 to 1", since_wall_ns=since_wall_ns
+        )
     }
     answer(world, world.manager.allow("m", 2))
-    assert world.kept_bars["m"] == {}
+    assert world.kept_blocked_versions["m"] == {}
 
 
 def test_canary_that_is_rolled_back_by_its_figures_is_kept_with_them() -> None:
@@ -111,9 +113,9 @@ def test_canary_that_is_rolled_back_by_its_figures_is_kept_with_them() -> None:
     world.servable(2).figures = FakeStatistics(request_count=200, failed_count=100)
     world.servable(1).figures = FakeStatistics(request_count=3_000, failed_count=0)
     judge(world)
-    bar = world.kept_bars["m"][2]
-    assert (bar.by, bar.is_until_told) == (BarredBy.CANARY, True)
-    assert bar.reason
+    block = world.kept_blocked_versions["m"][2]
+    assert (block.by, block.is_until_told) == (BlockedBy.CANARY, True)
+    assert block.reason
 
 
 def test_stop_keeps_what_was_rolled_back() -> None:
@@ -124,20 +126,20 @@ def test_stop_keeps_what_was_rolled_back() -> None:
     world.manager.stop(timeout_seconds=0)
     world.manager.tick()
     world.run_all()
-    assert world.kept_bars["m"].keys() == {2}
+    assert world.kept_blocked_versions["m"].keys() == {2}
 
 
-KEPT = {"m": {2: Bar(by=BarredBy.OPERATOR, reason="rolled back", since_wall_ns=5)}}
+KEPT = {"m": {2: BlockedVersion(by=BlockedBy.OPERATOR, reason="rolled back", since_wall_ns=5)}}
 
 
 def test_version_rolled_back_before_a_restart_is_left_out() -> None:
-    world = World(bars=KEPT)
-    assert world.manager.barred("m") == {2}
-    assert world.manager.barred("n") == frozenset()
+    world = World(blocked_versions=KEPT)
+    assert world.manager.blocked("m") == {2}
+    assert world.manager.blocked("n") == frozenset()
     world.manager.tick()
     assert world.manager.next_due_seconds() is None
     world.settle(1)
-    assert world.bars["m"] == frozenset({2})
+    assert world.blocked_versions["m"] == frozenset({2})
     # Even where it is aspired beside another one.
     world.settle(1, 2)
     assert world.states() == {1: AVAILABLE}
@@ -147,15 +149,15 @@ def test_version_rolled_back_before_a_restart_is_left_out() -> None:
 
 
 def test_version_rolled_back_before_a_restart_can_be_allowed() -> None:
-    world = World(bars=KEPT)
+    world = World(blocked_versions=KEPT)
     answer(world, world.manager.allow("m", 2))
-    assert (world.kept_bars, world.manager.barred("m")) == ({"m": {}}, frozenset())
+    assert (world.kept_blocked_versions, world.manager.blocked("m")) == ({"m": {}}, frozenset())
     world.settle(2)
     assert world.states() == {2: AVAILABLE}
 
 
 def test_settings_that_come_after_the_bars_hold_for_the_model() -> None:
-    world = World(bars=KEPT)
+    world = World(blocked_versions=KEPT)
     world.manager.set_settings("m", KEEP)
     world.settle(1)
     world.settle(3)
@@ -245,10 +247,10 @@ def test_refused_version_that_is_no_longer_aspired_is_not_tried_again() -> None:
 def test_version_refused_without_cover_is_tried_again_when_its_gate_is_relaxed() -> None:
     resource = replace(ENFORCED, aspired_version_policy=PolicyName.RESOURCE)
     world = world_of_a_refusal(resource)
-    assert world.bars["m"] == frozenset({2})
+    assert world.blocked_versions["m"] == frozenset({2})
     world.settle(1)
     set_settings(world, replace(resource, gates=RELAXED.gates))
-    assert world.bars["m"] == frozenset()
+    assert world.blocked_versions["m"] == frozenset()
     world.settle(2)
     assert world.states() == {1: END, 2: AVAILABLE}
 

@@ -94,7 +94,7 @@ def test_rollback_routes_to_the_previous_version_at_once_and_bars_the_other() ->
     assert (done.rolled_back, done.version) == (2, 1)
     assert world.changeovers == [("m", 1, 2, "rolled_back")]
     assert routing(world).default_version == 1
-    assert world.bars["m"] == frozenset({2})
+    assert world.blocked_versions["m"] == frozenset({2})
     # As the source goes on to say what is on disk, 2 stays out.
     world.settle(2)
     assert world.states() == {1: AVAILABLE, 2: AVAILABLE}
@@ -119,7 +119,7 @@ def test_rolled_back_version_is_not_loaded_again_until_it_is_allowed() -> None:
     world.run_all()
     assert world.states() == {1: AVAILABLE, 2: AVAILABLE}
     assert routing(world).default_version == 2
-    assert world.bars["m"] == frozenset()
+    assert world.blocked_versions["m"] == frozenset()
 
 
 def test_allowed_while_still_in_memory_it_answers_again_without_a_load() -> None:
@@ -175,8 +175,8 @@ def test_label_keeps_no_rolled_back_version_answering() -> None:
     assert routing(world) == Routing(labels={"old": 2})
     world.fail(3, permanent())
     world.run_all()
-    # It was barred by its failure, so that a source aspires the one before it.
-    assert 3 in world.bars["m"]
+    # It was blocked by its failure, so that a source aspires the one before it.
+    assert 3 in world.blocked_versions["m"]
 
 
 def test_version_after_a_rollback_serves_as_any_other() -> None:
@@ -195,7 +195,7 @@ def test_rollback_without_a_previous_version_says_how_to_have_one() -> None:
     world.settle(1)
     with pytest.raises(FailedPrecondition, match="keep_previous_seconds"):
         answer(world, world.manager.rollback("m"))
-    assert world.bars == {}
+    assert world.blocked_versions == {}
 
 
 def test_cold_rollback_goes_on_serving_until_the_old_version_is_loaded() -> None:
@@ -204,9 +204,11 @@ def test_cold_rollback_goes_on_serving_until_the_old_version_is_loaded() -> None
     world.on_disk = {1, 2}
     done = answer(world, world.manager.rollback("m", is_cold_allowed=True))
     assert (done.rolled_back, done.version) == (2, None)
-    assert world.kept_bars["m"][2].reason == "rolled back from 2 to an earlier one on disk"
+    assert (
+        world.kept_blocked_versions["m"][2].reason == "rolled back from 2 to an earlier one on disk"
+    )
     assert world.states() == {2: AVAILABLE}
-    # The source selects without what is barred.
+    # The source selects without what is blocked.
     world.aspire(1)
     assert world.states() == {1: LOADING, 2: AVAILABLE}
     world.run_all()
@@ -347,7 +349,7 @@ def test_canary_that_failed_and_is_allowed_is_judged_by_new_requests_alone() -> 
     failing = figures(200, failed_count=100)
     world.servable(2).figures = failing
     judge(world)
-    assert world.bars["m"] == frozenset({2})
+    assert world.blocked_versions["m"] == frozenset({2})
     answer(world, world.manager.allow("m", 2))
     world.manager.tick()
     assert routing(world).canary_version == 2
@@ -407,7 +409,7 @@ def test_old_version_comes_back_where_the_one_it_went_for_fails_for_good() -> No
     world.settle(1)
     world.fail(2, DoesNotFitBeside("m/2 needs 5 GB beside 5 GB"), permanent())
     world.settle(2)
-    assert world.bars["m"] == frozenset({2})
+    assert world.blocked_versions["m"] == frozenset({2})
     # What the source then selects.
     world.settle(1)
     assert world.states()[1] is AVAILABLE
@@ -501,7 +503,7 @@ def test_cold_rollback_with_nothing_older_on_disk_is_refused_and_bars_nothing() 
     world.on_disk = {2, 3}
     with pytest.raises(FailedPrecondition, match="no version before 2 on disk"):
         answer(world, world.manager.rollback("m", is_cold_allowed=True))
-    assert world.bars == {}
+    assert world.blocked_versions == {}
 
 
 def test_refused_rollback_names_the_version_in_memory_that_was_rolled_back() -> None:
@@ -529,7 +531,7 @@ def test_cold_rollback_of_a_version_that_does_not_load_makes_place_for_an_older_
     world.settle(2)
     world.on_disk = {1, 2}
     assert answer(world, world.manager.rollback("m", is_cold_allowed=True)).version is None
-    assert world.bars["m"] == frozenset({2})
+    assert world.blocked_versions["m"] == frozenset({2})
 
 
 def test_bars_outlive_a_model_without_versions_and_can_be_taken_back() -> None:
@@ -541,7 +543,7 @@ def test_bars_outlive_a_model_without_versions_and_can_be_taken_back() -> None:
     assert world.manager.stream_status("m") is None
     assert world.manager.next_due_seconds() is None
     answer(world, world.manager.allow("m", 2))
-    assert world.bars["m"] == frozenset()
+    assert world.blocked_versions["m"] == frozenset()
 
 
 def test_new_source_of_a_model_is_told_what_was_rolled_back() -> None:
@@ -550,9 +552,9 @@ def test_new_source_of_a_model_is_told_what_was_rolled_back() -> None:
     world.settle(2)
     answer(world, world.manager.rollback("m"))
     world.settle()
-    world.bars.clear()
+    world.blocked_versions.clear()
     world.settle(1)
-    assert world.bars["m"] == frozenset({2})
+    assert world.blocked_versions["m"] == frozenset({2})
 
 
 def test_manager_stops_though_a_version_is_barred() -> None:
@@ -760,7 +762,7 @@ def test_resource_policy_takes_the_old_version_back_where_the_new_one_fails() ->
     world.settle(1)
     world.fail(2, permanent())
     world.settle(2)
-    assert world.bars["m"] == frozenset({2})
+    assert world.blocked_versions["m"] == frozenset({2})
     world.settle(1)
     assert world.states()[1] is AVAILABLE
 

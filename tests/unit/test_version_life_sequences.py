@@ -32,7 +32,7 @@ from serving.core.servable import (
     ServableState,
     ServableStatus,
 )
-from serving.core.version_selection import All, Latest, Specific, VersionSelection, select_unbarred
+from serving.core.version_selection import All, Latest, Specific, VersionSelection, select_unblocked
 from tests.unit.fakes import FakeServable, FakeStatistics, permanent, transient
 from tests.unit.test_manager import RETRY_SECONDS, World
 
@@ -71,7 +71,7 @@ REST_ROUND_COUNT = 15
 class DiskAndPolicy:
     """A model's disk, its selection and its memory, as the server's other parts stand for them.
 
-    Aspires as a `FileSystemSource` does: what is selected of what is found and not barred; an empty
+    Aspires as a `FileSystemSource` does: what is selected of what is found and not blocked; an empty
     disk or a version that is missing empties nothing, only a selection of nothing does.
     """
 
@@ -84,16 +84,16 @@ class DiskAndPolicy:
         # Since they were aspired: versions that did not fit beside the others.
         self.refused: set[int] = set()
         # Of those, since the memory was last another one.
-        self.crowded_out: set[int] = set()
+        self.blocked_by_memory: set[int] = set()
         # Hears of each load that gets memory, or is refused it.
         self.memory_asked: Callable[[int, bool], None] = lambda version, is_refused: None
         self._aspired: tuple[AspiredVersion, ...] = ()
         world.loading.during = self._take_memory
 
     @property
-    def barred(self) -> frozenset[int]:
+    def blocked(self) -> frozenset[int]:
         """The versions that the source was told to leave out."""
-        return self.world.bars.get("m", frozenset())
+        return self.world.blocked_versions.get("m", frozenset())
 
     def found(self, version: int) -> AspiredVersion:
         return AspiredVersion(
@@ -101,19 +101,19 @@ class DiskAndPolicy:
         )
 
     def aspire(self) -> None:
-        """As after a poll, or where selection or bars are other ones: only a change is told."""
+        """As after a poll, or where selection or blocked_versions are other ones: only a change is told."""
         # As `selectable_versions` of a source: without versions that the selection never takes.
         self.world.on_disk = {
             version for version in self.found_at_ns if self.selection.select([version]).versions
         }
-        selected = select_unbarred(self.selection, self.found_at_ns, self.barred).versions
+        selected = select_unblocked(self.selection, self.found_at_ns, self.blocked).versions
         aspired = tuple(self.found(version) for version in selected)
         is_kept = not aspired and self.selection != Specific(frozenset())
         if aspired == self._aspired or is_kept:
             return
         self._aspired = aspired
         self.refused.intersection_update(selected)
-        self.crowded_out.intersection_update(selected)
+        self.blocked_by_memory.intersection_update(selected)
         self.world.manager.set_aspired("m", aspired)
 
     def resident(self) -> list[FakeServable]:
@@ -125,7 +125,7 @@ class DiskAndPolicy:
         self.memory_asked(version, is_refused)
         if is_refused:
             self.refused.add(version)
-            self.crowded_out.add(version)
+            self.blocked_by_memory.add(version)
             raise DoesNotFitBeside(f"m/{version} beside {[item.id for item in self.resident()]}")
 
 
@@ -156,7 +156,7 @@ class Judge:
 
     @property
     def aspired(self) -> set[int]:
-        """What is aspired after bars, as the manager has it by now."""
+        """What is aspired after blocked_versions, as the manager has it by now."""
         stream = self._world.manager._streams.get("m")
         return set(stream.aspired) if stream else set()
 
@@ -258,14 +258,14 @@ class Judge:
     def _is_way_back(self, version: int) -> bool:
         """Whether a rollback of the version that answers leads to `version`, which answered before."""
         answering = self._world.router.answering("m")
-        if answering is None or version > answering or version in self._disk.barred:
+        if answering is None or version > answering or version in self._disk.blocked:
             return False
         between = {item for item in self.in_state(AVAILABLE) if version < item < answering}
         is_withdrawn = answering not in self.aspired and bool(
             {item for item in self.in_state(AVAILABLE) & self.aspired if item < answering}
         )
         has_answered = version == self.answered or version in self.ceased_at_ns
-        return has_answered and not between - self._disk.barred and not is_withdrawn
+        return has_answered and not between - self._disk.blocked and not is_withdrawn
 
     def _is_kept_long_enough(self, version: int) -> bool:
         """Whether its time is over, or it goes because nothing keeps it or a load needs its memory."""
@@ -283,7 +283,7 @@ class Judge:
         count_max = self.kept_count_max() + (0 if is_covered else 1)
         if len(surplus := self.surplus(AVAILABLE)) > count_max:
             self._fault(f"{version} is loaded beside more than {count_max} covers: {surplus}")
-        if version in self._disk.barred and not self.aspired <= self._disk.barred:
+        if version in self._disk.blocked and not self.aspired <= self._disk.blocked:
             self._fault(f"{version} is loaded though it was rolled back")
         self._judge_jitter(version)
 
@@ -341,7 +341,7 @@ class LifeMachine(RuleBasedStateMachine):
         self.disk.found_at_ns[version] = self.world.clock.now_ns()
         self.judge.failed.discard(version)
         self.world.fail(version, *[make() for make in failures])
-        if version in self.disk.barred:
+        if version in self.disk.blocked:
             self.world.manager.found_anew("m", version)
         self.disk.aspire()
         self.go_on()
@@ -430,7 +430,7 @@ class LifeMachine(RuleBasedStateMachine):
     @rule(capacity=CAPACITIES)
     def change_memory(self, capacity: int) -> None:
         self.disk.capacity = capacity
-        self.disk.crowded_out.clear()
+        self.disk.blocked_by_memory.clear()
 
     @rule(version=VERSIONS)
     def hold(self, version: int) -> None:
@@ -463,7 +463,7 @@ class LifeMachine(RuleBasedStateMachine):
         self.world.manager.tick()
         self.judge.turn_ended()
         self.no_more_are_ready_than_the_policy_allows()
-        # What was barred meanwhile is left out.
+        # What was blocked meanwhile is left out.
         self.disk.aspire()
 
     @precondition(lambda self: not self.is_brisk)
@@ -521,17 +521,21 @@ class LifeMachine(RuleBasedStateMachine):
             f"{blocked} were not tried again though {self.judge.room()} may go: {states}"
         )
         # Those that have ended, for want of memory too, wait for other files.
-        crowded_out = {item for item in waiting & self.disk.crowded_out if states[item] is not END}
-        if crowded_out:
+        blocked_by_memory = {
+            item for item in waiting & self.disk.blocked_by_memory if states[item] is not END
+        }
+        if blocked_by_memory:
             is_full = len(self.disk.resident()) >= self.disk.capacity
-            assert is_full, f"{crowded_out} would fit: {states}, {self.disk.capacity} do"
+            assert is_full, f"{blocked_by_memory} would fit: {states}, {self.disk.capacity} do"
         if aspired and not self.judge.in_state(AVAILABLE):
-            assert not (loadable := self.loadable_though_barred()), f"{loadable}: {states}"
+            assert not (loadable := self.loadable_though_blocked()), f"{loadable}: {states}"
 
-    def loadable_though_barred(self) -> set[int]:
+    def loadable_though_blocked(self) -> set[int]:
         """Versions that would serve if nobody had rolled them back, where all others have failed."""
-        bars = self.world.manager._streams["m"].bars
-        rolled_back = {version for version, bar in bars.items() if bar.is_until_told}
+        blocked_versions = self.world.manager._streams["m"].blocked_versions
+        rolled_back = {
+            version for version, block in blocked_versions.items() if block.is_until_told
+        }
         sound = self.disk.found_at_ns.keys() - self.judge.failed
         return set(self.disk.selection.select(sound).versions) if sound <= rolled_back else set()
 
@@ -577,14 +581,14 @@ class LifeMachine(RuleBasedStateMachine):
         assert set(seen.labels.values()) <= published
         assert seen.default_version is None or seen.default_version in published
         if seen.canary_version is not None:
-            assert seen.canary_version in published - self.disk.barred
+            assert seen.canary_version in published - self.disk.blocked
             assert seen.default_version not in (None, seen.canary_version)
 
     @invariant()
     def what_was_rolled_back_does_not_answer(self) -> None:
         published = set(self.world.serving_map.versions("m"))
-        if published - self.disk.barred:
-            assert self.world.router.answering("m") in published - self.disk.barred
+        if published - self.disk.blocked:
+            assert self.world.router.answering("m") in published - self.disk.blocked
 
     @invariant()
     def no_label_is_lost(self) -> None:

@@ -9,7 +9,7 @@ from serving.core.version_selection import (
     Selected,
     Specific,
     VersionSelection,
-    select_unbarred,
+    select_unblocked,
 )
 
 VERSIONS = st.frozensets(st.integers(0, 2**63 - 1))
@@ -84,7 +84,7 @@ def test_specific_versions_are_selected_or_missing(
 def test_barred_version_is_not_selected_and_not_missing(
     selection: VersionSelection, expected: Selected
 ) -> None:
-    assert select_unbarred(selection, [1, 2, 3], {3}) == expected
+    assert select_unblocked(selection, [1, 2, 3], {3}) == expected
 
 
 @pytest.mark.parametrize(

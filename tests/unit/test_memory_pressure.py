@@ -1,4 +1,4 @@
-"""Room for a version: which others go for it, when, and when none do."""
+"""MemoryPressure for a version: which others go for it, when, and when none do."""
 
 from dataclasses import replace
 
@@ -231,4 +231,4 @@ def test_permanent_failure_after_room_was_made_takes_the_old_version_back() -> N
     world.settle(1)
     world.fail(2, *refused(1), permanent())
     world.settle(2)
-    assert (world.bars["m"], room_reason(world)) == (frozenset({2}), "")
+    assert (world.blocked_versions["m"], room_reason(world)) == (frozenset({2}), "")

@@ -8,37 +8,37 @@ from structlog.testing import capture_logs
 
 from serving.base.clock import SystemClock
 from serving.base.errors import DataLoss
-from serving.core.blocked_versions import Bar, BarredBy, Bars
+from serving.core.blocked_versions import BlockedBy, BlockedVersion, BlockedVersions
 from serving.manager.blocked_version_file import (
     FILE_NAME,
     RETRY_SECONDS,
-    BarFile,
-    read_bars,
-    write_bars,
+    BlockedVersionFile,
+    read_blocked_versions,
+    write_blocked_versions,
 )
 from tests.unit.fakes import FakeClock
 
-BAR = Bar(by=BarredBy.OPERATOR, reason="wrong answers", since_wall_ns=5)
+BLOCKED = BlockedVersion(by=BlockedBy.OPERATOR, reason="wrong answers", since_wall_ns=5)
 
 
 class Disk:
-    """Writes as `write_bars`, or refuses as often as a test says."""
+    """Writes as `write_blocked_versions`, or refuses as often as a test says."""
 
     def __init__(self, refusal_count: int = 0) -> None:
         self.refusal_count = refusal_count
-        self.written: list[Mapping[str, Bars]] = []
+        self.written: list[Mapping[str, BlockedVersions]] = []
         self.is_written = threading.Event()
 
-    def write(self, path: Path, bars: Mapping[str, Bars]) -> None:
+    def write(self, path: Path, blocked_versions: Mapping[str, BlockedVersions]) -> None:
         if self.refusal_count:
             self.refusal_count -= 1
             raise PermissionError(13, "Permission denied")
-        write_bars(path, bars)
-        self.written.append(bars)
+        write_blocked_versions(path, blocked_versions)
+        self.written.append(blocked_versions)
         self.is_written.set()
 
 
-_KEEPERS: list[BarFile] = []
+_KEEPERS: list[BlockedVersionFile] = []
 
 
 @pytest.fixture(autouse=True)
@@ -48,8 +48,8 @@ def _stop_keepers() -> Iterator[None]:
         _KEEPERS.pop().stop(timeout_seconds=10)
 
 
-def bar_file(directory: Path, disk: Disk | None = None) -> BarFile:
-    _KEEPERS.append(BarFile(directory, clock=FakeClock(), write=(disk or Disk()).write))
+def blocked_version_file(directory: Path, disk: Disk | None = None) -> BlockedVersionFile:
+    _KEEPERS.append(BlockedVersionFile(directory, clock=FakeClock(), write=(disk or Disk()).write))
     return _KEEPERS[-1]
 
 
@@ -58,33 +58,33 @@ def events(logs: Sequence[Mapping[str, object]]) -> list[object]:
 
 
 def test_what_was_kept_is_read_after_a_restart(tmp_path: Path):
-    before = bar_file(tmp_path / "state")
+    before = blocked_version_file(tmp_path / "state")
     assert before.read() == {}
-    before.keep("m", {7: BAR})
+    before.keep("m", {7: BLOCKED})
     before.write_now()
     assert before.stop(timeout_seconds=1)
     with capture_logs() as logs:
-        assert bar_file(tmp_path / "state").read() == {"m": {7: BAR}}
+        assert blocked_version_file(tmp_path / "state").read() == {"m": {7: BLOCKED}}
     assert [(log["event"], log["blocked"]) for log in logs] == [
         ("blocked_versions_read", {"m": [7]})
     ]
 
 
 def test_bar_that_is_taken_back_is_kept_no_longer(tmp_path: Path):
-    keeper = bar_file(tmp_path)
-    keeper.keep("m", {7: BAR})
-    keeper.keep("n", {1: BAR})
+    keeper = blocked_version_file(tmp_path)
+    keeper.keep("m", {7: BLOCKED})
+    keeper.keep("n", {1: BLOCKED})
     keeper.keep("m", {})
     keeper.write_now()
-    assert read_bars(tmp_path / FILE_NAME) == {"n": {1: BAR}}
+    assert read_blocked_versions(tmp_path / FILE_NAME) == {"n": {1: BLOCKED}}
 
 
 def test_nothing_is_written_where_nothing_has_changed(tmp_path: Path):
     disk = Disk()
-    keeper = bar_file(tmp_path, disk)
-    keeper.keep("m", {7: BAR})
+    keeper = blocked_version_file(tmp_path, disk)
+    keeper.keep("m", {7: BLOCKED})
     keeper.write_now()
-    keeper.keep("m", {7: BAR})
+    keeper.keep("m", {7: BLOCKED})
     keeper.keep("n", {})
     keeper.write_now()
     assert len(disk.written) == 1
@@ -107,48 +107,48 @@ def test_damaged_file_is_told_of_and_put_aside(tmp_path: Path, content: bytes):
     path = tmp_path / FILE_NAME
     path.write_bytes(content)
     with pytest.raises(DataLoss, match=FILE_NAME):
-        read_bars(path)
+        read_blocked_versions(path)
     with capture_logs() as logs:
-        assert bar_file(tmp_path).read() == {}
+        assert blocked_version_file(tmp_path).read() == {}
     (told,) = logs
     assert (told["event"], told["log_level"]) == ("blocked_versions_unreadable", "error")
     assert str(path) in str(told["reason"])
     assert Path(str(told["put_aside"])).read_bytes() == content
-    assert read_bars(path) == {}
+    assert read_blocked_versions(path) == {}
 
 
 def test_write_that_fails_leaves_the_file_before_and_nothing_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path = tmp_path / FILE_NAME
-    write_bars(path, {"m": {7: BAR}})
+    write_blocked_versions(path, {"m": {7: BLOCKED}})
 
     def refuse(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(OSError, match="No space left"):
-        write_bars(path, {"m": {8: BAR}})
-    assert read_bars(path) == {"m": {7: BAR}}
+        write_blocked_versions(path, {"m": {8: BLOCKED}})
+    assert read_blocked_versions(path) == {"m": {7: BLOCKED}}
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_write_that_fails_is_told_once_and_tried_again(tmp_path: Path):
     disk = Disk(refusal_count=3)
-    keeper = bar_file(tmp_path, disk)
-    keeper.keep("m", {7: BAR})
+    keeper = blocked_version_file(tmp_path, disk)
+    keeper.keep("m", {7: BLOCKED})
     with capture_logs() as logs:
         assert [keeper.write_now() for _ in range(4)] == [False, False, False, True]
     assert events(logs) == ["blocked_versions_not_kept"]
     assert logs[0]["reason"] == "[Errno 13] Permission denied"
-    assert read_bars(tmp_path / FILE_NAME) == {"m": {7: BAR}}
+    assert read_blocked_versions(tmp_path / FILE_NAME) == {"m": {7: BLOCKED}}
 
 
 def test_each_change_that_cannot_be_kept_is_told(tmp_path: Path):
-    keeper = bar_file(tmp_path, Disk(refusal_count=9))
+    keeper = blocked_version_file(tmp_path, Disk(refusal_count=9))
     with capture_logs() as logs:
         for version in (7, 8):
-            keeper.keep("m", {version: BAR})
+            keeper.keep("m", {version: BLOCKED})
             keeper.write_now()
     assert events(logs) == ["blocked_versions_not_kept"] * 2
 
@@ -156,26 +156,26 @@ def test_each_change_that_cannot_be_kept_is_told(tmp_path: Path):
 def test_disk_that_refuses_is_told_at_the_start(tmp_path: Path):
     (tmp_path / "state").write_text("a file")
     with capture_logs() as logs:
-        assert bar_file(tmp_path / "state").read() == {}
+        assert blocked_version_file(tmp_path / "state").read() == {}
     assert "blocked_versions_not_kept" in events(logs)
 
 
 def test_thread_writes_what_is_kept_and_what_is_left_at_the_stop(tmp_path: Path):
     disk = Disk()
-    keeper = BarFile(tmp_path, clock=SystemClock(), write=disk.write)
+    keeper = BlockedVersionFile(tmp_path, clock=SystemClock(), write=disk.write)
     keeper.start()
-    keeper.keep("m", {7: BAR})
+    keeper.keep("m", {7: BLOCKED})
     assert disk.is_written.wait(10)
-    keeper.keep("m", {8: BAR})
+    keeper.keep("m", {8: BLOCKED})
     assert keeper.stop(timeout_seconds=10)
-    assert read_bars(tmp_path / FILE_NAME) == {"m": {8: BAR}}
+    assert read_blocked_versions(tmp_path / FILE_NAME) == {"m": {8: BLOCKED}}
 
 
 def test_thread_tries_again_by_itself(tmp_path: Path):
     disk, clock = Disk(refusal_count=2), FakeClock()
     # FakeClock's waits return at once, and end where the thread would wait for a change.
-    keeper = BarFile(tmp_path, clock=clock, write=disk.write)
-    keeper.keep("m", {7: BAR})
+    keeper = BlockedVersionFile(tmp_path, clock=clock, write=disk.write)
+    keeper.keep("m", {7: BLOCKED})
     for _ in range(3):
         assert keeper._thread.wait_for_turn()
         keeper.write_now()
@@ -186,58 +186,58 @@ def test_thread_tries_again_by_itself(tmp_path: Path):
 
 
 def test_stop_of_one_that_was_never_started_returns_at_once(tmp_path: Path):
-    assert bar_file(tmp_path).stop(timeout_seconds=0)
+    assert blocked_version_file(tmp_path).stop(timeout_seconds=0)
 
 
 def test_directory_that_another_server_keeps_is_not_written_over_until_it_ends(
     tmp_path: Path,
 ) -> None:
-    first, second = bar_file(tmp_path), bar_file(tmp_path)
+    first, second = blocked_version_file(tmp_path), blocked_version_file(tmp_path)
     first.read()
     with capture_logs() as logs:
         second.read()
     (line,) = (line for line in logs if line["event"] == "blocked_versions_not_kept")
     assert "another server keeps its blocked versions there" in line["reason"]
-    second.keep("ctr", {7: BAR})
+    second.keep("ctr", {7: BLOCKED})
     assert not second.write_now()
-    assert read_bars(tmp_path / FILE_NAME) == {}
+    assert read_blocked_versions(tmp_path / FILE_NAME) == {}
     assert first.stop(timeout_seconds=1)
     assert second.write_now()
-    assert read_bars(tmp_path / FILE_NAME) == {"ctr": {7: BAR}}
+    assert read_blocked_versions(tmp_path / FILE_NAME) == {"ctr": {7: BLOCKED}}
 
 
 def test_wait_until_kept_returns_once_it_is_on_disk(tmp_path: Path):
-    keeper = BarFile(tmp_path, clock=SystemClock())
+    keeper = BlockedVersionFile(tmp_path, clock=SystemClock())
     keeper.read()
     keeper.start()
     for version in range(1, 20):
-        keeper.keep("m", {version: BAR})
+        keeper.keep("m", {version: BLOCKED})
         assert keeper.wait_until_kept(60) == ""
-        assert read_bars(tmp_path / FILE_NAME) == {"m": {version: BAR}}
+        assert read_blocked_versions(tmp_path / FILE_NAME) == {"m": {version: BLOCKED}}
     assert keeper.stop(timeout_seconds=10)
 
 
 def test_wait_until_kept_returns_the_disks_refusal(tmp_path: Path):
     disk = Disk(refusal_count=2)
-    keeper = BarFile(tmp_path, clock=SystemClock(), write=disk.write)
+    keeper = BlockedVersionFile(tmp_path, clock=SystemClock(), write=disk.write)
     keeper.start()
-    keeper.keep("m", {7: BAR})
+    keeper.keep("m", {7: BLOCKED})
     assert "Permission denied" in keeper.wait_until_kept(60)
     # A later call asks the disk again.
     while keeper.wait_until_kept(60):
         pass
-    assert read_bars(tmp_path / FILE_NAME) == {"m": {7: BAR}}
+    assert read_blocked_versions(tmp_path / FILE_NAME) == {"m": {7: BLOCKED}}
     assert keeper.stop(timeout_seconds=10)
 
 
 def test_wait_until_kept_is_bounded_when_the_disk_hangs(tmp_path: Path):
     may_go_on, clock = threading.Event(), FakeClock()
 
-    def hang(path: Path, bars: Mapping[str, Bars]) -> None:
+    def hang(path: Path, blocked_versions: Mapping[str, BlockedVersions]) -> None:
         may_go_on.wait()
 
-    keeper = BarFile(tmp_path, clock=clock, write=hang)
-    keeper.keep("m", {7: BAR})
+    keeper = BlockedVersionFile(tmp_path, clock=clock, write=hang)
+    keeper.keep("m", {7: BLOCKED})
     writer = threading.Thread(target=keeper.write_now)
     writer.start()
     assert "not written within 3 s" in keeper.wait_until_kept(3)
@@ -248,4 +248,4 @@ def test_wait_until_kept_is_bounded_when_the_disk_hangs(tmp_path: Path):
 
 
 def test_wait_without_a_change_returns_at_once(tmp_path: Path):
-    assert bar_file(tmp_path).wait_until_kept(0) == ""
+    assert blocked_version_file(tmp_path).wait_until_kept(0) == ""

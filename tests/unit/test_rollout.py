@@ -83,7 +83,7 @@ def test_rollback_by_the_rule_tells_which_figures_were_bad() -> None:
 def blocked_by_rollback(world: World) -> dict[int, tuple[bool, str]]:
     """Rolls back, cold if need be: by version whether it served, and the end of the reason."""
     done = answer(world, world.manager.rollback("m", is_cold_allowed=True))
-    assert {item.version for item in done.blocked} <= world.bars["m"]
+    assert {item.version for item in done.blocked} <= world.blocked_versions["m"]
     return {
         item.version: (item.has_served, item.reason.rpartition("; ")[2]) for item in done.blocked
     }

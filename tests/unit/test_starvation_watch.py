@@ -4,7 +4,7 @@ import threading
 from structlog.testing import capture_logs
 
 from serving.base.clock import SystemClock
-from serving.loading.starvation_watch import LinuxScheduler, LoadPatience
+from serving.loading.starvation_watch import LinuxScheduler, StarvationWatch
 from tests.unit.fakes import FakeClock, FakeScheduler
 
 SECOND_NS = 1_000_000_000
@@ -16,7 +16,7 @@ class Watch:
     def __init__(self) -> None:
         self.scheduler = FakeScheduler()
         self.lowered = 0
-        self.patience = LoadPatience(
+        self.patience = StarvationWatch(
             2, lower=self.lower, scheduler=self.scheduler, clock=FakeClock()
         )
 
@@ -42,7 +42,9 @@ def test_patience_thread_that_waits_too_long_is_raised_once_and_lowered_at_the_e
         assert watch.lowered == 0
     assert watch.scheduler.raised == [threading.get_native_id()]
     assert watch.lowered == 1
-    assert [(log["event"], log["waited_seconds"]) for log in logs] == [("load_hurried", 2.0)]
+    assert [(log["event"], log["waited_seconds"]) for log in logs] == [
+        ("load_priority_raised", 2.0)
+    ]
 
 
 def test_patience_counts_from_the_beginning_of_the_task() -> None:
@@ -61,7 +63,7 @@ def test_patience_that_may_not_raise_says_so_once_with_the_remedy() -> None:
         watch.scheduler.waited = 5 * SECOND_NS
         watch.patience.look()
         watch.patience.look()
-    assert [log["event"] for log in logs] == ["load_starves"]
+    assert [log["event"] for log in logs] == ["load_starving"]
     assert "--load_priority=normal" in logs[0]["remedy"]
     assert watch.lowered == 0
 
@@ -69,7 +71,7 @@ def test_patience_that_may_not_raise_says_so_once_with_the_remedy() -> None:
 def test_patience_watches_by_itself_once_it_is_started() -> None:
     scheduler, raised = FakeScheduler(), threading.Event()
     scheduler.raise_priority = lambda thread_id: raised.set()  # type: ignore[method-assign]
-    patience = LoadPatience(0, lower=lambda: None, scheduler=scheduler, clock=SystemClock())
+    patience = StarvationWatch(0, lower=lambda: None, scheduler=scheduler, clock=SystemClock())
     patience.start()
     with patience.watched(threading.get_native_id()):
         assert raised.wait(timeout=30)

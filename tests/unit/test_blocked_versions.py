@@ -6,13 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.base.errors import DataLoss
-from serving.core.blocked_versions import Bar, BarredBy, Bars, as_rows, from_rows
+from serving.core.blocked_versions import (
+    BlockedBy,
+    BlockedVersion,
+    BlockedVersions,
+    as_rows,
+    from_rows,
+)
 
-BARS = st.dictionaries(
+BLOCKED_VERSIONS = st.dictionaries(
     st.integers(0, 2**63 - 1),
     st.builds(
-        Bar,
-        by=st.sampled_from(BarredBy),
+        BlockedVersion,
+        by=st.sampled_from(BlockedBy),
         reason=st.text(),
         since_wall_ns=st.integers(0, 2**63 - 1),
     ),
@@ -20,14 +26,14 @@ BARS = st.dictionaries(
 )
 
 
-@given(BARS)
-def test_rows_are_json_and_lead_back_to_the_bars(bars: Bars):
-    assert from_rows(json.loads(json.dumps(as_rows(bars)))) == bars
+@given(BLOCKED_VERSIONS)
+def test_rows_are_json_and_lead_back_to_the_bars(blocked_versions: BlockedVersions):
+    assert from_rows(json.loads(json.dumps(as_rows(blocked_versions)))) == blocked_versions
 
 
 def test_rows_are_by_version():
-    bar = Bar(by=BarredBy.OPERATOR, reason="bad", since_wall_ns=5)
-    assert as_rows({9: bar, 7: bar}) == [
+    block = BlockedVersion(by=BlockedBy.OPERATOR, reason="bad", since_wall_ns=5)
+    assert as_rows({9: block, 7: block}) == [
         {"version": 7, "by": "operator", "reason": "bad", "since_wall_ns": 5},
         {"version": 9, "by": "operator", "reason": "bad", "since_wall_ns": 5},
     ]
@@ -60,7 +66,7 @@ def test_rows_of_something_else_are_refused(rows: Any):
 
 @pytest.mark.parametrize(
     ("by", "is_until_told"),
-    [(BarredBy.OPERATOR, True), (BarredBy.CANARY, True), (BarredBy.FAILURE, False)],
+    [(BlockedBy.OPERATOR, True), (BlockedBy.CANARY, True), (BlockedBy.FAILURE, False)],
 )
-def test_bar_for_a_failure_is_not_until_somebody_tells(by: BarredBy, is_until_told: bool):
-    assert Bar(by=by).is_until_told == is_until_told
+def test_bar_for_a_failure_is_not_until_somebody_tells(by: BlockedBy, is_until_told: bool):
+    assert BlockedVersion(by=by).is_until_told == is_until_told
