@@ -225,8 +225,8 @@ TEST(InferCodecTest, AShapeOfTooManyDimensionsTakesNoMemory) {
 }
 
 TEST(InferCodecTest, BytesThatAreNoMessageAreRefused) {
-  ExpectRefused(WireMessage().Raw("\xff"), "no inference.ModelInferRequest");
-  ExpectRefused(WireMessage().Bytes(1, "\xff"), "no inference.ModelInferRequest");
+  ExpectRefused(WireMessage().Raw("\xff"), "not an inference.ModelInferRequest");
+  ExpectRefused(WireMessage().Bytes(1, "\xff"), "not an inference.ModelInferRequest");
 }
 
 TEST(InferCodecTest, TenThousandMutatedMessagesEndInAnAnswerOrACleanError) {

@@ -83,8 +83,8 @@ TEST(ServingMap, NoVersionAnswersUnnamedRequestsUnlessTheRoutingNamesIt) {
   ASSERT_TRUE(map.Publish(MakeFakeEntry("m", 1), Routing{}).ok());
   ASSERT_TRUE(map.Publish(MakeFakeEntry("m", 2), Routing{}).ok());
   ExpectRefused(map, {}, Code::kNotFound,
-                "Servable not found for request: Latest(m); no version may answer a request that "
-                "names none; available versions: 1 2");
+                "Servable not found for request: Latest(m); no version answers requests that name "
+                "neither version nor label; available versions: 1 2");
   EXPECT_EQ(LookedUpVersion(map, "m", 2), 2);
   ASSERT_TRUE(map.SetRouting("m", {1}).ok());
   EXPECT_EQ(LookedUpVersion(map, "m"), 1);
