@@ -188,8 +188,9 @@ TEST_F(CheckpointIndexTest, AnEntryThatDoesNotHoldTogetherIsDataLossWithItsName)
       {[](auto* entry) { entry->set_offset(std::numeric_limits<int64_t>::max()); }, "beyond any"},
       {[](auto* entry) { entry->set_size(11); }, "not its shape's"},
       {[](auto* entry) { entry->mutable_shape()->mutable_dim(0)->set_size(4); }, "not its shape's"},
-      {[](auto* entry) { entry->mutable_shape()->mutable_dim(0)->set_size(-1); }, "is none"},
-      {[](auto* entry) { entry->mutable_shape()->set_unknown_rank(true); }, "is none"},
+      {[](auto* entry) { entry->mutable_shape()->mutable_dim(0)->set_size(-1); },
+       "an invalid shape"},
+      {[](auto* entry) { entry->mutable_shape()->set_unknown_rank(true); }, "an invalid shape"},
       {[](auto* entry) { entry->mutable_shape()->mutable_dim(0)->set_size(int64_t{1} << 62); },
        "beyond any memory"},
       {[](auto* entry) { entry->set_shard_id(1); }, "shard"},
@@ -222,7 +223,7 @@ TEST_F(CheckpointIndexTest, AnEntryOrHeaderOfOtherBytesIsDataLoss) {
     IndexFile index(prefix_);
     index.entries()[key] = "\xFF\xFF";
     index.Write();
-    ExpectDamaged(*key == '\0' ? "no header" : "no entry");
+    ExpectDamaged(*key == '\0' ? "no header" : "not an entry");
   }
   IndexFile index(prefix_);
   index.entries().erase("");

@@ -273,7 +273,7 @@ TEST_F(PredictTest, ATensorThatDoesNotParseIsRefusedByTheNameOfItsInput) {
   const std::string bytes =
       WireMessage().Message(1, ModelSpecMessage("m")).Message(2, InputMessage("x", "\xff")).bytes();
   ExpectRefused(bytes, Code::kInvalidArgument,
-                "input 'x': its bytes are no TensorProto; signature 'serving_default'");
+                "input 'x': its bytes are not a TensorProto; signature 'serving_default'");
 }
 
 TEST_F(PredictTest, AnInputWithoutAValueIsRefused) {
