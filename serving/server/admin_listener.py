@@ -1,8 +1,8 @@
 """The listener on which a server is operated: a second small gRPC server of the data plane's class.
 
-It has a port, threads and a queue of its own, so an overloaded data port keeps no operator out, and
-it answers once the first configuration is applied, while models are still being loaded. It answers
-what the data port answers as well: `millpond capture --with_responses` asks for predictions.
+It has its own port, threads and queue, so an overloaded data port does not keep operators out. It
+answers once the first configuration is applied, while models are still being loaded. It also
+answers every method of the data port: `millpond capture --with_responses` sends predictions.
 """
 
 import os
@@ -23,15 +23,16 @@ OFF, AUTO = "off", "auto"
 UNIX_PREFIX = "unix:"
 
 DRAIN_SECONDS = 1.0
-"""How long a stop waits for operator calls: each takes milliseconds, or waits for what has ended."""
+"""How long a stop waits for operator calls: a call takes milliseconds, or waits in vain by then."""
 
 _log = structlog.get_logger(__name__)
 
 
 class AdminListener:
-    """Started and stopped once; `answer` comes in between. `address` is --admin_address.
+    """Listens for operators. It is started and stopped once, and `answer` is called in between.
 
-    `make_grpc` makes the gRPC server of some addresses, `make_calls` the threads that answer it.
+    `address` is --admin_address. `make_grpc` makes the gRPC server for the given addresses;
+    `make_calls` makes the threads that answer its calls.
     """
 
     def __init__(
@@ -53,10 +54,10 @@ class AdminListener:
         self._calls: RareCallThreads | None = None
 
     def start(self) -> None:
-        """Listens. Calls wait until `answer`.
+        """Listens. Calls wait until `answer` is called.
 
-        Raises InvalidConfig or Unavailable if an address that was asked for cannot be had; without
-        --admin_address a warning in the log has the reason.
+        Raises InvalidConfig or Unavailable if the address of --admin_address cannot be used.
+        Without --admin_address the reason is logged as a warning.
         """
         if self._wanted == OFF:
             return

@@ -1,4 +1,4 @@
-"""How a server is operated: which calls are operator calls, where they are answered, and for whom."""
+"""Makes the parts that operate a server: which calls are operator calls, and who may make them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -28,11 +28,14 @@ from serving.server.foundation import Foundation
 ADMIN_PREFIX = "/millpond.v1.Admin/"
 
 OPERATOR_MESSAGE_BYTES_MAX = 64 * 2**20
-"""A configuration of many models is long. Questions of any client have 4 MiB (`native/rpc/server.cc`)."""
+"""A configuration of many models is long. Other rare calls are limited to 4 MiB by
+`native/rpc/server.cc`."""
 
 
 def rare_message_bytes_max(methods: Iterable[str]) -> dict[str, int]:
-    """Returns how long a message may be, by full name, of those rare methods that take long ones. Pure."""
+    """Returns the message size limit of each rare method that takes long messages, by its full
+    name. Pure.
+    """
     return {
         name: OPERATOR_MESSAGE_BYTES_MAX
         for name in methods
@@ -43,7 +46,7 @@ def rare_message_bytes_max(methods: Iterable[str]) -> dict[str, int]:
 def guarded(
     handlers: Mapping[str, Handler | Deferred], config: ServerConfig
 ) -> dict[str, AnyHandler]:
-    """The handlers as the data port has them: operator calls are not for every client."""
+    """Returns the handlers for the data port, where operator calls are checked for permission."""
     access = make_operator_access(config)
     checks = {
         RELOAD_CONFIG: access.check_control,
@@ -59,7 +62,7 @@ def guarded(
 
 
 def make_profiler(foundation: Foundation) -> ProfilerService:
-    """Returns what answers the profiler's methods, if they are switched on."""
+    """Returns the service that answers the profiler's methods if they are switched on."""
     return ProfilerService(
         foundation.data_plane.start_trace,
         native_errors=partial(statuses_as_errors, foundation.data_plane.StatusError),
@@ -82,14 +85,14 @@ def make_admin_listener(
     make_grpc: Callable[[Sequence[str]], GrpcServer],
     on_answered: Callable[[AnsweredCall], None],
 ) -> AdminListener:
-    """The listener for operators, which answers all of `handlers`."""
+    """Returns the listener for operators, which answers all of `handlers`."""
     answered: Mapping[str, AnyHandler] = handlers
     is_tcp = foundation.config.admin_address not in (
         AUTO,
         OFF,
     ) and not foundation.config.admin_address.startswith(UNIX_PREFIX)
     if is_tcp and foundation.config.admin_clients:
-        # Over TCP a certificate is what makes an operator, if any are named.
+        # Over TCP, only clients with a named certificate are operators, if any are named.
         only_clients = replace(foundation.config, admin_on_data_port=NOBODY)
         answered = guarded(handlers, only_clients)
     return AdminListener(
@@ -100,7 +103,7 @@ def make_admin_listener(
             take,
             answered,
             on_answered=on_answered,
-            # As the data port's: two calls may wait, and status is still answered.
+            # The same number as on the data port: while two calls wait, status is still answered.
             thread_count=3,
             thread_name="admin-call",
             clock=foundation.clock,

@@ -1,8 +1,9 @@
-"""The UNIX sockets on which servers are operated: where they are, and which are alive.
+"""The UNIX sockets on which servers are operated: their directories, and a check that one is alive.
 
 A server without --admin_address puts its socket into the first directory of `run_directories` that
-it can use, named by its port and process, so that several servers do not meet. Each directory
-belongs to one user and nobody else can enter it. `millpond` commands look into the same directories.
+it can use. The file is named by port and process, so that several servers do not collide. Each
+directory belongs to one user and no other user can enter it. `millpond` commands look into the same
+directories.
 """
 
 import errno
@@ -19,7 +20,7 @@ from serving.base.errors import InvalidConfig, Unavailable
 
 SUFFIX = ".sock"
 _SOCKET_PATH_BYTES_MAX = 107
-"""What sockaddr_un has room for, less the zero at its end."""
+"""The size of a path in sockaddr_un, without the zero at its end."""
 
 _DEAD_ERRNOS = frozenset({errno.ECONNREFUSED, errno.ENOENT})
 _CONNECT_SECONDS = 1.0
@@ -53,7 +54,7 @@ def _make_private(directory: Path) -> bool:
 
 
 def is_private(directory: Path) -> bool:
-    """Whether only this user can enter the directory, and it is no link to another one."""
+    """Returns True if only this user can enter the directory, and if it is not a link."""
     try:
         status = directory.lstat()
     except OSError:
@@ -63,7 +64,7 @@ def is_private(directory: Path) -> bool:
 
 
 def is_alive(path: Path) -> bool:
-    """Whether a process listens on the socket `path`; a socket that cannot be asked counts as alive."""
+    """Returns True if a process listens on the socket `path`, or if that cannot be found out."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_CONNECT_SECONDS)
         try:
@@ -85,11 +86,11 @@ def live_sockets(directories: Sequence[Path]) -> list[Path]:
 
 
 class AdminSocket:
-    """The place of one server's socket, from `claim` to `release`. One thread at a time.
+    """The path of one server's socket, from `claim` to `release`. One thread at a time.
 
-    gRPC would unlink whatever is at an address and make its own file there, for everyone to connect
-    to. So it listens in a new directory that nobody else can enter, and the file moves to its place
-    when it is ready: a dead server's file is replaced, a live server's is not.
+    gRPC would unlink any file at its address and make its own there, to which every user can
+    connect. So gRPC listens in a new directory that no other user can enter, and the file moves to
+    its path when it is ready. A dead server's file is replaced; a live server's file is not.
     """
 
     def __init__(self, path: Path) -> None:
@@ -103,22 +104,23 @@ class AdminSocket:
         return self._path
 
     def claim(self) -> str:
-        """Returns the address for gRPC to listen on. Raises InvalidConfig, or Unavailable.
+        """Returns the address for gRPC to listen on.
 
-        Unavailable if a server listens at the path.
+        Raises Unavailable if another server listens at the path, and InvalidConfig if the path
+        cannot be used.
         """
         self._check()
         try:
             self._beside.mkdir(mode=0o700)
         except OSError as error:
             raise InvalidConfig(
-                f"--admin_address=unix:{self._path}: {self._path.parent}: {error.strerror}; name a "
+                f"--admin_address=unix:{self._path}: {self._path.parent}: {error.strerror}; give a "
                 "directory that the server's user can write to, or off"
             ) from error
         return f"unix:{self._beside / 's'}"
 
     def publish(self) -> None:
-        """Moves the socket to its place, for the server's user only. Raises as `claim`."""
+        """Moves the socket to its path, for the server's user only. Raises as `claim` does."""
         made = self._beside / "s"
         try:
             made.chmod(0o600)
@@ -130,7 +132,7 @@ class AdminSocket:
         self._drop_beside()
 
     def release(self) -> None:
-        """Removes what `claim` and `publish` made."""
+        """Removes the files that `claim` and `publish` made."""
         if self._is_published:
             self._path.unlink(missing_ok=True)
             self._is_published = False
@@ -142,29 +144,31 @@ class AdminSocket:
             self._beside.rmdir()
 
     def _check(self) -> None:
-        """Raises InvalidConfig for a path that no socket can have, Unavailable for a live server's."""
+        """Raises InvalidConfig if a socket cannot have the path, Unavailable if a live server has
+        it.
+        """
         length_bytes = len(os.fsencode(self._beside / "s"))
         length_bytes = max(length_bytes, len(os.fsencode(self._path)))
         if length_bytes > _SOCKET_PATH_BYTES_MAX:
             raise InvalidConfig(
-                f"--admin_address=unix:{self._path}: a UNIX socket's path takes "
-                f"{_SOCKET_PATH_BYTES_MAX} bytes; name a shorter one, or off"
+                f"--admin_address=unix:{self._path}: the path of a UNIX socket may have at most "
+                f"{_SOCKET_PATH_BYTES_MAX} bytes; give a shorter path, or off"
             )
         with suppress(FileNotFoundError):
             if not stat.S_ISSOCK(self._path.lstat().st_mode):
                 raise InvalidConfig(
-                    f"--admin_address=unix:{self._path}: a file that is no socket is there; delete "
-                    "it, or name another place"
+                    f"--admin_address=unix:{self._path}: the file exists and is not a socket; "
+                    "delete it, or give another path"
                 )
             if is_alive(self._path):
                 raise Unavailable(
-                    f"--admin_address=unix:{self._path}: another server listens there; name "
-                    "another place"
+                    f"--admin_address=unix:{self._path}: another server listens there; give "
+                    "another path"
                 )
 
 
 def default_socket_path(port: int, process_id: int) -> Path | None:
-    """Returns a socket's path for a server without --admin_address; None if no directory will do.
+    """Returns a socket's path for a server without --admin_address; None if no directory is usable.
 
     Sockets of dead servers in that directory are removed.
     """

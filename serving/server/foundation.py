@@ -1,4 +1,4 @@
-"""The foundation that every part of a server stands on."""
+"""Foundation: the values that every part of a server needs."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,9 @@ from serving.data_plane.plane import DataPlane
 
 @dataclass(frozen=True)
 class Foundation:
-    """The three values that factories of parts take before any other."""
+    """The configuration, the data plane and the clock: the first argument of each part's
+    factory.
+    """
 
     config: ServerConfig
     data_plane: DataPlane

@@ -30,16 +30,16 @@ _log = structlog.get_logger(__name__)
 
 
 REST_THREADS_PER_CORE = 4
-"""As many as TensorFlow Serving's: only one that runs takes a core, and those beyond are there for
-models that make their requests wait."""
+"""As many threads as TensorFlow Serving has. One running thread takes a core; the other threads
+serve models whose requests wait."""
 
 
 REST_THREAD_COUNT_MIN = 2
-"""With one, a slow request would keep away all others."""
+"""With a single thread, one slow request would block all other requests."""
 
 
 REST_WAITING_COUNT_MAX = 1_024
-"""Above the connections that HTTP takes, each of which has one request at a time."""
+"""More than the connections that HTTP accepts, each of which has one request at a time."""
 
 
 def make_rest_workers(
@@ -82,7 +82,7 @@ def make_rest_bridge(
 
 
 def openapi(plane: DataPlane) -> dict[str, Any]:
-    """Of both protocols."""
+    """Returns the OpenAPI document of both protocols."""
     return openapi_document(
         plane.build_info()["millpond"],
         {**model_paths(), **inference_paths()},
@@ -105,13 +105,14 @@ def make_http_server(
     rest: Mapping[str, ASGIApp],
     memory: RequestMemory,
 ) -> HttpServer:
-    """Of these routes, and of REST's applications by the first segments of their paths; it listens
-    nowhere where the configuration wants none.
+    """Returns the HTTP server for `routes`, and for REST's applications by their path prefixes.
+
+    The server does not listen if the configuration switches HTTP off.
     """
     port = config.rest_api_port
     if port.number and port.number == config.port:
-        # The default one: whoever gave gRPC this port wants no HTTP there.
-        _log.warning("http_off", reason=f"port {port} is gRPC's; say --rest_api_port")
+        # It is HTTP's default port: an operator who gave it to gRPC does not expect HTTP there.
+        _log.warning("http_off", reason=f"port {port} is gRPC's; use --rest_api_port")
         port = HttpPort(None)
     settings = HttpAppSettings(
         timeout_seconds=config.rest_api_timeout_in_ms / 1_000,

@@ -1,8 +1,9 @@
-"""How the server process comes to be: jemalloc preloaded, descriptors enough, an end with its parent.
+"""Prepares the server process: preloads jemalloc, raises the descriptor limit, ends with its
+parent.
 
 libjemalloc.so.2 cannot be opened by a running process (its thread-local storage is static), so the
-launcher puts it into LD_PRELOAD and executes the same command once more. The second life takes the
-traces out of its environment again, so that nothing it starts inherits them.
+launcher puts it into LD_PRELOAD and executes the same command once more. The executed process
+removes these changes from its environment, so that its child processes do not inherit them.
 """
 
 import os
@@ -21,16 +22,17 @@ from serving.base.errors import InvalidConfig
 
 JEMALLOC_FILE_NAME = "libjemalloc.so.2"
 
-# What jemalloc starts with where the user has not set MALLOC_CONF. background_thread: pages decay
-# back to the kernel on jemalloc's own thread; without it a request pays for that when it frees.
+# jemalloc's options if the user has not set MALLOC_CONF. background_thread: pages decay back to the
+# kernel on jemalloc's own thread. Without it, requests pay for that when they free memory.
 # tcache_max: blocks up to 2 MiB, which hold a request's activations, come from the thread's cache
-# and not from an arena behind a lock: 50 ns a pair for 170 (native/bench/request_memory_bench.cc).
+# and not from an arena behind a lock. An allocation and its release then take 50 ns and not 170
+# (native/bench/request_memory_bench.cc).
 DEFAULT_MALLOC_CONF = "background_thread:true,tcache_max:2097152"
 
-# Says "you are the second life", holding the path that was preloaded: prevents a loop of execs.
+# Marks the executed process, and holds the path that was preloaded. It prevents a loop of execs.
 _MARKER = "MILLPOND_PRELOADED"
 
-# (path, arguments, environment); os.execve takes more than this says in each place.
+# (path, arguments, environment). Any: os.execve accepts more types than are used here.
 Execute = Callable[[Any, Any, Any], NoReturn]
 
 
@@ -43,10 +45,10 @@ def ensure_allocator(
     find: Callable[[], str] | None = None,
     execute: Execute = os.execve,
 ) -> None:
-    """Returns in a process that runs on `allocator` (`jemalloc` or `glibc`), or executes it anew.
+    """Returns if the process runs on `allocator` (`jemalloc` or `glibc`); else executes it anew.
 
     `command` is the command line to execute, by default this process's own. Raises InvalidConfig
-    where jemalloc is missing or did not load, or where glibc is asked for and jemalloc is preloaded.
+    if jemalloc is missing or did not load, or if `allocator` is glibc and jemalloc is preloaded.
     """
     loaded = (is_loaded or is_jemalloc_loaded)()
     preloaded = environment.get(_MARKER)
@@ -56,7 +58,7 @@ def ensure_allocator(
         if loaded:
             raise InvalidConfig(
                 "--allocator=glibc: jemalloc is preloaded already; take it out of LD_PRELOAD "
-                f"({environment.get('LD_PRELOAD', '')!r}) or say --allocator=jemalloc"
+                f"({environment.get('LD_PRELOAD', '')!r}) or use --allocator=jemalloc"
             )
         return
     if loaded:
@@ -64,7 +66,7 @@ def ensure_allocator(
     if preloaded is not None:
         raise InvalidConfig(
             f"{preloaded} did not load (see the loader's message above); "
-            "reinstall it with `apt-get install libjemalloc2`, or say --allocator=glibc"
+            "reinstall it with `apt-get install libjemalloc2`, or use --allocator=glibc"
         )
     path = (find or find_jemalloc)()
     # argv[0] by its full path: Python finds its virtual environment by it.
@@ -73,12 +75,15 @@ def ensure_allocator(
 
 
 def is_second_life(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process was executed anew by `ensure_allocator`. Before that is called here."""
+    """Returns True if `ensure_allocator` has executed this process anew.
+
+    To be called before `ensure_allocator`, which removes the mark.
+    """
     return _MARKER in environment
 
 
 def find_jemalloc(known_directories: Iterable[str] | None = None) -> str:
-    """The path of libjemalloc.so.2, from the usual directories or ldconfig's cache.
+    """Returns the path of libjemalloc.so.2, from the usual directories or ldconfig's cache.
 
     Raises InvalidConfig, with the command that installs it.
     """
@@ -90,21 +95,21 @@ def find_jemalloc(known_directories: Iterable[str] | None = None) -> str:
     if path_in_cache is None:
         raise InvalidConfig(
             f"{JEMALLOC_FILE_NAME} is not installed; run `apt-get install libjemalloc2`, "
-            "or say --allocator=glibc"
+            "or use --allocator=glibc"
         )
     return path_in_cache
 
 
 def is_jemalloc_loaded() -> bool:
-    """Whether this process has jemalloc mapped, which it can only have been from its start."""
+    """Returns True if this process has jemalloc mapped, which is only possible from its start."""
     return "libjemalloc" in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
 
 
 def raise_descriptor_limit() -> None:
-    """Lets this process open as many files as it may: each connection is one.
+    """Raises the soft limit of open files to the hard limit: each connection is an open file.
 
-    A common default is 1,024, for programs that use select(2). At the limit gRPC takes no further
-    connection, so a thousand idle clients would keep all others away.
+    A common default is 1,024, for programs that use select(2). At the limit gRPC accepts no further
+    connection, so a thousand idle clients would keep all other clients away.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -114,12 +119,12 @@ def raise_descriptor_limit() -> None:
 def stop_at_eof(descriptor: int, stop: Callable[[], None] | None = None) -> threading.Thread:
     """Starts a thread that calls `stop` (by default: SIGTERM to this process) at a pipe's end.
 
-    A parent that holds the other end of the pipe takes this process along however it ends, which
-    PR_SET_PDEATHSIG does not promise: that goes by the thread that forked, not by the process.
+    This process then ends with the parent that holds the other end, however the parent ends.
+    PR_SET_PDEATHSIG does not promise that: it follows the thread that forked, not the process.
     """
 
     def wait_for_eof() -> None:
-        # The descriptor and not sys.stdin: a thread inside its buffer aborts Python at exit.
+        # Reads the descriptor and not sys.stdin: a thread inside its buffer aborts Python at exit.
         while os.read(descriptor, 4096):
             pass
         (stop or (lambda: os.kill(os.getpid(), signal.SIGTERM)))()
@@ -130,7 +135,7 @@ def stop_at_eof(descriptor: int, stop: Callable[[], None] | None = None) -> thre
 
 
 def _preloading(environment: Mapping[str, str], path: str) -> dict[str, str]:
-    """The environment of the second life: `path` goes before what the user preloads."""
+    """Returns the environment of the executed process: `path` comes before the user's preloads."""
     entries = [path, *_entries(environment.get("LD_PRELOAD", ""))]
     return {
         "MALLOC_CONF": DEFAULT_MALLOC_CONF,
@@ -141,7 +146,7 @@ def _preloading(environment: Mapping[str, str], path: str) -> dict[str, str]:
 
 
 def _forget_preload(environment: MutableMapping[str, str], path: str) -> None:
-    """Takes out what `_preloading` put in; what the user had set stays."""
+    """Removes the entries that `_preloading` added; the user's entries stay."""
     del environment[_MARKER]
     entries = _entries(environment.get("LD_PRELOAD", ""))
     if path in entries:
@@ -154,7 +159,7 @@ def _forget_preload(environment: MutableMapping[str, str], path: str) -> None:
 
 
 def _entries(preload: str) -> list[str]:
-    # ld.so takes spaces and colons alike.
+    # ld.so accepts both spaces and colons as separators.
     return [entry for entry in re.split(r"[ :]+", preload) if entry]
 
 
@@ -171,7 +176,7 @@ def _usual_directories() -> list[str]:
 
 def _in_loader_cache() -> str | None:
     try:
-        # By full path: /sbin is not on the path of every user.
+        # With its full path: /sbin is not on the PATH of every user.
         listing = subprocess.run(
             ["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False
         ).stdout

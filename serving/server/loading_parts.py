@@ -35,16 +35,17 @@ _log = structlog.get_logger(__name__)
 
 
 FIRST_RETRY_NS = NS_PER_SECOND
-"""From a load's first failure to its first retry, if --load_retry_interval_micros allows as much: what
-a disk's hiccup lasts. Later ones wait longer."""
+"""The pause between a load's first failure and its first retry, if --load_retry_interval_micros is
+not shorter: the usual length of a disk's hiccup. Later retries wait longer."""
 
 
 RESERVOIR_BYTES_MAX = 16 * 2**20
-"""Of one model's recent requests: enough for 64 of 256 KiB, and little beside a model."""
+"""The size of one model's recent requests: enough for 64 requests of 256 KiB, and little beside a
+model."""
 
 
 RESERVOIR_AGE_SECONDS_MAX = 600.0
-"""Older requests say little about what the next minute's clients will send."""
+"""Older requests predict little about the requests of the next minute."""
 
 
 def load_settings(
@@ -55,7 +56,7 @@ def load_settings(
     incumbent: Callable[[ServableId], Servable | None],
     request_statistics: RequestStatistics,
 ) -> LoadSettings:
-    """Those that all models share."""
+    """Returns the settings that all models share."""
     replay = partial(
         warm_up,
         iterations=foundation.config.num_request_iterations_for_warmup,
@@ -85,13 +86,13 @@ def make_arenas(config: ServerConfig, pool: SlabPool | None) -> Arenas | None:
 
 
 def make_slab_pool(foundation: Foundation) -> SlabPool | None:
-    """None where versions get no arenas. InvalidConfig where they cannot be."""
+    """Returns None if versions get no arenas. Raises InvalidConfig if jemalloc is missing."""
     if not foundation.config.has_arenas:
         return None
     if foundation.data_plane.build_info()["allocator"] != "jemalloc":
         raise InvalidConfig(
-            "jemalloc is not preloaded, and the arenas of versions are jemalloc's; start the server "
-            "by `millpond serve`, set LD_PRELOAD=libjemalloc.so.2, or say --arena=false"
+            "jemalloc is not preloaded, but the arenas of versions need it; start the server with "
+            "`millpond serve`, set LD_PRELOAD=libjemalloc.so.2, or use --arena=false"
         )
     with statuses_as_errors(foundation.data_plane.StatusError):
         return foundation.data_plane.SlabPool(
@@ -116,7 +117,7 @@ def make_reservoirs(foundation: Foundation) -> Reservoirs:
 def make_capture(
     foundation: Foundation, *, reservoirs: Reservoirs, enter_background: Callable[[], None]
 ) -> CaptureDirectory | None:
-    """None where nothing is to be written."""
+    """Returns None if --warmup_capture_directory is not given."""
     if not foundation.config.warmup_capture_directory:
         return None
     return CaptureDirectory(
@@ -142,18 +143,23 @@ def make_pace(foundation: Foundation, *, serving_map: ServingMap) -> RestorePace
 def _no_warm_up(
     directory: Path, ask: Callable[[str, bytes], bytes], is_cancelled: Callable[[], bool]
 ) -> None:
-    """--enable_model_warmup=false."""
+    """Does nothing: the warm-up of --enable_model_warmup=false."""
 
 
 def initial_thread_count(config: ServerConfig) -> int:
-    """The loaders until gRPC's port opens: one for each core, because nothing is served by then."""
+    """Returns the count of loader threads until gRPC's port opens.
+
+    One for each core, because no request is served before; 0 with `listen_before_ready`.
+    """
     return 0 if config.listen_before_ready else len(os.sched_getaffinity(0))
 
 
 def make_initial_loads(
     foundation: Foundation, *, around_background: Callable[[int], AbstractContextManager[None]]
 ) -> InitialLoads:
-    """Has ended if gRPC's port opens before the first load."""
+    """Returns the initial loads, which have ended already if gRPC's port opens before the first
+    load.
+    """
 
     def lower(thread_id: int) -> None:
         if foundation.config.is_stock:
@@ -166,7 +172,7 @@ def make_initial_loads(
             )
 
     loads = InitialLoads(
-        # Its memory is a background thread's from its start, and its priority later.
+        # Its memory is that of a background thread from its start; its priority is lowered later.
         enter_initial=make_background(foundation, priority="normal"),
         enter_background=make_background(foundation),
         lower=lower,
@@ -185,9 +191,11 @@ def make_executor(
     around_task: Callable[[], AbstractContextManager[None]],
     initial_thread_count: int = 0,
 ) -> ThreadExecutor:
-    """`initial_thread_count` threads are there until `ThreadExecutor.keep`, if these are more."""
+    """Returns an executor that has `initial_thread_count` threads, if they are more than
+    `thread_count`, until `ThreadExecutor.keep`.
+    """
     if thread_count < 1:
-        # In TensorFlow Serving 0 means the manager's own thread, which then cannot manage.
+        # In TensorFlow Serving, 0 means the manager's own thread, which would be blocked by a load.
         _log.info("thread_count_raised", executor=name, asked=thread_count, used=1)
     return ThreadExecutor(
         name,
@@ -201,7 +209,7 @@ def hurry_unloads(foundation: Foundation, *, unloaders: ThreadExecutor) -> None:
     """Gives the unloads of a stop a thread of the caller's priority for each core."""
     unloaders.hurry(
         max(foundation.config.num_unload_threads, len(os.sched_getaffinity(0))),
-        # Their memory is a background thread's, as that of other unloads.
+        # Their memory is that of a background thread, as for other unloads.
         on_thread_start=make_background(foundation, priority="normal"),
     )
 
@@ -209,7 +217,7 @@ def hurry_unloads(foundation: Foundation, *, unloaders: ThreadExecutor) -> None:
 def make_starvation_watch(
     foundation: Foundation, *, enter_background: Callable[[], None]
 ) -> StarvationWatch | None:
-    """None where background threads cannot starve, or may."""
+    """Returns None if loads run at normal priority and so cannot starve, or if they may starve."""
     is_lowered = foundation.config.load_priority != "normal" and not foundation.config.is_stock
     if not is_lowered or foundation.config.load_patience_seconds == 0:
         return None
@@ -225,7 +233,9 @@ def make_request_cores(config: ServerConfig, grpc_server: GrpcServer) -> Request
 
 
 def make_background(foundation: Foundation, *, priority: str | None = None) -> Callable[[], None]:
-    """What a thread does first that loads or unloads; `priority` is --load_priority's by default."""
+    """Returns the first step of a thread that loads or unloads; `priority` is --load_priority by
+    default.
+    """
     if foundation.config.is_stock:
         return lambda: None
     asked = priority or foundation.config.load_priority
@@ -234,7 +244,7 @@ def make_background(foundation: Foundation, *, priority: str | None = None) -> C
         try:
             foundation.data_plane.enter_background_thread(asked)
         except foundation.data_plane.StatusError as error:
-            # A sandbox that refuses is no reason not to load.
+            # The load goes on: a sandbox may refuse to lower a thread's priority.
             _log.warning("load_priority_refused", asked=asked, reason=str(error))
 
     return enter

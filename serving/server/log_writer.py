@@ -24,7 +24,7 @@ CAPACITY_BYTES = 4 << 20
 """Some 20,000 lines: a reader that pauses for minutes loses none."""
 
 LOOK_SECONDS = 0.2
-"""How often the thread looks, while the pipe is full, whether it should end."""
+"""How often the thread checks, while the pipe is full, whether it should end."""
 
 _OWN_VIEW_FLAGS = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -32,8 +32,9 @@ _OWN_VIEW_FLAGS = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 def unblock(descriptor: int) -> bool:
     """Makes writes to `descriptor` return at once, for native code too; False if they may block.
 
-    A file's may: no flag changes that. The flag is set on a new view of the same pipe or terminal,
-    because other processes, such as the shell, share the old one. A socket has no such view.
+    Writes to a file may block: no flag changes that. The flag is set on a new view of the same pipe
+    or terminal, because other processes, such as the shell, share the old one. A socket has no such
+    view.
     """
     mode = os.fstat(descriptor).st_mode
     if not (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode)):
@@ -53,8 +54,9 @@ def unblock(descriptor: int) -> bool:
 def write_at_once(descriptor: int, line: bytes) -> bool:
     """Writes `line` without waiting for the reader; False if it, or its end, does not fit.
 
-    Changes no flag of `descriptor`: other processes, and Python's own streams, may count on it. A
-    line for a reader that is gone, or for a full disk, counts as written: no later try would help.
+    Changes no flag of `descriptor`, because other processes and Python's own streams may rely on
+    its flags. If the reader is gone or the disk is full, the line counts as written: no later try
+    would help.
     """
     try:
         own = _own_view(descriptor)
@@ -77,13 +79,13 @@ def _own_view(descriptor: int) -> int:
     """
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
-        with suppress(OSError):  # Another user's, or its reader is gone.
+        with suppress(OSError):  # It belongs to another user, or its reader is gone.
             return os.open(f"/proc/self/fd/{descriptor}", _OWN_VIEW_FLAGS)
     return os.dup(descriptor)
 
 
 def _has_space(descriptor: int, timeout_seconds: float) -> bool:
-    """Waits until `descriptor` takes something, or has lost its reader; False at the timeout."""
+    """Waits until `descriptor` accepts data, or has lost its reader; False at the timeout."""
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
     return bool(poll.poll(timeout_seconds * 1_000))
@@ -92,9 +94,9 @@ def _has_space(descriptor: int, timeout_seconds: float) -> bool:
 class LogWriter(io.TextIOBase):
     """Each `write` is one log line or more; it returns at once, on any thread.
 
-    Lines are written in their order. While the descriptor takes all that comes, they are written by
-    the threads that log, so that none is lost if the process crashes. Otherwise the thread
-    `log-writer` writes them. A descriptor whose reader is gone loses them.
+    Lines are written in their order. While the descriptor accepts all lines, the threads that log
+    write them, so that no line is lost if the process crashes. Otherwise the thread `log-writer`
+    writes them. If the reader of the descriptor is gone, lines are lost.
     """
 
     def __init__(
@@ -115,7 +117,7 @@ class LogWriter(io.TextIOBase):
         self._on_dropped = on_dropped
         self._capacity_bytes = capacity_bytes
         self._clock = clock
-        # Guards all below, and is notified of them.
+        # Guards all members below, and is notified of their changes.
         self._changed = threading.Condition()
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
@@ -127,7 +129,7 @@ class LogWriter(io.TextIOBase):
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
 
     def start(self) -> None:
-        """Starts `log-writer`."""
+        """Starts the thread `log-writer`."""
         self._thread.start()
 
     def isatty(self) -> bool:
@@ -135,7 +137,7 @@ class LogWriter(io.TextIOBase):
 
     @property
     def dropped_count(self) -> int:
-        """The lines that were dropped, since the start."""
+        """The count of lines dropped since the start."""
         return self._dropped_count
 
     def write(self, text: str) -> int:
@@ -154,7 +156,9 @@ class LogWriter(io.TextIOBase):
         return len(text)
 
     def close_within(self, timeout_seconds: float) -> bool:
-        """Writes the lines that are kept, and ends the thread; False if some are lost at the timeout."""
+        """Writes the lines that are kept, and ends the thread; False if some are lost at the
+        timeout.
+        """
         with self._changed:
             self._end_ns = self._clock.now_ns() + round(timeout_seconds * NS_PER_SECOND)
             self._changed.notify_all()

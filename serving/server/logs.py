@@ -1,8 +1,8 @@
 """Log lines on standard error: for people on a terminal, one JSON object a line for machines.
 
 An event is a short name and its values: `log.info("listening", port=8500)`. In JSON these are the
-keys `event`, `level`, `timestamp` (UTC, ISO 8601) and the values; lines of TensorFlow's own, which
-are no JSON, may stand between them.
+keys `event`, `level`, `timestamp` (UTC, ISO 8601) and the values. TensorFlow's own lines, which are
+not JSON, may stand between them.
 """
 
 import io
@@ -21,26 +21,26 @@ from serving.base.name_text import printable
 from serving.server.log_writer import LogWriter, unblock, write_at_once
 
 FLUSH_SECONDS = 1.0
-"""How long the process's end waits for lines that are not written yet: a slow reader, or none."""
+"""How long the process's end waits for unwritten lines, if their reader is slow or missing."""
 
 _log = structlog.get_logger(__name__)
 # The process has one standard error.
 _writers: list[LogWriter] = []
-# What `configure_logs` chose, for `write_last_line`.
+# The choice of `configure_logs`, for `write_last_line`.
 _format = {"is_human": True}
 
 
 def start_logs(log_format: str, first_line: str = "") -> None:
     """Sets up structlog on standard error, so that no thread ever waits for its reader.
 
-    Native threads neither: their lines go to the same descriptors. `first_line` is written before
-    all others.
+    Native threads do not wait either: their lines go to the same descriptors. `first_line` is
+    written before all other lines.
     """
     with suppress(OSError):  # Standard output may be closed.
         unblock(sys.__stdout__.fileno() if sys.__stdout__ else 1)
     is_unblocked = unblock(sys.stderr.fileno())
     writer = LogWriter(
-        # A descriptor of its own: 2 is another one's while TensorFlow is loaded.
+        # A duplicate: while TensorFlow is loaded, descriptor 2 is a pipe of `native_log_lines`.
         os.dup(sys.stderr.fileno()),
         may_block=not is_unblocked,
         on_dropped=lambda count: _log.warning("log_lines_dropped", count=count),
@@ -54,13 +54,14 @@ def start_logs(log_format: str, first_line: str = "") -> None:
 
 
 def write_lines(text: str) -> None:
-    """Writes lines that are formed already, as if they were logged."""
+    """Writes formatted lines, as if they were logged."""
     for writer in _writers[-1:]:
         writer.write(text)
 
 
 def write_last_line(event: str, message: str) -> None:
-    """Writes a warning past the log's locks and waiting lines, for a process that ends at once.
+    """Writes a warning without the log's locks and before its waiting lines, when the process ends
+    at once.
 
     A line that does not fit is lost.
     """
@@ -75,7 +76,7 @@ def write_last_line(event: str, message: str) -> None:
 
 
 def flush_logs(timeout_seconds: float = FLUSH_SECONDS) -> None:
-    """Writes the lines that wait for their reader, for at most `timeout_seconds`. At the very end."""
+    """Writes the lines that wait for their reader, for at most `timeout_seconds`. The last call."""
     while _writers:
         _writers.pop().close_within(timeout_seconds)
 
@@ -86,10 +87,10 @@ def dropped_line_count() -> int:
 
 
 def configure_logs(log_format: str, stream: TextIO | None = None) -> None:
-    """Sets up structlog for the process. `log_format`: `human`, `json`, or `auto`.
+    """Sets up structlog for the process. `log_format` is `human`, `json` or `auto`.
 
-    `auto` is human where the stream (default: standard error) is a terminal and JSON elsewhere:
-    what is not a terminal is a file or a collector, and both want lines that parse.
+    `auto` is human if the stream (default: standard error) is a terminal, and JSON otherwise: a
+    file or a collector needs lines that parse.
     """
     stream = stream or sys.stderr
     is_human = is_for_people(log_format, is_terminal=stream.isatty())
@@ -109,8 +110,8 @@ def configure_logs(log_format: str, stream: TextIO | None = None) -> None:
 
 
 class _LossyStream(io.TextIOBase):
-    """Loses what its stream does not take: a reader that has gone away, or a full disk, must stop
-    neither a load nor the server.
+    """Drops text that its stream does not accept: if the reader is gone or the disk is full,
+    neither a load nor the server may fail.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -136,7 +137,7 @@ def _human(stream: TextIO) -> list[Processor]:
 
 
 def _printable_values(logger: object, method: str, event: EventDict) -> EventDict:
-    """Escapes what a terminal would obey: values hold names and messages that clients made up."""
+    """Escapes control characters: values hold names and messages that clients made up."""
     del logger, method
     return {
         key: printable(value) if isinstance(value, str) else value for key, value in event.items()
@@ -146,7 +147,7 @@ def _printable_values(logger: object, method: str, event: EventDict) -> EventDic
 def _json() -> list[Processor]:
     return [
         structlog.processors.dict_tracebacks,
-        # A value that JSON does not have (a path, an id) is written as its text, never refused:
-        # a log line must not raise.
+        # A value that JSON cannot represent (a path, an id) is written as its text: logging must
+        # not raise.
         structlog.processors.JSONRenderer(default=str),
     ]

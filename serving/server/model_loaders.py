@@ -1,4 +1,4 @@
-"""ModelLoaders: what loads the versions of each model, while models come and go."""
+"""ModelLoaders: makes the loaders of each model's versions, while models are added and removed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,9 +15,9 @@ from serving.loading.reservoirs import Reservoirs
 
 
 class ModelLoaders:
-    """Makes a loader for each load, by what is configured at the time.
+    """Makes a loader for each load, from the configuration at that time.
 
-    Any thread may make one; one thread at a time sets the models. A model's reservoir of live
+    Any thread may make a loader; one thread at a time sets the models. A model's reservoir of live
     requests outlives its versions and lasts as long as the model is configured.
     """
 
@@ -29,16 +29,16 @@ class ModelLoaders:
         plane: SavedModelPlane,
         clock: Clock,
     ) -> None:
-        """`settings` are those that all models share."""
+        """`settings` are the settings that all models share."""
         self._settings = settings
         self._reservoirs = reservoirs
         self._plane = plane
         self._clock = clock
-        # Replaced as a whole: who makes a loader reads it without a lock.
+        # Replaced as a whole, because `make` reads it without a lock.
         self._by_name: Mapping[str, LoadSettings] = {}
 
     def set_models(self, models: Sequence[ModelConfig]) -> None:
-        """Loads that begin from now on are those of `models`; running ones go on as they are."""
+        """Uses `models` for loads that begin from now on; running loads keep their settings."""
         before, self._by_name = (
             self._by_name,
             {model.name: self._settings_of(model) for model in models},
@@ -47,7 +47,7 @@ class ModelLoaders:
             self._reservoirs.forget(name)
 
     def make(self, servable_id: ServableId, directory: str) -> Loader:
-        """See `loader.MakeLoader`. Cancelled where the model is not configured any more."""
+        """See `loader.MakeLoader`. Raises Cancelled if the model is not configured any more."""
         settings = self._by_name.get(servable_id.name)
         if settings is None:
             raise Cancelled(f"{servable_id}: its model is no longer configured")
@@ -71,7 +71,9 @@ class ModelLoaders:
 
 
 def serving_count(selection: VersionSelection) -> int:
-    """Versions that are served at rest; of `all` nobody can say, and one has to do."""
+    """Returns the count of versions that are served between swaps. For `all`, which is not known,
+    1.
+    """
     if isinstance(selection, Latest):
         return selection.version_count
     return max(1, len(selection.versions)) if isinstance(selection, Specific) else 1

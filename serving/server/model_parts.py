@@ -1,4 +1,4 @@
-"""The parts that decide which versions are loaded and which of them answer."""
+"""Makes the parts that decide which versions are loaded and which of them answer."""
 
 import random
 from collections.abc import Sequence
@@ -79,7 +79,7 @@ def make_blocked_version_keeper(foundation: Foundation) -> BlockedVersionKeeper:
 
 
 def check_platforms(config: ServerConfig) -> None:
-    """Before anything starts. Raises InvalidConfig."""
+    """Raises InvalidConfig if a model's platform is unknown. Called before any part starts."""
     for model in config.models:
         if model.platform != PLATFORM:
             raise InvalidConfig(
@@ -98,7 +98,7 @@ def make_source(
     monitor: StateMonitor,
     notes: NotePublisher,
 ) -> FileSystemSource:
-    """What looks for the versions of one model. Nothing is looked at yet."""
+    """Returns the source that finds the versions of one model. It does not look at the disk yet."""
 
     def check(directory: str) -> Sequence[str]:
         with statuses_as_errors(foundation.data_plane.StatusError):
@@ -122,7 +122,8 @@ def make_source(
         pollers=pollers,
         clock=foundation.clock,
     )
-    # Before its first poll: nothing that was rolled back is to be loaded until somebody tells it.
+    # Before its first poll: a version that was rolled back must not be loaded until it is
+    # unblocked.
     source.set_blocked(manager.blocked(model.name))
     return source
 
@@ -130,7 +131,7 @@ def make_source(
 def make_config_watcher(
     foundation: Foundation, *, reloader: ConfigReloader, served: ServedModels
 ) -> ConfigWatcher | None:
-    """None where the files are read once, or there are none."""
+    """Returns None if the configuration has no files, or if they are read only once."""
     has_file = bool(foundation.config.model_config_file or foundation.config.model_settings_file)
     if not has_file or foundation.config.model_config_file_poll_wait_seconds <= 0:
         return None

@@ -19,16 +19,17 @@ from serving.client import Client, Tls, VersionStatus
 from serving.core.servable import ServableState
 from serving.server.server_log import LogEvent, LogReader
 
-# Between two looks at a model's status: below what a person notices, above what loads the server.
+# The pause between two polls of a model's status: too short for a person to notice, and long enough
+# not to load the server.
 _STATUS_POLL_SECONDS = 0.02
 
 
 class ModelServer:
     """Runs `millpond serve` on a free port of this machine until `stop` or the end of `with`.
 
-    The process never outlives this one, however this one ends: its standard input is a pipe from
-    here, and it stops when that closes. Its log goes to `log_path`, and its last lines into the
-    message of whatever goes wrong. Not safe to use from several threads at once.
+    The server never outlives this process, however this process ends: the server's standard input
+    is a pipe from here, and it stops when that closes. Its log goes to `log_path`, and the log's
+    last lines go into the message of each error. Not safe to use from several threads at once.
     """
 
     def __init__(
@@ -44,12 +45,14 @@ class ModelServer:
         clock: Clock | None = None,
         **flags: object,
     ) -> None:
-        """`flags` are flags of `millpond serve` by name; True and False become `true` and `false`,
-        and a list gives a flag that is repeatable several times. `listen_before_ready` is True unless
-        it is given: `start` then returns before the models are loaded.
+        """Prepares the command line; starts nothing yet.
 
-        `log_path` is a temporary file where left out, which a `stop` without errors removes. `tls` is
-        what `wait_until_available` needs beside `ssl_config_file`. Nothing is started yet.
+        `flags` are flags of `millpond serve` by name. True and False become `true` and `false`; a
+        list repeats a repeatable flag. `listen_before_ready` is True unless it is given: `start`
+        then returns before the models are loaded.
+
+        `log_path` is by default a temporary file, which a `stop` without errors removes. `tls` is
+        needed for `wait_until_available` if the server has an `ssl_config_file`.
         """
         self._command = [*command, "serve", *_arguments(model_name, base_path, flags)]
         self._tls = tls
@@ -77,7 +80,7 @@ class ModelServer:
         if exception is None:
             self.stop()
             return
-        # What went wrong inside `with` matters more than how the server ends.
+        # The exception inside `with` matters more than the way the server ends.
         self.kill()
         if str(self.log_path) not in str(exception):
             print(f"{exception!r} inside ModelServer; {self._tail()}", file=sys.stderr)
@@ -85,10 +88,10 @@ class ModelServer:
     def start(self) -> None:
         """Starts the process and waits until it listens.
 
-        Raises Unavailable, with the end of the log, where it ends or does not listen in time.
+        Raises Unavailable, with the end of the log, if it ends or does not listen in time.
         """
         if self._process is not None:
-            raise FailedPrecondition("this ModelServer was started before; make another")
+            raise FailedPrecondition("this ModelServer was already started; create another one")
         if self._log_path is None:
             descriptor, name = tempfile.mkstemp(prefix="millpond-", suffix=".log")
             os.close(descriptor)
@@ -108,7 +111,7 @@ class ModelServer:
             raise
         self._port = int(listening["port"])
         self._http_port = listening.get("http_port")
-        # The admin listener is there before the port.
+        # The admin listener starts before the port opens.
         addresses = [
             event["address"] for event in self.events() if event["event"] == "admin_listening"
         ]
@@ -116,7 +119,7 @@ class ModelServer:
 
     @property
     def port(self) -> int:
-        """The TCP port that it listens on. FailedPrecondition before `start`."""
+        """The TCP port that it listens on. Raises FailedPrecondition before `start`."""
         if self._port is None:
             raise FailedPrecondition("ModelServer is not started")
         return self._port
@@ -130,7 +133,7 @@ class ModelServer:
     def admin_target(self) -> str:
         """The address of its admin listener, for `Client(server.admin_target).rollback(…)`.
 
-        FailedPrecondition before `start`, and with `admin_address="off"`.
+        Raises FailedPrecondition before `start`, and with `admin_address="off"`.
         """
         if self._admin_target is None:
             raise FailedPrecondition("ModelServer is not started, or has no admin listener")
@@ -138,9 +141,9 @@ class ModelServer:
 
     @property
     def url(self) -> str:
-        """`http://HOST:PORT`, where its health, metrics and page are.
+        """`http://HOST:PORT`, the address of its health, metrics and page.
 
-        FailedPrecondition before `start`, and where it serves no HTTP.
+        Raises FailedPrecondition before `start`, and if the server does not serve HTTP.
         """
         if self._http_port is None:
             raise FailedPrecondition("ModelServer is not started, or has --rest_api_port=0")
@@ -148,40 +151,41 @@ class ModelServer:
 
     @property
     def log_path(self) -> Path:
-        """The file with its log. FailedPrecondition before `start`."""
+        """The file with its log. Raises FailedPrecondition before `start`."""
         if self._log_path is None:
             raise FailedPrecondition("ModelServer is not started")
         return self._log_path
 
     @property
     def process_id(self) -> int:
-        """The operating system's id of the process. FailedPrecondition before `start`."""
+        """The operating system's id of the process. Raises FailedPrecondition before `start`."""
         return self._running_process().pid
 
     def events(self) -> tuple[LogEvent, ...]:
-        """The events logged until now, oldest first."""
+        """Returns the events logged until now, oldest first."""
         return self._started_log().events()
 
     def wait_for_event(
         self, is_wanted: Callable[[LogEvent], bool], timeout_seconds: float
     ) -> LogEvent:
-        """Waits for an event of the log, past ones included, and returns the first that is wanted.
+        """Waits until `is_wanted` is True for an event of the log, past events included, and
+        returns the first such event.
 
-        Raises Unavailable, with the end of the log, at the timeout or where the process ends first.
+        Raises Unavailable, with the end of the log, at the timeout or if the process ends first.
         """
         event = self._started_log().wait_for(is_wanted, timeout_seconds, self._clock)
         if event is None:
             raise Unavailable(
-                f"the server did not log what was waited for in {timeout_seconds} s; {self._tail()}"
+                f"the server did not log the expected event in {timeout_seconds} s; {self._tail()}"
             )
         return event
 
     def wait_until_available(
         self, name: str, version: int | None = None, timeout_seconds: float = 120
     ) -> None:
-        """Waits until the version (any, where left out) is AVAILABLE.
+        """Waits until the version (any version, if `version` is None) is AVAILABLE.
 
-        Raises Unavailable, with the last status and the end of the log, at the timeout or where the
+        Raises Unavailable, with the last status and the end of the log, at the timeout or if the
         process ends first.
         """
         deadline_ns = self._clock.now_ns() + round(timeout_seconds * NS_PER_SECOND)
@@ -194,10 +198,10 @@ class ModelServer:
                     )
 
     def stop(self) -> None:
-        """Ends the process by SIGTERM and waits for it; kills it at the timeout.
+        """Ends the process with SIGTERM and waits for it; kills it at the timeout.
 
-        Does nothing where it was stopped before. Raises Unavailable, with the end of the log, where
-        it had died, ends with a status other than 0, or has to be killed.
+        Does nothing if it was stopped before. Raises Unavailable, with the end of the log, if it
+        had died, ends with a status other than 0, or has to be killed.
         """
         if self._process is None or self._process.stdin is None or self._process.stdin.closed:
             return
@@ -219,7 +223,7 @@ class ModelServer:
             self.log_path.unlink()
 
     def kill(self) -> None:
-        """Ends the process at once, if there is one, and closes what it held. Raises nothing."""
+        """Ends the process at once, if it was started, and closes its pipes. Raises nothing."""
         if self._process is None:
             return
         self._process.kill()
@@ -263,14 +267,16 @@ def _arguments(
 
 
 def _flag_texts(value: object) -> list[str]:
-    """One for each time that the flag is given."""
+    """Returns one text for each time that the flag is given."""
     if isinstance(value, (list, tuple)):
         return [text for item in value for text in _flag_texts(item)]
     return [str(value).lower() if isinstance(value, bool) else str(value)]
 
 
 def _statuses(client: Client, name: str) -> tuple[VersionStatus, ...]:
-    """The model's versions; none where the server does not know it yet."""
+    """Returns the statuses of the model's versions; () if the server does not have the model
+    yet.
+    """
     try:
         return client.model_status(name)
     except NotFound:

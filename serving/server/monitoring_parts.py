@@ -1,4 +1,4 @@
-"""The parts that record and show what the server does."""
+"""Makes the parts that record and show the server's work."""
 
 from collections.abc import Callable, Mapping
 
@@ -47,7 +47,7 @@ def make_swap_timeline(
 
 
 def make_tracing(foundation: Foundation) -> Tracing | NoTracing:
-    """Raises InvalidConfig where OpenTelemetry is wanted and not installed."""
+    """Raises InvalidConfig if OpenTelemetry is configured but not installed."""
     if not foundation.config.is_tracing:
         return NoTracing()
     exporter = (

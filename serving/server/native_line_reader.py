@@ -1,12 +1,12 @@
-"""Passes on what TensorFlow writes to standard error while it is loaded, as lines of our log.
+"""Writes the lines that TensorFlow prints to standard error, while it is loaded, to our log.
 
-A program of its own, which `serving.server.native_log_lines` starts: it outlives a server that aborts, so
-that the last words of one arrive. It imports only the standard library, and is executed by its path,
-to be there within milliseconds.
+This is a separate program, which `serving.server.native_log_lines` starts. It outlives a server
+that aborts, so that the last lines of that server arrive. It imports only the standard library and
+is executed by its path, to be ready within milliseconds.
 
-Standard input is what to read. A line that standard error does not take at once is written to
-standard output, whose reader is the server. If the server has ended, standard error gets up to a
-second for it. The first argument is `human` or `json`.
+It reads standard input. A line that standard error does not accept at once is written to standard
+output, which the server reads. If the server has ended, the line waits up to a second for standard
+error. The first argument is `human` or `json`.
 """
 
 import json
@@ -23,23 +23,24 @@ EXPECTED = (
     "cuda drivers",
     "cuInit",
 )
-"""Texts of lines that every start on a machine without GPU has: they are left out."""
+"""Texts of lines that appear at every start on a machine without a GPU. These lines are left
+out."""
 
 READ_BYTES = 1 << 16
 
 LAST_MILLISECONDS = 1_000
-"""How long the last words of a server that has ended wait for their reader."""
+"""How long the last lines of a server that has ended wait for their reader."""
 
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
 def is_worth_a_line(line: str) -> bool:
-    """Returns whether `line` is neither expected nor empty. Pure."""
+    """Returns True if `line` is neither expected nor empty. Pure."""
     return bool(line.strip()) and not any(expected in line for expected in EXPECTED)
 
 
 def formatted(lines: Sequence[str], log_format: str, timestamp: str) -> bytes:
-    """Returns the bytes that the log gets for `lines`. Pure."""
+    """Returns the bytes to write to the log for `lines`. Pure."""
     kept = [line for line in lines if is_worth_a_line(line)]
     if log_format == "json":
         values = {"event": "native_log", "level": "info", "timestamp": timestamp}
@@ -52,9 +53,9 @@ def pass_on(
     write: Callable[[bytes], bytes],
     as_log: Callable[[Sequence[str]], bytes],
 ) -> bytes:
-    """Reads to the end and writes each line when it is complete; returns what could not be written.
+    """Reads to the end and writes each line when it is complete; returns the unwritten rest.
 
-    `write` returns the rest that it did not take.
+    `write` returns the part of its data that it did not write.
     """
     begun = rest = b""
     while piece := read():
@@ -64,7 +65,7 @@ def pass_on(
 
 
 def write_some(data: bytes) -> bytes:
-    """Writes as much of `data` as standard error takes; returns the rest."""
+    """Writes as much of `data` as standard error accepts; returns the rest."""
     try:
         return data[os.write(_STDERR, data) :] if data else data
     except BlockingIOError:
@@ -74,7 +75,7 @@ def write_some(data: bytes) -> bytes:
 
 
 def hand_over(rest: bytes) -> None:
-    """Gives `rest` to the server, or if that has ended, waits for a reader of standard error."""
+    """Gives `rest` to the server. If the server has ended, waits for a reader of standard error."""
     try:
         while rest:
             rest = rest[os.write(_STDOUT, rest) :]
@@ -90,7 +91,7 @@ def _now() -> str:
 
 
 def main(log_format: str) -> None:
-    # A signal to the whole group is the server's to obey; this program ends with its input.
+    # Only the server obeys a signal to the whole process group; this program ends with its input.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     rest = pass_on(

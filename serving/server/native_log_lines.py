@@ -1,10 +1,10 @@
 """The lines that TensorFlow writes to standard error while it is loaded, as lines of our log.
 
-They come before any of its settings is read, so no environment variable ends them. While the block
-runs, descriptor 2 is a pipe to a small process, `serving.server.native_line_reader`. That process writes
-each line to the log as it comes, so that the message of a fatal error arrives although the server
-aborts. In a container, where the server's end kills that process too, it has the milliseconds that
-the kernel needs to take the server down.
+TensorFlow writes them before it reads any of its settings, so no environment variable suppresses
+them. While the block runs, descriptor 2 is a pipe to a small process,
+`serving.server.native_line_reader`. That process writes each line to the log as it arrives, so that
+the message of a fatal error arrives although the server aborts. In a container, the server's end
+kills that process too: it has only the milliseconds that the kernel needs to end the server.
 """
 
 import os
@@ -29,10 +29,10 @@ _log = structlog.get_logger(__name__)
 def native_lines_as_events(
     *, is_human: bool, write: Callable[[str], object], command: str = sys.executable
 ) -> Iterator[None]:
-    """Logs what is written to descriptor 2 within the block: `native_log` in JSON, else the text.
+    """Logs the lines written to descriptor 2 within the block: `native_log` in JSON, else the text.
 
-    `write` is for lines that standard error did not take at once; like our own log it must not
-    write to descriptor 2. If no process can be started, the lines stay as they are.
+    `write` gets the lines that standard error did not accept at once. Like our own log, it must not
+    write to descriptor 2. If no process can be started, the lines stay unchanged.
     """
     stderr = os.dup(_STDERR)
     try:

@@ -1,14 +1,14 @@
 """Holds gRPC's port between the start of the process and the moment at which gRPC listens on it.
 
-A port that is taken is found at once, before TensorFlow is loaded, although gRPC may open its own
-only when the models have been loaded. Until then connections are refused: the socket is bound, and
-it does not listen.
+A port that is in use is found at once, before TensorFlow is loaded, although gRPC may open its port
+only when the models have been loaded. Until then connections are refused: the socket is bound, but
+does not listen.
 
 The order of the two socket options matters. Linux lets two sockets share an address if both have
 SO_REUSEADDR and neither listens, so a second server could bind the port too. Without the option the
-port is exclusive, and `let_go` sets it just before gRPC, which always has it, binds. If connections
-of an earlier server still linger on the port, only a socket with the option can bind it; the
-reservation is then not exclusive, and gRPC's own start has the last word.
+port is exclusive. gRPC always sets the option, so `let_go` sets it here just before gRPC binds. If
+connections of an earlier server still linger on the port, only a socket with the option can bind
+it. The reservation is then not exclusive, and gRPC's own start reports a port in use.
 """
 
 import socket
@@ -26,9 +26,11 @@ class PortReservation:
 
     @classmethod
     def take(cls, addresses: ListenAddresses) -> "PortReservation":
-        """Reserves the TCP port of `addresses`; port 0 reserves nothing, because gRPC will choose it.
+        """Reserves the TCP port of `addresses`. Port 0 reserves nothing, because gRPC will choose
+        it.
 
-        Raises Unavailable if another process has it, InvalidConfig if another start would fail too.
+        Raises Unavailable if another process has the port, and InvalidConfig if another start would
+        fail too.
         """
         error = listen_error(addresses)
         if error is not None:
@@ -47,13 +49,15 @@ class PortReservation:
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
     def close(self) -> None:
-        """Gives the port up. A second call does nothing."""
+        """Releases the port. A second call does nothing."""
         for holder in self._sockets:
             holder.close()
 
 
 def _bound(family: int, address: object) -> socket.socket | None:
-    """A socket on one address of the host; None if it cannot be bound, as one other will do."""
+    """Returns a socket on one address of the host; None if it cannot be bound, because a socket on
+    any other address of the host is enough.
+    """
     for reuses_address in (0, 1):
         holder = socket.socket(family, socket.SOCK_STREAM)
         with suppress(OSError):

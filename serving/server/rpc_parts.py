@@ -1,4 +1,4 @@
-"""The parts that answer over gRPC, and the memory that requests may take."""
+"""Makes the parts that answer over gRPC, and bounds the memory of requests."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,7 +36,7 @@ _log = structlog.get_logger(__name__)
 
 
 def make_request_memory(foundation: Foundation) -> RequestMemory:
-    """Bounds the runs from now on, too."""
+    """Returns the budget of requests. Also bounds the memory of each run from now on."""
     limits = request_memory_limits(foundation.config, available_bytes())
     foundation.data_plane.set_run_memory_bytes(limits.run_bytes)
     _log.info("memory_limits", request_bytes=limits.budget_bytes, run_bytes=limits.run_bytes)
@@ -46,7 +46,7 @@ def make_request_memory(foundation: Foundation) -> RequestMemory:
 
 
 def initialize(foundation: Foundation) -> None:
-    """Before anything else of the data plane."""
+    """Initializes the data plane; called before all its other functions."""
     with statuses_as_errors(foundation.data_plane.StatusError):
         foundation.data_plane.initialize(
             intra_op_thread_count=foundation.config.tensorflow_intra_op_parallelism,
@@ -76,7 +76,7 @@ def make_rare_handlers(
     transport: Transport,
     wait_until_kept: Callable[[float], str],
 ) -> dict[str, Handler]:
-    """The methods that Python answers, by their full names."""
+    """Returns the handlers of the methods that Python answers, by the methods' full names."""
 
     def names() -> Collection[str]:
         return served.names
@@ -106,7 +106,7 @@ def make_inference_questions(
     request_statistics: RequestStatistics,
     view: Callable[[], HealthView],
 ) -> InferenceQuestions:
-    """What clients of the open inference protocol ask beside inference."""
+    """Returns the answers to the open inference protocol's methods other than inference."""
 
     def names() -> Collection[str]:
         return served.names
@@ -127,7 +127,7 @@ def make_inference_questions(
 
 @contextmanager
 def grpc_status_details(foundation: Foundation) -> Iterator[None]:
-    """Around the start of the gRPC server: what it raises says what to change."""
+    """Turns errors of the gRPC server's start, in the block, into errors with a remedy."""
     with (
         reason_for_not_listening(listen_addresses(foundation.config)),
         statuses_as_errors(foundation.data_plane.StatusError),
@@ -147,13 +147,15 @@ def make_grpc_server(
     transport: Transport,
     memory: RequestMemory,
 ) -> GrpcServer:
-    """The server of the data port, or of the admin listener if `admin_addresses` are given."""
+    """Returns the server of the data port, or of the admin listener if `admin_addresses` are
+    given.
+    """
     is_admin = bool(admin_addresses)
     with statuses_as_errors(foundation.data_plane.StatusError):
         return foundation.data_plane.GrpcServer(
             serving_map,
             addresses=admin_addresses or listen_addresses(foundation.config).of_grpc,
-            # Operators are few: one thread, and another if a prediction holds that one up.
+            # Operators are few: one thread, and a second one while a prediction blocks the first.
             completion_queue_count=1 if is_admin else foundation.config.completion_queue_count,
             max_message_bytes=foundation.config.max_message_bytes,
             channel_arguments=foundation.config.grpc_channel_arguments,

@@ -1,7 +1,7 @@
-"""The server: everything is put together here, once, and started and stopped in one place.
+"""The server: makes all parts once, and starts and stops them in one place.
 
-Read it top to bottom: what a server is made of, how it starts, how it stops. How each part is made
-of the flags is in the modules `*_parts.py`.
+Read it from top to bottom: the parts of a server, its start, its stop. The modules `*_parts.py`
+make each part from the flags.
 """
 
 import queue
@@ -63,15 +63,15 @@ from serving.source.poll_schedule import PollLimits
 from serving.source.poller_pool import PollerPool
 
 UNLOAD_TIMEOUT_SECONDS = 10.0
-"""How long a stop waits, after the requests, for loads to end and versions to be freed: a load ends
-at its next stage, and what is left after this the process's end frees just as well."""
+"""How long a stop waits, after the requests, for loads to end and versions to be freed. A load ends
+at its next stage; the process's end frees the versions that are left."""
 
 SOURCE_TIMEOUT_SECONDS = 0.1
-"""How long a stop waits for each source, and for who reads the config files: a poll takes
-milliseconds, or hangs on a dead disk."""
+"""How long a stop waits for each source and each watch of config files: a poll takes milliseconds,
+or hangs on a dead disk."""
 
 BLOCKED_VERSIONS_TIMEOUT_SECONDS = 2.0
-"""How long a stop waits for blocked_versions that are not written yet: a kilobyte, or a dead disk."""
+"""How long a stop waits for unwritten blocked versions: a kilobyte, or a dead disk."""
 
 CAPTURE_TIMEOUT_SECONDS = 2.0
 """How long a stop waits for the recent requests to be written: megabytes, or a dead disk."""
@@ -80,18 +80,18 @@ TRACING_TIMEOUT_SECONDS = 2.0
 """How long a stop waits for the last spans to go out: one POST, or a collector that is gone."""
 
 PROFILER_TIMEOUT_SECONDS = 2.0
-"""How long a stop waits for a trace to be written after the drain, which has waited for its answer."""
+"""How long a stop waits for a trace to be written, after the drain has waited for its reply."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Server:
-    """One model server. Started once and stopped once; `run` does both and minds the signals.
+    """One model server. It is started once and stopped once; `run` does both and handles signals.
 
-    HTTP answers from `start` on: health says NOT_SERVING until every model has a version AVAILABLE.
-    gRPC's port is reserved by then; `wait` opens it when every model has a version that is AVAILABLE
-    or has failed for good, or `start` does with `listen_before_ready`. `on_listening` gets the port
-    when it is open, `on_ready` when it is open and no model is awaited.
+    HTTP answers from `start` on: health is NOT_SERVING until every model has a version AVAILABLE.
+    gRPC's port is reserved by then. `wait` opens it when every model has a version that is
+    AVAILABLE or has failed for good; with `listen_before_ready`, `start` opens it. `on_listening`
+    is called with the port when it is open, `on_ready` when it is open and no model is awaited.
     """
 
     def __init__(
@@ -104,9 +104,10 @@ class Server:
         on_listening: Callable[[int], None] = lambda port: None,
         on_ready: Callable[[int], None] = lambda port: None,
     ) -> None:
-        """Raises InvalidConfig. Nothing listens, polls or loads yet.
+        """Makes all parts. Raises InvalidConfig. Nothing listens, polls or loads yet.
 
-        `reserved_port` is gRPC's, and closed by the server; None: `start` reserves it.
+        `reserved_port` is gRPC's port, and the server closes it; if it is None, `start` reserves
+        it.
         """
         self._plane = native or native_module()
         self._clock = clock or SystemClock()
@@ -123,14 +124,14 @@ class Server:
         self._first_plan = plan_change((), config.models)
         model_parts.check_platforms(config)
         rpc_parts.initialize(self._foundation)
-        # Each needs what the ones before it have made.
+        # Each step needs the parts that the steps before it have made.
         self._make_memory_and_pace()
         self._make_manager()
         self._make_models()
         self._make_services()
 
     def _make_memory_and_pace(self) -> None:
-        """The data plane's state, and how fast and on which threads versions are loaded."""
+        """Makes the data plane's state, and the pace and threads of loads."""
         config, plane = self._config, self._plane
         self._serving_map = plane.ServingMap()
         self._monitor = StateMonitor(self._clock)
@@ -153,7 +154,7 @@ class Server:
         )
 
     def _make_manager(self) -> None:
-        """From what is aspired to what is loaded and answers."""
+        """Makes the parts from aspired versions to versions that are loaded and answer."""
         config, clock = self._config, self._clock
         arenas = loading_parts.make_arenas(config, self._slab_pool)
         load_settings = loading_parts.load_settings(
@@ -208,7 +209,7 @@ class Server:
         )
 
     def _make_models(self) -> None:
-        """What is configured, and so aspired."""
+        """Makes the configured models, their sources and the reload of the configuration."""
         config, clock = self._config, self._clock
         self._pollers = PollerPool(PollLimits(), clock, on_stuck_changed=self._on_stuck_changed)
         self._models = ServedModels(
@@ -232,7 +233,7 @@ class Server:
         )
 
     def _make_services(self) -> None:
-        """What clients reach."""
+        """Makes the services that clients reach."""
         config = self._config
         self._transport = Transport(config, self._plane, self._clock)
         self._inference_questions = rpc_parts.make_inference_questions(
@@ -284,7 +285,8 @@ class Server:
             self._grpc.take_rare_call,
             guarded(calls, config),
             on_answered=self._tracing.add_call,
-            # One more than may wait at once: for a configuration, and for a model.
+            # Two calls may wait at once, for a configuration and for a model; the third thread
+            # answers.
             thread_count=3,
             clock=self._clock,
         )
@@ -329,7 +331,7 @@ class Server:
                 check_control=make_operator_access(self._config).check_control,
             ),
         }
-        # What nobody else answers below /v1 is malformed, as in TensorFlow Serving.
+        # Any other path below /v1 is answered as malformed, as in TensorFlow Serving.
         document = http_parts.openapi(self._plane)
         routes = [*self._http_routes(), *openapi_routes(document), Mount("/v1", models)]
         return http_parts.make_http_server(self._config, routes, rest, self._memory)
@@ -376,17 +378,17 @@ class Server:
 
     @property
     def http_port(self) -> int | None:
-        """The TCP port of HTTP; None where there is none."""
+        """The TCP port of HTTP; None if HTTP is off."""
         return self._http.port
 
     @property
     def monitor(self) -> StateMonitor:
-        """The state of every version; wait on it for one."""
+        """The state of every version; it can be waited on for the state of one version."""
         return self._monitor
 
     @property
     def request_statistics(self) -> RequestStatistics:
-        """What the requests of every version were like."""
+        """The counts and latencies of each version's requests."""
         return self._request_statistics
 
     def run(self) -> int:
@@ -404,7 +406,7 @@ class Server:
                 raise
             _log.info("stopping", reason=reason)
             if not self._stop_guarded():
-                # What still runs is in the data plane, whose libraries are about to be unloaded.
+                # The data plane still runs something, and its libraries are about to be unloaded.
                 flush_logs()
                 signals.exit_now(0)
         return 0
@@ -419,7 +421,7 @@ class Server:
     def start(self) -> None:
         """Reserves gRPC's port, serves HTTP, then begins to look for versions.
 
-        Raises Unavailable or InvalidConfig if a port cannot be had.
+        Raises Unavailable or InvalidConfig if a port cannot be opened.
         """
         self._health.update()
         reserved = self._reserved_port
@@ -441,7 +443,7 @@ class Server:
         self._start_threads()
 
     def _start_threads(self) -> None:
-        # Before any call is answered: one may ask for another configuration.
+        # Before any call is answered: a call may change the configuration.
         self._pollers.start()
         self._reloader.apply_first(self._first_plan)
         self._rare_calls.start()
@@ -481,12 +483,12 @@ class Server:
         try:
             self._http.start()
         finally:
-            # Nobody else gives them work.
+            # Only the HTTP server gives the workers requests.
             if self._http.port is None:
                 self._rest_workers.shutdown(0)
 
     def request_stop(self, reason: str) -> None:
-        """Lets `wait` return. Any thread."""
+        """Makes `wait` return `reason`. Any thread."""
         self._stop_requests.put(reason)
         self._startup_wait.cancel()
 
@@ -501,7 +503,7 @@ class Server:
         return self._stop_requests.get()
 
     def _awaited_models(self) -> dict[str, str]:
-        """The models that keep gRPC's port closed, with the reason of each."""
+        """Returns the models that keep gRPC's port closed, with the reason for each."""
         names, statuses = self._models.names, self._monitor.statuses()
         awaited = awaited_models(names, statuses, self._models.unloaded)
         reasons = readiness(self._health.view(), self._models.notes).reason_by_model
@@ -511,7 +513,7 @@ class Server:
         """Lets the running requests finish, unloads everything, ends all threads.
 
         Takes up to `drain_seconds` for the requests, which are then cut short, and after that up
-        to UNLOAD_TIMEOUT_SECONDS. False where something still runs.
+        to UNLOAD_TIMEOUT_SECONDS. Returns False if something still runs.
         """
         self._health.drain()
         self._rest_bridge.drain()
@@ -552,7 +554,7 @@ class Server:
         return all(is_over)
 
     def _drain(self) -> None:
-        """Lets the running requests end. gRPC's first: until then HTTP tells of the drain."""
+        """Lets the running requests end. gRPC's end first: until then HTTP reports the drain."""
         drain_seconds = self._config.drain_seconds
         end_ns = self._clock.now_ns() + int(drain_seconds * NS_PER_SECOND)
 
@@ -561,7 +563,7 @@ class Server:
 
         if not self._grpc.shutdown(drain_seconds):
             _log.warning("requests_cut_short", drain_seconds=drain_seconds)
-        # Until here the drain can be looked at.
+        # Only now: operators can watch the drain until here.
         self._admin.stop()
         # The port closes before the workers do, or they would refuse what still comes in there.
         self._http.stop(remaining_seconds() + RESPONSE_SECONDS)
@@ -570,15 +572,15 @@ class Server:
             _log.warning("http_requests_cut_short", drain_seconds=drain_seconds)
 
     def _hurry_unloads(self) -> None:
-        """Lets versions be unloaded at the usual priority: no request is left that it could slow."""
+        """Unloads versions at normal priority from now on: no request is left to be slowed down."""
         loading_parts.hurry_unloads(self._foundation, unloaders=self._unload_executor)
 
     def _incumbent(self, servable_id: ServableId) -> Servable | None:
-        """What a new version is compared with. On a loader thread."""
+        """Returns the version that a new version is compared with. On a loader thread."""
         return self._manager.incumbent(servable_id)
 
     def _health_view(self) -> HealthView:
-        """What clients ask, once there are clients."""
+        """Returns the health; a method, because `_health` is made later than its callers."""
         return self._health.view()
 
     def _is_config_refused(self) -> bool:
@@ -586,11 +588,11 @@ class Server:
         return is_config_refused or self._transport.refusal is not None
 
     def _block_versions(self, name: str, versions: frozenset[int]) -> None:
-        """A rollback's: the model's source selects without them. On the control thread."""
+        """Makes the model's source leave out these versions. On the control thread."""
         self._models.set_blocked(name, versions)
 
     def _found_versions(self, name: str) -> frozenset[int]:
-        """What a rollback asks, once there are models. On the control thread."""
+        """Returns the versions that a rollback can choose from. On the control thread."""
         return self._models.selectable_versions(name)
 
     def _set_models(self, models: Sequence[ModelConfig]) -> None:
@@ -609,7 +611,9 @@ class Server:
 
     @contextmanager
     def _around_background(self, thread_id: int) -> Iterator[None]:
-        """Around a load or an unload of lowered priority, which the thread with that id runs."""
+        """Pins and watches the thread with that id while it loads or unloads at lowered
+        priority.
+        """
         with ExitStack() as stack:
             if self._cores is not None:
                 stack.enter_context(self._cores.pinned(thread_id))
@@ -624,13 +628,13 @@ class Server:
         self._health.update()
 
     def _on_state_change(self, status: ServableStatus) -> None:
-        # Both look at all models, and neither depends on a version that is still to come.
+        # Both calls look at all models, and neither depends on a version that is still loading.
         if status.state not in (START, LOADING):
             self._health.update()
             self._report_readiness()
 
     def _report_readiness(self) -> None:
-        """Logs once that the port is open and no model is awaited. Any thread."""
+        """Logs, once, that the port is open and no model is awaited. Any thread."""
         with self._readiness:
             names = self._models.names
             if self._is_ready or self._awaited_model.find(names, self._models.unloaded):
@@ -641,7 +645,7 @@ class Server:
             self._is_ready = True
         statuses = self._monitor.statuses()
         unavailable = [name for name in names if why_unavailable(statuses.get(name, ()))]
-        # People wait for this line, and must not take it for more than it is.
+        # Operators wait for this line: it is a warning if any model is unavailable.
         report = _log.warning if unavailable else _log.info
         report("ready", port=self.port, models=list(names), unavailable=unavailable)
         self._on_ready(self.port)

@@ -9,9 +9,10 @@ from typing import IO, Any
 from serving.base.clock import NS_PER_SECOND, Clock
 
 LogEvent = Mapping[str, Any]
-"""One line of a JSON log (`serving.server.logs`): `event`, `level`, `timestamp` and the event's values."""
+"""A line of a JSON log (`serving.server.logs`): `event`, `level`, `timestamp` and the event's
+values."""
 
-# Enough to see what led to a failure without drowning it.
+# Enough to see the causes of a failure without burying it.
 _TAIL_LINE_COUNT = 40
 _END_TIMEOUT_SECONDS = 5
 
@@ -19,8 +20,8 @@ _END_TIMEOUT_SECONDS = 5
 class LogReader:
     """Reads a server's log from `pipe` on a thread of its own, into `file` and into memory.
 
-    Owns both and closes them at the log's end. Through a pipe, so that waiting for an event is
-    waiting on a condition and never on time.
+    Owns both and closes them at the log's end. The log comes through a pipe, so that `wait_for`
+    waits on a condition and never polls.
     """
 
     def __init__(self, pipe: IO[bytes], file: IO[bytes]) -> None:
@@ -36,7 +37,9 @@ class LogReader:
     def wait_for(
         self, is_wanted: Callable[[LogEvent], bool], timeout_seconds: float, clock: Clock
     ) -> LogEvent | None:
-        """The first event that is wanted; None at the timeout or the log's end."""
+        """Waits for the first event for which `is_wanted` is True and returns it; returns None at
+        the timeout or the log's end.
+        """
         deadline_ns = clock.now_ns() + round(timeout_seconds * NS_PER_SECOND)
         with self._changed:
             while True:
@@ -55,9 +58,9 @@ class LogReader:
             return tuple(self._tail)
 
     def join(self) -> None:
-        """Waits until all is read; the process must have ended.
+        """Waits until the whole log is read; the process must have ended.
 
-        Not for ever: a process that the server started could still hold the pipe.
+        Waits at most five seconds: a process that the server started could still hold the pipe.
         """
         self._thread.join(_END_TIMEOUT_SECONDS)
 
@@ -80,7 +83,7 @@ class LogReader:
 
 
 def _event(line: str) -> LogEvent | None:
-    """The event of a JSON line; None for a line of TensorFlow's own."""
+    """Returns the event of a JSON line; None for a line that TensorFlow wrote."""
     try:
         event = json.loads(line)
     except ValueError:

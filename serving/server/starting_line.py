@@ -5,12 +5,12 @@ from collections.abc import MutableMapping
 from serving.base.log_line import log_line
 from serving.server.log_writer import write_at_once
 
-# Carries a line that standard error did not take into the process that the launcher executes.
+# Passes a line that standard error did not accept to the process that the launcher executes.
 _UNWRITTEN = "MILLPOND_UNWRITTEN_LINE"
 
 
 def starting_line(version: str, wall_ns: int, *, is_human: bool) -> str:
-    """Returns the line, in the format that `serving.server.logs` has for all later ones. Pure."""
+    """Returns the line, in the format that `serving.server.logs` uses for all later lines. Pure."""
     message = f"millpond {version} starting ..."
     return log_line("starting", message, wall_ns, is_human=is_human)
 

@@ -1,4 +1,4 @@
-"""StopSignals: SIGTERM and SIGINT, received where no lock can hold them up."""
+"""StopSignals: receives SIGTERM and SIGINT on a thread that no lock can block."""
 
 import os
 import signal
@@ -11,20 +11,21 @@ from serving.base.clock import Clock, SystemClock, seconds_since
 from serving.server.logs import write_last_line
 
 ECHO_SECONDS = 0.5
-"""Within it a second signal is the first one's echo: `timeout` and some supervisors send theirs to
-the process and to its group, and a drain must not end by that."""
+"""A second signal within this time is an echo of the first: `timeout` and some supervisors send a
+signal to the process and to its group, and that must not cut a drain short."""
 
 
 class StopSignals:
-    """SIGTERM and SIGINT while in `with`: the first requests a stop, the second ends the process.
+    """Receives SIGTERM and SIGINT in `with`: the first requests a stop, the second ends the
+    process.
 
-    A second that follows at once is an echo and does nothing. They are received on a thread of its
-    own, from the pipe that the interpreter's C handler writes to. A handler in Python runs on the
-    main thread alone, between two of its steps: a signal that comes just as that thread begins to
-    wait for a lock would wait with it, for ever (seen in 3 of 75 stops right after a start). Enter
-    it on the main thread.
+    A second signal that follows at once is an echo and is ignored. The thread `signals` receives
+    them from the pipe that the interpreter's C handler writes to. A Python handler would run on the
+    main thread alone, between two of its steps. If a signal came just as that thread began to wait
+    for a lock, the handler would wait for ever (seen in 3 of 75 stops right after a start). Enter
+    `with` on the main thread.
 
-    `exit_now` is `os._exit`: it runs no handlers, so it works whatever hangs.
+    `exit_now` is `os._exit`: it runs no exit handlers, so it works even if one of them would hang.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class StopSignals:
         self._thread = threading.Thread(target=self._run, name="signals", daemon=True)
         self._thread.start()
         for number in (signal.SIGTERM, signal.SIGINT):
-            # Any handler will do, for without one the C handler is not called.
+            # A handler that does nothing: without a Python handler the C handler is not called.
             self._before[number] = signal.signal(number, lambda number, frame: None)
         return self
 
@@ -64,7 +65,7 @@ class StopSignals:
         os.close(self._read_end)
 
     def receive(self, number: int) -> None:
-        """What a signal does. On the thread `signals`."""
+        """Handles one signal. On the thread `signals`."""
         name = signal.Signals(number).name
         if self._requested_at_ns is None:
             self._requested_at_ns = self._clock.now_ns()

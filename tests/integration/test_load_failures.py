@@ -295,7 +295,7 @@ def test_server_without_jemalloc_preloaded_is_refused_with_the_remedy(base_path:
         cwd=REPOSITORY,
         env=environment,
     )
-    assert "LD_PRELOAD=libjemalloc.so.2, or say --arena=false" in result.stdout, result.stderr
+    assert "LD_PRELOAD=libjemalloc.so.2, or use --arena=false" in result.stdout, result.stderr
 
 
 def test_server_without_arenas_serves_on_glibc(

@@ -100,18 +100,18 @@ def test_live_servers_socket_is_not_replaced(tmp_path: Path):
 def test_file_that_is_no_socket_is_not_replaced(tmp_path: Path):
     path = tmp_path / "admin.sock"
     path.write_bytes(b"precious")
-    with pytest.raises(InvalidConfig, match="no socket is there"):
+    with pytest.raises(InvalidConfig, match="is not a socket"):
         AdminSocket(path).claim()
     assert path.read_bytes() == b"precious"
 
 
 def test_path_that_no_socket_can_have_is_refused(tmp_path: Path):
-    with pytest.raises(InvalidConfig, match="takes 107 bytes"):
+    with pytest.raises(InvalidConfig, match="at most 107 bytes"):
         AdminSocket(tmp_path / ("x" * 120)).claim()
 
 
 def test_missing_directory_is_refused(tmp_path: Path):
-    with pytest.raises(InvalidConfig, match="name a directory that the server's user can write"):
+    with pytest.raises(InvalidConfig, match="give a directory that the server's user can write"):
         AdminSocket(tmp_path / "missing" / "s").claim()
 
 

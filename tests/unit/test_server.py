@@ -852,7 +852,7 @@ def test_server_grpc_on_the_default_port_of_http_goes_without_http(
     # Workers whom nobody could give a request have ended.
     assert plane.rest.log == ["start", "shutdown 0"]
     assert [log["reason"] for log in logs if log["event"] == "http_off"] == [
-        "port 8501 is gRPC's; say --rest_api_port"
+        "port 8501 is gRPC's; use --rest_api_port"
     ]
     assert server.stop()
 
