@@ -531,6 +531,7 @@ class Server:
             self._reserved_port.close()
         is_over = [self._rare_calls.stop(), self._profiler.join(PROFILER_TIMEOUT_SECONDS)]
         self._hurry_unloads()
+        self._swaps.begin_stop()
         is_over.append(self._manager.stop(UNLOAD_TIMEOUT_SECONDS))
         is_over.append(self._models.join(SOURCE_TIMEOUT_SECONDS))
         is_over.append(self._pollers.join(SOURCE_TIMEOUT_SECONDS))

@@ -579,3 +579,48 @@ def test_second_load_of_a_model_is_cut_from_the_first() -> None:
     world.tell(2, START)
     world.tell(2, LOADING)
     assert world.requests.cut_count == cut_count + 1
+
+
+def test_unloads_of_a_stop_open_no_swaps_and_need_no_cuts() -> None:
+    world = World()
+    names = [f"model-{number}" for number in range(200)]
+    for state in (START, LOADING, AVAILABLE):
+        for name in names:
+            world.tell(1, state, name=name)
+    world.pass_time(12)
+    before, cut_count = world.timeline.records(), world.requests.cut_count
+    world.timeline.begin_stop()
+    for state in (UNLOADING, END):
+        for name in names:
+            world.tell(1, state, name=name)
+    assert world.timeline.records() == before
+    assert world.requests.cut_count == cut_count
+
+
+def test_stop_logs_the_swaps_that_have_just_ended_with_one_cut() -> None:
+    world = World()
+    names = [f"model-{number}" for number in range(200)]
+    for state in (START, LOADING, AVAILABLE):
+        for name in names:
+            world.tell(1, state, name=name)
+    with capture_logs() as logs:
+        world.timeline.begin_stop()
+    assert {line["model"] for line in logs} == set(names)
+    assert world.requests.cut_count == 1
+    assert all(record.during is None for record in world.timeline.records())
+
+
+def test_stop_logs_a_swap_once_its_unload_is_over(world: World) -> None:
+    world.load(2)
+    world.tell(1, UNLOADING)
+    with capture_logs() as logs:
+        world.timeline.begin_stop()
+        world.tell(2, UNLOADING)
+        assert not logs
+        world.end_stage(1, UnloadStage.QUIESCE, 0.5)
+        world.tell(1, END)
+        world.tell(2, END)
+    (line,) = logs
+    assert (line["version"], line["result"]) == (2, "published")
+    assert [stage.version for stage in world.newest.stages if stage.name == "quiesce"] == [1]
+    assert world.newest.during is not None
