@@ -3,6 +3,7 @@
 Every call is quick, waits for nothing that a request holds, and may be made on any thread.
 """
 
+import resource
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -26,6 +27,10 @@ class PageFaults(Protocol):
     def ru_minflt(self) -> int: ...
     @property
     def ru_majflt(self) -> int: ...
+
+
+def _process_page_faults() -> PageFaults:
+    return resource.getrusage(resource.RUSAGE_SELF)
 
 
 class AdmissionCounts(Protocol):
@@ -58,7 +63,7 @@ class MetricSources:
     arena: Callable[[ServableId], ArenaStatistics | None]
     slab_pool: Callable[[], SlabPoolStatistics] | None
     request_memory: Callable[[], RequestMemoryStatistics]
-    page_faults: Callable[[], PageFaults]
+    page_faults: Callable[[], PageFaults] = _process_page_faults
     reservoirs: Callable[[], Mapping[str, RequestReservoirStatistics]] = dict
     routing: Callable[[str], Routing]
     default_version: Callable[[str], int | None]

@@ -34,9 +34,10 @@ from serving.manager.router import Router
 from serving.manager.startup_wait import AwaitedModel, StartupWait, awaited_models
 from serving.manager.state_monitor import StateMonitor
 from serving.monitoring.collector import MetricsExposition
+from serving.monitoring.metric_sources import MetricSources
 from serving.monitoring.metrics_routes import metrics_routes
 from serving.monitoring.page_routes import page_routes
-from serving.monitoring.server_sources import server_sources
+from serving.monitoring.server_sources import arena_statistics, models_ready, reservoir_statistics
 from serving.monitoring.swap_routes import swap_routes
 from serving.reload.config_reload import ConfigReloader
 from serving.reload.served_models import ServedModels
@@ -337,26 +338,7 @@ class Server:
         return http_parts.make_http_server(self._config, routes, rest, self._memory)
 
     def _http_routes(self) -> list[BaseRoute]:
-        metrics = server_sources(
-            *(self._plane, self._request_statistics, self._admission, self._memory.budget),
-            monitor=self._monitor,
-            servable=self._manager.servable,
-            router=self._router,
-            base_path=self._models.base_path,
-            slab_pool=self._slab_pool,
-            reservoirs=self._reservoirs,
-            swap_counts=self._swaps.counts,
-            config_change_count=lambda: self._reloader.applied_count,
-            is_config_refused=self._is_config_refused,
-            swaps=self._swaps.records,
-            health=self._health.view,
-            model_memory_limit_bytes=self._config.model_memory_limit_bytes,
-            spans_dropped=self._tracing.dropped_counts,
-            log_lines_dropped=dropped_line_count,
-            stuck_sources=lambda: self._pollers.stuck_keys,
-            stuck_poller_count=lambda: self._pollers.stuck_thread_count,
-            clock=self._clock,
-        )
+        metrics = self._metric_sources()
         return [
             *health_routes(self._health.view, self._models.notes),
             *metrics_routes(MetricsExposition(metrics), self._config.metrics_path),
@@ -367,6 +349,34 @@ class Server:
                 )
             ),
         ]
+
+    def _metric_sources(self) -> MetricSources:
+        return MetricSources(
+            requests=self._request_statistics,
+            admission=self._admission,
+            budget=self._memory.budget,
+            runs_ended_by_memory=self._plane.runs_ended_by_memory,
+            statuses=self._monitor.statuses,
+            swap_counts=self._swaps.counts,
+            arena=partial(arena_statistics, self._plane, self._manager.servable),
+            slab_pool=None if self._slab_pool is None else self._slab_pool.statistics,
+            request_memory=self._plane.request_memory_statistics,
+            reservoirs=partial(reservoir_statistics, self._reservoirs),
+            routing=self._router.routing,
+            default_version=self._router.answering,
+            base_path=self._models.base_path,
+            config_change_count=lambda: self._reloader.applied_count,
+            is_config_refused=self._is_config_refused,
+            swaps=self._swaps.records,
+            models_ready=partial(models_ready, self._health.view),
+            model_memory_limit_bytes=self._config.model_memory_limit_bytes,
+            spans_dropped=self._tracing.dropped_counts,
+            log_lines_dropped=dropped_line_count,
+            stuck_sources=lambda: self._pollers.stuck_keys,
+            stuck_poller_count=lambda: self._pollers.stuck_thread_count,
+            build_info=self._plane.build_info(),
+            clock=self._clock,
+        )
 
     def _unavailable_reasons(self) -> Mapping[str, str | None]:
         return readiness(self._health.view(), self._models.notes).reason_by_model

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from serving.core.servable import AVAILABLE, ServableId, ServableStatus
 from serving.loading.reservoirs import Reservoirs
@@ -9,7 +10,7 @@ from serving.manager.router import Canary, Router
 from serving.manager.state_monitor import StateMonitor
 from serving.monitoring.collector import MetricsCollector
 from serving.monitoring.metric_sources import MetricSources
-from serving.monitoring.server_sources import server_sources
+from serving.monitoring.server_sources import arena_statistics, models_ready, reservoir_statistics
 from serving.rpc.health import HealthView
 from tests.unit.fakes import (
     FakeAdmission,
@@ -40,28 +41,33 @@ def sources_of(
     monitor = StateMonitor(clock)
     for servable_id in (FIRST, SECOND):
         monitor.record(ServableStatus(id=servable_id, state=AVAILABLE))
-    return server_sources(
-        FakePlane(),
-        FakeRequestStatistics(),
-        FakeAdmission(100, in_flight_count=7),
-        FakeByteBudget(1_000),
-        monitor=monitor,
-        servable=(servables or {}).get,
-        router=router or Router(FakeServingMap()),
-        base_path=lambda name: f"/models/{name}",
-        slab_pool=FakeSlabPool(),
-        reservoirs=reservoirs or Reservoirs(None),
+    plane = FakePlane()
+    view = HealthView(
+        models=("m", "absent"),
+        statuses=monitor.statuses(),
+        needed=frozenset(),
+        is_draining=is_draining,
+    )
+    router = router or Router(FakeServingMap())
+    return MetricSources(
+        requests=FakeRequestStatistics(),
+        admission=FakeAdmission(100, in_flight_count=7),
+        budget=FakeByteBudget(1_000),
+        statuses=monitor.statuses,
         swap_counts=swap_counts,
+        arena=partial(arena_statistics, plane, (servables or {}).get),
+        slab_pool=FakeSlabPool().statistics,
+        request_memory=plane.request_memory_statistics,
+        reservoirs=partial(reservoir_statistics, reservoirs or Reservoirs(None)),
+        routing=router.routing,
+        default_version=router.answering,
+        base_path=lambda name: f"/models/{name}",
         config_change_count=lambda: 1,
         is_config_refused=lambda: False,
         swaps=lambda: [swap_of("m")],
-        health=lambda: HealthView(
-            models=("m", "absent"),
-            statuses=monitor.statuses(),
-            needed=frozenset(),
-            is_draining=is_draining,
-        ),
+        models_ready=partial(models_ready, lambda: view),
         model_memory_limit_bytes=3_000,
+        build_info=plane.build_info(),
         clock=clock,
     )
 
