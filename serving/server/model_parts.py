@@ -1,13 +1,14 @@
 """Makes the parts that decide which versions are loaded and which of them answer."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from serving.base.errors import InvalidConfig
 from serving.base.executor import ThreadExecutor
 from serving.config.server_config import PLATFORM, ModelConfig, ServerConfig
 from serving.core.aspired_version_policy import AvailabilityPreserving
+from serving.core.servable import AspiredVersion
 from serving.data_plane.servables import ServingMap
 from serving.loading.arenas import Arenas
 from serving.loading.loader import MakeLoader, statuses_as_errors
@@ -27,7 +28,8 @@ from serving.reload.config_watch import ConfigWatcher
 from serving.reload.served_models import ServedModels
 from serving.server.foundation import Foundation
 from serving.server.loading_parts import FIRST_RETRY_NS
-from serving.source.file_system_source import FileSystemSource
+from serving.source.file_system_source import FileSystemSource, SourceListener, SourceSettings
+from serving.source.notes import Note
 from serving.source.poller_pool import PollerPool
 
 
@@ -106,19 +108,17 @@ def make_source(
 
     source = FileSystemSource(
         model.name,
-        model.base_path,
-        model.version_selection,
-        set_aspired=manager.set_aspired,
+        SourceSettings(
+            base_path=model.base_path,
+            selection=model.version_selection,
+            labels=model.labels,
+            keeps_last=foundation.config.servable_versions_always_present,
+            period_seconds=foundation.config.file_system_poll_wait_seconds,
+            missing_asset_wait_seconds=foundation.config.missing_asset_wait_seconds,
+        ),
+        listener=_SourceFindings(manager, monitor, notes),
+        model_status=_SourceModelStatus(monitor, router),
         check=check,
-        failed_versions=monitor.failed_versions,
-        found_anew=manager.found_anew,
-        versions_seen=monitor.versions_seen,
-        set_notes=notes.set_source_notes,
-        period_seconds=foundation.config.file_system_poll_wait_seconds,
-        missing_asset_wait_seconds=foundation.config.missing_asset_wait_seconds,
-        keeps_last=foundation.config.servable_versions_always_present,
-        labels=model.labels,
-        labels_in_effect=router.labels,
         pollers=pollers,
         clock=foundation.clock,
     )
@@ -126,6 +126,43 @@ def make_source(
     # unblocked.
     source.set_blocked(manager.blocked(model.name))
     return source
+
+
+class _SourceFindings(SourceListener):
+    """Passes the findings of sources to the manager, the state monitor and the note publisher."""
+
+    def __init__(
+        self, manager: AspiredVersionsManager, monitor: StateMonitor, notes: NotePublisher
+    ) -> None:
+        self._manager = manager
+        self._monitor = monitor
+        self._notes = notes
+
+    def set_aspired(self, name: str, versions: Sequence[AspiredVersion]) -> None:
+        self._manager.set_aspired(name, versions)
+
+    def found_anew(self, name: str, version: int) -> None:
+        self._manager.found_anew(name, version)
+
+    def versions_seen(self, name: str, on_disk: frozenset[int], watched: frozenset[int]) -> None:
+        self._monitor.versions_seen(name, on_disk, watched)
+
+    def set_notes(self, name: str, notes: frozenset[Note], aspired: frozenset[int]) -> None:
+        self._notes.set_source_notes(name, notes, aspired)
+
+
+class _SourceModelStatus:
+    """Answers the sources' questions from the state monitor and the router."""
+
+    def __init__(self, monitor: StateMonitor, router: Router) -> None:
+        self._monitor = monitor
+        self._router = router
+
+    def failed_versions(self, name: str) -> Collection[int]:
+        return self._monitor.failed_versions(name)
+
+    def labels_in_effect(self, name: str) -> Mapping[str, int]:
+        return self._router.labels(name)
 
 
 def make_config_watcher(

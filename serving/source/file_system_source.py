@@ -1,13 +1,13 @@
 """FileSystemSource: polls the base path of one model and aspires some of the versions in it.
 
-Here is what touches the disk; what follows from it is decided in `found_versions.py`.
+This module reads the disk; `found_versions.py` decides what follows from it.
 """
 
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -44,17 +44,11 @@ from serving.source.settling import (
     observe,
 )
 
-SetAspired = Callable[[str, Sequence[AspiredVersion]], None]
-FailedVersions = Callable[[str], Collection[int]]
-FoundAnew = Callable[[str, int], None]
-VersionsSeen = Callable[[str, frozenset[int], frozenset[int]], None]
-SetNotes = Callable[[str, frozenset[Note], frozenset[int]], None]
-LabelsOf = Callable[[str], Mapping[str, int]]
 _log = structlog.get_logger(__name__)
 
 
 def list_children(base_path: str) -> Listing:
-    """The entries of `base_path`, symbolic links followed, in the order of their names."""
+    """Returns the entries of `base_path` in the order of their names; follows symbolic links."""
     try:
         with os.scandir(base_path) as entries:
             children = [Child(entry.name, entry.is_dir()) for entry in entries]
@@ -64,7 +58,10 @@ def list_children(base_path: str) -> Listing:
 
 
 def fingerprint(directory: str) -> Fingerprint:
-    """What `directory` holds now. OSError where something in it cannot be looked at."""
+    """Returns the fingerprint of `directory` as it is now.
+
+    Raises OSError if an entry of it cannot be read.
+    """
     return Fingerprint(tuple(sorted(_entries(directory, ""))))
 
 
@@ -74,7 +71,7 @@ def _entries(root: str, relative: str) -> Iterable[tuple[str, int, int, int]]:
     with os.scandir(Path(root, relative)) as entries:
         for entry in entries:
             path = os.path.join(relative, entry.name)
-            # A link to a directory is an entry and no way down: it could lead round in a circle.
+            # Links to directories are entries, but are not walked: they could form a circle.
             if entry.is_dir(follow_symlinks=False):
                 yield from _entries(root, path)
             else:
@@ -85,23 +82,23 @@ def _entry(entry: os.DirEntry[str], path: str) -> tuple[str, int, int, int]:
     try:
         status = entry.stat()
     except FileNotFoundError:
-        # A link to nothing, or deleted just now. It may be part of a version that loads all the
-        # same; the check decides. Should it come, the fingerprint changes.
+        # A dangling link, or a file that has just been deleted. The version may load without it:
+        # the completeness check decides. If the file appears later, the fingerprint changes.
         return path, -1, 0, 0
     return path, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _group_of(base_path: str) -> str:
-    """What lies in the same directory is likely to lie on the same disk."""
+    """Returns the parent directory: base paths that share it are likely to share a disk."""
     return os.path.dirname(os.path.normpath(base_path))
 
 
 def _stuck_note(seconds: float) -> Note:
     return Note.of(
         "source_stuck",
-        reason=f"a look at the base path did not end within {seconds:.2g} s",
-        consequence="new versions are not found; what serves goes on",
-        remedy="see whether its disk answers (ls); it is tried again by itself",
+        reason=f"reading the base path has not finished within {seconds:.2g} s",
+        consequence="new versions are not found; the loaded versions keep serving",
+        remedy="check that its disk responds (ls); the server retries by itself",
     )
 
 
@@ -114,67 +111,100 @@ class Pollers(Protocol):
     def wait_until_idle(self, key: str, timeout_seconds: float) -> bool: ...
 
 
+class SourceListener:
+    """Receives the findings of a source. Each method does nothing unless it is overridden.
+
+    All methods are called under the source's lock, on any thread. `name` is the model's.
+    """
+
+    def set_aspired(self, name: str, versions: Sequence[AspiredVersion]) -> None:
+        """Receives the aspired versions, each time that the list has changed, but not after `stop`."""
+
+    def found_anew(self, name: str, version: int) -> None:
+        """Receives each version that is found, or found with other files; blocked versions too."""
+
+    def versions_seen(self, name: str, on_disk: frozenset[int], watched: frozenset[int]) -> None:
+        """Receives the versions on disk, and the versions whose files the source watches.
+
+        Called after each poll that could read the base path.
+        """
+
+    def set_notes(self, name: str, notes: frozenset[Note], aspired: frozenset[int]) -> None:
+        """Receives the notes and the aspired versions of a poll if they differ from the last poll's."""
+
+
+class ModelStatus(Protocol):
+    """The state of a model outside of its source. Safe to call from any thread."""
+
+    def failed_versions(self, name: str) -> Collection[int]:
+        """Returns the versions of the model that have ended with an error."""
+        ...
+
+    def labels_in_effect(self, name: str) -> Mapping[str, int]:
+        """Returns the model's labels as requests see them."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceSettings:
+    """The settings that a source starts with.
+
+    `period_seconds` is the time between two polls. With 0 the source polls once, with a negative
+    period never; a changed selection or base path is polled once in any case.
+    `missing_asset_wait_seconds` is how long a version that lacks assets must stay unchanged before
+    it is found without them. The other fields: see `SelectionInputs`.
+    """
+
+    base_path: str
+    selection: VersionSelection
+    labels: Mapping[str, int] = field(default_factory=dict)
+    keeps_last: bool = True
+    period_seconds: float
+    missing_asset_wait_seconds: float = MISSING_ASSET_WAIT_NS / NS_PER_SECOND
+
+
 class FileSystemSource:
     """Polls the base path of one model on the threads of `pollers` and sets its aspired versions.
 
-    One source a model: a base path that hangs, fails or lies cannot hold up another's. A poll that
-    hangs is reported by a note, `source_stuck`, and another one tries again. `period_seconds` 0
-    polls once, negative never, unless something else is wanted later.
-    `check` raises where a directory is no complete version, and returns the assets that are missing.
-    Without these a version is found once it has not changed for `missing_asset_wait_seconds`.
-    `set_aspired` is called, under the source's lock, only when the list changes, and not after
-    `stop`. `failed_versions` says which versions of a model have ended with an error: one of these
-    whose files change is aspired again under a new `found_at_ns`. `found_anew` hears of each version
-    that is found, or found with other files than before, blocked ones too. `versions_seen` hears,
-    after each poll that could look, which versions are on the disk, and for the files of which the
-    source watches. `set_notes` gets the notes of a poll and the aspired versions, if they differ
-    from the poll before.
-    `labels_in_effect` are a model's labels as requests see them: people are told of one that waits
-    for a version which does not come. Versions that serve are compared with what was found every
-    RECHECK_NS, to tell who overwrites one.
+    Each model has a source of its own, so a base path that hangs or fails delays no other model. A
+    poll that hangs is reported by the note `source_stuck`, and another poll tries again.
 
-    What is wanted may change at any time, from any thread. What follows for the versions that are
-    found follows at once, even while the disk hangs.
+    `check` returns the missing assets of a version directory, and raises if it is incomplete.
+    A failed version (`ModelStatus.failed_versions`) whose files change is aspired again with a new
+    `found_at_ns`. The source compares live versions with what was found every RECHECK_NS, to warn if
+    one of them is overwritten. It also warns of a label whose version does not appear.
+
+    The selection, the labels, the blocked versions and the base path may change at any time, from
+    any thread. A change is applied to the versions found so far at once, even while the disk hangs.
     """
 
     def __init__(
         self,
         name: str,
-        base_path: str,
-        selection: VersionSelection,
+        settings: SourceSettings,
         *,
-        set_aspired: SetAspired,
+        listener: SourceListener,
+        model_status: ModelStatus,
         check: Callable[[str], Sequence[str]],
-        failed_versions: FailedVersions,
-        found_anew: FoundAnew = lambda name, version: None,
-        versions_seen: VersionsSeen = lambda name, on_disk, watched: None,
-        set_notes: SetNotes = lambda name, notes, aspired: None,
-        period_seconds: float,
-        missing_asset_wait_seconds: float = MISSING_ASSET_WAIT_NS / NS_PER_SECOND,
-        keeps_last: bool = True,
-        labels: Mapping[str, int] = NO_LABELS,
-        labels_in_effect: LabelsOf = lambda name: NO_LABELS,
         pollers: Pollers,
         clock: Clock,
     ) -> None:
         self._name = name
-        self._base_path = base_path
-        self._set_aspired = set_aspired
+        self._base_path = settings.base_path
+        self._listener = listener
+        self._model_status = model_status
         self._check = check
-        self._failed_versions = failed_versions
-        self._found_anew = found_anew
-        self._versions_seen = versions_seen
-        self._set_notes = set_notes
-        self._labels_in_effect = labels_in_effect
-        self._period_seconds = period_seconds
-        self._missing_asset_wait_ns = round(missing_asset_wait_seconds * NS_PER_SECOND)
+        self._period_seconds = settings.period_seconds
+        self._missing_asset_wait_ns = round(settings.missing_asset_wait_seconds * NS_PER_SECOND)
         self._pollers = pollers
         self._clock = clock
-        # Guards all below; not held while the disk is looked at.
+        # Guards all fields below; not held while the disk is read.
         self._lock = threading.RLock()
-        self._wanted = SelectionInputs(selection=selection, labels=labels, keeps_last=keeps_last)
-        self._memory = SourceState()
-        # Of the poll whose result was the last to count.
+        self._inputs = SelectionInputs(
+            selection=settings.selection, labels=settings.labels, keeps_last=settings.keeps_last
+        )
+        self._state = SourceState()
+        # The number of the latest poll whose result was used.
         self._poll_number = 0
         self._stuck_note: Note | None = None
         self._is_stopping = False
@@ -182,80 +212,84 @@ class FileSystemSource:
     # --- Any thread -------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts polling; the first poll is at once."""
+        """Starts polling; the first poll is due at once."""
         is_due = self._period_seconds >= 0
         self._pollers.add(self._name, _group_of(self._base_path), self, is_due=is_due)
 
     def stop(self) -> None:
-        """Ends polling, after the poll under way, which aspires nothing any more. Returns at once."""
+        """Ends polling and returns at once. The result of a poll under way is dropped."""
         with self._lock:
             self._is_stopping = True
             self._pollers.remove(self._name)
-            self._versions_seen(self._name, frozenset(), frozenset())
+            self._listener.versions_seen(self._name, frozenset(), frozenset())
 
     def join(self, timeout_seconds: float) -> bool:
-        """After `stop`: False if a poll is still under way after `timeout_seconds`."""
+        """Waits, after `stop`, for the poll under way; returns False if it outlasts the timeout."""
         return self._pollers.wait_until_idle(self._name, timeout_seconds)
 
     def set_selection(
         self, selection: VersionSelection, labels: Mapping[str, int] = NO_LABELS
     ) -> None:
-        """Selects otherwise from the versions found, and looks for new ones at once.
+        """Replaces the selection and the labels, and polls at once.
 
-        `labels` are those of the model now, in effect as far as they can be. Both at once: a label
-        is not to be taken for one of a version that the policy before did not select.
+        `labels` are the model's new labels; the caller has put them into effect where possible.
+        Both change together: otherwise a label could be reported because the old selection does not
+        select its version.
         """
         with self._lock:
-            self._select_again(replace(self._wanted, selection=selection, labels=labels))
+            self._select_again(replace(self._inputs, selection=selection, labels=labels))
             self._poll_soon()
 
     def set_blocked(self, versions: frozenset[int]) -> None:
-        """Leaves `versions` out of what is selected until told otherwise. Looks at no disk."""
+        """Excludes `versions` from selection until the next call. Does not read the disk."""
         with self._lock:
-            self._select_again(replace(self._wanted, blocked=versions))
+            self._select_again(replace(self._inputs, blocked=versions))
 
     def set_base_path(self, base_path: str) -> None:
-        """Looks elsewhere, at once. What is aspired stays until a version is complete there."""
+        """Replaces the base path and polls it at once.
+
+        The aspired versions stay until a version in the new base path is complete.
+        """
         with self._lock:
             self._base_path = base_path
             self._poll_soon()
 
     def notes(self) -> list[Note]:
-        """What there was to tell people after the last poll, in a fixed order."""
+        """Returns the notes of the last poll, in a fixed order."""
         with self._lock:
             stuck = {self._stuck_note} if self._stuck_note else set()
-            return sorted(self._memory.notes | stuck, key=repr)
+            return sorted(self._state.notes | stuck, key=repr)
 
     def found_versions(self) -> frozenset[int]:
-        """Those that the last poll found on disk, blocked ones too."""
+        """Returns the versions that the last poll found on disk, including blocked versions."""
         with self._lock:
-            return frozenset(self._memory.found)
+            return frozenset(self._state.found)
 
     def selectable_versions(self) -> frozenset[int]:
-        """Of these, the ones that the selection would take if they were the only ones."""
+        """Returns the found versions that the selection would take if each were the only one."""
         with self._lock:
-            selection, found = self._wanted.selection, frozenset(self._memory.found)
+            selection, found = self._inputs.selection, frozenset(self._state.found)
         return frozenset(version for version in found if selection.select([version]).versions)
 
     def poll(self, number: int | None = None) -> float | None:
-        """Looks once, sets what is aspired, and returns the seconds until the next poll or None.
+        """Polls once, sets the aspired versions, and returns the seconds until the next poll or None.
 
-        See `Pollable.poll`; without a number this poll is the latest.
+        See `Pollable.poll`. Without a number this poll counts as the latest.
         """
         now = Instant(self._clock.now_ns(), self._clock.wall_ns())
         with self._lock:
-            before, base_path, blocked = self._memory, self._base_path, self._wanted.blocked
+            before, base_path, blocked = self._state, self._base_path, self._inputs.blocked
         decide_on = self._look(before, base_path, blocked, now)
         with self._lock:
-            # Where it looked elsewhere than it should by now, the next poll is due already.
+            # If the base path has changed meanwhile, the result is dropped; a new poll is due.
             number = self._poll_number + 1 if number is None else number
             if base_path == self._base_path and number > self._poll_number:
                 self._poll_number = number
-                self._remember(decide_on(self._memory, self._wanted))
-            return next_poll_seconds(self._memory, self._period_seconds, now)
+                self._set_state(decide_on(self._state, self._inputs))
+            return next_poll_seconds(self._state, self._period_seconds, now)
 
     def stuck_changed(self, stuck_seconds: Callable[[], float | None]) -> None:
-        """See `Pollable`. Reports that a poll hangs, and that it is over, once each."""
+        """See `Pollable`. Logs once that a poll hangs, and once that it no longer does."""
         with self._lock:
             seconds = None if self._is_stopping else stuck_seconds()
             note = None if seconds is None else self._stuck_note or _stuck_note(seconds)
@@ -265,66 +299,68 @@ class FileSystemSource:
 
     # --- Under the lock ---------------------------------------------------------------------------
 
-    def _select_again(self, wanted: SelectionInputs) -> None:
-        self._wanted = wanted
-        self._remember(select_again(self._memory, wanted))
+    def _select_again(self, inputs: SelectionInputs) -> None:
+        self._inputs = inputs
+        self._set_state(select_again(self._state, inputs))
 
     def _poll_soon(self) -> None:
         self._pollers.wake(self._name, _group_of(self._base_path))
 
-    def _remember(self, memory: SourceState) -> None:
+    def _set_state(self, state: SourceState) -> None:
         if self._is_stopping:
             return
-        before, self._memory = self._memory, memory
-        self._log_changes(before.notes, memory.notes)
-        aspired = memory.aspired
-        if (before.notes, before.aspired) != (memory.notes, aspired) or before.on_disk is None:
-            # Before the manager learns of the versions: a request in between waits for them.
+        before, self._state = self._state, state
+        self._log_changes(before.notes, state.notes)
+        aspired = state.aspired
+        if (before.notes, before.aspired) != (state.notes, aspired) or before.on_disk is None:
+            # Notes come before the aspired versions, so that a request in between waits for them.
             versions = frozenset(item.version for item in aspired or ())
-            self._set_notes(self._name, memory.notes, versions)
-        self._log_versions(before, memory)
+            self._listener.set_notes(self._name, state.notes, versions)
+        self._log_versions(before, state)
         if aspired is not None and aspired != before.aspired:
             _log.info("aspired", model=self._name, versions=[item.version for item in aspired])
-            self._set_aspired(self._name, aspired)
+            self._listener.set_aspired(self._name, aspired)
 
     def _log_versions(self, before: SourceState, after: SourceState) -> None:
         for version, found in after.found.items():
             if before.found.get(version) != found:
-                self._found_anew(self._name, version)
+                self._listener.found_anew(self._name, version)
         if after.on_disk is not None:
             aspired = {item.version for item in after.aspired or ()}
-            self._versions_seen(self._name, after.on_disk, self._wanted.blocked | aspired)
+            self._listener.versions_seen(self._name, after.on_disk, self._inputs.blocked | aspired)
 
     # --- On a thread of the pool ----------------------------------------------------------------
 
     def _look(
-        self, memory: SourceState, base_path: str, blocked: frozenset[int], now: Instant
+        self, state: SourceState, base_path: str, blocked: frozenset[int], now: Instant
     ) -> Callable[[SourceState, SelectionInputs], SourceState]:
-        """Looks at the disk; returns what makes a new memory of the one at the time and of what is
-        wanted by then. `memory` and `blocked` are those to know which versions to look at.
+        """Reads the disk and returns the function that decides on what was read.
+
+        That function is called later, under the lock, with the state and inputs of that time.
+        `state` and `blocked`, from before the read, only choose which versions to read.
         """
         listing = list_children(base_path)
         if listing.error:
-            # Nothing is known about the versions, so nothing about them changes.
-            return lambda memory, wanted: unreadable(memory, listing.error)
-        known = {version: Path(item.directory).name for version, item in memory.found.items()}
+            # An unreadable base path says nothing about the versions, so they stay as they are.
+            return lambda state, inputs: unreadable(state, listing.error)
+        known = {version: Path(item.directory).name for version, item in state.found.items()}
         names, name_notes = version_directories(listing, known, base_path)
         directories = {version: str(Path(base_path, name)) for version, name in names.items()}
-        failed = self._failed_versions(self._name)
-        observed = to_observe(memory, directories, failed, blocked)
-        candidates, read_notes = self._candidates(memory, observed, now)
-        live = self._fingerprints(to_compare(memory, directories, failed, now))
+        failed = self._model_status.failed_versions(self._name)
+        observed = to_observe(state, directories, failed, blocked)
+        candidates, read_notes = self._candidates(state, observed, now)
+        live = self._fingerprints(to_compare(state, directories, failed, now))
 
-        def decide_on(memory: SourceState, wanted: SelectionInputs) -> SourceState:
-            after = decide(compared(memory, live, now), directories, candidates, wanted, now)
-            # Under the lock, so that labels that were put into effect before `set_selection` are.
-            of_labels = label_notes(after, wanted, self._labels_in_effect(self._name))
+        def decide_on(state: SourceState, inputs: SelectionInputs) -> SourceState:
+            after = decide(compared(state, live, now), directories, candidates, inputs, now)
+            # Read under the lock, so that labels put into effect before `set_selection` are seen.
+            of_labels = label_notes(after, inputs, self._model_status.labels_in_effect(self._name))
             return replace(after, notes=after.notes | name_notes | read_notes | of_labels)
 
         return decide_on
 
     def _candidates(
-        self, memory: SourceState, directories: Mapping[int, str], now: Instant
+        self, state: SourceState, directories: Mapping[int, str], now: Instant
     ) -> tuple[dict[int, Candidate], frozenset[Note]]:
         candidates, notes = {}, set()
         for version, directory in directories.items():
@@ -333,16 +369,19 @@ class FileSystemSource:
             except OSError as error:
                 notes.add(Note.of("version_unreadable", version=version, reason=str(error)))
                 continue
-            if is_as_found(memory, version, directory, seen):
+            if is_as_found(state, version, directory, seen):
                 continue
-            candidate = observe(memory.candidates.get(version), directory, seen, now)
+            candidate = observe(state.candidates.get(version), directory, seen, now)
             if needs_check(candidate, now):
                 candidate = self._checked(candidate, now)
             candidates[version] = candidate
         return candidates, frozenset(notes)
 
     def _fingerprints(self, directories: Mapping[int, str]) -> dict[int, Fingerprint]:
-        """Of those that can be read. One that cannot is not known to be another one."""
+        """Returns the fingerprints of the directories that can be read.
+
+        Unreadable ones are left out: they are not known to have changed.
+        """
         seen = {}
         for version, directory in directories.items():
             with suppress(OSError):
@@ -354,7 +393,7 @@ class FileSystemSource:
             missing_assets = tuple(self._check(candidate.directory))
         except DataLoss:
             return checked(candidate, "", now, is_broken=True)
-        except Exception as error:  # noqa: BLE001 (whatever it is, it is the reason)
+        except Exception as error:  # noqa: BLE001 (any error is the reason of incompleteness)
             return checked(candidate, from_exception(error).message or type(error).__name__, now)
         return checked(
             candidate,

@@ -1,12 +1,13 @@
 """Found versions: which directories below a base path are versions. Pure functions on values.
 
-A poll looks at the disk (`source.py`) and hands what it saw, with what was known before, to
-`decide`, which says what is known now: what is found, what is aspired, and what to tell people.
+A poll reads the disk (`file_system_source.py`) and passes the result with the source's state to
+`decide`. The new state holds the found versions, the aspired versions and the notes to log.
 
-A version is *found* when its directory has settled and is complete, and stays found while the
-directory exists, or comes back as it was. One whose load failed for good is *found anew*, and
-thereby loaded again, once its files have changed, settled and are complete: so it can be mended in
-place. One that serves stays what was loaded, whatever becomes of its files; people are told.
+A version is *found* when its directory has settled and is complete. It stays found while the
+directory exists, or when the directory comes back unchanged. A version whose load failed for good is
+*found anew*, and thereby loaded again, once its files have changed, settled and are complete. So a
+failed version can be repaired in place. A version that serves is not replaced if its files change; a
+note warns of the change.
 """
 
 from collections.abc import Collection, Mapping
@@ -40,11 +41,11 @@ from serving.source.settling import (
 
 @dataclass(frozen=True, kw_only=True)
 class SelectionInputs:
-    """What people want of the versions found.
+    """The settings that select the aspired versions among the found versions.
 
-    `blocked` were rolled back and are not to be loaded again. `keeps_last`: a base path that is
-    emptied leaves what is aspired as it is (--servable_versions_always_present). `labels` aspire
-    nothing: people are told of those that wait for what nothing aspires.
+    `blocked` versions were rolled back and are not loaded again. If `keeps_last`, an emptied base
+    path leaves the aspired versions as they are (--servable_versions_always_present). `labels` do not
+    make a version aspired: a label whose version is not aspired is reported by a note.
     """
 
     selection: VersionSelection = Latest(1)
@@ -55,12 +56,13 @@ class SelectionInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceState:
-    """What a source knows between two polls.
+    """The state of a source between two polls.
 
-    `fingerprints`: of each found version, as it was when it was found. `missing`: found, kept, but
-    gone from the disk. `looked_at_ns`: when the files of a version that may serve were last
-    compared with what was found; `overwritten`: those that differed. `on_disk`: those that have a
-    directory, None until it is known.
+    `fingerprints` are those of the found versions, each taken when the version was found. `missing`
+    versions were found and are kept, but are gone from the disk. `looked_at_ns` is the time when the
+    files of a version that may serve were last compared with its fingerprint, and `overwritten` are
+    the versions whose files differed. `on_disk` are the versions that have a directory, None until
+    the first poll that could read the base path.
     """
 
     found: Mapping[int, AspiredVersion] = field(default_factory=dict)
@@ -68,133 +70,135 @@ class SourceState:
     looked_at_ns: Mapping[int, int] = field(default_factory=dict)
     overwritten: frozenset[int] = frozenset()
     missing: frozenset[int] = frozenset()
-    # Found with a file that does not parse: aspired so that it ends with its error, and takes no place.
+    # Found versions with a file that does not parse. They are aspired so that their loads end with the
+    # error, and they do not count towards the number of versions that the selection takes.
     broken: frozenset[int] = frozenset()
-    # Of found versions that lack assets.
+    # The missing assets of found versions.
     missing_assets: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     on_disk: frozenset[int] | None = None
     candidates: Mapping[int, Candidate] = field(default_factory=dict)
-    # None until the first version is aspired: nothing can be omitted before.
+    # None until the first version is aspired: until then no version can be omitted.
     aspired: tuple[AspiredVersion, ...] | None = None
     notes: frozenset[Note] = frozenset()
 
 
-def unfound(memory: SourceState, directories: Mapping[int, str]) -> dict[int, str]:
-    """Those of `directories` (by version) that are not found yet, or gone and now back."""
+def unfound(state: SourceState, directories: Mapping[int, str]) -> dict[int, str]:
+    """Returns the entries of `directories` (by version) that are not found yet or were missing."""
     return {
         version: directory
         for version, directory in directories.items()
-        if version in memory.missing
-        or version not in memory.found
-        or memory.found[version].directory != directory
+        if version in state.missing
+        or version not in state.found
+        or state.found[version].directory != directory
     }
 
 
 def to_observe(
-    memory: SourceState,
+    state: SourceState,
     directories: Mapping[int, str],
     failed: Collection[int],
     blocked: frozenset[int] = frozenset(),
 ) -> dict[int, str]:
-    """Those of `directories` that may be loaded once they are seen to be complete: not found, or
-    `failed` and aspired, or `failed` and `blocked` for that. Their files are to be looked at.
+    """Returns the entries of `directories` whose files decide whether they are loaded.
+
+    These versions are not found yet, or they have `failed` and are aspired or `blocked`.
     """
-    aspired = {item.version for item in memory.aspired or ()}
-    wanted = unfound(memory, directories).keys() | ((aspired | blocked) & set(failed))
-    return {version: directories[version] for version in directories if version in wanted}
+    aspired = {item.version for item in state.aspired or ()}
+    observed = unfound(state, directories).keys() | ((aspired | blocked) & set(failed))
+    return {version: directories[version] for version in directories if version in observed}
 
 
 def to_compare(
-    memory: SourceState, directories: Mapping[int, str], failed: Collection[int], now: Instant
+    state: SourceState, directories: Mapping[int, str], failed: Collection[int], now: Instant
 ) -> dict[int, str]:
-    """Those of `directories` that are aspired and did not fail, so that they load or serve, and
-    whose files were not looked at for RECHECK_NS or were missing.
+    """Returns the entries of `directories` to compare with what was found.
+
+    These versions are aspired and have not failed, so they load or serve. Their files were missing
+    or have not been compared for RECHECK_NS.
     """
-    aspired = {item.version for item in memory.aspired or ()}
-    none_missing = replace(memory, missing=frozenset())
+    aspired = {item.version for item in state.aspired or ()}
+    none_missing = replace(state, missing=frozenset())
     live = aspired - set(failed) - unfound(none_missing, directories).keys()
     return {
         version: directory
         for version, directory in directories.items()
-        if version in live and (version in memory.missing or _is_look_due(memory, version, now))
+        if version in live and (version in state.missing or _is_look_due(state, version, now))
     }
 
 
-def _is_look_due(memory: SourceState, version: int, now: Instant) -> bool:
-    return now.now_ns - _looked_at_ns(memory, version) >= RECHECK_NS
+def _is_look_due(state: SourceState, version: int, now: Instant) -> bool:
+    return now.now_ns - _looked_at_ns(state, version) >= RECHECK_NS
 
 
-def _looked_at_ns(memory: SourceState, version: int) -> int:
-    return memory.looked_at_ns.get(version, memory.found[version].found_at_ns)
+def _looked_at_ns(state: SourceState, version: int) -> int:
+    return state.looked_at_ns.get(version, state.found[version].found_at_ns)
 
 
-def compared(memory: SourceState, seen: Mapping[int, Fingerprint], now: Instant) -> SourceState:
-    """What is known once the files of live versions were `seen`.
+def compared(state: SourceState, seen: Mapping[int, Fingerprint], now: Instant) -> SourceState:
+    """Returns the state after the files of live versions were `seen`.
 
-    A version that was missing and is back with the files that were loaded was only away. A change of
-    owner or mode of a file counts as one of content: both change the ctime only.
+    A missing version that is back with the files that were loaded is no longer missing. A change of
+    a file's owner or mode counts as a change of its content, because both may change only the ctime.
     """
     as_loaded = {
         version: fingerprint
         for version, fingerprint in seen.items()
-        if version in memory.fingerprints
-        and fingerprint.has_the_files_of(memory.fingerprints[version])
+        if version in state.fingerprints
+        and fingerprint.has_the_files_of(state.fingerprints[version])
     }
-    others = seen.keys() - as_loaded.keys() - memory.missing
+    others = seen.keys() - as_loaded.keys() - state.missing
     return replace(
-        memory,
-        fingerprints={**memory.fingerprints, **as_loaded},
-        looked_at_ns={**memory.looked_at_ns, **dict.fromkeys(seen, now.now_ns)},
-        overwritten=(memory.overwritten - as_loaded.keys()) | others,
-        missing=memory.missing - as_loaded.keys(),
+        state,
+        fingerprints={**state.fingerprints, **as_loaded},
+        looked_at_ns={**state.looked_at_ns, **dict.fromkeys(seen, now.now_ns)},
+        overwritten=(state.overwritten - as_loaded.keys()) | others,
+        missing=state.missing - as_loaded.keys(),
     )
 
 
-def is_as_found(
-    memory: SourceState, version: int, directory: str, fingerprint: Fingerprint
-) -> bool:
-    """Whether the version is found and holds what it held then: nothing in it was mended."""
-    is_found = not unfound(memory, {version: directory})
-    return is_found and memory.fingerprints.get(version) == fingerprint
+def is_as_found(state: SourceState, version: int, directory: str, fingerprint: Fingerprint) -> bool:
+    """Returns True if the version is found and its files have not changed since."""
+    is_found = not unfound(state, {version: directory})
+    return is_found and state.fingerprints.get(version) == fingerprint
 
 
 def decide(
-    memory: SourceState,
+    state: SourceState,
     directories: Mapping[int, str],
     candidates: Mapping[int, Candidate],
-    wanted: SelectionInputs,
+    inputs: SelectionInputs,
     now: Instant,
 ) -> SourceState:
-    """What is known after a poll that could read the base path.
+    """Returns the state after a poll that could read the base path.
 
-    `directories`: the path of each version on disk; `candidates`: those that are not found, or have
-    changed after a failed load, as far as they could be read, observed and checked. A version that
-    is gone is omitted, which unloads it. But where that would leave nothing, because the base path
-    came back empty or the versions that the selection names are not there, everything stays as it
-    was: an emptied disk must not stop a server that serves (unless `wanted` says that it may). Nor
-    do versions whose only successors settle or are incomplete, in the same base path or in another
-    one, whatever `wanted` says.
+    `directories` has the path of each version on disk. `candidates` are the versions that are not
+    found, or have changed after a failed load, as far as they could be read, observed and checked.
+
+    A version that is gone from the disk is omitted, which unloads it. But if no version would be
+    left, because the base path is empty or lacks the selected versions, the aspired versions stay:
+    an emptied disk must not stop a server (unless `inputs.keeps_last` is False). They also stay while
+    their only successors settle or are incomplete, in this base path or a new one, in any case.
     """
     candidates = {
         version: item
         for version, item in candidates.items()
-        if not is_as_found(memory, version, item.directory, item.fingerprint)
+        if not is_as_found(state, version, item.directory, item.fingerprint)
     }
     complete = {version: item for version, item in candidates.items() if item.is_complete}
-    found = _found(memory, directories, complete)
+    found = _found(state, directories, complete)
     fresh_fingerprints = {version: item.fingerprint for version, item in complete.items()}
-    fingerprints = {**memory.fingerprints, **fresh_fingerprints}
+    fingerprints = {**state.fingerprints, **fresh_fingerprints}
     notes = _candidate_notes(candidates, now)
     missing: frozenset[int] = frozenset()
-    if memory.found and not found and (wanted.keeps_last or directories):
-        found, missing = dict(memory.found), frozenset(memory.found)
+    if state.found and not found and (inputs.keeps_last or directories):
+        found, missing = dict(state.found), frozenset(state.found)
         notes.add(Note.of("last_version_gone_from_disk", kept=tuple(sorted(found))))
-    if not directories and not memory.found:
+    if not directories and not state.found:
         notes.add(Note.of("no_version_in_base_path", "info"))
-    # What is found anew is not what was compared.
+    # Newly found versions have no comparison yet, so they carry no `overwritten` mark.
     known = found.keys() - complete.keys()
-    overwritten = memory.overwritten & known
-    missing_assets = {key: paths for key, paths in memory.missing_assets.items() if key in known}
+    overwritten = state.overwritten & known
+    missing_assets = {key: paths for key, paths in state.missing_assets.items() if key in known}
     missing_assets |= {
         version: item.missing_assets for version, item in complete.items() if item.missing_assets
     }
@@ -203,42 +207,42 @@ def decide(
         SourceState(
             found=found,
             fingerprints={key: seen for key, seen in fingerprints.items() if key in found},
-            looked_at_ns={key: at for key, at in memory.looked_at_ns.items() if key in known},
+            looked_at_ns={key: at for key, at in state.looked_at_ns.items() if key in known},
             overwritten=overwritten,
             missing=missing,
-            broken=(memory.broken & known)
+            broken=(state.broken & known)
             | {version for version, item in complete.items() if item.is_broken},
             missing_assets=missing_assets,
             on_disk=frozenset(directories),
             candidates={key: item for key, item in candidates.items() if key not in complete},
-            aspired=memory.aspired,
+            aspired=state.aspired,
             notes=frozenset(notes | {overwritten_note(version) for version in overwritten}),
         ),
-        wanted,
+        inputs,
     )
 
 
-def select_again(memory: SourceState, wanted: SelectionInputs) -> SourceState:
-    """What is known once what is found or `wanted` has changed: `aspired` follows from it.
+def select_again(state: SourceState, inputs: SelectionInputs) -> SourceState:
+    """Returns the state with the aspired versions that follow from the found ones and `inputs`.
 
-    A list becomes empty where nothing is wanted; not because what is wanted is not there.
+    The list becomes empty only if the inputs ask for no version, not because a version is absent.
     """
-    selected = select_unblocked(wanted.selection, memory.found, wanted.blocked)
-    # A broken version takes no place: what would be selected without it serves beside it.
-    sound = select_unblocked(wanted.selection, memory.found.keys() - memory.broken, wanted.blocked)
+    selected = select_unblocked(inputs.selection, state.found, inputs.blocked)
+    # A broken version displaces no other: the version selected without it serves beside it.
+    sound = select_unblocked(inputs.selection, state.found.keys() - state.broken, inputs.blocked)
     versions = sorted({*selected.versions, *sound.versions})
-    notes = {note for note in memory.notes if note.event not in _SELECTION_EVENTS}
+    notes = {note for note in state.notes if note.event not in _SELECTION_EVENTS}
     if selected.missing:
         notes.add(Note.of("specific_version_not_found", versions=selected.missing))
     aspired: tuple[AspiredVersion, ...] | None
-    aspired = tuple(memory.found[version] for version in versions)
-    if not aspired and not _may_be_empty(memory, wanted):
-        aspired = memory.aspired
-        if wanted.blocked.intersection(item.version for item in aspired or ()):
+    aspired = tuple(state.found[version] for version in versions)
+    if not aspired and not _may_be_empty(state, inputs):
+        aspired = state.aspired
+        if inputs.blocked.intersection(item.version for item in aspired or ()):
             notes.add(Note.of("last_version_blocked", remedy="drop another version"))
-        elif aspired is None and wanted.blocked & memory.found.keys():
-            notes.add(only_blocked_note(wanted.blocked & memory.found.keys()))
-    return replace(memory, aspired=aspired, notes=frozenset(notes))
+        elif aspired is None and inputs.blocked & state.found.keys():
+            notes.add(only_blocked_note(inputs.blocked & state.found.keys()))
+    return replace(state, aspired=aspired, notes=frozenset(notes))
 
 
 _SELECTION_EVENTS = (
@@ -248,22 +252,25 @@ _SELECTION_EVENTS = (
 )
 
 
-def _may_be_empty(memory: SourceState, wanted: SelectionInputs) -> bool:
-    if memory.aspired is None:
+def _may_be_empty(state: SourceState, inputs: SelectionInputs) -> bool:
+    if state.aspired is None:
         return False
-    is_all_unwanted = wanted.selection == Specific(frozenset())
-    return is_all_unwanted or (not memory.found and not wanted.keeps_last)
+    selects_nothing = inputs.selection == Specific(frozenset())
+    return selects_nothing or (not state.found and not inputs.keeps_last)
 
 
 def label_notes(
-    memory: SourceState, wanted: SelectionInputs, in_effect: Mapping[str, int]
+    state: SourceState, inputs: SelectionInputs, in_effect: Mapping[str, int]
 ) -> frozenset[Note]:
-    """What to tell of the labels in `wanted` after a poll; `in_effect` are those requests see."""
+    """Returns the notes on `inputs.labels` after a poll.
+
+    `in_effect` are the labels as requests see them.
+    """
     known = KnownVersions(
-        found=memory.found,
-        selected=[item.version for item in memory.aspired or ()],
-        unfinished=memory.candidates,
-        blocked=wanted.blocked,
+        found=state.found,
+        selected=[item.version for item in state.aspired or ()],
+        unfinished=state.candidates,
+        blocked=inputs.blocked,
         in_effect=in_effect,
     )
     return frozenset(
@@ -274,23 +281,21 @@ def label_notes(
             reason=target.reason,
             remedy=target.remedy,
         )
-        for target in absent_targets(wanted.labels, known)
+        for target in absent_targets(inputs.labels, known)
     )
 
 
-def unreadable(memory: SourceState, reason: str) -> SourceState:
-    """What is known after a poll that could not read the base path: as much as before."""
-    notes = {note for note in memory.notes if note.event != "base_path_unreadable"}
-    return replace(
-        memory, notes=frozenset({*notes, Note.of("base_path_unreadable", reason=reason)})
-    )
+def unreadable(state: SourceState, reason: str) -> SourceState:
+    """Returns the state after a poll that could not read the base path: only a note is added."""
+    notes = {note for note in state.notes if note.event != "base_path_unreadable"}
+    return replace(state, notes=frozenset({*notes, Note.of("base_path_unreadable", reason=reason)}))
 
 
 def _found(
-    memory: SourceState, directories: Mapping[int, str], complete: Mapping[int, Candidate]
+    state: SourceState, directories: Mapping[int, str], complete: Mapping[int, Candidate]
 ) -> dict[int, AspiredVersion]:
-    fresh = unfound(memory, directories)
-    found = {version: memory.found[version] for version in directories if version not in fresh}
+    fresh = unfound(state, directories)
+    found = {version: state.found[version] for version in directories if version not in fresh}
     for version, candidate in complete.items():
         if candidate.checked_at_ns is not None:
             found[version] = AspiredVersion(
@@ -319,14 +324,13 @@ def _candidate_notes(candidates: Mapping[int, Candidate], now: Instant) -> set[N
     return notes
 
 
-def next_poll_seconds(memory: SourceState, period_seconds: float, now: Instant) -> float | None:
-    """Seconds until the next poll; None where there is none.
+def next_poll_seconds(state: SourceState, period_seconds: float, now: Instant) -> float | None:
+    """Returns the seconds until the next poll, or None if no further poll is needed.
 
-    `period_seconds` 0 polls once. While a version settles the next poll comes as soon as it may
-    have, however long the period is, and then even where polling is once. So it does for one that
-    waits for assets.
+    A `period_seconds` of 0 polls once. But while a version settles or waits for assets, the next poll
+    comes as soon as that may be over, however long the period is, and with a period of 0 too.
     """
-    candidates = memory.candidates.values()
+    candidates = state.candidates.values()
     settling = [settles_in_ns(candidate, now) for candidate in candidates]
     settling += [asset_wait_ends_in_ns(candidate, now) for candidate in candidates]
     unsettled = [remaining_ns / NS_PER_SECOND for remaining_ns in settling if remaining_ns > 0]

@@ -31,7 +31,7 @@ class Child:
 
 @dataclass(frozen=True)
 class Listing:
-    """What a base path held; `error` says why it could not be read."""
+    """The entries of a base path; `error` is the reason if it could not be read."""
 
     children: tuple[Child, ...] = ()
     error: str = ""
@@ -40,12 +40,11 @@ class Listing:
 def version_directories(
     listing: Listing, known: Mapping[int, str] = MappingProxyType({}), base_path: str = ""
 ) -> tuple[dict[int, str], frozenset[Note]]:
-    """The directory name of each version in `listing`, and what is odd about `base_path` and the
-    numeric names in it.
+    """Returns the directory name of each version in `listing`, and notes on unusual entries.
 
-    A version is a directory whose name is a decimal int64. Where several spell the same number
-    ("1", "001") the one in `known` stays while it is there, else the shortest is taken. Names that
-    are no number are nobody's business: renaming is how a version is withdrawn.
+    A version is a directory whose name is a decimal int64. If several names spell the same number
+    ("1", "001"), the name in `known` is kept while it exists; otherwise the shortest is taken.
+    Names that are not numbers are ignored without a note: renaming a version withdraws it.
     """
     spellings: dict[int, list[str]] = {}
     notes = set()
@@ -72,8 +71,11 @@ def version_directories(
 
 
 def _no_version_names_note(listing: Listing, base_path: str) -> Iterator[Note]:
-    """Somebody meant a version by "v1", or gave the directory above the model's."""
-    # A copy that is under way is called .8 or so.
+    """Yields a note if there are only other names: "v1" for a version, or a wrong base path.
+
+    The base path may be the directory above the model's.
+    """
+    # Names like ".8" are copies that are under way.
     names = [item.name for item in listing.children if item.is_directory and item.name[:1] != "."]
     if names:
         yield Note.of(
@@ -81,7 +83,7 @@ def _no_version_names_note(listing: Listing, base_path: str) -> Iterator[Note]:
             "info",
             directories=", ".join(names[:OTHER_NAME_COUNT_MAX]),
             remedy=f"name a version's directory by its number, like {PurePath(base_path) / '1'}, "
-            "or give the directory that holds such as the base path",
+            "or give the directory that holds such directories as the base path",
         )
 
 

@@ -1,4 +1,4 @@
-"""Notes: what a source reports of a model beside its versions."""
+"""Notes: warnings and remarks that a source reports beside the versions of a model."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Note:
-    """Something to tell people, once: it is logged where the poll before did not say the same."""
+    """A remark for operators. It is logged once: only if the last poll did not have the same note."""
 
     event: str
     level: str = "warning"
@@ -14,17 +14,18 @@ class Note:
 
     @classmethod
     def of(cls, event: str, level: str = "warning", /, **values: object) -> "Note":
-        """A note with `values` as the log line's key-values."""
+        """Returns a note with `values` as the log line's key-values."""
         return cls(event, level, tuple(values.items()))
 
 
 OTHER_NAME_COUNT_MAX = 3
-"""Of directories that are no versions, and of missing assets: as many are named."""
+"""The number of names listed: of directories that are not versions, and of missing assets."""
 
 
 def only_blocked_note(versions: Collection[int]) -> Note:
-    """After a restart nothing serves that could go on. Whether one of these has to is the manager's to
-    say (`Stream.find_last_resort`).
+    """Returns the note for a base path whose only versions are blocked, as after a restart.
+
+    The note does not decide which of them serves: that is `Stream.find_last_resort`.
     """
     return Note.of(
         "only_blocked_versions_found",

@@ -1,12 +1,12 @@
-"""Which source is looked at next, how many at once, and which look is stuck. Pure: time is passed in.
+"""The order of looks at sources, how many run at once, and which are stuck. Pure: time is passed in.
 
 A look reads a disk and normally takes milliseconds. A look at a dead network disk may never end,
 and its thread cannot be interrupted. So a look has a time limit. Beyond it the look is *stuck*: it
 no longer counts among those that may run at once, and its source is tried again later by another
 look, because the path may have recovered although the thread has not.
 
-Each stuck look holds a thread. From `stuck_count_max` on, nothing in a directory that has a stuck
-look is tried again until one of them ends. Sources in other directories go on.
+Each stuck look holds a thread. At `stuck_count_max` stuck looks, no source in a directory that has a
+stuck look is tried again until a stuck look ends. Sources in other directories go on.
 """
 
 import heapq
@@ -38,12 +38,12 @@ class Look:
 
 @dataclass
 class _Entry:
-    """A source. `due_ns` None: not until it is woken."""
+    """A source. If `due_ns` is None, it is not due until it is woken."""
 
     group: str
     due_ns: int | None = None
     looks: list[Look] = field(default_factory=list)
-    # Of the latest look that ended: one that began before it is out of date.
+    # The number of the latest look that ended. Results of looks that began earlier are out of date.
     ended_number: int = 0
     retry_ns: int = 0
 
@@ -59,26 +59,26 @@ class _Entry:
 
 
 class PollSchedule:
-    """Not safe for threads: `PollerPool` holds a lock. Keys are chosen by the caller."""
+    """Not thread-safe: `PollerPool` holds a lock. The caller chooses the keys."""
 
     def __init__(self, limits: PollLimits) -> None:
         self._limits = limits
         self._entries: dict[str, _Entry] = {}
-        # The looks under way, those at removed sources among them, and the group of each.
+        # The looks under way, including looks at removed sources, and the group of each.
         self._looks: dict[Look, str] = {}
         self._look_count = 0
-        # (due_ns, key); an item whose instant is not its source's any more is skipped.
+        # A heap of (due_ns, key). An item is skipped if its source's due_ns has changed since.
         self._due: list[tuple[int, str]] = []
-        # Due, but not to be tried while so many looks are stuck.
+        # Sources that are due, but held back while too many looks are stuck.
         self._held: set[str] = set()
 
     def add(self, key: str, group: str, due_ns: int | None) -> None:
-        """`group` is the directory that `key` lies in: what else lies there may hang with it."""
+        """Adds a source. `group` is its parent directory: sources in it may hang together."""
         self._entries[key] = _Entry(group)
         self._set_due(key, due_ns)
 
     def remove(self, key: str) -> None:
-        """Looks that are under way go on, and hold their threads."""
+        """Removes a source. Its looks under way go on and hold their threads."""
         self._entries.pop(key, None)
         self._held.discard(key)
 
@@ -100,22 +100,22 @@ class PollSchedule:
         return len(self._looks) - self.stuck_count
 
     def stuck_since_ns(self, key: str) -> int | None:
-        """When the look began that `key` is stuck in; None if a look has ended since."""
+        """Returns the start of the stuck look at `key`; None if no look is stuck or one has ended since."""
         entry = self._entries.get(key)
         look = entry.stuck_look if entry is not None else None
         return None if look is None else look.began_ns
 
     def stuck_keys(self) -> frozenset[str]:
-        """The sources that are stuck."""
+        """Returns the keys of the sources that are stuck."""
         keys = {look.key for look in self._looks if look.is_stuck}
         return frozenset(key for key in keys if self.stuck_since_ns(key) is not None)
 
     def is_idle(self, key: str) -> bool:
-        """Whether no look at `key` is under way, stuck ones included."""
+        """Returns True if no look at `key` is under way, not even a stuck one."""
         return all(look.key != key for look in self._looks)
 
     def take(self, now_ns: int) -> Look | None:
-        """Begins the look that is most overdue; None if none is due or may begin."""
+        """Begins and returns the look that is most overdue; None if no look is due or may begin."""
         if self.running_count >= self._limits.running_count_max:
             return None
         due_ns = self._first_due_ns()
@@ -131,7 +131,7 @@ class PollSchedule:
         return look
 
     def ended(self, look: Look, now_ns: int, delay_seconds: float | None) -> None:
-        """Takes in the end of a look: its source is due after `delay_seconds`; None: when woken."""
+        """Records the end of a look. Its source is due after `delay_seconds`; None: when woken."""
         del self._looks[look]
         if look.is_stuck:
             self._release_held()
@@ -142,7 +142,8 @@ class PollSchedule:
         if look.number < entry.ended_number:
             return
         entry.ended_number, entry.retry_ns = look.number, 0
-        # A source that was woken meanwhile is due at once. One that is stuck was to be tried again.
+        # A source that was woken meanwhile is due at once. After a stuck look `due_ns` is the retry,
+        # which is no longer needed.
         woken_ns = None if look.is_stuck else entry.due_ns
         delay_ns = None if delay_seconds is None else round(delay_seconds * NS_PER_SECOND)
         self._set_due(
@@ -150,7 +151,7 @@ class PollSchedule:
         )
 
     def note_stuck(self, now_ns: int) -> list[Look]:
-        """Marks the looks that are over the limit; returns those that it has marked."""
+        """Marks and returns the looks that have newly exceeded the time limit."""
         stuck = [look for look in self._looks if self._is_over(look, now_ns)]
         for look in stuck:
             look.is_stuck = True
@@ -162,7 +163,7 @@ class PollSchedule:
         return stuck
 
     def next_due_ns(self) -> int | None:
-        """The instant at which `take` or `note_stuck` has something to do; None: not by time."""
+        """Returns the next instant for `take` or `note_stuck`; None if time alone makes nothing due."""
         instants = [
             look.began_ns + self._limits.stuck_after_ns for look in self._looks if not look.is_stuck
         ]
@@ -180,7 +181,10 @@ class PollSchedule:
             heapq.heappush(self._due, (due_ns, key))
 
     def _first_due_ns(self) -> int | None:
-        """When the first source is due that may be looked at. What may not leaves the heap."""
+        """Returns when the first source that may be looked at is due.
+
+        Drops outdated items from the heap, and moves sources that may not be tried to `_held`.
+        """
         while self._due:
             due_ns, key = self._due[0]
             entry = self._entries.get(key)
@@ -188,12 +192,12 @@ class PollSchedule:
                 if self._may_try(entry):
                     return due_ns
                 self._held.add(key)
-            # A source that is being looked at comes back when that look has ended or is stuck.
+            # A source with a running look comes back when that look has ended or is stuck.
             heapq.heappop(self._due)
         return None
 
     def _may_try(self, entry: _Entry) -> bool:
-        """Whether one more thread may be held, should this look get stuck too."""
+        """Returns True if one more thread may be lost, in case this look gets stuck too."""
         if self.stuck_count < self._limits.stuck_count_max:
             return True
         return all(group != entry.group for look, group in self._looks.items() if look.is_stuck)

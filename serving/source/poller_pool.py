@@ -1,4 +1,4 @@
-"""Threads that look at disks for all sources. `poll_schedule.py` decides; this runs."""
+"""The threads that read disks for all sources; `poll_schedule.py` decides which source is next."""
 
 import threading
 from collections import deque
@@ -13,34 +13,35 @@ from serving.source.poll_schedule import Look, PollLimits, PollSchedule
 _log = structlog.get_logger(__name__)
 
 RETRY_SECONDS = 1.0
-"""After a look that raised, which is a bug."""
+"""The wait after a look that raised, which is a bug."""
 
 
 class Pollable(Protocol):
     """A source, as its pool sees it."""
 
     def poll(self, number: int) -> float | None:
-        """Looks once; returns the seconds until the next look, None: when woken.
+        """Looks once and returns the seconds until the next look; None: not until woken.
 
-        Of two looks at once the one with the larger `number` began later: if it ended first, the
-        result of the other is out of date. On a thread of the pool.
+        Called on a thread of the pool. If two looks run at once, the look with the larger `number`
+        began later. If it ends first, the result of the other look is out of date.
         """
         ...
 
     def stuck_changed(self, stuck_seconds: Callable[[], float | None]) -> None:
-        """`stuck_seconds()` is how long a look has not ended; None: it has, or a later one.
+        """Handles the start or end of a stuck look. Called on a thread of the pool.
 
-        On a thread of the pool.
+        `stuck_seconds()` returns how long the look has been running, or None if it, or a later look,
+        has ended.
         """
         ...
 
 
 class PollerPool:
-    """Runs looks on threads `poller-N`, which begin as they are needed, and times them.
+    """Runs looks on threads `poller-N`, which are started as needed, and times them.
 
-    The thread `poller-watch` hands out what is due and notices what is stuck. All threads are
-    daemons, because a dead disk can hold one for ever. Nothing of a source is called under the
-    pool's lock.
+    The thread `poller-watch` hands out the looks that are due and detects stuck ones. All threads are
+    daemons, because a dead disk can hold a thread for ever. The pool calls no method of a source
+    under its lock.
     """
 
     def __init__(
@@ -50,20 +51,20 @@ class PollerPool:
         *,
         on_stuck_changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_stuck_changed` is called after `stuck_keys` may have changed, on a thread of the pool."""
+        """Calls `on_stuck_changed` on a thread of the pool after `stuck_keys` may have changed."""
         self._clock = clock
         self._on_stuck_changed = on_stuck_changed
-        # One lock guards all below. `changed` wakes the watch, `given` a thread that looks.
+        # One lock guards all fields below. `_changed` wakes the watch, `_was_given` a poller thread.
         lock = threading.RLock()
         self._changed = threading.Condition(lock)
         self._was_given = threading.Condition(lock)
         self._schedule = PollSchedule(limits)
         self._sources: dict[str, Pollable] = {}
         self._given: deque[Look] = deque()
-        # The threads that no stuck look holds, and all that have ever been.
+        # The number of threads that no stuck look holds, and of all threads ever started.
         self._free_count = 0
         self._thread_count = 0
-        # The threads that look, and those of them that a look holds now.
+        # All poller threads, and those of them that run a look now.
         self._threads: set[threading.Thread] = set()
         self._held_threads: set[threading.Thread] = set()
         self._is_stopping = False
@@ -93,26 +94,26 @@ class PollerPool:
         return not any(thread.is_alive() for thread in threads)
 
     def add(self, key: str, group: str, source: Pollable, *, is_due: bool) -> None:
-        """`source` is looked at from now on: at once if `is_due`, else when it is woken."""
+        """Adds a source, whose first look is due at once if `is_due`, else when it is woken."""
         with self._changed:
             self._sources[key] = source
             self._schedule.add(key, group, self._clock.now_ns() if is_due else None)
             self._changed.notify_all()
 
     def remove(self, key: str) -> None:
-        """Looks no more; a look under way comes to nothing. Returns at once."""
+        """Removes a source and returns at once. A look under way goes on, but schedules no other."""
         with self._changed:
             self._sources.pop(key, None)
             self._schedule.remove(key)
 
     def wake(self, key: str, group: str) -> None:
-        """Looks at once, or again after the look under way. `group`: as in `add`."""
+        """Makes the source due now, or after its look under way. `group`: as in `add`."""
         with self._changed:
             self._schedule.wake(key, group, self._clock.now_ns())
             self._changed.notify_all()
 
     def wait_until_idle(self, key: str, timeout_seconds: float) -> bool:
-        """Waits until no look at `key` is under way; False if one is at the timeout."""
+        """Waits until no look at `key` is under way; returns False if one is at the timeout."""
         end_ns = self._clock.now_ns() + round(timeout_seconds * NS_PER_SECOND)
         with self._changed:
             while not self._schedule.is_idle(key):
@@ -156,7 +157,7 @@ class PollerPool:
     def _give_due(self) -> None:
         while (look := self._schedule.take(self._clock.now_ns())) is not None:
             self._given.append(look)
-            # A thread whose look has just ended is free, though it does not wait yet.
+            # A thread whose look has just ended counts as free, though it does not wait yet.
             if self._free_count < self._schedule.running_count:
                 self._free_count += 1
                 self._thread_count += 1
@@ -219,5 +220,5 @@ class PollerPool:
         try:
             source.stuck_changed(lambda: self._stuck_seconds(key))
             self._on_stuck_changed()
-        except Exception:  # noqa: BLE001 (a bug; the other sources are innocent)
+        except Exception:  # noqa: BLE001 (a bug; the other sources must go on)
             _log.exception("poll_failed", model=key)

@@ -1,4 +1,4 @@
-"""Settling: when a copied version is complete."""
+"""Settling: decides when a copied version is complete."""
 
 from dataclasses import dataclass, replace
 
@@ -7,24 +7,26 @@ from serving.base.clock import NS_PER_SECOND
 SETTLE_NS = NS_PER_SECOND
 """A directory that has not changed for this long has settled.
 
-Long enough for the pause between two files of a copy; a copy that stalls for longer is caught by
-the completeness check. Short, because every version that is copied and not renamed waits it out.
+It is long enough for the pause between two files of a copy. If a copy stalls for longer, the
+completeness check detects it. It is short because every version that is copied, and not moved into
+place, waits for it.
 """
 
 
 RECHECK_NS = 10 * NS_PER_SECOND
-"""An incomplete version that does not change is checked again after this long, and the files of one
-that serves are looked at again.
+"""An incomplete version that does not change is checked again after this long, and the files of a
+version that serves are compared again.
 
-What failed may not have been the files (a network disk), but parsing a graph costs CPU that
-requests would use, and a look walks a whole directory.
+The check is repeated because it may have failed for another reason than the files (a network disk).
+It is rare because parsing a graph costs CPU that requests need, and a look walks a whole directory.
 """
 
 
 MISSING_ASSET_WAIT_NS = 30 * NS_PER_SECOND
 """A version that lacks an asset is found once it has not changed for this long, by default.
 
-TensorFlow loads a graph that reads none of the missing assets. A copy may bring them last.
+A graph that reads none of the missing assets loads. The wait is there because a copy may bring the
+assets last.
 """
 
 
@@ -38,18 +40,18 @@ class Instant:
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Relative path, size in bytes, mtime_ns and ctime_ns of everything below a directory, and of
-    itself, whose path is "".
+    """The relative path, size in bytes, mtime_ns and ctime_ns of each entry below a directory.
 
-    ctime, because a copy that keeps the times (`cp -p`, `rsync -a`) can put other bytes under the
-    same size and mtime.
+    The directory itself is the entry with the path "". The ctime is included because a copy that
+    keeps the times (`cp -p`, `rsync -a`) can have other bytes with the same size and mtime.
     """
 
     entries: tuple[tuple[str, int, int, int], ...]
 
     def has_the_files_of(self, other: "Fingerprint") -> bool:
-        """Whether they differ at most in the ctime of the directory itself, as after it was moved
-        away and back.
+        """Returns True if only the ctime of the directory itself differs, if anything.
+
+        It differs after the directory was moved away and back.
         """
         return _without_own_ctime(self) == _without_own_ctime(other)
 
@@ -65,12 +67,12 @@ def _without_own_ctime(fingerprint: Fingerprint) -> list[tuple[str, int, int, in
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A version directory that is not found yet, or changes after a failed load: it settles, or it
-    is incomplete.
+    """A version directory that settles or is incomplete.
 
-    `unchanged_since_ns` and `detected_at_ns`, when its directory was first seen, are monotonic;
-    `reason` says what the last check missed. `missing_assets` are paths below the directory; their
-    absence alone makes it incomplete until the directory is unchanged for `asset_wait_ns`.
+    It is not found yet, or it has changed after a failed load. `unchanged_since_ns` and
+    `detected_at_ns`, when its directory was first seen, are monotonic. `reason` is why the last check
+    found it incomplete. `missing_assets` are paths below the directory. If only assets are missing,
+    it is incomplete until it has been unchanged for `asset_wait_ns`.
     """
 
     directory: str
@@ -82,19 +84,19 @@ class Candidate:
     is_broken: bool = False
     missing_assets: tuple[str, ...] = ()
     asset_wait_ns: int = 0
-    # At the last check the missing assets could still come.
+    # True if the wait for the missing assets was not over at the last check.
     waits_for_assets: bool = False
 
     @property
     def is_complete(self) -> bool:
-        """Whether the last check found nothing missing that may still come: the version is found."""
+        """True if the last check found the version complete, or gave up waiting for its assets."""
         return self.checked_at_ns is not None and not self.reason and not self.waits_for_assets
 
 
 def observe(
     previous: Candidate | None, directory: str, fingerprint: Fingerprint, now: Instant
 ) -> Candidate:
-    """The candidate after one more look: as it was where nothing changed, else starting over."""
+    """Returns the candidate after one more look: `previous` if nothing changed, else a new one."""
     if previous and (previous.directory, previous.fingerprint) == (directory, fingerprint):
         return previous
     is_same = previous is not None and previous.directory == directory
@@ -107,11 +109,11 @@ def observe(
 
 
 def settles_in_ns(candidate: Candidate, now: Instant) -> int:
-    """Nanoseconds until the candidate has settled, if nothing changes; 0 where it has.
+    """Returns the nanoseconds until the candidate has settled if nothing changes; 0 if it has.
 
-    Settled by age, so that a server that starts on old files does not wait: the newest mtime is
-    SETTLE_NS ago, and not in the future. Or by having been watched for as long: file systems'
-    clocks may be wrong.
+    A candidate has settled if its newest mtime is at least SETTLE_NS ago, so that a server that
+    starts on old files does not wait. It has also settled if it was seen unchanged for SETTLE_NS,
+    because the clock of a file system may be wrong.
     """
     return max(0, SETTLE_NS - _still_ns(candidate, now))
 
@@ -123,8 +125,9 @@ def _still_ns(candidate: Candidate, now: Instant) -> int:
 
 
 def asset_wait_ends_in_ns(candidate: Candidate, now: Instant) -> int:
-    """Returns the nanoseconds until a candidate that waits for assets is found without them, if
-    nothing changes. Returns 0 if the time is over, or if it waits for none.
+    """Returns the nanoseconds until a candidate is found without its missing assets.
+
+    Assumes that nothing changes. Returns 0 if that time is over, or if it waits for no assets.
     """
     if not candidate.waits_for_assets:
         return 0
@@ -132,8 +135,9 @@ def asset_wait_ends_in_ns(candidate: Candidate, now: Instant) -> int:
 
 
 def needs_check(candidate: Candidate, now: Instant) -> bool:
-    """Whether to check completeness now: settled, and not checked or not lately; or checked when
-    assets could still come, and that time is over.
+    """Returns True if the candidate's completeness should be checked now.
+
+    The candidate has settled, and was not checked within RECHECK_NS or its wait for assets is over.
     """
     if settles_in_ns(candidate, now) > 0:
         return False
@@ -151,10 +155,10 @@ def checked(
     missing_assets: tuple[str, ...] = (),
     asset_wait_ns: int = MISSING_ASSET_WAIT_NS,
 ) -> Candidate:
-    """The candidate after a check; `reason` is "" where it is complete.
+    """Returns the candidate after a check; `reason` is "" if it is complete.
 
-    One that `is_broken` is found too: its load ends with the error, for status and page to show.
-    One that lacks assets is complete if nothing in it has changed for `asset_wait_ns`.
+    A candidate that `is_broken` is found too: its load ends with the error, which status and page
+    show. A candidate that lacks assets is complete once it is unchanged for `asset_wait_ns`.
     """
     return replace(
         candidate,

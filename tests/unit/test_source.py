@@ -10,7 +10,13 @@ from serving.base.errors import DataLoss, FailedPrecondition
 from serving.core.label_targets import NO_LABELS, NOT_FOUND, NOT_SELECTED
 from serving.core.servable import AspiredVersion
 from serving.core.version_selection import All, Latest, Specific, VersionSelection
-from serving.source.file_system_source import FileSystemSource, fingerprint, list_children
+from serving.source.file_system_source import (
+    FileSystemSource,
+    SourceListener,
+    SourceSettings,
+    fingerprint,
+    list_children,
+)
 from serving.source.listing import Listing
 from serving.source.notes import Note
 from serving.source.poller_pool import Pollable
@@ -18,24 +24,24 @@ from serving.source.settling import RECHECK_NS, Fingerprint
 from tests.unit.fakes import FakeClock
 
 
-class Aspirations:
-    """Every aspired list that a source has set."""
+class Aspirations(SourceListener):
+    """Records every aspired list that a source has set, and answers as the model's status."""
 
     def __init__(self) -> None:
         self.lists: list[list[int]] = []
         self.directories: dict[int, str] = {}
-        # What the manager would say of them; a test's to set.
+        # The model's status; set by a test.
         self.failed: set[int] = set()
-        self.labels_in_effect: dict[str, int] = {}
-        # What it hears of versions that it does not aspire.
-        self.found_anew: list[int] = []
+        self.labels: dict[str, int] = {}
+        # The versions of all calls, aspired or not.
+        self.anew: list[int] = []
         self.seen: list[tuple[set[int], set[int]]] = []
 
-    def note_found_anew(self, name: str, version: int) -> None:
+    def found_anew(self, name: str, version: int) -> None:
         assert name == "m"
-        self.found_anew.append(version)
+        self.anew.append(version)
 
-    def note_seen(self, name: str, on_disk: frozenset[int], watched: frozenset[int]) -> None:
+    def versions_seen(self, name: str, on_disk: frozenset[int], watched: frozenset[int]) -> None:
         assert name == "m"
         self.seen.append((set(on_disk), set(watched)))
 
@@ -47,6 +53,10 @@ class Aspirations:
     def failed_versions(self, name: str) -> set[int]:
         assert name == "m"
         return self.failed
+
+    def labels_in_effect(self, name: str) -> dict[str, int]:
+        assert name == "m"
+        return self.labels
 
 
 def check(directory: str) -> list[str]:
@@ -106,18 +116,17 @@ def make_source(
 ) -> FileSystemSource:
     return FileSystemSource(
         "m",
-        str(base_path),
-        selection or All(),
-        set_aspired=aspirations.set_aspired,
+        SourceSettings(
+            base_path=str(base_path),
+            selection=selection or All(),
+            labels=labels,
+            keeps_last=keeps_last,
+            period_seconds=period_seconds,
+            missing_asset_wait_seconds=missing_asset_wait_seconds,
+        ),
+        listener=aspirations,
+        model_status=aspirations,
         check=check,
-        failed_versions=aspirations.failed_versions,
-        found_anew=aspirations.note_found_anew,
-        versions_seen=aspirations.note_seen,
-        period_seconds=period_seconds,
-        missing_asset_wait_seconds=missing_asset_wait_seconds,
-        keeps_last=keeps_last,
-        labels=labels,
-        labels_in_effect=lambda name: aspirations.labels_in_effect,
         pollers=pollers or FakePollers(clock),
         clock=clock,
     )
@@ -313,7 +322,7 @@ def test_source_asset_that_comes_after_a_failed_load_loads_again(
     clock.advance(60)
     set_age(directory, clock, 1)
     source.poll()
-    assert aspirations.found_anew == [7, 7]
+    assert aspirations.anew == [7, 7]
     assert source.notes() == []
 
 
@@ -588,7 +597,7 @@ def test_source_label_and_its_version_in_one_change_are_no_warning(
 ) -> None:
     drop(tmp_path, "1", clock)
     source = make_source(tmp_path, aspirations, clock, Latest(1), labels={"stable": 1})
-    aspirations.labels_in_effect = {"stable": 1}
+    aspirations.labels = {"stable": 1}
     source.poll()
     with capture_logs() as logs:
         drop(tmp_path, "2", clock)
@@ -607,7 +616,7 @@ def test_source_label_that_keeps_its_version_is_no_warning(
     drop(tmp_path, "1", clock)
     source = make_source(tmp_path, aspirations, clock, Latest(1), labels={"stable": 1})
     source.poll()
-    aspirations.labels_in_effect = {"stable": 1}
+    aspirations.labels = {"stable": 1}
     drop(tmp_path, "2", clock)
     source.poll()
     assert aspirations.lists == [[1], [2]]
@@ -793,7 +802,7 @@ def test_source_stuck_is_noted_and_logged_once(
         source.stuck_changed(lambda: None)
         source.stuck_changed(lambda: None)
     assert note.event == "source_stuck"
-    assert "did not end within 10 s" in str(dict(note.values)["reason"])
+    assert "has not finished within 10 s" in str(dict(note.values)["reason"])
     assert source.notes() == []
     assert [(log["event"], log.get("warning")) for log in logs] == [
         ("source_stuck", None),
@@ -876,18 +885,18 @@ def test_source_tells_of_each_version_that_is_found(
     directory = drop(tmp_path, "2", clock)
     source = make_source(tmp_path, aspirations, clock, Latest(1))
     source.poll()
-    assert aspirations.found_anew == [1, 2]
+    assert aspirations.anew == [1, 2]
     # And of a blocked one that is mended after its failure.
     aspirations.failed = {2}
     source.set_blocked(frozenset({2}))
     clock.advance(60)
     source.poll()
-    assert (aspirations.lists[-1], aspirations.found_anew) == ([1], [1, 2])
+    assert (aspirations.lists[-1], aspirations.anew) == ([1], [1, 2])
     (directory / "saved_model.pb").write_bytes(b"mended graph")
     set_age(directory, clock, 30)
     clock.advance(60)
     source.poll()
-    assert (aspirations.lists[-1], aspirations.found_anew) == ([1], [1, 2, 2])
+    assert (aspirations.lists[-1], aspirations.anew) == ([1], [1, 2, 2])
     source.set_blocked(frozenset())
     assert aspirations.lists[-1] == [2]
 
