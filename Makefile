@@ -60,7 +60,7 @@ test: unit native sanitize integration ## Run all tests
 lint: lint-python lint-native ## Check style, types, the ladder of native/ and, by clang-tidy, the rungs below TensorFlow
 
 .PHONY: bench
-bench: setup packages-bench ## Measure the figures of the README: start, requests per second, swaps under load
+bench: setup packages-bench ## Measure figures of docs/figures.md: start, requests per second, swaps under load
 	$(BIN)/python -m loadtest.bench --directory $(BUILD)/demo $(ARGS)
 
 .PHONY: bench-native

@@ -1,4 +1,4 @@
-"""The figures of the README, measured in one run on this machine.
+"""Figures of docs/figures.md, measured in one run on this machine.
 
     python -m loadtest.bench [--directory DIR] [--swaps 100] [--repeats 5] [--json FILE]
 

@@ -5,7 +5,7 @@ But the kernel has to wake it there. Where the cores of a last-level cache are b
 they are while a load fills what requests leave, it no longer looks for the best one
 (`SIS_UTIL` in kernel/sched/fair.c) and wakes two request threads on one core, beside another that
 runs nothing but the load, for 20 ms and more until its load balancer comes. Seen with `perf sched`;
-README, "Figures", has what pinning does to the tail.
+docs/figures.md has the effect of pinning on the tail.
 """
 
 import os
