@@ -1,10 +1,10 @@
 """Loads the data plane. `_native.pyi` beside this file is its contract.
 
-The order is the point. `_data_plane` links Debian's gRPC and TensorFlow, and both bring symbols of
-re2, OpenSSL, zlib and gRPC itself, which are not compatible. Loaded as one group each would search
-the other's libraries: whichever came second would call into the first (TensorFlow's RestoreV2 then
-waits for ever in Debian's re2). TensorFlow is loaded before, in a scope of its own, and searches
-that first; the group of `_data_plane` names gRPC's needs before TensorFlow.
+The order of loading matters. `_data_plane` links Debian's gRPC and TensorFlow, and both bring
+incompatible symbols of re2, OpenSSL, zlib and gRPC itself. If they were loaded as one group, each
+would search the other's libraries, and the second would call into the first (TensorFlow's RestoreV2
+then waits for ever in Debian's re2). So TensorFlow is loaded first, in a scope of its own, which it
+searches first. The group of `_data_plane` names gRPC's needs before TensorFlow.
 """
 
 import ctypes

@@ -7,31 +7,32 @@ from serving.data_plane.servables import ArenaRemains, Servable
 
 
 class MemoryPlan(Protocol):
-    """What a version will take (`_native.MemoryPlan`), known before anything of it is restored."""
+    """The memory that a version will take (`_native.MemoryPlan`), computed before its restore."""
 
     @property
     def parameter_bytes(self) -> int:
-        """Of its variables, exactly, and its constants."""
+        """The bytes of its variables, exactly, and of its constants."""
         ...
 
     @property
     def slab_bytes(self) -> int:
-        """Of the slab that holds them and what restore and init need beside them."""
+        """The size of the slab, which holds the parameters and what restore and init need beside them."""
         ...
 
 
 class ArenaLoad(Protocol):
-    """The part of `_native.SavedModelLoad` that has to do with memory."""
+    """The part of `_native.SavedModelLoad` that plans and takes memory."""
 
     def plan_memory(self, headroom_bytes: int) -> MemoryPlan: ...
     def take_arena(self, pool: Any, slab_bytes: int) -> int:
-        """Bytes of the slab that are resident already."""
+        """Gives the load an arena on a slab; returns the bytes of the slab that are resident already."""
         ...
 
 
 class SlabPoolStatistics(Protocol):
-    """Where the pool's slabs are (`_native.SlabPoolStatistics`); bytes are reserved ones unless they say
-    resident.
+    """The pool's slabs by their use (`_native.SlabPoolStatistics`).
+
+    Bytes are reserved bytes unless their name says resident.
     """
 
     @property
@@ -56,15 +57,15 @@ class SlabPool(Protocol):
     """`_native.SlabPool`."""
 
     def expect(self, owner: str, servable: Any, serving_count: int) -> None:
-        """Keeps spare slabs of the size of `servable`'s for the owner's next version."""
+        """Keeps spare slabs, as large as that of `servable`, for the owner's next version."""
         ...
 
     def has_spare(self, owner: str) -> bool:
-        """Whether a slab waits for the owner's next version."""
+        """Returns True if a slab waits for the owner's next version."""
         ...
 
     def forget(self, owner: str) -> None:
-        """Gives the owner's spares back to the system."""
+        """Returns the owner's spares to the system."""
         ...
 
     def statistics(self) -> SlabPoolStatistics: ...
@@ -80,19 +81,19 @@ class PacedLoad(Protocol):
 
 
 class LatencyWindow(Protocol):
-    """How live requests fare (`_native.LatencyWindow`); 0 where there were none."""
+    """The latency of live requests (`_native.LatencyWindow`); 0 if there were no requests."""
 
     def p99_ns_since_start(self) -> int:
-        """Of all that the versions which are published now have answered."""
+        """Returns the p99 of all requests that the versions published now have answered."""
         ...
 
     def p99_ns_of_last_second(self) -> int:
-        """Since the oldest call within the last second."""
+        """Returns the p99 of the requests since the oldest call within the last second."""
         ...
 
 
 class SavedModelLoad(Protocol):
-    """The steps of `_native.SavedModelLoad`, in order. Dropping it before `finish` frees all."""
+    """The steps of `_native.SavedModelLoad`, in order. Dropping it before `finish` frees everything."""
 
     def read_graph(self) -> None: ...
     def check_input_shapes(self) -> None: ...
@@ -110,14 +111,14 @@ class SavedModelLoad(Protocol):
     def finish(self, reservoir: Any, request_statistics: Any) -> Servable: ...
 
     def cancel(self) -> None:
-        """Any thread: the step under way ends CANCELLED."""
+        """Ends the step under way with CANCELLED. Any thread."""
         ...
 
     @property
     def restored_bytes(self) -> int: ...
     def set_restore_bytes_per_second(self, bytes_per_second: int) -> None: ...
     def discard(self) -> ArenaRemains:
-        """Frees everything."""
+        """Frees everything and returns what stayed allocated in the arena."""
         ...
 
 

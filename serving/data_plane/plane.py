@@ -1,4 +1,4 @@
-"""The data plane as the server sees it: `serving.data_plane._native`, or what a test has in its place."""
+"""The data plane as the server sees it: `serving.data_plane._native`, or a test's replacement."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -42,10 +42,10 @@ class RequestMemoryStatistics(Protocol):
 
 
 class SampledRequestStatistics(RequestStatistics, Protocol):
-    """`_native.RequestStatistics`, with the thread that ends its seconds."""
+    """`_native.RequestStatistics`, with the thread that ends each second of its history."""
 
     def add_models(self, models: Sequence[str]) -> None:
-        """Counts requests to these models that reach no version as theirs, as version -1."""
+        """Counts requests to these models that reach no version under the model, with version -1."""
         ...
 
     def stop(self) -> None:
@@ -54,7 +54,7 @@ class SampledRequestStatistics(RequestStatistics, Protocol):
 
 
 class DataPlane(SavedModelPlane, Protocol):
-    """What a server needs of `serving.data_plane._native`; tests bring one of their own."""
+    """The parts of `serving.data_plane._native` that a server uses; tests replace it."""
 
     @property
     def ServingMap(self) -> Callable[[], ServingMap]: ...  # noqa: N802 (the module's name for it)
@@ -101,8 +101,8 @@ class DataPlane(SavedModelPlane, Protocol):
 
 
 def native_module() -> DataPlane:
-    """The real one."""
-    # Here, because it maps TensorFlow (0.4 s), and tests have a data plane of their own.
+    """Returns the native data plane."""
+    # Imported here because it maps TensorFlow (0.4 s), and tests use a data plane of their own.
     from serving.data_plane import _native
 
     return _native

@@ -1,21 +1,24 @@
-"""What the data plane has recorded of requests, as the control plane reads it.
+"""The data plane's records of requests, as the control plane reads them.
 
-Protocols of `_native.RequestStatistics` and its values, so that who shows them can be tested without
-TensorFlow. All times are monotonic nanoseconds, all latencies nanoseconds.
+These are Protocols of `_native.RequestStatistics` and its values, so that their readers can be tested
+without TensorFlow. All times are monotonic nanoseconds, all latencies nanoseconds.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 PHASES = ("queue", "decode", "run", "encode", "total")
-"""What a request's time is made of. `total` is from gRPC's notice of the request to its reply's bytes."""
+"""The phases of a request. `total` lasts from gRPC's notice of the request to its reply's bytes."""
 
 WINDOWS_SECONDS = (1, 10, 60)
 """The windows that are kept, beside the time since start."""
 
 
 class LatencyFigures(Protocol):
-    """How long some requests took. Quantiles by the nearest rank, within 0.8 %; 0 where there were none."""
+    """The latencies of some requests.
+
+    Quantiles are by the nearest rank, within 0.8 %. All figures are 0 if there were no requests.
+    """
 
     @property
     def count(self) -> int: ...
@@ -36,7 +39,7 @@ class LatencyFigures(Protocol):
 class MethodStatistics(Protocol):
     """The requests to one method of one version, at one moment. A value.
 
-    `model` "" and `version` 0: requests that found no version, and methods that have none.
+    `model` is "" and `version` 0 for requests that found no version, and for methods without one.
     `code` is the number of a gRPC status code.
     """
 
@@ -51,33 +54,39 @@ class MethodStatistics(Protocol):
 
     @property
     def in_flight_count(self) -> int:
-        """Requests that hold the version at the moment: of all its methods, the same for each."""
+        """The requests that hold the version now: the sum over its methods, the same for each."""
         ...
 
     @property
     def ended_seconds(self) -> float | None:
-        """How long its version has been gone; None while it is there."""
+        """The seconds since its version ended; None while the version is live."""
         ...
 
     @property
     def count_by_code(self) -> Mapping[int, int]:
-        """Only codes that occurred."""
+        """The number of requests by code; only codes that occurred."""
         ...
 
     def latency(self, code: int) -> LatencyFigures:
-        """Since the version was loaded, of the requests that ended with `code`."""
+        """Returns the latencies of the requests that ended with `code` since the version was loaded."""
         ...
 
     def cumulative_counts(self, code: int, edges_ns: Sequence[int]) -> Sequence[int]:
-        """Of those, how many took at most each of the ascending edges."""
+        """Returns how many requests with `code` took at most each of the ascending edges."""
         ...
 
     def phase(self, phase: str, window_seconds: int | None = None) -> LatencyFigures:
-        """One of PHASES, of all codes, over one of WINDOWS_SECONDS; None: since it was loaded."""
+        """Returns the times of one of PHASES, of all codes, over one of WINDOWS_SECONDS.
+
+        With None: since the version was loaded.
+        """
         ...
 
     def phase_cumulative_counts(self, phase: str, edges_ns: Sequence[int]) -> Sequence[int]:
-        """Of one of PHASES, since it was loaded, how many took at most each of the ascending edges."""
+        """Returns for how many requests one of PHASES took at most each of the ascending edges.
+
+        Counts since the version was loaded.
+        """
         ...
 
 
@@ -91,41 +100,48 @@ class HistoryPoint(Protocol):
 
     @property
     def count(self) -> int:
-        """Requests that ended in this second."""
+        """The requests that ended in this second."""
         ...
 
     @property
     def failed_count(self) -> int:
-        """Of those, the ones that did not end OK."""
+        """The requests that ended in this second with another code than OK."""
         ...
 
     @property
     def latency(self) -> LatencyFigures:
-        """Over the 10 seconds before `at_ns`: one second has too few requests for a p999."""
+        """The latencies over the 10 seconds before `at_ns`: one second is too short for a p999."""
         ...
 
 
 class RequestStatistics(Protocol):
-    """All that is recorded, of live versions and of the last 32 that ended in the last 10 minutes."""
+    """The records of live versions, and of the last 32 versions that ended in the last 10 minutes."""
 
     def methods(self) -> Sequence[MethodStatistics]:
-        """By version and method, also those that had no request yet."""
+        """Returns the statistics by version and method, also of methods without a request so far."""
         ...
 
     def model_methods(self) -> Sequence[MethodStatistics]:
-        """By model and method (`version` 0), over all versions that ever were: these never go down."""
+        """Returns the statistics by model and method (`version` 0), over all versions since the start.
+
+        These counts never decrease.
+        """
         ...
 
     def history(self, model: str | None, since_ns: int = 0) -> Sequence[HistoryPoint]:
-        """At most the last 900 s, ascending, of one model (None: of all); points after `since_ns`."""
+        """Returns the points after `since_ns`, ascending, of one model (None: of all models).
+
+        At most the last 900 s.
+        """
         ...
 
     def between(self, model: str, from_ns: int, to_ns: int) -> LatencyFigures:
-        """Of one model's requests that ended in between, at most 900 s ago, to the second; to the
-        instant where `cut` was called at it.
+        """Returns the latencies of one model's requests that ended between two instants.
+
+        The instants are at most 900 s ago. They are rounded to seconds, except those of `cut`.
         """
         ...
 
     def cut(self) -> int:
-        """Lets `between` begin or end here, within the running second; returns the instant."""
+        """Returns the present instant, at which `between` can then begin or end exactly."""
         ...

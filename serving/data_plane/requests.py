@@ -7,7 +7,7 @@ from serving.base.trace_context import TraceContext
 
 
 class Admission(Protocol):
-    """`_native.Admission`: who may come in, over gRPC and HTTP together."""
+    """`_native.Admission`: admits or refuses requests, over gRPC and HTTP together."""
 
     @property
     def in_flight_count(self) -> int: ...
@@ -58,14 +58,14 @@ class RareCall(Protocol):
 
 
 class RestAnswer(Protocol):
-    """How a request ended. Of `body` the first `json_bytes` are JSON where binary data follow it."""
+    """The answer to a request. If binary data follow the JSON, the first `json_bytes` are JSON."""
 
     @property
     def code(self) -> int: ...
     @property
     def message(self) -> str: ...
     def take_body(self) -> bytes:
-        """Returns the body, once: the answer keeps no memory of it."""
+        """Returns the body and releases it; call this once."""
         ...
 
     @property
@@ -76,7 +76,7 @@ class RestAnswer(Protocol):
     def is_gzip(self) -> bool: ...
     @property
     def version(self) -> int | None:
-        """The version that was reached, also by a request that failed there."""
+        """The version that the request reached, even if it failed there."""
         ...
 
 
@@ -138,7 +138,7 @@ class RequestSpan(Protocol):
 
 
 class SpanBuffer(Protocol):
-    """Requests that have ended (`_native.SpanBuffer`)."""
+    """The buffer of requests that have ended (`_native.SpanBuffer`)."""
 
     def take(self, count_max: int) -> Sequence[RequestSpan]: ...
     @property

@@ -7,7 +7,7 @@ from serving.core.servable import Routing
 
 
 class ServableStatistics(Protocol):
-    """What one version has served since it was loaded (`_native.ServableStatistics`)."""
+    """The requests that one version has served since it was loaded (`_native.ServableStatistics`)."""
 
     @property
     def request_count(self) -> int: ...
@@ -20,14 +20,17 @@ class ServableStatistics(Protocol):
     @property
     def latency_ns_p999(self) -> int: ...
 
-    # Any: the difference of two of its own data plane's.
+    # Any, because each data plane subtracts only statistics of its own class.
     def since(self, earlier: Any) -> "ServableStatistics":
-        """What came between `earlier` and this, of the same version."""
+        """Returns the statistics of the requests since `earlier`, of the same version."""
         ...
 
 
 class ArenaStatistics(Protocol):
-    """Where the bytes of a version's slab are (`_native.ArenaStatistics`); the first four add up to it."""
+    """The bytes of a version's slab by use (`_native.ArenaStatistics`).
+
+    The first four properties add up to the slab.
+    """
 
     @property
     def allocated_bytes(self) -> int: ...
@@ -39,81 +42,85 @@ class ArenaStatistics(Protocol):
     def unused_bytes(self) -> int: ...
     @property
     def slab_resident_bytes(self) -> int:
-        """Of all four: what has memory behind it."""
+        """The resident bytes of the whole slab."""
         ...
 
 
 class ArenaRemains(Protocol):
-    """What lived in a version's arena once everything of it was freed (`_native.ArenaRemains`)."""
+    """The blocks still allocated in a version's arena after the version was freed.
+
+    See `_native.ArenaRemains`.
+    """
 
     @property
     def live_bytes(self) -> int:
-        """0 unless something leaked."""
+        """The bytes that leaked, normally 0."""
         ...
 
     @property
     def live_blocks(self) -> Sequence[tuple[int, int]]:
-        """What leaked, by size: (bytes of a block, number of blocks)."""
+        """The leaked blocks by size: (bytes of a block, number of blocks)."""
         ...
 
     @property
     def overflow_block_count(self) -> int:
-        """Blocks that had not fitted the arena and leaked too."""
+        """The number of leaked blocks that had not fitted into the arena."""
         ...
 
 
 class Servable(Protocol):
-    """One loaded version, whatever runs it (`_native.Servable` is the one for SavedModels)."""
+    """One loaded version; `_native.Servable` is the implementation for SavedModels."""
 
     @property
     def handle_count(self) -> int:
-        """Requests that hold it at the moment."""
+        """The number of requests that hold the version now."""
         ...
 
     def answer(self, method: str, request: bytes) -> bytes:
-        """Answers a serialized request of "Predict", "Classify", "Regress" or "MultiInference" with a
-        serialized response; needs no publishing.
+        """Answers a serialized request with a serialized response; the version need not be published.
+
+        `method` is "Predict", "Classify", "Regress" or "MultiInference".
         """
         ...
 
     def predict(self, request: bytes) -> bytes:
-        """Answers a serialized PredictRequest; needs no publishing."""
+        """Answers a serialized PredictRequest; the version need not be published."""
         ...
 
     @property
     def may_write_variables(self) -> bool:
-        """Whether a request could change what later ones are answered from; True on doubt."""
+        """True if a request may change variables, and so later answers; also True if unknown."""
         ...
 
     def signature_def_map(self) -> bytes:
-        """A serialized tensorflow.serving.SignatureDefMap: what clients may send and ask for."""
+        """Returns a serialized tensorflow.serving.SignatureDefMap: the inputs and outputs for clients."""
         ...
 
     def prepare(self, request: bytes) -> None:
-        """Makes what answering such a request needs and this version does not have yet."""
+        """Makes the callable that this request needs, if the version does not have it yet."""
         ...
 
     def seal_arena(self) -> bool:
-        """Makes its memory read-only; False, and nothing changed, where that cannot be."""
+        """Makes its memory read-only; returns False, with nothing changed, if it cannot be sealed."""
         ...
 
     def statistics(self) -> ServableStatistics: ...
 
     def arena_statistics(self) -> ArenaStatistics | None:
-        """None where it has no arena."""
+        """Returns the statistics of its arena, or None if it has no arena."""
         ...
 
     def quiesce(self, timeout_seconds: float) -> bool:
-        """Waits until no request holds it; False where the timeout came first. Retire it before."""
+        """Waits until no request holds it; returns False at the timeout. Retire it first."""
         ...
 
     def destroy(self) -> ArenaRemains:
-        """Frees everything on the calling thread. Quiesce it before."""
+        """Frees everything on the calling thread. Quiesce it first."""
         ...
 
 
 class RequestReservoirStatistics(Protocol):
-    """What a reservoir holds (`_native.RequestReservoirStatistics`)."""
+    """The size of a reservoir's contents (`_native.RequestReservoirStatistics`)."""
 
     @property
     def request_count(self) -> int: ...
@@ -130,7 +137,7 @@ class RequestReservoir(Protocol):
 
 
 class NotedMap(Protocol):
-    """The part of the serving map that takes notes (`_native.ServingMap`)."""
+    """The part of the serving map that holds notes (`_native.ServingMap`)."""
 
     def set_notes(
         self,
@@ -141,28 +148,35 @@ class NotedMap(Protocol):
         version_reasons: Mapping[int, str],
         awaited_versions: Sequence[int],
     ) -> None:
-        """Replaces what requests learn that find no version (`serving.manager.model_notes.ModelNotes`)."""
+        """Replaces the error reasons of requests to `name` that find no version.
+
+        See `serving.manager.model_notes.ModelNotes`.
+        """
         ...
 
 
 class ServingMap(NotedMap, Protocol):
-    """What requests see now (`_native.ServingMap`)."""
+    """The published versions and routings, as requests see them (`_native.ServingMap`)."""
 
     def set_routing(self, name: str, routing: Routing) -> None:
-        """Replaces the routing of a name, all of it at once: a request sees the one before or this
-        one. Kept while no version is published; the default routing ends that.
+        """Replaces the routing of a name atomically: a request sees the old routing or the new one.
+
+        The routing is kept while no version is published, until the default routing replaces it.
         """
         ...
 
-    # Any: a map takes the servables of its own data plane, not every class that looks like one.
+    # Any, because a map takes only servables of its own data plane.
     def publish(self, servable: Any, routing: Routing) -> None:
-        """Publishes the version together with the routing that its name has from now on. Raises with
-        nothing changed.
+        """Publishes the version together with the new routing of its name.
+
+        If it raises, nothing has changed.
         """
         ...
 
     def retire(self, name: str, version: int, routing: Routing) -> None:
-        """Retires the version together with the routing that its name has from now on. No request sees
-        it any more once this returns; running ones still hold it. Raises with nothing changed.
+        """Retires the version together with the new routing of its name.
+
+        Once this returns, no new request sees the version; running requests still hold it. If it
+        raises, nothing has changed.
         """
         ...

@@ -5,7 +5,7 @@ from typing import Protocol
 
 
 class EventTotal(Protocol):
-    """`_native.EventTotal`: how often an event of one name was recorded, and how long all of them took."""
+    """`_native.EventTotal`: the number of events of one name, and their total time."""
 
     @property
     def name(self) -> str: ...
