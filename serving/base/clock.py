@@ -1,4 +1,4 @@
-"""Time, passed in: nothing else in Millpond reads a clock or waits on one."""
+"""Clocks, which are passed in: no other module of Millpond reads a clock or waits on one."""
 
 import threading
 import time
@@ -8,24 +8,24 @@ NS_PER_SECOND = 1_000_000_000
 
 
 class Clock(Protocol):
-    """What everything that measures or waits is given. Safe to use from any thread."""
+    """The clock that code which measures or waits takes as an argument. Thread-safe."""
 
     def now_ns(self) -> int:
-        """Monotonic nanoseconds since an arbitrary start: for durations and deadlines."""
+        """Returns monotonic nanoseconds since an arbitrary start: for durations and deadlines."""
         ...
 
     def wall_ns(self) -> int:
-        """Nanoseconds since the Unix epoch: only to compare with file times and to show people.
+        """Returns nanoseconds since the Unix epoch: only to compare with file times and to display.
 
-        It can jump; never subtract two of these to get a duration.
+        This clock can jump: never subtract two of its values to get a duration.
         """
         ...
 
     def wait(self, condition: threading.Condition, timeout_seconds: float | None) -> bool:
         """Waits on `condition`, which the caller holds; None waits without limit.
 
-        False where the timeout came first. Like `Condition.wait` it may return early for no reason:
-        callers look at their state again.
+        Returns False if the timeout came first. Like `Condition.wait` it may return early without a
+        reason, so callers must check their state again.
         """
         ...
 
@@ -47,12 +47,12 @@ class SystemClock:
 
 
 def pause(clock: Clock, seconds: float) -> None:
-    """Waits for a time on `clock`, and for nothing that could come sooner."""
+    """Waits for `seconds` on `clock`; no event ends the wait earlier."""
     nothing = threading.Condition()
     with nothing:
         clock.wait(nothing, seconds)
 
 
 def seconds_since(clock: Clock, start_ns: int) -> float:
-    """Seconds that have passed on `clock` since its `now_ns()` was `start_ns`."""
+    """Returns the seconds that have passed on `clock` since its `now_ns()` was `start_ns`."""
     return (clock.now_ns() - start_ns) / NS_PER_SECOND

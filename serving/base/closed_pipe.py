@@ -1,5 +1,5 @@
-"""Commands whose standard output goes nowhere: nobody reads it any more, as in `millpond status | head
--1`, or its disk is full.
+"""Commands whose standard output fails: its reader has gone, as in `millpond status | head -1`, or
+its disk is full.
 """
 
 import os
@@ -10,36 +10,37 @@ from collections.abc import Callable
 from typing import TextIO
 
 EXIT_CLOSED_PIPE = 128 + signal.SIGPIPE
-"""What a shell says of a command that SIGPIPE ended, and so of `yes | head -1`.
+"""The exit status that a shell reports for a command that SIGPIPE ended, as in `yes | head -1`.
 
-The signal itself stays ignored, as Python has it: it would end a server, or a load test, whose child
-or client has gone away.
+The signal itself stays ignored, as is Python's default: otherwise it would end a server, or a load
+test, when a child or a client goes away.
 """
 
 
 EXIT_FAILURE = 1
-# Shells and service managers read it as "wrong usage": starting again will not help.
+# Shells and service managers take this status as "wrong usage": a restart does not help.
 EXIT_USAGE = 2
 
 
 def until_closed_pipe(command: Callable[[], int]) -> int:
-    """Runs `command` and returns its exit status, EXIT_CLOSED_PIPE where its reader went away first,
-    EXIT_FAILURE where an OSError that it let pass, which is the output's, is told instead.
+    """Runs `command` and returns its exit status.
 
-    Raises what else `command` raises, SystemExit among them.
+    Returns EXIT_CLOSED_PIPE if the reader of its output went away first. If `command` raises another
+    OSError, which comes from its output, prints the error and returns EXIT_FAILURE. Other exceptions
+    pass through, including SystemExit.
     """
     try:
         try:
             return command()
         finally:
-            # Here and not at the interpreter's end, where it could only complain. None: `>&-`.
+            # At the interpreter's end an error could no longer be handled. None after `>&-`.
             if sys.stdout is not None:
                 sys.stdout.flush()
     except BrokenPipeError:
         streams = [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
         closed = [stream for stream in streams if _has_no_reader(stream)]
         if not closed:
-            raise  # another pipe than these
+            raise  # the error comes from another pipe
         for stream in closed:
             _discard_rest(stream)
         return EXIT_CLOSED_PIPE
@@ -48,7 +49,7 @@ def until_closed_pipe(command: Callable[[], int]) -> int:
         print(f"the output cannot be written: {error}", file=sys.stderr)
         return EXIT_FAILURE
     except SystemExit as exit_:
-        # What rich makes of it.
+        # rich turns a BrokenPipeError into SystemExit.
         if isinstance(exit_.__context__, BrokenPipeError):
             return EXIT_CLOSED_PIPE
         raise
@@ -61,7 +62,7 @@ def _has_no_reader(stream: TextIO) -> bool:
 
 
 def _discard_rest(stream: TextIO) -> None:
-    """Python flushes once more at its end: what is left goes nowhere."""
+    """Redirects `stream` to /dev/null, because Python flushes it once more at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""Files that are opened relative to their directory, without following links, and replaced whole."""
+"""Opens files relative to their directory, without following links, and replaces whole files."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,10 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 @contextmanager
 def opened_directory(path: Path) -> Iterator[int]:
-    """Yields a descriptor of the directory `path`, which an operator chose: it may be a link. OSError."""
+    """Yields a descriptor of the directory `path`, which may be a link, as an operator chose it.
+
+    Raises OSError.
+    """
     descriptor = os.open(path, _DIRECTORY)
     try:
         yield descriptor
@@ -28,7 +31,7 @@ def opened_directory_of_name(parent: Path, name: str) -> Iterator[int]:
     """Yields a descriptor of the directory for `name` within `parent`; makes both if missing.
 
     `name` is any text, like a model's name: `name_text.file_name` makes it one entry of `parent`.
-    OSError, and nothing is opened, if that entry is a link or no directory.
+    Raises OSError, with nothing opened, if that entry is a link or is not a directory.
     """
     parent.mkdir(parents=True, exist_ok=True)
     entry = file_name(name)
@@ -43,13 +46,14 @@ def opened_directory_of_name(parent: Path, name: str) -> Iterator[int]:
 
 
 def replace_file(directory: int, name: str, chunks: Iterable[bytes], mode: int) -> None:
-    """Puts a whole file in the place of `name` in an opened directory. OSError.
+    """Replaces the file `name` in an opened directory by a file with these contents.
 
-    The file is on the disk when this returns; until then, and after a failure, the old one is there.
-    A link of that name is replaced, not followed. The process's umask applies to `mode`.
+    The new file is on the disk when this returns. Until then, and after a failure, the old file is
+    there. A link of that name is replaced, not followed. The process's umask applies to `mode`.
+    Raises OSError.
     """
     beside = f".{name}.{os.getpid()}.partial"
-    # What a killed process of the same id has left, or somebody else's link.
+    # Removes the leftover of a killed process with the same id, or a link made by another user.
     with suppress(FileNotFoundError):
         os.unlink(beside, dir_fd=directory)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -1,10 +1,10 @@
-"""One tree of errors, by audience: who has to do something about it.
+"""One tree of errors, by audience: the people who can correct the cause.
 
-`CallerError`    the request is wrong: whoever sent it changes it;
-`OperatorError`  model files, flags or machine are wrong: whoever runs the server changes them;
-`InternalError`  Millpond is wrong: whoever writes it does.
+`CallerError`    the request is wrong: its sender corrects it;
+`OperatorError`  model files, flags or the machine are wrong: the server's operator corrects them;
+`InternalError`  Millpond is wrong: its developers correct it.
 
-Each carries the gRPC code that a client sees, and a message with the value and the remedy.
+Each error has the gRPC code that a client sees, and a message with the value and the remedy.
 """
 
 from enum import IntEnum
@@ -32,9 +32,9 @@ class StatusCode(IntEnum):
     UNAUTHENTICATED = 16
 
 
-# A failed load is tried again where the same files may load a minute later: the disk or the network
-# was at fault, or memory was short. UNKNOWN is what TensorFlow makes of I/O errors (EIO, ESTALE).
-# Every other code says that the same files will fail again.
+# A failed load is tried again if the same files may load a minute later, because the disk or the
+# network was at fault, or memory was short. TensorFlow reports I/O errors (EIO, ESTALE) as UNKNOWN.
+# With every other code the same files will fail again.
 TRANSIENT_CODES = frozenset(
     {
         StatusCode.UNKNOWN,
@@ -47,7 +47,7 @@ TRANSIENT_CODES = frozenset(
 
 
 class MillpondError(Exception):
-    """The root. Raise one of its descendants."""
+    """The root of the tree. Raise one of its descendants."""
 
     code: StatusCode = StatusCode.UNKNOWN
 
@@ -59,16 +59,16 @@ class MillpondError(Exception):
 
     @property
     def is_transient(self) -> bool:
-        """Whether the same thing may succeed later with nothing changed."""
+        """True if the same operation may succeed later with nothing changed."""
         return self.code in TRANSIENT_CODES
 
 
 class CallerError(MillpondError):
-    """The request is wrong: the message tells its sender what to change."""
+    """The request is wrong: the message is for its sender."""
 
 
 class OperatorError(MillpondError):
-    """Model files, flags or machine are wrong: the message tells who runs the server what to do."""
+    """Model files, flags or the machine are wrong: the message is for the server's operator."""
 
 
 class InternalError(MillpondError):
@@ -84,31 +84,31 @@ class InvalidArgument(CallerError):
 
 
 class NotFound(CallerError):
-    """No such model, version or file."""
+    """The model, version or file does not exist."""
 
     code = StatusCode.NOT_FOUND
 
 
 class Unimplemented(CallerError):
-    """Something that TensorFlow Serving knows and Millpond does not, or not yet."""
+    """The request uses a feature of TensorFlow Serving that Millpond does not have, or not yet."""
 
     code = StatusCode.UNIMPLEMENTED
 
 
 class InvalidConfig(OperatorError):
-    """A flag or a config file says something that cannot be done."""
+    """A flag or a config file has a value that is invalid or cannot be applied."""
 
     code = StatusCode.INVALID_ARGUMENT
 
 
 class FailedPrecondition(OperatorError):
-    """Something has to be put in place first, such as the rest of a half-copied version."""
+    """Something must be done first, such as copying the rest of a half-copied version."""
 
     code = StatusCode.FAILED_PRECONDITION
 
 
 class DataLoss(OperatorError):
-    """A file is corrupt: copy it again, into the same version, or export it under a new one."""
+    """A file is corrupt: copy it again into the same version, or export a new version."""
 
     code = StatusCode.DATA_LOSS
 
@@ -120,15 +120,15 @@ class PermissionDenied(OperatorError):
 
 
 class ResourceExhausted(OperatorError):
-    """Memory, disk or file descriptors ran out."""
+    """Memory, disk space or file descriptors ran out."""
 
     code = StatusCode.RESOURCE_EXHAUSTED
 
 
 class DoesNotFitBeside(ResourceExhausted):
-    """A version that would fit if the model's other versions were not there.
+    """A version does not fit beside the model's other versions, but would fit alone.
 
-    `missing_bytes` is the memory that would be enough beside them.
+    `missing_bytes` is the additional memory with which it would fit beside them.
     """
 
     def __init__(self, message: str, *, missing_bytes: int = 0) -> None:
@@ -137,7 +137,7 @@ class DoesNotFitBeside(ResourceExhausted):
 
 
 class Unavailable(OperatorError):
-    """Not now: a disk, a network or a port that may be back later."""
+    """A disk, a network or a port is not available now, but may be later."""
 
     code = StatusCode.UNAVAILABLE
 
@@ -166,21 +166,22 @@ _CLASS_BY_CODE: dict[int, type[MillpondError]] = {
 
 
 def from_status(code: int, message: str) -> MillpondError:
-    """The error for a status of the data plane (`_native.StatusError.args`).
+    """Returns the error for a status of the data plane (`_native.StatusError.args`).
 
-    A code without a class of its own is the operator's to look at; a number that is no status code
-    is our bug.
+    A code without a class of its own becomes an OperatorError. A number that is not an error code is
+    a bug of Millpond, an InternalError.
     """
     if code not in StatusCode._value2member_map_ or code == StatusCode.OK:
-        return InternalError(f"{message} (status code {code} is no error code)")
+        return InternalError(f"{message} (status code {code} is not an error code)")
     error_class = _CLASS_BY_CODE.get(code, OperatorError)
     return error_class(message, code=StatusCode(code))
 
 
 def from_exception(error: BaseException) -> MillpondError:
-    """The error for whatever was raised: ours as it is, the operating system's by kind.
+    """Returns the MillpondError for any exception.
 
-    Everything else is our bug.
+    Returns a MillpondError as it is, and converts errors of the operating system by their class. Any
+    other exception is a bug of Millpond, an InternalError.
     """
     if isinstance(error, MillpondError):
         return error

@@ -1,4 +1,4 @@
-"""Executors: where loads and unloads run, so that the control thread never waits for one."""
+"""Executors: the threads that run loads and unloads, so that the control thread waits for none."""
 
 import threading
 from collections import Counter, deque
@@ -13,32 +13,32 @@ _log = structlog.get_logger(__name__)
 
 
 class Executor(Protocol):
-    """Runs tasks on threads of its own, those of one owner in the order they came."""
+    """Runs tasks on threads of its own. Tasks of one owner begin in the order of their submission."""
 
     def start(self) -> None:
         """Starts the threads."""
         ...
 
     def submit(self, task: Task, owner: str = "") -> None:
-        """Returns at once; `task` runs later. Any thread. After `stop` the task is dropped.
+        """Queues `task` and returns at once. Any thread. After `stop` the task is dropped.
 
-        Tasks of one `owner` never take all threads, where there is more than one; "": of nobody,
-        and without this limit.
+        If the executor has more than one thread, tasks of one `owner` never take all of them. The
+        owner "" has no such limit.
         """
         ...
 
     def stop(self, timeout_seconds: float) -> bool:
-        """Finishes what was submitted and ends the threads; False where one still runs."""
+        """Finishes the submitted tasks and ends the threads; returns False if a thread still runs."""
         ...
 
 
 class ThreadExecutor:
     """`thread_count` threads called `NAME-0`, `NAME-1`, … that share one queue.
 
-    All but one may run tasks of the same owner: where these hang, other owners' still run. The
-    threads are daemons: a load that hangs in the data plane must not keep the process from ending.
-    `on_thread_start` runs first on each of them: the place for a thread's priority. `around_task`
-    is entered for each task.
+    All but one may run tasks of the same owner, so that other owners' tasks still run if these hang.
+    The threads are daemons: a load that hangs in the data plane must not keep the process from ending.
+    `on_thread_start` runs first on each thread, for instance to set its priority. `around_task` is
+    entered for each task.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ThreadExecutor:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[str, Task]] = deque()
         self._running_counts: Counter[str] = Counter()
-        # The threads that take tasks, by their index; another thread ends after its task.
+        # The indices of the threads that take tasks; each other thread ends after its task.
         self._taking = range(0)
         self._is_stopping = False
         self._name = name
@@ -78,11 +78,11 @@ class ThreadExecutor:
             self._changed.notify_all()
 
     def hurry(self, thread_count: int, *, on_thread_start: Task = lambda: None) -> None:
-        """Has `thread_count` new threads run what is left; the others end after their tasks.
+        """Starts `thread_count` new threads for the remaining tasks; the others end after their tasks.
 
-        The new threads have the calling thread's priority, which a process without privileges
-        cannot give back to a thread that lowered its own. `around_task` is not entered on them.
-        Call it between `start` and `stop`.
+        The new threads have the calling thread's priority: a process without privileges cannot raise
+        a thread's priority again after lowering it. `around_task` is not entered on the new threads.
+        Call this between `start` and `stop`.
         """
         with self._changed:
             added = self._add_threads(thread_count, on_thread_start, nullcontext)
@@ -106,7 +106,7 @@ class ThreadExecutor:
         on_thread_start: Task,
         around_task: Callable[[], AbstractContextManager[None]],
     ) -> list[threading.Thread]:
-        """Makes threads that take the tasks from now on. Under the lock, or in the constructor."""
+        """Makes the threads that take tasks from now on. Called under the lock or by the constructor."""
         first = len(self._threads)
         self._taking = range(first, first + thread_count)
         added = [
@@ -133,17 +133,17 @@ class ThreadExecutor:
             try:
                 with around_task():
                     task()
-            except Exception:  # noqa: BLE001 (a bug, and the next task is innocent)
+            except Exception:  # noqa: BLE001 (a bug; the next task must run)
                 _log.exception("task_failed")
             with self._changed:
                 self._running_counts[owner] -= 1
                 self._changed.notify_all()
 
     def _take(self, thread_index: int) -> tuple[str, Task] | None:
-        """Waits for a task that may run now; None where the thread is to end."""
+        """Waits for and returns a task that may run now; returns None if the thread must end."""
         with self._changed:
             while thread_index not in self._taking or (index := self._index_of_next()) is None:
-                # What still waits is of owners whose running threads will take it.
+                # The tasks that still wait belong to owners whose running threads will take them.
                 if self._is_stopping or thread_index not in self._taking:
                     return None
                 self._changed.wait()
@@ -153,7 +153,7 @@ class ThreadExecutor:
             return taken
 
     def _index_of_next(self) -> int | None:
-        """Of the task that came first and whose owner has a thread left."""
+        """Returns the index of the first task whose owner may take another thread, or None."""
         owner_count_max = max(len(self._taking) - 1, 1)
         for index, (owner, _) in enumerate(self._waiting):
             if not owner or self._running_counts[owner] < owner_count_max:

@@ -1,4 +1,4 @@
-"""Requests whose body is a JSON object, of the rare calls: what is no such thing is the caller's fault."""
+"""Parses the requests of rare calls whose body is a JSON object."""
 
 import json
 from typing import Any
@@ -7,11 +7,17 @@ from serving.base.errors import InvalidArgument
 
 
 def parse_object(text: bytes) -> dict[str, Any]:
-    """Raises InvalidArgument: no JSON, deeper than Python's parser goes, or no object."""
+    """Parses a JSON object.
+
+    Raises InvalidArgument if `text` is not valid JSON, is nested too deeply for Python's parser, or
+    is not an object.
+    """
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"the request is no JSON: {error}") from error
+        raise InvalidArgument(f"the request is not valid JSON: {error}") from error
     if not isinstance(parsed, dict):
-        raise InvalidArgument(f"the request is no JSON object but {type(parsed).__name__}")
+        raise InvalidArgument(
+            f"the request must be a JSON object, but it is {type(parsed).__name__}"
+        )
     return parsed

@@ -1,7 +1,7 @@
-"""The messages of `inference.GRPCInferenceService`, made of a table of field numbers.
+"""The messages of `inference.GRPCInferenceService`, built from a table of field numbers.
 
-They live in a descriptor pool of their own: a process that also imports a client's generated modules,
-which register the same names in the default pool, has no clash.
+They are in a descriptor pool of their own. So they do not clash with a client's generated modules,
+which register the same names in the default pool.
 """
 
 from collections.abc import Iterator, Mapping
@@ -97,7 +97,7 @@ _MESSAGES: Mapping[str, Fields] = {
     },
     "ModelConfigRequest": _NAMED,
     "ModelConfigResponse": {1: ("config", "ModelConfig")},
-    # Of these three, and of the enum, what a server says here.
+    # These three messages, and the enum, have only the fields that this server fills in.
     "ModelConfig": {
         1: ("name", "string"),
         2: ("platform", "string"),
@@ -164,12 +164,12 @@ METHODS = (
     *("ModelConfig", "ModelStatistics"),
     *("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"),
 )
-"""Those of the service that are answered. ModelStreamInfer, shared memory, tracing and log settings are not:
-they are UNIMPLEMENTED."""
+"""The methods of the service that this server answers. ModelStreamInfer, shared memory, tracing and log
+settings are UNIMPLEMENTED."""
 
 
 def file_descriptor_proto() -> bytes:
-    """The serialized FileDescriptorProto of all messages and the service; it imports no other file."""
+    """Returns the serialized FileDescriptorProto of the service; it imports no other file."""
     file = _File(name=FILE_NAME, package=PACKAGE, syntax="proto3")
     add_messages(file, _MESSAGES, choice=_CHOICE)
     enum = file.enum_type.add(name="DataType")
@@ -181,17 +181,17 @@ def file_descriptor_proto() -> bytes:
 
 
 def file_descriptor() -> FileDescriptor:
-    """Of the service, for who describes it to clients (gRPC's reflection)."""
+    """Returns the descriptor of the service's file, which gRPC's reflection describes to clients."""
     return _POOL.FindFileByName(FILE_NAME)
 
 
 def message_class(name: str) -> Any:
-    """The class of a message, like `ModelReadyRequest`."""
+    """Returns the class of a message, like `ModelReadyRequest`."""
     return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{PACKAGE}.{name}"))
 
 
 def message_names() -> Iterator[str]:
-    """Of all messages that there are, without the package."""
+    """Yields the names of all messages, without the package."""
     yield from _MESSAGES
 
 

@@ -1,6 +1,6 @@
-"""A line of the log that is formed without structlog. Pure.
+"""Formats a line of the log without structlog. Pure.
 
-For lines that come before structlog is imported, and for last lines, which may take no lock.
+It is for lines before structlog is imported, and for last lines, which must not take a lock.
 """
 
 import json
@@ -8,12 +8,12 @@ from datetime import datetime, timezone
 
 
 def is_for_people(log_format: str, *, is_terminal: bool) -> bool:
-    """Returns whether lines are for people: `human`, or `auto` on a terminal. Else they are JSON."""
+    """Returns True if lines are plain text: `human`, or `auto` on a terminal. Else they are JSON."""
     return log_format == "human" or (log_format == "auto" and is_terminal)
 
 
 def log_line(event: str, message: str, wall_ns: int, *, is_human: bool, level: str = "info") -> str:
-    """Returns `message` with a line end, or in JSON an object with the keys of `serving.server.logs`."""
+    """Returns `message` as a line: plain text, or a JSON object with the keys of `serving.server.logs`."""
     if is_human:
         return f"{message}\n"
     timestamp = (

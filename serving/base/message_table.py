@@ -1,13 +1,13 @@
-"""Makes protobuf messages of a table of field numbers, for services whose pb2 modules are not installed."""
+"""Builds protobuf messages from tables of field numbers, for services without installed pb2 modules."""
 
 from collections.abc import Iterable, Mapping
 
 from google.protobuf import descriptor_pb2
 
 Fields = Mapping[int, tuple[str, str]]
-"""Of one message: number to name and type.
+"""The fields of one message: number to name and type.
 
-`[T]` is repeated, `{T}` a map of names to T, `?T` one of the message's choice, `#T` an enum.
+`[T]` is repeated, `{T}` a map of names to T, `?T` a member of the message's oneof, `#T` an enum.
 """
 
 _Field = descriptor_pb2.FieldDescriptorProto
@@ -74,7 +74,10 @@ class _Builder:
             self._set_type(field, entry or kind.strip("[]?"))
 
     def _add_entry(self, message: _Message, full_name: str, field_name: str, value: str) -> str:
-        """Adds what a map is on the wire, repeated entries of key and value."""
+        """Adds the entry message of a map, which is a repeated field of key and value on the wire.
+
+        Returns the entry's full name.
+        """
         entry = message.nested_type.add(name=f"{field_name.capitalize()}Entry")
         entry.options.map_entry = True
         self.add_fields(entry, "", {1: ("key", "string"), 2: ("value", value)})

@@ -1,7 +1,8 @@
 """Names of models as parts of file names and of texts. Pure.
 
-A model's name is any text without control characters (`fault_of_name`), as TensorFlow Serving has
-it: "../../x" and "/abs" are names too. So a name never becomes a path or a line of text as it is.
+As in TensorFlow Serving, a model's name is any text, but without control characters
+(`fault_of_name`): "../../x" and "/abs" are names too. So a name must be encoded before it becomes a
+part of a path or of a line of text.
 """
 
 import hashlib
@@ -10,35 +11,37 @@ from collections.abc import Iterable
 from urllib.parse import quote
 
 FILE_NAME_BYTES_MAX = 200
-"""Of an encoded name: Linux takes 255 bytes, and prefixes and suffixes need some of them."""
+"""The most bytes of an encoded name. Linux allows 255, and prefixes and suffixes need some of them."""
 
 LISTED_MAX = 5
-"""Names that an error's text lists."""
+"""The most names that an error's text lists."""
 
 _DIGEST_MARK = "%-"
-"""Stands in no percent-encoded text, so a shortened name is never another name's encoding."""
+"""A mark that percent-encoded text never contains, so that a shortened name is never another name's
+encoding."""
 
-# Control characters, and halves of surrogate pairs: these are bytes of an argument that are no UTF-8.
+# Control characters, and halves of surrogate pairs, which stand for bytes of an argument that are not
+# UTF-8.
 _REFUSED_CATEGORIES = frozenset({"Cc", "Cs"})
 
 
 def fault_of_name(name: str) -> str:
-    """Returns why no model may have this name, with the remedy; "" if one may."""
+    """Returns why the name is not allowed for a model, with the remedy; "" if it is allowed."""
     refused = next((c for c in name if unicodedata.category(c) in _REFUSED_CATEGORIES), None)
     if refused is None:
         return ""
     return (
-        f"the name holds the control character {refused!r}; logs, pages and terminals show names: "
-        "leave it out"
+        f"the name contains the control character {refused!r}: leave it out, because names are shown "
+        "in logs, on pages and in terminals"
     )
 
 
 def file_name(name: str) -> str:
-    """Returns the one name of a file or directory for `name`: plain ASCII, within one directory.
+    """Returns the file or directory name for `name`: plain ASCII, without a path separator.
 
-    All but letters, digits, "_" and "-" is percent-encoded, and so is a dot at the start: the result
-    is never ".", ".." or a hidden file. Distinct names have distinct results. A name whose encoding
-    is too long for a file system keeps its beginning and gets a digest.
+    All characters but letters, digits, "_", "-" and "." are percent-encoded, and so is a dot at the
+    start. So the result is never ".", ".." or a hidden file. Distinct names have distinct results. If
+    the encoding is too long for a file system, it is cut off and gets a digest.
     """
     encoded = quote(name, safe="", errors="surrogatepass").replace("~", "%7E")
     if encoded.startswith("."):
@@ -50,10 +53,10 @@ def file_name(name: str) -> str:
 
 
 def listed(items: Iterable[str], separator: str = ", ") -> str:
-    """Returns a few of `items` as text, and how many more there are; "none" of none.
+    """Returns the first LISTED_MAX `items` as text and the number of the others; "none" if empty.
 
-    A server may have thousands of models, and an error's text goes to every client that misspells
-    one.
+    The limit is there because a server may have thousands of models, and an error's text goes to every
+    client that misspells a name.
     """
     shown = list(items)
     more_count = len(shown) - LISTED_MAX
@@ -62,9 +65,9 @@ def listed(items: Iterable[str], separator: str = ", ") -> str:
 
 
 def printable(text: str) -> str:
-    """Returns `text` for one line of a terminal or a log: what cannot be printed is escaped.
+    """Returns `text` for one line of a terminal or a log, with unprintable characters escaped.
 
-    Control characters could move a terminal's cursor, and marks of writing direction could swap what
-    is read.
+    Control characters could move a terminal's cursor, and marks of writing direction could reorder the
+    text on the screen.
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

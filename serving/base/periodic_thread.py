@@ -1,4 +1,4 @@
-"""Threads that take a turn every so often: one for a task, one for a changing set of items."""
+"""Threads that work periodically: `PeriodicThread` on a task, `Watch` on a changing set of items."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -19,8 +19,8 @@ def _nothing() -> None:
 class PeriodicThread:
     """Calls `turn` on a daemon thread `name`, each time `wait_seconds()` have passed or at `wake`.
 
-    What a turn raises is a bug: it is logged as `failure_event`, and the next turn may be spared it.
-    Nothing is locked while a turn runs, so `stop` and `wake` return at once.
+    An exception of a turn is a bug: it is logged as `failure_event`, and the next turn runs as usual.
+    No lock is held while a turn runs, so `stop` and `wake` return at once.
     """
 
     def __init__(
@@ -34,9 +34,11 @@ class PeriodicThread:
         at_end: Callable[[], object] = _nothing,
         clock: Clock,
     ) -> None:
-        """`wait_seconds` is asked before each wait, under a lock; None: until woken.
+        """Makes the thread; `start` starts it.
 
-        `at_start` runs on the thread before the first wait, `at_end` after the last turn.
+        `wait_seconds` is called before each wait, under a lock. If it returns None, the thread waits
+        until it is woken. `at_start` runs on the thread before the first wait, `at_end` after the
+        last turn.
         """
         self._turn = turn
         self._wait_seconds = wait_seconds
@@ -44,7 +46,7 @@ class PeriodicThread:
         self._at_start = at_start
         self._at_end = at_end
         self._clock = clock
-        # Guards both, and is notified of them.
+        # Guards both flags below, and is notified when they change.
         self._changed = threading.Condition()
         self._is_woken = False
         self._is_stopping = False
@@ -55,7 +57,7 @@ class PeriodicThread:
         self._thread.start()
 
     def wake(self) -> None:
-        """Makes the next turn due now, also where it is called before `start`. Any thread."""
+        """Makes the next turn due now, even before `start`. Any thread."""
         with self._changed:
             self._is_woken = True
             self._changed.notify_all()
@@ -67,13 +69,16 @@ class PeriodicThread:
             self._changed.notify_all()
 
     def join(self, timeout_seconds: float | None) -> bool:
-        """After `stop`: False where the thread still runs after `timeout_seconds`; None: waits for it."""
+        """Waits, after `stop`, for the end of the thread; returns False at the timeout.
+
+        With None it waits without limit.
+        """
         if self._thread.ident is not None:
             self._thread.join(timeout_seconds)
         return not self._thread.is_alive()
 
     def wait_for_turn(self) -> bool:
-        """Waits until a turn is due; False: until `stop`. The thread's own, or a test's."""
+        """Waits until a turn is due; returns False after `stop`. Called by the thread or by a test."""
         with self._changed:
             if not self._is_woken and not self._is_stopping:
                 self._clock.wait(self._changed, self._wait_seconds())
@@ -89,7 +94,7 @@ class PeriodicThread:
     def _guarded(self, work: Callable[[], object]) -> None:
         try:
             work()
-        except Exception:  # noqa: BLE001 (a bug; the next turn may be spared it)
+        except Exception:  # noqa: BLE001 (a bug; the next turn must run)
             _log.exception(self._failure_event, thread=self._thread.name)
 
 
@@ -100,12 +105,13 @@ Item = TypeVar("Item")
 
 
 class Watch(Generic[Key, Item]):
-    """Calls `look` with what is watched, every `period_seconds`, and sleeps while nothing is.
+    """Calls `look` with the watched items every `period_seconds`, and sleeps while there are no items.
 
-    It looks at once when the first item is added; an item beside others waits for the next turn.
+    It looks at once when the first item is added; further items wait for the next turn.
 
-    `look` runs under the watch's lock, so that what leaves it is not looked at any more. Start it on
-    a thread of usual priority, which its own inherits. Without `start` only `look_now` looks.
+    `look` runs under the watch's lock, so that a removed item is not looked at any more. Make and start
+    the watch on a thread of the usual priority, which its own thread inherits. Without `start` only
+    `look_now` looks.
     """
 
     def __init__(
@@ -129,7 +135,7 @@ class Watch(Generic[Key, Item]):
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread, where it was started."""
+        """Ends the thread if it was started."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
@@ -138,7 +144,7 @@ class Watch(Generic[Key, Item]):
 
     @contextmanager
     def watching(self, key: Key, item: Item) -> Iterator[None]:
-        """Within it `item` is looked at. Any thread."""
+        """Watches `item` while the context is entered. Any thread."""
         self.add(key, item)
         try:
             yield
@@ -146,7 +152,7 @@ class Watch(Generic[Key, Item]):
             self.remove(key)
 
     def add(self, key: Key, item: Item) -> None:
-        """`item` is looked at until `remove`. Any thread, and within `look`."""
+        """Watches `item` until `remove`. Any thread; allowed within `look`."""
         with self._changed:
             is_idle = not self._watched
             self._watched[key] = item
@@ -154,7 +160,7 @@ class Watch(Generic[Key, Item]):
                 self._changed.notify_all()
 
     def remove(self, key: Key) -> None:
-        """`key` is not looked at any more, where it was. Any thread, and within `look`."""
+        """Stops watching `key`, if it was watched. Any thread; allowed within `look`."""
         with self._changed:
             self._watched.pop(key, None)
 

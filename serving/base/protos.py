@@ -1,13 +1,13 @@
 """The messages of TensorFlow Serving and TensorFlow, without TensorFlow.
 
 The pb2 modules of `tensorflow-serving-api` import `tensorflow.core...pb2`, and Python runs
-`tensorflow/__init__.py` (5 s, 600 MB) before it gives out a submodule. So the imports below run
-under a shell: an empty package called `tensorflow` whose path is the real one's. Afterwards the
-shell and every `tensorflow.*` entry that came with it leave `sys.modules`, so that a later
-`import tensorflow` runs as if nothing had been there; protobuf hands both the same message
-classes, because it keeps one class for a message of its descriptor pool.
+`tensorflow/__init__.py` (5 s, 600 MB) before it imports a submodule. So the imports below run
+under a shell: an empty package called `tensorflow` with the path of the real package. Afterwards the
+shell and every `tensorflow.*` entry imported with it are removed from `sys.modules`, so that a later
+`import tensorflow` runs as usual. Both imports get the same message classes, because protobuf keeps
+one class for each message of its descriptor pool.
 
-Where TensorFlow is imported already, its own modules are used and nothing is removed.
+If TensorFlow is imported already, its own modules are used and nothing is removed.
 """
 
 import importlib.util
@@ -25,8 +25,8 @@ def _is_tensorflow(module_name: str) -> bool:
 def _tensorflow_shell() -> Iterator[None]:
     """Lets `tensorflow.*` submodules be imported without `tensorflow/__init__.py`.
 
-    Not for threads: one that imports TensorFlow at this very moment would get the shell. Import
-    this module before starting any.
+    Not thread-safe: a thread that imports TensorFlow meanwhile would get the shell. So import this
+    module before starting threads.
     """
     if "tensorflow" in sys.modules:
         yield
@@ -49,8 +49,8 @@ with _tensorflow_shell():
     from tensorflow.core.framework import tensor_pb2, tensor_shape_pb2, types_pb2
     from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
     from tensorflow_serving.apis import (
-        # Those too that nothing here uses: the stubs import them, and whatever is imported after
-        # this block would take TensorFlow along.
+        # Some of these are not used in Millpond. But the stubs import them, and an import after this
+        # block would import TensorFlow.
         classification_pb2,
         get_model_metadata_pb2,
         get_model_status_pb2,

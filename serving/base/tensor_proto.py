@@ -1,4 +1,4 @@
-"""numpy arrays to TensorProto and back, without TensorFlow: the client's side and warm-up records."""
+"""Converts numpy arrays to TensorProto and back without TensorFlow, for clients and warm-up records."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from serving.base.protos import tensor_pb2, tensor_shape_pb2, types_pb2
 
 @dataclass(frozen=True)
 class _Encoding:
-    """How TensorProto carries one dtype when its values are not in `tensor_content`.
+    """The encoding of one dtype in a TensorProto whose values are not in `tensor_content`.
 
     `field` is the repeated field; `decode` turns the field's values into a flat array of the dtype.
-    `array_dtype` is a name that `np.dtype` knows, or ml_dtypes where `is_extension`.
+    `array_dtype` is a name that `np.dtype` accepts, or a name of ml_dtypes if `is_extension`.
     """
 
     array_dtype: str
@@ -31,7 +31,7 @@ def _decode_numbers(values: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 
 
 def _decode_small_integers(values: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    # A uint8 of 255 may come as -1: TensorFlow casts, so this wraps around and never refuses.
+    # A uint8 of 255 may be encoded as -1. TensorFlow casts values, so this wraps around too.
     return np.array(values, np.int64).astype(dtype)
 
 
@@ -92,10 +92,10 @@ def to_tensor_proto(values: npt.ArrayLike) -> tensor_pb2.TensorProto:
 
 
 def as_array(values: npt.ArrayLike) -> npt.NDArray[Any]:
-    """`numpy.asarray`, but text and bytes in lists stay as they are.
+    """Returns `numpy.asarray(values)`, but keeps text and bytes in lists as Python objects.
 
-    numpy's own arrays of bytes end each at its last byte that is not 0, and turn numbers beside
-    text into text. Raises ValueError where lists differ in length.
+    numpy's own arrays of bytes cut off zeros at the end of each value, and turn numbers beside text
+    into text. Raises ValueError if nested lists differ in length.
     """
     array = np.asarray(values)
     if array.dtype.kind in "US" and not isinstance(values, np.ndarray):
@@ -106,8 +106,8 @@ def as_array(values: npt.ArrayLike) -> npt.NDArray[Any]:
 def from_tensor_proto(proto: tensor_pb2.TensorProto) -> npt.NDArray[Any]:
     """Decodes a tensor, with TensorFlow's rule that the last value given fills up the shape.
 
-    Strings come as an object array of bytes. Raises InvalidArgument where shape and values
-    contradict each other or the dtype is none that numpy has.
+    Strings become an object array of bytes. Raises InvalidArgument if shape and values contradict
+    each other, or if numpy does not have the dtype.
     """
     shape = _checked_shape(proto)
     if proto.dtype == types_pb2.DT_STRING:
@@ -123,7 +123,10 @@ def from_tensor_proto(proto: tensor_pb2.TensorProto) -> npt.NDArray[Any]:
 
 
 def array_dtype(data_type: int) -> np.dtype[Any]:
-    """The numpy dtype of a `types_pb2.DataType`; `object` for DT_STRING. Raises InvalidArgument."""
+    """Returns the numpy dtype of a `types_pb2.DataType`; `object` for DT_STRING.
+
+    Raises InvalidArgument if numpy does not have the dtype.
+    """
     if data_type == types_pb2.DT_STRING:
         return np.dtype(object)
     encoding = _ENCODINGS.get(data_type)
@@ -138,7 +141,7 @@ def array_dtype(data_type: int) -> np.dtype[Any]:
 
 
 def data_type_name(data_type: int) -> str:
-    """`DT_FLOAT` for 1; the number where this TensorFlow does not know it."""
+    """Returns the name of a data type, `DT_FLOAT` for 1; the number if this TensorFlow has no name."""
     value = types_pb2.DataType.DESCRIPTOR.values_by_number.get(data_type)
     return value.name if value else f"DataType {data_type}"
 
@@ -156,7 +159,7 @@ def _as_bytes(value: object) -> bytes:
         return value
     if isinstance(value, str):
         return value.encode()
-    raise InvalidArgument(f"{value!r} is no text; a tensor of strings holds str or bytes only")
+    raise InvalidArgument(f"{value!r} is not text; a tensor of strings holds only str or bytes")
 
 
 def _shape_proto(array: npt.NDArray[Any]) -> tensor_shape_pb2.TensorShapeProto:

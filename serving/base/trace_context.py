@@ -1,4 +1,4 @@
-"""Of which trace a call is a part, and what the log says of it."""
+"""The trace that a call belongs to, and its ids in the log."""
 
 import secrets
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from structlog.contextvars import bound_contextvars
 
 
 class TraceContext(Protocol):
-    """What a client says of its trace (`_native.TraceContext`): hexadecimal ids, W3C's."""
+    """A client's W3C trace context (`_native.TraceContext`); ids are hexadecimal."""
 
     @property
     def trace_id(self) -> str: ...
@@ -24,28 +24,28 @@ class TraceContext(Protocol):
 
 @dataclass(frozen=True)
 class CallTrace:
-    """A call's own place in the trace of its client: `span_id` is new, and below `context.parent_id`."""
+    """The place of a call in its client's trace: `span_id` is new, a child of `context.parent_id`."""
 
     context: TraceContext
     span_id: str
 
 
 def new_trace_id() -> str:
-    """32 hexadecimal digits at random."""
+    """Returns 32 random hexadecimal digits."""
     return secrets.token_hex(16)
 
 
 def new_span_id() -> str:
-    """16 of them."""
+    """Returns 16 random hexadecimal digits."""
     return secrets.token_hex(8)
 
 
 @contextmanager
 def traced(context: TraceContext | None) -> Iterator[CallTrace | None]:
-    """Within it each line that this thread logs has `trace_id` and `span_id`, sampled or not.
+    """Adds `trace_id` and `span_id` to each line that this thread logs in the context, sampled or not.
 
-    So has what it posts to the control thread to be done for it. None: in no trace, and nothing is
-    bound.
+    Tasks that this thread posts to the control thread have them too. Without a trace context, nothing
+    is added.
     """
     if context is None:
         yield None

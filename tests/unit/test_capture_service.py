@@ -68,9 +68,9 @@ def test_capture_of_nothing_is_a_failed_precondition_with_the_remedy(model: str,
 @pytest.mark.parametrize(
     ("request_bytes", "message"),
     [
-        (b"", "no JSON"),
-        (b"\xff", "no JSON"),
-        (b"[]", "no JSON object"),
+        (b"", "not valid JSON"),
+        (b"\xff", "not valid JSON"),
+        (b"[]", "must be a JSON object"),
         (b'{"model": ""}', "names no model"),
         (b'{"model": 1}', "names no model"),
         (b'{"model": "busy", "count_max": 0}', "count_max 0"),

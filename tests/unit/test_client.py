@@ -460,8 +460,8 @@ def test_promote_command_without_a_canary_exits_one_with_the_reason(
 @pytest.mark.parametrize(
     ("method", "request_bytes", "message"),
     [
-        (ROLLBACK, b"{", "no JSON"),
-        (ROLLBACK, b"[]", "no JSON object but list"),
+        (ROLLBACK, b"{", "not valid JSON"),
+        (ROLLBACK, b"[]", "must be a JSON object, but it is list"),
         (PROMOTE, b"{}", "names no model"),
         (ALLOW, b'{"model": "m", "version": "x"}', "'x' is no version number"),
     ],

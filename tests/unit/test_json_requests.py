@@ -11,11 +11,11 @@ def test_an_object_is_parsed():
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (b"", "no JSON"),
-        (b"\xff", "no JSON"),
-        (b"[" * 100_000, "no JSON"),
-        (b'{"n": ' + b"9" * 5_000 + b"}", "no JSON"),
-        (b"[]", "no JSON object but list"),
+        (b"", "not valid JSON"),
+        (b"\xff", "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON"),
+        (b'{"n": ' + b"9" * 5_000 + b"}", "not valid JSON"),
+        (b"[]", "must be a JSON object, but it is list"),
     ],
 )
 def test_what_is_no_object_is_the_callers_fault(text: bytes, why: str):
