@@ -4,8 +4,8 @@
     inspect     print what is in a file
     check       find what would keep the version from being loaded
 
-`millpond capture` writes a file of live requests. Exit status 1 where a fault was found or what was
-asked for cannot be done; 2 for a command line that says nothing that can be done.
+`millpond capture` writes a file of live requests. The exit status is 1 if a fault was found or the
+command failed, and 2 if the command line is wrong.
 """
 
 import argparse
@@ -28,7 +28,9 @@ from warmup.synthesis import SynthesisSettings, synthesize
 
 @dataclass(frozen=True)
 class Command:
-    """A command: its line in the help, its options, and what runs it and returns its exit status."""
+    """A command: its line in the help, its options, and the function that runs it and returns the
+    exit status.
+    """
 
     summary: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
@@ -36,8 +38,8 @@ class Command:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status: 0, 1 failed or faulty, 2 wrong usage, or that of
-    a command that Ctrl-C or a closed pipe ended.
+    """Runs one command and returns its exit status: 0, 1 if it failed or found a fault, 2 for wrong
+    usage, or the status of a command that Ctrl-C or a closed pipe ended.
     """
     return until_closed_pipe(lambda: _main(arguments))
 
@@ -45,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(arguments: Sequence[str] | None) -> int:
     try:
         parsed = _parser().parse_args(arguments)
-    except SystemExit as exit_by_argparse:  # --help, or wrong usage that it has told already
+    except SystemExit as exit_by_argparse:  # --help, or wrong usage, which argparse has reported.
         return int(exit_by_argparse.code or 0)
     try:
         status: int = parsed.run(parsed)
@@ -87,7 +89,7 @@ def _inspect(parsed: argparse.Namespace) -> int:
         for summary in inspect(path):
             summaries.append(summary)  # noqa: PERF402
     except (MillpondError, OSError):
-        # What stands before a damage is shown.
+        # The records before the damaged one are shown.
         if summaries:
             _print_summaries(path, summaries, is_json=parsed.json)
         raise
@@ -118,15 +120,15 @@ def _check(parsed: argparse.Namespace) -> int:
 
 
 def _file_that_is_there(path: Path) -> Path:
-    """The warm-up file meant by `path`, a file or a version. Raises NotFound with the remedy."""
+    """Returns the warm-up file at `path`, a file or a version. Raises NotFound with the remedy."""
     file = warm_up_file(path)
     if file.exists():
         return file
     if not path.is_dir():
-        raise NotFound(f"{path} is not there; give a warm-up file, or a version's directory")
+        raise NotFound(f"{path} does not exist; give a warm-up file, or a version's directory")
     require_version(path)
     raise NotFound(
-        f"{file} is not there: this version has no warm-up file; `python -m warmup synthesize {path}` "
+        f"{file} does not exist: this version has no warm-up file; `python -m warmup synthesize {path}` "
         f"or `millpond capture MODEL --output {path}` writes one"
     )
 
@@ -137,16 +139,18 @@ def _file_that_is_there(path: Path) -> Path:
 def _add_synthesize(parser: argparse.ArgumentParser) -> None:
     _add_version(parser)
     parser.add_argument(
-        "--signature", action="append", default=[], metavar="NAME", help="all where left out"
+        "--signature", action="append", default=[], metavar="NAME", help="default: all signatures"
     )
     parser.add_argument(
         "--batch-sizes",
         type=_batch_sizes,
         default=(1,),
         metavar="1,8,64",
-        help="sizes of the first dimension where it is open (default 1)",
+        help="sizes of the first dimension if it is open (default 1)",
     )
-    parser.add_argument("--count", type=_positive, default=1, help="requests of each (default 1)")
+    parser.add_argument(
+        "--count", type=_positive, default=1, help="requests of each size (default 1)"
+    )
     parser.add_argument(
         "--dim", type=_positive, default=1, help="size of other open dimensions (default 1)"
     )
@@ -154,15 +158,21 @@ def _add_synthesize(parser: argparse.ArgumentParser) -> None:
         "--int-max",
         type=_not_negative,
         default=1,
-        help="integers are 0 to this; ids that the model does not have would fail (default 1)",
+        help="largest integer value; ids that the model does not have would fail (default 1)",
     )
-    parser.add_argument("--seed", type=_not_negative, default=0, help="of the values (default 0)")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="default: the version's own")
-    parser.add_argument("--force", action="store_true", help="overwrite a file that is there")
+    parser.add_argument(
+        "--seed", type=_not_negative, default=0, help="seed of the values (default 0)"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="default: the version's own file"
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
 
 
 def _add_inspect(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", type=Path, metavar="FILE|DIR", help="a file, or a version")
+    parser.add_argument(
+        "path", type=Path, metavar="FILE|DIR", help="a file, or a version's directory"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
 
@@ -172,7 +182,7 @@ def _add_version(parser: argparse.ArgumentParser) -> None:
         "--tags",
         type=lambda text: tuple(text.split(",")),
         default=DEFAULT_TAGS,
-        help="of the meta graph, as the server's --saved_model_tags (default serve)",
+        help="tags of the meta graph, like the server's --saved_model_tags (default serve)",
     )
 
 

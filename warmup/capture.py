@@ -1,4 +1,4 @@
-"""Capture: live requests become the records of the next version's warm-up file."""
+"""Capture: turns live requests into the records of the next version's warm-up file."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -14,15 +14,15 @@ Answer = Callable[[predict_pb2.PredictRequest], predict_pb2.PredictResponse]
 
 
 def captured_logs(requests: Iterable[bytes], count_max: int) -> list[Log]:
-    """Logs of serialized PredictRequests, the first `count_max` that differ. Pure.
+    """Returns the logs of the first `count_max` distinct serialized PredictRequests. Pure.
 
-    Which version a client named is left out: the records are for the next one.
+    The version that a client named is left out: the records are for the next version.
     """
     logs: dict[bytes, Log] = {}
     for request in requests:
         log = Log()
-        # Our decoder looks at less of a request than protobuf's: what a server answered may be
-        # none to Python, and then to no replay either.
+        # Our decoder checks less of a request than protobuf's. A request that the server answered
+        # may not parse in Python, and then it could not be replayed either.
         with suppress(DecodeError):
             log.predict_log.request.ParseFromString(request)
             log.predict_log.request.model_spec.ClearField("version_choice")
@@ -33,10 +33,10 @@ def captured_logs(requests: Iterable[bytes], count_max: int) -> list[Log]:
 
 
 def answered_logs(logs: Sequence[Log], answer: Answer) -> list[Log]:
-    """The logs, each with the response that one and the same version gives to it now.
+    """Returns the logs, each with the response that one version gives to it now.
 
-    The first answer says which version that is. Raises what `answer` raises, with the number of the
-    record: a version that is unloaded meanwhile is a NotFound.
+    The version of the first response is used for all records. Raises the errors of `answer`, with
+    the number of the record: if the version is unloaded meanwhile, NotFound.
     """
     version: int | None = None
     answered: list[Log] = []

@@ -1,4 +1,4 @@
-"""Faults of a warm-up file: what would keep the version that it belongs to from being loaded."""
+"""Faults of a warm-up file, each of which would keep its version from being loaded."""
 
 from collections.abc import Iterator, Mapping
 from math import prod
@@ -19,14 +19,14 @@ _METHOD_NAMES = {
     "regress_log": "tensorflow/serving/regress",
 }
 
-# What a protobuf message can be at the most. A TensorProto may say a large shape in a few bytes.
+# The largest size of a protobuf message. A TensorProto may declare a large shape in a few bytes.
 TENSOR_BYTES_MAX = 2**31
 
 
 def find_faults(path: Path, signatures: Mapping[str, Signature]) -> Iterator[str]:
     """Yields a line for each fault of the warm-up file of a version with these signatures.
 
-    Reads on behind a fault for as long as the framing is sound. Raises OSError.
+    Continues after a fault as long as the framing is sound. Raises OSError.
     """
     number = 0
     try:
@@ -40,11 +40,11 @@ def find_faults(path: Path, signatures: Mapping[str, Signature]) -> Iterator[str
     if number == 0:
         yield f"{path}: no sound record; synthesize or capture some, or delete the file"
     if number > RECORD_COUNT_MAX:
-        yield f"{path}: {number} records, and a server takes {RECORD_COUNT_MAX}; keep those that stand for the traffic"
+        yield f"{path}: {number} records, but a server accepts {RECORD_COUNT_MAX}; keep a sample of the traffic"
 
 
 def log_faults(log: Log, signatures: Mapping[str, Signature]) -> Iterator[str]:
-    """Why a version with these signatures would not replay a log. Pure."""
+    """Yields the reasons why a version with these signatures could not replay a log. Pure."""
     kind = kind_of(log)
     if kind not in WARM_UP_KINDS:
         yield f"is {kind or 'empty'}, which no server replays; write a {PREDICT}"
@@ -60,7 +60,7 @@ def _record_faults(
     try:
         log = parse_log(number, record, path)
     except DataLoss:
-        yield "is no PredictionLog; write it again"
+        yield "is not a PredictionLog; write it again"
     else:
         yield from log_faults(log, signatures)
 
@@ -78,7 +78,7 @@ def _predict_faults(log: Any, signatures: Mapping[str, Signature]) -> Iterator[s
 
 
 def _example_faults(request: Any, kind: str, signatures: Mapping[str, Signature]) -> Iterator[str]:
-    """Of a request whose inputs are tf.Examples, on one signature or on several."""
+    """Yields the faults of a request whose inputs are tf.Examples, on one or several signatures."""
     if kind == "multi_inference_log":
         asked = [(task.model_spec, task.method_name) for task in request.tasks]
     else:
@@ -93,21 +93,21 @@ def _example_faults(request: Any, kind: str, signatures: Mapping[str, Signature]
             yield from _example_signature_faults(name, method_name, signatures[name])
     examples = getattr(request.input, request.input.WhichOneof("kind") or "example_list").examples
     if not examples:
-        yield "its input is empty; put an example in"
+        yield "its input is empty; add an example"
 
 
 def _example_signature_faults(name: str, method_name: str, signature: Signature) -> Iterator[str]:
     outputs = set(signature.outputs)
     if list(signature.inputs) != ["inputs"]:
-        yield f"signature {name!r} takes {sorted(signature.inputs)}, and no Examples as 'inputs'"
+        yield f"signature {name!r} takes {sorted(signature.inputs)}, not Examples as 'inputs'"
     elif method_name == _METHOD_NAMES["classify_log"]:
         if len(outputs) > 2 or not outputs & {"classes", "scores"}:
-            yield f"signature {name!r} answers {sorted(outputs)}, and no 'classes' or 'scores'"
+            yield f"signature {name!r} returns {sorted(outputs)}, not 'classes' or 'scores'"
     elif method_name == _METHOD_NAMES["regress_log"]:
         if outputs != {"outputs"}:
-            yield f"signature {name!r} answers {sorted(outputs)}, and not 'outputs'"
+            yield f"signature {name!r} returns {sorted(outputs)}, not 'outputs'"
     else:
-        yield f"method_name {method_name!r} is none of {sorted(_METHOD_NAMES.values())}"
+        yield f"method_name {method_name!r} is unknown; known: {sorted(_METHOD_NAMES.values())}"
 
 
 def _missing_faults(inputs: Mapping[str, Any], signature: Signature) -> Iterator[str]:
@@ -118,7 +118,7 @@ def _missing_faults(inputs: Mapping[str, Any], signature: Signature) -> Iterator
 def _filter_faults(output_filter: list[str], signature: Signature) -> Iterator[str]:
     for name in sorted(set(output_filter)):
         if name not in signature.outputs:
-            yield f"output_filter {name!r} is no output; there are {sorted(signature.outputs)}"
+            yield f"output_filter {name!r} is not an output; outputs are {sorted(signature.outputs)}"
         elif output_filter.count(name) > 1:
             yield f"output_filter {name!r} is named twice"
 
@@ -128,7 +128,7 @@ def _tensor_faults(
 ) -> Iterator[str]:
     for name, tensor in sorted(tensors.items()):
         if name not in specs:
-            yield f"{what} {name!r} is none of signature {signature_name!r}, which has {sorted(specs)}"
+            yield f"{what} {name!r} is not in signature {signature_name!r}, which has {sorted(specs)}"
         elif not _fits(tensor, specs[name]):
             expected = describe_tensor(specs[name].data_type, specs[name].shape)
             got = describe_tensor(tensor.dtype, _sizes(tensor))
@@ -153,7 +153,9 @@ def _sizes(tensor: Any) -> list[int]:
 
 
 def _damage(tensor: Any) -> str:
-    """Where shape and values contradict each other; "" for a dtype that numpy does not have."""
+    """Returns how shape and values contradict each other; "" if they agree, or if numpy does not
+    have the dtype.
+    """
     try:
         item_bytes = array_dtype(tensor.dtype).itemsize
     except InvalidArgument:

@@ -1,4 +1,4 @@
-"""Inspection: what is in a warm-up file, a row a record."""
+"""Inspection: the content of a warm-up file, one row a record."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ class RecordSummary:
     model: str
     signature: str
     inputs: Sequence[str]
-    """Like `x float32[8,13]`, by name; of an Example kind `examples[8]`."""
+    """Texts like `x float32[8,13]`, sorted by name; `examples[8]` for a kind with Examples."""
     output_filter: Sequence[str]
     size_bytes: int
     has_response: bool
@@ -31,7 +31,7 @@ class RecordSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """Of a whole file. `kinds` counts the records of each."""
+    """The sums over a whole file. `kinds` counts the records of each kind."""
 
     record_count: int
     size_bytes: int
@@ -42,14 +42,14 @@ class Totals:
 def inspect(path: Path) -> Iterator[RecordSummary]:
     """Yields a summary of each record of a warm-up file, of any kind.
 
-    Raises DataLoss where the file is damaged, after what stands before that; OSError.
+    Raises DataLoss if the file is damaged, after yielding the records before the damage; OSError.
     """
     for number, record in enumerate(read_records(path), start=1):
         yield summary_of(number, parse_log(number, record, path), len(record))
 
 
 def summary_of(number: int, log: Log, size_bytes: int) -> RecordSummary:
-    """The row of one log. Pure."""
+    """Returns the row of one log. Pure."""
     kind = kind_of(log)
     request = getattr(log, kind).request if kind in (PREDICT, *EXAMPLE_KINDS) else None
     specs = _model_specs(kind, request)
@@ -66,7 +66,7 @@ def summary_of(number: int, log: Log, size_bytes: int) -> RecordSummary:
 
 
 def totals_of(summaries: Iterable[RecordSummary]) -> Totals:
-    """The sums. Pure."""
+    """Returns the sums over all summaries. Pure."""
     rows = list(summaries)
     return Totals(
         record_count=len(rows),
@@ -77,7 +77,9 @@ def totals_of(summaries: Iterable[RecordSummary]) -> Totals:
 
 
 def describe_tensor(data_type: int, shape: Sequence[int | None] | None) -> str:
-    """Like `float32[?,3]`, as the server's messages have it; `[...]` of a shape that may be any."""
+    """Returns a text like `float32[?,3]`, as in the server's messages; `[...]` for an unknown
+    shape.
+    """
     if shape is None:
         return f"{_dtype_name(data_type)}[...]"
     sizes = ",".join("?" if size is None else str(size) for size in shape)
@@ -112,6 +114,6 @@ def _inputs(kind: str, request: Any) -> list[str]:
 
 
 def _example_count(examples: Any) -> int:
-    """Of a tensorflow.serving.Input."""
+    """Returns the count of Examples in a tensorflow.serving.Input."""
     kind = examples.WhichOneof("kind")
     return len(getattr(examples, kind).examples) if kind else 0

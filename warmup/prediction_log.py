@@ -1,7 +1,7 @@
-"""PredictionLogs: what stands in the records of a warm-up file.
+"""PredictionLogs: the content of the records of a warm-up file.
 
-A log is a request of one kind, and may hold the response to it. The file is TensorFlow Serving's,
-and so is its limit.
+A log is a request of one kind, and may hold the response to it. The file's format and its limit are
+TensorFlow Serving's.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,10 +15,10 @@ from serving.base.protos import prediction_log_pb2
 from warmup.records import read_records, write_records
 
 WARM_UP_FILE = Path("assets.extra", "tf_serving_warmup_requests")
-"""Where a version keeps its records, below its own directory."""
+"""The path of a version's records, below its own directory."""
 
-# TensorFlow Serving's limit. Records should stand for the traffic; a file with more is a log of it,
-# and would keep the version from serving for minutes.
+# TensorFlow Serving's limit. Records should be a sample of the traffic; a larger file is a log of
+# the traffic, and replaying it would delay the version for minutes.
 RECORD_COUNT_MAX = 1_000
 
 PREDICT = "predict_log"
@@ -29,39 +29,41 @@ METHODS: Mapping[str, str] = {
     "regress_log": "Regress",
     "multi_inference_log": "MultiInference",
 }
-"""The method of PredictionService that a kind of log is of."""
+"""The method of PredictionService for each kind of log."""
 
-# The kinds that a warm-up file may hold. TensorFlow Serving refuses session_run_log and
-# predict_streamed_log, and so does everything here.
+# The kinds that a warm-up file may hold. session_run_log and predict_streamed_log are refused, as
+# in TensorFlow Serving.
 WARM_UP_KINDS = tuple(METHODS)
 
 Log: TypeAlias = prediction_log_pb2.PredictionLog
 
 
 def parse_log(number: int, record: bytes, path: Path) -> Log:
-    """The log of one record; `number` counts from 1. Raises DataLoss where it is none."""
+    """Returns the log of one record; `number` counts from 1. Raises DataLoss if it does not
+    parse.
+    """
     try:
         return Log.FromString(record)
     except DecodeError as error:
-        raise DataLoss(f"{path}: record {number} is no PredictionLog: {error}") from error
+        raise DataLoss(f"{path}: record {number} is not a PredictionLog: {error}") from error
 
 
 def read_logs(path: Path) -> Iterator[Log]:
     """Yields the logs of a file in order, of any kind and number, one in memory at a time.
 
-    Raises DataLoss (damaged, when the iteration gets there) and OSError.
+    Raises DataLoss when the iteration reaches a damaged record, and OSError.
     """
     for number, record in enumerate(read_records(path), start=1):
         yield parse_log(number, record, path)
 
 
 def write_logs(path: Path, logs: Iterable[Log]) -> None:
-    """Writes a warm-up file at once or not at all; a server sees the old one or the new one.
+    """Writes a warm-up file atomically: a server sees either the old file or the new one.
 
-    A version's `assets.extra` is made where it is missing, no other directory.
+    Creates a version's `assets.extra` if it is missing, but no other directory.
 
-    Raises InvalidConfig for more than 1,000 logs, and for one that is empty or of a kind that no
-    server replays; OSError.
+    Raises InvalidConfig for more than 1,000 logs, and for a log that is empty or of a kind that
+    servers do not replay; OSError.
     """
     records = encode_logs(list(logs), path)
     if path.parent.name == WARM_UP_FILE.parent.name:
@@ -70,11 +72,14 @@ def write_logs(path: Path, logs: Iterable[Log]) -> None:
 
 
 def encode_logs(logs: Sequence[Log], path: Path) -> list[bytes]:
-    """The records of `logs`; the same logs give the same bytes. Raises as `write_logs`; `path` is for its messages."""
+    """Returns the records of `logs`; the same logs give the same bytes.
+
+    Raises as `write_logs` does; `path` is for the messages.
+    """
     if len(logs) > RECORD_COUNT_MAX:
         raise InvalidConfig(
-            f"{path}: {len(logs)} records, and a server takes {RECORD_COUNT_MAX}; "
-            "keep those that stand for the traffic"
+            f"{path}: {len(logs)} records, but a server accepts {RECORD_COUNT_MAX}; "
+            "keep a sample of the traffic"
         )
     for number, log in enumerate(logs, start=1):
         if kind_of(log) not in WARM_UP_KINDS:
@@ -86,17 +91,17 @@ def encode_logs(logs: Sequence[Log], path: Path) -> list[bytes]:
 
 
 def kind_of(log: Log) -> str:
-    """`predict_log`, `classify_log`, …; "" of an empty one."""
+    """Returns `predict_log`, `classify_log`, …; "" for an empty log."""
     kind: str | None = log.WhichOneof("log_type")
     return kind or ""
 
 
 def has_response(log: Log) -> bool:
-    """Whether the answer to the request stands beside it."""
+    """Returns True if the log holds the response to its request."""
     kind = kind_of(log)
     return kind in WARM_UP_KINDS and getattr(log, kind).HasField("response")
 
 
 def warm_up_file(path: Path) -> Path:
-    """The file meant by `path`: itself, or the one of a version's directory."""
+    """Returns `path` itself, or the warm-up file in it if it is a version's directory."""
     return path / WARM_UP_FILE if path.is_dir() else path

@@ -7,12 +7,16 @@ from warmup.inspection import RecordSummary, Totals
 
 _COLUMNS = ("#", "kind", "model", "signature", "inputs", "output_filter", "bytes", "response")
 
-# On a terminal the names and numbers get the room that they need, the others wrap.
+# On a terminal these columns get their full width; the others wrap.
 _UNWRAPPED = {"#", "kind", "inputs", "bytes"}
 
 
 def print_records(summaries: Sequence[RecordSummary], totals: Totals, stream: TextIO) -> None:
-    """A drawn table on a terminal; elsewhere one line a record, columns separated by tabs. Then totals."""
+    """Prints the records and the totals.
+
+    On a terminal the records are a drawn table; elsewhere one line each, with columns separated by
+    tabs.
+    """
     if stream.isatty():
         _draw([_row(summary, separator="\n") for summary in summaries], stream)
     else:
@@ -43,7 +47,7 @@ def _draw(rows: Sequence[tuple[str, ...]], stream: TextIO) -> None:
     for column in _COLUMNS:
         table.add_column(column, no_wrap=column in _UNWRAPPED)
     for row in rows:
-        # As text: a shape in [brackets] is no markup.
+        # As Text, because a shape in [brackets] would be read as markup.
         table.add_row(*(Text(cell) for cell in row))
     Console(file=stream).print(table)
 

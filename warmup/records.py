@@ -26,18 +26,18 @@ _MASK_DELTA = 0xA282EAD8
 def read_records(path: Path) -> Iterator[bytes]:
     """Yields the data of each record in order, one in memory at a time.
 
-    Raises DataLoss, naming file and byte offset, for a record cut short or a checksum that differs,
-    when the iteration gets there; OSError where the file cannot be read.
+    When the iteration reaches a record that is cut short or has a wrong checksum, raises DataLoss
+    with the file and the byte offset. Raises OSError if the file cannot be read.
     """
     with path.open("rb") as file:
         yield from _records(file, os.fstat(file.fileno()).st_size, path)
 
 
 def write_records(path: Path, records: Iterable[bytes]) -> None:
-    """Writes a TFRecord file, replacing what is there. Raises OSError.
+    """Writes a TFRecord file, replacing an existing one. Raises OSError.
 
-    It is written beside its place and renamed once it is on the disk: a server that looks meanwhile,
-    or a machine that fails, finds the old file or the new one.
+    The file is written under another name and renamed once it is on the disk. A server that reads
+    meanwhile, or a machine that fails, finds the old file or the new one.
     """
     try:
         with opened_directory(path.parent) as directory:
@@ -45,19 +45,21 @@ def write_records(path: Path, records: Iterable[bytes]) -> None:
     except OSError as error:
         if error.errno is None:
             raise
-        # The name beside means nothing to the reader of the message.
+        # The message names the file itself, and not the temporary name.
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def write_records_at(
     directory: int, name: str, records: Iterable[bytes], mode: int = 0o666
 ) -> None:
-    """Writes as `write_records`, into an opened directory; the process's umask applies to `mode`."""
+    """Writes as `write_records`, into an opened directory; the process's umask applies to
+    `mode`.
+    """
     replace_file(directory, name, map(encode_record, records), mode)
 
 
 def encode_record(record: bytes) -> bytes:
-    """One record as it stands in a file; a file is its records in a row."""
+    """Returns one record in its framing; a file is the concatenation of its records."""
     length = struct.pack("<Q", len(record))
     return b"".join(
         (
@@ -70,7 +72,7 @@ def encode_record(record: bytes) -> bytes:
 
 
 def decode_records(data: bytes, source: object) -> Iterator[bytes]:
-    """As `read_records`, of a file's bytes; `source` says in messages where they come from."""
+    """Yields records as `read_records` does, from a file's bytes; messages name `source`."""
     return _records(io.BytesIO(data), len(data), source)
 
 
@@ -80,7 +82,7 @@ def _records(file: BinaryIO, size_bytes: int, path: object) -> Iterator[bytes]:
 
 
 def _read_record(file: BinaryIO, offset: int, size_bytes: int, path: object) -> bytes:
-    """Reads the record that starts at `offset`, which is where `file` stands."""
+    """Reads the record that starts at `offset`, the current position of `file`."""
     header = file.read(_HEADER.size)
     if len(header) < _HEADER.size:
         raise DataLoss(f"{path}: record header at byte {offset} is cut short; copy the file again")
@@ -88,7 +90,7 @@ def _read_record(file: BinaryIO, offset: int, size_bytes: int, path: object) -> 
     if _masked_crc32c(header[:8]) != length_crc32c:
         raise DataLoss(
             f"{path}: checksum of the record length at byte {offset} differs; "
-            "the file is damaged or no TFRecord file; copy or write it again"
+            "the file is damaged or not a TFRecord file; copy or write it again"
         )
     # Before reading, so that a damaged length allocates nothing.
     if offset + _HEADER.size + length_bytes + _FOOTER.size > size_bytes:

@@ -1,8 +1,8 @@
 """Replays the warm-up records of a version before it becomes available.
 
-TensorFlow runs the first request of each shape slowly (it optimises the graph, makes executors and
-touches memory for the first time). A version whose records look like its clients' requests has
-that behind it when it is published.
+TensorFlow runs the first request of each shape slowly: it optimises the graph, makes executors and
+touches memory for the first time. If a version's records resemble its clients' requests, this work
+is done before the version is published.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ from warmup.prediction_log import (
 )
 from warmup.records import read_records
 
-# Those who replay, and their tests, have the file's name and limit from here.
+# The file's name and limit are exported here too, for the callers of `warm_up` and their tests.
 __all__ = [
     "RECORD_COUNT_MAX",
     "WARM_UP_FILE",
@@ -35,19 +35,23 @@ __all__ = [
 ]
 
 Ask = Callable[[str, bytes], bytes]
-"""A method's name, like "Classify", and its serialized request to the serialized response, as
-`Servable.answer` has it."""
+"""Takes a method's name, like "Classify", and its serialized request; returns the serialized
+response, as `Servable.answer` does."""
 
 Predict = Callable[[bytes], bytes]
-"""Serialized PredictRequest to serialized PredictResponse, as `Servable.predict` has it."""
+"""Takes a serialized PredictRequest; returns a serialized PredictResponse, as `Servable.predict`
+does."""
 
 IsCancelled = Callable[[], bool]
-"""Whether the version is no longer wanted: records can take minutes, and a loader waits for them."""
+"""Returns True if the version is no longer aspired: records can take minutes, and a loader waits
+for them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WarmUpResult:
-    """What a replay did. `slowest_record` counts from 1; 0 where there was no record."""
+    """The figures of a replay. `slowest_record` counts from 1; it is 0 if the file has no
+    record.
+    """
 
     record_count: int
     request_count: int
@@ -66,14 +70,14 @@ def warm_up(
 ) -> WarmUpResult:
     """Sends each record of the version in `directory` through `ask`, `iterations` times in a row.
 
-    On the calling thread. Nothing is run unless the whole file is sound, so that a bad record
-    near its end costs no minutes. A version without the file is warm with 0 records; `iterations`
-    below 1 means 1, as in TensorFlow Serving.
+    On the calling thread. First checks the whole file, so that a bad record near its end does not
+    cost minutes. A version without the file succeeds with 0 records; `iterations` below 1 means 1,
+    as in TensorFlow Serving.
 
     Raises DataLoss (damaged file, with the byte offset), InvalidConfig (more than 1,000 records),
-    Unimplemented (a kind of record that no server replays), OSError (unreadable), Cancelled
-    (before the next request once `is_cancelled`), and what `ask` raises, a MillpondError with
-    the record's number before its message.
+    Unimplemented (a kind of record that servers do not replay), OSError (unreadable), Cancelled
+    (before the next request once `is_cancelled`), and the MillpondErrors of `ask`, with the
+    record's number before their message.
     """
     path = directory / WARM_UP_FILE
     started_ns = clock.now_ns()
@@ -94,14 +98,16 @@ def warm_up(
 
 
 def _checked_count(path: Path) -> int:
-    """Reads the whole file once, keeping one record at a time, and counts; 0 where there is none."""
+    """Reads the whole file once, one record at a time, and counts; returns 0 if it does not
+    exist.
+    """
     if not path.exists():
         return 0
     record_count = 0
     for number, record in enumerate(read_records(path), start=1):
         if number > RECORD_COUNT_MAX:
             raise InvalidConfig(
-                f"{path}: more than {RECORD_COUNT_MAX} records; keep those that stand for the traffic"
+                f"{path}: more than {RECORD_COUNT_MAX} records; keep a sample of the traffic"
             )
         _check_kind(parse_log(number, record, path), number, path)
         record_count = number
@@ -109,7 +115,7 @@ def _checked_count(path: Path) -> int:
 
 
 def _requests(path: Path, record_count: int) -> Iterator[tuple[int, str, bytes]]:
-    """Yields (number, method, serialized request) of a file that `_checked_count` has passed."""
+    """Yields (number, method, serialized request) of a file that passed `_checked_count`."""
     if record_count == 0:
         return
     for number, record in enumerate(read_records(path), start=1):

@@ -1,7 +1,8 @@
 """Replays a model's recent live requests on a new version before it becomes available.
 
-What a version's first request of a kind pays for (a callable of its set of outputs, the first run
-of it, memory of its size) is paid here, whatever the model's warm-up file holds or leaves out.
+A version's first request of a kind makes a callable for its set of outputs, runs it for the first
+time and allocates memory of its size. That is done here, whether or not the model's warm-up file
+covers it.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,34 +17,35 @@ from serving.base.protos import predict_pb2
 from warmup.replay import IsCancelled, Predict
 
 Prepare = Callable[[bytes], object]
-"""Makes what requests like this one use, as `Servable.prepare` does."""
+"""Makes the callable for requests like this one, as `Servable.prepare` does."""
 
 # A callable's second run is as fast as any later one (docs/design.md, "Run inline").
 ITERATIONS = 2
 
-# A version whose swap waits longer than this for requests that are only probable is late itself.
+# Live requests are only probable on the new version: waiting longer for them would delay the swap.
 TIME_BUDGET_SECONDS = 10.0
 
-# A version whose requests do not end must not hold its loader for as long as all of them may run.
+# If a version's requests do not end, they must not occupy its loader for the sum of their
+# deadlines.
 TIME_LIMIT_SECONDS = 120.0
 
-# What a request asks for: a signature's name and outputs, "" and none for the default ones.
+# A request's signature name and outputs; "" and the empty set stand for the defaults.
 _Pair = tuple[str, frozenset[str]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelfWarmUpResult:
-    """What a self-warm-up did with the requests that it was given: each ran, failed or was skipped."""
+    """The counts of a self-warm-up's requests: each request ran, failed or was skipped."""
 
     run_count: int
     failed_count: int
     skipped_count: int
-    """Those for which no time was left."""
+    """The requests for which no time was left."""
     first_error: str
-    """Of the first that failed; "" where none did."""
+    """The error of the first request that failed; "" if all requests succeeded."""
     seconds: float
     failed_requests: tuple[bytes, ...] = ()
-    """For the gates, which ask the predecessor for them. A deadline may be why one is here."""
+    """For the gates, which send them to the predecessor. Some may have failed by a deadline."""
 
 
 def self_warm_up(
@@ -56,12 +58,13 @@ def self_warm_up(
     time_budget_seconds: float = TIME_BUDGET_SECONDS,
     clock: Clock,
 ) -> SelfWarmUpResult:
-    """Prepares each of `requests` and sends it through `predict` `iterations` times, in their order.
+    """Prepares each of `requests` and sends it through `predict` `iterations` times, in their
+    order.
 
     On the calling thread. Once the time budget is spent, only the first request of each pair of
-    signature and set of outputs is run, and after TIME_LIMIT_SECONDS none is. A request that fails is
-    counted and not tried again here:
-    the gates ask the predecessor for it, and refuse a version that alone fails too many.
+    signature and set of outputs is run. After TIME_LIMIT_SECONDS no request is run. A request that
+    fails is counted and not tried again: the gates send it to the predecessor, and refuse a version
+    if too many requests fail on it alone.
 
     Raises Cancelled, before the next call, once `is_cancelled`.
     """
@@ -105,10 +108,12 @@ def warm_joint_runs(
     time_budget_seconds: float = TIME_BUDGET_SECONDS,
     clock: Clock,
 ) -> list[str]:
-    """Sends each of `requests`, which run several signatures as one, through `answer` `iterations` times.
+    """Sends each of `requests`, which run several signatures at once, through `answer` `iterations`
+    times.
 
-    Begins no request once the time budget is spent. Returns the errors of the requests that failed,
-    which are not repeated. They refuse no version: `self_warm_up` replays their signatures one by one.
+    Starts no request once the time budget is spent. Returns the errors of the failed requests,
+    which are not repeated. The errors do not refuse a version: `self_warm_up` replays the
+    signatures one by one.
 
     Raises Cancelled, before the next call, once `is_cancelled`.
     """
@@ -131,7 +136,7 @@ def _run(
     request: bytes, prepare: Prepare, predict: Predict, is_cancelled: IsCancelled, iterations: int
 ) -> None:
     _check_is_wanted(is_cancelled)
-    # Without a callable of its own (there are too many) the one for all outputs answers.
+    # If there are too many callables, the callable for all outputs answers.
     with suppress(MillpondError):
         prepare(request)
     for _ in range(max(iterations, 1)):
@@ -145,7 +150,10 @@ def _check_is_wanted(is_cancelled: IsCancelled) -> None:
 
 
 def _pair(request: bytes) -> _Pair:
-    """The pair of a PredictRequest; of bytes that are none, which fails when it is run, the default."""
+    """Returns the pair of a PredictRequest.
+
+    Bytes that do not parse get the default pair; the request fails when it is run.
+    """
     try:
         parsed = predict_pb2.PredictRequest.FromString(request)
     except DecodeError:

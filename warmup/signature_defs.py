@@ -13,17 +13,17 @@ from serving.base.protos import saved_model_pb2
 DEFAULT_TAGS = ("serve",)
 
 INIT_OP_SIGNATURE = "__saved_model_init_op"
-"""TensorFlow writes the init op down as a signature too, which no client may run."""
+"""TensorFlow saves the init op as a signature too, which clients may not run."""
 
 SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
-"""What a version has one of, the first where it has both."""
+"""A version has at least one of these files; if it has both, the first is read."""
 
 
 def read_signature_defs(directory: Path, tags: Sequence[str] = DEFAULT_TAGS) -> Mapping[str, Any]:
-    """The SignatureDefs by name of the meta graph with exactly these tags, as a server reads them.
+    """Returns the SignatureDefs, by name, of the meta graph with exactly these tags.
 
-    Takes the graph's size in memory for as long as it runs. Raises NotFound (no SavedModel here, no
-    such tags), DataLoss, OSError.
+    Takes memory of the graph's size while it runs. Raises NotFound (no SavedModel in `directory`,
+    or no meta graph with these tags), DataLoss, OSError.
     """
     saved_model = _read_saved_model(directory)
     for meta_graph in saved_model.meta_graphs:
@@ -39,7 +39,7 @@ def read_signature_defs(directory: Path, tags: Sequence[str] = DEFAULT_TAGS) -> 
 
 
 def require_version(directory: Path) -> None:
-    """Raises NotFound where `directory` is none of a version, and says what is there instead."""
+    """Raises NotFound, with a hint, if `directory` is not a version's directory."""
     if not any((directory / name).exists() for name in SAVED_MODEL_FILES):
         raise NotFound(_nothing_in(directory))
 
@@ -58,7 +58,7 @@ def _read_saved_model(directory: Path) -> saved_model_pb2.SavedModel:
 
 def _nothing_in(directory: Path) -> str:
     if not directory.is_dir():
-        return f"{directory} is no directory; give that of a version, like /models/ctr/7"
+        return f"{directory} is not a directory; give a version's directory, like /models/ctr/7"
     versions = sorted(
         (path for path in directory.iterdir() if path.name.isdigit() and path.is_dir()),
         key=lambda path: int(path.name),

@@ -1,7 +1,7 @@
-"""Synthesis: warm-up records made of nothing but a version's signatures.
+"""Synthesis: makes warm-up records from a version's signatures alone.
 
-For the first version of a model, or one with a new signature. What clients really sent (`millpond
-capture`) is better where there is any: it has their shapes, their outputs and their values.
+For the first version of a model, or a version with a new signature. Real requests (`millpond
+capture`) are better if there are any: they have the clients' shapes, outputs and values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from serving.base.tensor_proto import array_dtype, to_tensor_proto
 from serving.client import Signature, TensorSpec, signature_of
 from warmup.prediction_log import Log
 
-# Their only input is serialized Examples, whose features no signature tells.
+# Their only input is serialized Examples, whose features are not in the signature.
 _EXAMPLE_METHODS = {
     "tensorflow/serving/classify",
     "tensorflow/serving/regress",
@@ -26,22 +26,22 @@ _EXAMPLE_METHODS = {
 
 @dataclass(frozen=True, kw_only=True)
 class SynthesisSettings:
-    """What the requests look like where the signature leaves it open."""
+    """The properties of requests that a signature leaves open."""
 
     batch_sizes: Sequence[int] = (1,)
     # Size of each open dimension that is not the first.
     open_size: int = 1
-    # Integers are 0 to this. Most are ids, which a model may not have beyond its tables.
+    # The largest integer value. Most integers are ids, which must be within the model's tables.
     int_max: int = 1
-    # Requests of each signature and batch size, which differ in their values.
+    # The count of requests for each signature and batch size; they differ in their values.
     count: int = 1
-    # The same requests for the same seed.
+    # The same seed gives the same requests.
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class Synthesis:
-    """The logs, and why a signature has none."""
+    """The logs, and the reason for each signature that was left out."""
 
     logs: Sequence[Log]
     left_out: Mapping[str, str]
@@ -53,11 +53,11 @@ def synthesize(
     settings: SynthesisSettings,
     signature_names: Sequence[str] = (),
 ) -> Synthesis:
-    """Requests to model `name` for the signatures of `definitions` (SignatureDefs). Pure.
+    """Makes requests to model `name` for the signatures of `definitions` (SignatureDefs). Pure.
 
-    Without `signature_names` for all of them, and those for which there can be none are left out.
-    Raises NotFound (no such signature), InvalidArgument (none can be made for one that is named),
-    InvalidConfig (none can be made at all).
+    Without `signature_names`, uses all signatures and leaves out the ones for which requests cannot
+    be made. Raises NotFound (no such signature), InvalidArgument (requests cannot be made for a
+    named signature), InvalidConfig (requests cannot be made for any signature).
     """
     for wanted in signature_names:
         _check_can_be_made(wanted, definitions)
@@ -71,7 +71,7 @@ def synthesize(
     ]
     left_out = {key: obstacle for key, obstacle in left_out.items() if obstacle}
     if not logs:
-        raise InvalidConfig(f"no signature has requests that can be made up: {left_out}")
+        raise InvalidConfig(f"requests cannot be synthesized for any signature: {left_out}")
     return Synthesis(logs, {} if signature_names else left_out)
 
 
@@ -84,12 +84,12 @@ def _check_can_be_made(name: str, definitions: Mapping[str, Any]) -> None:
 
 
 def _obstacle(definition: Any) -> str:
-    """Why no request can be made up for a SignatureDef; "" where one can."""
+    """Returns why requests cannot be made for a SignatureDef; "" if they can."""
     if definition.method_name in _EXAMPLE_METHODS:
         return "takes serialized Examples, of unknown features; capture live requests"
     for name, info in sorted(definition.inputs.items()):
         if info.WhichOneof("encoding") not in ("name", None):
-            return f"input {name!r} is no dense tensor"
+            return f"input {name!r} is not a dense tensor"
         try:
             array_dtype(info.dtype)
         except InvalidArgument as error:
@@ -100,7 +100,7 @@ def _obstacle(definition: Any) -> str:
 def _requests(
     generator: np.random.Generator, signature: Signature, settings: SynthesisSettings
 ) -> list[dict[str, npt.NDArray[Any]]]:
-    # By name, because a map comes in any order and the seed should mean the same every time.
+    # By name, because a map has no order and the same seed should give the same requests.
     specs = sorted(signature.inputs.items())
     batch_sizes = settings.batch_sizes if any(_has_batch(spec) for _, spec in specs) else (1,)
     return [

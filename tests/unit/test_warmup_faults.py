@@ -57,7 +57,7 @@ def test_sound_log_has_no_fault():
         ({"x": None}, "input 'x' is missing"),
         (
             {"w": to_tensor_proto(0)},
-            "input 'w' is none of signature 'serving_default', which has ['any', 'x']",
+            "input 'w' is not in signature 'serving_default', which has ['any', 'x']",
         ),
         (
             {"x": to_tensor_proto(np.ones((3, 2), np.float64))},
@@ -112,7 +112,7 @@ def test_log_with_a_bad_output_filter_tells_each_name():
     log = sound_log()
     log.predict_log.request.output_filter.extend(["y", "w"])
     assert faults(log) == [
-        "output_filter 'w' is no output; there are ['y', 'z']",
+        "output_filter 'w' is not an output; outputs are ['y', 'z']",
         "output_filter 'y' is named twice",
     ]
 
@@ -182,14 +182,14 @@ def test_sound_log_of_examples_has_no_fault(log: Log):
     ("log", "fault"),
     [
         (example_log("classify_log", ("nobody", "")), "no signature 'nobody'; the version has"),
-        (example_log("classify_log", ("regress", "")), "answers ['outputs'], and no 'classes'"),
-        (example_log("classify_log", ("three", "")), "signature 'three' answers"),
-        (example_log("regress_log", ("", "")), "answers ['scores'], and not 'outputs'"),
-        (example_log("regress_log", ("text", "")), "takes ['text'], and no Examples"),
+        (example_log("classify_log", ("regress", "")), "returns ['outputs'], not 'classes'"),
+        (example_log("classify_log", ("three", "")), "signature 'three' returns"),
+        (example_log("regress_log", ("", "")), "returns ['scores'], not 'outputs'"),
+        (example_log("regress_log", ("text", "")), "takes ['text'], not Examples"),
         (example_log("regress_log", ("regress", ""), example_count=0), "its input is empty"),
         (example_log("multi_inference_log"), "has no tasks"),
-        (example_log("multi_inference_log", ("", REGRESS)), "and not 'outputs'"),
-        (example_log("multi_inference_log", ("", "predict")), "method_name 'predict' is none of"),
+        (example_log("multi_inference_log", ("", REGRESS)), "not 'outputs'"),
+        (example_log("multi_inference_log", ("", "predict")), "method_name 'predict' is unknown"),
     ],
 )
 def test_log_of_examples_that_the_version_cannot_answer_is_a_fault(log: Log, fault: str):
@@ -210,7 +210,7 @@ def test_file_tells_the_faults_of_every_record_with_its_number(tmp_path: Path):
     records = [b"", sound_log().SerializeToString(), b"\xff\xff"]
     assert file_faults(tmp_path / "f", records) == [
         "record 1: is empty, which no server replays; write a predict_log",
-        "record 3: is no PredictionLog; write it again",
+        "record 3: is not a PredictionLog; write it again",
     ]
 
 
@@ -219,7 +219,7 @@ def test_file_above_the_limit_is_a_fault(tmp_path: Path):
     sound = sound_log().SerializeToString()
     assert file_faults(path, [sound] * RECORD_COUNT_MAX) == []
     (fault,) = file_faults(path, [sound] * (RECORD_COUNT_MAX + 1))
-    assert "1001 records, and a server takes 1000" in fault
+    assert "1001 records, but a server accepts 1000" in fault
 
 
 def test_file_without_records_is_a_fault(tmp_path: Path):

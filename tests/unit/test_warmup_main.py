@@ -62,7 +62,7 @@ def test_synthesize_into_another_file_leaves_the_version_alone(version: Path, tm
         (["--signature=classify"], "signature 'classify': takes serialized Examples"),
         (["--signature=other"], "no signature 'other'"),
         (["--tags=gpu"], "no meta graph has the tags ['gpu']"),
-        (["--count=1001"], "1001 records, and a server takes 1000"),
+        (["--count=1001"], "1001 records, but a server accepts 1000"),
         (["--output=/nowhere/requests"], "/nowhere"),
     ],
 )
@@ -135,7 +135,7 @@ def test_version_without_a_file_exits_one_and_says_what_writes_one(
     out, err = capsys.readouterr()
     assert out == ""
     assert err == (
-        f"warmup {command}: {version / WARM_UP_FILE} is not there: this version has no warm-up "
+        f"warmup {command}: {version / WARM_UP_FILE} does not exist: this version has no warm-up "
         f"file; `python -m warmup synthesize {version}` or "
         f"`millpond capture MODEL --output {version}` writes one\n"
     )
@@ -153,7 +153,7 @@ def test_base_path_in_a_versions_place_names_the_versions(
 
 def test_inspect_of_nothing_says_what_it_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["inspect", str(tmp_path / "none")]) == 1
-    assert "none is not there; give a warm-up file, or a version" in capsys.readouterr().err
+    assert "none does not exist; give a warm-up file, or a version" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("as_json", [[], ["--json"]])
@@ -163,7 +163,7 @@ def test_inspect_of_what_is_no_warm_up_file_prints_the_error_alone(
     assert main(["inspect", str(version / "saved_model.pb"), *as_json]) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert "no TFRecord file" in err
+    assert "not a TFRecord file" in err
 
 
 def test_main_without_command_is_wrong_usage_and_help_is_none(capsys: pytest.CaptureFixture[str]):

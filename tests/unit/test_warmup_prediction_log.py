@@ -116,7 +116,7 @@ def test_write_logs_of_a_kind_that_no_server_replays_is_refused(tmp_path: Path, 
 def test_read_logs_of_a_record_that_is_no_message_raises_data_loss_with_its_number(tmp_path: Path):
     path = tmp_path / "logs"
     write_records(path, [b"", b"\xff\xff"])
-    with pytest.raises(DataLoss, match="record 2 is no PredictionLog"):
+    with pytest.raises(DataLoss, match="record 2 is not a PredictionLog"):
         list(read_logs(path))
 
 

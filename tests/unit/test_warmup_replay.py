@@ -147,7 +147,7 @@ def test_warm_up_empty_record_raises_invalid_config(tmp_path: Path):
 
 def test_warm_up_record_that_is_no_message_raises_data_loss(tmp_path: Path):
     directory = version_with(tmp_path, [predict_record(), b"\xff\xff"])
-    with pytest.raises(DataLoss, match="record 2 is no PredictionLog"):
+    with pytest.raises(DataLoss, match="record 2 is not a PredictionLog"):
         warm_up(directory, FakeServable(SetClock()).answer, iterations=1, clock=SetClock())
 
 

@@ -40,7 +40,7 @@ def test_read_signature_defs_of_a_base_path_names_its_versions(tmp_path: Path):
 
 
 def test_read_signature_defs_of_no_directory_is_not_found(tmp_path: Path):
-    with pytest.raises(NotFound, match="is no directory"):
+    with pytest.raises(NotFound, match="is not a directory"):
         read_signature_defs(tmp_path / "nowhere")
 
 
