@@ -57,7 +57,7 @@ def _identity(item: MethodStatistics) -> tuple[str, str]:
 
 def _codes(item: MethodStatistics) -> list[int]:
     codes = set(item.count_by_code)
-    if item.model and item.method == _ALWAYS_SHOWN:
+    if item.model and item.version >= 0 and item.method == _ALWAYS_SHOWN:
         codes.add(StatusCode.OK)
     return sorted(codes)
 

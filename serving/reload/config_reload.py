@@ -220,11 +220,19 @@ def has_come(statuses: Sequence[ServableStatus]) -> bool:
 
 
 def has_failed(statuses: Sequence[ServableStatus], stale: Sequence[ServableStatus]) -> bool:
-    """Whether a version has failed and none is on its way, `stale` ones not counted. Pure."""
+    """Returns True if a version has failed and no version is on its way. Pure.
+
+    `stale` statuses do not count. A load that was cancelled does not count either: another version
+    takes its place, and may not have a status yet.
+    """
     fresh = [status for status in statuses if status not in stale]
     is_on_its_way = any(status.state in (START, LOADING) for status in fresh)
-    has_ended = any(status.state is END and status.health != HEALTHY for status in fresh)
-    return has_ended and not is_on_its_way
+    return any(map(_is_failure, fresh)) and not is_on_its_way
+
+
+def _is_failure(status: ServableStatus) -> bool:
+    is_cancelled = status.health.code is StatusCode.CANCELLED
+    return status.state is END and status.health != HEALTHY and not is_cancelled
 
 
 def _state_text(status: ServableStatus) -> str:

@@ -36,6 +36,7 @@ A = ModelConfig(name="a", base_path="/a")
 B = ModelConfig(name="b", base_path="/b")
 C = ModelConfig(name="c", base_path="/c")
 BAD = Health(StatusCode.DATA_LOSS, "bad checksum")
+GIVEN_UP = Health(StatusCode.CANCELLED, "no longer aspired before it was loaded")
 
 
 class EventClock(FakeClock):
@@ -240,6 +241,8 @@ def test_change_to_the_same_is_not_logged(reload: Reload) -> None:
         ([(END, BAD), (START, HEALTHY)], False),
         ([(END, BAD), (LOADING, BAD)], False),
         ([(END, BAD), (END, HEALTHY)], True),
+        ([(END, GIVEN_UP)], False),
+        ([(END, GIVEN_UP), (END, BAD)], True),
     ],
 )
 def test_has_failed_when_nothing_is_on_its_way(

@@ -151,7 +151,7 @@ def test_requests_of_a_model_without_version_keep_its_name():
     method = FakeMethod(model="m", version=-1, latencies_ns={5: [MS]}, in_flight_count=0)
     series = series_of(fake_sources(requests=serving(method)))
     counts = having(series, "serving_requests_total")
-    assert counts[("NOT_FOUND", "Predict", "m", "")] == 1
+    assert counts == {("NOT_FOUND", "Predict", "m", ""): 1}
     assert having(series, "serving_requests_in_flight") == {}
 
 
