@@ -1,6 +1,6 @@
-"""Arenas: the memory of versions. Whether one fits, which slab it gets, and what is kept for the next.
+"""Arenas: decides whether a version's memory fits, and which spare slabs are kept.
 
-The slabs themselves are the data plane's (`native/memory/slab_pool.h`); here is what is decided.
+The data plane manages the slabs themselves (`native/memory/slab_pool.h`).
 """
 
 import threading
@@ -22,18 +22,18 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryLimits:
-    """What versions may take. `limit_bytes` 0: no limit but the machine's."""
+    """The limits of versions' memory. If `limit_bytes` is 0, only the machine limits it."""
 
     headroom_bytes: int
     limit_bytes: int
 
 
 class Arenas:
-    """Gives each load an arena on a slab, or says why it does not fit, before anything is read.
+    """Gives each load an arena on a slab, or refuses the load before its variables are read.
 
-    Of the whole server, any thread: loads that begin together must not count the same free memory.
-    `available_bytes` is what the process may still take; a slab that was given and not yet touched
-    counts there as free, so what loads under way are still going to touch is kept account of here.
+    One object serves the whole server, from any thread, because loads that begin together must not
+    count the same free memory. `available_bytes` returns what the process may still take. It counts
+    a slab that is not touched yet as free, so this class subtracts what loads under way will touch.
     """
 
     def __init__(
@@ -45,19 +45,17 @@ class Arenas:
         self._lock = threading.Lock()
         self._promised_bytes: dict[ServableId, int] = {}
         self._held_bytes: dict[ServableId, int] = {}
-        # What the warm-up of a model's last version took beside its parameters, by name.
+        # The bytes that the warm-up of each model's last version took beside its parameters, by name.
         self._warm_up_bytes: dict[str, int] = {}
 
     def take(
         self, servable_id: ServableId, load: ArenaLoad, graph_bytes: int = 0
     ) -> Mapping[str, float]:
-        """Gives `load` its arena and returns how large it is, by name with unit.
+        """Gives `load` its arena and returns its sizes, by name with unit.
 
-        Raises ResourceExhausted with the figures and the remedy.
-
-        Beside the parameters the machine must have room for the graph (`graph_bytes`, of its file)
-        and for what the warm-up of the version before took at its peak. Call `loaded` or `failed`
-        at the end of the load, also where this raises.
+        Besides the parameters, the graph (`graph_bytes`, the size of its file) and the peak of the
+        previous version's warm-up must fit. Call `loaded` or `failed` at the end of the load, even if
+        this raises. Raises ResourceExhausted with the figures and the remedy.
         """
         plan = load.plan_memory(self._limits.headroom_bytes)
         with self._lock:
@@ -75,16 +73,16 @@ class Arenas:
         }
 
     def failed(self, servable_id: ServableId) -> None:
-        """The load has ended and its arena is given back, if it had one."""
+        """Records that the load has failed and its arena, if it had one, was returned."""
         with self._lock:
             self._promised_bytes.pop(servable_id, None)
             self._held_bytes.pop(servable_id, None)
 
     def loaded(self, servable_id: ServableId, servable: Any, serving_count: int) -> None:
-        """From now on spare slabs of the size of this version are kept for the next one.
+        """Records that the version is loaded, and keeps spare slabs of its size for the next version.
 
-        `serving_count` versions are served at rest. Where memory for a spare is not there, none is
-        kept: the next version is then refused, or touches fresh pages.
+        `serving_count` is the number of versions that the model serves between swaps. If memory for a
+        spare is lacking, no spare is kept: the next version is then refused, or touches fresh pages.
         """
         with self._lock:
             self._promised_bytes.pop(servable_id, None)
@@ -103,17 +101,17 @@ class Arenas:
         self._report_overflow(servable_id, servable)
 
     def warmed_up(self, servable_id: ServableId, peak_bytes: int) -> None:
-        """The version's warm-up took so much at its peak: so may that of the next one."""
+        """Records the peak of the version's warm-up, which is expected of the next version too."""
         with self._lock:
             self._warm_up_bytes[servable_id.name] = max(0, peak_bytes)
 
     def unloaded(self, servable_id: ServableId) -> None:
-        """The version is gone, and its memory free for others."""
+        """Records that the version is unloaded and its memory is free."""
         with self._lock:
             self._held_bytes.pop(servable_id, None)
 
     def forget(self, name: str) -> None:
-        """The model has no versions any more and none to come."""
+        """Forgets a model that is no longer served, and returns its spare slabs to the system."""
         with self._lock:
             self._warm_up_bytes.pop(name, None)
         self._pool.forget(name)
@@ -129,7 +127,7 @@ class Arenas:
                 fits_alone,
                 fresh_bytes - free_bytes,
                 f"{servable_id} needs {_mb(plan.parameter_bytes)} of memory, {_mb(fresh_bytes)} "
-                "with its graph and warm-up and less the spare that waits for it, and "
+                "with its graph and warm-up and without its spare slab, but only "
                 f"{_mb(max(0, free_bytes))} are available; give the process more memory or serve "
                 "fewer versions",
             )
@@ -149,7 +147,7 @@ class Arenas:
             )
 
     def _held_by_others_of(self, servable_id: ServableId) -> int:
-        """Of the model's other versions."""
+        """Returns the parameter bytes of the model's other versions."""
         return sum(
             held_bytes
             for other, held_bytes in self._held_bytes.items()
@@ -175,7 +173,7 @@ def _refusal(fits_alone: bool, missing_bytes: int, message: str) -> ResourceExha
 
 
 def report_remains(servable_id: ServableId, remains: ArenaRemains) -> None:
-    """Says in the log what a version left behind in its arena, which should be nothing."""
+    """Logs the blocks that are still allocated in a version's arena, if there are any."""
     if remains.live_bytes == 0 and remains.overflow_block_count == 0:
         return
     _log.error(
@@ -185,12 +183,12 @@ def report_remains(servable_id: ServableId, remains: ArenaRemains) -> None:
         live_bytes=remains.live_bytes,
         live_blocks=_blocks_text(remains.live_blocks),
         overflow_block_count=remains.overflow_block_count,
-        consequence="its slab is kept aside and is not used again",
+        consequence="its slab is quarantined and not used again",
     )
 
 
 def _blocks_text(live_blocks: Sequence[tuple[int, int]]) -> str:
-    """Like "2 x 64, 1 x 4096"."""
+    """Returns a text like "2 x 64, 1 x 4096"."""
     return ", ".join(f"{count} x {block_bytes}" for block_bytes, count in live_blocks)
 
 

@@ -1,7 +1,7 @@
-"""The loads of a server that serves nothing yet, and those of one that serves.
+"""The priority of loads before and after gRPC's port opens.
 
-Until gRPC's port opens, no client waits for a core that a load uses. So loads run at the usual
-priority by then, and from then on in the background.
+Until the port opens, no client waits for a core that a load uses. So loads run at the usual priority
+until then, and in the background afterwards.
 """
 
 import os
@@ -16,7 +16,7 @@ _LOWEST_NICE = 19
 
 
 def lower_thread(thread_id: int, priority: str) -> None:
-    """Gives a thread of this process a value of --load_priority. Raises OSError."""
+    """Gives a thread of this process the priority of a value of --load_priority. Raises OSError."""
     if priority == IDLE:
         os.sched_setscheduler(thread_id, os.SCHED_IDLE, os.sched_param(0))
     elif priority == NICE:
@@ -36,9 +36,9 @@ def graph_runner_threads() -> list[int]:
 class InitialLoads:
     """Gives each loader thread its priority. Any thread may call `end`.
 
-    A load that runs when `end` is called has a background thread's priority from then on, and what
-    is around each load in the background is entered for it. The large kernels of its warm-up still
-    use TensorFlow's pool, as those of an initial load do.
+    A load that runs when `end` is called has a background thread's priority from then on, and
+    `around_background` is entered for it. As in any initial load, the large kernels of its warm-up
+    still use TensorFlow's pool.
     """
 
     def __init__(
@@ -50,11 +50,12 @@ class InitialLoads:
         around_background: Callable[[int], AbstractContextManager[None]],
         other_threads: Callable[[], list[int]] = graph_runner_threads,
     ) -> None:
-        """The first two prepare the calling thread; `lower` lowers the thread with that id.
+        """Takes the functions that set priorities.
 
-        `around_background` is entered for each load of lowered priority, with the id of its thread,
-        and perhaps on another thread; the load's thread leaves it. `other_threads` are lowered with
-        the loaders, because an initial load may have started them.
+        `enter_initial` and `enter_background` set that of the calling thread; `lower` lowers the
+        thread with an id. `around_background` is entered for each load of lowered priority, with the
+        id of its thread. Another thread may enter it, but the load's thread leaves it. The threads
+        that `other_threads` returns are lowered too, because an initial load may have started them.
         """
         self._enter_initial = enter_initial
         self._enter_background = enter_background
@@ -64,12 +65,12 @@ class InitialLoads:
         self._lock = threading.Lock()
         self._has_ended = False
         self._thread_ids: set[int] = set()
-        # The initial loads that run now, by their threads, with what is to be left after each.
+        # The initial loads that run now, by thread id, with the contexts to leave after each.
         self._running: dict[int, ExitStack] = {}
         self._of_thread = threading.local()
 
     def enter_thread(self) -> None:
-        """On a loader thread, before its first load."""
+        """Sets the priority of the calling loader thread, before its first load."""
         with self._lock:
             is_initial = not self._has_ended
             if is_initial:
@@ -79,7 +80,7 @@ class InitialLoads:
 
     @contextmanager
     def task(self) -> Iterator[None]:
-        """Around one load, on its thread."""
+        """Wraps one load, on its thread."""
         thread_id = threading.get_native_id()
         with ExitStack() as stack:
             if not self._begin_initial(thread_id, stack):
@@ -88,12 +89,12 @@ class InitialLoads:
             try:
                 yield
             finally:
-                # `end` enters nothing into a stack that is about to be left.
+                # From here on `end` must not enter a context into the stack, which is about to close.
                 with self._lock:
                     self._running.pop(thread_id, None)
 
     def end(self) -> None:
-        """Lowers the loader threads. Call it while none of them has ended."""
+        """Lowers the loader threads. Call it while all of them are running."""
         with self._lock:
             self._has_ended = True
             others = self._other_threads() if self._thread_ids else []
@@ -105,7 +106,7 @@ class InitialLoads:
             self._running.clear()
 
     def _begin_initial(self, thread_id: int, stack: ExitStack) -> bool:
-        """Returns whether the load begins as an initial one, which `end` may lower."""
+        """Returns True if the load begins as an initial load, which `end` may lower."""
         with self._lock:
             if not self._has_ended:
                 self._running[thread_id] = stack

@@ -1,4 +1,4 @@
-"""Loaders: do the work of loading one version."""
+"""Loaders: load one version each."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -28,7 +28,7 @@ from warmup.self_warm_up import SelfWarmUpResult, warm_joint_runs
 WarmUp = Callable[[Path, Callable[[str, bytes], bytes], Callable[[], bool]], object]
 """Replays the warm-up records of a version directory through a servable's `answer`.
 
-The last asks, before each request, whether to stop; then it raises Cancelled.
+The third argument is called before each request. If it returns True, the replay raises Cancelled.
 """
 
 Answer = TypeVar("Answer")
@@ -50,11 +50,11 @@ class SelfWarmUp(Protocol):
 
 
 class LoadProgress(Protocol):
-    """What a load tells about itself, and asks, on the loader thread."""
+    """Receives the progress of a load, on the loader thread, and carries its cancellation."""
 
     @property
     def cancellation(self) -> Cancellation:
-        """Whether the version is no longer wanted, and how to be told at once."""
+        """The cancellation of the load, set when the version stops being aspired."""
         ...
 
     def stage_began(self, stage: LoadStage) -> None: ...
@@ -64,29 +64,29 @@ class LoadProgress(Protocol):
 
 
 class Loader(Protocol):
-    """Loads one version; whoever calls it then owns the servable."""
+    """Loads one version. The caller owns the servable."""
 
     def load(self, progress: LoadProgress) -> Servable:
-        """Runs on a loader thread for as long as it takes; the servable is not yet published.
+        """Loads the version on the calling loader thread; the servable is not yet published.
 
-        Raises with everything freed: Cancelled where `progress` said so, else a MillpondError or
-        what `errors.from_exception` makes one of.
+        If it raises, everything is freed. Raises Cancelled if `progress` was cancelled, else a
+        MillpondError or an error that `errors.from_exception` converts to a MillpondError.
         """
         ...
 
 
 MakeLoader = Callable[[ServableId, str], Loader]
-"""From an id and the version's directory to its loader."""
+"""Makes the loader of a version from its id and its directory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadSettings:
-    """How SavedModels are loaded: the same for all versions of one model.
+    """The settings of SavedModel loads, the same for all versions of one model.
 
-    `arenas` is None where parameters come from the request memory. `reservoir` is the data plane's
-    and is handed to each version; None where nothing is kept of live requests. So are
-    `request_statistics`, which tell of its requests; None where nobody asks. `gates` is asked for
-    each load; `incumbent` tells which version serves the name at the moment, None where none does.
+    `arenas` is None if parameters come from the request memory. `reservoir` is None if no live
+    requests are kept; each version gets it. `request_statistics` is None if requests are not
+    recorded; each version gets it too. `gates` is called for each load. `incumbent` returns the
+    version that serves the name now, or None.
     """
 
     tags: Sequence[str]
@@ -94,7 +94,7 @@ class LoadSettings:
     self_warm_up: SelfWarmUp
     arenas: Arenas | None = None
     has_strict_input_shapes: bool = False
-    # Versions of the model that are served at rest.
+    # The number of the model's versions that are served between swaps.
     serving_count: int = 1
     is_sealing: bool = False
     reservoir: RequestReservoir | None = None
@@ -102,15 +102,15 @@ class LoadSettings:
     gates: Callable[[], GateSettings] = GateSettings
     incumbent: Callable[[ServableId], Servable | None] = lambda servable_id: None
     pace: RestorePace
-    # Registers ops that a graph lacks, with a function that loads a library; returns whether a
-    # second read of the graph may find them.
+    # Registers ops that a graph lacks, with a function that loads a library. Returns True if a second
+    # read of the graph may find them.
     add_ops: Callable[[Sequence[str], Callable[[str], Sequence[str]]], bool] = (
         lambda ops, load_library: False
     )
 
 
 class _MissingOps(FailedPrecondition):
-    """The graph has ops that nothing in this process registers."""
+    """The graph has ops that are not registered in this process."""
 
     def __init__(self, message: str, ops: Sequence[str]) -> None:
         super().__init__(message)
@@ -132,7 +132,7 @@ UNSET_VARIABLE_COUNT_MAX = 5
 
 
 def unset_variables_message(names: Sequence[str]) -> str:
-    """Returns the error of a model whose requests read variables that hold no value."""
+    """Returns the error for a model whose requests read variables without a value."""
     listed = ", ".join(repr(name) for name in names[:UNSET_VARIABLE_COUNT_MAX])
     more = len(names) - UNSET_VARIABLE_COUNT_MAX
     if more > 0:
@@ -147,9 +147,9 @@ def unset_variables_message(names: Sequence[str]) -> str:
 class SavedModelLoader:
     """Loads one SavedModel step by step, each step a timed stage, and warms it up.
 
-    The load stops at the next kernel, within a tensor that is restored, or at the next warm-up
-    request, once the version is not wanted any more, and before the next stage once its directory
-    is gone. `directory` is the version's.
+    Once the version is not aspired any more, the load stops at the next kernel, within a tensor that is
+    restored, or at the next warm-up request. If the version's `directory` is gone, the load stops
+    before the next stage.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class SavedModelLoader:
         return servable
 
     def _load(self, progress: LoadProgress) -> Servable:
-        """Loads the version; a second time if the ops that its graph lacks can be had."""
+        """Loads the version; loads it a second time if the missing ops of its graph can be added."""
         try:
             return self._load_once(progress)
         except _MissingOps as missing:
@@ -210,8 +210,8 @@ class SavedModelLoader:
         return self._load_once(progress)
 
     def _load_once(self, progress: LoadProgress) -> Servable:
-        # Checked again: the source looked a while ago, and a retry may meet other files. Missing
-        # assets pass: if the graph reads one, the load fails with TensorFlow's error.
+        # The files may have changed since the source checked them, so they are checked again. Missing
+        # assets are ignored: if the graph reads one, the load fails with TensorFlow's error.
         check = partial(self._plane.check_saved_model, str(self._directory))
         self._run_stage(progress, LoadStage.CHECK, check)
         load = self._plane.SavedModelLoad(
@@ -250,7 +250,7 @@ class SavedModelLoader:
         if not names:
             return
         message = unset_variables_message(names)
-        # A signature that writes variables may set them before another one reads them.
+        # A signature that writes variables may set them before another signature reads them.
         if not load.may_write_variables:
             raise FailedPrecondition(f"{self._id}: {message}")
         _log.warning(
@@ -265,7 +265,7 @@ class SavedModelLoader:
         progress.measured(arenas.take(self._id, load, self._graph_bytes()))
 
     def _graph_bytes(self) -> int:
-        """Of its file: what the graph takes in memory is more, and near it."""
+        """Returns the size of the graph's file; the graph takes a little more in memory."""
         for name in ("saved_model.pb", "saved_model.pbtxt"):
             with suppress(OSError):
                 return (self._directory / name).stat().st_size
@@ -275,10 +275,10 @@ class SavedModelLoader:
         load.make_callables()
         if self._settings.reservoir is None:
             return
-        # Those of the sets of outputs that clients ask for, while what they make, constants of the
-        # graph among it, still goes into the arena.
+        # Makes the callables for the sets of outputs that clients request. They are made now because
+        # their allocations, such as constants of the graph, still go into the arena.
         for request in self._settings.reservoir.requests():
-            # The new version may have no such signature: its clients will hear of it.
+            # The new version may lack the signature; its clients then get an error.
             with suppress(self._plane.StatusError):
                 load.prepare(request)
 
@@ -288,7 +288,7 @@ class SavedModelLoader:
                 "arena_not_sealed",
                 model=self._id.name,
                 version=self._id.version,
-                reason="something that requests run may write to it",
+                reason="an op that requests run may write to it",
             )
 
     def _restore(self, load: SavedModelLoad) -> None:
@@ -321,18 +321,20 @@ class SavedModelLoader:
         self._raise_if_directory_gone(stage)
 
     def _raise_if_directory_gone(self, stage: LoadStage, cause: Exception | None = None) -> None:
-        """A file that is missing because its directory went away is not a broken model."""
+        """Raises NotFound if the directory is gone: then a missing file is not a fault of the model."""
         if not self._directory.is_dir():
             raise NotFound(
-                f"{self._id}: {self._directory} went away while it was loaded (in {stage.value}); "
+                f"{self._id}: {self._directory} was removed during the load (in {stage.value}); "
                 "drop the version again"
             ) from cause
 
     def _warm(
         self, servable: Servable, gates: GateSettings, progress: LoadProgress
     ) -> tuple[list[GateVerdict], list[SelfWarmUpResult]]:
-        """Returns the verdicts that may yet refuse the version after its other gates, and the result of
-        the self-warm-up if requests were replayed.
+        """Runs both warm-ups. Returns the verdicts so far and the results of the self-warm-up.
+
+        The verdicts may refuse the version after its other gates. The second list is empty if no
+        requests were replayed.
         """
         verdicts: list[GateVerdict] = []
         replayed: list[SelfWarmUpResult] = []
@@ -370,7 +372,7 @@ class SavedModelLoader:
         finally:
             if mode is not GateMode.OFF and not progress.cancellation.is_cancelled:
                 self._notify(watch.verdict(mode), progress)
-        # What a record asked for once, or as often as a flag says, must not happen more often.
+        # If records may write variables, they must not be run again.
         if gates.convergence is not GateMode.OFF and not servable.may_write_variables:
             verdict = watch.converge(gates, lambda: progress.cancellation.is_cancelled)
             if verdict is not None:
@@ -385,7 +387,7 @@ class SavedModelLoader:
         progress: LoadProgress,
     ) -> None:
         if servable.may_write_variables:
-            # What a client asked for once must not happen twice.
+            # A client's write to a variable must not be repeated.
             _log.info(
                 "self_warm_up_skipped",
                 model=self._id.name,
@@ -441,8 +443,9 @@ class SavedModelLoader:
         replayed: list[SelfWarmUpResult],
         progress: LoadProgress,
     ) -> None:
-        """All of them, so that the verdict is whole. FailedPrecondition where one says no, or one of
-        `verdicts`, which were there before.
+        """Runs all gates, even after a failure, so that each verdict is reported.
+
+        Raises FailedPrecondition if an enforced gate is not passed, including the earlier `verdicts`.
         """
         subject = GateSubject(
             directory=self._directory,

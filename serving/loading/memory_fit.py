@@ -1,19 +1,19 @@
-"""How much memory this process may still take: the machine's, or its control group's where that is less."""
+"""The memory that this process may still take, limited by the machine and its control groups."""
 
 from pathlib import Path
 
 UNLIMITED_BYTES = 2**63 - 1
 
-# What cgroup v1 shows where no limit is set: the largest multiple of a page in an int64, or near it.
+# From here on a limit of cgroup v1 means "no limit": it shows about the largest page multiple of int64.
 _V1_UNLIMITED_BYTES = 2**60
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Bytes that can be taken before the kernel kills or reclaims; UNLIMITED_BYTES where nothing says.
+    """Returns the bytes that can be taken before the kernel kills or reclaims.
 
-    The least of MemAvailable and what each memory limit of this process's control group, or of one
-    above it, leaves. Page cache that can be dropped counts as free in all of them. `root` is where
-    /proc and /sys are; tests have their own.
+    This is the least of MemAvailable and what the memory limit of each control group above this process
+    leaves. Page cache that can be dropped counts as free. Returns UNLIMITED_BYTES if no limit is known.
+    `root` is the directory of /proc and /sys, which tests replace.
     """
     return min([_machine_bytes(root), *_cgroup_v2_bytes(root), *_cgroup_v1_bytes(root)])
 
@@ -43,7 +43,7 @@ def _cgroup_v1_bytes(root: Path) -> list[int]:
 
 
 def _cgroup_path(root: Path, mark: str) -> str:
-    """This process's group as /proc/self/cgroup has it; "/" in a container that sees only itself."""
+    """Returns this process's group from /proc/self/cgroup; "/" in a container that sees only itself."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, found, path = line.partition(mark)
         if found:
@@ -52,7 +52,7 @@ def _cgroup_path(root: Path, mark: str) -> str:
 
 
 def _groups(directory: Path, path: str) -> list[Path]:
-    """The group itself and all above it: each may have a limit."""
+    """Returns the group and all groups above it, because each may have a limit."""
     names = [name for name in path.split("/") if name]
     groups = [directory.joinpath(*names[:depth]) for depth in range(len(names) + 1)]
     return [group for group in groups if group.is_dir()]
@@ -71,7 +71,7 @@ def _left_bytes(group: Path, limit_file: str, usage_file: str, cache_name: str) 
 
 
 def _text(path: Path) -> str:
-    """What the file says; "" where there is none, as on other kernels and in other containers."""
+    """Returns the file's text; "" if it does not exist, as on some kernels and in some containers."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError:

@@ -1,21 +1,22 @@
-"""Which package on PyPI has which ops, so that a model that needs one says what to install."""
+"""The PyPI packages that have custom ops, so that an error about a missing op names the package."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 TENSORFLOW = "2.21"
-"""The one that a library of ops must be built for: its C++ interface is of a minor version."""
+"""The TensorFlow version that op libraries must be built for: the C++ interface changes with each
+minor version."""
 
 MISSING_OPS_SHOWN_MAX = 10
-"""Of one package: enough to recognize it, and a status that can be read."""
+"""The most missing ops of one package that an error lists, to keep the error readable."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpPackage:
-    """A package with ops: those whose names begin so, or are these.
+    """A package with ops whose names are in `ops` or begin with one of `prefixes`.
 
-    `requirement` is what pip is to be given. `newest_is_for`: the TensorFlow that the newest release
-    was built for, where that is not this one; such a library does not load.
+    `requirement` is the argument for pip. `newest_is_for` is set if the newest release was built for
+    another TensorFlow, which it names: such a library does not load.
     """
 
     name: str
@@ -28,7 +29,7 @@ class OpPackage:
         return op in self.ops or op.startswith(self.prefixes)
 
 
-# Names as the libraries of the wheels on PyPI register them, November 2026.
+# The names that the libraries in PyPI's wheels registered in November 2026.
 OP_PACKAGES = (
     OpPackage(
         name="tensorflow-text",
@@ -95,12 +96,12 @@ OP_PACKAGES = (
 
 
 def package_of(op: str) -> OpPackage | None:
-    """The package that is known to have the op."""
+    """Returns the package that has the op, or None if no listed package has it."""
     return next((package for package in OP_PACKAGES if package.has(op)), None)
 
 
 def missing_ops_message(missing_ops: Sequence[str]) -> str:
-    """The ops by the package that has them, and what to do."""
+    """Returns an error that lists the ops by package, with the remedy for each package."""
     by_package: dict[OpPackage | None, list[str]] = {}
     for op in missing_ops:
         by_package.setdefault(package_of(op), []).append(op)
@@ -118,13 +119,13 @@ def _reason(package: OpPackage | None, ops: Sequence[str]) -> str:
 def _remedy(package: OpPackage | None) -> str:
     if package is None:
         return (
-            "start the server with the library that has it, --op_library=PATH, or with the pip "
+            "start the server with the library of the op, --op_library=PATH, or with its pip "
             "package, --op_package=NAME"
         )
     if package.newest_is_for:
         return (
-            f"that is of {package.name}, whose newest release known here is for TensorFlow "
-            f"{package.newest_is_for}: install one that is for {TENSORFLOW} and say "
+            f"it belongs to {package.name}, whose newest release known here is for TensorFlow "
+            f"{package.newest_is_for}: install a release for {TENSORFLOW} and use "
             f"--op_package={package.name}"
         )
-    return f"pip install {package.requirement} and --op_package={package.name}"
+    return f"pip install {package.requirement} and use --op_package={package.name}"

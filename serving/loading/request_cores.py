@@ -1,11 +1,10 @@
-"""Request threads on cores of their own while background threads, or those of HTTP, fill the others.
+"""Pins request threads to cores while background threads, or HTTP's threads, use the other cores.
 
-Why: a thread of lower priority leaves its core to any request thread that wakes there.
-But the kernel has to wake it there. Where the cores of a last-level cache are busy together, and
-they are while a load fills what requests leave, it no longer looks for the best one
-(`SIS_UTIL` in kernel/sched/fair.c) and wakes two request threads on one core, beside another that
-runs nothing but the load, for 20 ms and more until its load balancer comes. Seen with `perf sched`;
-docs/figures.md has the effect of pinning on the tail.
+A thread of lower priority leaves its core to any request thread that wakes there. But the kernel must
+choose that core. If all cores of a last-level cache are busy, as they are during a load, the kernel
+stops searching for the best core (`SIS_UTIL` in kernel/sched/fair.c). It may wake two request threads
+on one core while another core runs only the load, for 20 ms and more, until its load balancer runs.
+This was seen with `perf sched`. docs/figures.md has the effect of pinning on the tail.
 """
 
 import os
@@ -16,8 +15,9 @@ from contextlib import contextmanager
 import structlog
 
 PINNED_CORES_MAX = 8
-"""A load adds one busy core to so many: on larger machines the kernel goes on looking. And there a
-neighbour's thread on a request thread's core does more harm than the kernel's choice."""
+"""The most cores on which threads are pinned. A load makes one core busy, so on larger machines the
+kernel still searches for a free core. Also, another process's thread on a request thread's core does
+more harm there than the kernel's choice."""
 
 _log = structlog.get_logger(__name__)
 
@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 class RequestCores:
     """Pins the request threads while tasks run. Any thread.
 
-    `pin` is `GrpcServer.pin_request_threads`. `is_idle` returns whether the thread with that id has
+    `pin` is `GrpcServer.pin_request_threads`. `is_idle` returns True if the thread with that id has
     idle priority.
     """
 
@@ -43,9 +43,9 @@ class RequestCores:
 
     @contextmanager
     def pinned(self, thread_id: int) -> Iterator[None]:
-        """Around a task of the thread with that id. Does nothing if its priority is not idle.
+        """Wraps a task of the thread with that id. Does nothing if its priority is not idle.
 
-        Beside a load of the usual priority a request thread is better off where it is free to move.
+        Beside a load of the usual priority, a request thread should stay free to move.
         """
         if not self._is_small or not self._is_idle(thread_id):
             yield
@@ -57,8 +57,9 @@ class RequestCores:
             self._add(-1)
 
     def hold(self, is_held: bool) -> None:
-        """Pins for somebody who says when it begins and when it is over, one after the other: requests over
-        HTTP, whose threads have a nice value.
+        """Pins with True and unpins with False, in turn.
+
+        For requests over HTTP, whose threads have a nice value.
         """
         if self._is_small:
             self._add(1 if is_held else -1)
@@ -77,12 +78,12 @@ class RequestCores:
 
 
 def pin_always(pin: Callable[[bool], bool]) -> None:
-    """For as long as the server runs; logs why where that cannot be."""
+    """Pins the request threads for as long as the server runs; logs a warning if that fails."""
     if not pin(True):
         _log.warning(
             "request_threads_not_pinned",
             core_count=_core_count(),
-            remedy="leave out --grpc_completion_queue_count, so that there is a thread for each core",
+            remedy="remove --grpc_completion_queue_count, so that each core has a thread",
         )
 
 

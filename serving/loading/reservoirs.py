@@ -7,19 +7,19 @@ from serving.data_plane.servables import RequestReservoir
 
 
 class Reservoirs:
-    """Each model's reservoir, made when it is first asked for. Any thread.
+    """The reservoirs by model, each made at its first use. Any thread.
 
-    A reservoir is the model's and not a version's: what one version answered, the next ones replay.
+    A reservoir belongs to a model, because later versions replay the requests of earlier ones.
     """
 
     def __init__(self, make: Callable[[], RequestReservoir] | None) -> None:
-        """`make` is None where no requests are kept."""
+        """Takes the factory of reservoirs; None if no requests are kept."""
         self._make = make
         self._lock = threading.Lock()
         self._by_name: dict[str, RequestReservoir] = {}
 
     def of(self, name: str) -> RequestReservoir | None:
-        """The model's; None where no requests are kept."""
+        """Returns the model's reservoir; None if no requests are kept."""
         if self._make is None:
             return None
         with self._lock:
@@ -28,11 +28,11 @@ class Reservoirs:
             return self._by_name[name]
 
     def by_name(self) -> Mapping[str, RequestReservoir]:
-        """Those that there are now."""
+        """Returns the present reservoirs by model name."""
         with self._lock:
             return dict(self._by_name)
 
     def forget(self, name: str) -> None:
-        """The model is configured no more. Versions that still serve keep theirs until they end."""
+        """Forgets a model that was removed from the configuration. Its live versions keep their reservoir."""
         with self._lock:
             self._by_name.pop(name, None)

@@ -1,8 +1,8 @@
-"""How fast restores read: as fast as they can, or as the operator says, or as live requests allow.
+"""The pace of restores: unlimited, a fixed rate, or as fast as live requests allow.
 
-A restore moves gigabytes through the memory that requests share with it. The guard slows it while
-the requests of the last moments are slower than they were before the load: additive increase,
-multiplicative decrease, as congestion control does it (Jacobson 1988).
+A restore moves gigabytes through the memory bandwidth that it shares with requests. The guard slows
+it while recent requests are slower than before the load. It uses additive increase and multiplicative
+decrease, as congestion control does (Jacobson 1988).
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,13 +17,13 @@ from serving.base.periodic_thread import Watch
 from serving.data_plane.loads import LatencyWindow, PacedLoad
 
 UNLIMITED = 0
-"""As the data plane has it."""
+"""The data plane's value for an unlimited pace."""
 
 GUARD_PERIOD_SECONDS = 0.1
-"""How often the guard looks: a few times in the second that it judges by."""
+"""The period of the guard: a fraction of the second over which it takes p99."""
 
-_SLOWEST_BYTES_PER_SECOND = 16_000_000  # a 500 MB version still comes within half a minute
-_FASTEST_BYTES_PER_SECOND = 4_096_000_000  # above what a core restores: as good as unlimited
+_SLOWEST_BYTES_PER_SECOND = 16_000_000  # restores 500 MB in about half a minute
+_FASTEST_BYTES_PER_SECOND = 4_096_000_000  # more than a core can restore: in effect unlimited
 _STEP_BYTES_PER_SECOND = 128_000_000
 
 _log = structlog.get_logger(__name__)
@@ -33,16 +33,16 @@ class RestorePace(Protocol):
     """Decides how fast a load may restore."""
 
     def applied_to(self, load: PacedLoad) -> AbstractContextManager[None]:
-        """Within it the load restores at this pace."""
+        """Paces the load while the context is entered."""
         ...
 
     def stop(self) -> None:
-        """Ends its thread, if it has one. No restore runs any more."""
+        """Ends its thread, if it has one. Call it when no restore runs any more."""
         ...
 
 
 class FixedPace:
-    """`bytes_per_second` all the time; UNLIMITED is 0."""
+    """Restores at a fixed `bytes_per_second`; 0 is UNLIMITED."""
 
     def __init__(self, bytes_per_second: int = UNLIMITED) -> None:
         self._bytes_per_second = bytes_per_second
@@ -59,7 +59,11 @@ class FixedPace:
 
 @dataclass(frozen=True, kw_only=True)
 class GuardSettings:
-    """`factor`: how much slower than before the load p99 may get. `bytes_per_second_max` 0: no limit."""
+    """The guard's settings.
+
+    `factor` is the allowed ratio of p99 during and before the load. `bytes_per_second_max` is the
+    fastest pace; 0: no limit.
+    """
 
     factor: float
     bytes_per_second_max: int = UNLIMITED
@@ -68,10 +72,10 @@ class GuardSettings:
 def next_bytes_per_second(
     current: int, *, p99_ns: int, baseline_ns: int, settings: GuardSettings
 ) -> int:
-    """Bytes per second from now on, given p99 of the last second and before the load. Pure.
+    """Returns the next pace, given p99 of the last second and before the load. Pure.
 
-    Halved while p99 is above `factor` times the baseline, else raised step by step. Without requests
-    in either (0) there is nobody to guard.
+    The pace is halved while p99 is above `factor` times the baseline, else it is raised by one step. If
+    either period had no requests (0), the pace is the fastest.
     """
     fastest = settings.bytes_per_second_max or _FASTEST_BYTES_PER_SECOND
     if p99_ns == 0 or baseline_ns == 0:
@@ -84,9 +88,9 @@ def next_bytes_per_second(
 class GuardedPace:
     """Restores as fast as live requests allow (`--swap_p99_guard`).
 
-    The baseline is p99 of what the live versions have answered when the restore begins. A thread
-    `swap-guard` looks while a restore runs, and sleeps otherwise. It is made by whoever makes this,
-    as a thread inherits the priority of its maker, and a loader's is the lowest.
+    The baseline is p99 of all answers of the live versions at the start of the restore. The thread
+    `swap-guard` checks while a restore runs, and sleeps otherwise. The constructor starts it, because
+    a thread inherits the priority of its maker, and a loader thread's is the lowest.
     """
 
     def __init__(self, settings: GuardSettings, *, window: LatencyWindow, clock: Clock) -> None:
@@ -129,7 +133,7 @@ class GuardedPace:
 
 @dataclass
 class _Guarded:
-    """One restore under guard."""
+    """The state of one guarded restore."""
 
     baseline_ns: int
     bytes_per_second: int

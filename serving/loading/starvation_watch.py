@@ -1,9 +1,9 @@
-"""Starvation: how long a load may starve at idle priority before it gets a share of the cores.
+"""Raises the priority of loads that starve at idle priority.
 
-Where requests take all cores, a thread at idle priority gets next to none (SCHED_IDLE's weight is 3
-beside 1,024): a new version would come minutes late, or not as long as it lasts. So a watch looks
-how long the kernel has kept each thread waiting for a core, and past the patience it gives the
-thread the priority that requests have, until its task ends.
+If requests use all cores, a thread at idle priority gets almost no time (SCHED_IDLE has a weight of 3
+against 1,024). A new version would then be minutes late, or not come while the load lasts. So a watch
+measures how long the kernel has kept each thread waiting for a core. Beyond the limit it gives the
+thread the priority of requests until its task ends.
 """
 
 import os
@@ -19,20 +19,20 @@ from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.periodic_thread import Watch
 
 PERIOD_SECONDS = 0.2
-"""How often the watch looks while tasks run; it sleeps otherwise."""
+"""The period of the watch while tasks run; it sleeps otherwise."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Scheduler(Protocol):
-    """The kernel's, for threads of this process."""
+    """The kernel's scheduler, for threads of this process."""
 
     def waited_ns(self, thread_id: int) -> int:
-        """Nanoseconds that the thread was ready to run and had no core, since it began; 0: unknown."""
+        """Returns the nanoseconds that the thread has waited for a core since it began; 0: unknown."""
         ...
 
     def raise_priority(self, thread_id: int) -> None:
-        """Gives the thread the usual priority. Raises PermissionError."""
+        """Gives the thread the usual priority. Raises OSError, for instance PermissionError."""
         ...
 
 
@@ -61,10 +61,10 @@ class _Watched:
 
 
 class StarvationWatch:
-    """Watches the background threads while they work. Its own thread is `load-patience`.
+    """Watches the background threads while they work, on a thread `load-patience`.
 
-    Make it on a thread of usual priority, which its own inherits. `lower` gives the calling thread
-    its background priority back.
+    Make it on a thread of the usual priority, which `load-patience` inherits. `lower` sets the calling
+    thread back to its background priority.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class StarvationWatch:
         self._watch.start()
 
     def stop(self) -> None:
-        """Ends the watch; what is raised stays so until its task ends."""
+        """Ends the watch; a raised thread keeps its priority until its task ends."""
         self._watch.stop()
 
     @contextmanager
     def watched(self, thread_id: int) -> Iterator[None]:
-        """Around a task of the thread with that id, which leaves it; any thread may enter it."""
+        """Wraps a task of the thread with that id. Any thread may enter it; that thread leaves it."""
         watched = _Watched(self._scheduler.waited_ns(thread_id))
         try:
             with self._watch.watching(thread_id, watched):
@@ -102,7 +102,7 @@ class StarvationWatch:
                 self._lower()
 
     def look(self) -> None:
-        """Raises whoever has waited too long."""
+        """Raises the threads that have waited too long."""
         self._watch.look_now()
 
     def _look(self, threads: Mapping[int, _Watched]) -> None:
@@ -122,7 +122,7 @@ class StarvationWatch:
                 "load_starving",
                 waited_seconds=round(waited_ns / NS_PER_SECOND, 2),
                 reason=f"its priority cannot be raised: {error}",
-                remedy="say --load_priority=normal, or give the process CAP_SYS_NICE",
+                remedy="use --load_priority=normal, or give the process CAP_SYS_NICE",
             )
             return
         watched.is_raised = True

@@ -1,4 +1,4 @@
-"""Unload: frees one version that no request can find any more, without losing a request."""
+"""Unload: frees one retired version without losing a request."""
 
 from collections.abc import Callable
 
@@ -10,20 +10,20 @@ from serving.data_plane.servables import Servable
 from serving.loading.arenas import report_remains
 
 QUIESCE_SLICE_SECONDS = 0.05
-"""One turn waits this long for the last handle: a request of 30 s on one version must not keep an
-unloader thread from freeing another model's memory."""
+"""The wait of one turn for the last handle. It is short so that a request of 30 s on one version does
+not keep an unloader thread from freeing another model's memory."""
 
 QUIESCE_WARNING_SECONDS = 10.0
-"""Above the deadlines that clients usually set: a handle older than this is worth a look."""
+"""The wait after which a warning is logged. It is above the usual deadlines of clients."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Unload:
-    """One version's way out: quiesce, destroy. Runs in turns, on unloader threads.
+    """Unloads one version: quiesces it, then destroys it. Runs in turns, on unloader threads.
 
-    Make it when the version has been retired: its time to quiesce begins then. `stage_ended` gets the
-    seconds of each stage, on an unloader thread.
+    Make it when the version has been retired, because its time to quiesce begins then. `stage_ended`
+    receives the seconds of each stage, on an unloader thread.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class Unload:
         self._has_warned = False
 
     def take_turn(self) -> bool:
-        """Does what can be done within QUIESCE_SLICE_SECONDS, and the destruction once it can be.
+        """Waits up to QUIESCE_SLICE_SECONDS for the last handle, and destroys the version after it.
 
-        True where the version is gone, else it wants another turn. What it raises is a bug, or the
-        data plane's; nothing more is to be done then.
+        Returns True if the version is gone, and False if another turn is needed. An exception is a bug,
+        or an error of the data plane; do not call it again then.
         """
         if not self._servable.quiesce(QUIESCE_SLICE_SECONDS):
             self._warn_once()

@@ -143,7 +143,7 @@ class PollSchedule:
             return
         entry.ended_number, entry.retry_ns = look.number, 0
         # A source that was woken meanwhile is due at once. After a stuck look `due_ns` is the retry,
-        # which is no longer needed.
+        # and is not needed any more.
         woken_ns = None if look.is_stuck else entry.due_ns
         delay_ns = None if delay_seconds is None else round(delay_seconds * NS_PER_SECOND)
         self._set_due(

@@ -268,7 +268,7 @@ def test_loader_directory_removed_while_loading_says_so(version: Path, step: str
             version.rmdir()
 
     plane.after_step = remove
-    with pytest.raises(NotFound, match=f"{version} went away while it was loaded"):
+    with pytest.raises(NotFound, match=f"{version} was removed during the load"):
         make_loader(version, plane).load(FakeProgress())
     assert all(servable.is_destroyed for servable in plane.servables)
 
@@ -282,7 +282,7 @@ def test_loader_error_of_a_vanished_file_is_told_as_the_vanished_directory(versi
             version.rename(version.parent / "7.denied")
 
     plane.after_step = remove
-    with pytest.raises(MillpondError, match="went away"):
+    with pytest.raises(MillpondError, match="was removed"):
         make_loader(version, plane).load(FakeProgress())
 
 

@@ -37,14 +37,14 @@ def test_package_of_unknown_op_is_none():
 def test_missing_ops_message_of_one_op_says_what_to_install_and_which_flag():
     assert missing_ops_message(["SentencepieceTokenizeOp"]) == (
         "op SentencepieceTokenizeOp is not registered: pip install tensorflow-text==2.21.* and "
-        "--op_package=tensorflow-text"
+        "use --op_package=tensorflow-text"
     )
 
 
 def test_missing_ops_message_names_each_package_once():
     message = missing_ops_message(["Addons>A", "CaseFoldUTF8", "Mine", "RougeL"])
     first, second, third = message.split("; ")
-    assert first.startswith("op Addons>A is not registered: that is of tensorflow-addons")
+    assert first.startswith("op Addons>A is not registered: it belongs to tensorflow-addons")
     assert "for TensorFlow 2.15" in first
     assert second.startswith("ops CaseFoldUTF8, RougeL are not registered: pip install")
     assert third.startswith("op Mine is not registered: ")

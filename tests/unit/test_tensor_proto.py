@@ -52,7 +52,7 @@ def test_tensor_proto_of_a_plain_list_of_bytes_keeps_zeros_at_their_ends(values:
 
 
 def test_tensor_proto_of_text_beside_a_number_is_refused():
-    with pytest.raises(InvalidArgument, match="1 is no text"):
+    with pytest.raises(InvalidArgument, match="1 is not text"):
         to_tensor_proto(["a", 1])  # type: ignore[arg-type]
 
 
