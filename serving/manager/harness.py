@@ -103,6 +103,11 @@ class LoaderHarness:
         return self._status.id
 
     @property
+    def log_fields(self) -> Mapping[str, str | int]:
+        """The fields that name the version in a log line."""
+        return {"model": self.id.name, "version": self.id.version}
+
+    @property
     def status(self) -> ServableStatus:
         """All there is to say about it, as a value."""
         return self._status

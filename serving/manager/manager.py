@@ -1,29 +1,26 @@
-"""AspiredVersionsManager: brings what is loaded to what is aspired, one action at a time.
+"""AspiredVersionsManager: brings the loaded versions in line with the aspired ones, one action at a time.
 
     set_aspired ─┐                    ┌─> loaders:   load, warm up, publish ───┐
                  ├─> control thread ──┤                                        ├─> control thread
     outcomes ────┘   decides, retires └─> unloaders: quiesce, destroy ─────────┘
 
-All state is confined to the control thread. Everybody else posts to its inbox, so there is no lock
-to hold in the wrong order and every run of the same messages is the same run: tests call `tick`
-themselves. The control thread waits for its inbox and for the next retry, and for nothing else; a
-load or a slow request of one model holds up another's versions only where all threads of an
-executor are taken.
+All state is confined to the control thread. Other threads post messages to its inbox
+(`control_thread.py`), so there is no lock to hold in the wrong order. The same messages in the same
+order give the same run, which is why tests can call `tick` themselves. The control thread waits only
+for its inbox and for the next due retry. A load or a slow request of one model delays the versions of
+another model only if all threads of an executor are taken.
 """
 
 import threading
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextvars import copy_context
 from functools import partial
 from types import MappingProxyType
-from typing import Protocol, TypeVar
 
 import structlog
 
 from serving.base import errors
-from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
+from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.executor import Executor
 from serving.base.name_text import listed
 from serving.core.aspired_version_policy import (
@@ -33,7 +30,6 @@ from serving.core.aspired_version_policy import (
     ResourcePreserving,
 )
 from serving.core.blocked_versions import BlockedVersions
-from serving.core.cancellation import Cancellation
 from serving.core.model_settings import ModelSettings
 from serving.core.servable import (
     AVAILABLE,
@@ -41,120 +37,48 @@ from serving.core.servable import (
     LOADING,
     START,
     AspiredVersion,
-    GateVerdict,
-    LoadStage,
     ServableId,
     ServableSnapshot,
     UnloadStage,
 )
-from serving.data_plane.servables import Servable, ServingMap
+from serving.data_plane.servables import Servable
 from serving.loading.loader import MakeLoader
-from serving.loading.unload import Unload
 from serving.manager import canary
-from serving.manager.harness import LoaderHarness, RetryPolicy
-from serving.manager.memory_pressure import MemoryPressure
-from serving.manager.rollout import (
-    BlockedVersionsChanged,
-    DefaultVersionChanged,
-    FoundVersions,
-    KeepBlockedVersions,
-    Rollback,
-    Rollout,
+from serving.manager.control_thread import (
+    Allow,
+    FoundAnew,
+    GateEnded,
+    Inbox,
+    LabelsChanged,
+    Loaded,
+    LoadFailed,
+    Measured,
+    Message,
+    Promote,
+    Reply,
+    Request,
+    RollBack,
+    SetAspired,
+    SetSettings,
+    StageBegan,
+    StageEnded,
+    Stop,
+    Unloaded,
+    concerned_streams,
 )
-from serving.manager.router import Canary, Router
+from serving.manager.harness import LoaderHarness, RetryPolicy
+from serving.manager.listener import ManagerListener
+from serving.manager.manager_view import ManagerView
+from serving.manager.memory_pressure import MemoryPressure
+from serving.manager.rollout import Rollback, Rollout
+from serving.manager.router import Router
 from serving.manager.state_monitor import StateMonitor
-from serving.manager.stream import Stream, StreamStatus
-from serving.manager.task_figures import thread_costs
-
-Answer = TypeVar("Answer")
+from serving.manager.stream import Stream, StreamStatus, SwapJitter
+from serving.manager.version_tasks import NoVersionMemory, VersionMemory, VersionTasks
 
 _RESOURCE_PRESERVING = ResourcePreserving()
-_DEFAULT_SETTINGS = ModelSettings()
 
 _log = structlog.get_logger(__name__)
-
-
-class Inbox:
-    """Calls to be made on the control thread, in the order in which they were posted."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._calls: deque[tuple[Callable[[], None], Collection[str] | None]] = deque()
-        self._arrived = threading.Condition()
-
-    def post(self, call: Callable[[], None], *, concerns: Collection[str] | None = None) -> None:
-        """Wakes the control thread. Any thread.
-
-        `concerns` are the streams that may have something to do after `call`; None means all.
-        """
-        with self._arrived:
-            self._calls.append((call, concerns))
-            self._arrived.notify()
-
-    def take(self) -> Iterator[tuple[Callable[[], None], Collection[str] | None]]:
-        """What has arrived, until nothing is left."""
-        while self._calls:
-            yield self._calls.popleft()
-
-    def wait(self, timeout_seconds: float | None) -> None:
-        """Returns at once where something has arrived, else when something does or at the timeout."""
-        with self._arrived:
-            if not self._calls:
-                self._clock.wait(self._arrived, timeout_seconds)
-
-
-class VersionMemory(Protocol):
-    """Who keeps account of the memory of versions (`arenas.Arenas`)."""
-
-    def unloaded(self, servable_id: ServableId) -> None:
-        """The version is gone. Any thread."""
-        ...
-
-    def forget(self, name: str) -> None:
-        """The last version of the name is gone and none is aspired."""
-        ...
-
-
-class NoVersionMemory:
-    """Where versions have no memory of their own."""
-
-    def unloaded(self, servable_id: ServableId) -> None:
-        """Nothing to keep account of."""
-
-    def forget(self, name: str) -> None:
-        """Nothing is kept."""
-
-
-class _Progress:
-    """What a loader thread says about a load, posted to the control thread.
-
-    No policy looks at it, so no stream has anything to do after it.
-    """
-
-    def __init__(self, harness: LoaderHarness, inbox: Inbox, clock: Clock) -> None:
-        self._harness = harness
-        self._inbox = inbox
-        self._clock = clock
-
-    def _post(self, call: Callable[[], None]) -> None:
-        self._inbox.post(call, concerns=())
-
-    @property
-    def cancellation(self) -> Cancellation:
-        return self._harness.cancellation
-
-    def stage_began(self, stage: LoadStage) -> None:
-        self._post(partial(self._harness.stage_began, stage))
-
-    def stage_ended(self, stage: LoadStage, seconds: float) -> None:
-        ended_at_ns = self._clock.now_ns()
-        self._post(partial(self._harness.stage_ended, stage, seconds, ended_at_ns))
-
-    def measured(self, figures: Mapping[str, float]) -> None:
-        self._post(partial(self._harness.measured, figures))
-
-    def gate_ended(self, verdict: GateVerdict) -> None:
-        self._post(partial(self._harness.gate_ended, verdict))
 
 
 class AspiredVersionsManager:
@@ -170,157 +94,135 @@ class AspiredVersionsManager:
         self,
         *,
         make_loader: MakeLoader,
-        serving_map: ServingMap,
         policy: AspiredVersionPolicy,
         retry: RetryPolicy,
         loaders: Executor,
         unloaders: Executor,
-        version_memory: VersionMemory | None = None,
-        router: Router | None = None,
-        blocked_versions_changed: BlockedVersionsChanged = lambda name, versions: None,
-        found_versions: FoundVersions = lambda name: (),
-        blocked_versions: Mapping[str, BlockedVersions] = MappingProxyType({}),
-        keep_blocked_versions: KeepBlockedVersions = lambda name, blocked_versions: None,
-        default_version_changed: DefaultVersionChanged = lambda name, version, previous_version, how: (
-            None
-        ),
-        load_jitter_seconds: float = 0.0,
-        random: Callable[[], float] = lambda: 1.0,
+        router: Router,
         monitor: StateMonitor,
         clock: Clock,
+        version_memory: VersionMemory | None = None,
+        listener: ManagerListener | None = None,
+        blocked_versions: Mapping[str, BlockedVersions] = MappingProxyType({}),
+        swap_jitter: SwapJitter | None = None,
     ) -> None:
-        """`blocked_versions_changed` is called with the versions that a model's source leaves out.
-        `found_versions` returns the versions that the source finds. `blocked_versions` are those of
-        each model before the process began; `keep_blocked_versions` stores them for the next process.
-        `default_version_changed` is called if a version answers without having been loaded for it.
-        `random` (0 to 1) draws the share of `load_jitter_seconds` that a swap is put off.
-        """
-        self._make_loader = make_loader
+        """`blocked_versions` are those of each model before the process began."""
         self._policy = policy
         self._retry = retry
-        self._loaders = loaders
-        self._unloaders = unloaders
+        self._router = router
+        self._monitor = monitor
+        self._clock = clock
         self._version_memory = version_memory or NoVersionMemory()
-        self._router = router or Router(serving_map)
-        self._router.on_labels(lambda name: self._inbox.post(lambda: None, concerns=(name,)))
+        self._swap_jitter = swap_jitter or SwapJitter()
+        self._inbox = Inbox(clock)
+        self._view = ManagerView(router, clock)
+        self._tasks = VersionTasks(
+            make_loader=make_loader,
+            loaders=loaders,
+            unloaders=unloaders,
+            version_memory=self._version_memory,
+            router=router,
+            view=self._view,
+            inbox=self._inbox,
+            clock=clock,
+        )
         self._rollout = Rollout(
-            self._router,
-            found_versions=found_versions,
-            blocked_versions_changed=self._notify_blocked,
-            keep_blocked_versions=keep_blocked_versions,
-            default_version_changed=default_version_changed,
+            router,
+            self._view,
+            listener or ManagerListener(),
             apply_wanted=self._apply_wanted,
             clock=clock,
         )
-        self._blocked_versions_changed = blocked_versions_changed
-        self._memory_pressure = MemoryPressure(self._router, self._rollout, self._stream_of)
-        self._load_jitter_ns = round(load_jitter_seconds * NS_PER_SECOND)
-        self._random = random
-        self._monitor = monitor
-        self._clock = clock
-        self._inbox = Inbox(clock)
+        self._memory_pressure = MemoryPressure(router, self._rollout, self._stream_of)
         self._streams: dict[str, Stream] = {}
-        # Values that other threads read; each is replaced as a whole.
-        self._settings: dict[str, ModelSettings] = {}
-        self._statuses: dict[str, StreamStatus] = {}
-        self._servables: dict[str, Mapping[int, Servable]] = {}
-        self._blocked: dict[str, frozenset[int]] = {}
-        # The versions that were first aspired together with each version of a name.
-        self._companions: dict[str, Mapping[int, frozenset[int]]] = {}
-        # Since when a name has had a version AVAILABLE without a break (monotonic).
-        self._served_since_ns: dict[str, int] = {}
-        # When a stream has something to do by itself, as of its last turn; only those that will have.
+        # When a stream has something to do by itself, as of its last turn; only streams that will have.
         self._due_ns: dict[str, int] = {}
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
         self._restore_blocked(blocked_versions)
+        router.on_labels(lambda name: self._inbox.post(LabelsChanged(name)))
 
     # --- Any thread -------------------------------------------------------------------------------
 
     def set_aspired(self, name: str, versions: Sequence[AspiredVersion]) -> None:
         """Replaces the aspired versions of one stream. Returns at once."""
-        self._inbox.post(partial(self._replace_aspired, name, tuple(versions)), concerns=(name,))
+        self._inbox.post(SetAspired(name, tuple(versions)))
 
     def set_settings(self, name: str, settings: ModelSettings) -> None:
-        """Replaces what is said of one stream. Returns at once; a swap under way goes on by it."""
-        self._inbox.post(partial(self._replace_settings, name, settings), concerns=(name,))
+        """Replaces the settings of one stream. Returns at once.
 
-    def incumbent(self, servable_id: ServableId) -> Servable | None:
-        """Returns the version whose clients `servable_id` will get: the one that answers now.
-
-        None for a version that gets no clients of another one. That is one that is lower, by a
-        rollback or by its number alone; one beside which the other was first aspired, as at the
-        start of a server of several versions; and one that follows a version rolled back.
+        A swap under way continues by the new settings.
         """
-        name = servable_id.name
-        servables = self._servables.get(name, {})
-        default = self._router.answering(name)
-        version = default if default in servables else max(servables, default=None)
-        companions = self._companions.get(name, {}).get(servable_id.version, frozenset())
-        if version is None or version in companions or version in self.blocked(name):
-            return None
-        return servables.get(version) if version < servable_id.version else None
-
-    def servable(self, servable_id: ServableId) -> Servable | None:
-        """The version, where it is AVAILABLE. Whoever has it may meet its end at any time."""
-        return self._servables.get(servable_id.name, {}).get(servable_id.version)
-
-    def blocked(self, name: str) -> frozenset[int]:
-        """The versions that a model's source is to leave out."""
-        return self._blocked.get(name, frozenset())
+        self._inbox.post(SetSettings(name, settings))
 
     def found_anew(self, name: str, version: int) -> None:
-        """A version was found, or with other files than before; it may be blocked. Returns at once."""
-        self._inbox.post(partial(self._found_anew, name, version), concerns=(name,))
+        """Unblocks a version that a failure blocked, because it was found with other files.
+
+        Does nothing for a version that is not blocked. Returns at once.
+        """
+        self._inbox.post(FoundAnew(name, version))
+
+    def incumbent(self, servable_id: ServableId) -> Servable | None:
+        """See `ManagerView.incumbent`."""
+        return self._view.incumbent(servable_id)
+
+    def servable(self, servable_id: ServableId) -> Servable | None:
+        """See `ManagerView.servable`."""
+        return self._view.servable(servable_id)
+
+    def blocked(self, name: str) -> frozenset[int]:
+        """See `ManagerView.blocked`."""
+        return self._view.blocked(name)
 
     def stream_status(self, name: str) -> StreamStatus | None:
-        """What there is to say of a stream beside its versions; None where it has none."""
-        return self._statuses.get(name)
+        """See `ManagerView.status`."""
+        return self._view.status(name)
 
     def rollback(self, name: str, *, is_cold_allowed: bool = False) -> Future[Rollback]:
-        """Puts the version before the one that answers back in its place, and blocked_versions that one.
+        """Blocks the version that answers and returns its requests to the version before it.
 
-        Requests see it within one change of the serving map. The future has what was done, or
-        FailedPrecondition where no earlier version is in memory, unless a cold one (loaded from
-        disk while this one goes on) will do; NotFound for a stream that has no version.
+        Requests see the change within one change of the serving map. The future raises NotFound for
+        a stream without versions, and FailedPrecondition if no earlier version is in memory. With
+        `is_cold_allowed` an earlier version may be loaded from disk while the current one serves on.
         """
-
-        def roll_back() -> Rollback:
-            stream = self._stream_with_versions(name)
-            return self._rollout.roll_back(name, stream, is_cold_allowed=is_cold_allowed)
-
-        return self._ask(name, roll_back)
+        reply = Reply[Rollback]()
+        self._inbox.post(RollBack(name, is_cold_allowed, reply))
+        return reply.future
 
     def promote(self, name: str) -> Future[int]:
-        """Ends the canary: it answers everything. The future has its version, or FailedPrecondition."""
-        return self._ask(name, lambda: self._rollout.promote(name))
+        """Ends the canary, which then answers all requests.
+
+        The future returns its version, or raises FailedPrecondition if there is no canary.
+        """
+        reply = Reply[int]()
+        self._inbox.post(Promote(name, reply))
+        return reply.future
 
     def allow(self, name: str, version: int) -> Future[None]:
-        """Takes back what a rollback said of a version; FailedPrecondition where it is not blocked."""
-        return self._ask(
-            name, lambda: self._rollout.allow(name, self._stream_with_versions(name), version)
-        )
+        """Unblocks a version. The future raises FailedPrecondition if it is not blocked."""
+        reply = Reply[None]()
+        self._inbox.post(Allow(name, version, reply))
+        return reply.future
 
     def start(self) -> None:
         """Starts the control thread, the loaders and the unloaders."""
-        self._loaders.start()
-        self._unloaders.start()
+        self._tasks.start()
         self._thread.start()
 
     def stop(self, timeout_seconds: float) -> bool:
         """Unloads everything, version by version, and ends all threads.
 
-        A load under way ends at its next stage. False where something still runs after
-        `timeout_seconds`; the threads are daemons, so the process can end all the same.
+        A load under way ends at its next stage. Returns False if a thread still runs after
+        `timeout_seconds`. All threads are daemons, so the process can end nevertheless.
         """
-        self._inbox.post(self._begin_stop)
+        self._inbox.post(Stop())
         if self._thread.ident is not None:
             self._thread.join(timeout_seconds)
         has_ended = not self._thread.is_alive()
-        # Idle where the control thread has ended, so this is short; else there is no time left.
-        grace_seconds = timeout_seconds if has_ended else 0.0
-        executors = [self._loaders.stop(grace_seconds), self._unloaders.stop(grace_seconds)]
-        return has_ended and all(executors)
+        # The executors are idle once the control thread has ended, so their stop is short. If it has
+        # not ended, no time is left for them.
+        are_tasks_over = self._tasks.stop(timeout_seconds if has_ended else 0.0)
+        return has_ended and are_tasks_over
 
     # --- The control thread -----------------------------------------------------------------------
 
@@ -334,29 +236,75 @@ class AspiredVersionsManager:
                 self._take_turn(name, stream)
 
     def _take_in(self) -> Iterable[str]:
-        """Makes the calls that have arrived; returns the streams that may have something to do.
+        """Handles the messages that have arrived; returns the streams that may have an action.
 
         A stream depends on no other stream. So a server of thousands of models looks at one of
         them when a load ends, and at none while it goes on.
         """
         names: dict[str, None] = {}
         are_all_concerned = False
-        for call, concerns in self._inbox.take():
-            self._guarded(call)
-            are_all_concerned |= concerns is None
-            names.update(dict.fromkeys(concerns or ()))
+        for message in self._inbox.take():
+            self._guarded(partial(self._handle, message))
+            concerned = concerned_streams(message)
+            are_all_concerned |= concerned is None
+            names.update(dict.fromkeys(concerned or ()))
         if are_all_concerned:
             return list(self._streams)
         now_ns = self._clock.now_ns()
         due = (name for name, due_ns in self._due_ns.items() if due_ns <= now_ns)
         return {**names, **dict.fromkeys(due)}
 
+    def _handle(self, message: Message) -> None:
+        match message:
+            case StageBegan(harness, stage):
+                harness.stage_began(stage)
+            case StageEnded(harness, stage, seconds, ended_at_ns):
+                harness.stage_ended(stage, seconds, ended_at_ns)
+            case Measured(harness, figures):
+                harness.measured(figures)
+            case GateEnded(harness, verdict):
+                harness.gate_ended(verdict)
+            case Loaded(harness, servable):
+                self._loaded(harness, servable)
+            case LoadFailed(harness, error):
+                self._load_failed(harness, error)
+            case Unloaded(harness, failure):
+                self._unloaded(harness, failure)
+            case _:
+                self._handle_request(message)
+
+    def _handle_request(self, message: Request) -> None:
+        match message:
+            case SetAspired(name, versions):
+                self._replace_aspired(name, versions)
+            case SetSettings(name, settings):
+                self._replace_settings(name, settings)
+            case FoundAnew(name, version):
+                self._found_anew(name, version)
+            case LabelsChanged():
+                pass  # The turn of its stream is all that it needs.
+            case RollBack(name, is_cold_allowed, reply):
+                reply.answer(partial(self._roll_back, name, is_cold_allowed=is_cold_allowed))
+            case Promote(name, promoted):
+                promoted.answer(partial(self._rollout.promote, name))
+            case Allow(name, version, allowed):
+                allowed.answer(partial(self._allow, name, version))
+            case Stop():
+                self._begin_stop()
+
+    def _roll_back(self, name: str, *, is_cold_allowed: bool) -> Rollback:
+        stream = self._stream_with_versions(name)
+        return self._rollout.roll_back(name, stream, is_cold_allowed=is_cold_allowed)
+
+    def _allow(self, name: str, version: int) -> None:
+        self._rollout.allow(name, self._stream_with_versions(name), version)
+
     def _take_turn(self, name: str, stream: Stream) -> None:
         self._guarded(partial(self._advance, name, stream))
         self._guarded(partial(self._note_due, name))
         if stream.aspired or stream.harnesses:
             stream.is_idle = False
-            self._statuses[name] = self._status_of(name, stream)
+            self._view.set_status(name, self._status_of(name, stream))
         elif not stream.is_idle:
             self._guarded(partial(self._let_rest, name, stream))
 
@@ -394,9 +342,6 @@ class AspiredVersionsManager:
             self._inbox.wait(self.next_due_seconds())
             self.tick()
 
-    def _post_of(self, harness: LoaderHarness, call: Callable[[], None]) -> None:
-        self._inbox.post(call, concerns=(harness.id.name,))
-
     def _guarded(self, call: Callable[[], None]) -> None:
         try:
             call()
@@ -417,11 +362,7 @@ class AspiredVersionsManager:
             if blocked:
                 self._streams[name] = Stream(is_idle=True)
                 self._rollout.restore(name, self._streams[name], blocked)
-                self._blocked[name] = frozenset(blocked)
-
-    def _notify_blocked(self, name: str, versions: frozenset[int]) -> None:
-        self._blocked[name] = versions
-        self._blocked_versions_changed(name, versions)
+                self._view.set_blocked(name, frozenset(blocked))
 
     def _found_anew(self, name: str, version: int) -> None:
         if name in self._streams:
@@ -431,7 +372,7 @@ class AspiredVersionsManager:
             self._rollout.note_last_resort(name, stream)
 
     def _replace_settings(self, name: str, settings: ModelSettings) -> None:
-        self._settings[name] = settings
+        self._view.set_settings(name, settings)
         if name in self._streams:
             self._streams[name].settings = settings
             self._rollout.change_canary(name, settings.canary)
@@ -441,34 +382,20 @@ class AspiredVersionsManager:
 
     def _let_rest(self, name: str, stream: Stream) -> None:
         """Nothing of the stream is left, or to come; what was rolled back is remembered."""
-        self._statuses.pop(name, None)
-        self._companions.pop(name, None)
+        self._view.forget_versions(name)
         self._version_memory.forget(name)
         if stream.blocked and not self._is_stopping:
             stream.is_idle = True
         else:
             del self._streams[name]
             self._due_ns.pop(name, None)
-            self._blocked.pop(name, None)
+            self._view.forget_blocked(name)
             self._router.forget(name)
-
-    def _ask(self, name: str, question: Callable[[], Answer]) -> Future[Answer]:
-        future: Future[Answer] = Future()
-
-        def answer() -> None:
-            try:
-                future.set_result(question())
-            except Exception as error:  # noqa: BLE001 (whoever asked gets it)
-                future.set_exception(error)
-
-        # With what the log says of whoever asks: the call's trace.
-        self._inbox.post(partial(copy_context().run, answer), concerns=(name,))
-        return future
 
     def _replace_aspired(self, name: str, versions: tuple[AspiredVersion, ...]) -> None:
         if self._is_stopping:
             return
-        stream = self._streams.setdefault(name, Stream(settings=self._settings_of(name)))
+        stream = self._streams.setdefault(name, Stream(settings=self._view.settings(name)))
         stream.wanted = versions
         if stream.is_idle:
             # The source may be another one than that which was told.
@@ -489,14 +416,11 @@ class AspiredVersionsManager:
                 harness.aspired = aspired
                 _log.warning(
                     "live_version_found_anew",
-                    **_fields(harness),
+                    **harness.log_fields,
                     remedy="it serves what was loaded; drop other files under a new version",
                 )
         # Now and not at the next tick: the next list may have back what this one omits.
         self._reconcile(name, stream)
-
-    def _settings_of(self, name: str) -> ModelSettings:
-        return self._settings.get(name, _DEFAULT_SETTINGS)
 
     def _stream_with_versions(self, name: str) -> Stream:
         stream = self._streams.get(name)
@@ -516,9 +440,7 @@ class AspiredVersionsManager:
         stream.forget_past_swaps()
         begun = [version for version in stream.aspired if version not in stream.harnesses]
         if begun:
-            known = self._companions.get(name, {})
-            kept = {version: known[version] for version in stream.harnesses if version in known}
-            self._companions[name] = {**kept, **dict.fromkeys(begun, frozenset(begun))}
+            self._view.add_companions(name, begun, stream.harnesses.keys())
         for version in begun:
             stream.harnesses[version] = LoaderHarness(
                 ServableId(name, version),
@@ -570,14 +492,14 @@ class AspiredVersionsManager:
         """Whether the swap to `version` waits, so that a fleet does not swap in step: the load, and
         the unload that makes room for it, by an instant that is drawn once. Never a model's first.
         """
-        if self._load_jitter_ns == 0 or not stream.ready_versions:
+        if self._swap_jitter.is_off or not stream.ready_versions:
             return False
         now_ns = self._clock.now_ns()
         if version not in stream.swap_at_ns:
-            stream.swap_at_ns[version] = now_ns + round(self._random() * self._load_jitter_ns)
+            stream.swap_at_ns[version] = now_ns + self._swap_jitter.draw_ns()
             _log.info(
                 "load_put_off",
-                **_fields(stream.harnesses[version]),
+                **stream.harnesses[version].log_fields,
                 seconds=(stream.swap_at_ns[version] - now_ns) / NS_PER_SECOND,
             )
         return now_ns < stream.swap_at_ns[version]
@@ -588,7 +510,7 @@ class AspiredVersionsManager:
             if harness.retry_at_ns is not None and harness.retry_at_ns <= now_ns:
                 self._note_settings(harness)
                 harness.begin_retry()
-                self._loaders.submit(partial(self._load, harness), harness.id.name)
+                self._tasks.load(harness)
 
     def _note_settings(self, harness: LoaderHarness) -> None:
         stream = self._streams[harness.id.name]
@@ -598,12 +520,12 @@ class AspiredVersionsManager:
         if isinstance(action, Load):
             self._note_settings(harness)
             harness.begin_load()
-            _log.info("load_started", **_fields(harness))
-            self._loaders.submit(partial(self._load, harness), harness.id.name)
+            _log.info("load_started", **harness.log_fields)
+            self._tasks.load(harness)
         else:
             harness.begin_unload()
-            _log.info("unload_started", **_fields(harness))
-            self._let_go(harness.id)
+            _log.info("unload_started", **harness.log_fields)
+            self._view.remove_servable(harness.id)
             self._retire(harness)
 
     def _retire(self, harness: LoaderHarness) -> None:
@@ -615,43 +537,21 @@ class AspiredVersionsManager:
         try:
             self._router.retire(harness.id)
         except Exception as error:  # noqa: BLE001 (it ends this unload and no other)
-            _log.exception("unload_raised", **_fields(harness))
+            _log.exception("unload_raised", **harness.log_fields)
             self._unloaded(harness, errors.from_exception(error))
             return
         harness.stage_began(UnloadStage.QUIESCE)
-        self._unloaders.submit(partial(self._unload, harness, self._unload_of(harness)))
-
-    def _unload_of(self, harness: LoaderHarness) -> Unload:
-        def stage_ended(stage: UnloadStage, seconds: float) -> None:
-            ended_at_ns = self._clock.now_ns()
-            self._inbox.post(partial(harness.stage_ended, stage, seconds, ended_at_ns), concerns=())
-
-        return Unload(
-            harness.id,
-            harness.servable,
-            clock=self._clock,
-            stage_ended=stage_ended,
-        )
+        self._tasks.unload(harness)
 
     def _loaded(self, harness: LoaderHarness, servable: Servable) -> None:
         harness.loaded(servable)
         name = harness.id.name
-        self._servables[name] = {**self._servables.get(name, {}), harness.id.version: servable}
-        self._served_since_ns.setdefault(name, self._clock.now_ns())
+        self._view.add_servable(harness.id, servable)
         if name in self._streams:
             self._streams[name].served.add(harness.id.version)
             self._streams[name].end_making_room()
             self._rollout.note_last_resort(name, self._streams[name])
-        _log.info("version_available", **_fields(harness), **_stage_fields(harness))
-
-    def _let_go(self, servable_id: ServableId) -> None:
-        left = dict(self._servables.get(servable_id.name, {}))
-        left.pop(servable_id.version, None)
-        if left:
-            self._servables[servable_id.name] = left
-        else:
-            self._servables.pop(servable_id.name, None)
-            self._served_since_ns.pop(servable_id.name, None)
+        _log.info("version_available", **harness.log_fields, **_stage_fields(harness))
 
     def _load_failed(self, harness: LoaderHarness, error: errors.MillpondError) -> None:
         error = self._memory_pressure.note_failure(harness, error)
@@ -664,7 +564,7 @@ class AspiredVersionsManager:
         report = _log.info if harness.is_cancelled else _log.warning if will_retry else _log.error
         report(
             "load_failed",
-            **_fields(harness),
+            **harness.log_fields,
             code=health.code.name,
             reason=health.message,
             will_retry=will_retry,
@@ -688,71 +588,6 @@ class AspiredVersionsManager:
         for waiting in stream.harnesses.values() if stream else ():
             if waiting.status.health.code is errors.StatusCode.RESOURCE_EXHAUSTED:
                 waiting.retry_now()
-
-    # --- Loader threads ---------------------------------------------------------------------------
-
-    def _load(self, harness: LoaderHarness) -> None:
-        try:
-            servable = self._load_and_publish(harness)
-        except Exception as error:  # noqa: BLE001 (whatever it is, it ends this load and no other)
-            failure = errors.from_exception(error)
-            if isinstance(failure, errors.InternalError):
-                _log.exception("load_raised", **_fields(harness))
-            self._post_of(harness, partial(self._load_failed, harness, failure))
-        else:
-            self._post_of(harness, partial(self._loaded, harness, servable))
-
-    def _load_and_publish(self, harness: LoaderHarness) -> Servable:
-        loader = self._make_loader(harness.id, harness.aspired.directory)
-        progress = _Progress(harness, self._inbox, self._clock)
-        with thread_costs("load", progress.measured):
-            servable = loader.load(progress)
-        try:
-            if harness.is_cancelled:
-                raise errors.Cancelled(f"{harness.id}: no longer aspired; its load is undone")
-            start_ns = self._clock.now_ns()
-            self._publish(harness, servable)
-            progress.stage_ended(LoadStage.PUBLISH, seconds_since(self._clock, start_ns))
-        except BaseException:
-            servable.destroy()
-            self._version_memory.unloaded(harness.id)
-            raise
-        return servable
-
-    def _publish(self, harness: LoaderHarness, servable: Servable) -> None:
-        """Before the version is AVAILABLE: who reads that state may send a request at once."""
-        self._router.publish(harness.id, servable, canary=self._canary_of(harness))
-
-    def _canary_of(self, harness: LoaderHarness) -> Canary | None:
-        """The share that a new version begins with; none where it came together with the first one."""
-        wanted = self._settings_of(harness.id.name).canary
-        served_since_ns = self._served_since_ns.get(harness.id.name)
-        is_further = served_since_ns is not None and harness.began_at_ns >= served_since_ns
-        if wanted.weight == 0 or not is_further:
-            return None
-        return Canary.of(harness.id.version, wanted)
-
-    # --- Unloader threads -------------------------------------------------------------------------
-
-    def _unload(self, harness: LoaderHarness, unload: Unload) -> None:
-        costs: dict[str, float] = {}
-        try:
-            with thread_costs("unload", costs.update):
-                is_gone = unload.take_turn()
-        except Exception as error:  # noqa: BLE001 (it ends this unload and no other)
-            _log.exception("unload_raised", **_fields(harness))
-            self._post_of(harness, partial(self._unloaded, harness, errors.from_exception(error)))
-            return
-        if is_gone:
-            # Of the turn that freed it; those before it only waited.
-            self._inbox.post(partial(harness.measured, costs), concerns=())
-            self._post_of(harness, partial(self._unloaded, harness, None))
-        else:
-            self._unloaders.submit(partial(self._unload, harness, unload))
-
-
-def _fields(harness: LoaderHarness) -> dict[str, object]:
-    return {"model": harness.id.name, "version": harness.id.version}
 
 
 def _stage_fields(harness: LoaderHarness) -> dict[str, object]:

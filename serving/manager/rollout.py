@@ -4,7 +4,7 @@ For the manager's control thread. What it decides takes effect in three places, 
 router (requests), the source (what is selected from disk), the stream (what is loaded and kept).
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import structlog
@@ -16,24 +16,10 @@ from serving.core.blocked_versions import BlockedBy, BlockedVersion, BlockedVers
 from serving.core.model_settings import CanarySettings
 from serving.core.servable import LOADING, START
 from serving.manager import canary
+from serving.manager.listener import PROMOTED, ROLLED_BACK, ManagerListener
+from serving.manager.manager_view import ManagerView
 from serving.manager.router import Canary, Router
 from serving.manager.stream import Stream
-
-BlockedVersionsChanged = Callable[[str, frozenset[int]], None]
-"""Hears which versions of a model its source should leave out."""
-
-KeepBlockedVersions = Callable[[str, BlockedVersions], None]
-"""Hears which versions of a model are to stay out beyond the end of the process."""
-
-FoundVersions = Callable[[str], Collection[int]]
-"""The versions of a model that its source finds on disk and its version policy would take."""
-
-DefaultVersionChanged = Callable[[str, int, int | None, str], None]
-"""Hears that without a load a version (the first number) of a model answers instead of another, and
-how that came: ROLLED_BACK or PROMOTED."""
-
-ROLLED_BACK = "rolled_back"
-PROMOTED = "promoted"
 
 BY_OPERATOR = "operator"
 BY_RULE = "canary"
@@ -75,19 +61,15 @@ class Rollout:
     def __init__(
         self,
         router: Router,
+        view: ManagerView,
+        listener: ManagerListener,
         *,
-        found_versions: FoundVersions,
-        blocked_versions_changed: BlockedVersionsChanged,
-        keep_blocked_versions: KeepBlockedVersions,
-        default_version_changed: DefaultVersionChanged,
         apply_wanted: Callable[[str, Stream], None],
         clock: Clock,
     ) -> None:
         self._router = router
-        self._found_versions = found_versions
-        self._blocked_versions_changed = blocked_versions_changed
-        self._keep_blocked_versions = keep_blocked_versions
-        self._default_version_changed = default_version_changed
+        self._view = view
+        self._listener = listener
         self._clock = clock
         self._apply_wanted = apply_wanted
 
@@ -128,7 +110,7 @@ class Rollout:
             by=by.value,
         )
         if earlier is not None:
-            self._default_version_changed(name, earlier, current, ROLLED_BACK)
+            self._listener.default_version_changed(name, earlier, current, ROLLED_BACK)
         return Rollback(rolled_back=current, version=earlier, blocked=blocked)
 
     def _blocked_by_rollback(
@@ -158,7 +140,7 @@ class Rollout:
                 "there by keep_previous_seconds, or allow a cold rollback (millpond rollback "
                 "--cold), which loads one from disk while this one serves on"
             )
-        found = set(self._found_versions(name)) - stream.blocked
+        found = set(self._listener.found_versions(name)) - stream.blocked
         if not any(version < current for version in found):
             raise FailedPrecondition(
                 f"model {name!r} has no version before {current} on disk that its version policy "
@@ -212,7 +194,9 @@ class Rollout:
     def _find_last_resort(self, name: str, stream: Stream) -> bool:
         """Whether it is another one than before."""
         version = (
-            stream.find_last_resort(self._found_versions(name)) if stream.blocked_versions else None
+            stream.find_last_resort(self._listener.found_versions(name))
+            if stream.blocked_versions
+            else None
         )
         if version == stream.last_resort:
             return False
@@ -235,7 +219,8 @@ class Rollout:
 
     def notify_blocked(self, name: str, stream: Stream) -> None:
         """Says again what the model's source should leave out."""
-        self._blocked_versions_changed(name, stream.left_out)
+        self._view.set_blocked(name, stream.left_out)
+        self._listener.blocked_versions_changed(name, stream.left_out)
 
     def promote(self, name: str, *, by: str = BY_OPERATOR) -> int:
         """The canary answers everything. FailedPrecondition where there is none."""
@@ -245,7 +230,7 @@ class Rollout:
         previous = self._router.answering(name)
         self._router.promote(name)
         _log.info("canary_promoted", model=name, version=version, by=by)
-        self._default_version_changed(name, version, previous, PROMOTED)
+        self._listener.default_version_changed(name, version, previous, PROMOTED)
         return version
 
     def end_canary_unless_aspired(self, name: str, stream: Stream) -> None:
@@ -322,7 +307,7 @@ class Rollout:
         self._find_last_resort(name, stream)
         self._router.set_blocked(name, stream.blocked)
         kept = {key: block for key, block in blocked_versions.items() if block.is_until_told}
-        self._keep_blocked_versions(name, kept)
+        self._listener.keep_blocked_versions(name, kept)
         self.notify_blocked(name, stream)
         self._apply_wanted(name, stream)
 

@@ -3,7 +3,7 @@
 Decisions are functions of the values here and of the instant; the manager acts on them.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,26 @@ from serving.core.servable import (
 from serving.data_plane.servables import ServableStatistics
 from serving.manager.failed_loads import FailedLoad, why_try_again
 from serving.manager.harness import LoaderHarness
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwapJitter:
+    """The longest random delay of a swap, which keeps a fleet of servers out of step.
+
+    `random` (0 to 1) draws the share of `max_seconds` that one swap is delayed by.
+    """
+
+    max_seconds: float = 0.0
+    random: Callable[[], float] = lambda: 1.0
+
+    @property
+    def is_off(self) -> bool:
+        """True if no swap is delayed."""
+        return self.max_seconds == 0
+
+    def draw_ns(self) -> int:
+        """Draws the delay of one swap."""
+        return round(self.random() * self.max_seconds * NS_PER_SECOND)
 
 
 @dataclass(frozen=True, kw_only=True)

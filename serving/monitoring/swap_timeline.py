@@ -150,7 +150,7 @@ class SwapTimeline:
     ) -> None:
         """Takes note that, without a load, `version` answers instead of `previous_version`.
 
-        It is a `rollout.DefaultVersionChanged`.
+        It is a `ManagerListener.default_version_changed`.
         """
         with self._lock:
             now_ns = self._clock.now_ns()

@@ -1,15 +1,15 @@
 """Makes the parts that decide which versions are loaded and which of them answer."""
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from serving.base.errors import InvalidConfig
 from serving.base.executor import ThreadExecutor
 from serving.config.server_config import PLATFORM, ModelConfig, ServerConfig
 from serving.core.aspired_version_policy import AvailabilityPreserving
+from serving.core.blocked_versions import BlockedVersions
 from serving.core.servable import AspiredVersion
-from serving.data_plane.servables import ServingMap
 from serving.loading.arenas import Arenas
 from serving.loading.loader import MakeLoader, statuses_as_errors
 from serving.manager.blocked_version_file import (
@@ -18,11 +18,13 @@ from serving.manager.blocked_version_file import (
     NoBlockedVersionKeeper,
 )
 from serving.manager.harness import RetryPolicy
+from serving.manager.listener import ManagerListener
 from serving.manager.manager import AspiredVersionsManager
 from serving.manager.model_notes import NotePublisher
-from serving.manager.rollout import BlockedVersionsChanged, DefaultVersionChanged, FoundVersions
 from serving.manager.router import Router
 from serving.manager.state_monitor import StateMonitor
+from serving.manager.stream import SwapJitter
+from serving.monitoring.swap_timeline import SwapTimeline
 from serving.reload.config_reload import ConfigReloader
 from serving.reload.config_watch import ConfigWatcher
 from serving.reload.served_models import ServedModels
@@ -33,24 +35,52 @@ from serving.source.notes import Note
 from serving.source.poller_pool import PollerPool
 
 
+class ModelListener(ManagerListener):
+    """Passes the events of the manager on to the sources, the swap timeline and the state directory.
+
+    `models` returns the served models, which are made after the manager.
+    """
+
+    def __init__(
+        self,
+        *,
+        models: Callable[[], ServedModels],
+        swaps: SwapTimeline,
+        blocked_version_keeper: BlockedVersionKeeper,
+    ) -> None:
+        self._models = models
+        self._swaps = swaps
+        self._blocked_version_keeper = blocked_version_keeper
+
+    def found_versions(self, name: str) -> Collection[int]:
+        return self._models().selectable_versions(name)
+
+    def blocked_versions_changed(self, name: str, versions: frozenset[int]) -> None:
+        self._models().set_blocked(name, versions)
+
+    def keep_blocked_versions(self, name: str, blocked_versions: BlockedVersions) -> None:
+        self._blocked_version_keeper.keep(name, blocked_versions)
+
+    def default_version_changed(
+        self, name: str, version: int, previous_version: int | None, how: str
+    ) -> None:
+        self._swaps.default_version_changed(name, version, previous_version, how)
+
+
 def make_manager(
     foundation: Foundation,
     *,
     loaders: ThreadExecutor,
     unloaders: ThreadExecutor,
-    serving_map: ServingMap,
     make_loader: MakeLoader,
     arenas: Arenas | None,
     monitor: StateMonitor,
     router: Router,
     blocked_version_keeper: BlockedVersionKeeper,
-    default_version_changed: DefaultVersionChanged,
-    blocked_versions_changed: BlockedVersionsChanged,
-    found_versions: FoundVersions,
+    listener: ManagerListener,
 ) -> AspiredVersionsManager:
     return AspiredVersionsManager(
         make_loader=make_loader,
-        serving_map=serving_map,
         policy=AvailabilityPreserving(),
         retry=RetryPolicy(
             retry_count_max=foundation.config.max_num_load_retries,
@@ -62,13 +92,11 @@ def make_manager(
         unloaders=unloaders,
         version_memory=arenas,
         router=router,
-        default_version_changed=default_version_changed,
-        blocked_versions_changed=blocked_versions_changed,
-        found_versions=found_versions,
+        listener=listener,
         blocked_versions=blocked_version_keeper.read(),
-        keep_blocked_versions=blocked_version_keeper.keep,
-        load_jitter_seconds=foundation.config.load_jitter_seconds,
-        random=random.random,
+        swap_jitter=SwapJitter(
+            max_seconds=foundation.config.load_jitter_seconds, random=random.random
+        ),
         monitor=monitor,
         clock=foundation.clock,
     )

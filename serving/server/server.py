@@ -198,15 +198,16 @@ class Server:
             self._foundation,
             loaders=self._load_executor,
             unloaders=self._unload_executor,
-            serving_map=self._serving_map,
             make_loader=self._loaders.make,
             arenas=arenas,
             monitor=self._monitor,
             router=self._router,
             blocked_version_keeper=self._blocked_version_keeper,
-            default_version_changed=self._swaps.default_version_changed,
-            blocked_versions_changed=self._block_versions,
-            found_versions=self._found_versions,
+            listener=model_parts.ModelListener(
+                models=lambda: self._models,
+                swaps=self._swaps,
+                blocked_version_keeper=self._blocked_version_keeper,
+            ),
         )
 
     def _make_models(self) -> None:
@@ -597,14 +598,6 @@ class Server:
     def _is_config_refused(self) -> bool:
         is_config_refused = self._watcher is not None and self._watcher.refusal is not None
         return is_config_refused or self._transport.refusal is not None
-
-    def _block_versions(self, name: str, versions: frozenset[int]) -> None:
-        """Makes the model's source leave out these versions. On the control thread."""
-        self._models.set_blocked(name, versions)
-
-    def _found_versions(self, name: str) -> frozenset[int]:
-        """Returns the versions that a rollback can choose from. On the control thread."""
-        return self._models.selectable_versions(name)
 
     def _set_models(self, models: Sequence[ModelConfig]) -> None:
         self._loaders.set_models(models)

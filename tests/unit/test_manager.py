@@ -1,5 +1,5 @@
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 
 import pytest
@@ -31,9 +31,11 @@ from serving.core.servable import (
 )
 from serving.loading.loader import Loader
 from serving.manager.harness import RetryPolicy
+from serving.manager.listener import ManagerListener
 from serving.manager.manager import AspiredVersionsManager
 from serving.manager.router import Router
 from serving.manager.state_monitor import StateMonitor
+from serving.manager.stream import SwapJitter
 from tests.unit.fakes import (
     FakeClock,
     FakeLoaders,
@@ -67,6 +69,27 @@ class FakeVersionMemory:
         self.log.append(f"forget {name}")
 
 
+class WorldListener(ManagerListener):
+    """Remembers in a world what its manager reports, and finds the versions of its disk."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+
+    def found_versions(self, name: str) -> Collection[int]:
+        return self._world.on_disk
+
+    def blocked_versions_changed(self, name: str, versions: frozenset[int]) -> None:
+        self._world.blocked_versions[name] = versions
+
+    def keep_blocked_versions(self, name: str, blocked_versions: BlockedVersions) -> None:
+        self._world.kept_blocked_versions[name] = blocked_versions
+
+    def default_version_changed(
+        self, name: str, version: int, previous_version: int | None, how: str
+    ) -> None:
+        self._world.changeovers.append((name, version, previous_version, how))
+
+
 class World:
     """A manager without threads: what runs, runs when a test says so."""
 
@@ -92,20 +115,15 @@ class World:
         self.changeovers: list[tuple[str, int, int | None, str]] = []
         self.manager = AspiredVersionsManager(
             make_loader=self.loading.make,
-            serving_map=self.serving_map,
             policy=AvailabilityPreserving(),
             retry=RetryPolicy(retry_count_max=2, interval_ns=RETRY_SECONDS * NS_PER_SECOND),
             loaders=self.loaders,
             unloaders=self.unloaders,
             version_memory=self.memory,
             router=self.router,
-            blocked_versions_changed=self.blocked_versions.__setitem__,
-            found_versions=lambda name: self.on_disk,
+            listener=WorldListener(self),
             blocked_versions=blocked_versions or {},
-            keep_blocked_versions=self.kept_blocked_versions.__setitem__,
-            default_version_changed=lambda *change: self.changeovers.append(change),
-            load_jitter_seconds=load_jitter_seconds,
-            random=lambda: 0.5,
+            swap_jitter=SwapJitter(max_seconds=load_jitter_seconds, random=lambda: 0.5),
             monitor=self.monitor,
             clock=self.clock,
         )
@@ -399,7 +417,7 @@ def test_manager_loader_that_cannot_be_made_is_a_failed_load(world: World) -> No
     def make_loader(servable_id: ServableId, directory: str) -> Loader:
         raise KeyError(directory)
 
-    world.manager._make_loader = make_loader
+    world.manager._tasks._make_loader = make_loader
     with capture_logs() as logs:
         world.settle(1)
     assert world.status(1).health.code is StatusCode.INTERNAL
@@ -544,11 +562,11 @@ def threaded_world() -> World:
     world.monitor = StateMonitor(world.clock)
     world.manager = AspiredVersionsManager(
         make_loader=world.loading.make,
-        serving_map=world.serving_map,
         policy=AvailabilityPreserving(),
         retry=RetryPolicy(retry_count_max=5, interval_ns=1),
         loaders=ThreadExecutor("loader", 2),
         unloaders=ThreadExecutor("unloader", 1),
+        router=world.router,
         monitor=world.monitor,
         clock=world.clock,
     )

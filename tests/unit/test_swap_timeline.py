@@ -27,7 +27,7 @@ from serving.core.servable import (
     UnloadStage,
 )
 from serving.data_plane.request_statistics import MethodStatistics
-from serving.manager.rollout import ROLLED_BACK
+from serving.manager.listener import ROLLED_BACK
 from serving.monitoring.swap_record import SwapRecord, SwapResult, trace_document
 from serving.monitoring.swap_routes import swap_routes
 from serving.monitoring.swap_timeline import RECORD_COUNT_MAX, SwapTimeline

@@ -16,7 +16,7 @@ from serving.core.servable import (
     Health,
     ServableState,
 )
-from serving.manager.rollout import ROLLED_BACK
+from serving.manager.listener import ROLLED_BACK
 from serving.monitoring.swap_record import SwapRecord, SwapResult
 from tests.unit.test_swap_timeline import World
 
