@@ -1,9 +1,14 @@
-"""Aspired-version policy: what to do next for one servable stream. Pure functions on values."""
+"""Aspired-version policies: what to do next for one servable stream. Pure functions on values.
+
+`POLICIES` holds one policy for each name that a settings file can give. A further policy is a class
+and an entry of that table.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from serving.core.model_settings import ModelSettings, PolicyName
 from serving.core.servable import AVAILABLE, END, START, UNLOADING, ServableId, ServableSnapshot
 
 
@@ -25,32 +30,39 @@ Action = Load | Unload
 
 
 class AspiredVersionPolicy(Protocol):
-    """From the versions of one stream to at most one action. Stateless."""
+    """Chooses at most one action from the versions of one stream. Stateless."""
 
     def next_action(self, snapshots: Sequence[ServableSnapshot]) -> Action | None:
-        """The one thing to do now, or None. The caller does it and asks again."""
+        """Returns the one action to perform now, or None. The caller performs it and calls again."""
         ...
 
     def may_retry(self, snapshots: Sequence[ServableSnapshot]) -> bool:
-        """Whether a load that failed may have memory again now."""
+        """Returns True if a failed load may take memory again now."""
+        ...
+
+    def unloads_first(self, *, is_under_pressure: bool) -> bool:
+        """Returns True if an old version is unloaded before a new one is loaded.
+
+        `is_under_pressure`: a new version did not fit into memory beside the old one. No version is
+        then kept for a rollback.
+        """
         ...
 
 
 class AvailabilityPreserving:
     """Keeps a version serving at the price of memory for two; the default.
 
-    0. A version that was given up for a load goes at once.
-    1. Where no version is aspired, or an aspired one is ready, or more than one that is not aspired
-       is ready: unload the lowest ready version that is not aspired, a blocked one first.
+    0. Unload a version that was given up for a load at once.
+    1. If no version is aspired, or an aspired one is ready, or more than one version that is not
+       aspired is ready: unload the lowest ready version that is not aspired, a blocked one first.
     2. Else load the highest aspired version in START.
 
-    So unloading goes first where it is safe, and at most one old version is kept as cover while its
-    successors load or fail. For `Latest(1)` the peak is two versions in memory. A kept version is
+    Unloading goes first if it is safe, and at most one old version is kept as cover while its
+    successors load or fail. With `Latest(1)` the peak is two versions in memory. A kept version is
     neither unloaded nor counted: with one that is kept for a rollback the peak is three.
     """
 
     def next_action(self, snapshots: Sequence[ServableSnapshot]) -> Action | None:
-        """See `AspiredVersionPolicy`."""
         aspired = [row for row in snapshots if row.is_aspired]
         idle = _idle(snapshots)
         given_up = [row.id for row in snapshots if row.is_given_up and row.id in idle]
@@ -63,25 +75,28 @@ class AvailabilityPreserving:
         return Load(max(loadable)) if loadable else None
 
     def may_retry(self, snapshots: Sequence[ServableSnapshot]) -> bool:
-        """Always: see `AspiredVersionPolicy`."""
+        """Always True: memory for two versions is reserved."""
         del snapshots
         return True
 
+    def unloads_first(self, *, is_under_pressure: bool) -> bool:
+        del is_under_pressure
+        return False
+
 
 class ResourcePreserving:
-    """Never has memory for a version that is not aspired beside a load; requests wait for nothing
-    and fail in between.
+    """Needs memory for one version. Requests fail between the old version and the new one.
 
-    1. Where a version that is not aspired is ready: unload the lowest. The last one stays where all
-       that is aspired has failed, or is still on its way out: it would go for nothing.
-    2. Else, while one is on its way in or out: nothing, and no load that failed is retried.
+    1. If a version that is not aspired is ready: unload the lowest. The last one stays if every
+       aspired version has failed or is still being unloaded, because it would go for nothing.
+    2. Else, while a version that is not aspired is being loaded or unloaded: do nothing, and retry no
+       failed load.
     3. Else load the highest aspired version in START.
 
-    For `Latest(1)` the peak is one version in memory.
+    With `Latest(1)` the peak is one version in memory.
     """
 
     def next_action(self, snapshots: Sequence[ServableSnapshot]) -> Action | None:
-        """See `AspiredVersionPolicy`."""
         idle = _idle(snapshots)
         aspired = [row for row in snapshots if row.is_aspired]
         has_hope = not aspired or any(row.state not in (UNLOADING, END) for row in aspired)
@@ -93,13 +108,54 @@ class ResourcePreserving:
         return Load(max(loadable)) if loadable else None
 
     def may_retry(self, snapshots: Sequence[ServableSnapshot]) -> bool:
-        """As for a first load: not beside a version that is not aspired. See `AspiredVersionPolicy`."""
+        """Returns False while a version that is not aspired is in memory, as for a first load."""
         others = [row for row in snapshots if not row.is_aspired and not row.is_kept]
         return all(row.state in (START, END) for row in others)
 
+    def unloads_first(self, *, is_under_pressure: bool) -> bool:
+        del is_under_pressure
+        return True
+
+
+class PressureDriven:
+    """Preserves availability until a version does not fit beside the old one: `auto` in settings.
+
+    While a version waits for memory (`is_pressing`) this is ResourcePreserving, so that the old
+    version is unloaded first. Else it is AvailabilityPreserving.
+    """
+
+    _AVAILABILITY = AvailabilityPreserving()
+    _RESOURCE = ResourcePreserving()
+
+    def next_action(self, snapshots: Sequence[ServableSnapshot]) -> Action | None:
+        return self._policy(snapshots).next_action(snapshots)
+
+    def may_retry(self, snapshots: Sequence[ServableSnapshot]) -> bool:
+        return self._policy(snapshots).may_retry(snapshots)
+
+    def unloads_first(self, *, is_under_pressure: bool) -> bool:
+        return is_under_pressure
+
+    def _policy(self, snapshots: Sequence[ServableSnapshot]) -> AspiredVersionPolicy:
+        is_under_pressure = any(row.is_pressing for row in snapshots)
+        return self._RESOURCE if is_under_pressure else self._AVAILABILITY
+
+
+POLICIES: dict[PolicyName, AspiredVersionPolicy] = {
+    PolicyName.AVAILABILITY: AvailabilityPreserving(),
+    PolicyName.RESOURCE: ResourcePreserving(),
+    PolicyName.AUTO: PressureDriven(),
+}
+"""The policy of each name; a test holds that no name is missing."""
+
+
+def policy_for(settings: ModelSettings) -> AspiredVersionPolicy:
+    """Returns the policy of a model with these settings."""
+    return POLICIES[settings.aspired_version_policy]
+
 
 def _idle(snapshots: Sequence[ServableSnapshot]) -> list[ServableId]:
-    """Ready, and in memory for nobody's sake, in the order in which they should go."""
+    """Returns ready versions that nothing keeps in memory, in the order in which they should go."""
     idle = [
         row
         for row in snapshots

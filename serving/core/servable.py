@@ -117,11 +117,12 @@ class AspiredVersion:
 
 @dataclass(frozen=True)
 class ServableSnapshot:
-    """What an aspired-version policy knows of one version.
+    """One version as an aspired-version policy sees it.
 
-    `is_kept`: not aspired, and yet wanted in memory: by a label, by a canary beside it, or ready
-    for a rollback. `is_blocked`: rolled back, so no cover for another. `is_given_up`: no longer kept
-    for a rollback, because a load needs its memory.
+    `is_kept`: not aspired, but kept in memory by a label, by a canary beside it, or for a rollback.
+    `is_blocked`: rolled back, so it is not a cover for another version. `is_given_up`: no longer kept
+    for a rollback, because a load needs its memory. `is_pressing`: its load waits until an old
+    version is unloaded, because it did not fit beside it.
     """
 
     id: ServableId
@@ -130,6 +131,7 @@ class ServableSnapshot:
     is_kept: bool = False
     is_blocked: bool = False
     is_given_up: bool = False
+    is_pressing: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -146,10 +146,17 @@ class LoaderHarness:
         is_kept: bool = False,
         is_blocked: bool = False,
         is_given_up: bool = False,
+        is_pressing: bool = False,
     ) -> ServableSnapshot:
-        """What a policy needs to know."""
+        """Returns the version as a policy sees it."""
         return ServableSnapshot(
-            self.id, self._status.state, is_aspired, is_kept, is_blocked, is_given_up
+            id=self.id,
+            state=self._status.state,
+            is_aspired=is_aspired,
+            is_kept=is_kept,
+            is_blocked=is_blocked,
+            is_given_up=is_given_up,
+            is_pressing=is_pressing,
         )
 
     def begin_load(self) -> None:

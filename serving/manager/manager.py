@@ -23,12 +23,7 @@ from serving.base import errors
 from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.executor import Executor
 from serving.base.name_text import listed
-from serving.core.aspired_version_policy import (
-    Action,
-    AspiredVersionPolicy,
-    Load,
-    ResourcePreserving,
-)
+from serving.core.aspired_version_policy import Action, Load
 from serving.core.blocked_versions import BlockedVersions
 from serving.core.model_settings import ModelSettings
 from serving.core.servable import (
@@ -76,8 +71,6 @@ from serving.manager.state_monitor import StateMonitor
 from serving.manager.stream import Stream, StreamStatus, SwapJitter
 from serving.manager.version_tasks import NoVersionMemory, VersionMemory, VersionTasks
 
-_RESOURCE_PRESERVING = ResourcePreserving()
-
 _log = structlog.get_logger(__name__)
 
 
@@ -94,7 +87,6 @@ class AspiredVersionsManager:
         self,
         *,
         make_loader: MakeLoader,
-        policy: AspiredVersionPolicy,
         retry: RetryPolicy,
         loaders: Executor,
         unloaders: Executor,
@@ -107,7 +99,6 @@ class AspiredVersionsManager:
         swap_jitter: SwapJitter | None = None,
     ) -> None:
         """`blocked_versions` are those of each model before the process began."""
-        self._policy = policy
         self._retry = retry
         self._router = router
         self._monitor = monitor
@@ -331,7 +322,7 @@ class AspiredVersionsManager:
         swap_version = None if action is None else stream.swap_of(action)
         if swap_version is not None and swap_version in stream.swap_at_ns:
             yield stream.swap_at_ns[swap_version]
-        keep_until_ns = None if stream.is_resource_preserving else stream.keep_until_ns()
+        keep_until_ns = None if stream.unloads_first else stream.keep_until_ns()
         if keep_until_ns is not None:
             yield keep_until_ns
         if self._rollout.is_judged_by_rule(name, stream):
@@ -477,13 +468,10 @@ class AspiredVersionsManager:
                 self._rollout.unblock(name, stream, version, reason)
 
     def _next_action(self, name: str, stream: Stream) -> Action | None:
-        return self._policy_of(stream).next_action(self._snapshots(name, stream))
+        return stream.policy.next_action(self._snapshots(name, stream))
 
     def _may_retry(self, name: str, stream: Stream) -> bool:
-        return self._policy_of(stream).may_retry(self._snapshots(name, stream))
-
-    def _policy_of(self, stream: Stream) -> AspiredVersionPolicy:
-        return _RESOURCE_PRESERVING if stream.is_resource_preserving else self._policy
+        return stream.policy.may_retry(self._snapshots(name, stream))
 
     def _snapshots(self, name: str, stream: Stream) -> list[ServableSnapshot]:
         return stream.snapshots(self._router.routing(name), self._clock.now_ns())

@@ -6,7 +6,6 @@ import structlog
 
 from serving.base.errors import DoesNotFitBeside, MillpondError
 from serving.core.blocked_versions import BlockedBy
-from serving.core.model_settings import PolicyName
 from serving.core.servable import END, UNLOADING
 from serving.manager.harness import LoaderHarness
 from serving.manager.rollout import Rollout
@@ -45,9 +44,8 @@ class MemoryPressure:
             return True
         if self._give_up_previous(stream, harness, error):
             return True
-        is_auto = stream.settings.aspired_version_policy is PolicyName.AUTO
         # What is aspired or labelled makes no room.
-        if not is_auto or not self._superfluous_versions(stream, harness):
+        if not stream.yields_to_pressure or not self._superfluous_versions(stream, harness):
             return False
         if stream.pressing_version is None:
             stream.begin_to_make_room(harness.id.version, error.message)
@@ -107,7 +105,7 @@ class MemoryPressure:
         stream = self._stream_of(harness)
         if stream is None or harness.status.state is not END or stream.is_outdated(harness):
             return
-        if not stream.is_resource_preserving and not stream.has_rolled_back:
+        if not stream.unloads_first and not stream.has_rolled_back:
             return
         stream.end_making_room()
         # A blocked version that a label keeps in memory is no reason to stop here: it does not answer.

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serving.base.clock import NS_PER_SECOND
-from serving.core.aspired_version_policy import Action, Load
+from serving.core.aspired_version_policy import Action, AspiredVersionPolicy, Load, policy_for
 from serving.core.blocked_versions import BlockedVersion, as_rows
-from serving.core.model_settings import ModelSettings, PolicyName
+from serving.core.model_settings import ModelSettings
 from serving.core.servable import (
     END,
     LOADING,
@@ -87,7 +87,7 @@ class Stream:
     blocked_by_memory: set[int] = field(default_factory=set)
     # One that a person or a canary's figures blocked, and that comes back: no other one loads.
     last_resort: int | None = None
-    # Why an old version goes before a new one comes, and for which one; see `is_resource_preserving`.
+    # Why an old version goes before a new one comes, and for which one; see `unloads_first`.
     room_reason: str = ""
     pressing_version: int | None = None
     # The canary and the version beside it, and what that had answered when they came together.
@@ -188,11 +188,23 @@ class Stream:
         return max(lower, default=default)
 
     @property
-    def is_resource_preserving(self) -> bool:
-        """Whether an old version goes before a new one comes."""
-        policy = self.settings.aspired_version_policy
-        makes_room = policy is PolicyName.AUTO and bool(self.room_reason)
-        return policy is PolicyName.RESOURCE or makes_room
+    def policy(self) -> AspiredVersionPolicy:
+        """The policy that the settings name."""
+        return policy_for(self.settings)
+
+    @property
+    def unloads_first(self) -> bool:
+        """True if an old version is unloaded before a new one is loaded, at the moment."""
+        is_under_pressure = self.pressing_version is not None
+        return self.policy.unloads_first(is_under_pressure=is_under_pressure)
+
+    @property
+    def yields_to_pressure(self) -> bool:
+        """True if the policy unloads an old version first only for a version that does not fit."""
+        policy = self.policy
+        return policy.unloads_first(is_under_pressure=True) and not policy.unloads_first(
+            is_under_pressure=False
+        )
 
     def effective_aspired(self) -> Sequence[AspiredVersion]:
         """What is wanted and not blocked. Where all that is wanted is blocked, what serves instead."""
@@ -238,7 +250,7 @@ class Stream:
         """
         if isinstance(action, Load):
             return action.id.version
-        if not self.is_resource_preserving or self.aspired.keys() & set(self.ready_versions):
+        if not self.unloads_first or self.aspired.keys() & set(self.ready_versions):
             return None
         return max(self._versions_in(START, LOADING) & self.aspired.keys(), default=None)
 
@@ -264,7 +276,7 @@ class Stream:
         """Returns the version that is kept for a rollback, if its memory is enough for a load that
         lacks `missing_bytes`; else None.
         """
-        if self.is_resource_preserving or self.keep_until_ns() is None:
+        if self.unloads_first or self.keep_until_ns() is None:
             return None
         (version,) = self.superseded_at_ns
         harness = self.ready(version)
@@ -282,6 +294,7 @@ class Stream:
                 is_kept=version in kept,
                 is_blocked=version in self.blocked or _is_passed_over(version, routing),
                 is_given_up=version == self.given_up_version,
+                is_pressing=version == self.pressing_version,
             )
             for version, harness in self.harnesses.items()
         ]
@@ -368,7 +381,7 @@ class Stream:
 
     def _kept_versions(self, routing: Routing, now_ns: int) -> frozenset[int]:
         kept = _named_in(routing)
-        until_ns = None if self.is_resource_preserving else self.keep_until_ns()
+        until_ns = None if self.unloads_first else self.keep_until_ns()
         if until_ns is not None and now_ns < until_ns:
             kept |= self.superseded_at_ns.keys()
         return frozenset(kept)

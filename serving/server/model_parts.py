@@ -7,7 +7,6 @@ from pathlib import Path
 from serving.base.errors import InvalidConfig
 from serving.base.executor import ThreadExecutor
 from serving.config.server_config import PLATFORM, ModelConfig, ServerConfig
-from serving.core.aspired_version_policy import AvailabilityPreserving
 from serving.core.blocked_versions import BlockedVersions
 from serving.core.servable import AspiredVersion
 from serving.loading.arenas import Arenas
@@ -81,7 +80,6 @@ def make_manager(
 ) -> AspiredVersionsManager:
     return AspiredVersionsManager(
         make_loader=make_loader,
-        policy=AvailabilityPreserving(),
         retry=RetryPolicy(
             retry_count_max=foundation.config.max_num_load_retries,
             interval_ns=foundation.config.load_retry_interval_micros * 1_000,

@@ -3,12 +3,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.core.aspired_version_policy import (
+    POLICIES,
     Action,
     AvailabilityPreserving,
     Load,
+    PressureDriven,
     ResourcePreserving,
     Unload,
+    policy_for,
 )
+from serving.core.model_settings import ModelSettings, PolicyName
 from serving.core.servable import (
     AVAILABLE,
     END,
@@ -29,8 +33,11 @@ def row(
     kept: bool = False,
     blocked: bool = False,
     given_up: bool = False,
+    pressing: bool = False,
 ) -> ServableSnapshot:
-    return ServableSnapshot(ServableId("m", version), state, aspired, kept, blocked, given_up)
+    return ServableSnapshot(
+        ServableId("m", version), state, aspired, kept, blocked, given_up, pressing
+    )
 
 
 def load(version: int) -> Load:
@@ -303,6 +310,41 @@ def test_policy_leaves_at_most_one_version_as_cover_when_content(
     cover = ready(rows, aspired=False)
     assert len(cover) <= 1
     assert not (cover and ready(rows, aspired=True))
+
+
+@given(SNAPSHOTS)
+def test_auto_without_pressure_preserves_availability(rows: list[ServableSnapshot]) -> None:
+    auto, availability = PressureDriven(), AvailabilityPreserving()
+    assert auto.next_action(rows) == availability.next_action(rows)
+    assert auto.may_retry(rows) == availability.may_retry(rows)
+
+
+@given(SNAPSHOTS)
+def test_auto_under_pressure_preserves_resources(rows: list[ServableSnapshot]) -> None:
+    rows = [*rows, row(99, LOADING, aspired=True, pressing=True)]
+    auto, resource = PressureDriven(), ResourcePreserving()
+    assert auto.next_action(rows) == resource.next_action(rows)
+    assert auto.may_retry(rows) == resource.may_retry(rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "without_pressure", "under_pressure"),
+    [
+        (PolicyName.AVAILABILITY, False, False),
+        (PolicyName.RESOURCE, True, True),
+        (PolicyName.AUTO, False, True),
+    ],
+)
+def test_policy_of_each_name_unloads_first(
+    name: PolicyName, *, without_pressure: bool, under_pressure: bool
+) -> None:
+    policy = policy_for(ModelSettings(aspired_version_policy=name))
+    assert policy.unloads_first(is_under_pressure=False) is without_pressure
+    assert policy.unloads_first(is_under_pressure=True) is under_pressure
+
+
+def test_each_policy_name_has_a_policy() -> None:
+    assert POLICIES.keys() == set(PolicyName)
 
 
 @given(SNAPSHOTS)

@@ -11,8 +11,9 @@ from structlog.testing import capture_logs
 from serving.base.clock import NS_PER_SECOND, SystemClock
 from serving.base.errors import StatusCode
 from serving.base.executor import ThreadExecutor
-from serving.core.aspired_version_policy import Action, AvailabilityPreserving
+from serving.core.aspired_version_policy import POLICIES, Action, AvailabilityPreserving
 from serving.core.blocked_versions import BlockedVersions
+from serving.core.model_settings import PolicyName
 from serving.core.servable import (
     AVAILABLE,
     END,
@@ -115,7 +116,6 @@ class World:
         self.changeovers: list[tuple[str, int, int | None, str]] = []
         self.manager = AspiredVersionsManager(
             make_loader=self.loading.make,
-            policy=AvailabilityPreserving(),
             retry=RetryPolicy(retry_count_max=2, interval_ns=RETRY_SECONDS * NS_PER_SECOND),
             loaders=self.loaders,
             unloaders=self.unloaders,
@@ -531,14 +531,16 @@ def test_manager_newer_version_during_a_load_goes_first(world: World) -> None:
 # --- Bugs, threads, stopping ----------------------------------------------------------------------
 
 
-def test_manager_policy_that_raises_for_one_model_does_not_stop_another(world: World) -> None:
+def test_manager_policy_that_raises_for_one_model_does_not_stop_another(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Broken(AvailabilityPreserving):
         def next_action(self, snapshots: Sequence[ServableSnapshot]) -> Action | None:
             if snapshots[0].id.name == "bad":
                 raise ValueError("bug")
             return super().next_action(snapshots)
 
-    world.manager._policy = Broken()
+    monkeypatch.setitem(POLICIES, PolicyName.AVAILABILITY, Broken())
     with capture_logs() as logs:
         world.aspire(1, name="bad")
         world.settle(1, name="good")
@@ -562,7 +564,6 @@ def threaded_world() -> World:
     world.monitor = StateMonitor(world.clock)
     world.manager = AspiredVersionsManager(
         make_loader=world.loading.make,
-        policy=AvailabilityPreserving(),
         retry=RetryPolicy(retry_count_max=5, interval_ns=1),
         loaders=ThreadExecutor("loader", 2),
         unloaders=ThreadExecutor("unloader", 1),
@@ -764,7 +765,7 @@ class CountingPolicy(AvailabilityPreserving):
 
 def test_load_looks_at_no_other_stream(monkeypatch: pytest.MonkeyPatch):
     world, policy = World(), CountingPolicy()
-    monkeypatch.setattr(world.manager, "_policy", policy)
+    monkeypatch.setitem(POLICIES, PolicyName.AVAILABILITY, policy)
     for name in ("m", "n"):
         world.manager.set_aspired(name, aspired(1))
     world.manager.tick()
@@ -785,7 +786,7 @@ def test_load_looks_at_no_other_stream(monkeypatch: pytest.MonkeyPatch):
 
 def test_change_of_labels_looks_at_its_stream(monkeypatch: pytest.MonkeyPatch):
     world, policy = World(), CountingPolicy()
-    monkeypatch.setattr(world.manager, "_policy", policy)
+    monkeypatch.setitem(POLICIES, PolicyName.AVAILABILITY, policy)
     for name in ("m", "n"):
         world.manager.set_aspired(name, aspired(1))
     world.manager.tick()
