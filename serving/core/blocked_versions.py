@@ -1,4 +1,4 @@
-"""BlockedVersions: versions that are not to be served or loaded, with who said so, when and why. Values only."""
+"""Versions that are neither served nor loaded, with who blocked them, when and why. Values only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from serving.base.errors import DataLoss
 
 
 class BlockedBy(Enum):
-    """Who blocked a version, which says how long it stays out."""
+    """The originator of a block, which decides how long the block lasts."""
 
     OPERATOR = "operator"  # a person's rollback: until a person allows it
     CANARY = "canary"  # a canary's figures: until a person allows it
-    FAILURE = "failure"  # its load failed where it had to serve: until its files or settings change
+    FAILURE = "failure"  # its load failed after its predecessor was gone: until its files or settings change
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockedVersion:
-    """Why one version stays out. `since_wall_ns` is a Unix time."""
+    """The block of one version. `since_wall_ns` is a Unix time."""
 
     by: BlockedBy
     reason: str = ""
@@ -26,16 +26,16 @@ class BlockedVersion:
 
     @property
     def is_until_told(self) -> bool:
-        """Whether it outlives the files that it is about, and the process."""
+        """True if only a person takes the block back: it outlives the process and a change of the files."""
         return self.by is not BlockedBy.FAILURE
 
 
 BlockedVersions: TypeAlias = Mapping[int, BlockedVersion]
-"""One model's, by version."""
+"""The blocks of one model, by version."""
 
 
 def as_rows(blocked_versions: BlockedVersions) -> list[dict[str, Any]]:
-    """Of JSON's types, by version: what status shows and a file keeps."""
+    """Returns the blocks in the types of JSON, by version, for the status and for a file."""
     return [
         {
             "version": version,
@@ -48,7 +48,7 @@ def as_rows(blocked_versions: BlockedVersions) -> list[dict[str, Any]]:
 
 
 def from_rows(rows: object) -> BlockedVersions:
-    """What `as_rows` made. DataLoss where it is something else."""
+    """Reads the rows that `as_rows` returned. Raises DataLoss for anything else."""
     if not isinstance(rows, list):
         raise DataLoss(f"blocked versions are a list, not {rows!r}")
     return dict(_from_row(row) for row in rows)

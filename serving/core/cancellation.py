@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 class Cancellation:
-    """Whether one load is no longer wanted, and what stops it at once. Any thread."""
+    """A request to stop one load, and the call that stops it at once. Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -15,26 +15,27 @@ class Cancellation:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether `cancel` was called since the last `reset`."""
+        """True if `cancel` was called since the last `reset`."""
         return self._is_cancelled
 
     def cancel(self) -> None:
-        """From now on it is cancelled; calls what `stops_by` has, on this thread."""
+        """Cancels the load, and calls the `stop` of a running `stops_by` on this thread."""
         with self._lock:
             self._is_cancelled = True
             if self._stop is not None:
                 self._stop()
 
     def reset(self) -> None:
-        """Forgets a `cancel` that came too late."""
+        """Forgets a `cancel` that arrived after the load had ended."""
         with self._lock:
             self._is_cancelled = False
 
     @contextmanager
     def stops_by(self, stop: Callable[[], None]) -> Iterator[None]:
-        """Within it a `cancel` also calls `stop`, which must return at once and may come twice.
+        """Makes a `cancel` within the block call `stop` as well.
 
-        A `cancel` that came before calls it here.
+        Calls `stop` at once if the load is cancelled already. `stop` must return at once, and may be
+        called twice.
         """
         with self._lock:
             self._stop = stop

@@ -1,7 +1,7 @@
-"""Label targets: labels of versions that are not there and not about to come. Pure functions.
+"""Finds labels of versions that do not exist and are not about to load. Pure functions.
 
-Such a label is no error: its version may be dropped later, and until then it waits, or stays where
-it was. But more often somebody has mistyped a number or forgot a version policy.
+Such a label is not an error: its version may be dropped later. Until then the label waits, or keeps
+its former version. A mistyped number or a forgotten version policy is the more frequent cause.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -23,7 +23,7 @@ REMEDIES = {
 
 @dataclass(frozen=True)
 class AbsentTarget:
-    """A `label` that waits for a `version` that does not come, for a `reason` of REMEDIES."""
+    """A `label` whose `version` will not load. `reason` is a key of REMEDIES."""
 
     label: str
     version: int
@@ -31,16 +31,15 @@ class AbsentTarget:
 
     @property
     def remedy(self) -> str:
-        """What to do about it."""
         return REMEDIES[self.reason]
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownVersions:
-    """What is known of one model's versions.
+    """The versions of one model, by what is known of them.
 
-    `found` are on disk and complete, `unfinished` on disk and not complete yet, `selected` those
-    that are, or are going to be, loaded; `in_effect` are the labels as requests see them.
+    `found` versions are on disk and complete, `unfinished` versions on disk and not complete yet.
+    `selected` versions are loaded or about to be. `in_effect` holds the labels as requests see them.
     """
 
     found: Collection[int]
@@ -51,10 +50,10 @@ class KnownVersions:
 
 
 def absent_targets(labels: Mapping[str, int], known: KnownVersions) -> Iterator[AbsentTarget]:
-    """The labels that will not lead to their versions as things are, by name.
+    """Yields the labels that will not lead to their versions as things are, by name.
 
-    One that leads there already is none of them, whatever the policy selects: a label keeps its
-    version. Nor is one of a version that is still being copied.
+    Skips a label that leads to its version already, because a label keeps its version whatever the
+    policy selects. Skips a label of a version that is still being copied, too.
     """
     for label, version in sorted(labels.items()):
         is_there = known.in_effect.get(label) == version

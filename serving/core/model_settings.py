@@ -1,7 +1,7 @@
-"""What can be said of one model beyond TensorFlow Serving's config: values only.
+"""The settings of one model beyond TensorFlow Serving's config. Values only.
 
-They come from the file of --model_settings_file (`model_settings_file.py` reads it) and may change
-while the server runs: who uses them asks again for each swap.
+They come from the file of --model_settings_file, which `model_settings_file.py` reads, and may change
+while the server runs. So read them anew for each swap.
 """
 
 import re
@@ -14,66 +14,67 @@ _METADATA_KEY = re.compile(r"[a-z0-9._-]+")
 
 
 class GateMode(Enum):
-    """What comes of a gate that a new version does not pass."""
+    """The effect of a gate that a new version does not pass."""
 
-    OFF = "off"  # it is not looked at
-    WARN = "warn"  # the log and the status say so, and the version serves
+    OFF = "off"  # the gate does not run
+    WARN = "warn"  # the log and the status report it, and the version serves
     ENFORCE = "enforce"  # the version ends, and its predecessor serves on
 
 
 class InputShapes(Enum):
-    """Which shapes of inputs a model's requests may have."""
+    """The shapes of inputs that requests for a model may have."""
 
     AS_FLAG = "flag"
-    """As --strict_input_shapes has it."""
+    """The choice of --strict_input_shapes."""
     ANY = "any"
-    """The model's kernels decide."""
+    """Any shape that the kernels of the model accept."""
     STRICT = "strict"
     """Only the shapes that the signature names."""
 
 
 class PolicyName(Enum):
-    """Which aspired-version policy a model has."""
+    """The name of an aspired-version policy, as in `POLICIES`."""
 
     AVAILABILITY = "availability"  # the old version serves until the new one does
-    RESOURCE = "resource"  # the old version goes first: memory for one
+    RESOURCE = "resource"  # the old version is unloaded first: memory for one
     AUTO = "auto"  # resource only for a version that does not fit beside the old one
 
 
 @dataclass(frozen=True, kw_only=True)
 class GateSettings:
-    """What a version must pass before it is AVAILABLE.
+    """The gates that a version must pass before it is AVAILABLE.
 
-    The defaults refuse a version that fails requests which its predecessor answers, warn of what
-    looks wrong, and let every change through that may be on purpose.
+    The defaults refuse a version that fails requests which its predecessor answers. They warn of
+    other suspicious results, and pass every change that may be intended.
     """
 
-    # Names and dtypes of what the predecessor's clients send and ask for.
+    # The names and dtypes of the inputs and outputs that the predecessor's clients use.
     signature: GateMode = GateMode.ENFORCE
-    # The declared shapes of the same. A warning: the graph may take other shapes than are declared.
+    # The declared shapes of the same tensors. Only a warning: the graph may take other shapes.
     shapes: GateMode = GateMode.WARN
     # Replayed live requests: at least one that the predecessor answers is answered.
     self_warm_up: GateMode = GateMode.ENFORCE
-    # The same requests: at most this share fails. It counts from so many requests on.
+    # The same requests: at most this share fails. Not judged below the given count of requests.
     failed_share: GateMode = GateMode.ENFORCE
     failed_share_max: float = 0.1
     failed_share_request_count_min: int = 10
     # A record of the version's own warm-up file that fails, as in TensorFlow Serving.
     warm_up: GateMode = GateMode.ENFORCE
-    # Whether further runs of those records would still make the version faster. They are run again
-    # for so long; the last runs then take at least this share of the time of the ones before.
+    # Further runs of those records no longer make the version faster. The records are run again for
+    # this time; the last runs must take at least this share of the time of the runs before them.
     convergence: GateMode = GateMode.WARN
     convergence_ratio_min: float = 0.5
     convergence_seconds: float = 1.0
-    # p99 of the answers to the same requests, over the predecessor's. Wide: a swap is no bench.
+    # p99 of the answers to the same requests, over the predecessor's. The limit is wide, because
+    # figures that are taken during a swap are noisy.
     latency: GateMode = GateMode.WARN
     latency_ratio_max: float = 3.0
-    # Answers against the responses that warm-up records hold.
+    # The answers, compared with the responses that warm-up records hold.
     golden: GateMode = GateMode.WARN
     golden_relative_tolerance: float = 1e-3
     golden_absolute_tolerance: float = 1e-6
-    # Answers against the predecessor's: not a number, shape, dtype; share of values that differ by
-    # more than the tolerance, where a retrained model is expected to differ in all.
+    # The answers, compared with the predecessor's: NaN, shape, dtype, and the share of values that
+    # differ by more than the tolerance. The default allows all, as a retrained model differs in all.
     drift: GateMode = GateMode.WARN
     drift_tolerance: float = 0.1
     drift_share_max: float = 1.0
@@ -85,47 +86,47 @@ class GateSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class CanarySettings:
-    """How a new version gets its first requests."""
+    """The share of requests that a new version begins with, and the rule that ends its canary."""
 
     # Share of the requests that name no version; 0: a new version gets all of them at once.
     weight: float = 0.0
     # Requests with the same value of this gRPC metadata key get the same version; "": at random.
     header: str = ""
-    # Answered by the new version before the rule decides; 0: a person does.
+    # Requests that the new version answers before the rule decides; 0: a person decides.
     request_count: int = 0
     # The rule: the new version's p999 and share of failures, over the old one's. p999 counts from
-    # 1,000 requests of either on; `canary.py` has the bounds that hold besides.
+    # 1,000 requests of either version on. `canary.py` holds further bounds.
     p999_ratio_max: float = 2.0
     error_ratio_max: float = 2.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight < 1:
             raise InvalidConfig(
-                f"canary weight {self.weight:g} is no share of the requests; give 0 (off) to 0.99"
+                f"canary weight {self.weight:g} is not a share of the requests; give 0 (off) to 0.99"
             )
         if self.header and not _METADATA_KEY.fullmatch(self.header):
             raise InvalidConfig(
-                f"canary header {self.header!r} is never sent: gRPC metadata keys are lower-case; "
+                f"canary header {self.header!r} cannot be sent: gRPC metadata keys are lower-case; "
                 "give letters a-z, digits and . _ -"
             )
         if self.request_count < 0:
             raise InvalidConfig(
-                f"canary request_count {self.request_count} is no number of requests; "
+                f"canary request_count {self.request_count} is not a number of requests; "
                 "give 0 (a person decides) or 1 or more"
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
-    """One model's."""
+    """The settings of one model."""
 
     aspired_version_policy: PolicyName = PolicyName.AVAILABILITY
-    # How long the version before stays in memory, ready for `millpond rollback`.
+    # How long the previous version stays in memory, ready for `millpond rollback`.
     keep_previous_seconds: float = 0.0
-    # Requests that have arrived and are not answered; beyond them RESOURCE_EXHAUSTED. 0: as
-    # --max_in_flight_requests_per_model says.
+    # The most requests that have arrived and are not answered; further requests get
+    # RESOURCE_EXHAUSTED. 0: the limit of --max_in_flight_requests_per_model.
     max_in_flight_requests: int = 0
-    # Which shapes of inputs requests may have. Applies to versions whose load starts after a change.
+    # The shapes of inputs that requests may have. Applies to versions whose load starts after a change.
     input_shapes: InputShapes = InputShapes.AS_FLAG
     canary: CanarySettings = field(default_factory=CanarySettings)
     gates: GateSettings = field(default_factory=GateSettings)

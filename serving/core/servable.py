@@ -1,6 +1,6 @@
 """The words of the control plane: servable ids, states, and the values that describe them.
 
-Values only: nothing here has a thread, a lock or a clock.
+Values only, without a thread, a lock or a clock.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ AVAILABLE = ServableState.AVAILABLE
 UNLOADING = ServableState.UNLOADING
 END = ServableState.END
 
-# Every legal move. The harness, the diagram and the tests all come from this table.
+# Every legal move. The harness, the diagram and the tests all use this table.
 TRANSITIONS: Mapping[ServableState, frozenset[ServableState]] = MappingProxyType(
     {
         START: frozenset({LOADING, END}),
@@ -51,7 +51,7 @@ TRANSITIONS: Mapping[ServableState, frozenset[ServableState]] = MappingProxyType
 
 
 def state_diagram() -> str:
-    """TRANSITIONS as a Mermaid state diagram, for ARCHITECTURE.md."""
+    """Returns TRANSITIONS as a Mermaid state diagram, for the documents."""
     moves = [
         f"    {old.name} --> {new.name}" for old in TRANSITIONS for new in sorted(TRANSITIONS[old])
     ]
@@ -59,7 +59,7 @@ def state_diagram() -> str:
 
 
 class LoadStage(Enum):
-    """What a load does while its version is LOADING, in order."""
+    """The stages of a load while its version is LOADING, in order."""
 
     CHECK = "check"
     READ_GRAPH = "read_graph"
@@ -75,7 +75,7 @@ class LoadStage(Enum):
 
 
 class UnloadStage(Enum):
-    """What an unload does while its version is UNLOADING, in order."""
+    """The stages of an unload while its version is UNLOADING, in order."""
 
     QUIESCE = "quiesce"
     DESTROY = "destroy"
@@ -86,14 +86,14 @@ Stage = LoadStage | UnloadStage
 
 @dataclass(frozen=True)
 class Health:
-    """Why a version is as it is: OK, or the error that its last load or unload met."""
+    """OK, or the error of the last load or unload of a version."""
 
     code: StatusCode = StatusCode.OK
     message: str = ""
 
     @classmethod
     def of(cls, error: MillpondError) -> "Health":
-        """The health of a version that met `error`."""
+        """Returns the health of a version whose load or unload raised `error`."""
         return cls(error.code, error.message)
 
 
@@ -104,9 +104,9 @@ HEALTHY = Health()
 class AspiredVersion:
     """One version that should be loaded and ready, and where its files are.
 
-    `found_at_ns` (monotonic) tells two drops of one version number apart: a version whose load
-    failed is tried again once it is found anew, dropped again or mended in place. `detected_at_ns`
-    is when its directory was first seen; until it was found its files settled.
+    `found_at_ns` (monotonic) distinguishes two drops of one version number. A version whose load
+    failed is loaded again when it is found anew, because it was dropped again or mended in place.
+    `detected_at_ns` is when its directory was first seen. Its files settled between the two.
     """
 
     version: int
@@ -136,10 +136,10 @@ class ServableSnapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class GateVerdict:
-    """What one gate found of one version. `figures` are its measurements, by name with unit."""
+    """The verdict of one gate on one version. `figures` are its measurements, by name with unit."""
 
     gate: str
-    # `GateMode.value`: an enforced gate that is not passed ends the version.
+    # A `GateMode.value`. An enforced gate that is not passed ends the version.
     mode: str
     is_passed: bool
     reason: str = ""
@@ -148,7 +148,7 @@ class GateVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class ServableStatus:
-    """One version as status, health checks and logs see it. A value: it never changes."""
+    """One version as status, health checks and logs see it. Immutable."""
 
     id: ServableId
     state: ServableState
@@ -157,27 +157,29 @@ class ServableStatus:
     stage_seconds: Mapping[Stage, float] = field(default_factory=dict)
     failed_load_count: int = 0
     verdicts: tuple[GateVerdict, ...] = ()
-    # Unix time of the last change of `state`.
+    # The Unix time of the last change of `state`.
     state_changed_wall_ns: int = 0
-    # Monotonic: when each stage of `stage_seconds` ended, and when its files were seen and found.
+    # Monotonic: when each stage of `stage_seconds` ended, and when the files were seen and found.
     stage_ended_at_ns: Mapping[Stage, int] = field(default_factory=dict)
     detected_at_ns: int = 0
     found_at_ns: int = 0
     # Monotonic: when a loader thread began its first stage; 0 before.
     work_began_at_ns: int = 0
-    # What load and unload measured of themselves, by name with unit (`serving/manager/task_figures.py`).
+    # The figures that the load and the unload measured, by name with unit.
     figures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Routing:
-    """How requests for one model that name no version number find one.
+    """The versions that answer requests for one model that name no version number.
 
-    `default_version` None, or not published: requests without version and label are refused. So no
-    version answers them by being there: `serving/manager/router.py` has to decide it. A label whose version
-    is not published finds nothing. `canary_weight` is the share of the requests without version and
-    label that the canary gets, by the value of the metadata key `canary_header` where a request
-    has it, else at random; a canary that is not published gets none.
+    `default_version` answers requests without version and label. They are refused if it is None or
+    not published: no version answers merely because it is loaded. A label finds nothing if its
+    version is not published.
+
+    `canary_weight` is the share of the requests without version and label that the canary gets. The
+    value of the metadata key `canary_header` selects them if a request has it; else they are drawn
+    at random. A canary that is not published gets no requests.
     """
 
     default_version: int | None = None

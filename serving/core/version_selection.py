@@ -1,4 +1,4 @@
-"""Version selection: which of the versions found should be loaded. Pure functions on values."""
+"""Version selection: chooses the found versions that should be loaded. Pure functions on values."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from serving.base.errors import InvalidConfig
 
 @dataclass(frozen=True)
 class Selected:
-    """`versions` to aspire, ascending; `missing` were asked for and not found, ascending."""
+    """The `versions` to aspire, and the `missing` ones that were requested and not found. Ascending."""
 
     versions: tuple[int, ...]
     missing: tuple[int, ...] = ()
@@ -16,7 +16,7 @@ class Selected:
 
 @dataclass(frozen=True)
 class Latest:
-    """The `version_count` numerically highest versions; InvalidConfig below 1."""
+    """The `version_count` numerically highest versions. Raises InvalidConfig for a count below 1."""
 
     version_count: int = 1
 
@@ -27,7 +27,6 @@ class Latest:
             )
 
     def select(self, found: Collection[int]) -> Selected:
-        """See `VersionSelection`."""
         return Selected(tuple(sorted(set(found))[-self.version_count :]))
 
     def __str__(self) -> str:
@@ -39,7 +38,6 @@ class All:
     """Every version."""
 
     def select(self, found: Collection[int]) -> Selected:
-        """See `VersionSelection`."""
         return Selected(tuple(sorted(set(found))))
 
     def __str__(self) -> str:
@@ -48,12 +46,11 @@ class All:
 
 @dataclass(frozen=True)
 class Specific:
-    """These versions and no others; none at all unloads every version, as in TensorFlow Serving."""
+    """These versions and no others. An empty set unloads every version, as in TensorFlow Serving."""
 
     versions: frozenset[int]
 
     def select(self, found: Collection[int]) -> Selected:
-        """See `VersionSelection`."""
         present = self.versions.intersection(found)
         return Selected(tuple(sorted(present)), tuple(sorted(self.versions - present)))
 
@@ -61,18 +58,15 @@ class Specific:
         return f"specific {', '.join(map(str, sorted(self.versions))) or '(none)'}"
 
 
-# Each has `select(found) -> Selected`: pure, and the same for any order of `found`; `str` is for
-# people.
+# Each class has `select(found) -> Selected`, which is pure and independent of the order of `found`.
+# Its `str` is for people.
 VersionSelection = Latest | All | Specific
 
 
 def select_unblocked(
     selection: VersionSelection, found: Collection[int], blocked: Collection[int]
 ) -> Selected:
-    """What `selection` selects where the versions `blocked`, rolled back by somebody, do not exist.
-
-    They are not missing either.
-    """
+    """Selects as if the versions in `blocked` did not exist. They do not count as missing either."""
     selected = selection.select(set(found) - set(blocked))
     missing = tuple(version for version in selected.missing if version not in blocked)
     return Selected(selected.versions, missing)

@@ -110,7 +110,7 @@ def test_parse_model_settings_whole_number_for_seconds_is_a_float() -> None:
         ("[default.canary]\nheader = 1", "header: 1 is no text"),
         (
             "[default.canary]\nheader = 'X-User'",
-            "default.canary: canary header 'X-User' is never sent: gRPC metadata keys are lower",
+            "default.canary: canary header 'X-User' cannot be sent: gRPC metadata keys are lower",
         ),
         (
             "[models.ctr.canary]\nheader = 'x-user'",
