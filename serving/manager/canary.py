@@ -1,4 +1,4 @@
-"""Judging a canary: whether a version that answers a share of the requests may have them all."""
+"""Judges a canary: may a version that answers a share of the requests answer all of them?"""
 
 from serving.base.clock import NS_PER_SECOND
 from serving.core.model_settings import CanarySettings, GateMode
@@ -6,18 +6,19 @@ from serving.core.servable import GateVerdict
 from serving.data_plane.servables import ServableStatistics
 
 PERIOD_SECONDS = 1.0
-"""How often a canary that is judged by rule is looked at."""
+"""The period at which a canary with a rule is judged."""
 
 FAILED_SHARE_MAX = 0.1
-"""Of a canary's requests: more is bad whatever `error_ratio_max` allows, unless the stable version
-fails nearly as often. A stable version with few requests proves nothing by a ratio."""
+"""The largest share of a canary's requests that may fail, whatever `error_ratio_max` allows. It does
+not apply if the stable version fails nearly as often. A ratio over few requests proves nothing."""
 
 STABLE_SHARE_FACTOR_MAX = 0.5
-"""A stable version whose share of failures is more than this many times the canary's fails nearly
-as often: then it is the requests that are bad."""
+"""The stable version fails nearly as often if its share of failures is more than this many times the
+canary's. Then the requests are bad, and not the canary."""
 
 P999_REQUEST_COUNT_MIN = 1_000
-"""Of either version: below that p999 is the slowest request of all, which is an accident's."""
+"""The least requests of either version for a judgement of p999. Below it p999 is the slowest request
+of all, which depends on chance."""
 
 GATE = "canary"
 
@@ -25,7 +26,7 @@ BY_A_PERSON = "a person decides"
 
 
 def rule_text(settings: CanarySettings) -> str:
-    """Who decides on a canary, and by what, for people. Pure."""
+    """Returns the rule that decides on a canary, as a text for people. Pure."""
     if settings.request_count == 0:
         return BY_A_PERSON
     return (
@@ -37,11 +38,11 @@ def rule_text(settings: CanarySettings) -> str:
 def judge(
     settings: CanarySettings, canary: ServableStatistics, stable: ServableStatistics
 ) -> GateVerdict | None:
-    """None while the canary has not answered enough requests, or a person decides. Pure.
+    """Returns the verdict; None if the canary needs more requests, or a person decides. Pure.
 
-    `canary` is what that version has answered since it was loaded, or became a canary again,
-    `stable` what the version beside it has since then: yesterday's requests say nothing of how it
-    fares with today's.
+    `canary` counts the requests of that version since it was loaded or became a canary again.
+    `stable` counts the requests of the version beside it since then, because the two versions are
+    comparable only on the same requests.
     """
     if settings.request_count == 0 or canary.request_count < settings.request_count:
         return None
@@ -71,7 +72,7 @@ def judge(
 
 
 def _error_ratio(canary: ServableStatistics, stable: ServableStatistics) -> float:
-    """A ratio over 0 failures counts one: of as many requests one might have failed."""
+    """Returns the ratio of the shares of failures. A stable version without failures counts as one."""
     stable_share = max(stable.failed_count, 1) / max(stable.request_count, 1)
     return canary.failed_count / canary.request_count / stable_share
 

@@ -1,6 +1,6 @@
-"""Failed loads: whether other settings make one worth another try. Pure.
+"""Failed loads: decides if changed settings make a retry worthwhile. Pure.
 
-The same files by the same settings would fail again; `source.py` tells when the files change.
+The same files with the same settings would fail again. A source reports changed files.
 """
 
 from dataclasses import dataclass
@@ -13,8 +13,9 @@ from serving.gates.gates import Gate, settings_of
 
 @dataclass(frozen=True, kw_only=True)
 class FailedLoad:
-    """One that has failed for good: `settings` are those by which it began, `refused_by` the enforced
-    gates that it did not pass.
+    """A load that has failed for good.
+
+    It began with `settings`. `refused_by` are the enforced gates that it did not pass.
     """
 
     settings: ModelSettings
@@ -23,7 +24,7 @@ class FailedLoad:
 
     @classmethod
     def of(cls, status: ServableStatus, settings: ModelSettings) -> "FailedLoad":
-        """The load that ended with `status`."""
+        """Returns the failed load of a version that ended with `status`."""
         refused_by = tuple(
             Gate(verdict.gate)
             for verdict in status.verdicts
@@ -33,9 +34,10 @@ class FailedLoad:
 
 
 def why_try_again(failed: FailedLoad, now: ModelSettings) -> str:
-    """What of the settings has changed that the load failed by; "" where nothing has.
+    """Returns the changed setting that makes a retry worthwhile; "" if there is none.
 
-    A gate's own settings, and what decides how much memory there is for a load.
+    Compares the settings of the gates that refused the version. After a lack of memory, compares the
+    settings that decide how much memory a load may take.
     """
     for gate in failed.refused_by:
         if settings_of(gate, failed.settings.gates) != settings_of(gate, now.gates):

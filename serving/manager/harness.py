@@ -28,16 +28,16 @@ from serving.data_plane.servables import Servable
 
 
 class IllegalMove(InternalError):
-    """A move that TRANSITIONS does not have; nothing changed."""
+    """A move that TRANSITIONS does not have. Nothing was changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """How often and how soon a failed load is tried again.
+    """The number of retries of a failed load, and the waits before them.
 
-    The first time after `first_interval_ns`, then after twice as long each time, up to
-    `interval_ns`. Each wait is shortened by up to half, drawn from `random` (0 to 1): servers whose
-    disk went away together should not come back to it together.
+    The first wait is `first_interval_ns`, and each further wait is twice as long, up to
+    `interval_ns`. Each wait is shortened by up to half, drawn from `random` (0 to 1), so that servers
+    whose shared disk failed do not read from it again at the same moment.
     """
 
     retry_count_max: int
@@ -47,15 +47,15 @@ class RetryPolicy:
     random: Callable[[], float] = lambda: 0.0
 
     def delay_ns(self, error: MillpondError, failed_count: int) -> int | None:
-        """Nanoseconds to wait after the `failed_count`-th failure in a row; None: give up.
+        """Returns the nanoseconds to wait after the `failed_count`-th failure in a row; None: give up.
 
-        Gives up at once where the error is permanent: the same files would fail again.
+        Gives up at once if the error is permanent, because the same files would fail again.
         """
         if not error.is_transient or failed_count > self.retry_count_max:
             return None
         longest_ns = max(0, self.interval_ns)
         if self.first_interval_ns is not None:
-            # Bounded before it is shifted: a count of thousands must not make a number of as many bits.
+            # The bound keeps the shifted number small after thousands of failures.
             doublings = min(failed_count - 1, 62)
             longest_ns = min(longest_ns, self.first_interval_ns << doublings)
         return round(longest_ns * (1 - self.random() / 2))
@@ -64,9 +64,34 @@ class RetryPolicy:
 class LoaderHarness:
     """One life of one version, from START to END.
 
-    Confined to the manager's control thread: it needs no lock, and each move is seen by `record`
-    before the next can happen. One exception: `cancellation` is for any thread. It does
-    no work itself; who does it tells it here how it went. `record` gets a status at every change.
+    A harness does no work. The control thread starts a load or an unload on another thread, and
+    reports its progress and its outcome to the harness. The harness keeps the status of the version,
+    allows only the moves of TRANSITIONS, and passes the status to `record` at every change.
+
+    Threads: all methods run on the control thread, so the harness needs no lock. Only `cancellation`,
+    `is_cancelled` and the immutable `id` may be used by any thread.
+
+    Retry, cancel and discard. Three decisions can meet in one life:
+
+    - Retry. A failed load leaves the version LOADING, with `retry_at_ns` set. No thread works on the
+      version until then. `begin_retry` clears the time and starts the next attempt. So LOADING with
+      `retry_at_ns` is waiting, and LOADING without it is a load under way. `retry_now` only moves the
+      time of a waiting retry, and does nothing to a load under way.
+    - Cancel. The version is omitted from the aspired list before it was AVAILABLE. If no load is
+      under way (START, or waiting for a retry), the life ends at once. Otherwise only the loader
+      thread can free what it has loaded. `cancel` then sets `cancellation`, which stops the load at
+      its next stage, and the life ends with the outcome of the load: `load_failed` ends it without a
+      retry, whatever the error. `loaded` wins over a cancel that arrived too late: the version is
+      published already, and so it is unloaded by the policy like any other version.
+    - Discard. `is_discarded` is True once the life ends by decision: it was cancelled, or its unload
+      has begun. The version may be aspired again before that end. A life never turns back, so the
+      manager waits for END, drops the harness and starts a new one, which loads the files anew. A life
+      that ended by a failure is not discarded: its harness stays in END with the error. The version
+      is loaded again only if it is found with other files, omitted and aspired again, or if settings
+      that it failed under change.
+
+    Invariants: at most one thread works on a version at a time; every life reaches END; and nothing
+    follows END. A cancel can be undone only by `loaded`.
     """
 
     def __init__(
@@ -79,7 +104,7 @@ class LoaderHarness:
         record: Callable[[ServableStatus], None],
     ) -> None:
         self.aspired = aspired
-        # When it was first aspired (monotonic).
+        # The time when this life began (monotonic).
         self.began_at_ns = clock.now_ns()
         self._retry = retry
         self._clock = clock
@@ -99,7 +124,6 @@ class LoaderHarness:
 
     @property
     def id(self) -> ServableId:
-        """The version whose life this is."""
         return self._status.id
 
     @property
@@ -109,34 +133,32 @@ class LoaderHarness:
 
     @property
     def status(self) -> ServableStatus:
-        """All there is to say about it, as a value."""
         return self._status
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the load should stop at the next occasion. Any thread."""
+        """True if the load should stop at its next stage. Any thread."""
         return self.cancellation.is_cancelled
 
     @property
     def is_discarded(self) -> bool:
-        """Whether this life is over or ending, however it goes: aspired again, it takes a new one."""
+        """True if this life ends by decision. A version that is aspired again then needs a new life."""
         return self.is_cancelled or self._is_leaving
 
     @property
     def retry_at_ns(self) -> int | None:
-        """When a load that failed is due again (monotonic); None while one runs or none will."""
+        """The time of the next retry (monotonic); None if no retry is waiting."""
         return self._retry_at_ns
 
     @property
     def servable(self) -> Servable:
-        """The loaded version; from AVAILABLE to END."""
+        """The loaded version. Raises InternalError before AVAILABLE and after END."""
         if self._servable is None:
             raise InternalError(f"{self.id} is {self._status.state.name} and has no servable")
         return self._servable
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is AVAILABLE."""
         return self._status.state is AVAILABLE
 
     def snapshot(
@@ -160,25 +182,26 @@ class LoaderHarness:
         )
 
     def begin_load(self) -> None:
-        """START to LOADING."""
+        """Moves from START to LOADING."""
         self._move(LOADING)
 
     def begin_retry(self) -> None:
-        """A load that failed is being tried again; stays LOADING."""
+        """Notes that the next attempt of a failed load starts. The version stays LOADING."""
         self._retry_at_ns = None
 
     def retry_now(self) -> None:
-        """What a failed load waits for has happened: its retry is due."""
+        """Makes a waiting retry due now, because its cause may be gone. Else does nothing."""
         if self._retry_at_ns is not None:
             self._retry_at_ns = self._clock.now_ns()
 
     def stage_began(self, stage: Stage) -> None:
-        """The load or unload is in `stage` now."""
+        """Notes that the load or unload has entered `stage`."""
         self._change(replace(self._status, stage=stage))
 
     def stage_ended(self, stage: Stage, seconds: float, ended_at_ns: int) -> None:
-        """`stage` took `seconds`, until `ended_at_ns` (monotonic); a retry's figures replace those of
-        the attempt before.
+        """Notes that `stage` took `seconds`, until `ended_at_ns` (monotonic).
+
+        The figures of a retry replace the figures of the attempt before.
         """
         old = self._status
         stage_seconds = {**old.stage_seconds, stage: seconds}
@@ -195,26 +218,28 @@ class LoaderHarness:
         )
 
     def measured(self, figures: Mapping[str, float]) -> None:
-        """What a load or unload measured of itself, by name with unit; a retry's replace earlier ones."""
+        """Adds figures of the load or unload, by name with unit. A retry replaces earlier figures."""
         self._change(replace(self._status, figures={**self._status.figures, **figures}))
 
     def gate_ended(self, verdict: GateVerdict) -> None:
-        """What a gate found; a retry's verdict replaces that of the attempt before."""
+        """Adds the verdict of a gate. It replaces an earlier verdict of the same gate."""
         others = tuple(item for item in self._status.verdicts if item.gate != verdict.gate)
         self._change(replace(self._status, verdicts=(*others, verdict)))
 
     def loaded(self, servable: Servable) -> None:
-        """LOADING to AVAILABLE. `servable` is published already, so a late `cancel` is forgotten:
-        whether it stays is the policy's to say.
+        """Moves from LOADING to AVAILABLE.
+
+        Resets a late cancel, because `servable` is published already. The policy unloads it if it is
+        not aspired.
         """
         self._move(AVAILABLE, health=HEALTHY)
         self._servable = servable
         self.cancellation.reset()
 
     def load_failed(self, error: MillpondError, *, is_retried: bool = False) -> None:
-        """Stays LOADING with a retry due, or goes to END where there will be none.
+        """Sets the time of a retry, or moves to END if no retry follows.
 
-        `is_retried`: once more, whatever the policy says, because what was in the way is going.
+        `is_retried` allows a retry beyond the retry policy, because memory for it is being freed.
         """
         if self.is_cancelled:
             self._move(END, health=Health.of(_cancelled(self.id, error)))
@@ -231,10 +256,10 @@ class LoaderHarness:
         self._retry_at_ns = self._clock.now_ns() + delay_ns
 
     def cancel(self) -> None:
-        """The version is omitted before it was AVAILABLE.
+        """Ends a life that is not AVAILABLE yet.
 
-        To END at once where nothing runs for it; else the load under way is told to stop, and
-        `load_failed` or `loaded` follows.
+        Moves to END at once if no load is under way. Else stops the load, and `load_failed` or
+        `loaded` follows.
         """
         is_idle = self._status.state is START or self._retry_at_ns is not None
         if is_idle:
@@ -243,17 +268,17 @@ class LoaderHarness:
         self._retry_at_ns = None
 
     def begin_unload(self) -> None:
-        """AVAILABLE to UNLOADING. Before the version is retired from the serving map."""
+        """Moves from AVAILABLE to UNLOADING. Call it before the version is retired from the serving map."""
         self._move(UNLOADING)
         self._is_leaving = True
 
     def unloaded(self, error: MillpondError | None = None) -> None:
-        """UNLOADING to END; `error` where something went wrong and memory may not be freed."""
+        """Moves from UNLOADING to END. With `error` the memory may not be freed."""
         self._move(END, health=Health.of(error) if error else HEALTHY)
         self._servable = None
 
     def _move(self, state: ServableState, **changes: Any) -> None:
-        """The one place where a state changes. IllegalMove, with nothing changed."""
+        """Changes the state; no other method does. Raises IllegalMove with nothing changed."""
         old = self._status.state
         if state not in TRANSITIONS[old]:
             raise IllegalMove(f"{self.id}: {old.name} to {state.name} is not in TRANSITIONS")

@@ -1,4 +1,4 @@
-"""MemoryPressure: which version goes first so that another one fits. For the manager's control thread."""
+"""MemoryPressure: chooses the version that is unloaded so that another one fits. Control thread only."""
 
 from collections.abc import Callable
 
@@ -16,8 +16,9 @@ _log = structlog.get_logger(__name__)
 
 
 class MemoryPressure:
-    """Turns a stream to memory for one while that is needed, and back. `stream_of` is the one that
-    has the life, None where it has another one by now.
+    """Makes a stream unload first while a load does not fit, and ends that again.
+
+    `stream_of` returns the stream of a life; None if the version has another life by now.
     """
 
     def __init__(
@@ -31,20 +32,20 @@ class MemoryPressure:
         self._stream_of = stream_of
 
     def begin(self, harness: LoaderHarness, error: MillpondError) -> bool:
-        """Returns whether a version goes, so that the load of `harness` may fit and is tried again.
+        """Returns True if a version is being unloaded for the load of `harness`, which is then retried.
 
-        The version that is kept for a rollback goes first, if its memory is enough. Else an `auto`
-        policy lets the version that serves go.
+        Gives up the version that is kept for a rollback first, if its memory is enough. Else a policy
+        that yields to pressure unloads the version that serves.
         """
         stream = self._stream_of(harness)
         if stream is None or harness.is_cancelled or not isinstance(error, DoesNotFitBeside):
             return False
         if any(item.status.state is UNLOADING for item in stream.harnesses.values()):
-            # It makes room by itself: no further version has to go yet.
+            # That unload frees memory already, so no further version has to go yet.
             return True
         if self._give_up_previous(stream, harness, error):
             return True
-        # What is aspired or labelled makes no room.
+        # Versions that are aspired or have a label are never unloaded for another one.
         if not stream.yields_to_pressure or not self._superfluous_versions(stream, harness):
             return False
         if stream.pressing_version is None:
@@ -76,7 +77,10 @@ class MemoryPressure:
         return True
 
     def note_failure(self, harness: LoaderHarness, error: MillpondError) -> MillpondError:
-        """Remembers whether it is for want of memory, and none of the others may go. `error` with that."""
+        """Remembers a load that lacks memory while no other version can be unloaded for it.
+
+        Returns `error`, extended by the versions that stay in that case.
+        """
         stream = self._stream_of(harness)
         if stream is None:
             return error
@@ -91,7 +95,8 @@ class MemoryPressure:
             return error
         staying = ", ".join(map(str, stream.ready_versions))
         return DoesNotFitBeside(
-            f"{error.message}; none goes for it: {staying} aspired, or kept by a label or a canary",
+            f"{error.message}; no version can be unloaded to make room: {staying} aspired, or kept by "
+            "a label or a canary",
             missing_bytes=error.missing_bytes,
         )
 
@@ -99,8 +104,10 @@ class MemoryPressure:
         return stream.superfluous_versions(self._router.routing(harness.id.name))
 
     def take_back(self, harness: LoaderHarness) -> None:
-        """Where the version for which the old one went, or was rolled back, has failed for good, the
-        old one comes back.
+        """Brings the old version back if the new one has failed for good.
+
+        Applies if the old version was unloaded first or rolled back. Blocks the new version if no
+        version answers any more.
         """
         stream = self._stream_of(harness)
         if stream is None or harness.status.state is not END or stream.is_outdated(harness):
@@ -108,7 +115,7 @@ class MemoryPressure:
         if not stream.unloads_first and not stream.has_rolled_back:
             return
         stream.end_making_room()
-        # A blocked version that a label keeps in memory is no reason to stop here: it does not answer.
+        # A blocked version that a label keeps in memory does not count: it does not answer.
         if not harness.is_cancelled and self._router.answering(harness.id.name) is None:
             reason = harness.status.health.message
             self._rollout.block(

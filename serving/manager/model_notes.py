@@ -1,7 +1,7 @@
-"""Why a request finds no version: what the data plane adds to NOT_FOUND, and whether it may wait.
+"""The reasons why requests find no version, which the data plane adds to NOT_FOUND.
 
-`model_notes` decides, and `NotePublisher` gives each model's notes to the serving map when they
-change. A request reads them only after its look-up has failed.
+`model_notes` derives the notes of a model, which also decide if a request may wait. `NotePublisher`
+passes them to the serving map when they change. A request reads them only after a failed look-up.
 """
 
 import threading
@@ -14,15 +14,17 @@ from serving.data_plane.servables import NotedMap
 from serving.source.notes import Note
 
 VERSION_COUNT_MAX = 32
-"""Versions of a model that have a reason of their own, the highest: clients ask for recent ones."""
+"""The highest versions of a model keep a reason of their own: clients request recent versions."""
 
 _NOT_READ = "its base path has not been read yet"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelNotes:
-    """Why requests for one model find no version. `awaited` versions are loading and are the first:
-    requests wait for them. Without `reason` the model has a version that answers.
+    """The reasons why requests for one model find no version.
+
+    Requests wait for `awaited_versions`, which are loading while the model has no version that
+    answers. If a version answers, `reason` is "".
     """
 
     reason: str = ""
@@ -36,10 +38,10 @@ def model_notes(
     notes: Collection[Note] | None,
     aspired: Collection[int] = (),
 ) -> ModelNotes:
-    """Of the versions of one model, in ascending order, and of its source's notes. Pure.
+    """Derives the notes of a model from its versions, ascending, and the notes of its source. Pure.
 
-    `notes` is None until the source has looked at the base path: requests wait for that. `aspired` are
-    the versions that the source wants to be loaded: one without a status is on its way to the manager.
+    `notes` is None until the source has read the base path; requests wait for that. `aspired` are the
+    versions that the source aspires. Without any status they are still on the way to the manager.
     """
     if notes is None and not statuses:
         return ModelNotes(reason=_NOT_READ, is_awaited=True)
@@ -127,9 +129,9 @@ def _version_of(note: Note) -> int:
 
 
 class NotePublisher:
-    """Keeps the serving map's notes true. Any thread. `versions` is `StateMonitor.versions`.
+    """Keeps the notes of the serving map up to date. Any thread. `versions` is `StateMonitor.versions`.
 
-    A source may call `set_source_notes` with its own lock held, so nothing here calls a source.
+    A source may call `set_source_notes` with its own lock held, so no method here calls a source.
     """
 
     def __init__(
@@ -155,13 +157,13 @@ class NotePublisher:
     def set_source_notes(
         self, name: str, notes: Collection[Note], aspired: Collection[int] = ()
     ) -> None:
-        """Takes what the source of a model found at its base path, and the versions it aspires."""
+        """Replaces the notes of a source on its base path, and the versions that it aspires."""
         with self._lock:
             self._source_notes[name] = (notes, aspired)
             self._publish(name)
 
     def on_status(self, status: ServableStatus) -> None:
-        """Takes a change of a version's state or stage."""
+        """Publishes the notes of a model after a change of a version's state or stage."""
         with self._lock:
             self._publish(status.id.name)
 

@@ -1,4 +1,4 @@
-"""What a load or an unload costs the thread that it runs on."""
+"""The costs of a load or an unload for the thread that it runs on."""
 
 import resource
 import time
@@ -9,21 +9,21 @@ ReportFigures = Callable[[Mapping[str, float]], None]
 
 
 @contextmanager
-def thread_costs(task: str, tell: ReportFigures) -> Iterator[None]:
-    """Tells, at the end however it ends, what happened on the calling thread within it.
+def thread_costs(task: str, report: ReportFigures) -> Iterator[None]:
+    """Reports the costs of the block for the calling thread, even if the block raises.
 
-    `TASK_cpu_seconds` and `TASK_page_fault_count` (minor and major ones), by the kernel's account
-    of the thread. What other threads do for the task, as TensorFlow's pools for a warm-up's large
-    kernels, is not in it.
+    The figures are `TASK_cpu_seconds` and `TASK_page_fault_count` (minor and major faults), by the
+    kernel's account of the thread. They leave out the work of other threads, such as TensorFlow's
+    pools for the large kernels of a warm-up.
     """
     cpu_seconds_before = time.thread_time()
     fault_count_before = page_fault_count(resource.RUSAGE_THREAD)
     try:
         yield
     finally:
-        tell(
+        report(
             {
-                # Not of getrusage, which counts a thread's time by the kernel's ticks.
+                # More precise than getrusage, which counts a thread's time in kernel ticks.
                 f"{task}_cpu_seconds": time.thread_time() - cpu_seconds_before,
                 f"{task}_page_fault_count": page_fault_count(resource.RUSAGE_THREAD)
                 - fault_count_before,
@@ -32,6 +32,6 @@ def thread_costs(task: str, tell: ReportFigures) -> Iterator[None]:
 
 
 def page_fault_count(who: int) -> int:
-    """Minor and major page faults so far, of the calling thread or the process: RUSAGE_THREAD, RUSAGE_SELF."""
+    """Returns the minor and major page faults so far. `who` is RUSAGE_THREAD or RUSAGE_SELF."""
     usage = resource.getrusage(who)
     return usage.ru_minflt + usage.ru_majflt

@@ -115,7 +115,7 @@ def test_version_that_does_not_fit_beside_aspired_ones_fails_for_good(
     assert (len(world.loading.loads), room_reason(world)) == (4, "")
     health = world.status(2).health
     assert health.code is StatusCode.RESOURCE_EXHAUSTED
-    assert "5 GB beside 5 GB; none goes for it: 1 aspired" in health.message
+    assert "5 GB beside 5 GB; no version can be unloaded to make room: 1 aspired" in health.message
 
 
 @pytest.mark.parametrize("settings", [RESOURCE, AUTO])

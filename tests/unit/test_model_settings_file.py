@@ -124,7 +124,7 @@ def test_parse_model_settings_whole_number_for_seconds_is_a_float() -> None:
             "[default.canary]\nweight = 0\n[models.ctr.canary]\nheader = 'x-user'",
             "models.ctr.canary: header without a weight",
         ),
-        ("[models.ctr.canary]\nweight = 1", "models.ctr.canary: canary weight 1 is no share"),
+        ("[models.ctr.canary]\nweight = 1", "models.ctr.canary: canary weight 1 is not a share"),
     ],
 )
 def test_parse_model_settings_bad_text_is_refused_with_file_key_and_remedy(
