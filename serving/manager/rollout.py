@@ -1,7 +1,7 @@
-"""Rollout: which version of a model stands in for which, by a person's word or a canary's figures.
+"""Rollout: rollbacks, promotions and blocks, by an operator or by a canary's rule.
 
-For the manager's control thread. What it decides takes effect in three places, in this order: the
-router (requests), the source (what is selected from disk), the stream (what is loaded and kept).
+Control thread only. A decision takes effect in three places, in this order: the router, which directs
+requests; the source, which selects versions on disk; the stream, whose versions are loaded and kept.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,7 +24,7 @@ from serving.manager.stream import Stream
 BY_OPERATOR = "operator"
 BY_RULE = "canary"
 BY_SETTINGS = "settings"
-"""Who promoted a canary, as the log says it: a person, its figures, or a weight of 0."""
+"""The originator of a promotion in the log: a person, the canary's rule, or a weight of 0."""
 
 _log = structlog.get_logger(__name__)
 
@@ -33,7 +33,7 @@ _log = structlog.get_logger(__name__)
 class RollbackBlock:
     """A version that a rollback blocks. `reason` is for people.
 
-    `has_served`: it was AVAILABLE since this server started.
+    `has_served` is True if it was AVAILABLE since this server started.
     """
 
     version: int
@@ -43,10 +43,10 @@ class RollbackBlock:
 
 @dataclass(frozen=True)
 class Rollback:
-    """What a rollback did: `version` answers now; None: it is being loaded from disk.
+    """The result of a rollback. `version` answers now; None: an earlier one is being loaded from disk.
 
-    `warning` is "", or why the rollback may be lost when the server ends. `blocked` are the versions
-    that this rollback blocks: `rolled_back`, and newer ones that would serve in its place.
+    `warning` is the reason why the rollback may be lost when the server ends, or "". `blocked` are the
+    versions that this rollback blocks: `rolled_back`, and newer ones that would serve in its place.
     """
 
     rolled_back: int
@@ -56,7 +56,10 @@ class Rollback:
 
 
 class Rollout:
-    """`apply_wanted` brings a stream's lives in line with what is wanted and blocked."""
+    """Changes the answering version of a stream without a load, and blocks and unblocks versions.
+
+    `apply_wanted` brings the lives of a stream in line with its wanted and blocked versions.
+    """
 
     def __init__(
         self,
@@ -82,11 +85,14 @@ class Rollout:
         by: BlockedBy = BlockedBy.OPERATOR,
         reason: str = "",
     ) -> Rollback:
-        """Blocks the version that answers, or the canary, and all above it; see the manager's."""
+        """Blocks the canary, or else the version that answers, and all above it.
+
+        See `AspiredVersionsManager.rollback` for the errors.
+        """
         canary_version = self._router.routing(name).canary_version
         current = self._router.answering(name) if canary_version is None else canary_version
         if current is None and is_cold_allowed:
-            # Nothing serves: what cannot be loaded makes place for one before it.
+            # No version serves: roll back from the one that cannot be loaded.
             current = max((item.version for item in stream.wanted), default=None)
         if current is None:
             raise FailedPrecondition(f"model {name!r} serves no version to roll back from")
@@ -116,10 +122,11 @@ class Rollout:
     def _blocked_by_rollback(
         self, name: str, stream: Stream, versions: Iterable[int], current: int
     ) -> tuple[RollbackBlock, ...]:
-        """Returns those of `versions` that were not blocked before, and `current`. Before the block:
-        it changes their states.
+        """Returns `current` and the versions of `versions` that were not blocked before.
+
+        Call it before the block, which changes their states.
         """
-        # A version answers a moment before its load is known to have ended.
+        # A version answers a moment before the control thread handles the end of its load.
         routing = self._router.routing(name)
         served = stream.served | {routing.default_version, routing.canary_version}
         rolled_back = {
@@ -131,7 +138,7 @@ class Rollout:
         )
 
     def _check_cold(self, name: str, stream: Stream, current: int, is_cold_allowed: bool) -> None:
-        """FailedPrecondition where no earlier version could be loaded from disk, or none may be."""
+        """Raises FailedPrecondition if no earlier version on disk can be loaded, or if none may be."""
         blocked = [version for version in stream.ready_versions if version in stream.blocked]
         in_memory = f" ({blocked[0]} is blocked: millpond allow)" if blocked else ""
         if not is_cold_allowed:
@@ -148,7 +155,7 @@ class Rollout:
             )
 
     def allow(self, name: str, stream: Stream, version: int) -> None:
-        """Takes a block away. FailedPrecondition where there is none."""
+        """Unblocks a version. Raises FailedPrecondition if it is not blocked."""
         if version not in stream.blocked:
             known = listed(map(str, sorted(stream.blocked)))
             raise FailedPrecondition(
@@ -159,9 +166,9 @@ class Rollout:
     def block(
         self, name: str, stream: Stream, versions: Iterable[int], by: BlockedBy, reason: str
     ) -> None:
-        """These are not served, loaded or kept any more, as long as there is another version."""
+        """Stops serving, loading and keeping `versions`, as long as there is another version."""
         block = BlockedVersion(by=by, reason=reason, since_wall_ns=self._clock.wall_ns())
-        # Who was first is who has to take it back; but a person's word outlives a failure's.
+        # An earlier block by a person or a canary stays, because only a person takes it back.
         standing = {
             key: item for key, item in stream.blocked_versions.items() if item.is_until_told
         }
@@ -170,29 +177,32 @@ class Rollout:
         )
 
     def unblock(self, name: str, stream: Stream, version: int, reason: str) -> None:
-        """Takes a block away that was for a failure, where there is one: `reason` is what has changed."""
+        """Unblocks a version that a failure blocked. `reason` is the change that allows it.
+
+        Does nothing for a version that is not blocked.
+        """
         block = stream.blocked_versions.get(version)
         if block is None:
             return
         stream.failed_loads.pop(version, None)
         if block.is_until_told:
-            # Only a person takes that back, but it may be what serves where nothing else can.
+            # Only a person takes this block back, but the version may be the last resort now.
             self.note_last_resort(name, stream)
             return
         _log.info("version_unblocked", model=name, version=version, reason=reason)
         self._set_blocked(name, stream, _without(stream.blocked_versions, version))
 
     def note_last_resort(self, name: str, stream: Stream) -> None:
-        """A rolled back version comes back while every other one that is found is blocked too.
+        """Serves a rolled back version again while every other version on disk is blocked too.
 
-        Its block stands: whatever else loads takes its place at once.
+        Its block stays: any other version that loads replaces it at once.
         """
         if self._find_last_resort(name, stream):
             self.notify_blocked(name, stream)
             self._apply_wanted(name, stream)
 
     def _find_last_resort(self, name: str, stream: Stream) -> bool:
-        """Whether it is another one than before."""
+        """Returns True if the last resort is another version than before."""
         version = (
             stream.find_last_resort(self._listener.found_versions(name))
             if stream.blocked_versions
@@ -213,17 +223,17 @@ class Rollout:
         return True
 
     def restore(self, name: str, stream: Stream, blocked_versions: BlockedVersions) -> None:
-        """At the start: what was blocked before the process began."""
+        """Restores the blocked versions of an earlier process. Call it once, at the start."""
         stream.blocked_versions = dict(blocked_versions)
         self._router.set_blocked(name, stream.blocked)
 
     def notify_blocked(self, name: str, stream: Stream) -> None:
-        """Says again what the model's source should leave out."""
+        """Publishes the versions that the source of the model should leave out."""
         self._view.set_blocked(name, stream.left_out)
         self._listener.blocked_versions_changed(name, stream.left_out)
 
     def promote(self, name: str, *, by: str = BY_OPERATOR) -> int:
-        """The canary answers everything. FailedPrecondition where there is none."""
+        """Makes the canary answer all requests. Raises FailedPrecondition if there is no canary."""
         version = self._router.routing(name).canary_version
         if version is None:
             raise FailedPrecondition(f"model {name!r} has no canary to promote")
@@ -234,7 +244,7 @@ class Rollout:
         return version
 
     def end_canary_unless_aspired(self, name: str, stream: Stream) -> None:
-        """A canary that is withdrawn, or that another version takes the place of, gets nothing."""
+        """Ends a canary that is withdrawn or replaced by another version."""
         version = self._router.routing(name).canary_version
         if version is None or version in stream.aspired:
             return
@@ -243,14 +253,14 @@ class Rollout:
         self._router.set_canary(name, None)
 
     def resume_canary(self, name: str, stream: Stream, wanted: CanarySettings) -> None:
-        """A canary that was rolled back or withdrawn, and is aspired again while in memory, goes on."""
+        """Resumes a canary that was rolled back or withdrawn, and is aspired again while in memory."""
         if self._router.routing(name).canary_version is not None:
             return
         answering = self._router.answering(name)
         for version in reversed(stream.ready_versions):
             is_wanted = version in stream.aspired and version not in stream.blocked
             is_newer = answering is not None and version > answering
-            if not (is_wanted and is_newer and self._router.is_unproven(name, version)):
+            if not (is_wanted and is_newer and self._router.is_unverified(name, version)):
                 continue
             if wanted.weight == 0:
                 self._router.verify(name, version)
@@ -261,7 +271,7 @@ class Rollout:
             return
 
     def change_canary(self, name: str, wanted: CanarySettings) -> None:
-        """A running canary's share, as settings now have it; without one it answers everything."""
+        """Applies changed settings to a running canary. A weight of 0 promotes it."""
         version = self._router.routing(name).canary_version
         if version is None:
             return
@@ -271,12 +281,12 @@ class Rollout:
             self._router.set_canary(name, Canary.of(version, wanted))
 
     def is_judged_by_rule(self, name: str, stream: Stream) -> bool:
-        """Whether a canary runs whose figures decide."""
+        """True if a canary runs that its rule decides on."""
         is_running = self._router.routing(name).canary_version is not None
         return is_running and stream.settings.canary.request_count > 0
 
     def judge_canary(self, name: str, stream: Stream) -> None:
-        """Promotes the canary or rolls it back, once it has answered enough requests."""
+        """Promotes the canary or rolls it back when it has answered enough requests."""
         routing = self._router.routing(name)
         if routing.canary_version is None:
             stream.forget_canary()

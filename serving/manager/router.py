@@ -1,8 +1,8 @@
-"""Router: which version answers a request that names none, or names a label.
+"""Router: chooses the version that answers a request without version number, or with a label.
 
-A version answers such requests because `decide_routing`, a pure function, names it, and never because
-it is there. The Router is the one writer of the serving map: a version is published or retired
-together with the routing that follows from it, in one snapshot. So no request falls between the two.
+A version answers such requests only because `decide_routing`, a pure function, names it, and not
+because it is loaded. The Router is the only writer of the serving map. It publishes or retires a
+version together with the routing that follows, in one snapshot, so no request falls between the two.
 """
 
 import threading
@@ -24,9 +24,10 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Canary:
-    """`version` gets `weight` of the requests, by the value of metadata key `header` where given.
+    """A version that gets the share `weight` of the requests.
 
-    `rule` says for people how it ends.
+    The value of the metadata key `header` selects them if the header is given. `rule` describes for
+    people how the canary ends.
     """
 
     version: int
@@ -36,7 +37,7 @@ class Canary:
 
     @classmethod
     def of(cls, version: int, settings: CanarySettings) -> "Canary":
-        """The share that a version gets by `settings`."""
+        """Returns the canary of a version by `settings`."""
         return cls(
             version=version,
             weight=settings.weight,
@@ -47,17 +48,19 @@ class Canary:
 
 @dataclass(frozen=True, kw_only=True)
 class RoutingRequests:
-    """The values that routing follows from, for one model. `blocked`: rolled back, and not to be the
-    default. `last_resorts`: those of them that are to serve until another version can.
+    """The inputs of the routing of one model.
+
+    `blocked` versions must not be the default. `last_resorts` are blocked versions that serve
+    nevertheless until another version can.
     """
 
     labels: Mapping[str, int] = field(default_factory=dict)
-    # Where each label led before it moved: there it leads again if its new version goes first.
+    # The former version of each label, which it leads to again if its new version is unloaded first.
     former_labels: Mapping[str, int] = field(default_factory=dict)
     blocked: frozenset[int] = frozenset()
     last_resorts: frozenset[int] = frozenset()
     canary: Canary | None = None
-    # Began as canaries and were never promoted: no default while there is another.
+    # Versions that began as canaries and were never promoted. Not the default while there is another.
     unverified: frozenset[int] = frozenset()
 
 
@@ -96,20 +99,19 @@ def decide_routing(
 def _choose_default(
     before: Routing, routing_requests: RoutingRequests, published: Collection[int]
 ) -> int | None:
-    """Returns the version for requests that name none.
+    """Returns the version for requests without version number; None if no version may answer.
 
-    The highest that is neither blocked nor unverified, preferably another than the canary. Without one:
-    the highest that is not blocked. Without one: a last resort, or the blocked version that answers
-    already, which goes on until another can. No other blocked version answers, and then the result is
-    None.
+    Prefers the highest version that is neither blocked nor unverified, and not the canary if there is
+    another. The next choice is the highest version that is not blocked. The last choices are a last
+    resort, and the blocked version that answers already: it serves on until another version can.
     """
     here = set(published)
     sound = here - routing_requests.blocked
     canary_version = None if routing_requests.canary is None else routing_requests.canary.version
-    proven = sound - routing_requests.unverified
-    proven_choices = proven - {canary_version} or proven
+    verified = sound - routing_requests.unverified
+    verified_choices = verified - {canary_version} or verified
     sound_choices = sound - {canary_version} or sound
-    choices = proven_choices or sound_choices or here & routing_requests.last_resorts
+    choices = verified_choices or sound_choices or here & routing_requests.last_resorts
     return max(choices or here & {before.default_version}, default=None)
 
 
@@ -119,7 +121,7 @@ def _canary_after(
     version: int,
     canary: Canary | None,
 ) -> Canary | None:
-    """Whose share it is once `version` is published: a newer version ends an older one's canary."""
+    """Returns the canary after `version` is published. A newer version ends the canary of an older one."""
     others = set(published) - routing_requests.blocked - {version}
     if not others:
         return None
@@ -158,7 +160,7 @@ _NO_STREAM = _Stream()
 
 
 class Router:
-    """Publishes and retires versions, and keeps routing in step with what is asked for. Any thread."""
+    """Publishes and retires versions, and updates the routing with each change of its inputs. Any thread."""
 
     def __init__(self, serving_map: ServingMap) -> None:
         self._serving_map = serving_map
@@ -167,8 +169,9 @@ class Router:
         self._on_labels: Callable[[str], None] = lambda name: None
 
     def on_labels(self, listener: Callable[[str], None]) -> None:
-        """Calls `listener` with the model after each change of its labels: what only a label kept
-        may go.
+        """Calls `listener` with the model after each change of its labels.
+
+        A version that only a label kept may then be unloaded.
         """
         self._on_labels = listener
 
@@ -179,24 +182,24 @@ class Router:
         self._on_labels(name)
 
     def labels(self, name: str) -> Mapping[str, int]:
-        """The labels as requests see them now."""
+        """Returns the labels as requests see them now."""
         return self.routing(name).labels
 
     def wanted_labels(self, name: str) -> Mapping[str, int]:
-        """The labels as they were asked for."""
+        """Returns the labels as they were requested."""
         with self._lock:
             stream = self._streams.get(name)
             return stream.routing_requests.labels if stream else NO_LABELS
 
     def routing(self, name: str) -> Routing:
-        """What requests see now."""
+        """Returns the routing that requests see now."""
         with self._lock:
             return self._stream(name).routing
 
     def set_blocked(self, name: str, versions: frozenset[int]) -> None:
-        """Takes all requests that do not name them from `versions`, while another version can answer.
+        """Takes requests that name no version from `versions`, while another version can answer.
 
-        A canary among them ends: should it be allowed again, the settings of that day decide.
+        A canary among them ends. If it is allowed again, the settings of that time decide its share.
         """
         with self._lock:
             canary = self._stream(name).routing_requests.canary
@@ -211,25 +214,25 @@ class Router:
                 self._change(name, last_resorts=versions)
 
     def set_canary(self, name: str, canary: Canary | None) -> None:
-        """Changes a canary's share, or ends it (None): then it gets nothing and is no default."""
+        """Changes the share of a canary, or ends the canary (None). An ended one is not the default."""
         with self._lock:
             self._change(name, canary=canary)
 
     def promote(self, name: str) -> None:
-        """The canary answers everything that is the default's."""
+        """Makes the canary the default version."""
         with self._lock:
             routing_requests = self._stream(name).routing_requests
             if routing_requests.canary is not None:
                 unverified = routing_requests.unverified - {routing_requests.canary.version}
                 self._change(name, canary=None, unverified=unverified)
 
-    def is_unproven(self, name: str, version: int) -> bool:
-        """Whether the version began as a canary and was never promoted."""
+    def is_unverified(self, name: str, version: int) -> bool:
+        """Returns True if the version began as a canary and was never promoted."""
         with self._lock:
             return version in self._stream(name).routing_requests.unverified
 
     def verify(self, name: str, version: int) -> None:
-        """The version may be the default like any other."""
+        """Lets the version be the default like any other one."""
         with self._lock:
             if name in self._streams:
                 self._change(
@@ -237,8 +240,9 @@ class Router:
                 )
 
     def answering(self, name: str) -> int | None:
-        """The version that answers a request which names none, a canary aside. None: such a request
-        is refused.
+        """Returns the version that answers a request without version number, apart from a canary.
+
+        Returns None if such a request is refused.
         """
         return self.routing(name).default_version
 
@@ -279,7 +283,7 @@ class Router:
             self._replace(name, after)
 
     def forget(self, name: str) -> None:
-        """The model is gone, with all that was asked for it but its labels."""
+        """Removes all inputs of the routing of a model but its labels."""
         with self._lock:
             stream = self._streams.get(name)
             if stream is None:
@@ -307,7 +311,10 @@ class Router:
 
 
 def _notify_canary(name: str, before: Routing, stream: _Stream) -> None:
-    """Logs a canary that begins or changes, and one that ends unasked; who asks for that tells it."""
+    """Logs a canary that begins or changes, or that ends without a request to end it.
+
+    The caller that ends a canary logs that end itself.
+    """
     after, asked_for = stream.routing, stream.routing_requests.canary
     ended = None if before.canary_version == after.canary_version else before.canary_version
     reason = None if ended is None else _end_unasked(stream, ended)
@@ -330,7 +337,7 @@ def _notify_canary(name: str, before: Routing, stream: _Stream) -> None:
 
 
 def _end_unasked(stream: _Stream, version: int) -> str | None:
-    """Why `version` is no canary any more; None where it was promoted, withdrawn or rolled back."""
+    """Returns why `version` stopped being the canary; None if a caller ended that canary."""
     canary = stream.routing_requests.canary
     if canary is None:
         return None

@@ -1,6 +1,6 @@
-"""What is known of one servable stream, and what follows from it. For the manager's control thread.
+"""Stream: the state of one servable stream, and the decisions that follow from it. Control thread only.
 
-Decisions are functions of the values here and of the instant; the manager acts on them.
+Decisions are functions of the values here and of the current time. The manager acts on them.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -47,10 +47,10 @@ class SwapJitter:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamStatus:
-    """One stream as status shows it. `previous`: in memory, ready for a rollback."""
+    """One stream as the status shows it. `previous` is in memory, ready for a rollback."""
 
     policy: str
-    # Why an `auto` policy makes room first, at the moment; "" where it does not.
+    # The reason why an `auto` policy unloads first at the moment; "" if it does not.
     room_reason: str = ""
     default_version: int | None = None
     labels: Mapping[str, int] = field(default_factory=dict)
@@ -59,61 +59,63 @@ class StreamStatus:
     canary_version: int | None = None
     canary_weight: float = 0.0
     previous: int | None = None
-    # Blocked versions: by number, and with who blocked each, why and since when (`blocked_versions.as_rows`).
+    # Blocked versions, as numbers and as the rows of `blocked_versions.as_rows`.
     blocked: tuple[int, ...] = ()
     blocked_versions: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass
 class Stream:
-    """All versions of one name: what is aspired, and the lives under way or ended in failure."""
+    """All versions of one name: the aspired ones, and the lives under way or ended in failure."""
 
     settings: ModelSettings = field(default_factory=ModelSettings)
-    # As the source has it; what is blocked in it is not aspired.
+    # The versions that the source aspires. Blocked ones among them are not in `aspired`.
     wanted: tuple[AspiredVersion, ...] = ()
     blocked_versions: dict[int, BlockedVersion] = field(default_factory=dict)
     aspired: dict[int, AspiredVersion] = field(default_factory=dict)
     harnesses: dict[int, LoaderHarness] = field(default_factory=dict)
-    # Versions that have been AVAILABLE, of those that are wanted or have a life.
+    # The versions that have been AVAILABLE, as far as they are wanted or have a life.
     served: set[int] = field(default_factory=set)
-    # Since when a version that is ready has another in its place (monotonic).
+    # The time since which another version answers in place of a ready one (monotonic).
     superseded_at_ns: dict[int, int] = field(default_factory=dict)
-    # When a swap to a version may begin, put off to keep a fleet out of step (monotonic).
+    # The time at which a delayed swap to a version may begin (monotonic); see `SwapJitter`.
     swap_at_ns: dict[int, int] = field(default_factory=dict)
-    # By which settings each load began, and the loads that have failed by them for good.
+    # The settings that each load began with, and the loads that have failed for good.
     load_settings: dict[int, ModelSettings] = field(default_factory=dict)
     failed_loads: dict[int, FailedLoad] = field(default_factory=dict)
-    # Those whose load was refused last for want of memory, when no other version could go for it.
+    # Versions whose last load lacked memory while no other version could be unloaded for it.
     blocked_by_memory: set[int] = field(default_factory=set)
-    # One that a person or a canary's figures blocked, and that comes back: no other one loads.
+    # A version that a person or a canary's rule blocked, and that serves because no other one loads.
     last_resort: int | None = None
-    # Why an old version goes before a new one comes, and for which one; see `unloads_first`.
+    # Memory pressure: the version that did not fit beside the old one, and the reason as a text.
     room_reason: str = ""
     pressing_version: int | None = None
-    # The canary and the version beside it, and what that had answered when they came together.
+    # The canary and the stable version beside it, and the statistics of the stable one at that start.
     canary_pair: tuple[int, int] | None = None
     stable_before: ServableStatistics | None = None
-    # A canary that goes on after it was out, and what it had answered until then.
+    # A canary that was resumed, and its statistics at that time.
     resumed_canary: tuple[int, ServableStatistics] | None = None
     # A superseded version that is no longer kept, because a load needs its memory.
     given_up_version: int | None = None
-    # Only its blocked_versions are left.
+    # True if only the blocked versions of the stream are left.
     is_idle: bool = False
 
     @property
     def blocked(self) -> frozenset[int]:
-        """Versions that are not aspired, whatever the source says."""
+        """The versions that are not aspired, whatever the source aspires."""
         return frozenset(self.blocked_versions)
 
     @property
     def has_rolled_back(self) -> bool:
-        """Whether a person or a canary's figures blocked a version."""
+        """True if a person or a canary's rule blocked a version."""
         return any(block.is_until_told for block in self.blocked_versions.values())
 
     def find_last_resort(self, found: Collection[int]) -> int | None:
-        """Of the versions `found` on disk, a rolled back one that has to serve all the same: every
-        other one is blocked, and it has not failed. The one that answered last: of those that were
-        blocked last, the lowest.
+        """Returns the rolled back version among `found` that must serve nevertheless; None if none must.
+
+        A rolled back version serves only if every version on disk and in memory is blocked, and its
+        own load has not failed. Among several, returns the one that answered last: the lowest of the
+        versions that were blocked last.
         """
         if set(found) - self.blocked or set(self.ready_versions) - self.blocked:
             return None
@@ -126,18 +128,21 @@ class Stream:
 
     @property
     def left_out(self) -> frozenset[int]:
-        """Of those that are blocked, the versions that a source leaves out and nothing aspires."""
+        """The blocked versions without the last resort. A source leaves them out."""
         return self.blocked - {self.last_resort}
 
     @property
     def ready_versions(self) -> list[int]:
-        """AVAILABLE, ascending."""
+        """The AVAILABLE versions, ascending."""
         return sorted(version for version, item in self.harnesses.items() if item.is_ready)
 
     def since_canary_began(
         self, canary: LoaderHarness, stable: LoaderHarness
     ) -> tuple[ServableStatistics, ServableStatistics]:
-        """What both have answered since the canary began, or went on, and they came together."""
+        """Returns the statistics of the canary and the stable version since they serve side by side.
+
+        Those of a resumed canary begin with its resumption.
+        """
         answered, beside = canary.servable.statistics(), stable.servable.statistics()
         pair = (canary.id.version, stable.id.version)
         if self.canary_pair != pair or self.stable_before is None:
@@ -148,16 +153,16 @@ class Stream:
         return answered, beside.since(self.stable_before)
 
     def forget_canary(self) -> None:
-        """No canary runs: the next one is judged by requests of its own."""
+        """Forgets the statistics of a canary, so that the next one is judged by its own requests."""
         self.canary_pair, self.stable_before, self.resumed_canary = None, None, None
 
     def resume_canary(self, canary: LoaderHarness) -> None:
-        """A version that was a canary is one again: what it was judged by is over."""
+        """Starts the statistics of a canary anew, because the version was a canary before."""
         self.forget_canary()
         self.resumed_canary = (canary.id.version, canary.servable.statistics())
 
     def ready(self, version: int | None) -> LoaderHarness | None:
-        """The version, where it is AVAILABLE."""
+        """Returns the harness of `version` if that is AVAILABLE."""
         harness = None if version is None else self.harnesses.get(version)
         return harness if harness is not None and harness.is_ready else None
 
@@ -207,18 +212,22 @@ class Stream:
         )
 
     def effective_aspired(self) -> Sequence[AspiredVersion]:
-        """What is wanted and not blocked. Where all that is wanted is blocked, what serves instead."""
+        """Returns the wanted versions that are not left out.
+
+        If all wanted versions are left out, returns the highest ready version instead, preferably one
+        that is not blocked. If no version is ready either, returns the wanted versions.
+        """
         allowed = [item for item in self.wanted if item.version not in self.left_out]
         if allowed or not self.wanted:
             return allowed
         ready = self.ready_versions
         sound = [version for version in ready if version not in self.blocked]
-        # Any answer is better than none: without another version the blocked one that serves goes on.
+        # Without another version the blocked one serves on: any answer is better than no answer.
         serving = sound or ready
         return [self.harnesses[max(serving)].aspired] if serving else self.wanted
 
     def note_superseded(self, routing: Routing, now_ns: int) -> None:
-        """Remembers since when the previous version is that, and nothing else keeps it."""
+        """Notes since when the previous version is in memory only for a rollback."""
         previous = self.previous(routing)
         if self.given_up_version != previous:
             self.given_up_version = None
@@ -228,25 +237,27 @@ class Stream:
             self.superseded_at_ns = {previous: self.superseded_at_ns.get(previous, now_ns)}
 
     def begin_to_make_room(self, version: int, reason: str) -> None:
-        """From now on old versions go before `version` comes."""
+        """Starts memory pressure: a policy that yields unloads old versions before it loads `version`."""
         self.pressing_version, self.room_reason = version, reason
 
     def end_making_room(self) -> None:
-        """Both may be in memory again."""
+        """Ends memory pressure: two versions may be in memory again."""
         self.pressing_version, self.room_reason = None, ""
 
     def superfluous_versions(self, routing: Routing) -> list[int]:
-        """Those that may go so that another one fits, ascending. None while a label or a canary keeps
-        one of them: the others would go for too little.
+        """Returns the ready versions that may be unloaded so that another one fits, ascending.
+
+        Returns none while a label or a canary keeps one of them, because the others alone would
+        rarely free enough memory.
         """
         if self.has_named(routing):
             return []
         return [version for version in self.ready_versions if version not in self.aspired]
 
     def swap_of(self, action: Action) -> int | None:
-        """The version for which `action` takes one from requests or loads one; None: for none.
+        """Returns the version that `action` swaps to: the one it loads, or unloads another one for.
 
-        What goes while an aspired version answers takes nothing away.
+        Returns None for an unload while an aspired version is ready, because no request notices it.
         """
         if isinstance(action, Load):
             return action.id.version
@@ -255,12 +266,15 @@ class Stream:
         return max(self._versions_in(START, LOADING) & self.aspired.keys(), default=None)
 
     def has_named(self, routing: Routing) -> bool:
-        """Whether a version that is not aspired stays for a label or beside a canary."""
+        """True if a version that is not aspired stays for a label or beside a canary."""
         named = _named_in(routing)
         return any(item in named and item not in self.aspired for item in self.ready_versions)
 
     def keep_until_ns(self) -> int | None:
-        """Until when the previous version stays for a rollback; None where there is none to keep."""
+        """Returns the end of the time for which the previous version is kept for a rollback.
+
+        Returns None if no version is kept. Monotonic.
+        """
         seconds = self.settings.keep_previous_seconds
         if seconds == 0 or not self.superseded_at_ns:
             return None
@@ -268,7 +282,7 @@ class Stream:
         if version == self.given_up_version:
             return None
         if version in self.blocked and self._wants_to_load():
-            # No rollback leads to a blocked version: it does not cost a load memory for three.
+            # A rollback cannot return to a blocked version, so a load need not fit beside it.
             return None
         return superseded_at_ns + round(seconds * NS_PER_SECOND)
 
@@ -286,7 +300,7 @@ class Stream:
         return version if freed_bytes >= missing_bytes else None
 
     def snapshots(self, routing: Routing, now_ns: int) -> list[ServableSnapshot]:
-        """What a policy sees."""
+        """Returns the versions as a policy sees them."""
         kept = self._kept_versions(routing, now_ns) if self.aspired else frozenset()
         return [
             harness.snapshot(
@@ -300,7 +314,7 @@ class Stream:
         ]
 
     def status(self, routing: Routing, wanted_labels: Mapping[str, int]) -> StreamStatus:
-        """As a value."""
+        """Returns the stream as the status shows it."""
         return StreamStatus(
             policy=self.settings.aspired_version_policy.value,
             room_reason=self.room_reason,
@@ -319,12 +333,12 @@ class Stream:
         )
 
     def is_outdated(self, harness: LoaderHarness) -> bool:
-        """Whether the version has other files by now, which wait for a life of their own."""
+        """True if the version has other files by now, which wait for a life of their own."""
         found = [item for item in self.wanted if item.version == harness.id.version]
         return bool(found) and found[0] != harness.aspired
 
     def load_failed(self, harness: LoaderHarness) -> None:
-        """Remembers a load that has failed for good, and by which settings."""
+        """Notes a load that has failed for good, with the settings that it began with."""
         version = harness.id.version
         if self.is_outdated(harness):
             return
@@ -333,7 +347,10 @@ class Stream:
         )
 
     def worth_another_try(self, routing: Routing) -> dict[int, str]:
-        """Versions whose load failed by what is another now, and what has changed."""
+        """Returns the failed versions worth a retry because a cause of the failure has changed.
+
+        The values are the changes, as texts.
+        """
         reasons = {
             version: why_try_again(failed, self.settings)
             or self._why_room_can_be_made(version, routing)
@@ -344,15 +361,15 @@ class Stream:
     def _why_room_can_be_made(self, version: int, routing: Routing) -> str:
         is_wanted = version in self.blocked_by_memory and version in self.aspired
         superfluous = self.superfluous_versions(routing) if is_wanted else []
-        return f"version {superfluous[0]} may go for it now" if superfluous else ""
+        return f"version {superfluous[0]} can be unloaded for it now" if superfluous else ""
 
     def forget_past_swaps(self) -> None:
-        """Those that are over, or whose version has another life to come."""
+        """Removes the times of delayed swaps whose version is not waiting or loading any more."""
         coming = self._versions_in(START, LOADING)
         self.swap_at_ns = {key: at_ns for key, at_ns in self.swap_at_ns.items() if key in coming}
 
     def forget_past_loads(self) -> None:
-        """Of versions that are not waiting to be tried again."""
+        """Removes the notes on loads of versions that have no life, or a further life, by now."""
         self.load_settings = {
             version: settings
             for version, settings in self.load_settings.items()
@@ -388,12 +405,12 @@ class Stream:
 
 
 def _is_passed_over(version: int, routing: Routing) -> bool:
-    """Whether requests go to a lower one: it was never found good."""
+    """True if requests go to a lower version: this one did not pass its canary."""
     return routing.default_version is not None and version > routing.default_version
 
 
 def _named_in(routing: Routing) -> set[int]:
-    """Those that a label leads to, and a canary with the version beside it."""
+    """Returns the versions that a label leads to, and a canary with the version beside it."""
     named = set(routing.labels.values())
     if routing.canary_version is not None and routing.default_version is not None:
         named |= {routing.canary_version, routing.default_version}
