@@ -45,6 +45,9 @@ NO_TENSORFLOW = "\nimport sys\nassert 'tensorflow' not in sys.modules\n"
 WITHOUT_TENSORFLOW = "clients.md"
 # What is asked again until it shows what the page shows: it changes nothing.
 QUESTIONS = re.compile(r"(millpond status|curl (?!.*-X POST))")
+# Several examples of a page import TensorFlow, which takes half a minute on a busy machine.
+COMMAND_TIMEOUT_SECONDS = 300
+PAGE_TIMEOUT_SECONDS = 1500
 # In place of 500 MB.
 TABLE_ROWS = 1000
 WRAPPER = """#!{python}
@@ -148,7 +151,7 @@ class World:
             capture_output=True,
             text=True,
             check=False,
-            timeout=TIMEOUT_SECONDS,
+            timeout=COMMAND_TIMEOUT_SECONDS,
         )
         assert result.returncode == 0, f"{command[-1]}\n{result.stdout}\n{result.stderr}"
         return result.stdout
@@ -231,6 +234,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         made.close()
 
 
+@pytest.mark.timeout(PAGE_TIMEOUT_SECONDS)
 @pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.name)
 def test_examples_of_page_run_as_shown(page: Path, world: World, exports: Path):
     if model := model_of(page):

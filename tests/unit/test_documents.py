@@ -185,7 +185,7 @@ def test_each_name_of_a_page_is_one_of_the_code(page: Path):
     assert sorted(name for name in named if name not in sources()) == []
 
 
-def test_each_class_that_extending_names_is_one_of_the_code():
+def test_each_word_that_extending_names_is_one_of_the_code():
     page = REPOSITORY / "docs" / "extending.md"
     named = {name for code in inline_code(page) for name in re.findall(r"\b[A-Z]\w*[a-z]\w*", code)}
     assert sorted(name for name in named if name not in sources()) == []
