@@ -1,33 +1,60 @@
-"""The command `millpond`: a table of commands, each in a module of its own that is imported when used."""
+"""The command `millpond`: a table of its commands, whose modules are imported when they are used."""
 
 import difflib
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 from serving.base.closed_pipe import EXIT_FAILURE, EXIT_USAGE, until_closed_pipe
 from serving.base.errors import InvalidConfig, MillpondError
 from serving.base.name_text import printable
 
-COMMANDS = {
-    "serve": "serve models (flags as TensorFlow Serving spells them)",
-    "status": "print the versions of a model, or of all models, and their states",
-    "predict": "send one request and print the outputs",
-    "config": "print what a config file would change on a server, or apply it",
-    "rollback": "put a model's previous version back in its place",
-    "promote": "let a model's canary answer all its requests",
-    "allow": "unblock a version that was rolled back",
-    "capture": "write a model's recent live requests into a warm-up file",
-    "demo-model": "export the CTR model that the demo and the measurements use",
-}
 
-# What a shell says of a command that SIGINT ended.
+class Command(NamedTuple):
+    """A command of `millpond`. `entry` is MODULE:FUNCTION in this package, imported when it is used."""
+
+    entry: str
+    summary: str
+
+    def run(self, arguments: Sequence[str]) -> int:
+        module_name, function_name = self.entry.split(":")
+        module = importlib.import_module(f"serving.commands.{module_name}")
+        status: int = getattr(module, function_name)(arguments)
+        return status
+
+
+COMMANDS: Mapping[str, Command] = MappingProxyType(
+    {
+        "serve": Command("serve:run", "serve models (flags as TensorFlow Serving spells them)"),
+        "status": Command(
+            "status:run", "print the versions of a model, or of all models, and their states"
+        ),
+        "predict": Command("predict:run", "send one request and print the outputs"),
+        "config": Command(
+            "config:run", "print what a config file would change on a server, or apply it"
+        ),
+        "rollback": Command("rollout:rollback", "put a model's previous version back in its place"),
+        "promote": Command("rollout:promote", "let a model's canary answer all its requests"),
+        "allow": Command("rollout:allow", "unblock a version that was rolled back"),
+        "capture": Command(
+            "capture:run", "write a model's recent live requests into a warm-up file"
+        ),
+        "demo-model": Command(
+            "demo_model:run", "export the CTR model that the demo and the measurements use"
+        ),
+    }
+)
+
 EXIT_INTERRUPTED = 130
+"""The status that a shell reports for a command that SIGINT ended."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns the process's exit status: 0, 1 failed, 2 wrong usage, or that of
-    a command that Ctrl-C or a closed pipe ended.
+    """Runs one command and returns the process's exit status: 0, 1 failed, 2 wrong usage.
+
+    A command that Ctrl-C or a closed pipe ends has the status of a process that the signal ended.
     """
     given = sys.argv[1:] if arguments is None else arguments
     return until_closed_pipe(lambda: _main(given))
@@ -49,10 +76,9 @@ def _main(arguments: Sequence[str]) -> int:
 
 
 def _run(command: str, arguments: Sequence[str]) -> int:
-    module = importlib.import_module(f"serving.commands.{command.replace('-', '_')}")
     try:
-        status: int = module.run(arguments)
-    except SystemExit as exit_by_argparse:  # --help, or wrong usage that it has told already
+        return COMMANDS[command].run(arguments)
+    except SystemExit as exit_by_argparse:  # --help, or wrong usage that argparse has reported
         return int(exit_by_argparse.code or 0)
     except InvalidConfig as error:
         _print_error(command, error)
@@ -64,16 +90,15 @@ def _run(command: str, arguments: Sequence[str]) -> int:
         return EXIT_FAILURE
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    return status
 
 
 def _print_error(command: str, error: Exception) -> None:
-    """Prints the message line by line; it may hold text that a server or a file made up."""
+    """Prints the message line by line, escaped: its text may come from a server or a file."""
     for line in f"millpond {command}: {error}".split("\n"):
         print(printable(line), file=sys.stderr)
 
 
 def _help_text() -> str:
     lines = ["usage: millpond COMMAND [--flag=value ...]", ""]
-    lines += [f"  {name:<12}{summary}" for name, summary in COMMANDS.items()]
-    return "\n".join([*lines, "", "millpond COMMAND --help says more."])
+    lines += [f"  {name:<12}{command.summary}" for name, command in COMMANDS.items()]
+    return "\n".join([*lines, "", "millpond COMMAND --help prints the options of a command."])
