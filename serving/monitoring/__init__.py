@@ -1,1 +1,1 @@
-"""What Millpond shows of itself: metrics, the timeline of swaps, the live page."""
+"""Shows what the server does: metrics, the timeline of swaps, traces, the live page."""

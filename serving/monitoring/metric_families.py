@@ -1,7 +1,7 @@
 """Every metric that Millpond exposes: name, kind, unit, labels and meaning.
 
-The one source: the collector fills these families and no others, and a test holds the table of
-docs/observability.md to it. `python -m serving.monitoring.metric_families` prints what stands there.
+The collector fills these families and no others. A test compares them with the table in
+docs/observability.md, and `python -m serving.monitoring.metric_families` prints that table.
 
 Values only. Unless its help says otherwise, a metric with the label `version` has a series from the
 load of the version to 10 minutes after its end (ENDED_SECONDS_MAX).
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["counter", "gauge", "histogram", "summary", "info", "unknown"]
-"""As in OpenMetrics. `unknown`: a counter whose name is not ours to end in `_total`."""
+"""The kinds of OpenMetrics. `unknown` is a counter of TensorFlow Serving: its name lacks `_total`."""
 
 ENDED_SECONDS_MAX = 600.0
-"""How long the series of a version outlive it: its last scrape interval and whoever looks at the swap
-have long passed, and they would grow with every swap."""
+"""The time that the series of a version outlive it. It is long enough for the last scrape, and for
+people to look at the swap. Without a limit each swap would add series for ever."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetricFamily:
-    """One metric as scrapers see it. `unit` is that of the values, empty where they count things."""
+    """One metric as scrapers see it. `unit` is the unit of the values; "" if they count things."""
 
     name: str
     kind: Kind
@@ -31,7 +31,7 @@ class MetricFamily:
 
     @property
     def base_name(self) -> str:
-        """The name as OpenMetrics and prometheus_client have it: without the kind's suffix."""
+        """The name without the suffix of its kind, as OpenMetrics and prometheus_client use it."""
         suffix = {"counter": "_total", "info": "_info"}.get(self.kind, "")
         return self.name.removesuffix(suffix)
 
@@ -356,7 +356,7 @@ BUILD = MetricFamily(
 
 
 def _process(name: str, kind: Kind, unit: str, meaning: str) -> MetricFamily:
-    """As prometheus_client's ProcessCollector writes it."""
+    """Returns a family that prometheus_client's ProcessCollector fills."""
     return MetricFamily(name=f"process_{name}", kind=kind, unit=unit, help=meaning)
 
 
@@ -374,7 +374,7 @@ PROCESS_FAMILIES = (
     _process("open_fds", "gauge", "", "Number of open file descriptors."),
     _process("max_fds", "gauge", "", "Maximum number of open file descriptors."),
 )
-"""prometheus_client's own, of the standard names that every exporter has."""
+"""The families of prometheus_client, with the standard names that every exporter uses."""
 
 # --- By TensorFlow Serving's names --------------------------------------------------------------------
 
@@ -450,7 +450,7 @@ FAMILIES: tuple[MetricFamily, ...] = (
 
 
 def markdown_table() -> str:
-    """FAMILIES, for docs/observability.md."""
+    """Returns FAMILIES as a table for docs/observability.md."""
     return "\n".join(_rows()) + "\n"
 
 
@@ -463,7 +463,7 @@ def _rows() -> Iterator[str]:
 
 
 def left_out_list() -> str:
-    """LEFT_OUT, for docs/observability.md."""
+    """Returns LEFT_OUT as a list for docs/observability.md."""
     return "".join(f"- `{names}`: {reason}\n" for names, reason in LEFT_OUT.items())
 
 

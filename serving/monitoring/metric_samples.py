@@ -1,4 +1,4 @@
-"""Samples: the values of one metric family, on their way to prometheus_client."""
+"""Samples: the values of one metric family, in the form that prometheus_client takes."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,31 +12,31 @@ INFINITY = "+Inf"
 
 
 class Samples:
-    """Collects one family's samples, each with its label values in the order of `family.labels`."""
+    """Collects one family's samples. Label values are given in the order of `family.labels`."""
 
     def __init__(self, family: MetricFamily) -> None:
         self._family = family
-        # prometheus_client would add the unit to a name that does not end in it.
+        # If the name does not end in the unit, prometheus_client would append it.
         has_unit = family.unit and family.base_name.endswith(f"_{family.unit}")
         self.metric = Metric(
             family.base_name, family.help, family.kind, family.unit if has_unit else ""
         )
 
     def add(self, values: Sequence[str], value: float) -> None:
-        """One sample: of a gauge, a counter, an info, or one quantile of a summary."""
+        """Adds a sample of a gauge, a counter or an info, or one quantile of a summary."""
         labels = dict(zip(self._family.labels, values, strict=True))
         self.metric.samples.append(Sample(self._family.name, labels, value))
 
     def add_quantiles(
         self, values: Sequence[str], seconds: Mapping[str, float], *, request_count: int
     ) -> None:
-        """Of so many requests, by quantile. None of no requests: 0 would be the best p999 of all."""
+        """Adds the quantiles of `request_count` requests. Adds none for 0 requests: 0 s would be a lie."""
         if request_count > 0:
             for quantile, quantile_seconds in seconds.items():
                 self.add((*values, quantile), quantile_seconds)
 
     def add_total(self, values: Sequence[str], count: int, total: float) -> None:
-        """How many and how much in all, of a summary or histogram; without a quantile's label."""
+        """Adds count and sum of a summary or histogram. `values` leave out the label `quantile`."""
         labels = dict(zip(self._family.labels, values, strict=False))
         name = self._family.name
         self.metric.samples.append(Sample(f"{name}_count", labels, count))
@@ -51,7 +51,7 @@ class Samples:
         count: int,
         total: float,
     ) -> None:
-        """One histogram: how many took at most each of `edges`, how many and how much in all."""
+        """Adds a histogram. `cumulative_counts` counts the values of at most each of `edges`."""
         labels = dict(zip(self._family.labels, values, strict=True))
         name = f"{self._family.name}_bucket"
         samples = self.metric.samples
@@ -61,11 +61,11 @@ class Samples:
         self.add_total(values, count, total)
 
     def add_native_histogram(self, values: Sequence[str], histogram: NativeHistogram) -> None:
-        """One native histogram. Only for a scraper that can read it."""
+        """Adds a native histogram, for a scraper that can read it."""
         labels = dict(zip(self._family.labels, values, strict=True))
         self.metric.samples.append(Sample(self._family.name, labels, 0, native_histogram=histogram))
 
 
 def edge_labels(edges: Sequence[float]) -> tuple[str, ...]:
-    """Bucket edges as values of the label `le`, the shortest text that reads as the same number."""
+    """Returns bucket edges as values of the label `le`: the shortest text of the same number."""
     return tuple(floatToGoString(edge) for edge in edges)  # type: ignore[no-untyped-call]

@@ -1,6 +1,6 @@
-"""What the collector reads, as protocols: of the data plane, and of the parts of a server.
+"""The sources that the collector reads, in the data plane and in the parts of a server.
 
-Every call is quick, waits for nothing that a request holds, and may be made on any thread.
+Each call is quick, does not wait for requests, and may be made on any thread.
 """
 
 import resource
@@ -21,7 +21,7 @@ from serving.monitoring.swap_record import SwapRecord
 
 
 class PageFaults(Protocol):
-    """Since the process began (`resource.getrusage`)."""
+    """The counts since the process began (`resource.getrusage`)."""
 
     @property
     def ru_minflt(self) -> int: ...
@@ -34,7 +34,7 @@ def _process_page_faults() -> PageFaults:
 
 
 class AdmissionCounts(Protocol):
-    """Of `_native.Admission`."""
+    """The counts of `_native.Admission`."""
 
     @property
     def in_flight_count(self) -> int: ...
@@ -44,14 +44,14 @@ class AdmissionCounts(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class MetricSources:
-    """Where each metric comes from.
+    """The source of each metric.
 
-    `swap_counts`: by model and result (`SwapResult.value`). `arena`: of a version that is AVAILABLE; None
-    where it has none, is gone, or goes as we ask.
-    `slab_pool` None: there is none. `reservoirs`: by model. `default_version` is who answers a request
-    that names none, a canary aside. `base_path`: of a configured model. `swaps`: the newest first.
-    `models_ready`: of each configured model. `memory_available_bytes`: UNLIMITED_BYTES where nothing says;
-    `model_memory_limit_bytes` 0: none. `spans_dropped`: by reason; empty where nothing is traced.
+    `swap_counts` is by model and result (`SwapResult.value`). `arena` takes an AVAILABLE version, and
+    returns None if it has no arena or has been unloaded meanwhile. `slab_pool` is None if versions
+    have no arenas. `reservoirs` is by model. `default_version` answers requests that name no version,
+    beside a canary. `base_path` takes a configured model. `swaps` are newest first. `models_ready` has
+    each configured model. `memory_available_bytes` is UNLIMITED_BYTES if the system reports no limit.
+    `model_memory_limit_bytes` 0 means no limit. `spans_dropped` is by reason, and empty if tracing is off.
     """
 
     requests: RequestStatistics

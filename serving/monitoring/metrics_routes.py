@@ -13,11 +13,11 @@ PATHS = ("/monitoring/prometheus/metrics", "/metrics")
 
 
 class MetricsPages:
-    """Makes pages on a thread of its own, so that the loop of the HTTP server never collects.
+    """Makes pages on its own thread, so that the event loop of the HTTP server never collects.
 
     The thread starts with the first scrape, at the HTTP server's priority, and ends with this object.
-    Whoever asks while a page of the same format is being made gets that one: however many scrape,
-    one collection runs, and at most one waits for each other format. On the loop's thread.
+    A scraper that asks while a page of its format is being made gets that page. So one collection runs
+    at a time, and at most one waits for each other format. Used on the event loop's thread.
     """
 
     def __init__(self, exposition: MetricsExposition) -> None:
@@ -26,14 +26,14 @@ class MetricsPages:
         self._running: dict[ExpositionFormat, asyncio.Future[bytes]] = {}
 
     async def response(self, request: Request) -> Response:
-        """The metrics, in the format that the request's headers ask for."""
+        """Returns the metrics in the format that the request's headers ask for."""
         wanted = self._exposition.negotiate(
             request.headers.get("accept", ""), request.headers.get("accept-encoding", "")
         )
         headers = {"Content-Type": wanted.content_type, "Vary": "Accept, Accept-Encoding"}
         if wanted.is_compressed:
             headers["Content-Encoding"] = "gzip"
-        # Shielded: a scraper that goes away does not take the page from the others.
+        # Shielded: a scraper that disconnects must not cancel the page of the others.
         return Response(await asyncio.shield(self._page(wanted)), headers=headers)
 
     def _page(self, wanted: ExpositionFormat) -> asyncio.Future[bytes]:
@@ -47,7 +47,7 @@ class MetricsPages:
 
 
 def metrics_routes(exposition: MetricsExposition, also_at: str = "") -> list[Route]:
-    """One for each of PATHS, and one for `also_at` where that is another."""
+    """Returns a route for each of PATHS, and for `also_at` if it is another path."""
     pages = MetricsPages(exposition)
     paths = [*PATHS, also_at] if also_at and also_at not in PATHS else PATHS
     return [Route(path, pages.response, methods=["GET"]) for path in paths]

@@ -1,26 +1,29 @@
-"""Native histograms of Prometheus: exponential buckets, and only those that hold something. Pure."""
+"""Native histograms of Prometheus: exponential buckets, of which only filled ones are sent. Pure."""
 
 from collections.abc import Sequence
 
 from prometheus_client.samples import BucketSpan, NativeHistogram
 
 SCHEMA = 3
-"""2^3 buckets to a power of two: each 9 % wide. Ours are 1.6 % wide, so each falls into one of these,
-or is cut by an edge, within its width."""
+"""Each power of two has 2^3 buckets, so a bucket is 9 % wide. The recorded buckets are 1.6 % wide: each
+lies in one bucket here, or an edge cuts it, an error of at most its width."""
 
-_FIRST_INDEX = -160  # Ends at 0.95 µs: what is below counts as zero.
-_LAST_INDEX = 56  # Ends at 128 s, where our own histogram ends too.
+_FIRST_INDEX = -160  # Ends at 0.95 µs: shorter times count as zero.
+_LAST_INDEX = 56  # Ends at 128 s, as the recorded histogram does.
 
 # Bucket i ends at 2^(i / 2^SCHEMA) seconds, and begins where i - 1 ends.
 _EDGES_SECONDS = tuple(2 ** (i / 2**SCHEMA) for i in range(_FIRST_INDEX, _LAST_INDEX + 1))
 EDGES_NS = tuple(round(edge * 1e9) for edge in _EDGES_SECONDS)
-"""Where to count. The first ends the zero bucket."""
+"""The edges to count at. The first edge ends the zero bucket."""
 
 
 def native_histogram(
     cumulative_counts: Sequence[int], *, count: int, sum_seconds: float
 ) -> NativeHistogram:
-    """Of how many took at most each of EDGES_NS. What took longer is in the bucket after the last."""
+    """Returns the histogram of requests, given the counts of at most each of EDGES_NS.
+
+    Longer requests are in the bucket after the last edge.
+    """
     zero_count = cumulative_counts[0]
     ends = [*cumulative_counts[1:], count]
     begins = cumulative_counts
@@ -38,8 +41,9 @@ def native_histogram(
 
 
 def _spans(in_bucket: Sequence[int]) -> tuple[list[BucketSpan], list[int]]:
-    """Runs of buckets that hold something: (buckets skipped before it, length), the first from index 0.
-    Of each of their counts, how much it is more than the one before.
+    """Returns the runs of filled buckets, and the difference of each count to the count before.
+
+    A run is (buckets skipped before it, length); the first run counts from index 0.
     """
     spans: list[BucketSpan] = []
     deltas: list[int] = []

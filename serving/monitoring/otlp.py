@@ -1,7 +1,7 @@
-"""Spans to an OpenTelemetry collector: OTLP over HTTP, with what `pip install 'millpond[otel]'` brings.
+"""Exports spans to an OpenTelemetry collector over HTTP, with the extra `millpond[otel]`.
 
-HTTP and not gRPC: the server has Debian's gRPC in its process, and grpcio beside it would bring
-threads and a second one for what is one POST a second.
+OTLP over gRPC would need grpcio, and so a second gRPC library with its threads in the process. The
+exporter only sends one POST a second.
 """
 
 import logging
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 SIGNAL_PATH = "/v1/traces"
 
 EXPORT_SECONDS = 5.0
-"""For one batch, its repetitions included: the next ones wait meanwhile, and are dropped at some point."""
+"""The time for one batch with its retries. Later batches wait meanwhile, and are dropped if too many do."""
 
 
 def traces_url(endpoint: str) -> str:
-    """Where spans are posted: `endpoint` is a collector's base URL, or has its path for traces. Pure."""
+    """Returns the URL for spans. `endpoint` is a collector's base URL, or ends in SIGNAL_PATH. Pure."""
     path = urlsplit(endpoint).path
     return endpoint if path.endswith(SIGNAL_PATH) else endpoint.rstrip("/") + SIGNAL_PATH
 
 
 class OtlpExporter:
-    """Posts spans to a collector. One thread at a time, but for `stop`.
+    """Posts spans to a collector. Used by one thread at a time, except `stop`.
 
-    The standard variables say what has no flag: OTEL_EXPORTER_OTLP_HEADERS, _CERTIFICATE, _COMPRESSION;
-    OTEL_SERVICE_NAME (default: millpond), OTEL_RESOURCE_ATTRIBUTES.
+    Settings without a flag come from the standard variables: OTEL_EXPORTER_OTLP_HEADERS, _CERTIFICATE,
+    _COMPRESSION, OTEL_SERVICE_NAME (default: millpond) and OTEL_RESOURCE_ATTRIBUTES.
     """
 
     def __init__(self, endpoint: str, *, version: str) -> None:
-        """Raises InvalidConfig where the extra is not installed. Connects to nothing yet."""
+        """Raises InvalidConfig if the extra is not installed. Does not connect yet."""
         try:
             from opentelemetry.exporter.otlp.proto.http import trace_exporter
             from opentelemetry.sdk import resources
@@ -46,10 +46,10 @@ class OtlpExporter:
                 "pip install 'millpond[otel]'"
             ) from None
         self._reason = _LastReason()
-        # For good: an export that `stop` ends has something to say as well.
+        # Never removed: an export that `stop` ends logs a reason too.
         logging.getLogger("opentelemetry").addHandler(self._reason)
         own = {resources.SERVICE_NAME: "millpond", resources.SERVICE_VERSION: version}
-        # What the environment says goes before.
+        # The environment overrides these attributes.
         self._resource = resources.Resource(own).merge(resources.OTELResourceDetector().detect())
         self._scope = InstrumentationScope("millpond", version)
         self._exporter = trace_exporter.OTLPSpanExporter(
@@ -57,17 +57,17 @@ class OtlpExporter:
         )
 
     def export(self, spans: Sequence[Span]) -> None:
-        """Raises Unavailable where the collector did not take them, within EXPORT_SECONDS."""
+        """Posts the spans. Raises Unavailable if the collector does not accept them within EXPORT_SECONDS."""
         from opentelemetry.sdk.trace.export import SpanExportResult
 
         readable = [self._readable(span) for span in spans]
-        self._reason.text = "the collector did not take them"
+        self._reason.text = "the collector did not accept the spans"
         result = self._exporter.export(readable)
         if result is not SpanExportResult.SUCCESS:
             raise Unavailable(self._reason.text)
 
     def stop(self) -> None:
-        """Ends an `export` under way, and takes no more. Any thread."""
+        """Ends an `export` under way; later exports fail. Any thread."""
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
     def _readable(self, span: Span) -> "ReadableSpan":
@@ -99,14 +99,16 @@ def _context(span: Span, span_id: str, *, is_remote: bool) -> Any:
         span_id=int(span_id, 16),
         is_remote=is_remote,
         trace_flags=TraceFlags(TraceFlags.SAMPLED),
-        # A state that is none is left out; it says so itself, where only we hear it.
+        # `from_header` leaves out an invalid state and logs a warning, which only `_LastReason` gets.
         trace_state=TraceState.from_header([span.trace_state]) if span.trace_state else None,
     )
 
 
 class _LastReason(logging.Handler):
-    """Keeps what the library says last of a failure. Python writes what no handler takes to standard
-    error, a line for each batch and no JSON; who exports logs this instead, once in a while.
+    """Keeps the library's last log message, which is the reason of a failure.
+
+    Without a handler Python would write a line for each batch to standard error, not as JSON. Tracing
+    logs the reason instead, at most once a minute.
     """
 
     def __init__(self) -> None:

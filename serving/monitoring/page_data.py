@@ -1,6 +1,6 @@
-"""What the live page hears at each of its polls: only what it asks for, and only what is new to it.
+"""Answers each poll of the live page with the data that it asks for and does not have yet.
 
-Nothing is computed or kept between two polls, so a page that nobody looks at costs nothing.
+Nothing is computed or kept between two polls, so the page costs nothing while it is closed.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,13 +19,13 @@ from serving.monitoring.page_points import latency_json, points_json
 from serving.monitoring.swap_record import SwapRecord, SwapResult, record_document
 
 WINDOW_SECONDS = 10
-"""Of the quantiles of a version, as of the charts."""
+"""The window of the quantiles of a version, the same as of the charts."""
 
 LISTED_SWAP_COUNT_MAX = 20
-"""With their stages; the charts mark all that are known."""
+"""The number of swaps that are sent with their stages. The charts mark all remembered swaps."""
 
 MARKED_NS = 960 * NS_PER_SECOND
-"""Swaps older than this are not on the charts, which show 15 minutes."""
+"""The age up to which swaps are sent for the charts, which show 15 minutes."""
 
 
 VERSION_METHODS = frozenset(
@@ -34,21 +34,21 @@ VERSION_METHODS = frozenset(
         *("RestPredict", "RestClassify", "RestRegress", "ModelInfer", "RestModelInfer"),
     }
 )
-"""Whatever else is asked for without a model (states, reloads) is of the server, and no model's request."""
+"""The methods of a model. Requests for other methods that name no model (states, reloads) do not count."""
 
 WAITING_MODEL_COUNT_MAX = 100
-"""A server of thousands of wrong base paths does not send thousands of reasons at each poll."""
+"""The number of reasons in an answer, even if thousands of models have a wrong base path."""
 
 Reasons = Mapping[str, str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageSources:
-    """Where the page's facts come from. Each is asked at each poll, and must answer at once.
+    """The sources of the page's data. Each is called at each poll, and must return at once.
 
-    `arena` as in MetricSources. `default_version`: who answers a request that names none, a canary
-    aside. `swaps`: newest first. `reasons`: for each configured model why it has no version that is
-    AVAILABLE, None if it has one. `base_path`: None for a model that is not configured.
+    `arena` and `default_version` are as in MetricSources. `swaps` are newest first. `reasons` gives for
+    each configured model why no version is AVAILABLE; None if one is. `base_path` returns None for a
+    model that is not configured.
     """
 
     requests: RequestStatistics
@@ -83,9 +83,9 @@ def page_sources(
 
 @dataclass(frozen=True, kw_only=True)
 class PageQuestion:
-    """What a page shows and has already. `model` None: all.
+    """A poll: the model that the page shows (None: all), and the data that it already has.
 
-    `cursor` and `swaps_tag` are as the last answer had them, "" at first.
+    `cursor` and `swaps_tag` come from the last answer; they are "" at first.
     """
 
     model: str | None = None
@@ -94,7 +94,7 @@ class PageQuestion:
 
 
 class PageData:
-    """Answers the page's polls. Any thread; one poll costs half a millisecond, a page's first one five."""
+    """Answers the page's polls on any thread. A poll takes 0.5 ms, the first poll of a page 5 ms."""
 
     def __init__(
         self,
@@ -104,17 +104,17 @@ class PageData:
         *,
         started_wall_ns: int | None = None,
     ) -> None:
-        """`started_wall_ns` None: the server starts now."""
+        """`started_wall_ns` None means that the server starts now."""
         self._sources = sources
         self._clock = clock
         self._server_version = server_version
         self._started_wall_ns = clock.wall_ns() if started_wall_ns is None else started_wall_ns
 
     def answer(self, question: PageQuestion) -> dict[str, Any]:
-        """JSON-ready. Times are Unix seconds by the server's clock.
+        """Returns an answer that JSON can hold. Times are Unix seconds by the server's clock.
 
-        `is_continued`: `points` go on from the cursor; else they are all there are, and what the
-        page had is void. `swaps` is missing where the page has them by its tag.
+        With `is_continued` the `points` follow the cursor; otherwise they replace all points of the
+        page. `swaps` is left out if the page's tag shows that it has them.
         """
         now_ns, wall_ns = self._clock.now_ns(), self._clock.wall_ns()
         since_ns = self._since_ns(question.cursor, now_ns)
@@ -139,11 +139,11 @@ class PageData:
         return answer | self._swaps(question, now_ns)
 
     def _since_ns(self, cursor: str, now_ns: int) -> int:
-        """0 for a cursor that is not this process's: another one's clock may be another machine's."""
+        """Returns the instant of the cursor; 0 for another process's cursor, whose clock may differ."""
         started, _, digits = cursor.partition(".")
         if started != f"{self._started_wall_ns:x}" or not (digits.isascii() and digits.isdigit()):
             return 0
-        # So long a number is none of ours, and int() would take its time over a longer one.
+        # Our cursors are shorter, and int() is slow for a very long number.
         since_ns = int(digits) if len(digits) < 20 else 0
         return since_ns if since_ns <= now_ns else 0
 
@@ -200,8 +200,10 @@ def waiting_json(
 
 
 def codes_json(methods: Sequence[MethodStatistics], model: str | None) -> dict[str, int]:
-    """Requests since the server started by the name of their code; `model` None: of all models, and
-    of those that there are not. As in the charts, what is asked of the server itself does not count.
+    """Returns the number of requests since the server started, by the name of their code.
+
+    `model` None counts the requests to all models, to models that are not configured too. As in the
+    charts, calls to the server itself do not count.
     """
     counts: dict[int, int] = {}
     for statistics in methods:
@@ -218,7 +220,7 @@ def version_json(
     methods: Sequence[MethodStatistics],
     arena: ArenaStatistics | None,
 ) -> dict[str, Any]:
-    """One version: its state and why, who reaches it, and what its requests and its memory do."""
+    """Returns one version: its state and the reason, its routes, and figures of requests and memory."""
     return {
         "model": status.id.name,
         "version": status.id.version,
@@ -243,7 +245,7 @@ def version_json(
 def route_json(
     status: ServableStatus, routing: Routing, default_version: int | None
 ) -> dict[str, Any]:
-    """Which requests that do not name its number reach a version."""
+    """Returns which requests reach a version without its number: by default, as canary, by label."""
     version = status.id.version
     is_canary = version == routing.canary_version and status.state is AVAILABLE
     return {
@@ -254,7 +256,7 @@ def route_json(
 
 
 def marks_json(swaps: Sequence[SwapRecord], since_ns: int) -> list[dict[str, Any]]:
-    """What the charts need of the swaps since then. A version that only went is no swap to them."""
+    """Returns the swaps since `since_ns` for the charts, which do not mark plain unloads."""
     return [
         {
             "model": swap.model,
@@ -270,7 +272,7 @@ def marks_json(swaps: Sequence[SwapRecord], since_ns: int) -> list[dict[str, Any
 
 
 def swaps_tag(model: str | None, swaps: Sequence[SwapRecord]) -> str:
-    """Changes when anything does that the page shows of them; cheaper than making their JSON."""
+    """Returns a tag that changes when the page would show the swaps differently. Cheaper than their JSON."""
     marked = [(swap.id, swap.result, swap.published_at_ns, swap.ended_at_ns) for swap in swaps]
     listed = [
         (swap.load_started_at_ns, len(swap.stages), swap.reason, swap.during, swap.after)
@@ -291,7 +293,10 @@ def _methods_by_version(
 
 
 def _busiest_latency(methods: Sequence[MethodStatistics]) -> dict[str, Any] | None:
-    """Over the last 10 s, of the method with the most requests: quantiles of two do not add up."""
+    """Returns the latency of the method with the most requests in the last 10 s.
+
+    The quantiles of two methods cannot be combined.
+    """
     figures = [(item.phase("total", WINDOW_SECONDS), item.method) for item in methods]
     if not figures:
         return None

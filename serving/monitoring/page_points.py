@@ -1,7 +1,4 @@
-"""The seconds of a model's history as the live page's charts take them: columns, and whole seconds only.
-
-Pure: values in, values out.
-"""
+"""The seconds of a model's history as columns for the charts of the live page. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +7,11 @@ from typing import Any
 from serving.base.clock import NS_PER_SECOND
 from serving.data_plane.request_statistics import HistoryPoint, LatencyFigures
 
-# Where a second came late, the next one is as much shorter, and its few requests over its few
-# milliseconds would be a spike that never was: such points are taken together with the next.
+# If a second ends late, the next second is shorter by the same time. Its few requests in a few
+# milliseconds would look like a spike, so such a point is combined with the next point.
 SPAN_NS_MIN = NS_PER_SECOND // 2
 
-# Beyond this nothing was recorded in between, and the point is that of its own second.
+# If points are farther apart, nothing was recorded between them, and a point covers its own second.
 SPAN_NS_MAX = 2 * NS_PER_SECOND
 
 LATENCY_COLUMNS = ("p50_us", "p99_us", "p999_us")
@@ -22,7 +19,7 @@ LATENCY_COLUMNS = ("p50_us", "p99_us", "p999_us")
 
 @dataclass(frozen=True)
 class _Span:
-    """Points taken together: how long, with how much, and what the last one knows of latency."""
+    """Combined points: their length and counts, and the latency of the last point."""
 
     at_ns: int
     seconds: float
@@ -34,11 +31,11 @@ class _Span:
 def points_json(
     history: Sequence[HistoryPoint], since_ns: int, unix_offset_ns: int
 ) -> tuple[dict[str, list[Any]], int]:
-    """The points as columns, and the `since_ns` with which to ask for those that come after them.
+    """Returns the points as columns, and the `since_ns` for the points that follow them.
 
-    `since_ns`: where the points given before ended; 0: none were. `unix_offset_ns`: what to add to
-    a monotonic time to get Unix time. Latencies in µs, None where no request was in their 10 s;
-    `window_count` is how many were.
+    `since_ns` is the end of the points returned before; 0 if there were none. `unix_offset_ns` added to
+    a monotonic time gives Unix time. Latencies are in µs of the last 10 s, None without a request;
+    `window_count` is the number of requests in these 10 s.
     """
     spans = _spans(history, since_ns)
     columns: dict[str, list[Any]] = {
@@ -54,7 +51,7 @@ def points_json(
 
 
 def latency_json(figures: LatencyFigures) -> dict[str, int] | None:
-    """Count and quantiles in whole µs; None where there were no requests."""
+    """Returns count and quantiles in whole µs; None if there were no requests."""
     if figures.count == 0:
         return None
     return {
@@ -66,7 +63,7 @@ def latency_json(figures: LatencyFigures) -> dict[str, int] | None:
 
 
 def _spans(history: Sequence[HistoryPoint], since_ns: int) -> list[_Span]:
-    """A last one that is too short is left out: it is given with its next, at the next poll."""
+    """Combines short points. A short last point is left out until the next poll."""
     spans = []
     began_ns, count, failed_count = since_ns, 0, 0
     for point in history:

@@ -1,4 +1,4 @@
-"""The live page over HTTP: its files, and the data that it polls while somebody looks at it."""
+"""Serves the live page over HTTP: its files, and the data that an open page polls."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from serving.monitoring.page_data import PageData, PageQuestion
 
 PAGE_DIRECTORY = Path(__file__).parent / "page"
 
-# A directory's other files (licences) are no part of the page.
+# Other files in the directory (licences) are not served.
 _MEDIA_TYPES = MappingProxyType(
     {
         ".css": "text/css; charset=utf-8",
@@ -27,8 +27,8 @@ _MEDIA_TYPES = MappingProxyType(
     }
 )
 
-# Model names and error messages are other people's text: whatever of it should ever get into the page as
-# markup may not run, load or send anything.
+# Model names and error messages come from outside. If such text ever got into the page as markup, it
+# must not run, load or send anything.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -45,7 +45,7 @@ _SECURITY_HEADERS = MappingProxyType(
 
 @dataclass(frozen=True)
 class PageFile:
-    """One file as it is sent. `etag` is of its bytes: it changes when they do."""
+    """One file as it is sent. `etag` is a hash of its bytes."""
 
     content: bytes
     media_type: str
@@ -53,7 +53,7 @@ class PageFile:
 
 
 def read_page_files(directory: Path = PAGE_DIRECTORY) -> Mapping[str, PageFile]:
-    """The files of the page by their path below the directory, such as `uplot/uPlot.min.css`."""
+    """Returns the page's files by their path below the directory, such as `uplot/uPlot.min.css`."""
     files = {}
     for path in sorted(directory.rglob("*")):
         media_type = _MEDIA_TYPES.get(path.suffix)
@@ -66,7 +66,7 @@ def read_page_files(directory: Path = PAGE_DIRECTORY) -> Mapping[str, PageFile]:
 
 
 def page_routes(data: PageData) -> list[Route]:
-    """`GET /`, `GET /static/…` and `GET /v1/page`. Reads the files now, and the disk never again."""
+    """Returns `GET /`, `GET /static/…` and `GET /v1/page`. Reads all files now, and never later."""
     files = read_page_files()
     index = files["index.html"]
 
@@ -81,14 +81,14 @@ def page_routes(data: PageData) -> list[Route]:
 
 
 def _poll(data: PageData, request: Request) -> Response:
-    """On a thread beside the event loop: a page's first poll takes some milliseconds."""
+    """Answers a poll, on a thread beside the event loop: a page's first poll takes 5 ms."""
     query = request.query_params
     question = PageQuestion(
         model=query.get("model"),
         cursor=query.get("cursor", ""),
         swaps_tag=query.get("swaps_tag", ""),
     )
-    # In ASCII: a message may hold the name of a file that is not UTF-8.
+    # As ASCII: a message may hold a file name that is not UTF-8.
     content = json.dumps(data.answer(question), separators=(",", ":"))
     headers = {"Cache-Control": "no-store", **_SECURITY_HEADERS}
     return Response(content, media_type="application/json", headers=headers)
@@ -102,8 +102,8 @@ async def _get_static(files: Mapping[str, PageFile], request: Request) -> Respon
 
 
 def _file_response(file: PageFile, request: Request) -> Response:
-    # A browser asks each time whether it still has the right bytes: after an upgrade of the server
-    # it must not mix files of two versions.
+    # With "no-cache" a browser checks each file by its ETag, so that after an upgrade of the server it
+    # does not mix files of two versions.
     headers = {"Cache-Control": "no-cache", "ETag": file.etag, **_SECURITY_HEADERS}
     known = {tag.strip() for tag in request.headers.get("If-None-Match", "").split(",")}
     if file.etag in known or f"W/{file.etag}" in known:

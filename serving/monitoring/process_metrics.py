@@ -1,4 +1,4 @@
-"""Metrics of the process: its slabs, the requests' memory and admission, page faults, configuration, build."""
+"""Metrics of the process: slabs, request memory, admission, page faults, configuration, build."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -31,7 +31,7 @@ _MEMORY_FIGURES: Mapping[MetricFamily, Callable[[RequestMemoryStatistics], int]]
 
 
 def process_metrics(sources: MetricSources) -> Iterator[Metric]:
-    """Of the whole process. Without a slab pool its families have no samples."""
+    """Yields the metrics of the process. Without a slab pool, the slab families have no samples."""
     pool = sources.slab_pool() if sources.slab_pool is not None else None
     for family, read in _SLAB_FIGURES.items():
         samples = Samples(family)
@@ -89,7 +89,7 @@ def _spans_dropped(counts: Mapping[str, int]) -> Metric:
 
 
 def _build(info: Mapping[str, str]) -> Metric:
-    """`millpond` of the data plane's build info is the label `version`."""
+    """Returns the build metric. The build info's key `millpond` is the label `version`."""
     samples = Samples(families.BUILD)
     keys = ("millpond", *families.BUILD.labels[1:])
     samples.add([info.get(key, "") for key in keys], 1)

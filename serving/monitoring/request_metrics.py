@@ -1,4 +1,4 @@
-"""Metrics of requests: counts, latencies and their phases, of what the data plane has recorded."""
+"""Metrics of requests, as the data plane has recorded them: counts, latencies and phases."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,9 +11,9 @@ from serving.monitoring import metric_families as families
 from serving.monitoring.metric_samples import Samples, edge_labels
 from serving.monitoring.native_histogram import EDGES_NS, native_histogram
 
-# A quarter apart, ten to a decade, as round as can be (the preferred numbers R10): 65 buckets with
-# the infinite one, so 67 series for each method of a version and code that occurred. A request of
-# the smallest models takes 6 µs, and after 10 s a client has gone.
+# The edges are a quarter apart: ten round numbers in each decade (the preferred numbers R10). With the
+# infinite bucket there are 65 buckets, so 67 series for each method and code of a version. A request to
+# the smallest models takes 6 µs, and after 10 s clients have given up.
 _STEPS = (100, 125, 160, 200, 250, 315, 400, 500, 630, 800)
 LATENCY_EDGES_NS = (
     *(5_000, 6_300, 8_000),
@@ -23,10 +23,12 @@ LATENCY_EDGES_NS = (
 _EDGE_LABELS = edge_labels([edge_ns / NS_PER_SECOND for edge_ns in LATENCY_EDGES_NS])
 
 WINDOW_SECONDS = 10
-"""Of the quantiles: long enough for a p999 of a few hundred requests a second, short enough to see a swap."""
+"""The window of quantiles. It is long enough for a p999 of a few hundred requests a second, and short
+enough to show a swap."""
 
 _ALWAYS_SHOWN = "Predict"
-"""Its series begin at 0 with the version, else the first requests after a swap would be in no rate()."""
+"""The method whose series begin at 0 with the version. Otherwise rate() would miss the first requests
+after a swap."""
 
 _PARTS = tuple(phase for phase in PHASES if phase != "total")
 
@@ -34,7 +36,7 @@ _PARTS = tuple(phase for phase in PHASES if phase != "total")
 def request_metrics(
     methods: Sequence[MethodStatistics], *, is_native: bool = False
 ) -> Iterator[Metric]:
-    """`is_native`: the latency as a native histogram too."""
+    """Yields the metrics of requests. `is_native` adds the latency as a native histogram."""
     yield _counts(methods)
     yield _latencies(methods, is_native=is_native)
     yield _quantiles(methods)
@@ -43,7 +45,7 @@ def request_metrics(
 
 
 def code_name(code: int) -> str:
-    """The name of a gRPC status code, the number where it has none."""
+    """Returns the name of a gRPC status code, or the number if it has no name."""
     try:
         return StatusCode(code).name
     except ValueError:
@@ -51,7 +53,7 @@ def code_name(code: int) -> str:
 
 
 def _identity(item: MethodStatistics) -> tuple[str, str]:
-    """Model and version; empty where there was none, or no version was reached."""
+    """Returns model and version; "" for a request that names no model or reached no version."""
     return (item.model, str(item.version) if item.model and item.version >= 0 else "")
 
 
@@ -123,7 +125,7 @@ def _add_quantiles(samples: Samples, values: Sequence[str], figures: LatencyFigu
 
 
 def _in_flight(methods: Sequence[MethodStatistics]) -> Metric:
-    """Each method of a version has the same figure, of all of them."""
+    """Returns the requests in flight. Each method of a version has the figure of all its methods."""
     samples = Samples(families.REQUESTS_IN_FLIGHT)
     by_version = {
         _identity(item): item.in_flight_count

@@ -1,7 +1,7 @@
-"""Spans: what a trace has of a request, of a call and of a swap. Values and pure functions only.
+"""Makes the spans of requests, calls and swaps. Values and pure functions only.
 
-Attributes are named as OpenTelemetry's semantic conventions name them where there is one (those of
-RPC in their newer form, where `rpc.method` has the service in it), and `millpond.*` elsewhere.
+Attributes have the names of OpenTelemetry's semantic conventions, and otherwise `millpond.*`. The
+conventions for RPC are the newer ones, in which `rpc.method` includes the service.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,14 +30,14 @@ SERVER_FAULT_CODES = frozenset(
         StatusCode.DATA_LOSS,
     }
 )
-"""Codes that make an error of a server's span; the others are its client's (OpenTelemetry's rule)."""
+"""The codes that mark a server's span as an error. Other codes are the client's errors (OpenTelemetry)."""
 
 _FAILED_SWAPS = frozenset({SwapResult.LOAD_FAILED, SwapResult.REFUSED})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """One span as it is exported. Ids in hexadecimal; instants in nanoseconds of Unix time."""
+    """One span as it is exported. Ids are hexadecimal, instants are nanoseconds of Unix time."""
 
     name: str
     trace_id: str
@@ -50,13 +50,13 @@ class Span:
     ended_at_ns: int
     attributes: Mapping[str, str | int | float] = field(default_factory=dict)
     error: str | None = None
-    """Why it failed; None where it did not."""
+    """The reason of a failure; None if there was no failure."""
 
 
 def request_spans(
     request: RequestSpan, span_id: str, wall_offset_ns: int, new_id: NewId
 ) -> tuple[Span, ...]:
-    """The server's span, which is `span_id`, and below it one for each phase that it reached."""
+    """Returns the server's span, with the id `span_id`, and a span below it for each phase reached."""
     method = f"{PREDICTION_SERVICE}/{request.method}"
     began_at_ns = request.received_ns + wall_offset_ns
     attributes: dict[str, str | int | float] = {
@@ -79,7 +79,7 @@ def request_spans(
 
 
 def call_span(call: AnsweredCall, wall_offset_ns: int) -> Span:
-    """The server's span of a call that Python answered."""
+    """Returns the server's span of a call that Python answered."""
     method = call.method.removeprefix("/")
     return _server_span(
         call.trace,
@@ -92,12 +92,12 @@ def call_span(call: AnsweredCall, wall_offset_ns: int) -> Span:
 
 
 def error_of(code: int, message: str) -> str | None:
-    """What a server's span says of a request that ended so: nothing where its client is at fault."""
+    """Returns the error of a server's span; None if the client caused it."""
     return message if code in SERVER_FAULT_CODES else None
 
 
 def swap_spans(record: SwapRecord, trace_id: str, new_id: NewId) -> tuple[Span, ...]:
-    """A trace of its own: the swap, and below it one span for each of its stages."""
+    """Returns a new trace: a span of the swap, and below it a span for each of its stages."""
     root = Span(
         name=f"swap {record.model}/{record.version}",
         trace_id=trace_id,
@@ -186,7 +186,7 @@ def _stage_span(root: Span, stage: StageSpan, record: SwapRecord, span_id: str) 
 
 
 def _end_ns(record: SwapRecord) -> int:
-    """Monotonic; not before any of its stages."""
+    """Returns the monotonic end of the swap and of all its stages."""
     ends = [stage.ended_at_ns for stage in record.stages]
     return max([record.began_at_ns, *ends, *_known([record.published_at_ns, record.ended_at_ns])])
 

@@ -1,4 +1,4 @@
-"""Metrics of each model's last swap: how long it took, and what it did to requests."""
+"""Metrics of each model's last swap: its duration and its effect on requests."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -11,17 +11,17 @@ from serving.monitoring.swap_record import SpanLatency, SwapRecord, SwapResult
 
 
 def swap_metrics(newest_first: Sequence[SwapRecord]) -> Iterator[Metric]:
-    """Of `SwapTimeline.records`."""
-    # A version that just goes is no swap: each swap has one where the version before is kept a while.
+    """Yields the metrics of `SwapTimeline.records`."""
+    # Plain unloads are left out: one follows each swap if the previous version is kept for a while.
     swaps = [record for record in newest_first if record.result is not SwapResult.UNLOADED]
     yield _seconds(_last([record for record in swaps if record.ended_at_ns is not None]))
-    # One that waits for its load has done nothing yet: the swap before it is shown on.
+    # A swap that waits for its load has had no effect, so the swap before it is shown until then.
     begun = _last([record for record in swaps if record.load_started_at_ns is not None])
     yield from _latencies(begun)
 
 
 def _last(newest_first: Sequence[SwapRecord]) -> Mapping[str, SwapRecord]:
-    """The newest record of each model."""
+    """Returns the newest record of each model."""
     return {record.model: record for record in reversed(newest_first)}
 
 
@@ -35,7 +35,7 @@ def _seconds(swaps: Mapping[str, SwapRecord]) -> Metric:
 
 
 def _latencies(swaps: Mapping[str, SwapRecord]) -> Iterator[Metric]:
-    """Parts that are not over yet have no series."""
+    """Yields the figures of the parts of each swap. A part that is not over has no series."""
     latencies, requests = Samples(families.SWAP_LATENCY), Samples(families.SWAP_REQUESTS)
     for model, swap in swaps.items():
         parts = {"before": swap.before, "during": swap.during, "after": swap.after}

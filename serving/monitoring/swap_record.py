@@ -1,4 +1,4 @@
-"""SwapRecord: what one swap was made of, and what it did to requests. Values and pure functions only."""
+"""SwapRecord: the parts of one swap and its effect on requests. Values and pure functions only."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,25 +13,25 @@ from serving.data_plane.request_statistics import HistoryPoint, LatencyFigures
 
 
 class SwapResult(Enum):
-    """How a change of what answers a model's requests ended."""
+    """How a change of the versions that answer a model's requests ended."""
 
     PUBLISHED = "published"
     LOAD_FAILED = "load_failed"
-    # A gate that is enforced was not passed.
+    # The version failed a gate in mode "enforce".
     REFUSED = "refused"
-    # No longer aspired before it was published.
+    # The version was not aspired any more before it was published.
     CANCELLED = "cancelled"
-    # `version` is the one that answers again, `previous_version` the one that was taken back.
+    # `version` answers again instead of `previous_version`, which was rolled back.
     ROLLED_BACK = "rolled_back"
-    # `version` was a canary and answers everything now.
+    # `version` was a canary, and answers all requests now.
     PROMOTED = "promoted"
-    # A version that went without another one coming: it was kept for a while, or is not wanted.
+    # A version was unloaded without a swap: it had been kept for a while, or is not aspired any more.
     UNLOADED = "unloaded"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageSpan:
-    """One stage of a swap: of the load of its version, or of the unload of the one before it.
+    """One stage of a swap: of the load of its version, or of the unload of the previous version.
 
     `task` is `source`, `load` or `unload`. Instants are monotonic.
     """
@@ -44,17 +44,17 @@ class StageSpan:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """The duration of the stage."""
         return (self.ended_at_ns - self.began_at_ns) / NS_PER_SECOND
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpanLatency:
-    """What the model's requests took within a part of a swap, failed ones too.
+    """The latency of the model's requests within a part of a swap, failed requests included.
 
-    `failed_count` of them did not end OK, those that reached no version among them. `unmatched_count`
-    more name no configured model. Both are in whole seconds. Without a request the quantiles are 0,
-    and documents, logs and metrics leave them out.
+    `failed_count` is the number of requests that did not end with OK, which includes requests that
+    reached no version. `unmatched_count` more requests name no configured model. Both counts cover
+    whole seconds. Without a request the quantiles are 0, and documents, logs and metrics omit them.
     """
 
     span_seconds: float
@@ -70,7 +70,7 @@ class SpanLatency:
     def of(
         cls, figures: LatencyFigures, span_ns: int, *, failed_count: int, unmatched_count: int
     ) -> "SpanLatency":
-        """`figures` over a span of so many nanoseconds."""
+        """Returns `figures` as the latency over `span_ns`."""
         return cls(
             span_seconds=span_ns / NS_PER_SECOND,
             request_count=figures.count,
@@ -85,11 +85,12 @@ class SpanLatency:
 
 @dataclass(frozen=True, kw_only=True)
 class SwapRecord:
-    """One swap of `model`, under way (`result` None, or `after` None) or over.
+    """One swap of `model`. It is under way while `result` or `after` is None.
 
-    Instants are monotonic; `wall_offset_ns` added makes them Unix time. `began_at_ns`: its directory
-    was seen, or the change was asked for. `previous_version` answered before; None: none did, or it just goes.
-    `figures` by name with unit: `parameter_bytes`, `slab_bytes`, `prefaulted_bytes`,
+    Instants are monotonic; added to `wall_offset_ns` they are Unix time. `began_at_ns` is when the
+    version's directory was seen, or the change was requested. `previous_version` answered before; it
+    is None if no version answered, or for a plain unload.
+    The names of `figures` have their unit: `parameter_bytes`, `slab_bytes`, `prefaulted_bytes`,
     `load_cpu_seconds`, `load_page_fault_count`, the same of `unload`, and `page_fault_count` of the
     whole process during the swap.
     """
@@ -114,16 +115,16 @@ class SwapRecord:
     history: tuple[HistoryPoint, ...] = ()
 
     def wall_seconds(self, instant_ns: int | None) -> float | None:
-        """A monotonic instant as Unix time in seconds."""
+        """Returns a monotonic instant as Unix time in seconds; None for None."""
         if instant_ns is None:
             return None
         return round((instant_ns + self.wall_offset_ns) / NS_PER_SECOND, 6)
 
 
 def load_stages(status: ServableStatus, load_started_at_ns: int | None) -> tuple[StageSpan, ...]:
-    """The stages from the first sight of a version's files to its publish, as far as it has come.
+    """Returns the stages so far, from the first sight of a version's files to its publish.
 
-    `wait` ends when a loader thread begins: the load itself begins as it is given to the threads.
+    The stage `wait` ends when a loader thread begins to work on the load.
     """
     version = status.id.version
     stages = []
@@ -136,7 +137,7 @@ def load_stages(status: ServableStatus, load_started_at_ns: int | None) -> tuple
 
 
 def unload_stages(status: ServableStatus) -> tuple[StageSpan, ...]:
-    """The stages of a version's unload, as far as it has come."""
+    """Returns the stages of a version's unload so far."""
     return tuple(_spans_of(status, UnloadStage, "unload"))
 
 
@@ -166,7 +167,7 @@ def _spans_of(
 
 
 def failure_of(status: ServableStatus) -> SwapResult:
-    """How the load of a version ended that went from LOADING to END."""
+    """Returns the result for a version that went from LOADING to END."""
     if status.health.code is StatusCode.CANCELLED:
         return SwapResult.CANCELLED
     is_refused = any(
@@ -195,7 +196,7 @@ def problem_of(record: SwapRecord) -> str:
 
 
 def record_document(record: SwapRecord) -> dict[str, Any]:
-    """The record for `GET /v1/swaps`: Unix time and seconds throughout."""
+    """Returns the record for `GET /v1/swaps`. All instants are Unix time in seconds."""
     return {
         "id": record.id,
         "model": record.model,
@@ -235,7 +236,7 @@ def record_document(record: SwapRecord) -> dict[str, Any]:
 
 
 def _latency_document(latency: SpanLatency | None) -> dict[str, float | None] | None:
-    """Returns the figures of a part of a swap; quantiles of no requests are None and not 0."""
+    """Returns the figures of a part of a swap. Without requests the quantiles are None and not 0."""
     if latency is None:
         return None
     seconds = {
@@ -254,9 +255,9 @@ def _latency_document(latency: SpanLatency | None) -> dict[str, float | None] | 
 
 
 def log_fields(record: SwapRecord) -> dict[str, object]:
-    """Returns the fields of the log line of a swap that is over: ten with the log's own.
+    """Returns the log fields of a swap that is over: ten with the fields that the log adds.
 
-    `GET /v1/swaps` has everything else by the id `swap`.
+    `GET /v1/swaps` has all the rest under the id in `swap`.
     """
     fields: dict[str, object] = {
         "swap": record.id,
@@ -284,10 +285,10 @@ _US_PER_SECOND = 1_000_000
 
 
 def trace_document(record: SwapRecord) -> dict[str, Any]:
-    """The record as a trace for Perfetto (ui.perfetto.dev) or chrome://tracing.
+    """Returns the record as a trace for Perfetto (ui.perfetto.dev) or chrome://tracing.
 
-    The format is the "Trace Event Format" of Chromium's tracing documentation: complete events (X)
-    for stages, counters (C) for the requests of each second, instants (i) for the publish.
+    The format is the "Trace Event Format" of Chromium's tracing documentation. Stages are complete
+    events (X), the requests of each second are counters (C), the publish is an instant (i).
     """
     return {
         "displayTimeUnit": "ms",

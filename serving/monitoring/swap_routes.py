@@ -1,4 +1,4 @@
-"""The swaps over HTTP: `/v1/swaps`, one of them, and its trace."""
+"""Serves swaps over HTTP: all of them, one swap, and its trace."""
 
 import json
 import re
@@ -12,17 +12,17 @@ from serving.monitoring.swap_record import SwapRecord, record_document, trace_do
 
 
 class Swaps(Protocol):
-    """`SwapTimeline`, as far as it is read."""
+    """The methods of `SwapTimeline` that the routes call."""
 
     def records(self) -> list[SwapRecord]:
-        """The newest first."""
+        """Returns the swaps, newest first."""
         ...
 
     def record(self, record_id: str) -> SwapRecord | None: ...
 
 
 def swap_routes(swaps: Swaps) -> list[Route]:
-    """`GET /v1/swaps[?model=NAME]`, `GET /v1/swaps/ID` and `GET /v1/swaps/ID/trace`."""
+    """Returns `GET /v1/swaps[?model=NAME]`, `GET /v1/swaps/ID` and `GET /v1/swaps/ID/trace`."""
 
     def list_swaps(request: Request) -> Response:
         model = request.query_params.get("model")
@@ -37,7 +37,7 @@ def swap_routes(swaps: Swaps) -> list[Route]:
         record = swaps.record(request.path_params["id"])
         if record is None:
             return _unknown(request)
-        # Browsers save it under this name, in ASCII as headers are; Perfetto opens it.
+        # Browsers save the file under this name. Headers are ASCII. Perfetto opens the file.
         name = re.sub(r"[^A-Za-z0-9.-]", "_", record.id)
         headers = {"Content-Disposition": f'attachment; filename="swap-{name}.json"'}
         return _json(trace_document(record), headers=headers)

@@ -1,7 +1,7 @@
-"""The metrics of TensorFlow Serving, by its names, for dashboards that there are.
+"""The metrics of TensorFlow Serving under its names, for existing dashboards.
 
-Of a model and not of a version, as there, and never going down: over all versions that ever were.
-What is left out, and why: `metric_families.LEFT_OUT`.
+As in TensorFlow Serving they are of a model and not of a version. They cover all versions since the
+start, so they never go down. `metric_families.LEFT_OUT` has the metrics that are left out, and why.
 """
 
 import posixpath
@@ -21,7 +21,7 @@ _COUNTED: Mapping[str, tuple[str, str]] = {
     **{method: (method, "GRPC") for method in ("Predict", "Classify", "Regress")},
     **{f"Rest{method}": (method, "REST") for method in ("Predict", "Classify", "Regress")},
 }
-"""Its words for a method, `API` and `entrypoint`. It records no request of any other one."""
+"""The labels `API` and `entrypoint` of each method. TensorFlow Serving records no other methods."""
 
 RUNTIME = "TF1"
 """TensorFlow Serving's word for a session."""
@@ -29,7 +29,7 @@ RUNTIME = "TF1"
 _EDGE_COUNT = 33
 _EDGES_MICROSECONDS = tuple(10 * 1.8**power for power in range(_EDGE_COUNT))
 EDGES_NS = tuple(round(edge * 1_000) for edge in _EDGES_MICROSECONDS)
-"""TensorFlow Serving's: from 10 µs, each 1.8 times the one before."""
+"""TensorFlow Serving's edges: from 10 µs, each 1.8 times the edge before."""
 
 # Six digits, as TensorFlow Serving prints them.
 _EDGE_LABELS = edge_labels([float(f"{edge:g}") for edge in _EDGES_MICROSECONDS])
@@ -40,7 +40,7 @@ def tensorflow_serving_metrics(
     statuses: Iterable[ServableStatus],
     base_path: Callable[[str], str | None],
 ) -> Iterator[Metric]:
-    """`statuses`: of the versions that are to be seen."""
+    """Yields the metrics. `statuses` has the versions to show."""
     counted = [item for item in model_methods if item.method in _COUNTED]
     yield _request_count(counted)
     yield _request_latency(counted)
@@ -49,7 +49,7 @@ def tensorflow_serving_metrics(
 
 
 def _request_count(methods: Sequence[MethodStatistics]) -> Metric:
-    """Summed over methods: the metric has no label for them."""
+    """Returns the requests of all methods: the metric has no label for methods."""
     counts: dict[tuple[str, str], int] = {}
     for item in methods:
         for code, count in item.count_by_code.items():
@@ -78,7 +78,7 @@ def _request_latency(methods: Sequence[MethodStatistics]) -> Metric:
 
 
 def _runtime_latency(methods: Sequence[MethodStatistics]) -> Metric:
-    """Summed over entrypoints: the metric has no label for them."""
+    """Returns the latency of all entrypoints: the metric has no label for entrypoints."""
     samples = Samples(families.TFS_RUNTIME_LATENCY)
     for (model, api), items in _by_model_and_api(methods).items():
         counts = [item.phase_cumulative_counts("run", EDGES_NS) for item in items]
@@ -96,7 +96,7 @@ def _runtime_latency(methods: Sequence[MethodStatistics]) -> Metric:
 def _by_model_and_api(
     methods: Sequence[MethodStatistics],
 ) -> Mapping[tuple[str, str], Sequence[MethodStatistics]]:
-    """Those that have run."""
+    """Groups the methods that have run the model at least once."""
     found: dict[tuple[str, str], list[MethodStatistics]] = {}
     for item in methods:
         if item.phase("run").count > 0:
@@ -107,7 +107,7 @@ def _by_model_and_api(
 def _warmup_latency(
     statuses: Iterable[ServableStatus], base_path: Callable[[str], str | None]
 ) -> Metric:
-    """A histogram of one warm-up for each version: its last."""
+    """Returns for each version a histogram that holds its last warm-up only."""
     samples = Samples(families.TFS_WARMUP_LATENCY)
     for status in statuses:
         seconds = status.stage_seconds.get(LoadStage.WARM_UP)
@@ -125,7 +125,7 @@ def _warmup_latency(
 
 
 def _warmup_status(status: ServableStatus) -> str:
-    """How the load ended, where the warm-up was the last of it."""
+    """Returns the code of the load's error if it failed in the warm-up, and otherwise OK."""
     is_last = list(status.stage_seconds)[-1] is LoadStage.WARM_UP
     is_failed = status.state is END and status.health != HEALTHY
     return status.health.code.name if is_last and is_failed else StatusCode.OK.name

@@ -1,4 +1,4 @@
-"""Tracing: takes the spans of requests, calls and swaps, logs what is worth it, and exports them."""
+"""Tracing: takes requests, calls and swaps, logs failed and slow requests, and exports spans."""
 
 import os
 import threading
@@ -18,43 +18,43 @@ from serving.monitoring.swap_record import SwapRecord
 from serving.rpc.rare_calls import AnsweredCall
 
 PERIOD_SECONDS = 1.0
-"""Between two rounds: nobody looks at a trace sooner, and a round may find nothing."""
+"""The time between two rounds. Traces are not needed sooner, and a round may find nothing."""
 
 REQUESTS_PER_SECOND_MAX = 200
-"""Requests of which spans are made: five each and 0.1 ms of Python, so at the most a fiftieth of a core.
-Clients that sample all of many requests get some of them."""
+"""The requests that get spans: five spans and 0.1 ms of Python each, so at most 2 % of a core.
+If clients sample more requests, some of them get no spans."""
 
 BUFFERED_REQUESTS_MAX = 1024
-"""What the data plane keeps for five seconds at that rate, as long as one export may take."""
+"""The requests of five seconds at that rate: an export may take so long."""
 
 BATCH_SPANS_MAX = 512
-"""Of one POST: some 100 kB. OpenTelemetry's default."""
+"""The spans of one POST, some 100 kB. It is OpenTelemetry's default."""
 
 PENDING_MAX = 256
-"""Swaps, and calls that Python answered, that wait for a collector that does not answer."""
+"""The swaps and the calls answered by Python that wait while the collector does not respond."""
 
 LINES_PER_ROUND_MAX = 10
-"""Log lines of requests in a round: where all fail, one says as much as the next."""
+"""The log lines of requests in a round. If all requests fail, more lines add no information."""
 
 FAILURE_LINE_NS = 60 * NS_PER_SECOND
-"""Between two lines that say that spans are lost."""
+"""The time between two log lines about lost spans."""
 
 TRACING_NICE = 10
-"""As HTTP's threads: behind requests, and not so far that it keeps Python from others for long."""
+"""The niceness of HTTP's threads: below requests, but high enough to release the GIL soon."""
 
 DROP_REASONS = ("over_rate", "full", "export")
 
-# What is the server's or its files' fault, and not the request's or the moment's.
+# The codes of faults of the server or its files. Other codes depend on the request or on the load.
 LOGGED_CODES = frozenset({StatusCode.INTERNAL, StatusCode.UNKNOWN, StatusCode.DATA_LOSS})
 
 _log = structlog.get_logger(__name__)
 
 
 class SpanExporter(Protocol):
-    """Where spans go (`otlp.OtlpExporter`)."""
+    """Sends spans to a collector (`otlp.OtlpExporter`)."""
 
     def export(self, spans: Sequence[Span]) -> None:
-        """Waits for seconds at the most. Raises MillpondError where they are lost."""
+        """Sends the spans, within seconds. Raises MillpondError if they are lost."""
         ...
 
     def stop(self) -> None:
@@ -63,20 +63,20 @@ class SpanExporter(Protocol):
 
 
 class NoExporter:
-    """Where spans are only logged."""
+    """The exporter if spans are only logged."""
 
     def export(self, spans: Sequence[Span]) -> None:
-        """Nowhere."""
+        """Drops the spans."""
 
     def stop(self) -> None:
-        """Nothing is under way."""
+        """Does nothing."""
 
 
 class Tracing:
     """A thread `tracing` that takes spans every PERIOD_SECONDS, logs and exports them.
 
-    What comes faster than it goes is dropped and counted: nobody waits for it, and it grows to no
-    more than the limits above. `add_swap` and `add_call` on any thread, at once.
+    If spans arrive faster than they can be exported, the rest is dropped and counted. No caller waits,
+    and memory is bounded by the limits above. `add_swap` and `add_call` run on any thread.
     """
 
     def __init__(
@@ -89,14 +89,14 @@ class Tracing:
         new_span_id: Callable[[], str] = new_span_id,
         new_trace_id: Callable[[], str] = new_trace_id,
     ) -> None:
-        """Requests that take `slow_seconds` or longer are logged; 0: none is slow."""
+        """Requests that take `slow_seconds` or longer are logged; 0 logs no slow requests."""
         self._requests = requests
         self._exporter = exporter
         self._lines = RequestLines(slow_seconds)
         self._clock = clock
         self._new_span_id = new_span_id
         self._new_trace_id = new_trace_id
-        # Guards what waits and what was lost.
+        # Guards the pending items and the drop counts.
         self._lock = threading.Lock()
         self._pending: deque[SwapRecord | AnsweredCall] = deque()
         self._dropped: Counter[str] = Counter()
@@ -113,7 +113,7 @@ class Tracing:
 
     @property
     def requests(self) -> SpanBuffer:
-        """Where the data plane puts requests."""
+        """The buffer that the data plane fills with requests."""
         return self._requests
 
     def start(self) -> None:
@@ -121,26 +121,26 @@ class Tracing:
         self._thread.start()
 
     def stop(self, timeout_seconds: float) -> bool:
-        """Exports what is there and ends the thread; False where the collector takes longer."""
+        """Exports the last spans and ends the thread. Returns False if the collector takes longer."""
         self._thread.stop()
         is_over = self._thread.join(timeout_seconds)
         self._exporter.stop()
         return is_over
 
     def add_swap(self, record: SwapRecord) -> None:
-        """A swap that is over. Waits for nothing."""
+        """Takes a swap that is over. Does not wait."""
         self._add(record)
 
     def add_call(self, call: AnsweredCall) -> None:
-        """A call that Python has answered. Waits for nothing; dropped where nobody samples its trace."""
+        """Takes a call that Python has answered, if its trace is sampled. Does not wait."""
         if call.trace.context.is_sampled:
             self._add(call)
 
     def dropped_counts(self) -> Mapping[str, int]:
-        """Spans, or what would have been some, that were lost, by reason. Any thread.
+        """Returns the number of lost spans by reason. Any thread.
 
-        `over_rate`: REQUESTS_PER_SECOND_MAX; `full`: nobody took them in time; `export`: the collector
-        did not. Of the first two a request counts as one.
+        `over_rate` is above REQUESTS_PER_SECOND_MAX, `full` is a full buffer, `export` was not accepted
+        by the collector. With `over_rate` and `full` a request counts as one.
         """
         of_requests = self._requests.dropped_counts
         with self._lock:
@@ -150,7 +150,7 @@ class Tracing:
             }
 
     def look_now(self) -> None:
-        """One round, on the calling thread; one at a time."""
+        """Does one round on the calling thread. One round runs at a time."""
         wall_offset_ns = self._clock.wall_ns() - self._clock.now_ns()
         self._export(self._pending_spans(wall_offset_ns))
         while requests := self._requests.take(BATCH_SPANS_MAX):
@@ -204,44 +204,44 @@ class Tracing:
                 "spans_not_exported",
                 reason=reason,
                 dropped_since_start=dropped,
-                remedy="look whether the collector of --otlp_endpoint answers",
+                remedy="check that the collector of --otlp_endpoint responds",
             )
 
 
 class NoTracing:
-    """Where nothing is traced: nobody is asked for a trace, and there is no thread."""
+    """Tracing that is off: it has no buffer and no thread."""
 
     requests: None = None
 
     def start(self) -> None:
-        """There is no thread."""
+        """Does nothing."""
 
     def stop(self, timeout_seconds: float) -> bool:
-        """Nothing to end."""
+        """Returns True."""
         del timeout_seconds
         return True
 
     def add_swap(self, record: SwapRecord) -> None:
-        """Nobody wants it."""
+        """Drops it."""
 
     def add_call(self, call: AnsweredCall) -> None:
-        """Nobody wants it."""
+        """Drops it."""
 
     def dropped_counts(self) -> Mapping[str, int]:
-        """None."""
+        """Returns no counts."""
         return {}
 
 
 class RequestLines:
-    """Log lines of traced requests: whoever has a trace of one finds it in the log, and the reverse."""
+    """Logs traced requests that fail or are slow, with the ids under which their trace is found."""
 
     def __init__(self, slow_seconds: float) -> None:
-        """0: no request is slow."""
+        """`slow_seconds` 0 means that no request is slow."""
         self._slow_seconds = slow_seconds
         self._line_count = 0
 
     def tell(self, request: RequestSpan, span_id: str) -> None:
-        """One line, where it failed by the server's fault, or was slow, and the round has room."""
+        """Logs a request that failed by the server's fault or was slow, up to LINES_PER_ROUND_MAX."""
         is_failed = request.code in LOGGED_CODES
         if not is_failed and not self._is_slow(request):
             return
@@ -254,7 +254,7 @@ class RequestLines:
                 _log.info("request_slow", **fields)
 
     def end_round(self) -> None:
-        """The next one has room again; this one says how many lines it left out."""
+        """Ends the round, and logs how many lines it left out."""
         left_out = self._line_count - LINES_PER_ROUND_MAX
         if left_out > 0:
             _log.warning("request_lines_left_out", count=left_out)
@@ -265,7 +265,7 @@ class RequestLines:
 
 
 def line_fields(request: RequestSpan, span_id: str) -> dict[str, object]:
-    """What the log says of one request. Pure."""
+    """Returns the log fields of one request. Pure."""
     fields: dict[str, object] = {
         "trace_id": request.context.trace_id,
         "span_id": span_id,
@@ -286,5 +286,5 @@ def _lower_priority() -> None:
     try:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), TRACING_NICE)
     except OSError as error:
-        # A sandbox that refuses is no reason to trace nothing.
+        # Traces are worth having even if a sandbox refuses the lower priority.
         _log.warning("tracing_priority_refused", asked=TRACING_NICE, reason=error.strerror)

@@ -24,7 +24,7 @@ from serving.monitoring.swap_record import SwapResult
 
 
 def shown_statuses(statuses: Statuses, wall_ns: int) -> list[ServableStatus]:
-    """Without the versions that ended ENDED_SECONDS_MAX ago or earlier, failed ones too. Pure."""
+    """Returns the statuses without versions that ended or failed ENDED_SECONDS_MAX ago or earlier. Pure."""
     before_wall_ns = wall_ns - round(ENDED_SECONDS_MAX * NS_PER_SECOND)
     return [
         status
@@ -35,7 +35,7 @@ def shown_statuses(statuses: Statuses, wall_ns: int) -> list[ServableStatus]:
 
 
 def version_metrics(sources: MetricSources, statuses: Sequence[ServableStatus]) -> Iterator[Metric]:
-    """`statuses`: of the versions that are to be seen."""
+    """Yields the metrics of versions and models. `statuses` has the versions to show."""
     yield _states(statuses)
     yield _healths(statuses)
     yield _failed_loads(statuses)
@@ -94,7 +94,7 @@ def _stages(
 def _verdicts(statuses: Sequence[ServableStatus]) -> Metric:
     samples = Samples(families.GATE_PASSED)
     for status in statuses:
-        # By gate, so that one that was asked twice has one series.
+        # By gate, so that a gate that ran twice has one series.
         for verdict in {verdict.gate: verdict for verdict in status.verdicts}.values():
             values = (*_identity(status.id), verdict.gate, verdict.mode)
             samples.add(values, int(verdict.is_passed))
@@ -145,7 +145,7 @@ _ARENA_FIGURES: Mapping[MetricFamily, Callable[[ArenaStatistics], int]] = {
 
 
 def _swaps(counts: Mapping[tuple[str, str], int], statuses: Sequence[ServableStatus]) -> Metric:
-    """From a model's first version on all results are there, or the first would be in no increase()."""
+    """Returns the swap counts. All results of a model start at 0, so that increase() counts the first swap."""
     samples = Samples(families.SWAPS)
     models = [*(model for model, _ in counts), *(status.id.name for status in statuses)]
     for model in dict.fromkeys(models):
