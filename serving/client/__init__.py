@@ -1,4 +1,4 @@
-"""Clients of a model server: numpy in, numpy out, errors of Millpond's tree. No TensorFlow import."""
+"""Clients of a model server. They take and return numpy arrays, and do not import TensorFlow."""
 
 from serving.client.async_client import AsyncClient
 from serving.client.channels import Compression, Tls

@@ -40,10 +40,10 @@ from serving.client.rotation import Health
 
 
 class AsyncClient:
-    """What `Client` is, for asyncio: without the calls of those who run a server.
+    """An asyncio client of one server, or of several servers in turn, without operator calls.
 
-    Made where an event loop runs, and used by that loop; `await close()` it or use `async with`.
-    Cancelling a task cancels its call.
+    Create and use it in a running event loop; `await close()` it or use `async with`. Cancelling a
+    task cancels its call. Deadlines, retries and errors are as for `Client`.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class AsyncClient:
         sleep: Sleep = asyncio.sleep,
         open_channel: Callable[[str], grpc.aio.Channel] | None = None,
     ) -> None:
-        """See `Client`. The last four are for tests."""
+        """The parameters are as for `Client`. The last four are for tests."""
         settings = ChannelSettings(tls=tls, compression=compression, options=channel_options or {})
         self._timeout_seconds = timeout_seconds
         self._clock = clock or SystemClock()
@@ -83,12 +83,12 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Closes the channels; running calls are cancelled."""
+        """Closes the channels and cancels running calls."""
         await self._servers.close()
 
     @property
     def healths(self) -> Mapping[str, Health]:
-        """What each of several servers says of itself, by target."""
+        """The health that each of several servers reports, by target."""
         return dict(zip(self._servers.targets, self._servers.healths, strict=True))
 
     async def predict(
@@ -103,9 +103,10 @@ class AsyncClient:
         metadata: Mapping[str, str] | None = None,
         timeout_seconds: float | None = None,
     ) -> Prediction:
-        """Sends one request. Without `version` or `label` the newest available version answers.
+        """Sends a Predict request. Without `version` or `label` the model's default version answers.
 
-        `metadata` are gRPC headers, such as the one that a canary is asked by.
+        `inputs` become tensors with the dtypes and shapes of their arrays. `metadata` are gRPC headers,
+        such as the header that requests a canary. Raises MillpondError.
         """
         request = messages.predict_request(
             Addressee(name=name, version=version, label=label, signature_name=signature_name),
@@ -123,7 +124,7 @@ class AsyncClient:
         metadata: Mapping[str, str] | None = None,
         timeout_seconds: float | None = None,
     ) -> predict_pb2.PredictResponse:
-        """Sends a request as it is, and gives the response as it comes."""
+        """Sends a request unchanged, and returns the response unchanged."""
         response: predict_pb2.PredictResponse = await self._call(
             PREDICT, request, timeout_seconds, metadata
         )
@@ -141,7 +142,7 @@ class AsyncClient:
         metadata: Mapping[str, str] | None = None,
         timeout_seconds: float | None = None,
     ) -> Classification:
-        """The classes of each example. `context` holds the features that all have in common."""
+        """Returns the classes of each example. `context` has the features that all examples share."""
         request = messages.classify_request(
             Addressee(name=name, version=version, label=label, signature_name=signature_name),
             examples,
@@ -163,7 +164,7 @@ class AsyncClient:
         metadata: Mapping[str, str] | None = None,
         timeout_seconds: float | None = None,
     ) -> Regression:
-        """A number for each example. `context` holds the features that all have in common."""
+        """Returns float32[examples]. `context` has the features that all examples share."""
         request = messages.regress_request(
             Addressee(name=name, version=version, label=label, signature_name=signature_name),
             examples,
@@ -174,7 +175,7 @@ class AsyncClient:
     async def model_status(
         self, name: str, version: int | None = None, *, timeout_seconds: float = 10
     ) -> tuple[VersionStatus, ...]:
-        """The versions of a model that the server knows, or the one asked for; ascending."""
+        """Returns the versions of a model on the server, or only `version`; ascending."""
         request = messages.status_request(Addressee(name=name, version=version))
         return messages.statuses(await self._call(MODEL_STATUS, request, timeout_seconds))
 
@@ -186,17 +187,17 @@ class AsyncClient:
         label: str = "",
         timeout_seconds: float = 10,
     ) -> dict[str, Signature]:
-        """The signatures of a version by name, those that a client may run."""
+        """Returns the signatures of a version that a client may run, by name."""
         request = messages.metadata_request(Addressee(name=name, version=version, label=label))
         return messages.signatures(await self._call(MODEL_METADATA, request, timeout_seconds))
 
     async def wait_until_ready(
         self, name: str, timeout_seconds: float = 60, *, version: int | None = None
     ) -> None:
-        """Waits until a server has the version, or any where None, AVAILABLE.
+        """Waits until `version` is AVAILABLE on a server; with None, until any version is.
 
-        Raises Unavailable, with what was last heard, where `timeout_seconds` pass before. A server
-        that is not there yet, or does not know the model yet, is waited for.
+        Also waits for a server that does not answer yet, and for a model that it does not have yet.
+        Raises Unavailable, with the last status or error, after `timeout_seconds`.
         """
         readiness = Readiness(name, version, timeout_seconds, self._clock)
         request = messages.status_request(Addressee(name=name))
@@ -205,10 +206,10 @@ class AsyncClient:
                 response = await self._servers.call(
                     MODEL_STATUS, request, readiness.look_seconds, retries=ONE_ATTEMPT
                 )
-                if readiness.hear(messages.statuses(response)):
+                if readiness.is_over(messages.statuses(response)):
                     return
             except MillpondError as error:
-                readiness.hear_error(error)
+                readiness.check_error(error)
             await self._sleep(readiness.pause_seconds)
 
     async def _call(

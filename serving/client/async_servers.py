@@ -1,4 +1,4 @@
-"""One server or several, asked in turn: attempts, pauses and deadlines of an asyncio client."""
+"""Calls one server, or several in turn: attempts, pauses and deadlines of an asyncio client."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -26,7 +26,10 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 class AsyncServers:
-    """Of one event loop, the one that runs as it is made. What `Servers` is, with tasks for threads."""
+    """Calls servers as `Servers` does, with tasks instead of threads.
+
+    It belongs to the event loop that runs when it is created.
+    """
 
     def __init__(
         self,
@@ -39,7 +42,7 @@ class AsyncServers:
         sleep: Sleep,
         random: Callable[[], float],
     ) -> None:
-        """`random` gives numbers in [0, 1)."""
+        """`random` returns numbers in [0, 1)."""
         self.targets = tuple(targets)
         self._retries = retries
         self._health_service = health_service
@@ -57,11 +60,11 @@ class AsyncServers:
 
     @property
     def healths(self) -> tuple[Health, ...]:
-        """What each server says of itself, in the order given; UNKNOWN where there is only one."""
+        """The health that each server reports, in the order given; UNKNOWN for a single server."""
         return self._rotation.healths
 
     async def close(self) -> None:
-        """Ends the watches and closes the channels; running calls are cancelled."""
+        """Ends the watches, closes the channels and cancels running calls."""
         self._is_closed = True
         for watch in self._watches:
             watch.cancel()
@@ -78,7 +81,10 @@ class AsyncServers:
         metadata: Mapping[str, str] | None = None,
         retries: RetryPolicy | None = None,
     ) -> Any:
-        """The response of whose turn it is, or of the next where that fails. Raises MillpondError."""
+        """Returns the response of the server whose turn it is. Tries the next server if the call fails.
+
+        Raises MillpondError after the last attempt.
+        """
         attempts = Attempts(retries or self._retries, timeout_seconds, self._clock, self._random)
         failed_index = None
         while True:
@@ -101,7 +107,7 @@ class AsyncServers:
             await self._sleep(pause_seconds)
 
     def _pause_after(self, attempts: Attempts, failure: Failure) -> float | None:
-        # What `close` cancels must not begin again.
+        # A call that `close` cancels must not be tried again.
         return None if self._is_closed else attempts.pause_after(failure)
 
     async def _watch(self, index: int, server: ServerStubs) -> None:

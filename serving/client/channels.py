@@ -1,4 +1,4 @@
-"""Channels to servers: TLS, compression and the options that all clients have."""
+"""Channels to servers: TLS, compression and the options that all clients share."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,10 +21,10 @@ _COMPRESSIONS = {
 }
 
 _DEFAULT_OPTIONS = {
-    # Models take and give large tensors; the server has its own limit.
+    # Models take and return large tensors. The server has its own limit.
     "grpc.max_receive_message_length": -1,
     "grpc.max_send_message_length": -1,
-    # A server that comes back is seen within a second, where gRPC's own limit is two minutes.
+    # A restarted server is found within a second. The default of gRPC is two minutes.
     "grpc.initial_reconnect_backoff_ms": 100,
     "grpc.max_reconnect_backoff_ms": 1_000,
 }
@@ -32,10 +32,10 @@ _DEFAULT_OPTIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Tls:
-    """PEM files. All may be left out: the server is then checked against gRPC's own root certificates.
+    """PEM files for TLS. Without `ca_file` the server is checked against gRPC's root certificates.
 
-    `certificate_file` and `key_file` are the client's own, for a server that asks for them.
-    `server_name` is the name in the server's certificate where it is not the target's.
+    `certificate_file` and `key_file` are the client's, for a server that requires them. `server_name`
+    is the name in the server's certificate if it differs from the target's host.
     """
 
     ca_file: str | Path | None = None
@@ -51,7 +51,7 @@ class Tls:
             )
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Reads the files. Raises InvalidArgument where one cannot be read."""
+        """Reads the files. Raises InvalidArgument if a file cannot be read."""
         return grpc.ssl_channel_credentials(
             root_certificates=_read(self.ca_file),
             private_key=_read(self.key_file),
@@ -61,21 +61,21 @@ class Tls:
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelSettings:
-    """How channels are opened. `options` are gRPC's channel arguments by name; they win."""
+    """The settings of new channels. `options` are gRPC channel arguments by name, and override others."""
 
     tls: Tls | None = None
     compression: Compression = "none"
     options: Mapping[str, int | str] = field(default_factory=dict)
 
     def open(self, target: str) -> grpc.Channel:
-        """A channel for any thread."""
+        """Returns a channel for any thread."""
         compression, options = self._compression(), self._arguments()
         if self.tls is None:
             return grpc.insecure_channel(target, options, compression)
         return grpc.secure_channel(target, self.tls.credentials(), options, compression)
 
     def open_asyncio(self, target: str) -> grpc.aio.Channel:
-        """A channel for the event loop that runs."""
+        """Returns a channel for the running event loop."""
         compression, options = self._compression(), self._arguments()
         if self.tls is None:
             return grpc.aio.insecure_channel(target, options, compression)
@@ -96,22 +96,22 @@ class ChannelSettings:
 
 
 class ServerStubs:
-    """One server: its channel, the stock stubs over it, and any other method by its path."""
+    """One server: its channel, the standard stubs, and other methods by their path."""
 
     def __init__(self, target: str, channel: Any) -> None:
-        """`channel` is a `grpc.Channel` or a `grpc.aio.Channel`, and everything here of its kind."""
+        """`channel` is a `grpc.Channel` or a `grpc.aio.Channel`; all stubs and methods are of its kind."""
         self.target = target
         self.channel = channel
         self.predictions = PredictionServiceStub(channel)
         self.models = ModelServiceStub(channel)
 
     def method(self, path: str) -> Any:
-        """A unary method that takes and gives bytes."""
+        """Returns a unary method that takes and returns bytes."""
         return self.channel.unary_unary(path)
 
 
 ChooseMethod = Callable[[ServerStubs], Any]
-"""Which of a server's methods a call is of."""
+"""Returns the method of a server that a call uses."""
 
 PREDICT: ChooseMethod = attrgetter("predictions.Predict")
 CLASSIFY: ChooseMethod = attrgetter("predictions.Classify")
@@ -121,7 +121,7 @@ MODEL_STATUS: ChooseMethod = attrgetter("models.GetModelStatus")
 
 
 def target_list(target: str | Sequence[str]) -> tuple[str, ...]:
-    """The targets of one server or several. Raises InvalidArgument where there is none."""
+    """Returns the targets of one server or several. Raises InvalidArgument if one is missing or empty."""
     targets = (target,) if isinstance(target, str) else tuple(target)
     if not targets or not all(targets):
         raise InvalidArgument(f"{target!r} names no server; give HOST:PORT, or a list of them")

@@ -1,4 +1,4 @@
-"""A gRPC call that failed: as a value to decide by, and as an error of Millpond's tree."""
+"""Failed gRPC calls, as values for decisions and as MillpondErrors."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ CLOSED_MESSAGE = "the client is closed; make another one"
 
 _PUSHBACK_KEY = "grpc-retry-pushback-ms"
 
-# What grpcio says where it gives up itself.
+# The message of grpcio when it gives up a call itself.
 _DEADLINE_MESSAGE = "Deadline Exceeded"
 
-# What servers of gRPC, in C++ and in Python, say of a method that they do not have.
+# The messages of gRPC servers in C++ and in Python for a method that they do not have.
 _NO_METHOD_MESSAGES = frozenset({"", "Method not found!"})
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What an attempt ended with.
+    """The failure of an attempt.
 
-    `pushback_seconds` is what the server asks to be left alone for; None where it says nothing,
-    negative where it does not want to be asked again.
+    `pushback_seconds` is the pause that the server requires before the next attempt. It is None if the
+    server sends no pause, and negative if the server forbids another attempt.
     """
 
     code: StatusCode
@@ -31,7 +31,7 @@ class Failure:
 
 
 def failure_of(error: Any) -> Failure:
-    """Of what grpcio raises, which is the error and the call in one; its types know the error only."""
+    """Returns the failure of a `grpc.RpcError`, which is also the call (grpcio's types lack that)."""
     return Failure(
         StatusCode(error.code().value[0]),
         error.details() or "",
@@ -45,20 +45,20 @@ def _pushback_seconds(trailing_metadata: Iterable[tuple[str, str | bytes]]) -> f
             try:
                 return int(value) / 1e3
             except ValueError:
-                # What cannot be read forbids another attempt: gRPC's own clients take it so.
+                # A value that cannot be read forbids another attempt, as in gRPC's own clients.
                 return -1
     return None
 
 
 def _tls_question(message: str) -> str:
-    """What a channel without TLS hears of a port with it, and a broken connection too."""
+    """Returns advice for a channel without TLS to a port with TLS; a broken connection looks the same."""
     if not message.endswith("Socket closed"):
         return ""
-    return " Where it speaks TLS, say whom to trust: --tls_ca, or Client(…, tls=Tls(ca_file=…))"
+    return " If it uses TLS, give the certificate authority: --tls_ca, or Client(…, tls=Tls(ca_file=…))"
 
 
 def error_of(failure: Failure, target: str, timeout_seconds: float) -> MillpondError:
-    """What is raised at last: it names the server."""
+    """Returns the error to raise after the last attempt. Its message names the server."""
     if failure.code is StatusCode.UNAVAILABLE:
         return Unavailable(
             f"no server answers at {target} ({failure.message}); "
@@ -69,7 +69,7 @@ def error_of(failure: Failure, target: str, timeout_seconds: float) -> MillpondE
         message = f"no answer from {target} in {timeout_seconds:g} s"
     elif failure.code is StatusCode.UNIMPLEMENTED and message in _NO_METHOD_MESSAGES:
         message = (
-            f"the server at {target} does not know this call; "
-            "is it Millpond's, and as new as this client?"
+            f"the server at {target} does not have this method; "
+            "is it a Millpond server, and as new as this client?"
         )
     return from_status(failure.code, message)

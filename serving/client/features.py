@@ -1,4 +1,4 @@
-"""tf.Example messages of plain Python and numpy values. Pure."""
+"""Makes tf.Example messages from plain Python and numpy values. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,16 +10,17 @@ from serving.base.protos import example_pb2, feature_pb2, input_pb2
 from serving.base.tensor_proto import as_array
 
 Features = Mapping[str, Any]
-"""One example: by name text, bytes, numbers, or lists and arrays (of any shape) of one kind of them."""
+"""One example by feature name. A value is text, bytes or a number, or a list or array (of any shape) of
+one kind of them."""
 
 _INT64_MAX = 2**63 - 1
 
 
 def examples_input(examples: Sequence[Features], context: Features | None = None) -> Any:
-    """The `Input` of a classify or regress request.
+    """Returns the `Input` of a classify or regress request.
 
-    `context` is what all examples have in common, sent once. Raises InvalidArgument, naming the
-    feature, for what tf.Example does not carry.
+    `context` has the features that all examples share, and is sent once. Raises InvalidArgument, which
+    names the feature, for a value that a tf.Example cannot hold.
     """
     messages = [example(features) for features in examples]
     if context is None:
@@ -29,7 +30,7 @@ def examples_input(examples: Sequence[Features], context: Features | None = None
 
 
 def example(features: Features) -> Any:
-    """One tf.Example. Whole numbers and booleans become int64, other numbers float32."""
+    """Returns a tf.Example. Whole numbers and booleans become int64, other numbers float32."""
     message = example_pb2.Example()
     for name, values in features.items():
         message.features.feature[name].CopyFrom(_feature(name, values))
@@ -44,13 +45,13 @@ def _feature(name: str, values: Any) -> Any:
         return feature_pb2.Feature()
     if array.dtype.kind in "biu":
         return _int64_feature(name, array.ravel())
-    # What ml_dtypes adds, bfloat16 above all, is of numpy's kind "V".
+    # The dtypes of ml_dtypes, such as bfloat16, are of numpy's kind "V".
     if array.dtype.kind in "fV" and np.can_cast(array.dtype, np.float64):
         floats = array.ravel().astype(np.float64).tolist()
         return feature_pb2.Feature(float_list=feature_pb2.FloatList(value=floats))
     raise InvalidArgument(
-        f"feature {name!r}: {array.dtype} is none that tf.Example carries; "
-        "it has bytes, int64 and float32"
+        f"feature {name!r}: a tf.Example cannot hold {array.dtype}; "
+        "it holds bytes, int64 and float32"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a server says of its health, as long as a client is there."""
+"""Watches the health that a server reports."""
 
 import threading
 from collections.abc import Callable
@@ -17,28 +17,28 @@ from serving.client.rotation import (
 )
 
 WATCH_AGAIN_SECONDS = 1.0
-"""Between the end of one watch and the next: how late a server that has come back is noticed."""
+"""The pause between two watches. A restarted server is noticed after at most this time."""
 
 
 class HealthWatch:
-    """Watches one server on a thread of its own, from `start` to `close`.
+    """Watches one server on its own thread, from `start` to `close`.
 
-    `report` hears each change, on that thread.
+    `report` is called with each change on that thread.
     """
 
     def __init__(
         self, channel: grpc.Channel, service: str, report: Callable[[Health], object], clock: Clock
     ) -> None:
-        """`service` is whose health is asked for: "" the server's, else a model's on Millpond."""
+        """`service` "" is the health of the server; on Millpond, a name is the health of that model."""
         self._watch: Any = channel.unary_stream(HEALTH_WATCH)
         self._request = watch_request(service)
         self._report = report
         self._clock = clock
         self._running: Any = None
         self._is_closed = False
-        # Guards the two above, and is notified of the second.
+        # Guards the two fields above, and is notified when the second changes.
         self._changed = threading.Condition()
-        # A daemon: a client that nobody closes must not keep its process from ending.
+        # A daemon: a client that is never closed must not keep its process from ending.
         self._thread = threading.Thread(target=self._run, name="health-watch", daemon=True)
 
     def start(self) -> None:
@@ -55,7 +55,10 @@ class HealthWatch:
             running.cancel()
 
     def follow(self) -> bool:
-        """One watch, from its beginning to its end; False after `close`. The thread's own, or a test's."""
+        """Watches until the server ends the watch. Returns False after `close`.
+
+        Called by the thread, or by a test.
+        """
         with self._changed:
             if self._is_closed:
                 return False

@@ -1,4 +1,4 @@
-"""Requests made of plain values, and plain values of responses: what all clients share. Pure."""
+"""Makes requests from plain values, and plain values from responses, for all clients. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ from warmup.signature_defs import INIT_OP_SIGNATURE
 
 @dataclass(frozen=True, kw_only=True)
 class Addressee:
-    """Who is to answer: a model, of it the version or the label, and one of its signatures."""
+    """The receiver of a request: a model, its version or label, and its signature."""
 
     name: str
     version: int | None = None
@@ -41,11 +41,11 @@ class Addressee:
     signature_name: str = ""
 
     def model_spec(self) -> model_pb2.ModelSpec:
-        """The message. Raises InvalidArgument where both version and label are given."""
+        """Returns the message. Raises InvalidArgument if both version and label are given."""
         if self.version is not None and self.label:
             raise InvalidArgument(
                 f"model {self.name!r}: version {self.version} and label {self.label!r} "
-                "cannot both be asked for; leave one out"
+                "cannot both be given; leave one out"
             )
         spec = model_pb2.ModelSpec(name=self.name, signature_name=self.signature_name)
         if self.version is not None:
@@ -58,7 +58,7 @@ class Addressee:
 def predict_request(
     addressee: Addressee, inputs: Mapping[str, npt.ArrayLike], output_filter: Sequence[str]
 ) -> predict_pb2.PredictRequest:
-    """Raises InvalidArgument, naming the input, where one has no tensor."""
+    """Returns the request. Raises InvalidArgument, which names the input, if a value is not a tensor."""
     request = predict_pb2.PredictRequest(
         model_spec=addressee.model_spec(), output_filter=output_filter
     )
@@ -71,7 +71,7 @@ def predict_request(
 
 
 def prediction(response: predict_pb2.PredictResponse) -> Prediction:
-    """The outputs as arrays."""
+    """Returns the outputs as arrays."""
     outputs = {name: from_tensor_proto(tensor) for name, tensor in response.outputs.items()}
     return Prediction(response.model_spec.version.value, outputs)
 
@@ -79,14 +79,14 @@ def prediction(response: predict_pb2.PredictResponse) -> Prediction:
 def classify_request(
     addressee: Addressee, examples: Sequence[Features], context: Features | None
 ) -> classification_pb2.ClassificationRequest:
-    """Raises InvalidArgument, naming the feature, where one has no tf.Example."""
+    """Returns the request. Raises InvalidArgument, which names the feature, for an unsuitable value."""
     return classification_pb2.ClassificationRequest(
         model_spec=addressee.model_spec(), input=examples_input(examples, context)
     )
 
 
 def classification(response: classification_pb2.ClassificationResponse) -> Classification:
-    """Labels and scores."""
+    """Returns labels and scores."""
     classes = tuple(
         tuple(ScoredClass(scored.label, scored.score) for scored in one.classes)
         for one in response.result.classifications
@@ -97,27 +97,27 @@ def classification(response: classification_pb2.ClassificationResponse) -> Class
 def regress_request(
     addressee: Addressee, examples: Sequence[Features], context: Features | None
 ) -> regression_pb2.RegressionRequest:
-    """Raises InvalidArgument, naming the feature, where one has no tf.Example."""
+    """Returns the request. Raises InvalidArgument, which names the feature, for an unsuitable value."""
     return regression_pb2.RegressionRequest(
         model_spec=addressee.model_spec(), input=examples_input(examples, context)
     )
 
 
 def regression(response: regression_pb2.RegressionResponse) -> Regression:
-    """The values."""
+    """Returns the values."""
     values = np.array([one.value for one in response.result.regressions], np.float32)
     return Regression(response.model_spec.version.value, values)
 
 
 def status_request(addressee: Addressee) -> get_model_status_pb2.GetModelStatusRequest:
-    """Of the version asked for, or of all."""
+    """Returns the request for the version of `addressee`, or for all versions."""
     return get_model_status_pb2.GetModelStatusRequest(model_spec=addressee.model_spec())
 
 
 def statuses(
     response: get_model_status_pb2.GetModelStatusResponse,
 ) -> tuple[VersionStatus, ...]:
-    """Ascending by version."""
+    """Returns the statuses, ascending by version."""
     unsorted = (
         VersionStatus(
             version=status.version,
@@ -131,19 +131,19 @@ def statuses(
 
 
 def is_ready(seen: Sequence[VersionStatus], version: int | None) -> bool:
-    """Whether a request for `version`, or for any where None, would be answered."""
+    """Returns True if `version` is AVAILABLE; with None, if any version is."""
     return any(status.state is AVAILABLE and version in (None, status.version) for status in seen)
 
 
 def metadata_request(addressee: Addressee) -> get_model_metadata_pb2.GetModelMetadataRequest:
-    """For the signatures, the only field there is."""
+    """Returns the request for the signatures, the only field of metadata."""
     return get_model_metadata_pb2.GetModelMetadataRequest(
         model_spec=addressee.model_spec(), metadata_field=["signature_def"]
     )
 
 
 def signatures(response: get_model_metadata_pb2.GetModelMetadataResponse) -> dict[str, Signature]:
-    """By name, those that a client may run."""
+    """Returns the signatures that a client may run, by name."""
     definitions = get_model_metadata_pb2.SignatureDefMap()
     response.metadata["signature_def"].Unpack(definitions)
     return {
@@ -154,7 +154,7 @@ def signatures(response: get_model_metadata_pb2.GetModelMetadataResponse) -> dic
 
 
 def signature_of(definition: Any) -> Signature:
-    """The signature that a SignatureDef defines."""
+    """Returns the signature that a SignatureDef defines."""
     return Signature(_tensor_specs(definition.inputs), _tensor_specs(definition.outputs))
 
 
@@ -164,7 +164,7 @@ def _tensor_specs(infos: Mapping[str, Any]) -> dict[str, TensorSpec]:
 
 
 def _shape(info: Any) -> tuple[int | None, ...] | None:
-    # A TensorInfo that says nothing of a shape takes any.
+    # A TensorInfo without a shape accepts any shape.
     if not info.HasField("tensor_shape") or info.tensor_shape.unknown_rank:
         return None
     return tuple(dim.size if dim.size >= 0 else None for dim in info.tensor_shape.dim)

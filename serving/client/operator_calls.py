@@ -1,7 +1,6 @@
-"""Millpond's own calls, for whoever runs a server; each is asked of one server.
+"""Millpond's calls for operators, each to a single server.
 
-What they need of the control plane is imported when one is called: a client that only predicts
-should not pay for it.
+They import the control plane when they are called: a client that only predicts does not pay for it.
 """
 
 import json
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class OperatorCalls:
-    """A part of `Client`."""
+    """The operators' part of `Client`."""
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
@@ -28,9 +27,9 @@ class OperatorCalls:
     def capture_warm_up(
         self, name: str, *, count_max: int, timeout_seconds: float = 60
     ) -> Iterator[bytes]:
-        """The records, at most `count_max`, of a warm-up file of the model's recent live requests.
+        """Returns at most `count_max` warm-up records, made from the model's recent live requests.
 
-        Raises NotFound, and FailedPrecondition where there are none.
+        Raises NotFound for an unknown model, and FailedPrecondition if there are no requests.
         """
         from serving.rpc.capture_service import CAPTURE_WARM_UP
         from warmup.records import decode_records
@@ -40,19 +39,19 @@ class OperatorCalls:
         return decode_records(reply, f"the reply of {self._servers.targets[0]}")
 
     def describe(self, *, timeout_seconds: float = 10) -> dict[str, Any]:
-        """All that the server says of its models and its config files: the JSON of Millpond's ListModels."""
+        """Returns the reply of Millpond's ListModels: all about the server's models and config files."""
         from serving.rpc.admin_service import LIST_MODELS
 
         reply: dict[str, Any] = json.loads(self._ask(LIST_MODELS, b"", timeout_seconds))
         return reply
 
     def describe_models(self, *, timeout_seconds: float = 10) -> dict[str, Any]:
-        """All that the server says of each model, by name."""
+        """Returns the models of `describe`, by name."""
         reply = self.describe(timeout_seconds=timeout_seconds)
         return {model["name"]: model for model in reply["models"]}
 
     def list_models(self, *, timeout_seconds: float = 10) -> dict[str, tuple[VersionStatus, ...]]:
-        """Every model and its versions. TensorFlow Serving has no call for it."""
+        """Returns every model and its versions. TensorFlow Serving does not have this call."""
         models = self.describe_models(timeout_seconds=timeout_seconds)
         return {
             name: tuple(_version_status(version) for version in model["versions"])
@@ -62,12 +61,13 @@ class OperatorCalls:
     def rollback(
         self, name: str, *, is_cold_allowed: bool = False, timeout_seconds: float = 10
     ) -> "Rollback":
-        """Puts the version before the one that answers back; the next request is answered by it.
+        """Puts the previous version in the place of the version that answers.
 
-        Raises NotFound, and FailedPrecondition where none is in memory, unless `is_cold_allowed`:
-        then it is loaded from disk while the present one goes on. If the server has a state
-        directory, the rollback is on disk there on return, unless the result has a `warning`.
-        `blocked` of the result names each version that the rollback blocks, and why.
+        The next request is answered by it. If the previous version is not in memory, raises
+        FailedPrecondition; with `is_cold_allowed` it is loaded from disk while the present version
+        serves. Raises NotFound for an unknown model. If the server has a state directory, the rollback
+        is on disk when the call returns, unless the result has a `warning`. `blocked` of the result
+        has each version that the rollback blocks, and the reason.
         """
         from serving.manager.rollout import Rollback, RollbackBlock
         from serving.rpc.admin_service import ROLLBACK
@@ -78,14 +78,17 @@ class OperatorCalls:
         return Rollback(**reply, blocked=blocked)
 
     def promote(self, name: str, *, timeout_seconds: float = 10) -> int:
-        """The model's canary answers everything from now on; its version. FailedPrecondition without."""
+        """Lets the model's canary answer all requests, and returns its version.
+
+        Raises FailedPrecondition if the model has no canary.
+        """
         from serving.rpc.admin_service import PROMOTE
 
         version: int = self._order(PROMOTE, {"model": name}, timeout_seconds)["version"]
         return version
 
     def allow(self, name: str, version: int, *, timeout_seconds: float = 10) -> str:
-        """Lets a version that was rolled back serve again. FailedPrecondition where it may.
+        """Unblocks a version that was rolled back. Raises FailedPrecondition if it is not blocked.
 
         Returns "", or a warning that a restart of the server would undo it.
         """
@@ -98,17 +101,17 @@ class OperatorCalls:
     def config(
         self, *, timeout_seconds: float = 10
     ) -> "tuple[tuple[ModelConfig, ...], SettingsByModel]":
-        """The models as they are configured now, and the settings of these and of those to come."""
+        """Returns the configured models, and the settings of these models and of models to come."""
         from serving.config.document import GET_CONFIG, parse_config
 
         return parse_config(self._ask(GET_CONFIG, b"", timeout_seconds))
 
     def reload_config(self, config: bytes, *, timeout_seconds: float = 70) -> None:
-        """Has the server serve what `config`, a serialized ModelServerConfig, says.
+        """Applies `config`, a serialized ModelServerConfig.
 
-        Raises InvalidArgument, and nothing has changed; FailedPrecondition where the models were
-        changed and a new one failed, UNKNOWN where one has not come yet: the server answers a
-        little before `timeout_seconds` are over, and after a minute at most.
+        Raises InvalidArgument if nothing has changed. Otherwise the models were changed: raises
+        FailedPrecondition if a new model failed, and UNKNOWN if one is not loaded yet. The server
+        answers a little before `timeout_seconds` are over, and after a minute at most.
         """
         request = model_management_pb2.ReloadConfigRequest()
         request.config.ParseFromString(config)

@@ -1,4 +1,4 @@
-"""Waiting for a model: what is heard of it, and when to give up."""
+"""Waits for a model: decides from its statuses when the wait is over."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from serving.base.name_text import listed
 from serving.client.messages import is_ready
 from serving.client.results import VersionStatus
 
-# What goes away by waiting; anything else will be so again.
+# The codes of errors that may pass. Waiting does not help against other errors.
 _PASSING_CODES = frozenset(
     {
         StatusCode.UNAVAILABLE,
@@ -19,20 +19,20 @@ _PASSING_CODES = frozenset(
     }
 )
 
-# One look may take so long: another server may know more than one that does not answer.
+# The most time for one look: if a server does not answer, another one may.
 _LOOK_SECONDS_MAX = 5.0
 
 
 class Readiness:
-    """One wait. Of one thread or task; whoever waits looks, and pauses between two looks."""
+    """One wait of one thread or task, which looks, pauses, and looks again."""
 
     pause_seconds = 0.05
-    """Below what a person notices, above what loads a server."""
+    """The pause between two looks: too short to notice, and long enough not to load a server."""
 
     def __init__(
         self, name: str, version: int | None, timeout_seconds: float, clock: Clock
     ) -> None:
-        """The time runs from now."""
+        """The timeout begins now."""
         self._name = name
         self._version = version
         self._timeout_seconds = timeout_seconds
@@ -41,11 +41,11 @@ class Readiness:
 
     @property
     def look_seconds(self) -> float:
-        """How long the next look may take."""
+        """The time that the next look may take."""
         return min(_LOOK_SECONDS_MAX, max(self.pause_seconds, self._remaining_seconds))
 
-    def hear(self, statuses: Sequence[VersionStatus]) -> bool:
-        """Whether the model is ready. Raises Unavailable where it is not and the time is over."""
+    def is_over(self, statuses: Sequence[VersionStatus]) -> bool:
+        """Returns True if the model is ready. Raises Unavailable after the timeout."""
         if is_ready(statuses, self._version):
             return True
         states = listed(
@@ -56,8 +56,8 @@ class Readiness:
         self._give_up_in_time(states if statuses else "it has no version")
         return False
 
-    def hear_error(self, error: MillpondError) -> None:
-        """Raises `error` where waiting does not help, Unavailable where the time is over."""
+    def check_error(self, error: MillpondError) -> None:
+        """Raises `error` if waiting cannot help, and Unavailable after the timeout."""
         if error.code not in _PASSING_CODES:
             raise error
         self._give_up_in_time(str(error))
@@ -66,11 +66,11 @@ class Readiness:
     def _remaining_seconds(self) -> float:
         return self._timeout_seconds - seconds_since(self._clock, self._started_ns)
 
-    def _give_up_in_time(self, last_heard: str) -> None:
+    def _give_up_in_time(self, last_seen: str) -> None:
         if self._remaining_seconds > 0:
             return
         version = "any version" if self._version is None else f"version {self._version}"
         raise Unavailable(
             f"model {self._name!r}: {version} is not AVAILABLE after "
-            f"{self._timeout_seconds:g} s: {last_heard}"
+            f"{self._timeout_seconds:g} s: {last_seen}"
         )

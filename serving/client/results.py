@@ -1,4 +1,4 @@
-"""What a client's calls give. Values."""
+"""The results of a client's calls. Values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class VersionStatus:
-    """One version as the server reports it. `error_code` is a gRPC code's number, 0 where all is well."""
+    """One version as the server reports it. `error_code` is the number of a gRPC code; 0 is OK."""
 
     version: int
     state: ServableState
@@ -23,7 +23,10 @@ class VersionStatus:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A named tensor of a signature. `data_type` is a `types_pb2.DataType`; None: any size, any rank."""
+    """A named tensor of a signature. `data_type` is a `types_pb2.DataType`.
+
+    None as a dimension is any size, None as the shape is any rank.
+    """
 
     data_type: int
     shape: tuple[int | None, ...] | None
@@ -31,7 +34,7 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a servable takes and gives under one name."""
+    """The inputs and outputs of a servable under one name."""
 
     inputs: Mapping[str, TensorSpec]
     outputs: Mapping[str, TensorSpec]
@@ -47,7 +50,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class ScoredClass:
-    """One class of an example. `label` is "" where the model names none."""
+    """One class of an example. `label` is "" if the model does not name its classes."""
 
     label: str
     score: float

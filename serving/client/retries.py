@@ -1,4 +1,4 @@
-"""Whether a call that failed is tried again, and when. Pure but for the clock it is given."""
+"""Decides if and when a failed call is tried again. Pure, except for the clock that it is given."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,17 +7,16 @@ from serving.base.clock import Clock, seconds_since
 from serving.base.errors import InvalidArgument, StatusCode
 from serving.client.failures import Failure
 
-# CANCELLED, which nobody here asked for, is what gRPC's C++ server says to a request that reaches it
-# just as it begins to stop.
+# gRPC's C++ server answers CANCELLED to a request that arrives just as the server begins to stop.
 _REPEATABLE_CODES = frozenset({StatusCode.UNAVAILABLE, StatusCode.CANCELLED})
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """How often and how soon. The pause doubles, and is between half and all of what that gives.
+    """The number of attempts and the pauses between them.
 
-    A server that says for how long it wants to be left alone is left alone for that long. Attempts
-    end with the call's deadline in any case.
+    The pause doubles with each attempt, and is a random time between its half and all of it. If a
+    server sends a pause, that pause is kept instead. No attempt begins after the call's deadline.
     """
 
     attempt_count_max: int = 5
@@ -27,7 +26,7 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         if self.attempt_count_max < 1:
             raise InvalidArgument(
-                f"attempt_count_max={self.attempt_count_max}; at least 1, which never tries again"
+                f"attempt_count_max={self.attempt_count_max} must be at least 1, which never tries again"
             )
         if not 0 <= self.pause_seconds_first <= self.pause_seconds_max:
             raise InvalidArgument(
@@ -46,7 +45,7 @@ def pause_seconds(
     remaining_seconds: float,
     random_ratio: float,
 ) -> float | None:
-    """How long to pause after the `attempt_count`th attempt failed; None: there is no other. Pure.
+    """Returns the pause after attempt number `attempt_count` failed; None if it was the last. Pure.
 
     `random_ratio` is in [0, 1).
     """
@@ -59,7 +58,7 @@ def pause_seconds(
         )
         pause = asked_seconds * (1 + random_ratio / 2)
     else:
-        # RESOURCE_EXHAUSTED by itself may as well be a message too large, which will be so again.
+        # Without a pause from the server, RESOURCE_EXHAUSTED may mean a message that is too large.
         is_repeatable = failure.code in _REPEATABLE_CODES
         doubled = policy.pause_seconds_first * 2.0 ** min(attempt_count - 1, 64)
         pause = min(policy.pause_seconds_max, doubled) * (1 + random_ratio) / 2
@@ -67,12 +66,12 @@ def pause_seconds(
 
 
 class Attempts:
-    """One call's attempts against its deadline. Of one thread or task."""
+    """Counts the attempts of one call against its deadline. Used by one thread or task."""
 
     def __init__(
         self, policy: RetryPolicy, timeout_seconds: float, clock: Clock, random: Callable[[], float]
     ) -> None:
-        """The deadline runs from now; `random` gives numbers in [0, 1)."""
+        """The timeout begins now. `random` returns numbers in [0, 1)."""
         self._policy = policy
         self._timeout_seconds = timeout_seconds
         self._clock = clock
@@ -82,11 +81,11 @@ class Attempts:
 
     @property
     def remaining_seconds(self) -> float:
-        """Until the deadline; what an attempt that begins now may take."""
+        """The time until the deadline."""
         return max(0.0, self._timeout_seconds - seconds_since(self._clock, self._started_ns))
 
     def pause_after(self, failure: Failure) -> float | None:
-        """Counts a failed attempt: how many seconds to pause, None to give up."""
+        """Counts a failed attempt. Returns the seconds to pause, or None to give up."""
         self._count += 1
         return pause_seconds(
             self._policy, failure, self._count, self.remaining_seconds, self._random()

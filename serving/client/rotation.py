@@ -1,4 +1,4 @@
-"""Whose turn it is among several servers, by what each says of its health."""
+"""Chooses the next of several servers by the health that each reports."""
 
 import threading
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _SERVING = 1
 
 
 class Health(IntEnum):
-    """Better ones are greater."""
+    """The health of a server; a better health is greater."""
 
     DOWN = 0
     UNKNOWN = 1
@@ -23,29 +23,29 @@ class Health(IntEnum):
 
 
 def watch_request(service: str) -> bytes:
-    """A serialized HealthCheckRequest: like a StringValue's, its field 1 is the text."""
+    """Returns a serialized HealthCheckRequest. Its field 1 is text, as in a StringValue."""
     return wrappers_pb2.StringValue(value=service).SerializeToString()
 
 
 def health_of_response(response: bytes) -> Health:
-    """Of a serialized HealthCheckResponse: like a UInt32Value's, its field 1 is the number."""
+    """Returns the health in a HealthCheckResponse. Its field 1 is a number, as in a UInt32Value."""
     status = wrappers_pb2.UInt32Value.FromString(response).value
     return Health.SERVING if status == _SERVING else Health.DOWN
 
 
 def health_of_failed_watch(code: StatusCode) -> Health:
-    """A server that answers, but has no health service, takes its turns (TensorFlow Serving's, where
-    that is not switched on).
+    """Returns SERVING if the server answers but has no health service, and DOWN otherwise.
+
+    TensorFlow Serving has no health service unless it is switched on.
     """
     return Health.SERVING if code is StatusCode.UNIMPLEMENTED else Health.DOWN
 
 
 def next_index(healths: Sequence[Health], last: int, avoid: int | None) -> int:
-    """The next after `last` among the healthiest. Pure.
+    """Returns the next index after `last` among the healthiest servers. Pure.
 
-    `avoid`, where an attempt has just failed, counts as worse than any that is not DOWN. Where all
-    are DOWN they are taken in turn all the same: what they say of themselves as a whole may not be
-    true of the model that is asked for.
+    At `avoid` an attempt has just failed, so it is worse than all servers that are not DOWN. If all
+    servers are DOWN, they take turns all the same: the requested model may be healthy there.
     """
 
     def rank(index: int) -> float:
@@ -56,7 +56,7 @@ def next_index(healths: Sequence[Health], last: int, avoid: int | None) -> int:
 
 
 class Rotation:
-    """Takes turns among `count` servers. Any thread."""
+    """Gives turns to `count` servers. Any thread."""
 
     def __init__(self, count: int) -> None:
         self._healths = [Health.UNKNOWN] * count
@@ -64,18 +64,18 @@ class Rotation:
         self._lock = threading.Lock()
 
     def report(self, index: int, health: Health) -> None:
-        """What is known of a server from now on."""
+        """Sets the health of a server."""
         with self._lock:
             self._healths[index] = health
 
     def take(self, avoid: int | None = None) -> int:
-        """The index of the server whose turn it is."""
+        """Returns the index of the server whose turn it is."""
         with self._lock:
             self._last = next_index(self._healths, self._last, avoid)
             return self._last
 
     @property
     def healths(self) -> tuple[Health, ...]:
-        """What is known of each, in the order given."""
+        """The health of each server, in the order given."""
         with self._lock:
             return tuple(self._healths)

@@ -1,4 +1,4 @@
-"""One server or several, asked in turn: attempts, pauses and deadlines of a blocking client."""
+"""Calls one server, or several in turn: attempts, pauses and deadlines of a blocking client."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from serving.client.rotation import Health, Rotation
 
 
 class Servers:
-    """Any thread. Owns the channels, and a thread for each of several servers that watches its health."""
+    """Calls servers from any thread. Owns the channels, and a health watch thread for each of several."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Servers:
         clock: Clock,
         random: Callable[[], float],
     ) -> None:
-        """`random` gives numbers in [0, 1). A server that is alone is not watched: it is asked in any case."""
+        """`random` returns numbers in [0, 1). A single server is not watched: it gets every call anyway."""
         self.targets = tuple(targets)
         self._retries = retries
         self._clock = clock
@@ -45,11 +45,11 @@ class Servers:
 
     @property
     def healths(self) -> tuple[Health, ...]:
-        """What each server says of itself, in the order given; UNKNOWN where there is only one."""
+        """The health that each server reports, in the order given; UNKNOWN for a single server."""
         return self._rotation.healths
 
     def close(self) -> None:
-        """Ends the watches and closes the channels; running calls are cancelled."""
+        """Ends the watches, closes the channels and cancels running calls."""
         self._is_closed = True
         for watch in self._watches:
             watch.close()
@@ -65,9 +65,10 @@ class Servers:
         metadata: Mapping[str, str] | None = None,
         is_repeatable: bool = True,
     ) -> Any:
-        """The response of whose turn it is, or of the next where that fails. Raises MillpondError.
+        """Returns the response of the server whose turn it is. Tries the next server if the call fails.
 
-        A call that is not `is_repeatable` is sent once: it may have been done although it failed.
+        Raises MillpondError after the last attempt. A call without `is_repeatable` is sent once: the
+        server may have done it although the call failed.
         """
         policy = self._retries if is_repeatable else ONE_ATTEMPT
         attempts = Attempts(policy, timeout_seconds, self._clock, self._random)
@@ -90,16 +91,16 @@ class Servers:
             pause(self._clock, wait_seconds)
 
     def only(self) -> "Servers":
-        """Itself, for what is asked of one server. Raises InvalidArgument where there are several."""
+        """Returns itself, for calls to a single server. Raises InvalidArgument if there are several."""
         if len(self.targets) > 1:
             raise InvalidArgument(
-                f"this is asked of one server, and the client has {len(self.targets)}: "
-                f"{', '.join(self.targets)}; make a client of one of them"
+                f"this call goes to one server, and the client has {len(self.targets)}: "
+                f"{', '.join(self.targets)}; make a client for one of them"
             )
         return self
 
     def _pause_after(self, attempts: Attempts, failure: Failure) -> float | None:
-        # What `close` cancels must not begin again.
+        # A call that `close` cancels must not be tried again.
         return None if self._is_closed else attempts.pause_after(failure)
 
     def _reporter(self, index: int) -> Callable[[Health], None]:

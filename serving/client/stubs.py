@@ -1,6 +1,6 @@
-"""The gRPC stubs of tensorflow-serving-api, without TensorFlow. For clients: the server has no grpcio."""
+"""The gRPC stubs of tensorflow-serving-api, without TensorFlow. The server does not use grpcio."""
 
-# First: its import of the messages keeps TensorFlow out of the stubs' own imports (see there).
+# This import comes first: it keeps the imports of the stubs from importing TensorFlow.
 import serving.base.protos  # noqa: F401  # isort: skip
 
 from tensorflow_serving.apis.model_service_pb2_grpc import ModelServiceStub

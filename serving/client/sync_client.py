@@ -40,11 +40,11 @@ from serving.client.servers import Servers
 
 
 class Client(OperatorCalls):
-    """One server, or several that are asked in turn. Safe to use from any thread; `close` it or use `with`.
+    """A client of one server, or of several servers in turn. Use it from any thread; `close` it or use `with`.
 
-    Every call has a deadline, and one that a server could not take is tried again within it, with
-    several servers at another one. Every call raises a MillpondError: Unavailable where no server
-    can be reached, otherwise with the code and the message that the server gave.
+    Every call has a deadline. A call that a server could not accept is tried again within the deadline,
+    at the next server if there are several. Every call raises MillpondError if it fails: Unavailable if
+    no server can be reached, otherwise with the server's code and message.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class Client(OperatorCalls):
     ) -> None:
         """`target` is `HOST:PORT` or `unix:PATH`, or a list of them.
 
-        `timeout_seconds` is the deadline of calls that are given none. `health_service` is whose
-        health decides which of several servers take part: "" the server's, or a model's by its
-        name. The last three are for tests.
+        `timeout_seconds` is the deadline of calls without their own. `health_service` chooses the health
+        that decides which of several servers take part: "" is the server's health, a name is the health
+        of that model. The last three parameters are for tests.
         """
         settings = ChannelSettings(tls=tls, compression=compression, options=channel_options or {})
         self._timeout_seconds = timeout_seconds
@@ -87,12 +87,12 @@ class Client(OperatorCalls):
         self.close()
 
     def close(self) -> None:
-        """Closes the channels; running calls are cancelled."""
+        """Closes the channels and cancels running calls."""
         self._servers.close()
 
     @property
     def healths(self) -> Mapping[str, Health]:
-        """What each of several servers says of itself, by target."""
+        """The health that each of several servers reports, by target."""
         return dict(zip(self._servers.targets, self._servers.healths, strict=True))
 
     def predict(
@@ -107,9 +107,10 @@ class Client(OperatorCalls):
         metadata: Mapping[str, str] | None = None,
         timeout_seconds: float | None = None,
     ) -> Prediction:
-        """Sends one request. Without `version` or `label` the newest available version answers.
+        """Sends a Predict request. Without `version` or `label` the model's default version answers.
 
-        `metadata` are gRPC headers, such as the one that a canary is asked by.
+        `inputs` become tensors with the dtypes and shapes of their arrays. `metadata` are gRPC headers,
+        such as the header that requests a canary. Raises MillpondError.
         """
         request = messages.predict_request(
             Addressee(name=name, version=version, label=label, signature_name=signature_name),
@@ -127,7 +128,7 @@ class Client(OperatorCalls):
         metadata: Mapping[str, str] | None = None,
         timeout_seconds: float | None = None,
     ) -> predict_pb2.PredictResponse:
-        """Sends a request as it is, and gives the response as it comes."""
+        """Sends a request unchanged, and returns the response unchanged."""
         response: predict_pb2.PredictResponse = self._call(
             PREDICT, request, timeout_seconds, metadata
         )
@@ -145,7 +146,7 @@ class Client(OperatorCalls):
         metadata: Mapping[str, str] | None = None,
         timeout_seconds: float | None = None,
     ) -> Classification:
-        """The classes of each example. `context` holds the features that all have in common."""
+        """Returns the classes of each example. `context` has the features that all examples share."""
         request = messages.classify_request(
             Addressee(name=name, version=version, label=label, signature_name=signature_name),
             examples,
@@ -165,7 +166,7 @@ class Client(OperatorCalls):
         metadata: Mapping[str, str] | None = None,
         timeout_seconds: float | None = None,
     ) -> Regression:
-        """A number for each example. `context` holds the features that all have in common."""
+        """Returns float32[examples]. `context` has the features that all examples share."""
         request = messages.regress_request(
             Addressee(name=name, version=version, label=label, signature_name=signature_name),
             examples,
@@ -176,7 +177,7 @@ class Client(OperatorCalls):
     def model_status(
         self, name: str, version: int | None = None, *, timeout_seconds: float = 10
     ) -> tuple[VersionStatus, ...]:
-        """The versions of a model that the server knows, or the one asked for; ascending."""
+        """Returns the versions of a model on the server, or only `version`; ascending."""
         request = messages.status_request(Addressee(name=name, version=version))
         return messages.statuses(self._call(MODEL_STATUS, request, timeout_seconds))
 
@@ -188,17 +189,17 @@ class Client(OperatorCalls):
         label: str = "",
         timeout_seconds: float = 10,
     ) -> dict[str, Signature]:
-        """The signatures of a version by name, those that a client may run."""
+        """Returns the signatures of a version that a client may run, by name."""
         request = messages.metadata_request(Addressee(name=name, version=version, label=label))
         return messages.signatures(self._call(MODEL_METADATA, request, timeout_seconds))
 
     def wait_until_ready(
         self, name: str, timeout_seconds: float = 60, *, version: int | None = None
     ) -> None:
-        """Waits until a server has the version, or any where None, AVAILABLE.
+        """Waits until `version` is AVAILABLE on a server; with None, until any version is.
 
-        Raises Unavailable, with what was last heard, where `timeout_seconds` pass before. A server
-        that is not there yet, or does not know the model yet, is waited for.
+        Also waits for a server that does not answer yet, and for a model that it does not have yet.
+        Raises Unavailable, with the last status or error, after `timeout_seconds`.
         """
         readiness = Readiness(name, version, timeout_seconds, self._clock)
         request = messages.status_request(Addressee(name=name))
@@ -207,10 +208,10 @@ class Client(OperatorCalls):
                 response = self._servers.call(
                     MODEL_STATUS, request, readiness.look_seconds, is_repeatable=False
                 )
-                if readiness.hear(messages.statuses(response)):
+                if readiness.is_over(messages.statuses(response)):
                     return
             except MillpondError as error:
-                readiness.hear_error(error)
+                readiness.check_error(error)
             pause(self._clock, readiness.pause_seconds)
 
     def _call(

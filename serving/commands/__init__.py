@@ -1,1 +1,1 @@
-"""One module a command of `millpond`, each with `run(arguments) -> exit status`."""
+"""The commands of `millpond`. `cli.COMMANDS` has their modules and functions."""

@@ -24,7 +24,7 @@ from warmup.signature_defs import require_version
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Writes the file, says what is in it. Raises MillpondError, and then nothing was written."""
+    """Writes the file and prints what it holds. Writes nothing if it raises MillpondError."""
     parsed = _parser().parse_args(arguments)
     path = _file_to_write(parsed.output)
     if path.exists() and not parsed.force:
@@ -40,9 +40,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _file_to_write(output: Path) -> Path:
-    """Before anything is asked of a server: where a wrong `output` would be noticed too late, or not
-    at all. Raises NotFound.
-    """
+    """Returns the file to write. Raises NotFound if `output` is wrong, before a server is called."""
     if output.is_dir():
         try:
             require_version(output)
@@ -58,7 +56,7 @@ def _file_to_write(output: Path) -> Path:
 
 
 def print_result(path: Path, logs: Sequence[Log]) -> None:
-    """One line on standard output."""
+    """Prints one line to standard output."""
     answered_count = sum(map(has_response, logs))
     print(f"{path}: {len(logs)} records, {answered_count} with a response", file=sys.stdout)
 
@@ -75,8 +73,9 @@ def _captured(client: Client, parsed: argparse.Namespace) -> list[Log]:
 
 
 def _fitting(logs: Sequence[Log], signatures: Mapping[str, Signature]) -> list[Log]:
-    """Those that the version takes which serves now: one that only an older version took would keep
-    the next one out.
+    """Returns the requests that the serving version accepts.
+
+    A request that only an older version accepted would make the next version's warm-up fail.
     """
     fitting = [log for log in logs if not any(log_faults(log, signatures))]
     if len(fitting) < len(logs):

@@ -1,4 +1,4 @@
-"""`millpond config`: what a config file would change of a running server, and to have it changed."""
+"""`millpond config`: prints what a config file would change on a running server, or applies it."""
 
 import argparse
 import sys
@@ -19,17 +19,17 @@ from serving.core.label_targets import KnownVersions, absent_targets
 from serving.core.version_selection import select_unblocked
 from serving.rpc.config_service import RELOAD_TIMEOUT_SECONDS
 
-# A little longer than the server waits, so that it is the server that says what did not come.
+# Longer than the server waits, so that the server reports which model was not loaded in time.
 _APPLY_TIMEOUT_SECONDS = RELOAD_TIMEOUT_SECONDS + 10
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Prints the changes, one a line. Raises MillpondError; with `plan` nothing changes anyway."""
+    """Prints the changes, one on each line. `apply` changes the server too. Raises MillpondError."""
     parsed = _parser().parse_args(arguments)
     try:
         return _plan(parsed) if parsed.action == "plan" else _apply(parsed)
     except InvalidConfig as error:
-        # No wrong usage: it is what the command is asked to find out.
+        # Status 1, not 2: the command found a fault in FILE, the usage is right.
         print(f"millpond config {parsed.action}: {error}", file=sys.stderr)
         return 1
 
@@ -62,11 +62,11 @@ def _planned(client: Client, file: Path, settings_file: Path | None) -> ConfigPl
 
 
 def label_warnings(plan: ConfigPlan, described: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Of labels, new or of another policy, that wait for versions which do not come, for people.
+    """Yields a warning for each changed label that would wait for a version that cannot come.
 
-    `described` is what `Client.describe_models` returns. Nothing is said of a model that is added or
-    moved: what its base path holds the server sees when it looks there, and then its log and status
-    say so.
+    `described` comes from `Client.describe_models`. A model that is added or moved gets no warnings:
+    the server does not have the versions of its base path yet. It reports such labels later, in its
+    log and status.
     """
     for change in plan.changed:
         model = described.get(change.after.name)

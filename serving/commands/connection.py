@@ -1,4 +1,4 @@
-"""Finds the server that a command asks, and connects to it."""
+"""Finds the server of a command, and connects to it."""
 
 import argparse
 import os
@@ -15,7 +15,7 @@ DATA_TARGET = "localhost:8500"
 
 
 def add_connection(parser: argparse.ArgumentParser, *, is_operator: bool = True) -> None:
-    """--target, and what TLS needs. `is_operator`: by default the server is found by its socket."""
+    """Adds --target and the TLS options. With `is_operator` the default is the server's admin socket."""
     found = "the one server that this user runs on this machine"
     parser.add_argument(
         "--target",
@@ -42,14 +42,14 @@ def add_connection(parser: argparse.ArgumentParser, *, is_operator: bool = True)
 
 
 def connect(parsed: argparse.Namespace, *, is_announced: bool = False) -> Client:
-    """Returns a client of the server that was asked for. Raises InvalidConfig if TLS files are wrong.
+    """Returns a client of the command's server. Raises InvalidConfig if TLS files are wrong.
 
-    A server that --target does not name is announced on standard error, and any server if
-    `is_announced`. Standard output stays the command's own, for scripts.
+    Prints the server to standard error if --target does not name it, or with `is_announced`. Standard
+    output has only the command's result, for scripts.
     """
     if parsed.target is None:
         is_announced = True
-        # Over the network an operator needs a certificate, and on this machine none.
+        # An operator needs a certificate over the network, but not for a socket of this machine.
         is_by_network = not parsed.is_operator or _tls(parsed) is not None
         parsed.target = DATA_TARGET if is_by_network else found_target()
     try:
@@ -62,13 +62,16 @@ def connect(parsed: argparse.Namespace, *, is_announced: bool = False) -> Client
 
 
 def warn(command: str, warning: str) -> None:
-    """Prints a server's warning, unless it is "", beside what the command prints."""
+    """Prints a server's warning to standard error, unless it is ""."""
     if warning:
         print(f"millpond {command}: warning: {warning}", file=sys.stderr)
 
 
 def found_target() -> str:
-    """The admin socket of the one server that runs as this user. Raises NotFound, InvalidConfig."""
+    """Returns the admin socket of the only server of this user.
+
+    Raises NotFound if there is none, and InvalidConfig if there are several.
+    """
     directories = run_directories(os.environ, os.geteuid())
     targets = [f"unix:{path}" for path in live_sockets(directories)]
     if not targets:

@@ -1,4 +1,4 @@
-"""Exports the CTR model as a SavedModel. The one module of loadtest that imports TensorFlow (5 s)."""
+"""Exports the CTR model as a SavedModel. Importing this module imports TensorFlow (5 s)."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -24,9 +24,9 @@ from warmup.records import write_records
 from warmup.replay import WARM_UP_FILE
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, the steps done and the steps in all."""
+"""Called with the name of the present step, the number of steps done, and of all steps."""
 
-# One row, what a client batches, and what the measurements send.
+# One row, a typical batch of a client, and the batch that the measurements send.
 _WARM_UP_ROWS = (1, 10, 100)
 _STEP_COUNT = TABLE_COUNT + 2
 
@@ -41,13 +41,13 @@ def export_ctr_model(
 ) -> Path:
     """Exports `version` as `directory/version` and returns that path.
 
-    Written beside it and renamed into place, so that a server that polls `directory` never sees a
-    part. Raises FailedPrecondition where the version is there already; OSError, or another
-    MillpondError, where it cannot be written.
+    The files are written to another directory and renamed, so that a server that polls `directory`
+    never sees a part of them. Raises FailedPrecondition if the version exists already. Raises OSError
+    or another MillpondError if it cannot be written.
     """
     target = directory / str(version)
     refuse_existing(target)
-    # No version for any server: its name is no number.
+    # Servers ignore this directory, because its name is not a number.
     partial = directory / f".{version}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     try:
@@ -67,7 +67,7 @@ def export_ctr_model(
 
 
 def _module(version: int, table_rows: int, progress: Progress) -> Any:
-    """A tf.Module with the variables: `tables` (26) and `layers` (matrix and bias of 3)."""
+    """Returns a tf.Module with 26 `tables`, and `layers`: matrix and bias of each of 3."""
     module = tf.Module()
     module.tables = []
     for table in range(TABLE_COUNT):
@@ -83,15 +83,15 @@ def _module(version: int, table_rows: int, progress: Progress) -> Any:
 
 def _save(module: Any, path: Path, version: int, table_rows: int) -> None:
     def predict(dense: Any, sparse: Any) -> dict[str, Any]:
-        # Ids come from hashing, and one from another table size must not fail: take the remainder.
+        # Ids come from hashing. An id for another table size must not fail, so the remainder is used.
         ids = tf.math.floormod(sparse, table_rows)
-        # One op takes the columns apart; a slice for each would be 26, and cost more than the rest.
+        # One op separates the columns. A slice for each would be 26 ops, which cost more than the rest.
         columns = tf.unstack(ids, num=TABLE_COUNT, axis=1)
         embeddings = [
             tf.gather(table, column) for table, column in zip(module.tables, columns, strict=True)
         ]
         logits = _layers(module.layers, tf.concat([*embeddings, dense], axis=1))
-        # A value a row, because a server that batches requests splits every output by rows.
+        # One value for each row, because a server that batches requests splits every output by rows.
         versions = tf.fill([tf.shape(dense)[0]], tf.constant(version, tf.int64))
         return {"ctr": tf.sigmoid(logits), "version": versions}
 

@@ -1,4 +1,4 @@
-"""The CTR model that the demo and the measurements use, as numbers: weights, requests, answers.
+"""The numbers of the CTR model for the demo and the measurements: weights, requests, answers.
 
 26 embedding tables of `table_rows` × 16 float32 (300,000 rows: 500 MB) and 13 dense features go
 through layers of 256, 128 and 1 to a click probability.
@@ -25,12 +25,12 @@ DEFAULT_TABLE_ROWS = 300_000
 
 Array = npt.NDArray[Any]
 
-# The numbers of the tensors: tables are 0 to 25, then a matrix and a bias a layer.
+# Tensors are numbered: tables are 0 to 25, then each layer has a matrix and a bias.
 _FIRST_LAYER_TENSOR = TABLE_COUNT
 
 
 def refuse_existing(version_directory: Path) -> None:
-    """Raises FailedPrecondition: an exported version never changes."""
+    """Raises FailedPrecondition if the version exists: an exported version never changes."""
     if version_directory.exists():
         raise FailedPrecondition(
             f"{version_directory} is there already; remove it or choose another version"
@@ -38,13 +38,13 @@ def refuse_existing(version_directory: Path) -> None:
 
 
 def table_weights(version: int, table: int, table_rows: int) -> Array:
-    """One embedding table: float32[table_rows, 16], in [-1, 1)."""
+    """Returns one embedding table: float32[table_rows, 16], in [-1, 1)."""
     positions = np.arange(table_rows * EMBEDDING_SIZE, dtype=np.uint32)
     return _weights(version, table, positions).reshape(table_rows, EMBEDDING_SIZE)
 
 
 def layer_weights(version: int, layer: int) -> tuple[Array, Array]:
-    """Matrix float32[inputs, outputs] and bias float32[outputs] of layer 0, 1 or 2."""
+    """Returns matrix float32[inputs, outputs] and bias float32[outputs] of layer 0, 1 or 2."""
     input_sizes = (TABLE_COUNT * EMBEDDING_SIZE + DENSE_COUNT, *LAYER_SIZES)
     shape = (input_sizes[layer], LAYER_SIZES[layer])
     tensor = _FIRST_LAYER_TENSOR + 2 * layer
@@ -56,7 +56,7 @@ def layer_weights(version: int, layer: int) -> tuple[Array, Array]:
 
 
 def request_inputs(seed: int, rows: int, table_rows: int = DEFAULT_TABLE_ROWS) -> dict[str, Array]:
-    """Inputs of one request: `dense` float32[rows, 13] and `sparse` int64[rows, 26]."""
+    """Returns inputs of one request: `dense` float32[rows, 13] and `sparse` int64[rows, 26]."""
     generator = np.random.default_rng(seed)
     return {
         "dense": generator.standard_normal((rows, DENSE_COUNT), np.float32),
@@ -65,7 +65,7 @@ def request_inputs(seed: int, rows: int, table_rows: int = DEFAULT_TABLE_ROWS) -
 
 
 def reference_answer(version: int, inputs: dict[str, Array], table_rows: int) -> Array:
-    """The `ctr` that `version` must answer: float64[rows, 1]. Any id is taken modulo `table_rows`."""
+    """Returns the `ctr` that `version` must answer: float64[rows, 1]. Ids count modulo `table_rows`."""
     embeddings = [
         _table_rows_of(version, table, inputs["sparse"][:, table], table_rows)
         for table in range(TABLE_COUNT)
@@ -83,7 +83,7 @@ def reference_answer(version: int, inputs: dict[str, Array], table_rows: int) ->
 def reference_answers(
     versions: Sequence[int], requests: Sequence[dict[str, Array]], table_rows: int
 ) -> dict[int, list[Array]]:
-    """For each version the right `ctr` of each request."""
+    """Returns for each version the right `ctr` of each request."""
     return {
         version: [reference_answer(version, inputs, table_rows) for inputs in requests]
         for version in versions
@@ -91,17 +91,17 @@ def reference_answers(
 
 
 def _table_rows_of(version: int, table: int, ids: Array, table_rows: int) -> Array:
-    """The rows `ids` of one table: float32[len(ids), 16]."""
+    """Returns the rows `ids` of one table: float32[len(ids), 16]."""
     rows = (ids % table_rows).astype(np.uint32)
     positions = rows[:, np.newaxis] * np.uint32(EMBEDDING_SIZE)
     return _weights(version, table, positions + np.arange(EMBEDDING_SIZE, dtype=np.uint32))
 
 
 def _weights(version: int, tensor: int, positions: Array) -> Array:
-    """float32 in [-1, 1) for each of `positions` (uint32) of one tensor of one version."""
+    """Returns float32 in [-1, 1) for each of `positions` (uint32) of one tensor of one version."""
     seed = _mixed(np.array([(version * 1_000 + tensor) % 2**32], np.uint32))
     mixed = _mixed(positions * np.uint32(0x9E3779B1) + seed)
-    # 24 bits fit a float32 exactly, so that these are the same numbers everywhere.
+    # 24 bits fit a float32 exactly, so the weights are the same on every machine.
     weights: Array = (mixed >> np.uint32(8)).astype(np.float32)
     weights *= np.float32(2**-23)
     weights -= np.float32(1)
@@ -109,7 +109,7 @@ def _weights(version: int, tensor: int, positions: Array) -> Array:
 
 
 def _mixed(values: Array) -> Array:
-    """MurmurHash3's finalizer on uint32, which spreads each bit over all the others."""
+    """Returns MurmurHash3's finalizer of uint32, which spreads each bit over all other bits."""
     values = values ^ (values >> np.uint32(16))
     values *= np.uint32(0x85EBCA6B)
     values ^= values >> np.uint32(13)

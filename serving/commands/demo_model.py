@@ -19,10 +19,10 @@ from serving.source.listing import VERSION_MAX
 def run(arguments: Sequence[str]) -> int:
     """Exports one version and prints its path.
 
-    Raises FailedPrecondition where it is there already, OSError where it cannot be written.
+    Raises FailedPrecondition if it exists already, and OSError if it cannot be written.
     """
     parsed = _parser().parse_args(arguments)
-    # Both before TensorFlow is imported, which takes seconds.
+    # Both checks come before the import of TensorFlow, which takes seconds.
     parsed.directory.mkdir(parents=True, exist_ok=True)
     refuse_existing(parsed.directory / str(parsed.version))
     with _tensorflow_kept_quiet() as terminal:
@@ -55,10 +55,10 @@ def _export_with_progress_bar(parsed: argparse.Namespace, terminal: TextIO) -> P
 
 @contextmanager
 def _tensorflow_kept_quiet() -> Iterator[TextIO]:
-    """Yields standard error and keeps TensorFlow's greeting out of it; after a bug, shows it.
+    """Yields standard error, and keeps TensorFlow's greeting out of it. Prints the greeting after a bug.
 
-    The greeting comes from C++ before any of its log settings is read, so the descriptor itself has
-    to point elsewhere for the time.
+    C++ code writes the greeting before it reads any log setting. So the file descriptor itself points
+    to another file meanwhile.
     """
     with (
         tempfile.TemporaryFile("w+", errors="replace") as greeting,
@@ -68,7 +68,7 @@ def _tensorflow_kept_quiet() -> Iterator[TextIO]:
         try:
             yield terminal
         except (MillpondError, OSError, KeyboardInterrupt):
-            raise  # it says itself what was wrong
+            raise  # The message of the error is enough.
         except BaseException:
             greeting.seek(0)
             shutil.copyfileobj(greeting, terminal)

@@ -25,7 +25,7 @@ DEFAULT_SIGNATURE = "serving_default"
 
 
 def run(arguments: Sequence[str], clock: Clock | None = None) -> int:
-    """Prints who answered, how fast, and each output. Raises MillpondError."""
+    """Prints the version that answered, its latency, and each output. Raises MillpondError."""
     clock = clock or SystemClock()
     parsed = _parser().parse_args(arguments)
     document = None if parsed.input_json is None else _read_json(parsed.input_json)
@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
         "--version",
         type=version_number,
         metavar="N",
-        help="default: the newest version that is AVAILABLE",
+        help="default: the version that serves by default",
     )
     parser.add_argument("--signature_name", default=DEFAULT_SIGNATURE, help="default %(default)s")
     parser.add_argument(

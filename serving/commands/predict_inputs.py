@@ -1,4 +1,4 @@
-"""Inputs for one request: from TensorFlow Serving's JSON shapes, or random ones that fit a signature."""
+"""Makes the inputs of a request, from the JSON of TensorFlow Serving or at random."""
 
 import base64
 import binascii
@@ -15,7 +15,7 @@ from serving.client import Signature, TensorSpec
 
 Array = npt.NDArray[Any]
 
-# Of any protobuf message.
+# The largest protobuf message.
 _REQUEST_BYTES_MAX = 2**31 - 1
 
 
@@ -24,7 +24,7 @@ def inputs_from_json(document: Any, signature: Signature) -> dict[str, Array]:
 
     Columnar: `{"inputs": {name: values}}`, or `{"inputs": values}` for a signature with one input.
     Row by row: `{"instances": [{name: value}, …]}`, or a list of values for one input. Bytes are
-    `{"b64": …}`. Raises InvalidArgument, naming the input.
+    `{"b64": …}`. Raises InvalidArgument, which names the input.
     """
     if not isinstance(document, dict) or ("inputs" in document) == ("instances" in document):
         raise InvalidArgument('the JSON must be an object with either "inputs" or "instances"')
@@ -37,14 +37,14 @@ def inputs_from_json(document: Any, signature: Signature) -> dict[str, Array]:
 
 
 def random_inputs(signature: Signature, rows: int, seed: int) -> dict[str, Array]:
-    """Random inputs, the same for the same seed: normal floats, integers and text from 0 to 9.
+    """Returns inputs that depend on the seed only: normal floats, integers and text from 0 to 9.
 
-    The first dimension is `rows` where the signature leaves it open, every other open one is 1.
-    Raises InvalidArgument for a dtype that numpy does not have, and for more than a message takes.
+    If the signature leaves the first dimension open, it is `rows`; other open dimensions are 1. Raises
+    InvalidArgument for a dtype that numpy does not have, or if the inputs do not fit a message.
     """
     _check_size(signature, rows)
     generator = np.random.default_rng(seed)
-    # By name, because a map comes in any order and the seed should mean the same every time.
+    # Sorted by name: a protobuf map has no order, and a seed must always give the same inputs.
     return {
         name: _random_array(generator, _concrete_shape(spec, rows), spec)
         for name, spec in sorted(signature.inputs.items())
@@ -52,14 +52,14 @@ def random_inputs(signature: Signature, rows: int, seed: int) -> dict[str, Array
 
 
 def _check_size(signature: Signature, rows: int) -> None:
-    """Before anything is allocated."""
+    """Raises InvalidArgument before anything is allocated."""
     size_bytes = sum(
         math.prod(_concrete_shape(spec, rows)) * array_dtype(spec.data_type).itemsize
         for spec in signature.inputs.values()
     )
     if size_bytes > _REQUEST_BYTES_MAX:
         raise InvalidArgument(
-            f"{rows} rows are {size_bytes} bytes, and a request takes {_REQUEST_BYTES_MAX}; "
+            f"{rows} rows are {size_bytes} bytes, and a request can hold {_REQUEST_BYTES_MAX}; "
             "ask for fewer rows"
         )
 
@@ -103,7 +103,7 @@ def _array(name: str, values: Any, spec: TensorSpec) -> Array:
     except (ValueError, TypeError, OverflowError, binascii.Error) as error:
         wanted = data_type_name(spec.data_type)
         raise InvalidArgument(f"input {name!r}: cannot be read as {wanted}: {error}") from error
-    # numpy makes an object array of ragged lists, which for strings is the dtype asked for.
+    # numpy makes an object array of ragged lists. For strings object is the requested dtype.
     if dtype.kind == "O" and any(isinstance(value, list) for value in array.ravel()):
         raise InvalidArgument(f"input {name!r}: its lists differ in length")
     return array
@@ -116,7 +116,7 @@ def _decoded(values: Any) -> Any:
     if _is_base64(values):
         return base64.b64decode(values["b64"], validate=True)
     if isinstance(values, dict) or values is None:
-        raise ValueError(f"{values!r} is no value")
+        raise ValueError(f"{values!r} is not a value")
     return values
 
 

@@ -1,4 +1,4 @@
-"""`millpond serve`: from flags to a running server."""
+"""`millpond serve`: parses the flags and runs the server."""
 
 import os
 import sys
@@ -25,8 +25,8 @@ _STDERR = 2
 def run(arguments: Sequence[str]) -> int:
     """Serves until SIGTERM.
 
-    Raises InvalidConfig before anything is started. An error after the first line of a log in JSON
-    is a line of it and raises SystemExit.
+    Raises InvalidConfig before anything is started. After the first line of a log in JSON, an error is
+    logged as a line of it and raises SystemExit.
     """
     if "--help" in arguments or "-h" in arguments:
         print(help_text())
@@ -35,7 +35,7 @@ def run(arguments: Sequence[str]) -> int:
     if flags["version"]:
         print(_versions())
         return 0
-    # Before the exec, so that a bad command line is told once and at once.
+    # Before the exec, so that a bad command line is reported once and at once.
     config = server_config(flags)
     is_human = is_for_people(flags["log_format"], is_terminal=os.isatty(_STDERR))
     if not launcher.is_second_life():
@@ -63,17 +63,17 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) -> int:
-    """Serves until SIGTERM, in the process that has the allocator."""
+    """Serves until SIGTERM. Executes the process again first, if the allocator is not loaded yet."""
     launcher.ensure_allocator(flags["allocator"])
     if flags["stop_at_stdin_eof"]:
         launcher.stop_at_eof(sys.stdin.fileno())
     launcher.raise_descriptor_limit()
-    # What gRPC writes of a port that is taken, we say in one line.
+    # gRPC writes many lines about a port in use. The server reports it in one line.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    # TensorFlow's own lines are no JSON, and one is an error about CUDA on a server without GPU.
-    # What fails reaches the log and the clients as the status of a load or of a request.
+    # TensorFlow's own lines are not JSON, and without a GPU one of them is an error about CUDA. Failures
+    # reach the log and the clients as the status of a load or of a request.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # Only now: this is the process that stays. Before TensorFlow is loaded, which takes seconds.
+    # After the exec, in the process that stays, and before TensorFlow is loaded, which takes seconds.
     check_port(config.host, config.rest_api_port)
     reserved_port = PortReservation.take(listen_addresses(config))
     from serving.server.logs import flush_logs, start_logs, write_lines
@@ -94,7 +94,7 @@ def _versions() -> str:
     try:
         from serving.data_plane import _native
     except ImportError as error:
-        return "\n".join([*lines, f"data plane: not there ({error})"])
+        return "\n".join([*lines, f"data plane: not installed ({error})"])
     lines += [f"{name} {value}" for name, value in _native.build_info().items() if value]
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""`millpond status`: which versions a server has, in which states, and why."""
+"""`millpond status`: prints the versions of a server, their states, and the reasons."""
 
 import argparse
 import json
@@ -15,11 +15,11 @@ _COLUMNS = ("model", "version", "state", "age", "memory MB", "role", "remark")
 _BYTES_PER_MB = 1e6
 
 Models = Mapping[str, Mapping[str, Any]]
-"""By name, as `Client.describe_models` has them."""
+"""The models by name, as `Client.describe_models` returns them."""
 
 
 def run(arguments: Sequence[str], clock: Clock | None = None) -> int:
-    """Prints a table, or JSON. Raises MillpondError where the server or the model is not there."""
+    """Prints a table or JSON. Raises MillpondError if the server or the model is not found."""
     parsed = _parser().parse_args(arguments)
     with connect(parsed, is_announced=True) as client:
         described = {"server": parsed.target, **client.describe()}
@@ -30,14 +30,14 @@ def run(arguments: Sequence[str], clock: Clock | None = None) -> int:
         print(json.dumps({**described, "models": list(models.values())}, indent=2))
         return 0
     now_wall_ns = (clock or SystemClock()).wall_ns()
-    # A server of an earlier version says nothing of its config.
+    # The reply of an earlier release of the server has no "refused_config".
     refusal = refusal_text(described.get("refused_config"), now_wall_ns)
     print_models(models, now_wall_ns, sys.stdout, [refusal] if refusal else [])
     return 0
 
 
 def refusal_text(refusal: Mapping[str, Any] | None, now_wall_ns: int) -> str:
-    """What is to be said of a config that was edited and refused, in one line; "" where none was."""
+    """Returns one line about an edited config file that the server refuses; "" without such a file."""
     if refusal is None:
         return ""
     age = age_text((now_wall_ns - refusal["since_wall_ns"]) / NS_PER_SECOND)
@@ -55,9 +55,9 @@ def _model(models: Models, name: str) -> Mapping[str, Any]:
 def print_models(
     models: Models, now_wall_ns: int, stream: TextIO, server_remarks: Sequence[str] = ()
 ) -> None:
-    """A drawn table on a terminal; elsewhere one line a version, columns separated by tabs.
+    """Prints a drawn table to a terminal, and elsewhere one line for each version, with tabs.
 
-    Below it the remarks, one a line, and last those of the server as a whole.
+    Below the table each remark is a line. The remarks about the server come last.
     """
     rows = [
         tuple(map(printable, row))
@@ -76,7 +76,7 @@ def print_models(
 
     table = Table(*_COLUMNS)
     for row in rows:
-        # As text: a message with [brackets] is no markup.
+        # As Text, so that [brackets] in a message are not read as markup.
         table.add_row(*(Text(cell) for cell in row))
     console = Console(file=stream)
     console.print(table)
@@ -109,7 +109,7 @@ _BLOCK_TEXTS = {
 
 
 def age_text(seconds: float) -> str:
-    """Like "42 s", "7 min", "3 h", "2 d": since the state last changed. A clock set back is 0 s."""
+    """Returns an age like "42 s", "7 min", "3 h" or "2 d". A negative age, of a clock set back, is 0 s."""
     for unit_seconds, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * unit_seconds:
             return f"{seconds / unit_seconds:.0f} {unit}"
@@ -117,7 +117,7 @@ def age_text(seconds: float) -> str:
 
 
 def roles(model: Mapping[str, Any], version: Mapping[str, Any]) -> list[str]:
-    """What a version is for: which requests find it, or what it waits for."""
+    """Returns which requests a version answers, and why it is blocked."""
     number = version["version"]
     is_ready = version["state"] == "AVAILABLE"
     found = []
@@ -131,7 +131,7 @@ def roles(model: Mapping[str, Any], version: Mapping[str, Any]) -> list[str]:
         found.append("previous")
     blocks = [_BLOCK_TEXTS[row["by"]] for row in _blocked(model) if row["version"] == number]
     if blocks and "default" in found:
-        # As a last resort; it stays blocked.
+        # The version answers as a last resort, and stays blocked.
         blocks.append("serves because no other version can")
     return found + blocks
 
@@ -161,7 +161,7 @@ def _memory_text(version: Mapping[str, Any]) -> str:
 
 
 def _remark(version: Mapping[str, Any]) -> str:
-    """Why it is not serving; else what its gates found, or which stage it is in."""
+    """Returns the version's error, else its failed gates, else the stage of its load or unload."""
     if version["error_message"]:
         return _one_line(version["error_message"])
     failed = [item for item in version.get("verdicts", ()) if not item["is_passed"]]
@@ -171,7 +171,7 @@ def _remark(version: Mapping[str, Any]) -> str:
 
 
 def _remarks(name: str, model: Mapping[str, Any]) -> list[str]:
-    """What is to be said of a model as a whole: what its source found, why memory for one."""
+    """Returns the remarks about a model: memory, waiting labels, blocked versions, notes of its source."""
     lines = []
     if model.get("room_reason"):
         lines.append(f"{name}: the old version is unloaded first: {model['room_reason']}")
@@ -187,7 +187,7 @@ def _remarks(name: str, model: Mapping[str, Any]) -> list[str]:
 
 
 def _note_text(name: str, note: Mapping[str, Any]) -> str:
-    """Like "ctr: version_incomplete: version 8, reason …"."""
+    """Returns a line like "ctr: version_incomplete: version 8, reason …"."""
     values = [
         f"{key} {', '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
         for key, value in note.items()
