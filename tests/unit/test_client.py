@@ -268,7 +268,7 @@ def test_client_of_a_server_without_the_method_says_that_it_may_not_be_millponds
     server.add_generic_rpc_handlers((WithoutMethods(),))
     target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
-    with Client(target) as client, pytest.raises(Unimplemented, match=f"{target} does not know"):
+    with Client(target) as client, pytest.raises(Unimplemented, match=f"{target} does not have"):
         client.describe_models()
     server.stop(None)
 

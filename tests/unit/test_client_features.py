@@ -60,7 +60,7 @@ def test_feature_of_whole_numbers_keeps_each(values: list[int]):
         ([1, "a"], "feature 'f': 1 is neither text nor bytes"),
         (None, "feature 'f': None"),
         ([[1], [2, 3]], "feature 'f': its lists differ in length"),
-        (1j, "feature 'f': complex128"),
+        (1j, "feature 'f': a tf.Example cannot hold complex128"),
         (2**63, "feature 'f': 9223372036854775808 does not fit int64"),
         ({"a": 1}, "feature 'f'"),
     ],
