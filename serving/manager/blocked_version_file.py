@@ -1,4 +1,4 @@
-"""Blocked versions on disk (--state_directory): what was rolled back stays out when the server comes back.
+"""Blocked versions on disk (--state_directory): rolled back versions stay blocked after a restart.
 
 {"blocked_versions": {"ctr": [{"version": 7, "by": "operator", "reason": "…", "since_wall_ns": …}]}}
 """
@@ -23,19 +23,22 @@ FILE_NAME = "blocked_versions.json"
 LOCK_NAME = "lock"
 
 RETRY_SECONDS = 10.0
-"""After a write that failed: a disk that is full or away may be back."""
+"""The wait before a failed write is repeated: a full or unreachable disk may have recovered."""
 
 _log = structlog.get_logger(__name__)
 
 
 def read_blocked_versions(path: Path) -> dict[str, BlockedVersions]:
-    """By model; none where there is no file. DataLoss where it is no such file, OSError."""
+    """Reads the blocked versions by model; an empty dict if there is no file.
+
+    Raises OSError, and DataLoss if the content is not of this format.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return {}
     except UnicodeDecodeError as error:
-        raise DataLoss(f"{path}: no text: {error}") from error
+        raise DataLoss(f"{path}: not a text file: {error}") from error
     try:
         models = json.loads(text)["blocked_versions"]
         return {name: from_rows(rows) for name, rows in models.items()}
@@ -46,9 +49,9 @@ def read_blocked_versions(path: Path) -> dict[str, BlockedVersions]:
 
 
 def write_blocked_versions(path: Path, blocked_versions: Mapping[str, BlockedVersions]) -> None:
-    """Puts a whole file in the place of the one before, on the disk once this returns. OSError.
+    """Replaces the file as a whole. It is on disk when this returns. Raises OSError.
 
-    Whenever the process or the machine ends, one of the two is there.
+    If the process or the machine ends meanwhile, either the old or the new file exists.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     table = {
@@ -58,7 +61,7 @@ def write_blocked_versions(path: Path, blocked_versions: Mapping[str, BlockedVer
             if blocked_versions[name]
         }
     }
-    # One name for each write: a server that was killed leaves at most one such file behind.
+    # All writes use the same name, so a server that was killed leaves at most one such file behind.
     beside = path.with_name(f".{path.name}.new")
     try:
         with beside.open("w", encoding="utf-8") as file:
@@ -73,7 +76,7 @@ def write_blocked_versions(path: Path, blocked_versions: Mapping[str, BlockedVer
 
 
 def _sync_directory(directory: Path) -> None:
-    """A rename is on the disk when its directory is."""
+    """Writes a directory to disk: a rename is durable only after that."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -82,20 +85,20 @@ def _sync_directory(directory: Path) -> None:
 
 
 class BlockedVersionKeeper(Protocol):
-    """Who keeps blocked_versions beyond the end of the process."""
+    """Keeps blocked versions beyond the end of the process."""
 
     def read(self) -> Mapping[str, BlockedVersions]:
-        """What was kept, by model. Once, before `keep`."""
+        """Returns the kept versions by model. Call it once, before `keep`."""
         ...
 
     def keep(self, name: str, blocked_versions: BlockedVersions) -> None:
-        """Replaces what is kept of one model. Any thread; returns at once."""
+        """Replaces the kept versions of one model. Any thread; returns at once."""
         ...
 
     def wait_until_kept(self, timeout_seconds: float) -> str:
-        """Waits until everything passed to `keep` is on disk; returns "", or why it is not.
+        """Waits until everything passed to `keep` is on disk; returns "", or the reason why it is not.
 
-        Any thread but those that must not wait for a disk.
+        For threads that may wait for a disk.
         """
         ...
 
@@ -104,35 +107,35 @@ class BlockedVersionKeeper(Protocol):
 
 
 class NoBlockedVersionKeeper:
-    """Where blocked_versions end with the process."""
+    """Keeps nothing: blocked versions end with the process."""
 
     def read(self) -> Mapping[str, BlockedVersions]:
-        """Nothing was kept."""
         return {}
 
     def keep(self, name: str, blocked_versions: BlockedVersions) -> None:
-        """Nothing is."""
+        """See `BlockedVersionKeeper`."""
 
     def wait_until_kept(self, timeout_seconds: float) -> str:
-        """Returns "": blocked_versions that end with the process are not promised to be on disk."""
+        """Returns "" at once, because nothing has to reach a disk."""
         del timeout_seconds
         return ""
 
     def start(self) -> None:
-        """There is no thread."""
+        """See `BlockedVersionKeeper`."""
 
     def stop(self, timeout_seconds: float) -> bool:
-        """There is no thread."""
         del timeout_seconds
         return True
 
 
 class BlockedVersionFile:
-    """Keeps `directory/blocked_versions.json`, on a thread of its own: requests and the control thread wait for
-    no disk. An operator's call waits for it by `wait_until_kept`, so that its reply is a promise.
+    """Keeps `directory/blocked_versions.json`. Writes it on a thread of its own.
 
-    A file or disk that refuses is told of, and stops nothing: what could not be read is put aside,
-    and what could not be written is tried again every RETRY_SECONDS and with the next change.
+    So requests and the control thread do not wait for a disk. An operator's call waits for the file
+    by `wait_until_kept`, so that its reply is a promise.
+
+    An error of the file or the disk is logged and stops nothing. A file that cannot be read is put
+    aside. A write that failed is repeated every RETRY_SECONDS and with the next change.
     """
 
     def __init__(
@@ -146,11 +149,11 @@ class BlockedVersionFile:
         self._write = write
         self._lock_file: TextIO | None = None
         self._clock = clock
-        # Guards what follows and is notified after each write; not held while the disk is written to.
+        # Guards the members below, and is notified after each write. Not held during a write.
         self._lock = threading.Condition()
         self._blocked_versions: dict[str, BlockedVersions] = {}
         self._change_count = 0
-        # The change count that the file has, and the number of writes that have begun.
+        # The change count of the file's content, and the number of writes that have begun.
         self._written_count = 0
         self._attempt_count = 0
         # The last write that failed: its number, and its reason.
@@ -160,7 +163,7 @@ class BlockedVersionFile:
         self._thread = PeriodicThread(
             "blocked_versions",
             self.write_now,
-            # Without a write to try again there is nothing to do until the next change.
+            # Without a failed write there is nothing to do until the next change.
             wait_seconds=lambda: RETRY_SECONDS if self._is_retry else None,
             failure_event="blocked_versions_not_kept",
             at_end=self.write_now,
@@ -168,7 +171,7 @@ class BlockedVersionFile:
         )
 
     def read(self) -> Mapping[str, BlockedVersions]:
-        """See `BlockedVersionKeeper`. Looks whether it could write, so that whoever starts the server hears it."""
+        """See `BlockedVersionKeeper`. Writes once, so that a start logs a directory that refuses writes."""
         try:
             self._blocked_versions = read_blocked_versions(self._path)
         except (DataLoss, OSError) as error:
@@ -180,7 +183,7 @@ class BlockedVersionFile:
                 put_aside=self._put_aside(),
                 remedy="roll them back again (millpond rollback)",
             )
-        # Written as it was: what refuses now would refuse at the next rollback.
+        # Writes the same content: an error would otherwise appear only at the next rollback.
         self._change_count += 1
         self.write_now()
         if any(self._blocked_versions.values()):
@@ -202,7 +205,7 @@ class BlockedVersionFile:
         self._thread.wake()
 
     def wait_until_kept(self, timeout_seconds: float) -> str:
-        """See `BlockedVersionKeeper`. Where the last write failed, the answer is that of a new one."""
+        """See `BlockedVersionKeeper`. Writes again if the last write failed."""
         end_ns = self._clock.now_ns() + round(timeout_seconds * NS_PER_SECOND)
         self._thread.wake()
         with self._lock:
@@ -221,7 +224,7 @@ class BlockedVersionFile:
         self._thread.start()
 
     def stop(self, timeout_seconds: float) -> bool:
-        """Writes what is not written yet and ends the thread; False where a disk takes longer."""
+        """Writes the last changes and ends the thread; returns False if the disk takes longer."""
         self._thread.stop()
         is_over = self._thread.join(timeout_seconds)
         if is_over and self._lock_file is not None:
@@ -230,9 +233,9 @@ class BlockedVersionFile:
         return is_over
 
     def _lock_directory(self) -> None:
-        """Two servers would each write over what the other's people rolled back. Until `stop`.
+        """Locks the directory until `stop`, as two servers would overwrite each other's rollbacks.
 
-        OSError where another has it: a server that drains gives it up soon.
+        Raises OSError if another server holds the lock. A server that drains releases it soon.
         """
         if self._lock_file is not None:
             return
@@ -249,7 +252,7 @@ class BlockedVersionFile:
         self._lock_file = lock_file
 
     def write_now(self) -> bool:
-        """Writes what has changed, on the calling thread; False where that failed. One at a time."""
+        """Writes changes on the calling thread; returns False if that failed. One call at a time."""
         with self._lock:
             if self._written_count == self._change_count:
                 return True
@@ -277,12 +280,12 @@ class BlockedVersionFile:
                 "blocked_versions_not_kept",
                 file=str(self._path),
                 reason=str(error),
-                consequence="a rollback holds until this process ends, and not after it",
+                consequence="a rollback lasts only until this process ends",
                 retry_seconds=RETRY_SECONDS,
             )
 
     def _put_aside(self) -> str:
-        """The damaged file's new name: the next write is not to destroy what somebody may mend."""
+        """Renames a damaged file, so that a person can mend it; returns its new name, "" if that fails."""
         aside = self._path.with_suffix(".damaged")
         try:
             self._path.replace(aside)

@@ -77,10 +77,10 @@ _log = structlog.get_logger(__name__)
 class AspiredVersionsManager:
     """See the module. Its thread `control` runs from `start` to `stop`.
 
-    Omission from an aspired list means unload, an empty list unloads all. A version that is
-    AVAILABLE and aspired is never unloaded. A version whose load failed for good stays in END until
-    it is omitted or found anew. A version that is aspired again while its life ends (a cancelled
-    load, an unload) waits for that end and is then loaded from its files.
+    Omission from an aspired list means unload, and an empty list unloads all versions. A version that
+    is AVAILABLE and aspired is never unloaded. A version whose load failed for good stays in END until
+    it is omitted, is found with other files, or a cause of the failure changes. A version that is
+    aspired again while its life ends (a cancelled load, an unload) is loaded anew after that end.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class AspiredVersionsManager:
         )
         self._memory_pressure = MemoryPressure(router, self._rollout, self._stream_of)
         self._streams: dict[str, Stream] = {}
-        # When a stream has something to do by itself, as of its last turn; only streams that will have.
+        # The time of the next action of a stream without a message, as of its last turn (monotonic).
         self._due_ns: dict[str, int] = {}
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
@@ -218,8 +218,9 @@ class AspiredVersionsManager:
     # --- The control thread -----------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Takes in what has arrived, then acts for each stream that it concerns or that is due, until
-        its policy is content.
+        """Handles all messages, then acts for each stream that they concern or that is due.
+
+        A stream gets actions until its policy has no further one.
         """
         for name in self._take_in():
             stream = self._streams.get(name)
@@ -229,8 +230,8 @@ class AspiredVersionsManager:
     def _take_in(self) -> Iterable[str]:
         """Handles the messages that have arrived; returns the streams that may have an action.
 
-        A stream depends on no other stream. So a server of thousands of models looks at one of
-        them when a load ends, and at none while it goes on.
+        A stream does not depend on other streams. So a server of thousands of models examines one
+        stream when a load ends, and no stream while the load proceeds.
         """
         names: dict[str, None] = {}
         are_all_concerned = False
@@ -273,7 +274,7 @@ class AspiredVersionsManager:
             case FoundAnew(name, version):
                 self._found_anew(name, version)
             case LabelsChanged():
-                pass  # The turn of its stream is all that it needs.
+                pass  # The turn of its stream follows, and looks up the labels.
             case RollBack(name, is_cold_allowed, reply):
                 reply.answer(partial(self._roll_back, name, is_cold_allowed=is_cold_allowed))
             case Promote(name, promoted):
@@ -306,9 +307,10 @@ class AspiredVersionsManager:
             self._due_ns[name] = due_ns
 
     def next_due_seconds(self) -> float | None:
-        """Seconds until `tick` has something to do by itself (0: now); None where there is nothing.
+        """Returns the seconds until `tick` has an action without a message; None if it has none.
 
-        A load to try again or that was put off, a previous version to let go, a canary to judge.
+        Such actions are a retry or a delayed swap, the end of a previous version, and the judgement
+        of a canary.
         """
         due_ns = min(self._due_ns.values(), default=None)
         return None if due_ns is None else max(0, due_ns - self._clock.now_ns()) / NS_PER_SECOND
@@ -336,7 +338,7 @@ class AspiredVersionsManager:
     def _guarded(self, call: Callable[[], None]) -> None:
         try:
             call()
-        except Exception:  # noqa: BLE001 (a bug; one model's must not stop the others)
+        except Exception:  # noqa: BLE001 (a bug with one model must not stop the others)
             _log.exception("control_failed")
 
     def _begin_stop(self) -> None:
@@ -359,7 +361,7 @@ class AspiredVersionsManager:
         if name in self._streams:
             stream = self._streams[name]
             self._rollout.unblock(name, stream, version, "its files have changed")
-            # One that is not blocked takes the place of a rolled back one that came back.
+            # A version that is not blocked any more replaces a rolled back last resort.
             self._rollout.note_last_resort(name, stream)
 
     def _replace_settings(self, name: str, settings: ModelSettings) -> None:
@@ -372,7 +374,7 @@ class AspiredVersionsManager:
         return stream.status(self._router.routing(name), self._router.wanted_labels(name))
 
     def _let_rest(self, name: str, stream: Stream) -> None:
-        """Nothing of the stream is left, or to come; what was rolled back is remembered."""
+        """Removes a stream without versions, but remembers its rolled back versions."""
         self._view.forget_versions(name)
         self._version_memory.forget(name)
         if stream.blocked and not self._is_stopping:
@@ -389,7 +391,7 @@ class AspiredVersionsManager:
         stream = self._streams.setdefault(name, Stream(settings=self._view.settings(name)))
         stream.wanted = versions
         if stream.is_idle:
-            # The source may be another one than that which was told.
+            # The source may be new, and then it has not been notified yet.
             self._rollout.notify_blocked(name, stream)
         self._apply_wanted(name, stream)
 
@@ -408,9 +410,9 @@ class AspiredVersionsManager:
                 _log.warning(
                     "live_version_found_anew",
                     **harness.log_fields,
-                    remedy="it serves what was loaded; drop other files under a new version",
+                    remedy="it serves the files that were loaded; drop other files under a new version",
                 )
-        # Now and not at the next tick: the next list may have back what this one omits.
+        # Not at the next tick: the next list may aspire a version again that this one omits.
         self._reconcile(name, stream)
 
     def _stream_with_versions(self, name: str) -> Stream:
@@ -422,7 +424,7 @@ class AspiredVersionsManager:
         return stream
 
     def _reconcile(self, name: str, stream: Stream) -> None:
-        """Lets go of lives that are over, and begins one for each aspired version without."""
+        """Drops lives that are over, and begins a life for each aspired version without one."""
         for version, harness in list(stream.harnesses.items()):
             aspired = stream.aspired.get(version)
             is_over = harness.status.state is END
@@ -458,7 +460,7 @@ class AspiredVersionsManager:
         stream.note_superseded(self._router.routing(name), self._clock.now_ns())
 
     def _try_again(self, name: str, stream: Stream) -> None:
-        """Lets go of failures by settings that are others now, or for want of room that can be made."""
+        """Drops failures whose cause has changed: a setting, or versions that can be unloaded now."""
         stream.forget_past_loads()
         for version, reason in stream.worth_another_try(self._router.routing(name)).items():
             del stream.failed_loads[version]
@@ -477,8 +479,10 @@ class AspiredVersionsManager:
         return stream.snapshots(self._router.routing(name), self._clock.now_ns())
 
     def _is_put_off(self, stream: Stream, version: int) -> bool:
-        """Whether the swap to `version` waits, so that a fleet does not swap in step: the load, and
-        the unload that makes room for it, by an instant that is drawn once. Never a model's first.
+        """Returns True while the swap to `version` is delayed by `SwapJitter`.
+
+        Delays the load, and an unload that makes room for it, by a time that is drawn once. Does not
+        delay the first version of a model.
         """
         if self._swap_jitter.is_off or not stream.ready_versions:
             return False
@@ -517,10 +521,10 @@ class AspiredVersionsManager:
             self._retire(harness)
 
     def _retire(self, harness: LoaderHarness) -> None:
-        """Takes the version from requests, and has the rest done by an unloader.
+        """Takes the version from requests, and passes it to an unloader.
 
-        Here and not on the unloader's thread, which runs at idle priority: a version that is
-        UNLOADING must not answer until that thread gets a core.
+        The retirement runs on the control thread, because an unloader runs at idle priority. An
+        UNLOADING version would otherwise answer until that thread gets a core.
         """
         try:
             self._router.retire(harness.id)
@@ -564,7 +568,7 @@ class AspiredVersionsManager:
             stream.load_failed(harness)
 
     def _stream_of(self, harness: LoaderHarness) -> Stream | None:
-        """The stream whose life this is; None where it is gone, or the version has another life."""
+        """Returns the stream of a life; None if it is gone, or the version has another life."""
         stream = self._streams.get(harness.id.name)
         is_current = stream is not None and stream.harnesses.get(harness.id.version) is harness
         return stream if is_current else None

@@ -16,8 +16,8 @@ from serving.core.servable import AVAILABLE, END, ServableStatus
 from serving.manager.state_monitor import Statuses
 
 LOG_SECONDS = 5.0
-"""Between two log lines with the awaited models: a person sees soon why a port is closed, and a start
-of ten minutes has a hundred lines."""
+"""The time between two log lines with the awaited models. A person soon sees why a port is closed, and
+a start of ten minutes logs about a hundred lines."""
 
 _log = structlog.get_logger(__name__)
 
@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 def awaited_models(
     models: Sequence[str], statuses: Statuses, unloaded: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """The models that have no version that is AVAILABLE or has ended. Pure.
+    """Returns the models without a version that is AVAILABLE or has ended. Pure.
 
     A model in `unloaded` is not awaited, because its versions were taken out by request.
     """
@@ -35,12 +35,12 @@ def awaited_models(
 
 
 def has_come(versions: Iterable[ServableStatus]) -> bool:
-    """Returns whether a version is AVAILABLE or has ended. Pure."""
+    """Returns True if a version is AVAILABLE or has ended. Pure."""
     return any(status.state in (AVAILABLE, END) for status in versions)
 
 
 class AwaitedModel:
-    """Finds one awaited model. A server of thousands of models asks for it each time one has come.
+    """Finds one awaited model. A server of thousands of models calls it each time a model has come.
 
     It remembers the model that it found, and begins the next search there. So it mostly looks at one
     model, or at two. Not safe for threads.

@@ -1,4 +1,4 @@
-"""StateMonitor: what state every version is in, for whoever asks or waits."""
+"""StateMonitor: the status of every version, to read or to wait for."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -12,22 +12,22 @@ from serving.base.clock import NS_PER_SECOND, Clock
 from serving.core.servable import END, HEALTHY, ServableId, ServableStatus
 
 ENDED_COUNT_MAX = 32
-"""Versions in END kept of each model, the latest to end: people look for yesterday's failure, and a
-model that gets a version every minute must not grow the status without limit. Beside those that have
-failed and whose files are watched."""
+"""The number of versions in END kept of each model, the latest to end. People look for yesterday's
+failure, but a model with a version every minute must not grow the status without limit. Failed
+versions whose files are watched do not count."""
 
 UNLOADED_SECONDS_MAX = 3_600.0
-"""How long a version that ended in good order is remembered, and one that failed and is gone from the
-disk: whoever removed it may not be who wants to know why it failed."""
+"""The time for which an unloaded version is remembered, and a failed one that is gone from the disk:
+the person who removed it may not be the one who looks for the reason of the failure."""
 
 FAILED_SECONDS_MAX = 86_400.0
-"""How long a failure is remembered that is over, because another version was aspired instead, while
-the files that failed are still there. One whose files are watched for a change stays."""
+"""The time for which a failed version is remembered whose files are still on disk, but not watched
+any more because another version is aspired. A failed version whose files are watched stays."""
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """What a source last said of a model's versions."""
+    """The last report of a source on the versions of a model."""
 
     on_disk: frozenset[int]
     watched: frozenset[int]
@@ -40,7 +40,7 @@ _log = structlog.get_logger(__name__)
 
 
 class StateMonitor:
-    """The last status of every version. Any thread may ask or wait; one thread records.
+    """The last status of every version. Any thread may read or wait; one thread records.
 
     Listeners run on the recording thread (the manager's control thread) in the order of the
     changes, outside the lock, and must return at once.
@@ -49,7 +49,7 @@ class StateMonitor:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._changed = threading.Condition()
-        # Of each model, in the order of the last changes.
+        # The versions of each model, in the order of their last changes.
         self._by_version: dict[str, dict[int, ServableStatus]] = {}
         self._statuses: dict[str, tuple[ServableStatus, ...]] = {}
         self._seen: dict[str, _Seen] = {}
@@ -66,7 +66,7 @@ class StateMonitor:
         self._stage_listeners.append(listener)
 
     def record(self, status: ServableStatus) -> None:
-        """Takes note of one version's status, wakes those who wait and calls the listeners."""
+        """Stores the status of one version, wakes the waiting threads and calls the listeners."""
         with self._changed:
             versions = self._by_version.setdefault(status.id.name, {})
             before = versions.pop(status.id.version, None)
@@ -79,21 +79,22 @@ class StateMonitor:
         self._call([*self._stage_listeners, *listeners], status)
 
     def versions_seen(self, name: str, on_disk: frozenset[int], watched: frozenset[int]) -> None:
-        """Which versions of a model are on the disk, and for the files of which its source watches;
-        none of both once it has no source. What has failed is remembered by that.
+        """Replaces the versions of a model that are on disk, and those whose files its source watches.
+
+        Both are empty for a model without a source. They decide how long a failure is remembered.
         """
         with self._changed:
             self._seen[name] = _Seen(on_disk, watched)
 
     def status(self, servable_id: ServableId) -> ServableStatus | None:
-        """The status of one version; None where it was never seen, or forgotten."""
+        """Returns the status of one version; None if it was never recorded, or is forgotten."""
         with self._changed:
             return self._by_version.get(servable_id.name, {}).get(servable_id.version)
 
     def statuses(self) -> Statuses:
-        """The status of every version of every model seen, as a value.
+        """Returns the status of every remembered version by model, as an immutable value.
 
-        A model of which no version is remembered is not in it.
+        A model without a remembered version is not in it.
         """
         with self._changed:
             for name in list(self._by_version):
@@ -107,7 +108,7 @@ class StateMonitor:
             return self._statuses.get(name, ())
 
     def failed_versions(self, name: str) -> frozenset[int]:
-        """The versions of a model whose last life has ended with an error."""
+        """Returns the versions of a model whose last life has ended with an error."""
         with self._changed:
             ended = [item for item in self._statuses.get(name, ()) if item.state is END]
         return frozenset(item.id.version for item in ended if item.health != HEALTHY)
@@ -115,8 +116,9 @@ class StateMonitor:
     def wait_until(
         self, predicate: Callable[[Statuses], bool], timeout_seconds: float | None = None
     ) -> bool:
-        """Waits until `predicate` holds; False where it did not in time, or before `end_waits`. None:
-        no limit.
+        """Waits until `predicate` holds. Returns False at the timeout or after `end_waits`.
+
+        `timeout_seconds` of None waits without limit.
         """
         start_ns = self._clock.now_ns()
         with self._changed:
@@ -133,7 +135,7 @@ class StateMonitor:
         return True
 
     def end_waits(self) -> None:
-        """The server stops: nobody waits for what will not come any more, now or later."""
+        """Ends all waits, present and future, because the server stops."""
         with self._changed:
             self._has_ended_waits = True
             self._changed.notify_all()
@@ -147,7 +149,7 @@ class StateMonitor:
             self._statuses.pop(name, None)
 
     def _forget_ended(self, name: str) -> bool:
-        """True where one was."""
+        """Forgets ended versions that are due; returns True if there was one."""
         versions, seen = self._by_version[name], self._seen.get(name)
         count_before = len(versions)
         ended = [item for item in versions.values() if item.state is END]
@@ -165,17 +167,20 @@ class StateMonitor:
         for listener in listeners:
             try:
                 listener(status)
-            except Exception:  # noqa: BLE001 (one listener's bug is not another's)
+            except Exception:  # noqa: BLE001 (a bug in one listener must not stop the others)
                 _log.exception("listener_failed", model=status.id.name, version=status.id.version)
 
 
 def _is_watched(status: ServableStatus, seen: _Seen | None) -> bool:
-    """Whether it has failed, and its files are watched for a change: then it stays for ever."""
+    """Returns True if the version has failed and its files are watched: then it is never forgotten."""
     return status.health != HEALTHY and seen is not None and status.id.version in seen.watched
 
 
 def _remembered_seconds(status: ServableStatus, seen: _Seen | None) -> float:
-    """How long after its end, where it is not watched; for ever while nobody can say."""
+    """Returns how long after its end a version is remembered that is not watched.
+
+    A failure is remembered without limit until a source has reported the versions on disk.
+    """
     if status.health == HEALTHY:
         return UNLOADED_SECONDS_MAX
     if seen is None:
