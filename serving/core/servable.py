@@ -102,7 +102,7 @@ HEALTHY = Health()
 
 @dataclass(frozen=True, kw_only=True)
 class AspiredVersion:
-    """One version that should be loaded and ready, and where its files are.
+    """One version that should be loaded and ready, and the directory of its files.
 
     `found_at_ns` (monotonic) distinguishes two drops of one version number. A version whose load
     failed is loaded again when it is found anew, because it was dropped again or mended in place.

@@ -29,7 +29,7 @@ _log = structlog.get_logger(__name__)
 
 
 def read_blocked_versions(path: Path) -> dict[str, BlockedVersions]:
-    """Reads the blocked versions by model; an empty dict if there is no file.
+    """Reads the blocked versions by model; an empty dict without a file.
 
     Raises OSError, and DataLoss if the content is not of this format.
     """

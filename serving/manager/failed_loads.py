@@ -34,7 +34,7 @@ class FailedLoad:
 
 
 def why_try_again(failed: FailedLoad, now: ModelSettings) -> str:
-    """Returns the changed setting that makes a retry worthwhile; "" if there is none.
+    """Returns the changed setting that makes a retry worthwhile; "" without such a change.
 
     Compares the settings of the gates that refused the version. After a lack of memory, compares the
     settings that decide how much memory a load may take.

@@ -1,4 +1,4 @@
-"""ManagerListener: the events of a manager that other parts act on, and the one fact that it asks them for."""
+"""ManagerListener: the events of a manager that other parts act on, and one query to them."""
 
 from collections.abc import Collection
 

@@ -5,7 +5,7 @@
     outcomes ────┘   decides, retires └─> unloaders: quiesce, destroy ─────────┘
 
 All state is confined to the control thread. Other threads post messages to its inbox
-(`control_thread.py`), so there is no lock to hold in the wrong order. The same messages in the same
+(`control_thread.py`), so it needs no lock. The same messages in the same
 order give the same run, which is why tests can call `tick` themselves. The control thread waits only
 for its inbox and for the next due retry. A load or a slow request of one model delays the versions of
 another model only if all threads of an executor are taken.
@@ -183,7 +183,7 @@ class AspiredVersionsManager:
     def promote(self, name: str) -> Future[int]:
         """Ends the canary, which then answers all requests.
 
-        The future returns its version, or raises FailedPrecondition if there is no canary.
+        The future returns its version, or raises FailedPrecondition without a canary.
         """
         reply = Reply[int]()
         self._inbox.post(Promote(name, reply))

@@ -122,7 +122,7 @@ class Rollout:
     def _blocked_by_rollback(
         self, name: str, stream: Stream, versions: Iterable[int], current: int
     ) -> tuple[RollbackBlock, ...]:
-        """Returns `current` and the versions of `versions` that were not blocked before.
+        """Returns `current` and the versions of `versions` that were not rolled back before.
 
         Call it before the block, which changes their states.
         """
@@ -233,7 +233,7 @@ class Rollout:
         self._listener.blocked_versions_changed(name, stream.left_out)
 
     def promote(self, name: str, *, by: str = BY_OPERATOR) -> int:
-        """Makes the canary answer all requests. Raises FailedPrecondition if there is no canary."""
+        """Makes the canary answer all requests. Raises FailedPrecondition without a canary."""
         version = self._router.routing(name).canary_version
         if version is None:
             raise FailedPrecondition(f"model {name!r} has no canary to promote")
