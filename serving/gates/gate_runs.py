@@ -1,7 +1,7 @@
-"""Gate runs: what the gates look at, done on the loader's thread. `gates.py` decides what it means.
+"""Gate runs: collect the figures of the gates on the loader's thread; `gates.py` decides on them.
 
-A version's answers are compared with the golden ones of its own warm-up file, and with those of its
-predecessor, which serves meanwhile (`gate_trials.py`).
+A version's answers are compared with the golden answers of its own warm-up file. They are also
+compared with the answers of its predecessor, which serves meanwhile (`gate_trials.py`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -55,18 +55,18 @@ from warmup.prediction_log import (
 from warmup.replay import Ask
 
 REQUEST_COUNT_MAX = 32
-"""Of those that both versions are sent: with more a swap takes longer and the verdict is the same."""
+"""The most requests that both versions are sent. More would delay the swap without another verdict."""
 
 REQUEST_BYTES_MAX = 64 * 2**20
-"""Of those, together: they are all in memory until the last round."""
+"""The most bytes of these requests together: all of them are in memory until the last round."""
 
 CONVERGENCE_PASS_COUNT_MAX = 32
-"""Over the records of a warm-up, beyond the first: who still gains after so many needs no warm-up but
-another model."""
+"""The most passes over the records of a warm-up, after the first. If a version still gets faster after
+them, the fault is in the model and not in the warm-up."""
 
 RESTART_COUNT_MAX = 3
-"""Of one gate, for another predecessor each time. Rollbacks and promotions are seconds apart at
-least: more of them while one gate runs are no reason to let a version serve unseen."""
+"""The most restarts of one gate because the predecessor was replaced. Rollbacks and promotions are
+seconds apart at least. If there are more of them during one gate, the gate is not passed."""
 
 _WRITES = "a request may change a variable"
 
@@ -75,15 +75,16 @@ _log = structlog.get_logger(__name__)
 
 @dataclass
 class _Record:
-    """One record's runs. `request` is None where it is not to be run again."""
+    """The runs of one record. `request` is None if it must not be run again."""
 
     request: tuple[str, bytes] | None  # method, serialized
     durations_ns: list[int] = field(default_factory=list)
 
 
 class WarmUpWatch:
-    """Stands between a warm-up and a version's `answer`: times the runs, and lets none fail the
-    warm-up where `is_tolerant`. One thread, one warm-up.
+    """Wraps a version's `answer` during one warm-up, on one thread.
+
+    It times the runs. If `is_tolerant`, failed runs do not fail the warm-up.
     """
 
     def __init__(self, ask: Ask, *, is_tolerant: bool, clock: Clock) -> None:
@@ -96,7 +97,7 @@ class WarmUpWatch:
         self._faults: list[str] = []
 
     def run(self, warm_up: Callable[[Ask], object]) -> None:
-        """Raises Cancelled, and what else `warm_up` raises where it is not tolerant."""
+        """Runs `warm_up`. Raises Cancelled and bugs, and if it is not tolerant all other errors."""
         try:
             warm_up(self._timed_ask)
         except Cancelled:
@@ -107,17 +108,17 @@ class WarmUpWatch:
                 raise
 
     def verdict(self, mode: GateMode) -> GateVerdict:
-        """What the warm-up gate says of it."""
+        """Returns the verdict of the warm-up gate."""
         figures = {"record_count": len(self._records), "fault_count": len(self._faults)}
         return verdict_of(Gate.WARM_UP, mode, warm_up_faults(self._faults), figures)
 
     def converge(
         self, settings: GateSettings, is_cancelled: Callable[[], bool]
     ) -> GateVerdict | None:
-        """After `run`: runs the records again, in passes over all of them, until their latency has
-        converged, for `convergence_seconds` and CONVERGENCE_PASS_COUNT_MAX at most.
+        """Runs the records again after `run`, in passes, until their latency has converged.
 
-        None where no record was answered. Raises Cancelled.
+        Stops after `convergence_seconds` or CONVERGENCE_PASS_COUNT_MAX passes. Returns None if no
+        record was answered. Raises Cancelled.
         """
         if not self._durations_ns:
             return None
@@ -136,7 +137,7 @@ class WarmUpWatch:
         return convergence_verdict(self._durations_ns, settings, figures)
 
     def _run_pass(self, end_ns: int, is_cancelled: Callable[[], bool]) -> bool:
-        """False where nothing was left to run."""
+        """Runs the records once more; returns False if no record may be run again."""
         left = [record for record in self._records if record.request is not None]
         for record in left:
             if is_cancelled():
@@ -154,17 +155,17 @@ class WarmUpWatch:
         except Cancelled:
             raise
         except MillpondError:
-            record.request = None  # What is answered only now and then has been answered once.
+            record.request = None  # A record that fails only sometimes was answered at least once.
         else:
             record.durations_ns.append(self._clock.now_ns() - started_ns)
 
     @property
     def _durations_ns(self) -> list[list[int]]:
-        """Of the records that were answered."""
+        """The durations of each record that was answered."""
         return [record.durations_ns for record in self._records if record.durations_ns]
 
     def _timed_ask(self, method: str, request: bytes) -> bytes:
-        # The iterations of a record come one after the other.
+        # All iterations of a record come in succession.
         if (method, request) != self._last_request:
             self._begin_record(method, request)
         record = self._records[-1]
@@ -190,9 +191,9 @@ class WarmUpWatch:
 
 
 class GateRuns:
-    """The gates of one version after its warm-up. Loader thread; made for one load.
+    """Runs the gates of one version after its warm-up. Made for one load; used on its loader thread.
 
-    Each request is run at the thread's priority, and cancellation is looked at before it.
+    Each request runs at the thread's priority. Cancellation is checked before each request.
     """
 
     def __init__(
@@ -210,9 +211,9 @@ class GateRuns:
         self._replayed: ReplayCounts | None = None
 
     def run(self) -> Iterator[GateVerdict]:
-        """Yields the verdict of each gate that is not off, once it is there.
+        """Yields the verdict of each gate that is not off, as soon as it is known.
 
-        Without a predecessor only the golden answers are looked at. Raises Cancelled.
+        Without a predecessor only the golden gate runs. Raises Cancelled.
         """
         runs: dict[Gate, Callable[[GateMode], GateVerdict]] = {
             Gate.SIGNATURE: partial(self._signatures, Gate.SIGNATURE, signature_faults),
@@ -238,16 +239,16 @@ class GateRuns:
                 return self._restarted(gate, mode, run)
         except Cancelled:
             raise
-        except Exception as error:  # noqa: BLE001 (a gate that breaks is not passed, and no more)
+        except Exception as error:  # noqa: BLE001 (a gate that raises is not passed; the load goes on)
             _log.exception("gate_broken", gate=gate.value)
             return verdict_of(gate, mode, [f"could not be run: {error!r}"])
 
     def _restarted(
         self, gate: Gate, mode: GateMode, run: Callable[[GateMode], GateVerdict]
     ) -> GateVerdict:
-        """Of `run`, from its beginning whenever another predecessor has taken the last one's place.
+        """Returns the verdict of `run`, which is restarted when another predecessor serves.
 
-        The verdicts before stand: a predecessor may as well be exchanged after the last gate.
+        Earlier verdicts stay valid: the predecessor may also be replaced after the last gate.
         """
         for _ in range(RESTART_COUNT_MAX + 1):
             try:
@@ -255,9 +256,9 @@ class GateRuns:
             except PredecessorGone:
                 self._compared = self._replayed = None
                 if not self._trials.restart():
-                    # Nobody is served better by a version that waits to be compared.
-                    return skipped(gate, mode, "the predecessor went away meanwhile")
-        fault = f"the predecessor was exchanged {RESTART_COUNT_MAX + 1} times meanwhile"
+                    # No version serves now, so the new version must not wait for a comparison.
+                    return skipped(gate, mode, "the predecessor was unloaded meanwhile")
+        fault = f"the predecessor was replaced {RESTART_COUNT_MAX + 1} times meanwhile"
         return verdict_of(gate, mode, [fault])
 
     # --- The gates --------------------------------------------------------------------------------
@@ -294,12 +295,12 @@ class GateRuns:
         if self._subject.candidate.may_write_variables:
             return skipped(Gate.GOLDEN, mode, _WRITES)
         tolerance = golden_tolerance(self._settings)
-        # All of them, however many: their replay in the warm-up took as long.
+        # All records are compared: this takes about as long as their replay in the warm-up.
         comparisons = [
             self._compare_with_golden(log, tolerance) for log in self._logs() if has_response(log)
         ]
         if not comparisons:
-            return skipped(Gate.GOLDEN, mode, "no warm-up record holds a response")
+            return skipped(Gate.GOLDEN, mode, "no warm-up record has a response")
         figures = golden_figures(comparisons)
         return verdict_of(Gate.GOLDEN, mode, golden_faults(comparisons), figures)
 
@@ -308,7 +309,7 @@ class GateRuns:
             return skipped(Gate.LATENCY, mode, _WRITES)
         latencies = latencies_of(self._compared_trials())
         if not latencies:
-            return skipped(Gate.LATENCY, mode, "no request that both versions answer")
+            return skipped(Gate.LATENCY, mode, "both versions answer no request")
         faults = latency_faults(latencies, self._settings.latency_ratio_max)
         return verdict_of(Gate.LATENCY, mode, faults, latency_figures(latencies))
 
@@ -317,7 +318,7 @@ class GateRuns:
             return skipped(Gate.DRIFT, mode, _WRITES)
         comparisons = self._drifts(self._compared_trials())
         if not comparisons:
-            return skipped(Gate.DRIFT, mode, "no request whose right answer is not known")
+            return skipped(Gate.DRIFT, mode, "all requests have golden answers")
         faults = drift_faults(comparisons, self._settings.drift_share_max)
         return verdict_of(Gate.DRIFT, mode, faults, drift_figures(comparisons))
 
@@ -331,7 +332,7 @@ class GateRuns:
         trials = list(self._trials.shadowed(self._subject.reservoir))
         if not trials:
             seconds = self._settings.shadow_seconds
-            return skipped(Gate.SHADOW, mode, f"no request came anew within {seconds:g} s")
+            return skipped(Gate.SHADOW, mode, f"no new request arrived within {seconds:g} s")
         comparisons, latencies = self._drifts(trials), latencies_of(trials)
         faults = [
             *drift_faults(comparisons, self._settings.drift_share_max),
@@ -340,22 +341,22 @@ class GateRuns:
         figures = {**drift_figures(comparisons), **latency_figures(latencies)}
         return verdict_of(Gate.SHADOW, mode, faults, figures)
 
-    # --- What they look at ------------------------------------------------------------------------
+    # --- Inputs of the gates ----------------------------------------------------------------------
 
     def _may_write_variables(self) -> bool:
-        """Then nothing is compared: what a client asked for once must not happen twice."""
+        """Returns True if either version may write variables: such requests must not be repeated."""
         return self._subject.candidate.may_write_variables or self._trials.read_predecessor(
             lambda servable: servable.may_write_variables
         )
 
     def _compared_trials(self) -> list[Trial]:
-        """For the latency and the drift gate together."""
+        """Returns the trials of the latency and the drift gate, which share them."""
         if self._compared is None:
             self._compared = self._trials.compared(self._trial_requests())
         return self._compared
 
     def _trial_requests(self) -> list[TrialRequest]:
-        """The first records of the file; those of the reservoir where there are none."""
+        """Returns the first records of the warm-up file, or if it has none, live requests."""
         requests = self._recorded_requests()
         if not requests and self._subject.reservoir is not None:
             live = self._subject.reservoir.requests()[:REQUEST_COUNT_MAX]
@@ -372,7 +373,7 @@ class GateRuns:
                 for log in islice(self._predict_logs(), REQUEST_COUNT_MAX)
             ]
         except (MillpondError, OSError):
-            return []  # A damaged file is the warm-up gate's to tell of.
+            return []  # The warm-up gate reports a damaged file.
 
     def _logs(self) -> Iterator[Log]:
         path = self._subject.directory / WARM_UP_FILE
@@ -380,7 +381,10 @@ class GateRuns:
             yield from read_logs(path)
 
     def _predict_logs(self) -> Iterator[Log]:
-        """What is sent to both versions: as live requests are, of which only these are kept."""
+        """Returns the Predict records, which are sent to both versions.
+
+        Live requests of other methods are not kept either.
+        """
         return (log for log in self._logs() if kind_of(log) == PREDICT)
 
     def _compare_with_golden(self, log: Log, tolerance: Tolerance) -> Comparison:
@@ -396,7 +400,10 @@ class GateRuns:
         return compare_outputs(outputs_of(golden), outputs_of(answered), tolerance)
 
     def _drifts(self, trials: Sequence[Trial]) -> list[Comparison]:
-        """Where golden answers are looked at, they say what is right, and not the predecessor."""
+        """Returns the comparisons, without those of golden requests if the golden gate is on.
+
+        For these the golden answer is right, and not the predecessor's.
+        """
         has_golden_gate = self._settings.golden is not GateMode.OFF
         return [
             trial.comparison
@@ -406,7 +413,7 @@ class GateRuns:
 
 
 def _within_bytes(requests: Sequence[TrialRequest], bytes_max: int) -> list[TrialRequest]:
-    """The first of `requests`, one at least, that are no more than `bytes_max` together."""
+    """Returns the first of `requests`, at least one, with at most `bytes_max` together."""
     sizes = accumulate(len(request.request) for request in requests)
     return [
         request

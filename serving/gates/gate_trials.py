@@ -17,28 +17,28 @@ from serving.gates.tensor_compare import Comparison, compare_responses
 from warmup.self_warm_up import SelfWarmUpResult
 
 TIME_BUDGET_SECONDS = 0.5
-"""Of a comparison of given requests. Slow models get fewer rounds, then fewer requests: a swap is
-not to wait for a bench."""
+"""The time for comparing given requests. Slow models get fewer rounds, then fewer requests, so that a
+swap does not wait for long measurements."""
 
 REPLAY_BUDGET_SECONDS = 5.0
-"""For asking the predecessor the replayed requests that failed. If the model is slow, the verdict
-extrapolates from a part of them."""
+"""The time for sending the failed requests of a replay to the predecessor. If the model is slow, the
+verdict extrapolates from a part of them."""
 
 REPLAY_ASKED_COUNT_MIN = 4
-"""Failed requests that are asked whatever REPLAY_BUDGET_SECONDS allow: fewer are a poor sample."""
+"""The failed requests that are sent even beyond REPLAY_BUDGET_SECONDS: fewer are a poor sample."""
 
 REPLAY_LIMIT_SECONDS = 30.0
-"""After this no further failed request is asked, however few were."""
+"""The time after which no further failed request is sent, however few were sent before."""
 
-# A round more would change little: each request counts with its fastest.
+# The usual number of rounds. Each request counts with its fastest round, so more change little.
 ROUND_COUNT = 3
 
-# Rounds until a version is called slow. Where live requests keep the machine busy, 3 are sometimes
-# not enough for each request to be answered once undisturbed; a slow version stays slow.
+# The rounds before a version is found to be slow. If live requests keep the machine busy, 3 rounds may
+# not be enough for one undisturbed run of each request. A slow version is slow in all rounds.
 ROUND_COUNT_MAX = 20
 
 SHADOW_POLL_SECONDS = 0.1
-"""The reservoir takes about 20 requests a second."""
+"""The period of looking for new requests; the reservoir takes about 20 requests a second."""
 
 Predict = Callable[[bytes], bytes]
 Answer = TypeVar("Answer")
@@ -46,9 +46,9 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, kw_only=True)
 class GateSubject:
-    """A version that is warm and not yet published, and what its gates may look at.
+    """A version that is warm but not published, and the inputs of its gates.
 
-    `incumbent` is asked for each time: while the gates run, the predecessor may be unloaded.
+    `incumbent` is called for each use, because the predecessor may be unloaded while the gates run.
     `self_warm_up` is None if no live request was replayed.
     `translated` raises the data plane's errors as MillpondErrors.
     """
@@ -62,12 +62,12 @@ class GateSubject:
 
 
 class PredecessorGone(Exception):
-    """It is unloaded, or will be, or another one serves in its place."""
+    """The predecessor is unloaded, will be unloaded, or was replaced by another version."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRequest:
-    """A request for both versions; `has_golden` where the right answer to it is known."""
+    """A request for both versions; `has_golden` if a golden answer to it exists."""
 
     request: bytes
     has_golden: bool = False
@@ -75,9 +75,9 @@ class TrialRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A request that the predecessor answered, and what the new version made of it.
+    """A request that the predecessor answered, with the comparison of both answers.
 
-    `latency` is None where that was an error.
+    `latency` is None if the new version returned an error.
     """
 
     trial_request: TrialRequest
@@ -86,14 +86,14 @@ class Trial:
 
 
 def latencies_of(trials: Sequence[Trial]) -> list[Latency]:
-    """Those of the requests that both versions answered."""
+    """Returns the latencies of the requests that both versions answered."""
     return [trial.latency for trial in trials if trial.latency is not None]
 
 
 class GateTrials:
-    """Runs requests on a version and on its predecessor, on the calling thread, the loader's.
+    """Runs requests on a version and on its predecessor, on the calling loader thread.
 
-    What raises may raise Cancelled, before the next request once `is_cancelled`, and
+    Methods marked "Raises" may raise Cancelled, before each request if `is_cancelled` returns True, and
     PredecessorGone.
     """
 
@@ -113,11 +113,11 @@ class GateTrials:
 
     @property
     def has_predecessor(self) -> bool:
-        """Whether there was one when the trials began."""
+        """True if another version served when the trials began."""
         return self._incumbent is not None
 
     def restart(self) -> bool:
-        """Turns to the version that serves now; False where that is no other one, or none."""
+        """Takes the version that serves now as predecessor; returns False if there is no new one."""
         serving = self._subject.incumbent()
         if serving is None or serving is self._incumbent:
             return False
@@ -125,7 +125,7 @@ class GateTrials:
         return True
 
     def read_predecessor(self, read: Callable[[Servable], Answer]) -> Answer:
-        """What `read` finds at the predecessor. Raises."""
+        """Returns the result of `read` on the predecessor. Raises."""
         try:
             with self._subject.translated():
                 return read(self._predecessor())
@@ -133,11 +133,14 @@ class GateTrials:
             raise PredecessorGone from error
 
     def ask_candidate(self, request: bytes, method: str = "Predict") -> tuple[bytes, int]:
-        """The new version's answer and the nanoseconds that it took. Raises, MillpondErrors too."""
+        """Returns the new version's answer and its duration in ns. Raises, also MillpondErrors."""
         return self._ask(partial(self._subject.candidate.answer, method), request)
 
     def compared(self, requests: Sequence[TrialRequest]) -> list[Trial]:
-        """Those of `requests` that the predecessor answers, within TIME_BUDGET_SECONDS. Raises."""
+        """Returns trials of the requests that the predecessor answers. Raises.
+
+        Takes about TIME_BUDGET_SECONDS.
+        """
         end_ns = self._clock.now_ns() + round(TIME_BUDGET_SECONDS * NS_PER_SECOND)
         trials: list[Trial] = []
         for request in requests:
@@ -154,11 +157,11 @@ class GateTrials:
         return trials
 
     def errors_of_candidate_alone(self, requests: Sequence[bytes]) -> tuple[list[str], int]:
-        """Returns the new version's error for each of `requests` that only the predecessor answers,
-        and how many of `requests` the predecessor was asked for.
+        """Returns the new version's errors for the requests that only the predecessor answers.
 
-        Asks as many as REPLAY_BUDGET_SECONDS allow, or REPLAY_ASKED_COUNT_MIN if these are more, but
-        after REPLAY_LIMIT_SECONDS no further one. Raises.
+        The second value is the number of requests that were sent to the predecessor. Sends as many as
+        REPLAY_BUDGET_SECONDS allow, at least REPLAY_ASKED_COUNT_MIN, but no further request after
+        REPLAY_LIMIT_SECONDS. Raises.
         """
         started_ns = self._clock.now_ns()
         end_ns = started_ns + round(REPLAY_BUDGET_SECONDS * NS_PER_SECOND)
@@ -173,8 +176,9 @@ class GateTrials:
         return errors, len(requests)
 
     def shadowed(self, reservoir: RequestReservoir) -> Iterator[Trial]:
-        """Yields live requests that come from now on, for `shadow_seconds` or until there are
-        `shadow_request_count`. Raises.
+        """Yields trials of live requests that arrive from now on. Raises.
+
+        Ends after `shadow_seconds` or `shadow_request_count` trials.
         """
         end_ns = self._clock.now_ns() + round(self._settings.shadow_seconds * NS_PER_SECOND)
         left_count = self._settings.shadow_request_count
@@ -187,7 +191,7 @@ class GateTrials:
                 for trial in self._tried(TrialRequest(request=request)):
                     left_count -= 1
                     yield self._settled(trial, end_ns)
-            # One that has left the reservoir and is there again will have come anew.
+            # A request that has left the reservoir and is there again has arrived again.
             seen = set(requests)
             self._wait()
 
@@ -199,7 +203,7 @@ class GateTrials:
     # --- One request ------------------------------------------------------------------------------
 
     def _errors_of_candidate_alone(self, request: bytes) -> list[str]:
-        """Returns an empty list unless the predecessor answers and the new version fails once more."""
+        """Returns an empty list unless the predecessor answers and the new version fails again."""
         try:
             self._ask_predecessor(request)
         except MillpondError:
@@ -214,13 +218,13 @@ class GateTrials:
         return []
 
     def _tried(self, trial_request: TrialRequest) -> list[Trial]:
-        """Empty where the predecessor refuses the request: then there is nothing to compare."""
+        """Returns one trial, or none if the predecessor refuses the request."""
         try:
             expected, predecessor_ns = self._ask_predecessor(trial_request.request)
         except Cancelled:
             raise
         except MillpondError:
-            self._predecessor()  # One that is being unloaded has refused nothing.
+            self._predecessor()  # Raises if it is being unloaded: its error then means nothing.
             return []
         try:
             actual, candidate_ns = self.ask_candidate(trial_request.request)
@@ -238,7 +242,7 @@ class GateTrials:
         return trial
 
     def _again(self, trial: Trial, round_number: int, end_ns: int) -> Trial:
-        """Another round, where there is time for it."""
+        """Runs another round if there is time for it, and returns the trial with the faster times."""
         if trial.latency is None or self._clock.now_ns() >= end_ns:
             return trial
         try:
@@ -246,11 +250,11 @@ class GateTrials:
         except Cancelled:
             raise
         except MillpondError:
-            return trial  # What is answered only now and then has been compared once.
+            return trial  # A request that fails only sometimes was compared at least once.
         return replace(trial, latency=trial.latency.or_faster(latency))
 
     def _latency(self, request: bytes, round_number: int) -> Latency:
-        # In turn, or one of them would always run on the caches that the other has warmed.
+        # The order alternates, so that no version always runs on caches that the other has warmed.
         if round_number % 2:
             _, candidate_ns = self.ask_candidate(request)
             _, predecessor_ns = self._ask_predecessor(request)

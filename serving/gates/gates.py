@@ -1,7 +1,7 @@
-"""Gates: what a version must pass before it is AVAILABLE. From what was seen to a verdict; pure.
+"""Gates: the checks that a version must pass before it is AVAILABLE. Pure: from figures to verdicts.
 
-`gate_runs.py` does the looking. A fault is one short text of what is wrong; a gate without any is
-passed. The predecessor is the version that serves while the new one waits.
+`gate_runs.py` collects the figures. A fault is a short text that names one problem; a gate without
+faults is passed. The predecessor is the version that serves while the new version waits.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,24 +16,24 @@ from serving.core.model_settings import GateMode, GateSettings
 from serving.core.servable import GateVerdict, ServableId
 from serving.gates.tensor_compare import Comparison, Tolerance
 
-# Between two versions' p99s, or two runs of a record: a scheduler's tick or a cache miss more or less
-# is no slow model.
+# A difference of this size between two versions' p99s, or two runs of a record, is noise: it may come
+# from a scheduler tick or a cache miss.
 LATENCY_NOISE_SECONDS = 0.0002
 
-# Values this near to 0 are 0 to whoever compares relative differences.
+# Values this near to 0 count as 0, because relative differences mean nothing for them.
 DRIFT_ABSOLUTE_TOLERANCE = 1e-6
 
-# Of one record, before a version is said not to have converged: the first, and three each to compare,
-# of which one may have been interrupted.
+# The fewest runs of one record before a version can be found not to have converged: the first run, and
+# two groups of three runs to compare. One run of each group may have been interrupted.
 CONVERGENCE_RUN_COUNT_MIN = 7
 
-# To compare at most: what was slow longer ago is over.
+# The most runs in each of the two groups that are compared: earlier runs no longer matter.
 _WINDOW_RUN_COUNT_MAX = 5
 
-# Records are run again while that gains more than a tenth: less is not worth the time of a swap.
+# Records are run again while they get faster by more than a tenth: less is not worth a longer swap.
 CONVERGENCE_RATIO_ENOUGH = 0.9
 
-# A reason stands in a log line and in a status: the first few faults of a kind name the rest.
+# The most faults that a reason lists, because it is shown in a log line and in a status.
 _FAULT_COUNT_MAX = 3
 
 
@@ -53,21 +53,23 @@ class Gate(Enum):
 
 
 _SHARED_SETTINGS = {
-    # A golden answer that is looked at is not compared with the predecessor's.
+    # If the golden gate is on, requests with golden answers are not compared with the predecessor.
     Gate.DRIFT: ("golden",),
     Gate.SHADOW: ("golden", "drift_tolerance", "drift_share_max", "latency_ratio_max"),
 }
 
 
 def mode_of(gate: Gate, settings: GateSettings) -> GateMode:
-    """What comes of `gate` not being passed."""
+    """Returns the mode of `gate`, which decides the consequence if it is not passed."""
     mode: GateMode = getattr(settings, gate.value)
     return mode
 
 
 def settings_of(gate: Gate, settings: GateSettings) -> dict[str, object]:
-    """What decides whether `gate` is passed, by name: its own settings, which begin with its name,
-    and those that it shares with another.
+    """Returns the settings, by name, that decide whether `gate` is passed.
+
+    These are its own settings, which begin with its name, and the settings that it shares with other
+    gates.
     """
     shared = _SHARED_SETTINGS.get(gate, ())
     return {
@@ -83,7 +85,7 @@ def verdict_of(
     faults: Iterable[str],
     figures: Mapping[str, float] | None = None,
 ) -> GateVerdict:
-    """Passed where there are no faults; they are the reason where there are."""
+    """Returns a verdict that is passed if there are no faults; otherwise the faults are its reason."""
     found = list(faults)
     return GateVerdict(
         gate=gate.value,
@@ -97,7 +99,7 @@ def verdict_of(
 def skipped(
     gate: Gate, mode: GateMode, why: str, figures: Mapping[str, float] | None = None
 ) -> GateVerdict:
-    """Passed, because there is nothing to hold against the version."""
+    """Returns a passed verdict for a gate that could not be judged."""
     return GateVerdict(
         gate=gate.value,
         mode=mode.value,
@@ -108,7 +110,7 @@ def skipped(
 
 
 def refusal(servable_id: ServableId, verdicts: Iterable[GateVerdict]) -> FailedPrecondition | None:
-    """Why the version may not serve: the enforced gates that it did not pass. None where it may."""
+    """Returns the error with the enforced gates that the version did not pass, or None."""
     failed = [
         f"gate {verdict.gate!r}: {verdict.reason}"
         for verdict in verdicts
@@ -126,23 +128,24 @@ def refusal(servable_id: ServableId, verdicts: Iterable[GateVerdict]) -> FailedP
 
 
 def warm_up_faults(faults: Sequence[str]) -> list[str]:
-    """One fault of all that the records, and their file, gave rise to."""
+    """Joins the faults of the records and their file into one fault."""
     return [first_few(faults)] if faults else []
 
 
 def convergence_ratio(durations_ns: Iterable[Sequence[int]]) -> float | None:
-    """How settled a warm-up left the version: the median of each record's last runs over that of as
-    many before them, and of that the median over the records.
+    """Returns how far the latency has converged, as a ratio of recent to earlier runs.
 
-    Around 1: further runs would gain nothing. Far below: the last were still gaining. None where no
-    record was run twice after its first run, which is the one that a warm-up is for.
+    For each record, this is the median of its last runs divided by the median of as many runs before
+    them. The result is the median of these ratios over the records. Around 1, further runs would not
+    make the version faster; far below 1, it was still getting faster. Returns None if no record was run
+    twice after its first run, which does not count.
     """
     ratios = [last / max(earlier, 1) for earlier, last in _windows(durations_ns)]
     return median(ratios) if ratios else None
 
 
 def is_worth_another_pass(durations_ns: Sequence[Sequence[int]], ratio_min: float) -> bool:
-    """Whether the records still get faster by being run, or were not run often enough to tell."""
+    """Returns True if the records still get faster, or were not run often enough to decide."""
     return not _is_steady(durations_ns, max(ratio_min, CONVERGENCE_RATIO_ENOUGH))
 
 
@@ -159,9 +162,10 @@ def convergence_verdict(
     settings: GateSettings,
     figures: Mapping[str, float],
 ) -> GateVerdict:
-    """Of the runs of each record, after as many as there was time for. `figures` tell how many.
+    """Returns the convergence verdict on the runs of each record; adds the ratio to `figures`.
 
-    Not passed where latency still falls; skipped where too few runs could tell that.
+    The gate is not passed if the latency still falls. It is skipped if there were too few runs to
+    decide.
     """
     mode, ratio_min = settings.convergence, settings.convergence_ratio_min
     ratio = convergence_ratio(durations_ns)
@@ -170,18 +174,21 @@ def convergence_verdict(
         return verdict_of(Gate.CONVERGENCE, mode, [], figures)
     run_count = max(map(len, durations_ns), default=0)
     if run_count < CONVERGENCE_RUN_COUNT_MIN or ratio is None:
-        why = f"{CONVERGENCE_RUN_COUNT_MIN} runs of a record would tell, and there was time for"
-        return skipped(Gate.CONVERGENCE, mode, f"{why} {run_count} (convergence_seconds)", figures)
+        why = (
+            f"{CONVERGENCE_RUN_COUNT_MIN} runs of a record are needed, but there was only time for "
+            f"{run_count} (convergence_seconds)"
+        )
+        return skipped(Gate.CONVERGENCE, mode, why, figures)
     fault = (
         f"after {run_count} runs of its records the version still gets faster: the last took "
-        f"{ratio:.3g} of the time of those before, and at least {ratio_min:g} is expected; run them "
-        "more often by convergence_seconds or --num_request_iterations_for_warmup"
+        f"{ratio:.3g} of the time of the earlier runs, and at least {ratio_min:g} is expected; raise "
+        "convergence_seconds or --num_request_iterations_for_warmup"
     )
     return verdict_of(Gate.CONVERGENCE, mode, [fault], figures)
 
 
 def _windows(durations_ns: Iterable[Sequence[int]]) -> list[tuple[float, float]]:
-    """Of each record: the medians of its last runs and of as many before them, (earlier, last)."""
+    """Returns for each record the medians (earlier, last) of its last runs and as many before them."""
     windows = []
     for runs in durations_ns:
         count = min((len(runs) - 1) // 2, _WINDOW_RUN_COUNT_MAX)
@@ -195,16 +202,17 @@ def _windows(durations_ns: Iterable[Sequence[int]]) -> list[tuple[float, float]]
 
 @dataclass(frozen=True, kw_only=True)
 class Latency:
-    """How long one request took on both versions: the fastest of its rounds.
+    """The latency of one request on both versions, each the fastest of its rounds.
 
-    A background thread loses its core and rests in between, which is no property of a version.
+    The fastest round counts because a background thread may lose its core during a round, which does not
+    depend on the version.
     """
 
     predecessor_ns: int
     candidate_ns: int
 
     def or_faster(self, other: "Latency") -> "Latency":
-        """Of two rounds the faster one, by version."""
+        """Returns the faster of two rounds for each version."""
         return Latency(
             predecessor_ns=min(self.predecessor_ns, other.predecessor_ns),
             candidate_ns=min(self.candidate_ns, other.candidate_ns),
@@ -212,7 +220,7 @@ class Latency:
 
 
 def latency_figures(latencies: Sequence[Latency]) -> dict[str, float]:
-    """p99 over the requests, which is the slowest of them where they are fewer than 100."""
+    """Returns p99 over the requests; with fewer than 100 requests this is the slowest of them."""
     if not latencies:
         return {"request_count": 0}
     predecessor = _p99_seconds([latency.predecessor_ns for latency in latencies])
@@ -221,13 +229,13 @@ def latency_figures(latencies: Sequence[Latency]) -> dict[str, float]:
         "request_count": len(latencies),
         "p99_seconds": candidate,
         "predecessor_p99_seconds": predecessor,
-        # A predecessor below the clock's resolution is as slow as its tick.
+        # If the predecessor is faster than the clock's resolution, its time counts as 1 ns.
         "p99_ratio": candidate / max(predecessor, 1 / NS_PER_SECOND),
     }
 
 
 def latency_faults(latencies: Sequence[Latency], ratio_max: float) -> list[str]:
-    """p99 that is more than `ratio_max` times the predecessor's, beyond what is noise."""
+    """Returns a fault if p99 is more than `ratio_max` times the predecessor's, and not by noise alone."""
     if not latencies:
         return []
     figures = latency_figures(latencies)
@@ -248,19 +256,19 @@ def _p99_seconds(durations_ns: Sequence[int]) -> float:
 
 
 def golden_tolerance(settings: GateSettings) -> Tolerance:
-    """How near a golden answer has to be met."""
+    """Returns the allowed difference from a golden answer."""
     return Tolerance(
         relative=settings.golden_relative_tolerance, absolute=settings.golden_absolute_tolerance
     )
 
 
 def drift_tolerance(settings: GateSettings) -> Tolerance:
-    """How far a value may be from the predecessor's and still count as the same."""
+    """Returns the difference from the predecessor's value up to which a value counts as the same."""
     return Tolerance(relative=settings.drift_tolerance, absolute=DRIFT_ABSOLUTE_TOLERANCE)
 
 
 def golden_faults(comparisons: Sequence[Comparison]) -> list[str]:
-    """What differs from the golden answers: all of it is a fault."""
+    """Returns the differences from the golden answers; each difference is a fault."""
     wrong = [_golden_fault(comparison) for comparison in comparisons]
     texts = [text for text in wrong if text]
     if not texts:
@@ -275,15 +283,16 @@ def _golden_fault(comparison: Comparison) -> str:
 
 
 def golden_figures(comparisons: Sequence[Comparison]) -> dict[str, float]:
-    """How many answers were looked at, and how many differ."""
+    """Returns the number of compared answers, and of answers that differ."""
     failed_count = sum(bool(_golden_fault(comparison)) for comparison in comparisons)
     return {"golden_count": len(comparisons), "failed_count": failed_count}
 
 
 def drift_faults(comparisons: Sequence[Comparison], share_max: float) -> list[str]:
-    """What no retraining explains, and values that changed in more than `share_max` of all.
+    """Returns the differences that retraining does not explain, and too large a share of changes.
 
-    An output more is none: clients that know nothing of it ask for nothing new.
+    The share of changed values is a fault above `share_max`. An additional output is not a fault,
+    because existing clients do not request it.
     """
     faulty = [", ".join(comparison.faults) for comparison in comparisons if comparison.faults]
     found = []
@@ -299,7 +308,7 @@ def drift_faults(comparisons: Sequence[Comparison], share_max: float) -> list[st
 
 
 def drift_figures(comparisons: Sequence[Comparison]) -> dict[str, float]:
-    """How much was compared and what share of it changed."""
+    """Returns how many answers and values were compared, and the share of changed values."""
     value_count = sum(comparison.value_count for comparison in comparisons)
     changed_count = sum(comparison.changed_count for comparison in comparisons)
     return {
@@ -310,12 +319,12 @@ def drift_figures(comparisons: Sequence[Comparison]) -> dict[str, float]:
 
 
 def refused(error: MillpondError) -> Comparison:
-    """Of a request that should have an answer and has an error."""
+    """Returns the comparison for a request that got an error instead of an answer."""
     return Comparison(faults=(f"refused: {error}",))
 
 
 def first_few(texts: Sequence[str]) -> str:
-    """The different ones of `texts`, the rest of them as a number."""
+    """Joins the first few distinct `texts` and the number of the others."""
     different = list(dict.fromkeys(texts))
     shown = " / ".join(different[:_FAULT_COUNT_MAX])
     more_count = len(different) - _FAULT_COUNT_MAX

@@ -22,8 +22,8 @@ _CODES_OF_OTHERS = frozenset(
 class ReplayCounts:
     """Replayed requests: the new version answered `answered_count` and failed `failed_count`.
 
-    The predecessor was asked for `asked_count` of the failed ones. Each of `errors` stands for one of
-    these that only the predecessor answers.
+    Of the failed requests, `asked_count` were sent to the predecessor. `errors` has one error of the new
+    version for each request that only the predecessor answers.
     """
 
     answered_count: int
@@ -33,14 +33,14 @@ class ReplayCounts:
 
     @property
     def is_estimate(self) -> bool:
-        """Whether the predecessor was asked for a part of the failed requests only."""
+        """True if only a part of the failed requests was sent to the predecessor."""
         return self.asked_count < self.failed_count
 
     @property
     def confirmed_count(self) -> float:
         """The failed requests that only the predecessor answers.
 
-        Those that it was not asked for count in the proportion of those that it was asked for.
+        This extrapolates from the requests that were sent to it to all failed requests.
         """
         if self.asked_count == 0:
             return 0
@@ -48,17 +48,17 @@ class ReplayCounts:
 
     @property
     def request_count(self) -> float:
-        """The requests that the share of failures is taken of."""
+        """The number of requests that the share of failures refers to."""
         return self.answered_count + self.confirmed_count
 
 
 def is_failure_of_model(error: MillpondError) -> bool:
-    """Returns whether `error` can be the model's fault."""
+    """Returns True if `error` can be the model's fault."""
     return error.code not in _CODES_OF_OTHERS
 
 
 def self_warm_up_verdict(counts: ReplayCounts, settings: GateSettings) -> GateVerdict:
-    """Returns the verdict on a version of which every replayed request may have failed."""
+    """Returns the verdict on whether the version answers any replayed request at all."""
     mode, figures = settings.self_warm_up, _figures(counts)
     if counts.request_count == 0:
         return skipped(Gate.SELF_WARM_UP, mode, _NO_REQUESTS, figures)
@@ -100,7 +100,7 @@ def _shares_text(counts: ReplayCounts) -> str:
     )
     if not counts.is_estimate:
         return text
-    return f"about {text} ({counts.asked_count} of {counts.failed_count} were asked of it in time)"
+    return f"about {text} ({counts.asked_count} of {counts.failed_count} were sent to it in time)"
 
 
 def _figures(counts: ReplayCounts) -> dict[str, float]:
@@ -108,5 +108,5 @@ def _figures(counts: ReplayCounts) -> dict[str, float]:
         "request_count": round(counts.request_count),
         "failed_count": round(counts.confirmed_count),
     }
-    # An estimate has to be told from a count.
+    # `asked_count` marks the figures as an estimate.
     return figures | ({"asked_count": counts.asked_count} if counts.is_estimate else {})

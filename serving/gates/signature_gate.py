@@ -23,7 +23,7 @@ _Shape: TypeAlias = tensor_shape_pb2.TensorShapeProto
 def signature_faults(before: bytes, after: bytes) -> list[str]:
     """Returns the names and dtypes that clients of `before` use and `after` does not have.
 
-    Both are serialized SignatureDefMaps. More signatures and more outputs are no faults.
+    Both are serialized SignatureDefMaps. Additional signatures and outputs are not faults.
     """
     now = _signatures(after)
     gone = [f"signature {name!r} is gone" for name in _signatures(before) if name not in now]
@@ -31,10 +31,10 @@ def signature_faults(before: bytes, after: bytes) -> list[str]:
 
 
 def shape_faults(before: bytes, after: bytes) -> list[str]:
-    """Returns the inputs of `after` that declare fewer shapes than in `before`, and outputs of another
+    """Returns the inputs that declare fewer shapes in `after` than in `before`, and outputs of another
     rank.
 
-    Leaves out what `signature_faults` returns.
+    Leaves out the faults that `signature_faults` returns.
     """
     return _differences(before, after, _shape_faults)
 
@@ -96,7 +96,7 @@ def _has_other_rank(was: _Tensor, now: _Tensor) -> bool:
 
 
 def _accepts(shape: _Shape, clients: _Shape) -> bool:
-    """Returns whether an input of `shape` takes every tensor that one of `clients` took."""
+    """Returns True if an input of `shape` accepts every tensor that an input of `clients` accepted."""
     if shape.unknown_rank:
         return True
     if clients.unknown_rank or len(shape.dim) != len(clients.dim):

@@ -18,7 +18,7 @@ from serving.base.tensor_proto import (
 
 Outputs: TypeAlias = Mapping[str, tensor_pb2.TensorProto]
 
-# numpy has no quantised dtypes; their values lie in the proto as the plain ones' do.
+# numpy has no quantised dtypes; the proto encodes their values like those of the plain dtypes.
 _PLAIN_TYPES = {
     types_pb2.DT_QINT8: types_pb2.DT_INT8,
     types_pb2.DT_QUINT8: types_pb2.DT_UINT8,
@@ -27,16 +27,15 @@ _PLAIN_TYPES = {
     types_pb2.DT_QINT32: types_pb2.DT_INT32,
 }
 
-# Of one value in a message: strings can be pages long.
+# The most characters of one value in a message, because strings can be pages long.
 _VALUE_CHARS_MAX = 40
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
-    """How far two numbers may be apart, as in `math.isclose`: by the wider of the two.
+    """The allowed difference of two floats: the wider of the two limits, as in `math.isclose`.
 
-    `relative` is of the larger number. It is for floats: integers, booleans and strings are equal
-    or they are not.
+    `relative` refers to the larger number. Integers, booleans and strings must be equal.
     """
 
     relative: float
@@ -45,11 +44,11 @@ class Tolerance:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What one answer has that another had not.
+    """The differences between two answers.
 
-    `faults` no tolerance excuses: outputs that are missing, another dtype or shape, NaN where there
-    was none. Of the `value_count` values that could be compared `changed_count` differ by more than
-    the tolerance; `first_change` shows one of them.
+    `faults` do not depend on the tolerance: missing outputs, another dtype or shape, new NaNs.
+    `value_count` values could be compared, and `changed_count` of them differ by more than the
+    tolerance. `first_change` shows the first of them.
     """
 
     faults: tuple[str, ...] = ()
@@ -62,7 +61,7 @@ class Comparison:
 def compare_responses(expected: bytes, actual: bytes, tolerance: Tolerance) -> Comparison:
     """Compares two serialized PredictResponses.
 
-    Raises protobuf's DecodeError where one is none.
+    Raises protobuf's DecodeError if one of them cannot be parsed.
     """
     return compare_outputs(
         predict_pb2.PredictResponse.FromString(expected).outputs,
@@ -72,7 +71,7 @@ def compare_responses(expected: bytes, actual: bytes, tolerance: Tolerance) -> C
 
 
 def compare_outputs(expected: Outputs, actual: Outputs, tolerance: Tolerance) -> Comparison:
-    """Compares each output of `expected` with the one of its name in `actual`."""
+    """Compares each output of `expected` with the output of the same name in `actual`."""
     missing = [f"output {name!r} is missing" for name in sorted(set(expected) - set(actual))]
     by_output = [
         _compare_tensors(name, expected[name], actual[name], tolerance)
@@ -138,7 +137,7 @@ def _is_close(
     is_equal = np.asarray(was == now, np.bool_)
     if was.dtype.kind not in "fc":
         return is_equal
-    # inf - inf and the like are NaN, and compare as they should.
+    # inf - inf is NaN, and comparisons with NaN are False, as needed here.
     with np.errstate(all="ignore"):
         distance = np.abs(was - now)
         larger = np.maximum(np.abs(was), np.abs(now))
@@ -156,7 +155,7 @@ def _is_nan(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 
 def _wide(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Floats of any size as float64, so that differences are exact; ml_dtypes' have kind V or f."""
+    """Returns floats of any size as float64, for exact differences; ml_dtypes have kind V or f."""
     if values.dtype.kind == "c":
         return values.astype(np.complex128)
     if values.dtype.kind in "fV":
@@ -183,7 +182,7 @@ def _array(proto: tensor_pb2.TensorProto) -> npt.NDArray[Any]:
 
 
 def outputs_of(response: Any) -> Outputs:
-    """Of a response of Predict, Classify, Regress or MultiInference, a message."""
+    """Returns the outputs of a response message of Predict, Classify, Regress or MultiInference."""
     if isinstance(response, predict_pb2.PredictResponse):
         outputs: Outputs = response.outputs
         return outputs

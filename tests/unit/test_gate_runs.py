@@ -282,7 +282,7 @@ def test_replay_whose_predecessor_goes_away_is_skipped(swap: Swap):
         raise StatusError(9, "it is unloaded")
 
     swap.old.respond, swap.candidate.respond = go, refuses(3, "no input 'x'")
-    assert swap.verdict("self_warm_up").reason == "skipped: the predecessor went away meanwhile"
+    assert swap.verdict("self_warm_up").reason == "skipped: the predecessor was unloaded meanwhile"
 
 
 def test_replay_is_judged_anew_by_another_predecessor(swap: Swap):
@@ -443,7 +443,7 @@ def test_golden_without_any_is_passed_and_says_so(swap: Swap):
     verdict = swap.verdict("golden")
     assert (verdict.is_passed, verdict.reason) == (
         True,
-        "skipped: no warm-up record holds a response",
+        "skipped: no warm-up record has a response",
     )
 
 
@@ -579,7 +579,7 @@ def test_latency_and_drift_share_their_requests(swap: Swap):
 
 
 def test_latency_without_requests_is_passed_and_says_so(swap: Swap):
-    assert swap.verdict("latency").reason == "skipped: no request that both versions answer"
+    assert swap.verdict("latency").reason == "skipped: both versions answer no request"
 
 
 # --- Shadow ---------------------------------------------------------------------------------------
@@ -608,7 +608,7 @@ def test_shadow_repeats_each_new_request_once_it_comes(swap: Swap):
 def test_shadow_leaves_out_requests_of_before(swap: Swap):
     swap.keep(1, 2)
     verdict = swap.verdict("shadow", shadow_seconds=3.0)
-    assert verdict.reason == "skipped: no request came anew within 3 s"
+    assert verdict.reason == "skipped: no new request arrived within 3 s"
     assert sum(swap.clock.waits) == pytest.approx(3)
 
 
@@ -654,7 +654,7 @@ def test_shadow_ends_at_once_when_the_predecessor_goes(swap: Swap):
     verdict = swap.verdict("shadow")
     assert (verdict.is_passed, verdict.reason) == (
         True,
-        "skipped: the predecessor went away meanwhile",
+        "skipped: the predecessor was unloaded meanwhile",
     )
     assert len(swap.clock.waits) == 1
 
@@ -693,7 +693,7 @@ def test_gates_are_passed_once_the_predecessor_goes(swap: Swap):
     swap.candidate.respond = go
     verdicts = swap.verdicts(latency=ENFORCE, drift=ENFORCE, shadow=ENFORCE)
     reasons = {verdict.reason for verdict in verdicts.values()}
-    assert reasons == {"skipped: the predecessor went away meanwhile"}
+    assert reasons == {"skipped: the predecessor was unloaded meanwhile"}
     assert all(verdict.is_passed for verdict in verdicts.values())
 
 
@@ -726,7 +726,7 @@ def test_gate_whose_predecessor_is_exchanged_all_the_time_is_not_passed(swap: Sw
     swap.candidate.respond = exchange
     verdict = swap.verdict("drift")
     assert not verdict.is_passed
-    assert "exchanged 4 times" in verdict.reason
+    assert "replaced 4 times" in verdict.reason
     assert len(swap.candidate.predicted) == RESTART_COUNT_MAX + 1
 
 
@@ -753,7 +753,7 @@ def test_signature_of_a_predecessor_that_is_destroyed_is_passed(swap: Swap):
     verdict = swap.verdict("signature")
     assert (verdict.is_passed, verdict.reason) == (
         True,
-        "skipped: the predecessor went away meanwhile",
+        "skipped: the predecessor was unloaded meanwhile",
     )
 
 

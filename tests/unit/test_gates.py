@@ -164,14 +164,16 @@ def milliseconds(*runs: float) -> list[int]:
 def test_convergence_of_a_version_that_still_gets_faster_is_not_passed():
     verdict = convergence([milliseconds(90, 64, 32, 16, 8, 4, 2)], convergence=ENFORCE)
     assert (verdict.gate, verdict.mode, verdict.is_passed) == ("convergence", "enforce", False)
-    assert "the last took 0.125 of the time of those before, and at least 0.5" in verdict.reason
+    assert "the last took 0.125 of the time of the earlier runs, and at least 0.5" in verdict.reason
     assert verdict.figures["convergence_ratio"] == 0.125
 
 
 def test_convergence_of_too_few_runs_is_skipped():
     verdict = convergence([milliseconds(90, 64, 32, 16, 8, 4)])
     assert verdict.is_passed
-    assert verdict.reason.startswith("skipped: 7 runs of a record would tell, and there was time")
+    assert verdict.reason.startswith(
+        "skipped: 7 runs of a record are needed, but there was only time"
+    )
 
 
 def test_convergence_of_what_is_fast_anyway_is_passed():

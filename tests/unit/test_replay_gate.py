@@ -61,7 +61,7 @@ def test_failed_share_needs_no_more_asked_than_counted():
 def test_failed_share_of_few_asked_states_an_estimate():
     verdict = failed_share_verdict(few_asked(50, 14, asked=5, confirmed=5), GateSettings())
     assert "about 14 of 64" in verdict.reason
-    assert "5 of 14 were asked" in verdict.reason
+    assert "5 of 14 were sent" in verdict.reason
     assert verdict.figures == {"request_count": 64, "failed_count": 14, "asked_count": 5}
 
 
