@@ -1,23 +1,23 @@
 """Load tests: python -m loadtest COMMAND --help.
 
-    run        load on a server that is there
-    swap       a server of a preset, its model swapped under load
-    ablation   `swap` for every preset in turn: what each step buys
+    run        load on a running server
+    swap       a server of a preset whose model is swapped under load
+    ablation   `swap` for every preset in turn: the effect of each step
     neighbour  one model under load while another one reloads
     start      how long a server with many small models takes until it is ready
-    soak       random changes of versions, config and disk under load: nothing may fail
+    soak       random changes of versions, config and disk under load: no request may fail
     life       how long a rollback takes, and how soon a dropped version serves
     memory     how much of a large version's memory a server keeps once it is unloaded
-    monitoring what scrapes of /metrics and an open page do to the tail of gRPC
-    hostile    what slow, half-sent, idle and never-reading connections do to other clients
-    p999       the server's p999 beside that of its clients, of the same requests
-    transports what TLS and compression cost gRPC
-    queues     what the number of completion queues and request threads does
-    rest       REST beside FastAPI with a tf.function, and what it does to the tail of gRPC
-    null       the generator against a server that does nothing: what it measures of itself
+    monitoring the effect of scrapes of /metrics and an open page on the tail of gRPC
+    hostile    the effect of slow, half-sent, idle and never-reading connections on other clients
+    p999       the server's p999 beside its clients' p999, of the same requests
+    transports the cost of TLS and compression for gRPC
+    queues     the effect of the number of completion queues and request threads
+    rest       REST compared to FastAPI with a tf.function, and its effect on the tail of gRPC
+    null       the generator against a server that does nothing: the generator's own share
 
-Exit status 1 where a request failed or was answered wrongly, or what was asked for cannot be done; 2
-for a command line that says nothing that can be done.
+The exit status is 1 if a request failed or was answered wrongly, or if the command failed, and 2 if
+the command line is wrong.
 """
 
 import argparse
@@ -84,7 +84,7 @@ def _main(arguments: Sequence[str] | None) -> int:
 
 
 def _exit_in_order(number: int, frame: FrameType | None) -> None:
-    """As at Ctrl-C: whatever was started is stopped on the way out."""
+    """Exits as Ctrl-C does, so that everything that was started is stopped."""
     del frame
     sys.exit(128 + number)
 

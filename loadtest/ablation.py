@@ -1,4 +1,4 @@
-"""`ablation`: every preset in turn, again and again: what each step buys."""
+"""`ablation`: measures every preset in turn, several times, to show the effect of each step."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         choices=PRESETS,
         action="append",
         metavar="NAME",
-        help="only this one; may be given several times; default: all",
+        help="only this preset; may be given several times; default: all presets",
     )
     add_load_options(parser, default_rate=300)
     add_swap_options(parser)
@@ -58,7 +58,9 @@ def _run(parsed: argparse.Namespace) -> int:
 def interleaved(
     setups: Mapping[str, Setup], repeats: int, exports: DemoModel, clock: Clock, say: Say
 ) -> dict[str, Sequence[SwapRun]]:
-    """Each preset once, then each once more: what the machine does meanwhile meets all alike."""
+    """Measures each preset once, then each once more, so that disturbances of the machine affect
+    all presets alike.
+    """
     runs: dict[str, list[SwapRun]] = {name: [] for name in setups}
     each = {name: repeats_of(setup, repeats) for name, setup in setups.items()}
     for repeat in range(repeats):
@@ -69,12 +71,14 @@ def interleaved(
 
 
 def ablation_table(reports: Mapping[str, Mapping[str, Any]]) -> Table:
-    """A row a preset: steady and swap, p99 and p999, their ratio, and what the first swap alone cost."""
+    """Returns a table with a row for each preset: p99 and p999, steady and in swaps, their ratios,
+    and the cost of the first swap alone.
+    """
     table = Table(
         Column("preset", no_wrap=True),
         *("steady p99 / p999 ms", "swap p99 / p999 ms", "ratio p99 / p999"),
         *("first swap p99 / max ms", "resident MB", "lost"),
-        title="what each step buys",
+        title="effect of each step",
     )
     for name, report in reports.items():
         windows, first = report["windows"], report["first_swap"]
@@ -94,4 +98,4 @@ def _pair(shown: Mapping[str, Any], first: str, second: str) -> str:
     return f"{number(shown[first], 1)} / {number(shown[second], 1)}"
 
 
-ABLATION = Command("`swap` for every preset in turn: what each step buys", _add_options, _run)
+ABLATION = Command("`swap` for every preset in turn: the effect of each step", _add_options, _run)

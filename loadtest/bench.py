@@ -2,8 +2,8 @@
 
     python -m loadtest.bench [--directory DIR] [--swaps 100] [--repeats 5] [--json FILE]
 
-Start to first answer, requests per second over gRPC beside what the model alone allows, and
-requests lost over many swaps. The server and what drives it share the cores.
+The figures are the time from start to first answer, requests per second over gRPC compared to the
+model alone, and requests lost over many swaps. The server and its clients share the cores.
 """
 
 import argparse
@@ -35,15 +35,15 @@ from serving.commands.ctr_request import predict_request
 from serving.server.launcher import DEFAULT_MALLOC_CONF, find_jemalloc
 from serving.server.model_server import ModelServer
 
-# Rows of a request and how many of them one run sends: some seconds each.
+# The count of requests that one run sends, by rows of a request: some seconds each.
 _REQUEST_COUNTS = {1: 60_000, 100: 20_000}
 _CEILING_REQUEST_COUNTS = {1: 20_000, 100: 5_000}
-# Before a run, so that nothing is cold.
+# Sent before a run to warm the server up.
 _COLD_REQUEST_COUNT = 1_000
 _SWAP_TIMEOUT_SECONDS = 120
 _SWAP_RATE_PER_SECOND = 200
 _START_TIMEOUT_SECONDS = 60
-# Between two tries to get a first answer: the error of the figure.
+# The pause between two tries to get a first answer, which is the error of the figure.
 _TRY_SECONDS = 0.005
 
 
@@ -57,13 +57,13 @@ class ThroughputFigure:
 
     @property
     def ratio(self) -> float:
-        """Requests per second over gRPC by what the model alone allows, on the same cores."""
+        """Requests per second over gRPC, divided by those of the model alone on the same cores."""
         return self.over_grpc.requests_per_second / self.ceiling_per_second
 
 
 @dataclass(frozen=True)
 class SwapFigure:
-    """What clients saw over `swap_count` swaps."""
+    """The figures that clients measured over `swap_count` swaps."""
 
     swap_count: int
     request_count: int
@@ -75,7 +75,7 @@ class SwapFigure:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs all measurements and prints them; exit status 1 where a request was lost."""
+    """Runs all measurements and prints them; returns exit status 1 if a request was lost."""
     parsed = _parser().parse_args(arguments)
     console = Console()
     try:
@@ -94,7 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def start_to_first_answer(model: DemoModel) -> float:
-    """Seconds from the exec of `millpond serve` to the first answer to a Predict call."""
+    """Returns the seconds from the exec of `millpond serve` to the first answer to a Predict
+    call.
+    """
     clock = SystemClock()
     request = predict_request(MODEL_NAME, request_inputs(0, 1))
     started_ns = clock.now_ns()
@@ -111,7 +113,9 @@ def start_to_first_answer(model: DemoModel) -> float:
 
 
 def throughput_figure(model: DemoModel, rows: int, repeats: int) -> ThroughputFigure:
-    """h2load against a server, and the model without one, in turn. Raises Unavailable."""
+    """Measures h2load against a server and the model without a server in turn. Raises
+    Unavailable.
+    """
     message = predict_request(MODEL_NAME, request_inputs(0, rows)).SerializeToString()
     runs, ceilings = [], []
     for _ in range(repeats):
@@ -120,14 +124,14 @@ def throughput_figure(model: DemoModel, rows: int, repeats: int) -> ThroughputFi
             h2load.drive(server.target, message, _COLD_REQUEST_COUNT)
             runs.append(h2load.drive(server.target, message, _REQUEST_COUNTS[rows]))
             server.stop()
-            # h2load does not read gRPC's status; the version's own count does.
+            # h2load does not read gRPC's status, so the version's own counts are checked.
             check_all_succeeded(server.events(), _COLD_REQUEST_COUNT + _REQUEST_COUNTS[rows])
         ceilings.append(_ceiling(model, rows))
     return ThroughputFigure(rows, h2load.median_throughput(runs), statistics.median(ceilings))
 
 
 def swap_figure(model: DemoModel, table_rows: int, swap_count: int) -> SwapFigure:
-    """Versions 1 and 2 in turn, `swap_count` swaps under load. Raises Unavailable."""
+    """Swaps versions 1 and 2 in turn under load, `swap_count` times. Raises Unavailable."""
     resident_mb = []
     with _server(model) as server, grpc.insecure_channel(server.target) as channel:
         server.wait_until_available(MODEL_NAME, 1, _SWAP_TIMEOUT_SECONDS)
@@ -244,7 +248,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=int, default=DEFAULT_TABLE_ROWS, help="rows of each table")
     parser.add_argument("--swaps", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="write the figures there too")
+    parser.add_argument("--json", type=Path, help="write the figures to this file too")
     return parser
 
 

@@ -1,11 +1,12 @@
-"""What the model alone allows: requests per second of a loaded version without a network.
+"""The ceiling: requests per second of a loaded version without a network.
 
     python -m loadtest.ceiling VERSION_DIRECTORY --rows 100 --requests 5000
 
-As many threads as cores call the data plane with the bytes of a request, decode and encode included.
-A server on the same cores stays below it. Each call takes the interpreter's lock twice, on the way
-in and for the answer, and the threads queue for it: at one row, where that is not small beside the
-model, the figure is a lower bound of the ceiling. Prints requests per second and nothing else.
+One thread per core calls the data plane with the bytes of a request, decode and encode included. A
+server on the same cores stays below this figure. Each call takes the interpreter's lock twice, on
+the way in and for the answer, and the threads queue for it. At one row that time is not small
+compared to the model's, so the figure is a lower bound of the ceiling. Prints only the requests per
+second.
 """
 
 import argparse
@@ -19,14 +20,14 @@ from serving.commands.ctr_model import request_inputs
 from serving.commands.ctr_request import predict_request
 
 _LOAD_STEPS = ("read_graph", "create_session", "restore", "run_init", "make_callables")
-# Runs before the clock starts, so that nothing is measured cold.
+# Requests before the clock starts, to warm the version up.
 _WARM_UP_COUNT = 50
 
 
 def main() -> int:
-    """Runs the measurement; in a process of its own, as TensorFlow's pools are the process's."""
+    """Runs the measurement, in its own process because TensorFlow's pools belong to the process."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("directory", type=Path, help="a version, like /models/ctr/1")
+    parser.add_argument("directory", type=Path, help="a version's directory, like /models/ctr/1")
     parser.add_argument("--rows", type=int, default=1, help="rows of the request")
     parser.add_argument("--requests", type=int, default=5_000, help="requests of each thread")
     parsed = parser.parse_args()
@@ -35,7 +36,7 @@ def main() -> int:
 
 
 def ceiling_per_second(directory: Path, rows: int, request_count: int) -> float:
-    """Requests per second of the version in `directory`, on as many threads as there are cores."""
+    """Returns the requests per second of the version in `directory`, with one thread per core."""
     from serving.data_plane import _native
 
     _native.initialize(intra_op_thread_count=0, inter_op_thread_count=0)

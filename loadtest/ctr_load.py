@@ -1,4 +1,4 @@
-"""The CTR model's clients: distinct requests drawn from a seed, and which of their answers are right."""
+"""The CTR model's clients: draws distinct requests from a seed, and checks their answers."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -18,17 +18,17 @@ from serving.commands.ctr_request import predict_request
 
 OUTPUTS = ("ctr", "version")
 
-# Enough that no cache holds the answer, few enough to compute every reference after a run.
+# Enough payloads that no cache holds the answer, few enough to compute every reference after a run.
 _PAYLOAD_COUNT = 64
-# The answers are float32 from sums of 429 products; the reference sums in float64.
+# The answers are float32 sums of 429 products; the reference sums in float64.
 _TOLERANCE = 1e-5
 
 ContentOf = Callable[[int], int]
-"""From a served version's number to the version that its files were exported as."""
+"""Takes a served version's number; returns the version that its files were exported as."""
 
 
 class CtrLoad:
-    """A pool of requests to one model. A value; references are computed when first asked for."""
+    """A pool of requests to one model. Immutable; references are computed when first needed."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class CtrLoad:
             raise InvalidArgument(f"the CTR model has no output {unknown}; it has {OUTPUTS}")
         self._table_rows = table_rows
         self._outputs = frozenset(output_filter or OUTPUTS)
-        # Apart from other seeds' requests and from those of the warm-up records.
+        # Distinct from the requests of other seeds and from the warm-up records.
         seeds = (
             int(s) for s in np.random.SeedSequence([seed, rows]).generate_state(_PAYLOAD_COUNT)
         )
@@ -52,12 +52,16 @@ class CtrLoad:
         self._reference = lru_cache(maxsize=None)(self._computed_reference)
 
     def plan(self, offsets_ns: npt.NDArray[np.int64], seed: int) -> Plan:
-        """One request at each of `offsets_ns`, which of the pool is drawn from `seed`."""
+        """Returns a plan with one request at each of `offsets_ns`, drawn from the pool by
+        `seed`.
+        """
         numbers = payload_numbers(len(offsets_ns), len(self.payloads), seed)
         return Plan(offsets_ns=offsets_ns, payload_of=numbers, payloads=self.payloads)
 
     def is_right(self, reply: Reply, content_of: ContentOf) -> bool:
-        """Whether the outputs are those asked for, of the version that the reply names."""
+        """Returns True if the reply has the requested outputs, right for the version that it
+        names.
+        """
         response = parsed(reply)
         if response is None or frozenset(response.outputs) != self._outputs:
             return False
@@ -70,7 +74,9 @@ class CtrLoad:
         return versions is None or (len(versions) == len(reference) and all(versions == content))
 
     def wrong(self, outcome: Outcome, content_of: ContentOf) -> npt.NDArray[np.bool_]:
-        """For each request whether it was answered with OK but not right. What was not kept is wrong."""
+        """Returns for each request if it was answered with OK but wrongly. Replies that were not
+        kept count as wrong.
+        """
         is_wrong = [
             reply.code == StatusCode.OK and not self.is_right(reply, content_of)
             for reply in outcome.replies
@@ -85,7 +91,7 @@ class CtrLoad:
 
 
 def parsed(reply: Reply) -> predict_pb2.PredictResponse | None:
-    """The response, or None where the bytes are none."""
+    """Returns the response, or None if the bytes do not parse."""
     try:
         return predict_pb2.PredictResponse.FromString(reply.data)
     except DecodeError:

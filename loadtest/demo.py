@@ -1,8 +1,8 @@
-"""The demo: a version swapped in and out under load, and what the clients saw of it.
+"""The demo: swaps a version in and out under load, and shows the clients' figures.
 
     python -m loadtest.demo [--directory DIR] [--rows 300000]
 
-Exit status 0 only if no request failed and every answer was right for the version that it names.
+The exit status is 0 only if no request failed and every answer was right for the version it names.
 """
 
 import argparse
@@ -37,23 +37,23 @@ from serving.server.model_server import ModelServer
 
 MODEL_NAME = "ctr"
 
-# Requests differ in their ids and are sent in turn.
+# The requests differ in their ids and are sent in turn.
 _REQUEST_SEEDS = range(16)
-# The answers are float32 from sums of 429 products; the reference sums in float64.
+# The answers are float32 sums of 429 products; the reference sums in float64.
 _TOLERANCE = 1e-5
-# Above the slowest request of a swap anywhere, below the patience of whoever runs the demo.
+# Longer than the slowest request of a swap, shorter than the patience of the demo's user.
 _REQUEST_TIMEOUT_SECONDS = 10
-# A version of 500 MB from a cold disk.
+# Enough for a version of 500 MB from a cold disk.
 _SWAP_TIMEOUT_SECONDS = 120
-# What p99.9 needs.
+# The requests that p99.9 needs.
 _REQUEST_COUNT_MIN = 5_000
 
 
 @dataclass(frozen=True)
 class DemoModel:
-    """The CTR model on disk: `base_path` is what the server polls, `staged` where versions wait.
+    """The CTR model on disk: the server polls `base_path`; versions wait in `staged`.
 
-    Both on one file system, so that a version comes and goes by one rename.
+    Both are on one file system, so that a version is added and removed by one rename.
     """
 
     base_path: Path
@@ -61,22 +61,22 @@ class DemoModel:
 
     @classmethod
     def below(cls, directory: Path, table_rows: int) -> "DemoModel":
-        """Its places below `directory`; models of other sizes have others."""
+        """Returns the model's directories below `directory`; each table size has its own."""
         root = directory / f"rows-{table_rows}"
         return cls(root / "served" / MODEL_NAME, root / "staged" / MODEL_NAME)
 
     def drop(self, version: int) -> None:
-        """Puts a version where the server finds it."""
+        """Moves a version to the base path."""
         (self.staged / str(version)).rename(self.base_path / str(version))
 
     def remove(self, version: int) -> None:
-        """Takes a version away from the server and keeps it for the next demo."""
+        """Moves a version away from the base path and keeps it for the next demo."""
         (self.base_path / str(version)).rename(self.staged / str(version))
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a demo has to show."""
+    """The results of a demo."""
 
     outcomes: Sequence[Outcome]
     swaps: Sequence[Swap]
@@ -91,7 +91,7 @@ class Report:
 
     @property
     def is_clean(self) -> bool:
-        """Whether no request failed and every answer was right."""
+        """True if no request failed and every answer was right."""
         return bool(self.outcomes) and not self.failed and not self.wrong
 
 
@@ -117,7 +117,7 @@ def _main(arguments: Sequence[str] | None) -> int:
 
 
 def prepare_model(directory: Path, table_rows: int, say: Callable[[str], None]) -> DemoModel:
-    """Exports versions 1 and 2 where they are not there yet; 1 is served, 2 staged."""
+    """Exports versions 1 and 2 if they do not exist yet; 1 is served, 2 staged."""
     model = DemoModel.below(directory, table_rows)
     model.base_path.mkdir(parents=True, exist_ok=True)
     model.staged.mkdir(parents=True, exist_ok=True)
@@ -160,7 +160,9 @@ def swap_under_load(
 
 
 def checked_sender(stub: Any, request_rows: int, table_rows: int) -> Send:
-    """A `Send` that puts the stock stub's requests in turn and checks version and `ctr` of each answer."""
+    """Returns a `Send` that sends the requests in turn with the stock stub and checks version and
+    `ctr` of each answer.
+    """
     inputs = [request_inputs(seed, request_rows, table_rows) for seed in _REQUEST_SEEDS]
     requests = [predict_request(MODEL_NAME, arrays) for arrays in inputs]
     expected = reference_answers((1, 2), inputs, table_rows)
@@ -176,7 +178,7 @@ def checked_sender(stub: Any, request_rows: int, table_rows: int) -> Send:
 def checked_answer(
     response: predict_pb2.PredictResponse, expected: Mapping[int, np.ndarray[Any, Any]]
 ) -> Answer:
-    """Whether `ctr` is that of the version which the reply names, and its `version` output agrees.
+    """Returns the answer, which is right if `ctr` and the `version` output fit the reply's version.
 
     `expected` has for each version the right `ctr`, float64[rows, 1].
     """
@@ -193,7 +195,7 @@ def checked_answer(
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Prints what the clients saw, and the stage times of each swap."""
+    """Prints the clients' figures and the stage times of each swap."""
     console.print(_requests_table(report))
     console.print(_swaps_table(report.swaps))
     for outcome in report.failed[:3]:
@@ -203,27 +205,29 @@ def print_report(report: Report, console: Console) -> None:
 def _swap_to_2_and_back(
     model: DemoModel, traffic: Traffic, timeout_seconds: float, say: Callable[[str], None]
 ) -> None:
-    """Raises Unavailable where a swap, or a third of the requests, takes longer than it may."""
+    """Swaps to version 2 and back. Raises Unavailable if a swap, or a third of the requests, takes
+    longer than `timeout_seconds`.
+    """
     # Each version serves for about a third of the requests.
     traffic.wait_for_count(_REQUEST_COUNT_MIN // 3, timeout_seconds)
     model.drop(2)
     try:
         say("version 2 dropped")
         traffic.wait_for_answer_from(2, _SWAP_TIMEOUT_SECONDS)
-        say("version 2 serves")
+        say("version 2 answers")
         traffic.wait_for_count(_REQUEST_COUNT_MIN * 2 // 3, timeout_seconds)
     finally:
         model.remove(2)
     say("version 2 removed")
     traffic.wait_for_answer_from(1, _SWAP_TIMEOUT_SECONDS)
-    say("version 1 serves again")
+    say("version 1 answers again")
     traffic.wait_for_count(_REQUEST_COUNT_MIN, timeout_seconds)
 
 
 def _requests_table(report: Report) -> Table:
     answered = collections.Counter(o.answer.version for o in report.outcomes if o.answer)
     latencies_ns = [outcome.latency_ns for outcome in report.outcomes]
-    table = Table("requests", "", title="what the clients saw")
+    table = Table("requests", "", title="as the clients measured it")
     table.add_row("sent", str(len(report.outcomes)))
     table.add_row("failed", str(len(report.failed)))
     table.add_row("wrong answers", str(len(report.wrong)))
@@ -244,7 +248,7 @@ def _percentile_text(latencies_ns: Sequence[int], per_mille: int) -> str:
 def _swaps_table(swaps: Sequence[Swap]) -> Table:
     stages = list(dict.fromkeys(stage for swap in swaps for stage in swap.stage_seconds))
     titles = (f"{swap.title} {swap.version}" for swap in swaps)
-    table = Table("stage, ms", *titles, title="what the server did")
+    table = Table("stage, ms", *titles, title="loads and unloads in the server")
     for stage in stages:
         cells = (
             f"{swap.stage_seconds[stage] * 1e3:.1f}" if stage in swap.stage_seconds else "-"
@@ -255,7 +259,9 @@ def _swaps_table(swaps: Sequence[Swap]) -> Table:
 
 
 def _export(place: Path, version: int, table_rows: int) -> None:
-    """In a process of its own: TensorFlow's threads and memory must not share ours with the clients."""
+    """Exports a version in a separate process, to keep TensorFlow's threads and memory out of the
+    clients' process.
+    """
     command = [sys.executable, "-m", "serving", "demo-model", str(place)]
     result = subprocess.run(
         [*command, f"--version={version}", f"--rows={table_rows}"],
@@ -268,7 +274,7 @@ def _export(place: Path, version: int, table_rows: int) -> None:
 
 @contextmanager
 def demo_directory(given: Path | None) -> Iterator[Path]:
-    """The directory given, or a temporary one that goes away."""
+    """Yields the given directory, or a temporary one that is removed at the end."""
     if given is not None:
         yield given.absolute()
         return

@@ -1,4 +1,4 @@
-"""The server of the load tests that need one version of the demo's model, and nothing swapped."""
+"""The server of the load tests that need one version of the demo's model and no swaps."""
 
 import argparse
 from collections.abc import Callable, Iterator
@@ -11,9 +11,9 @@ from serving.server.model_server import ModelServer
 
 @contextmanager
 def demo_server(parsed: argparse.Namespace, say: Callable[[str], None]) -> Iterator[ModelServer]:
-    """Within it version 1 is AVAILABLE. Takes `--preset`, `--models` and `--table-rows`.
+    """Yields a server whose version 1 is AVAILABLE. Uses `--preset`, `--models` and `--table-rows`.
 
-    Raises InvalidConfig where the model cannot be exported, Unavailable where it does not load.
+    Raises InvalidConfig if the model cannot be exported, and Unavailable if it does not load.
     """
     with (
         demo_directory(parsed.models) as directory,

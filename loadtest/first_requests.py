@@ -1,11 +1,11 @@
-"""What the first requests to a new version still pay for, beside all later ones.
+"""Measures how much longer the first requests to a new version take than later ones.
 
     python -m loadtest.first_requests VERSION_DIRECTORY OTHER_VERSION_DIRECTORY [--swaps 20]
 
-In one process, without a network: a request thread answers from the live version; the next version
-is loaded, and warmed by `--warm-up-requests` requests on another thread, as a server's loader does;
-then the request thread sends its first 200 requests to it, and 2,000 more to compare with. Prints
-their latencies in microseconds, medians over the swaps.
+Runs in one process, without a network. A request thread answers from the live version. Meanwhile
+another thread loads the next version and warms it with `--warm-up-requests` requests, as a server's
+loader does. Then the request thread sends its first 200 requests to the new version, and 2,000 more
+for comparison. Prints their latencies in microseconds, as medians over the swaps.
 """
 
 import argparse
@@ -31,11 +31,11 @@ _HEADROOM_BYTES = 256 * 2**20
 _KEEPER_SECONDS = 60.0
 
 Latencies = npt.NDArray[np.float64]
-"""In microseconds, one for each request in turn."""
+"""Microseconds, one for each request in order."""
 
 
 def main() -> int:
-    """Runs the measurement; in a process of its own, as TensorFlow's pools are the process's."""
+    """Runs the measurement, in its own process because TensorFlow's pools belong to the process."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("directories", type=Path, nargs=2, help="versions, like /models/ctr/1")
     parser.add_argument("--rows", type=int, default=100, help="rows of a request")
@@ -51,7 +51,7 @@ def main() -> int:
 def measure(
     directories: Sequence[Path], rows: int, swap_count: int, warm_up_count: int
 ) -> list[tuple[Latencies, Latencies]]:
-    """The latencies of the first requests and of later ones, for each swap."""
+    """Returns the latencies of the first requests and of later ones, for each swap."""
     from serving.data_plane import _native
 
     _native.initialize(intra_op_thread_count=0, inter_op_thread_count=0)
@@ -84,7 +84,7 @@ def measure(
 
 
 def describe(first: Sequence[Latencies], later: Sequence[Latencies]) -> str:
-    """The table, as text. Pure."""
+    """Returns the table as text. Pure."""
     by_number = np.median(np.array(first), axis=0)
     steady = np.median(np.concatenate(later))
     lines = [f"{len(first)} swaps; later requests: median {steady:.0f} us"]

@@ -1,7 +1,7 @@
 """Drives the native issue loop (native/load_generator), and the null server that measures it.
 
-The loop is a process of its own, with real-time priority where it may: no pause of this
-interpreter is measured, and while it runs this process has nothing to do with it.
+The loop is a separate process, with real-time priority if that is permitted. So pauses of this
+interpreter are not measured, and this process is not involved while the loop runs.
 """
 
 import os
@@ -19,9 +19,9 @@ from serving.base.errors import FailedPrecondition, InternalError, Unavailable
 
 _REPOSITORY = Path(__file__).parents[1]
 
-# The loop connects for up to 5 s and then says so.
+# The loop connects for up to 5 s and then prints a line.
 _START_TIMEOUT_SECONDS = 15
-# After the last request's deadline: to write its file.
+# Time to write its file after the last request's deadline.
 _END_GRACE_SECONDS = 15
 
 
@@ -35,16 +35,16 @@ def issue_loop_path(repository: Path = _REPOSITORY) -> Path:
 
 @dataclass(frozen=True)
 class ChannelOptions:
-    """How the requests travel. `root_certificates` is a PEM file; None: without TLS."""
+    """The options of the gRPC channels. `root_certificates` is a PEM file; None means no TLS."""
 
     root_certificates: Path | None = None
     compression: str = "identity"
 
 
 class Generator:
-    """Sends a plan's requests to `target` while inside `with`; `finish` or `stop`, then it is over.
+    """Sends a plan's requests to `target` inside `with`, until `finish` or `stop` returns.
 
-    The process ends with this one, however this one ends: its standard input is a pipe from here.
+    The loop's process never outlives this one: its standard input is a pipe from here.
     Not safe to use from several threads at once.
     """
 
@@ -75,7 +75,7 @@ class Generator:
 
     @property
     def started_ns(self) -> int:
-        """When the plan's time began, by `Clock.now_ns`."""
+        """The instant at which the plan began, of `Clock.now_ns`."""
         return self._started_ns
 
     def finish(self) -> Outcome:
@@ -83,7 +83,7 @@ class Generator:
         return self._outcome(float(self._plan.offsets_ns[-1:].sum()) / NS_PER_SECOND)
 
     def stop(self) -> Outcome:
-        """Issues no further request and waits for the answers under way. Raises Unavailable."""
+        """Stops issuing requests and waits for the answers in flight. Raises Unavailable."""
         self._running().close_input()
         return self._outcome(0)
 
@@ -100,7 +100,9 @@ class Generator:
 
 @contextmanager
 def null_server(reply: bytes) -> Iterator[str]:
-    """A server that answers every call with `reply`, as HOST:PORT: what is measured with it is us."""
+    """Yields the HOST:PORT of a server that answers every call with `reply`, to measure the
+    generator alone.
+    """
     with NamedTemporaryFile(prefix="millpond-reply-") as file:
         file.write(reply)
         file.flush()
@@ -109,11 +111,11 @@ def null_server(reply: bytes) -> Iterator[str]:
 
 
 class _Program:
-    """A process of the issue loop's program, inside `with`; killed at its end if it still runs."""
+    """Runs the issue loop's program inside `with`; kills it at the end if it still runs."""
 
     def __init__(self, *arguments: str) -> None:
         with ExitStack() as stack:
-            # A file and not a pipe: nobody reads along, and a full pipe would hold the generator up.
+            # A file and not a pipe: a full pipe that is not read would block the generator.
             self._errors = stack.enter_context(TemporaryFile("w+", prefix="millpond-load-"))
             command = [str(issue_loop_path()), *arguments]
             pipe = subprocess.PIPE
@@ -134,9 +136,11 @@ class _Program:
         self._cleanup.close()
 
     def announced(self, what: str) -> int:
-        """The number in the line "`what` NUMBER" that it prints first. Raises Unavailable."""
+        """Returns the number in the line "`what` NUMBER" that it prints first. Raises
+        Unavailable.
+        """
         assert self._process.stdout is not None
-        # Kills a process that says nothing, so that the reading ends.
+        # Kills a process that prints nothing, so that the read ends.
         watchdog = threading.Timer(_START_TIMEOUT_SECONDS, self._process.kill)
         watchdog.start()
         try:
@@ -147,16 +151,16 @@ class _Program:
             self._process.wait()
             raise Unavailable(self._last_words())
         if words[0] != what:
-            raise InternalError(f"issue_loop says {words}, not {what!r}")
+            raise InternalError(f"issue_loop printed {words}, not {what!r}")
         return int(words[1])
 
     def close_input(self) -> None:
-        """Tells it to come to its end."""
+        """Closes the program's standard input, which ends it."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
     def wait(self, timeout_seconds: float) -> None:
-        """Waits for its end. Raises Unavailable at the timeout or where it failed."""
+        """Waits for its end. Raises Unavailable at the timeout or if it failed."""
         try:
             status = self._process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:

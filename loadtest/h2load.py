@@ -1,4 +1,4 @@
-"""Requests per second by h2load, which sends one raw gRPC frame over and over (Debian's nghttp2-client)."""
+"""Requests per second by h2load (Debian's nghttp2-client), which repeats one raw gRPC frame."""
 
 import re
 import shutil
@@ -15,7 +15,7 @@ from serving.base.errors import FailedPrecondition, Unavailable
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
 
-# 16 in flight, as the prototype was measured (docs/figures.md).
+# 16 requests in flight, as for the prototype's figures (docs/figures.md).
 _CONNECTION_COUNT = 4
 _STREAM_COUNT = 4
 _TIMEOUT_SECONDS = 120
@@ -23,7 +23,7 @@ _TIMEOUT_SECONDS = 120
 
 @dataclass(frozen=True)
 class Throughput:
-    """What h2load saw. Latencies are from sending to the last byte, in closed loop."""
+    """The figures of h2load. Latencies are from sending to the last byte, in closed loop."""
 
     requests_per_second: float
     p50_ms: float
@@ -31,7 +31,7 @@ class Throughput:
 
 
 def median_throughput(runs: list[Throughput]) -> Throughput:
-    """The median of each figure by itself."""
+    """Returns the median of each figure."""
     return Throughput(
         statistics.median(run.requests_per_second for run in runs),
         statistics.median(run.p50_ms for run in runs),
@@ -40,15 +40,15 @@ def median_throughput(runs: list[Throughput]) -> Throughput:
 
 
 def framed(message: bytes) -> bytes:
-    """A gRPC message as it lies in HTTP/2 DATA: flag 0 (not compressed), length, message."""
+    """Returns a gRPC message as in HTTP/2 DATA: flag 0 (not compressed), length, message."""
     return struct.pack(">BI", 0, len(message)) + message
 
 
 def drive(target: str, message: bytes, request_count: int) -> Throughput:
     """Sends `message` to Predict of `target` (HOST:PORT) `request_count` times, 16 in flight.
 
-    h2load looks at the HTTP status only: whether gRPC's own was OK is in the version's failed_count.
-    Raises FailedPrecondition where h2load is not installed, Unavailable where requests fail.
+    h2load reads only the HTTP status; the version's failed_count has the gRPC failures. Raises
+    FailedPrecondition if h2load is not installed, and Unavailable if requests fail.
     """
     if shutil.which("h2load") is None:
         raise FailedPrecondition("h2load is not installed: apt-get install nghttp2-client")
@@ -73,11 +73,13 @@ def drive(target: str, message: bytes, request_count: int) -> Throughput:
 
 
 def parse(report: str, log: str) -> Throughput:
-    """From h2load's report and its log: a line a request with start, status and duration in µs."""
+    """Parses h2load's report and its log: a line a request with start, status and duration in
+    µs.
+    """
     rate = re.search(r"finished in .*?, ([\d.]+) req/s", report)
     failed = re.search(r"(\d+) succeeded, (\d+) failed, (\d+) errored, (\d+) timeout", report)
     if rate is None or failed is None or any(int(count) for count in failed.groups()[1:]):
-        raise Unavailable(f"h2load's requests failed; it says:\n{report}")
+        raise Unavailable(f"h2load's requests failed; its report:\n{report}")
     latencies_ns = logged_latencies_ns(log)
     return Throughput(
         float(rate[1]), percentile_ms(latencies_ns, 500), percentile_ms(latencies_ns, 990)

@@ -1,7 +1,7 @@
-"""`hostile`: what slow, half-sent, idle and never-reading connections do to the tail of other clients.
+"""`hostile`: how slow, half-sent, idle and never-reading connections affect other clients' tail.
 
-Segments with each attack and without any take turns in one run of one server, so that the machine's
-own ups and downs fall on both sides.
+Segments with each attack and quiet segments take turns in one run of one server, so that
+disturbances of the machine affect both kinds.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from serving.base.errors import Unavailable
 from serving.server.model_server import ModelServer
 
 GOAL_RATIO = 1.2
-"""The goal: p99 of other clients with an attack, over p99 without."""
+"""The goal: p99 of other clients during an attack, divided by p99 without an attack."""
 
 QUIET = "quiet"
 _SETTLE_SECONDS = 2
@@ -46,7 +46,9 @@ _BYTES_PER_MB = 1e6
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of the run. `reopened_count`: connections that the server closed meanwhile."""
+    """A part of the run. `reopened_count` is the count of connections that the server closed in
+    it.
+    """
 
     kind: str
     span: Span
@@ -62,7 +64,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--rounds", type=positive_integer, default=2, help="segments of each attack; default 2"
     )
     parser.add_argument(
-        "--segment-seconds", type=positive, default=10, metavar="S", help="of each; default 10"
+        "--segment-seconds",
+        type=positive,
+        default=10,
+        metavar="S",
+        help="seconds of each segment; default 10",
     )
 
 
@@ -80,7 +86,7 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 def kinds_of(names: Sequence[str], round_count: int) -> Sequence[str]:
-    """A quiet segment before each attack, and one at the end."""
+    """Returns the kinds in order: a quiet segment before each attack, and one at the end."""
     each = [kind for name in names for kind in (QUIET, name)]
     return (*each * round_count, QUIET)
 
@@ -95,7 +101,7 @@ def _measured(
 ) -> tuple[Outcome, Sequence[Segment]]:
     by_name = attacks(MODEL_NAME, load.payloads[0])
     kinds = kinds_of(list(by_name), parsed.rounds)
-    # Drawn for longer than it takes, and stopped at the end.
+    # Drawn for longer than the segments take; the generator is stopped at the end.
     seconds = _SETTLE_SECONDS + len(kinds) * (parsed.segment_seconds + 4 * _SETTLE_SECONDS)
     offsets_ns = ARRIVALS[parsed.arrivals](rate_per_second, seconds, parsed.seed)
     with Generator(load.plan(offsets_ns, parsed.seed), server.target) as generator:
@@ -115,16 +121,16 @@ def _segment(
     if attack is None:
         pause(clock, parsed.segment_seconds)
     else:
-        # With the connecting of the crowd and all: that is a part of the attack.
+        # The span includes the connecting of the crowd, which is a part of the attack.
         with Crowd(attack, server.target, server.url, clock) as crowd:
             pause(clock, parsed.segment_seconds)
             reopened_count = crowd.reopened_count
     memory = resident(server.process_id, clock)
     if memory is None:
-        raise Unavailable(f"the server ended under '{kind}'")
+        raise Unavailable(f"the server ended during '{kind}'")
     span = Span(begin_ns, clock.now_ns())
     segment = Segment(kind, span, reopened_count, memory.anonymous_bytes)
-    # What the end of an attack costs belongs to none.
+    # The cost of an attack's end is not counted in any segment.
     pause(clock, _SETTLE_SECONDS / 2)
     return segment
 
@@ -135,7 +141,9 @@ def _segment(
 def hostile_report(
     outcome: Outcome, segments: Sequence[Segment], wrong_count: int, rate_per_second: float
 ) -> dict[str, Any]:
-    """The JSON: the pooled latencies of each kind of segment, and each attack's over the quiet ones."""
+    """Returns the JSON: the pooled latencies of each kind of segment, and their ratios to quiet
+    ones.
+    """
     shown = {
         kind: figures(latencies_within_ns(outcome, [s.span for s in segments if s.kind == kind]))
         for kind in _kinds(segments)
@@ -174,7 +182,7 @@ def _bytes(segments: Sequence[Segment], kind: str) -> list[int]:
 
 
 def print_hostile(report: Mapping[str, Any], console: Console) -> None:
-    """The table of all kinds, the ratios, and what the server held."""
+    """Prints the table of all kinds, the ratios, and the server's connections and memory."""
     title = f"{report['rate_per_second']:g} requests/s beside each attack"
     console.print(latency_table(title, report["latency"]))
     for kind, value in report["ratio_p99"].items():
@@ -191,7 +199,7 @@ def print_hostile(report: Mapping[str, Any], console: Console) -> None:
 
 
 HOSTILE = Command(
-    "what slow, half-sent, idle and never-reading connections do to other clients",
+    "the effect of slow, half-sent, idle and never-reading connections on other clients",
     _add_options,
     _run,
 )

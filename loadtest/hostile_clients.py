@@ -1,7 +1,7 @@
-"""Clients that mean no good: slow, half-sent, idle and never-reading connections, as raw bytes.
+"""Hostile clients: slow, half-sent, idle and never-reading connections, as raw bytes.
 
-A crowd holds its connections open from one thread below everybody's priority, and opens again what
-the server closes, once a second: so an attack goes on for as long as it is measured.
+A crowd holds its connections open from one thread of the lowest priority. Once a second it reopens
+the connections that the server has closed, so that an attack lasts as long as it is measured.
 """
 
 import os
@@ -17,18 +17,19 @@ from serving.base.protos import get_model_metadata_pb2
 
 _NICE = 19
 _CONNECT_SECONDS = 5
-# A crowd comes over seconds: thousands of connections within a tenth of one are another attack, on
-# whoever accepts them, and would be all that a percentile shows of this one.
+# A crowd connects over some seconds. Thousands of connections within a tenth of a second would be a
+# different attack, on the accepting thread, and would dominate the percentiles.
 _CONNECTIONS_PER_SECOND = 500
-# So little that a reply fills it, and the server has to keep the rest or to stop.
+# Small enough that one reply fills it, and the server has to keep the rest or stop writing.
 _RECEIVE_BUFFER_BYTES = 4_096
 
 
 @dataclass(frozen=True)
 class Attack:
-    """`opening` is sent on each of `connection_count` connections, then `nag` once a second.
+    """An attack: sends `opening` on each of `connection_count` connections, then `nag` once a
+    second.
 
-    None of them ever reads. `is_http` says to which of the server's two ports they go.
+    The connections never read. If `is_http`, they go to the HTTP port, else to the gRPC port.
     """
 
     name: str
@@ -39,10 +40,10 @@ class Attack:
 
 
 class Crowd:
-    """The connections of one attack, inside `with`."""
+    """Holds the connections of one attack inside `with`."""
 
     def __init__(self, attack: Attack, target: str, url: str, clock: Clock) -> None:
-        """`target` is gRPC's HOST:PORT, `url` that of HTTP. Raises OSError inside `with`."""
+        """`target` is gRPC's HOST:PORT, `url` is HTTP's URL. Raises OSError inside `with`."""
         self._attack = attack
         self._clock = clock
         address = urlsplit(url).netloc if attack.is_http else target
@@ -91,7 +92,7 @@ class Crowd:
 
 
 def _send(connection: socket.socket, content: bytes) -> bool:
-    """As much as the kernel takes now; False where the server has closed."""
+    """Sends as much as the kernel accepts now; False if the server has closed the connection."""
     try:
         connection.send(content)
     except BlockingIOError:
@@ -110,7 +111,8 @@ def _is_closed(connection: socket.socket) -> bool:
         return True
 
 
-# --- HTTP/2, as far as gRPC's first bytes go (RFC 9113, RFC 7541) -----------------------------------
+# --- HTTP/2, as far as gRPC's first bytes go (RFC 9113, RFC 7541)
+# -----------------------------------
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _SETTINGS, _WINDOW_UPDATE = 0, 1, 4, 8
@@ -126,7 +128,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _literal(name: str, value: str) -> bytes:
-    """A header without compression: both shorter than 127 bytes."""
+    """Returns a header without compression; name and value must be shorter than 127 bytes."""
     return b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
 
 
@@ -143,7 +145,7 @@ def _grpc_headers(method: str) -> bytes:
 
 
 def _hello() -> bytes:
-    """The preface and settings of a client that says it takes 2 GiB at once."""
+    """Returns the preface and settings of a client that offers a window of 2 GiB."""
     window = _INITIAL_WINDOW_SIZE.to_bytes(2, "big") + _WINDOW_MAX.to_bytes(4, "big")
     grown = (_WINDOW_MAX - 65_535).to_bytes(4, "big")
     return _PREFACE + _frame(_SETTINGS, 0, 0, window) + _frame(_WINDOW_UPDATE, 0, 0, grown)
@@ -158,11 +160,12 @@ def _calls(method: str, message: bytes, count: int) -> bytes:
     )
 
 
-# --- The attacks ------------------------------------------------------------------------------------
+# --- The attacks
+# ------------------------------------------------------------------------------------
 
 
 def attacks(model_name: str, message: bytes) -> Mapping[str, Attack]:
-    """All of them by name; `message` is a serialized PredictRequest that the model answers."""
+    """Returns all attacks by name; `message` is a serialized PredictRequest for the model."""
     made = (*_grpc_attacks(model_name, message), *_http_attacks(model_name))
     return {attack.name: attack for attack in made}
 

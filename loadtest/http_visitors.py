@@ -1,7 +1,7 @@
-"""Who looks at a server over HTTP while it is under load: a Prometheus that scrapes, a page that polls.
+"""HTTP visitors of a server under load: a Prometheus that scrapes, and a page that polls.
 
-Each is one connection that is kept, as theirs are, and reads the answer without looking into it, so
-that what a load test sees is the server's cost and not the visitor's.
+Each visitor keeps one connection, as the real ones do, and reads the answer without parsing it
+where possible, so that a load test measures the server's cost and not the visitor's.
 """
 
 import http.client
@@ -17,9 +17,9 @@ from serving.base.errors import Unavailable
 from serving.base.periodic_thread import PeriodicThread
 
 _TIMEOUT_SECONDS = 10
-# Below every request thread: on two cores the visitors are on the server's own.
+# Lower priority than every request thread: on two cores the visitors share the server's cores.
 _NICE = 19
-# What Prometheus 2.42 asks for.
+# The headers of Prometheus 2.42.
 _PROMETHEUS_HEADERS = {
     "Accept": "application/openmetrics-text;version=1.0.0,application/openmetrics-text;"
     "version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
@@ -35,7 +35,7 @@ def scrape(connection: http.client.HTTPConnection) -> None:
 
 
 class PagePolls:
-    """Polls as the page does: the answer says where the next one goes on."""
+    """Polls as the page does: each answer has the cursor of the next poll."""
 
     def __init__(self) -> None:
         self._question = {"cursor": "", "swaps_tag": ""}
@@ -47,9 +47,9 @@ class PagePolls:
 
 
 class Visitor:
-    """Visits once a second, inside `with`, from a thread of its own.
+    """Visits once a second, inside `with`, from its own thread.
 
-    `check`, after the end, raises Unavailable where a visit failed.
+    `check`, after the end, raises Unavailable if a visit failed.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Visitor:
         self._thread.join(None)
 
     def check(self) -> None:
-        """Raises Unavailable, with what went wrong."""
+        """Raises Unavailable with the error of a failed visit, if there was one."""
         if self._failure is not None:
             raise Unavailable(f"{self._name} of {self._address}: {self._failure!r}")
 
@@ -108,7 +108,7 @@ def _lower_priority() -> None:
 
 @contextmanager
 def visited(visitors: Sequence[Visitor]) -> Iterator[None]:
-    """All of them, inside `with`. Raises Unavailable at the end where a visit failed."""
+    """Runs all visitors inside `with`. Raises Unavailable at the end if a visit failed."""
     with ExitStack() as stack:
         for visitor in visitors:
             stack.enter_context(visitor)

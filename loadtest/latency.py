@@ -1,4 +1,4 @@
-"""Percentiles that are refused where too few requests stand behind them."""
+"""Percentiles, which are refused if there are too few requests."""
 
 import math
 import statistics
@@ -10,25 +10,26 @@ import numpy.typing as npt
 
 NS_PER_MS = 1_000_000
 
-# A percentile needs this many requests beyond it: p99.9 of 5,000. With fewer, the one or two slowest
-# requests are the percentile, and the next run shows another one.
+# A percentile needs this many requests beyond it: p99.9 needs 5,000. With fewer, the slowest one or
+# two requests decide the percentile, and the next run gives a different figure.
 _REQUEST_COUNT_BEYOND = 5
 
 
 class TooFewRequests(Exception):
-    """A percentile was asked for that the requests do not support; the message says what is missing."""
+    """Raised for a percentile that needs more requests; the message has the missing count."""
 
 
-# What every table and JSON file shows.
+# The percentiles of every table and JSON file.
 _SHOWN_PER_MILLE = {"p50_ms": 500, "p90_ms": 900, "p99_ms": 990, "p999_ms": 999}
 
 Latencies = Sequence[int] | npt.NDArray[np.int64]
 
 
 def percentile_ms(latencies_ns: Latencies, per_mille: int) -> float:
-    """The latency that `per_mille` of 1,000 requests stay within (999: p99.9), in milliseconds.
+    """Returns the latency that `per_mille` of 1,000 requests stay within (999: p99.9), in
+    milliseconds.
 
-    By nearest rank: one of the latencies, nothing between two of them.
+    By nearest rank: the result is one of the latencies and not interpolated.
 
     Raises TooFewRequests below 10 requests for p50, 500 for p99, 5,000 for p99.9.
     """
@@ -41,7 +42,9 @@ def percentile_ms(latencies_ns: Latencies, per_mille: int) -> float:
 
 
 def figures(latencies_ns: Latencies) -> dict[str, Any]:
-    """`count`, `p50_ms` to `p999_ms` and `max_ms`; None, and why in `refused`, where too few."""
+    """Returns `count`, `p50_ms` to `p999_ms` and `max_ms`; a percentile with too few requests is
+    None, with the reason in `refused`.
+    """
     shown: dict[str, Any] = {"count": len(latencies_ns)}
     refused = {}
     for key, per_mille in _SHOWN_PER_MILLE.items():
@@ -55,7 +58,7 @@ def figures(latencies_ns: Latencies) -> dict[str, Any]:
 
 
 def medians(each: Sequence[Mapping[str, Any]], keys: Iterable[str]) -> dict[str, float | None]:
-    """Of each key's figures; None where one of them was refused."""
+    """Returns the median of each key's figures; None if any figure was refused."""
     found: dict[str, float | None] = {}
     for key in keys:
         values = [shown[key] for shown in each]
@@ -65,7 +68,7 @@ def medians(each: Sequence[Mapping[str, Any]], keys: Iterable[str]) -> dict[str,
 
 
 def ratio(over: Mapping[str, Any], under: Mapping[str, Any], key: str) -> float | None:
-    """One figure of `over` by that of `under`; None where either was refused."""
+    """Returns a figure of `over` divided by that figure of `under`; None if either was refused."""
     if over[key] is None or not under[key]:
         return None
     return round(float(over[key]) / float(under[key]), 3)

@@ -1,5 +1,5 @@
-"""`life`: how long a rollback takes, how soon a dropped version serves, and what a slow request on
-another model changes of that, as clients see it.
+"""`life`: how long a rollback takes, how soon a dropped version serves, and how a slow request on
+another model changes these times, as clients measure them.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from serving.server.server_log import LogEvent
 
 _TABLE_ROWS = 20_000
 _TIMEOUT_SECONDS = 60
-# Long enough that the moment of a drop has nothing to do with that of a poll.
+# Not a divisor of the poll period, so that drops and polls are not in phase.
 _PAUSE_SECONDS = 0.37
 _POLL_SECONDS = 1.0
 
@@ -45,13 +45,17 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="swaps without and with a slow request on another model, default 10 of each",
     )
     parser.add_argument(
-        "--slow-seconds", type=positive, default=30, metavar="S", help="of that one, default 30"
+        "--slow-seconds",
+        type=positive,
+        default=30,
+        metavar="S",
+        help="seconds of the slow request, default 30",
     )
     parser.add_argument(
         "--rate", type=positive, default=300, metavar="R", help="requests per second meanwhile"
     )
     parser.add_argument(
-        "--json", type=writable_file, metavar="FILE", help="write the figures there"
+        "--json", type=writable_file, metavar="FILE", help="write the figures to FILE"
     )
 
 
@@ -97,7 +101,9 @@ def _run(parsed: argparse.Namespace) -> int:
 def measure_rollbacks(
     exports: DemoModel, count: int, clock: Clock
 ) -> Mapping[str, Sequence[float]]:
-    """For each rollback: ms to its reply, ms to the first answer after, whether that was too new."""
+    """Returns for each rollback: ms to its reply, ms to the first answer after the reply, and if
+    that answer came from a wrong version.
+    """
     load = CtrLoad(MODEL_NAME, rows=1, table_rows=_TABLE_ROWS, seed=1)
     request = predict_pb2.PredictRequest.FromString(load.payloads[0])
     found: dict[str, list[float]] = {"reply_ms": [], "answer_ms": [], "is_late": []}
@@ -118,7 +124,9 @@ def measure_rollbacks(
 
 
 def measure_drops(exports: DemoModel, count: int, clock: Clock) -> Sequence[float]:
-    """For each version dropped by one rename: ms until it is AVAILABLE, less those of its load."""
+    """Returns for each version dropped by one rename: ms until it is AVAILABLE, without its
+    load.
+    """
     log_clock = LogClock(clock.wall_ns() - clock.now_ns())
     found = []
     with ExitStack() as stack:
@@ -159,12 +167,12 @@ def _is_available(version: int, event: LogEvent) -> bool:
 
 
 def _wait_for_default(client: Client, version: int, clock: Clock) -> None:
-    """Raises Unavailable where it does not come."""
+    """Waits until `version` is the default version. Raises Unavailable at the timeout."""
     end_ns = clock.now_ns() + _TIMEOUT_SECONDS * NS_PER_SECOND
     while client.describe_models()[MODEL_NAME]["default_version"] != version:
         if clock.now_ns() > end_ns:
             raise Unavailable(
-                f"version {version} does not answer {_TIMEOUT_SECONDS} s after it may"
+                f"version {version} is not the default version after {_TIMEOUT_SECONDS} s"
             )
         pause(clock, 0.002)
 

@@ -1,8 +1,8 @@
-"""A model that computes for as long as a request says, whatever the machine's speed.
+"""A model that computes for the time in its request, on a machine of any speed.
 
     python -m loadtest.life_slow_model DIRECTORY
 
-exports it there. A process of its own: TensorFlow must not share ours with the clients.
+exports it to DIRECTORY. This is a separate process, to keep TensorFlow out of the clients' process.
 """
 
 import subprocess
@@ -20,7 +20,7 @@ SLOW_MODEL_NAME = "slow"
 
 
 def prepare_slow_model(base_path: Path) -> None:
-    """Exports version 1 into `base_path`. Raises InvalidConfig where that does not work."""
+    """Exports version 1 into `base_path`. Raises InvalidConfig if the export fails."""
     base_path.mkdir(parents=True)
     command = [sys.executable, "-m", "loadtest.life_slow_model", str(base_path / "1")]
     if subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode != 0:
@@ -28,12 +28,14 @@ def prepare_slow_model(base_path: Path) -> None:
 
 
 def slow_request(seconds: float) -> predict_pb2.PredictRequest:
-    """A request that takes `seconds` of one core."""
+    """Returns a request that computes for `seconds` on one core."""
     return predict_request(SLOW_MODEL_NAME, {"seconds": np.array(seconds, np.float64)})
 
 
 def compute_for(seconds: Any) -> dict[str, Any]:
-    """In a graph: `seconds` float64[] to `rounds`, the turns of a loop of small kernels until then."""
+    """Builds the graph: loops over small kernels for `seconds`, float64[], and returns the count of
+    turns as `rounds`.
+    """
     import tensorflow as tf
 
     end = tf.timestamp() + seconds
@@ -47,7 +49,7 @@ def compute_for(seconds: Any) -> dict[str, Any]:
 
 
 def export(directory: Path) -> None:
-    """A model whose `serving_default` is `compute_for`."""
+    """Exports a model whose `serving_default` is `compute_for`."""
     import tensorflow as tf
 
     signature = tf.function(

@@ -1,4 +1,5 @@
-"""What a slow request on one model does to the swap of another: the same swap without it and with it."""
+"""Measures how a slow request on one model affects the swap of another: the same swap with and
+without it."""
 
 import statistics
 import tempfile
@@ -29,18 +30,20 @@ from serving.server.model_server import ModelServer
 from serving.server.server_log import LogEvent
 
 _TIMEOUT_SECONDS = 60
-# Until the slow request runs, and after a swap until its old version is gone.
+# The pause until the slow request runs, and after a swap until its old version is gone.
 _PAUSE_SECONDS = 0.5
-# Two swaps with their pauses take 5 s on a quiet machine; an upper bound for the plan.
+# An upper bound for the plan: two swaps with their pauses take 5 s on a quiet machine.
 _ROUND_SECONDS_MAX = 30
 _KEPT_REPLY_BYTES_MAX = 256 << 20
-# Short, or how soon after a drop the next poll happens to come would be most of what is seen.
+# Short, because the random wait for the next poll would otherwise dominate the figures.
 _POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlowRequestSetup:
-    """`rounds` of two swaps of a model under load, one of them beside a request of `slow_seconds`."""
+    """`rounds` of two swaps of a model under load, one of them beside a request of
+    `slow_seconds`.
+    """
 
     rounds: int
     slow_seconds: float
@@ -62,10 +65,10 @@ class ObservedSwap:
 def measure_slow_request(
     exports: DemoModel, setup: SlowRequestSetup, clock: Clock
 ) -> dict[str, Any]:
-    """The figures of both kinds of swap and their ratios.
+    """Returns the figures of both kinds of swap and their ratios.
 
-    Raises FailedPrecondition where a slow request ended before its swap did: then nothing was
-    measured; MillpondError of server and generator.
+    Raises FailedPrecondition if a slow request ended before its swap did, because the figures would
+    be invalid; MillpondError of server and generator.
     """
     load = CtrLoad(MODEL_NAME, rows=10, table_rows=setup.table_rows, seed=1)
     with ExitStack() as stack:
@@ -76,7 +79,8 @@ def measure_slow_request(
         observed = []
         with Generator(_plan(load, setup), server.target) as generator:
             for number in range(2 * setup.rounds):
-                # In turn, and in the other order every other round: what drifts meets both alike.
+                # In turn, in the opposite order every other round: a drift affects both kinds
+                # alike.
                 is_beside = (number % 2 == 1) != (number // 2 % 2 == 1)
                 slow_seconds = setup.slow_seconds if is_beside else 0
                 with _slow_request(stub, slow_seconds, clock):
@@ -88,7 +92,7 @@ def measure_slow_request(
 def report_of(
     observed: Sequence[ObservedSwap], outcome: Outcome, wrong_count: int
 ) -> dict[str, Any]:
-    """The figures, from the swaps that were seen and the requests of the whole time."""
+    """Returns the figures, from the observed swaps and the requests of the whole run."""
     shown: dict[str, Any] = {
         "alone": _figures_of(
             [swap for swap in observed if not swap.is_beside_slow_request], outcome
@@ -113,7 +117,7 @@ def _figures_of(swaps: Sequence[ObservedSwap], outcome: Outcome) -> dict[str, An
         "drop_to_available_ms_median": round(statistics.median(taken_ms), 1),
         "drop_to_available_less_load_ms_median": round(statistics.median(less_ms), 1),
         "drop_to_available_ms_max": round(max(taken_ms), 1),
-        # Of the requests of all swaps together: one alone has too few.
+        # Pooled over the requests of all swaps: a single swap has too few.
         "p99_ms": latency["p99_ms"],
         "latency": latency,
     }
@@ -127,7 +131,10 @@ def _latencies_ns(swap: ObservedSwap, outcome: Outcome) -> npt.NDArray[np.int64]
 
 @contextmanager
 def _slow_request(stub: Any, seconds: float, clock: Clock) -> Iterator[None]:
-    """One under way inside `with`, and cancelled after it; 0 seconds: none, after the same pause."""
+    """Runs a slow request inside `with` and cancels it afterwards.
+
+    With 0 seconds there is no request, only the same pause.
+    """
     running = stub.Predict.future(slow_request(seconds)) if seconds else None
     try:
         pause(clock, _PAUSE_SECONDS)
@@ -135,7 +142,7 @@ def _slow_request(stub: Any, seconds: float, clock: Clock) -> Iterator[None]:
         if running is not None and running.done():
             raise FailedPrecondition(
                 f"the slow request of {seconds:g} s ended before the swap did ({running.code()}); "
-                "give it more with --slow-seconds"
+                "raise --slow-seconds"
             )
     finally:
         if running is not None:
@@ -150,7 +157,7 @@ def _swap(
     began_ns = clock.now_ns()
     series.drop(version)
     event = server.wait_for_event(partial(_is_available, version), _TIMEOUT_SECONDS)
-    # The old version goes: that belongs to a swap too.
+    # The unload of the old version is a part of the swap too.
     pause(clock, _PAUSE_SECONDS)
     return ObservedSwap(
         is_beside_slow_request=is_beside,

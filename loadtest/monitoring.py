@@ -1,8 +1,8 @@
-"""`monitoring`: what a scrape of /metrics and an open page, each once a second, do to the tail of gRPC.
+"""`monitoring`: how a scrape of /metrics and an open page, each once a second, affect gRPC's tail.
 
-Segments with and without them take turns in one run of one server, so that the machine's own ups and
-downs fall on both sides. After them a segment with each of the two alone shows what it takes of the
-processor: the time of the server's HTTP threads, which are those at its nice value.
+Segments with and without them take turns in one run of one server, so that disturbances of the
+machine affect both kinds. After them, a segment with each visitor alone shows its processor time:
+the time of the server's HTTP threads, which are recognized by their nice value.
 """
 
 import argparse
@@ -47,23 +47,26 @@ from serving.http.server import HTTP_NICE
 from serving.server.model_server import ModelServer
 
 GOAL_RATIO = 1.05
-"""The goal: p999 with a scrape every second and the page open, over p999 without."""
+"""The goal: p999 with a scrape every second and an open page, divided by p999 without them."""
 
 GOAL_PAGE_CORE_SHARE = 0.01
-"""The goal: the share that the page may take of a core while it is open."""
+"""The goal: the share of a core that the page may take while it is open."""
 
 WITHOUT, WITH, PAGE, SCRAPE = "without", "with both", "page alone", "scrape alone"
 
-# From the first request on: connections, caches and the processor's clock are not steady yet.
+# Left out after the first request: connections, caches and the processor's clock are not steady
+# yet.
 _SETTLE_SECONDS = 2
-# The first poll of a page has the last 15 minutes in its answer; what follows is an open page.
+# Left out: the answer to a page's first poll has the last 15 minutes; later polls are typical.
 _VISITS_SETTLE_SECONDS = 1
 _KEYS = ("p50_ms", "p99_ms", "p999_ms")
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of the run. `http_core_share`: of one core, what the server's HTTP threads took."""
+    """A part of the run. `http_core_share` is the share of a core that the server's HTTP threads
+    took.
+    """
 
     kind: str
     span: Span
@@ -72,7 +75,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class MonitoredRun:
-    """The requests of a run, its segments, and who had the cores."""
+    """The requests of a run, its segments, and the shares of the cores."""
 
     outcome: Outcome
     segments: Sequence[Segment]
@@ -88,10 +91,14 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--segments",
         type=positive_integer,
         default=6,
-        help="of each of the two kinds, in turn; default 6",
+        help="segments of each of the two kinds, in turn; default 6",
     )
     parser.add_argument(
-        "--segment-seconds", type=positive, default=20, metavar="S", help="of each; default 20"
+        "--segment-seconds",
+        type=positive,
+        default=20,
+        metavar="S",
+        help="seconds of each segment; default 20",
     )
 
 
@@ -108,7 +115,9 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 def kinds_of(segment_count: int) -> Sequence[str]:
-    """What the segments of a run are, in order: the two kinds in turn, then each visitor alone."""
+    """Returns the kinds of a run's segments in order: the two kinds in turn, then each visitor
+    alone.
+    """
     return (*(WITHOUT, WITH) * segment_count, PAGE, SCRAPE)
 
 
@@ -121,7 +130,7 @@ def _measured(
     say: Callable[[str], None],
 ) -> MonitoredRun:
     kinds = kinds_of(parsed.segments)
-    # Drawn for longer than it takes, and stopped at the end.
+    # Drawn for longer than the segments take; the generator is stopped at the end.
     seconds = _SETTLE_SECONDS + len(kinds) * (parsed.segment_seconds + _VISITS_SETTLE_SECONDS + 1)
     offsets_ns = ARRIVALS[parsed.arrivals](rate_per_second, seconds, parsed.seed)
     plan = load.plan(offsets_ns, parsed.seed)
@@ -141,7 +150,7 @@ def _measured(
 
 
 def _segment(kind: str, server: ModelServer, seconds: float, clock: Clock) -> Segment:
-    """Raises Unavailable where a visit failed."""
+    """Measures one segment. Raises Unavailable if a visit failed."""
     with visited(visitors_of(kind, server.url, clock)):
         pause(clock, _VISITS_SETTLE_SECONDS)
         http_before = thread_times_ns(server.process_id, HTTP_NICE)
@@ -154,7 +163,7 @@ def _segment(kind: str, server: ModelServer, seconds: float, clock: Clock) -> Se
 
 
 def visitors_of(kind: str, url: str, clock: Clock) -> Sequence[Visitor]:
-    """Who visits in a segment of that kind."""
+    """Returns the visitors of a segment of that kind."""
     page = Visitor("page", url, PagePolls(), clock)
     prometheus = Visitor("prometheus", url, scrape, clock)
     return {WITHOUT: (), WITH: (page, prometheus), PAGE: (page,), SCRAPE: (prometheus,)}[kind]
@@ -164,7 +173,9 @@ def visitors_of(kind: str, url: str, clock: Clock) -> Sequence[Visitor]:
 
 
 def monitoring_report(run: MonitoredRun, rate_per_second: float) -> dict[str, Any]:
-    """The JSON: each kind's requests pooled, the medians over segments, ratios and shares of a core."""
+    """Returns the JSON: each kind's requests pooled, medians over segments, ratios, shares of a
+    core.
+    """
     latencies = {kind: _latencies_by_segment(run, kind) for kind in (WITHOUT, WITH)}
     pooled = {kind: figures(np.concatenate(parts)) for kind, parts in latencies.items()}
     each = {kind: [figures(part) for part in parts] for kind, parts in latencies.items()}
@@ -204,7 +215,9 @@ def _ratios(by_kind: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]
 
 
 def _ratio_by_chance(quiet: Sequence[npt.NDArray[np.int64]]) -> dict[str, float | None]:
-    """Half of the quiet segments over the other half, the larger over the smaller: what 1 looks like."""
+    """Returns the ratio between two halves of the quiet segments, the larger over the smaller: the
+    ratio that chance alone gives.
+    """
     if len(quiet) < 2:
         return dict.fromkeys(_KEYS)
     halves = [figures(np.concatenate(quiet[first::2])) for first in (0, 1)]
@@ -224,7 +237,7 @@ def _share(segments: Sequence[Segment], kind: str) -> float:
 
 
 def print_monitoring(report: Mapping[str, Any], console: Console) -> None:
-    """The table of both kinds, their ratios, and what HTTP takes of a core."""
+    """Prints the table of both kinds, their ratios, and HTTP's share of a core."""
     title = (
         f"{report['rate_per_second']:g} requests/s, with and without /metrics and page each second"
     )
@@ -239,7 +252,7 @@ def print_monitoring(report: Mapping[str, Any], console: Console) -> None:
     shares = report["http_core_share"]
     console.print(
         f"goals: p999 at most {report['goal_ratio_p999']:g}, page below "
-        f"{report['goal_page_core_share']:.0%} of a core; the HTTP threads take of one: "
+        f"{report['goal_page_core_share']:.0%} of a core; share of a core of the HTTP threads: "
         + ", ".join(f"{kind} {shares[kind]:.2%}" for kind in shares),
         highlight=False,
     )
@@ -251,5 +264,5 @@ def print_monitoring(report: Mapping[str, Any], console: Console) -> None:
 
 
 MONITORING = Command(
-    "what scrapes of /metrics and an open page do to the tail of gRPC", _add_options, _run
+    "the effect of scrapes of /metrics and an open page on the tail of gRPC", _add_options, _run
 )

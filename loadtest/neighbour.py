@@ -1,4 +1,5 @@
-"""`neighbour`: an idle model B of 500 MB reloads while model A is under load (tensorflow/serving#1866)."""
+"""`neighbour`: an idle model B of 500 MB reloads while model A is under load
+(tensorflow/serving#1866)."""
 
 import argparse
 from collections.abc import Mapping
@@ -54,7 +55,9 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 def neighbour_report(swap: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of a swap of B by what they mean for A: `alone` is with B loaded and idle."""
+    """Returns the figures of a swap of B, named by their meaning for A: in `alone`, B is loaded and
+    idle.
+    """
     names = {"": "windows", "_all": "windows_all"}
     shown: dict[str, Any] = {}
     for suffix, windows in names.items():

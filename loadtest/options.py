@@ -18,7 +18,9 @@ PICTURE_SUFFIXES = (".png", ".pdf", ".svg")
 
 @dataclass(frozen=True)
 class Command:
-    """A command: its line in the help, its options, and what runs it and returns its exit status."""
+    """A command: its line in the help, its options, and the function that runs it and returns the
+    exit status.
+    """
 
     summary: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
@@ -26,18 +28,18 @@ class Command:
 
 
 def positive(text: str) -> float:
-    """A number above 0. Raises ArgumentTypeError."""
+    """Returns a number above 0. Raises ArgumentTypeError."""
     try:
         value = float(text)
     except ValueError:
         value = 0
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return value
 
 
 def share(text: str) -> float:
-    """Above 0 and at most 1. Raises ArgumentTypeError."""
+    """Returns a number above 0 and at most 1. Raises ArgumentTypeError."""
     value = positive(text)
     if value > 1:
         raise argparse.ArgumentTypeError(f"{text!r} is above 1; 80 % is 0.8")
@@ -45,40 +47,44 @@ def share(text: str) -> float:
 
 
 def writable_file(text: str) -> Path:
-    """A file in a directory that is there: known before the load, and not after it."""
+    """Returns a file in an existing directory, so that a mistake is found before the load."""
     path = Path(text)
     if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"{path.parent} is no directory")
+        raise argparse.ArgumentTypeError(f"{path.parent} is not a directory")
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{path} is a directory; name a file")
     return path
 
 
 def picture_file(text: str) -> Path:
-    """A file that matplotlib can draw into. Raises ArgumentTypeError."""
+    """Returns a file that matplotlib can draw into. Raises ArgumentTypeError."""
     path = writable_file(text)
     if path.suffix not in PICTURE_SUFFIXES:
-        raise argparse.ArgumentTypeError(f"{text!r} ends in none of {', '.join(PICTURE_SUFFIXES)}")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must end in one of {', '.join(PICTURE_SUFFIXES)}"
+        )
     return path
 
 
 def positive_integer(text: str) -> int:
-    """A whole number above 0. Raises ArgumentTypeError."""
+    """Returns a whole number above 0. Raises ArgumentTypeError."""
     if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
 
 
 def host_and_port(text: str) -> str:
-    """HOST:PORT. Raises ArgumentTypeError."""
+    """Returns HOST:PORT. Raises ArgumentTypeError."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-        raise argparse.ArgumentTypeError(f"{text!r} is no HOST:PORT")
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
     return text
 
 
 def add_load_options(parser: argparse.ArgumentParser, default_rate: float | None) -> None:
-    """How many requests, of what size, when, and where the figures go."""
+    """Adds the options of the load: rate, size and arrivals of requests, and the file for the
+    figures.
+    """
     rate = parser.add_mutually_exclusive_group(required=default_rate is None)
     rate.add_argument(
         "--rate", type=positive, default=default_rate, metavar="R", help="requests per second"
@@ -87,7 +93,7 @@ def add_load_options(parser: argparse.ArgumentParser, default_rate: float | None
         "--saturation",
         type=share,
         metavar="SHARE",
-        help="this share of what the server can do, which is measured first (0.6: 60 %%)",
+        help="share of the server's highest rate, which is measured first (0.6: 60 %%)",
     )
     parser.add_argument("--arrivals", choices=ARRIVALS, default="poisson")
     parser.add_argument("--rows", type=positive_integer, default=100, help="rows of a request")
@@ -96,7 +102,7 @@ def add_load_options(parser: argparse.ArgumentParser, default_rate: float | None
         "--output-filter",
         choices=OUTPUTS,
         action="append",
-        help="the output that the clients ask for; twice for both; default: no filter",
+        help="output that the clients request; twice for both; default: no filter",
     )
     parser.add_argument(
         "--table-rows",
@@ -105,32 +111,35 @@ def add_load_options(parser: argparse.ArgumentParser, default_rate: float | None
         help="rows of each of the model's tables, on which its answers depend",
     )
     parser.add_argument(
-        "--json", type=writable_file, metavar="FILE", help="write the figures there"
+        "--json", type=writable_file, metavar="FILE", help="write the figures to FILE"
     )
 
 
 def add_models_option(parser: argparse.ArgumentParser) -> None:
-    """Where the model that is served lies."""
+    """Adds the option for the directory of the served model."""
     parser.add_argument(
         "--models",
         type=Path,
         metavar="DIR",
-        help="keep the exported model (1 GB) here; default: export it to a temporary place",
+        help="keep the exported model (1 GB) in DIR; default: export it to a temporary directory",
     )
 
 
 def add_swap_options(parser: argparse.ArgumentParser) -> None:
-    """What is swapped and how often."""
+    """Adds the options of swaps: the model, the count and the pauses."""
     add_models_option(parser)
     parser.add_argument(
         "--swaps",
         type=positive_integer,
         default=6,
-        help="of one run, default 6; one adds some 400 requests at 300/s to the swap window, whose "
-        "p99 wants 500 and p999 5,000",
+        help="swaps of one run, default 6; a swap adds some 400 requests at 300/s to the swap window, "
+        "whose p99 needs 500 and p999 5,000",
     )
     parser.add_argument(
-        "--repeats", type=positive_integer, default=1, help="runs of each preset, default 1; pooled"
+        "--repeats",
+        type=positive_integer,
+        default=1,
+        help="runs of each preset, which are pooled; default 1",
     )
     parser.add_argument(
         "--swap-interval",
@@ -143,12 +152,12 @@ def add_swap_options(parser: argparse.ArgumentParser) -> None:
         "--warm-up",
         choices=WARM_UP_MODES,
         default="records",
-        help="the versions' warm-up file: as exported, none, or other outputs than the clients'",
+        help="the versions' warm-up file: as exported, no file, or other outputs than the clients'",
     )
 
 
 def setup_of(parsed: argparse.Namespace, preset: str, reloaded: str = MODEL_NAME) -> Setup:
-    """The setup that the options of `add_load_options` and `add_swap_options` say."""
+    """Returns the setup from the options of `add_load_options` and `add_swap_options`."""
     return Setup(
         preset=preset,
         loaded=MODEL_NAME,
@@ -166,7 +175,7 @@ def setup_of(parsed: argparse.Namespace, preset: str, reloaded: str = MODEL_NAME
 
 
 def add_preset_option(parser: argparse.ArgumentParser) -> None:
-    """Which server."""
+    """Adds the option for the server's preset."""
     parser.add_argument(
         "--preset",
         choices=PRESETS,

@@ -1,9 +1,10 @@
-"""`p999`: the server's p999 at /metrics beside that of its open-loop clients, of the same requests.
+"""`p999`: the server's p999 at /metrics beside its open-loop clients' p999, of the same requests.
 
-A client's latency begins when its request is due, the server's when a request thread takes it from
-gRPC. So they part by the wire, the client's own time and whatever waits in gRPC and in the kernel
-while all request threads are busy. The first two are measured apart, against a server that does
-nothing; the third is next to nothing at a moderate load and most of the tail at a high one.
+A client's latency begins when its request is due; the server's begins when a request thread takes
+the request from gRPC. They differ by the wire, the client's own time, and the wait in gRPC and in
+the kernel while all request threads are busy. The first two are measured separately, against a
+server that does nothing. The wait is close to zero at a moderate load and most of the tail at a
+high load.
 """
 
 import argparse
@@ -47,13 +48,14 @@ from serving.base.errors import InvalidConfig
 from serving.server.model_server import ModelServer
 
 STATED_ERROR_RATIO = 0.008
-"""Of the server's quantiles (native/metrics/latency_histogram.h)."""
+"""The stated relative error of the server's quantiles (native/metrics/latency_histogram.h)."""
 
 RUN_SECONDS = 8
-"""A run, the second in which it ends and the scrape are within the quantiles' window."""
+"""Short enough that a run, the second in which it ends and the scrape fit in the quantiles'
+window."""
 
 _WINDOW_SECONDS = 10
-# The second of the last request has to be over before it is in the window.
+# The second of the last request must have ended before the request is in the window.
 _SECOND_ENDS_SECONDS = 1.1
 _QUANTILES = {"p50_ms": "0.5", "p99_ms": "0.99", "p999_ms": "0.999"}
 _REQUESTS = "serving_requests_total"
@@ -64,9 +66,9 @@ _PREDICT = {"model": MODEL_NAME, "method": "Predict"}
 
 @dataclass(frozen=True)
 class Measured:
-    """One run: what the clients saw, and the server's page before and after it.
+    """One run: the clients' outcome, and the server's page before and after it.
 
-    `is_in_window`: the quantiles of the page after it are of this run's requests and of no others.
+    `is_in_window` is True if the quantiles of the page after it cover exactly this run's requests.
     """
 
     outcome: Outcome
@@ -81,14 +83,17 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add_load_options(parser, default_rate=700)
     add_models_option(parser)
     parser.add_argument(
-        "--runs", type=positive_integer, default=5, help="of 8 s at each load; default 5; medians"
+        "--runs",
+        type=positive_integer,
+        default=5,
+        help="runs of 8 s at each load; default 5; medians",
     )
     parser.add_argument(
         "--high-load",
         type=share,
         default=0.8,
         metavar="SHARE",
-        help="of what the server can do: the second load; default 0.8",
+        help="the second load, as a share of the server's highest rate; default 0.8",
     )
 
 
@@ -121,7 +126,7 @@ def _at_rate(
     clock: Clock,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """The runs at one rate, each with one against a server that does nothing after it."""
+    """Measures the runs at one rate, each followed by a run against a server that does nothing."""
     runs, null_outcomes = [], []
     for seed in range(parsed.seed, parsed.seed + parsed.runs):
         say(f"{rate_per_second:,g} requests/s, run {seed - parsed.seed + 1} of {parsed.runs}")
@@ -133,7 +138,7 @@ def _at_rate(
 
 
 def plan_of(arrivals: str, load: CtrLoad, rate_per_second: float, seed: int) -> Plan:
-    """RUN_SECONDS of requests. Raises InvalidConfig where they are too few for a p999."""
+    """Returns a plan of RUN_SECONDS. Raises InvalidConfig if it has too few requests for a p999."""
     offsets_ns = ARRIVALS[arrivals](rate_per_second, RUN_SECONDS, seed)
     refused = figures(offsets_ns).get("refused", {})
     if "p999_ms" in refused:
@@ -145,9 +150,9 @@ def plan_of(arrivals: str, load: CtrLoad, rate_per_second: float, seed: int) -> 
 
 
 def _measured(plan: Plan, server: ModelServer, clock: Clock) -> Measured:
-    """Sends the plan's requests, from two seconds on. Raises Unavailable."""
+    """Sends the plan's requests after a pause of two seconds. Raises Unavailable."""
     pages = ServerPages(server.url)
-    # What was before is then out of the window that the run fills.
+    # Earlier requests then leave the window before the run ends.
     pause(clock, _WINDOW_SECONDS - RUN_SECONDS)
     before = pages.metrics()
     time_before = ProcessorTime.now(server.process_id, clock.now_ns())
@@ -172,7 +177,7 @@ def _measured(plan: Plan, server: ModelServer, clock: Clock) -> Measured:
 def load_report(
     rate_per_second: float, runs: Sequence[Measured], null_outcomes: Sequence[Outcome]
 ) -> dict[str, Any]:
-    """The JSON of one load: each run by itself, and the median of each figure over the runs."""
+    """Returns the JSON of one load: each run, and the median of each figure over the runs."""
     each = [
         run_figures(run, null_outcome)
         for run, null_outcome in zip(runs, null_outcomes, strict=True)
@@ -193,7 +198,7 @@ def load_report(
 
 
 def run_figures(run: Measured, null_outcome: Outcome) -> dict[str, Any]:
-    """One run's; `null` is what wire, gRPC and client take by themselves at this rate."""
+    """Returns one run's figures; `null` is the time of wire, gRPC and client alone at this rate."""
     server = {
         key: quantile_ms(run.after, text) if run.is_in_window else None
         for key, text in _QUANTILES.items()
@@ -212,13 +217,15 @@ def run_figures(run: Measured, null_outcome: Outcome) -> dict[str, Any]:
 
 
 def quantile_ms(metrics: Metrics, quantile: str) -> float | None:
-    """Of Predict's requests of the last 10 s; None where there were none."""
+    """Returns a quantile of Predict's requests of the last 10 s; None if there were no requests."""
     seconds = metrics.value(_QUANTILE_GAUGE, quantile=quantile, **_PREDICT)
     return None if seconds is None else round(seconds * 1_000, 3)
 
 
 def p999_bucket_ms(before: Metrics, after: Metrics) -> tuple[float, float] | None:
-    """The edges that p999 of the requests between two pages lies between; None without requests."""
+    """Returns the bucket edges around p999 of the requests between two pages; None without
+    requests.
+    """
     earlier = before.bucket_counts(_LATENCY, **_PREDICT)
     counts = {
         edge: count - earlier.get(edge, 0)
@@ -245,7 +252,7 @@ def _difference(one: float | None, other: float | None) -> float | None:
 
 
 def print_load(shown: Mapping[str, Any], console: Console) -> None:
-    """The table of one load, and what is left unexplained."""
+    """Prints the table of one load, and the difference that stays unexplained."""
     runs = shown["runs"]
     request_count = sum(run["clients_count"] for run in runs)
     title = (
@@ -270,7 +277,9 @@ def print_load(shown: Mapping[str, Any], console: Console) -> None:
 
 
 def unexplained_line(shown: Mapping[str, Any]) -> str:
-    """What of the difference is not the wire's: it waited before a request thread had it."""
+    """Returns the line of the part of the difference that requests waited before a request thread
+    took them.
+    """
     left_ms = _difference(shown["difference"]["p999_ms"], shown["null"]["p999_ms"])
     p999_ms = shown["server"]["p999_ms"]
     error_ms = None if p999_ms is None else p999_ms * shown["stated_error_ratio"]
@@ -292,7 +301,7 @@ def unexplained_line(shown: Mapping[str, Any]) -> str:
 
 
 def is_in_its_bucket(run: Mapping[str, Any]) -> bool:
-    """Whether the server's two ways to tell p999 agree: quantile and histogram, within the error."""
+    """Returns True if the server's quantile and its histogram agree on p999, within the error."""
     p999_ms, bucket_ms = run["server"]["p999_ms"], run["server_p999_bucket_ms"]
     if p999_ms is None or bucket_ms is None:
         return False
@@ -303,5 +312,5 @@ def is_in_its_bucket(run: Mapping[str, Any]) -> bool:
 
 
 P999 = Command(
-    "the server's p999 beside that of its clients, of the same requests", _add_options, _run
+    "the server's p999 beside its clients' p999, of the same requests", _add_options, _run
 )

@@ -1,4 +1,5 @@
-"""`run`: load on a server that is there. `null`: load on one that does nothing, to measure ourselves."""
+"""`run`: load on a running server. `null`: load on a server that does nothing, to measure the
+generator."""
 
 import argparse
 
@@ -15,10 +16,10 @@ from loadtest.saturation import saturation_rate
 from loadtest.tables import generator_line, latency_table, write_json
 from serving.base.errors import InvalidConfig
 
-# About what the CTR model answers to 100 rows.
+# About the size of the CTR model's answer to 100 rows.
 NULL_REPLY = bytes(1_300)
 _WRONG_ANSWERS_HINT = (
-    "right is what `millpond demo-model` exports; is --table-rows the --rows that it was given?"
+    "expected are the answers of `millpond demo-model`; --table-rows must be equal to its --rows"
 )
 
 
@@ -38,21 +39,21 @@ def _run(parsed: argparse.Namespace) -> int:
     load = load_of(parsed, parsed.model)
     rate_per_second = rate_of(parsed, load, parsed.target)
     outcome = _sent(parsed, load, rate_per_second, parsed.target)
-    # The versions are served as they were exported.
+    # The served versions have the numbers that they were exported with.
     is_wrong = load.wrong(outcome, content_of=lambda version: version)
     return _show(parsed, outcome, rate_per_second, int(is_wrong.sum()))
 
 
 def _run_null(parsed: argparse.Namespace) -> int:
     if parsed.saturation is not None:
-        raise InvalidConfig("--saturation: the null server has none worth a share; give --rate")
+        raise InvalidConfig("--saturation: not supported for the null server; use --rate")
     with null_server(NULL_REPLY) as target:
         outcome = _sent(parsed, load_of(parsed, MODEL_NAME), parsed.rate, target)
     return _show(parsed, outcome, parsed.rate, None)
 
 
 def load_of(parsed: argparse.Namespace, model_name: str) -> CtrLoad:
-    """The requests that the options of `add_load_options` say."""
+    """Returns the requests for the options of `add_load_options`."""
     return CtrLoad(
         model_name,
         rows=parsed.rows,
@@ -63,7 +64,10 @@ def load_of(parsed: argparse.Namespace, model_name: str) -> CtrLoad:
 
 
 def rate_of(parsed: argparse.Namespace, load: CtrLoad, target: str) -> float:
-    """The requests per second that they say; for `--saturation` it is measured. Raises Unavailable."""
+    """Returns the requests per second of `--rate`, or measures them for `--saturation`.
+
+    Raises Unavailable.
+    """
     if parsed.saturation is None:
         return float(parsed.rate)
     share: float = parsed.saturation
@@ -76,7 +80,7 @@ def _sent(
     offsets_ns = ARRIVALS[parsed.arrivals](rate_per_second, parsed.duration, parsed.seed)
     if len(offsets_ns) == 0:
         raise InvalidConfig(
-            f"--rate {rate_per_second:g} for --duration {parsed.duration:g} s is no request at all"
+            f"--rate {rate_per_second:g} for --duration {parsed.duration:g} s gives no requests"
         )
     with Generator(load.plan(offsets_ns, parsed.seed), target) as generator:
         return generator.finish()
@@ -98,15 +102,15 @@ def _show(
 
 
 def wrong_answers_text(count: int | None) -> str:
-    """How many, and what may be behind them; None of a server that does nothing."""
+    """Returns the count with a hint at the cause; None means that answers were not checked."""
     if count is None:
-        return "not looked at"
+        return "not checked"
     return f"{count} ({_WRONG_ANSWERS_HINT})" if count else "0"
 
 
-RUN = Command("load on a server that is there", _add_run_options, _run)
+RUN = Command("load on a running server", _add_run_options, _run)
 NULL = Command(
-    "load on a server that does nothing: what the generator measures of itself",
+    "load on a server that does nothing: the generator's own share",
     _add_null_options,
     _run_null,
 )

@@ -1,6 +1,6 @@
-"""A run as it was planned and as it went, in the files that the issue loop reads and writes.
+"""The plan and the outcome of a run, in the files that the issue loop reads and writes.
 
-The layouts are those of native/load_generator/plan.cc and outcome.cc.
+native/load_generator/plan.cc and outcome.cc define the same layouts.
 """
 
 import struct
@@ -19,31 +19,34 @@ _PLAN_HEADER = struct.Struct("=8s7q")
 _OUTCOME_HEADER = struct.Struct("=8s5q")
 _REPLY_HEADER = struct.Struct("=iiq")
 NOT_KEPT = -1
-"""In `Outcome.reply_of`: the issue loop had no room for this reply."""
+"""In `Outcome.reply_of`: the issue loop had no space left for this reply."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to send and when. `payload_of` has for each of `offsets_ns` its place in `payloads`."""
+    """The requests of a run and their times.
+
+    `payload_of` has for each of `offsets_ns` the index of its payload in `payloads`.
+    """
 
     offsets_ns: npt.NDArray[np.int64]
     payload_of: npt.NDArray[np.int32]
     payloads: Sequence[bytes]
-    # As many as a few client processes would hold.
+    # The count of a few client processes.
     channel_count: int = 4
-    # Above the slowest request of any swap, so that a slow answer is seen as slow and not as lost.
+    # Longer than the slowest request of any swap, so that slow answers are not counted as lost.
     deadline_ns: int = 10_000_000_000
-    # Above everything of the server's, below the kernel's own threads.
+    # Above all threads of the server, below the kernel's own threads.
     realtime_priority: int = 10
-    # Some hundred versions of the CTR model at 100 rows.
+    # Enough for some hundred versions of the CTR model at 100 rows.
     kept_reply_bytes_max: int = 64 << 20
-    # 0: open loop. Else a request that is due waits while so many are unanswered.
+    # 0 means open loop. Otherwise a due request waits while this many requests are unanswered.
     in_flight_max: int = 0
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply that differs from all others to its payload; `data` is the status's text on errors."""
+    """A distinct reply to its payload; for errors, `data` is the status's text."""
 
     payload: int
     code: int
@@ -52,9 +55,9 @@ class Reply:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of the requests that were issued, the first ones of the plan.
+    """The results of the issued requests, which are the first requests of the plan.
 
-    Instants are of `Clock.now_ns`, which is the same in every process of a machine.
+    Instants are of `Clock.now_ns`, which is the same clock in every process of a machine.
     """
 
     scheduled_ns: npt.NDArray[np.int64]
@@ -69,7 +72,7 @@ class Outcome:
 
 
 def write_plan(plan: Plan, path: Path) -> None:
-    """Writes the file that `issue_loop run` takes. Raises OSError."""
+    """Writes the input file of `issue_loop run`. Raises OSError."""
     header = _PLAN_HEADER.pack(
         _PLAN_MAGIC,
         len(plan.offsets_ns),
@@ -86,13 +89,13 @@ def write_plan(plan: Plan, path: Path) -> None:
 
 
 def read_outcome(path: Path, plan: Plan) -> Outcome:
-    """Reads what `issue_loop run` wrote for `plan`. Raises DataLoss, OSError."""
+    """Reads the file that `issue_loop run` wrote for `plan`. Raises DataLoss, OSError."""
     reader = _Reader(path.read_bytes(), path)
     magic, request_count, reply_count, started_ns, cpu_ns, is_realtime = reader.take(
         _OUTCOME_HEADER
     )
     if magic != _OUTCOME_MAGIC:
-        raise DataLoss(f"{path} is no outcome of this version's issue_loop; build it again")
+        raise DataLoss(f"{path} is not an outcome of this version's issue_loop; rebuild issue_loop")
     return Outcome(
         scheduled_ns=started_ns + plan.offsets_ns[:request_count],
         issued_ns=reader.array(np.int64, request_count),
@@ -107,7 +110,7 @@ def read_outcome(path: Path, plan: Plan) -> Outcome:
 
 
 class _Reader:
-    """Takes values off the front of a file's bytes. Raises DataLoss where they are not there."""
+    """Takes values from the front of a file's bytes. Raises DataLoss if the file is too short."""
 
     def __init__(self, data: bytes, path: Path) -> None:
         self._data = data

@@ -1,4 +1,4 @@
-"""Latency over time as a picture, one row a preset, swaps shaded. matplotlib is imported only here."""
+"""Draws latency over time, one row a preset, swaps shaded. Only this module imports matplotlib."""
 
 import importlib.util
 from collections.abc import Mapping, Sequence
@@ -15,30 +15,32 @@ from loadtest.timeline import late_stretches
 from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import FailedPrecondition
 
-# At 300 requests/s a bin of this size has 150: enough for its p99 to be its second slowest.
+# At 300 requests/s a bin of this size has 150 requests, of which p99 is the second slowest.
 _BIN_SECONDS = 0.5
 _ROW_INCHES = 2.2
-# From light to dark, so that the tail stands out; readable in grey too.
+# From light to dark, so that the tail stands out, also in greyscale.
 _LINES = (("p50", 50, "#9ecae1"), ("p90", 90, "#6baed6"), ("p99", 99, "#2171b5"))
 _SLOWEST_COLOUR = "#cb181d"
 _SWAP_COLOUR = "#f0e6c8"
 
 
 def check_can_plot(path: Path | None) -> None:
-    """Raises FailedPrecondition where a plot is asked for and cannot be had: before the minutes of a run."""
+    """Raises FailedPrecondition if a requested plot cannot be made, before a run takes minutes."""
     if path is None:
         return
     if importlib.util.find_spec("matplotlib") is None:
         raise FailedPrecondition("--plot needs matplotlib: pip install --group loadtest")
     if not path.absolute().parent.is_dir():
-        raise FailedPrecondition(f"--plot={path}: there is no such directory")
+        raise FailedPrecondition(f"--plot={path}: its directory does not exist")
 
 
 def plot_runs(path: Path | None, runs: Mapping[str, SwapRun]) -> None:
-    """Writes the picture of one run of each preset; nothing where `path` is None. Raises OSError."""
+    """Writes the picture of one run of each preset; does nothing if `path` is None. Raises
+    OSError.
+    """
     if path is None:
         return
-    # Draws into memory: no window, no thread.
+    # Draws into memory, without a window or a thread.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -47,7 +49,7 @@ def plot_runs(path: Path | None, runs: Mapping[str, SwapRun]) -> None:
     rows = figure.subplots(len(runs), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
     for axes, (name, run) in zip(rows, runs.items(), strict=True):
         _draw(axes, name, run)
-    rows[-1].set_xlabel("seconds under load; a triangle: the generator was late itself")
+    rows[-1].set_xlabel("seconds under load; triangles: the generator itself was late")
     handles, labels = rows[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper right", ncols=len(labels), frameon=False)
     figure.savefig(path, dpi=110)
@@ -56,7 +58,7 @@ def plot_runs(path: Path | None, runs: Mapping[str, SwapRun]) -> None:
 def binned(
     due_seconds: npt.NDArray[Any], latency_ms: npt.NDArray[Any], bin_seconds: float
 ) -> tuple[npt.NDArray[Any], Sequence[npt.NDArray[Any]]]:
-    """The middles of the bins that hold requests, and the latencies of each."""
+    """Returns the middles of the bins that have requests, and the latencies of each bin."""
     numbers = (due_seconds // bin_seconds).astype(int)
     filled = np.unique(numbers)
     return (filled + 0.5) * bin_seconds, [latency_ms[numbers == number] for number in filled]
@@ -82,7 +84,7 @@ def _draw(axes: Any, name: str, run: SwapRun) -> None:
     )
     for stretch in late_stretches(outcome):
         late_seconds = (stretch.begin_ns - outcome.started_ns) / NS_PER_SECOND
-        # At the lower edge, whatever the latencies are.
+        # At the lower edge, independent of the latencies.
         axes.plot(
             late_seconds, 0.02, "^", color="black", ms=4, transform=axes.get_xaxis_transform()
         )

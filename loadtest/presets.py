@@ -1,4 +1,5 @@
-"""The server configurations that are compared: what each step towards Millpond's defaults buys."""
+"""The server configurations of the comparison: the steps from stock TensorFlow to Millpond's
+defaults."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,13 +10,15 @@ from serving.base.errors import InvalidConfig
 
 @dataclass(frozen=True)
 class Preset:
-    """A row of the table. `flags` are flags of `millpond serve`, as ModelServer takes them."""
+    """A row of the table. `flags` are flags of `millpond serve`, in the form that ModelServer
+    takes.
+    """
 
     flags: Mapping[str, object]
     summary: str
 
 
-# TensorFlow's own devices, restore and pools, as TensorFlow Serving uses them.
+# TensorFlow's own devices, restore and pools, as in TensorFlow Serving.
 _STOCK: Mapping[str, object] = MappingProxyType(
     {
         "tensorflow_runtime": "stock",
@@ -36,7 +39,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         ),
         "load-threads": Preset(
             {**_STOCK, "tensorflow_load_pool": True},
-            "stock, with restore and init on an inter-op pool of their own",
+            "stock, with restore and init on a separate inter-op pool",
         ),
         "jemalloc": Preset({**_STOCK, "allocator": "jemalloc"}, "stock, with jemalloc preloaded"),
         "no-arena": Preset(
@@ -66,11 +69,13 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "millpond": Preset({}, "this server with its defaults"),
     }
 )
-"""By the name that `--preset` takes, in the order of the ablation's rows."""
+"""The presets by the names that `--preset` takes, in the order of the ablation's rows."""
 
 
 def preset(name: str) -> Preset:
-    """Raises InvalidConfig, with all names, for one that is not in the table."""
+    """Returns the preset `name`. Raises InvalidConfig, with all names, if there is no such
+    preset.
+    """
     if name not in PRESETS:
-        raise InvalidConfig(f"no preset '{name}'; there are {', '.join(PRESETS)}")
+        raise InvalidConfig(f"unknown preset '{name}'; known: {', '.join(PRESETS)}")
     return PRESETS[name]

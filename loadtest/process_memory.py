@@ -1,4 +1,4 @@
-"""How much memory a process has resident, over time."""
+"""The resident memory of a process, over time."""
 
 import threading
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ from serving.base.periodic_thread import PeriodicThread
 
 SOURCE = "RssAnon + RssFile + RssShmem of /proc/PID/status"
 
-# /proc/PID/status and not smaps_rollup, which walks the page tables while the server waits for them.
+# Not smaps_rollup: it walks the page tables while the server waits for their lock.
 _FIELDS = ("RssAnon", "RssFile", "RssShmem")
 _KB_BYTES = 1024
 
 
 @dataclass(frozen=True)
 class Resident:
-    """Bytes in memory at one instant; `anonymous_bytes` is what is no file's page cache."""
+    """Resident bytes at one instant; `anonymous_bytes` excludes the page cache of files."""
 
     at_ns: int
     total_bytes: int
@@ -25,7 +25,7 @@ class Resident:
 
 
 def resident(process_id: int, clock: Clock) -> Resident | None:
-    """What the process has now; None where it has ended."""
+    """Returns the resident memory now; None if the process has ended."""
     try:
         text = Path(f"/proc/{process_id}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -34,7 +34,7 @@ def resident(process_id: int, clock: Clock) -> Resident | None:
 
 
 def parse(status: str, at_ns: int) -> Resident | None:
-    """From the text of /proc/PID/status; None for a process that has given up its memory."""
+    """Parses the text of /proc/PID/status; returns None if the process has released its memory."""
     fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
     if any(field not in fields for field in _FIELDS):
         return None
@@ -43,7 +43,9 @@ def parse(status: str, at_ns: int) -> Resident | None:
 
 
 class MemoryWatch:
-    """Samples a process's memory on a thread of its own inside `with`: 20 times a second, 50 µs each."""
+    """Samples a process's memory inside `with`, on its own thread: 20 times a second, 50 µs
+    each.
+    """
 
     def __init__(self, process_id: int, clock: Clock, period_seconds: float = 0.05) -> None:
         self._process_id = process_id
@@ -70,7 +72,7 @@ class MemoryWatch:
         self._thread.join(None)
 
     def samples(self) -> Sequence[Resident]:
-        """What was seen until now, oldest first."""
+        """Returns the samples until now, oldest first."""
         with self._lock:
             return tuple(self._samples)
 

@@ -1,4 +1,5 @@
-"""Who had the cores while a run was on: a tail measured beside a compiler says nothing of the server."""
+"""The use of the cores during a run: a tail measured beside a compiler does not describe the
+server."""
 
 import os
 from collections.abc import Mapping
@@ -9,17 +10,19 @@ from pathlib import Path
 from serving.base.clock import NS_PER_SECOND
 
 _NS_PER_TICK = NS_PER_SECOND // os.sysconf("SC_CLK_TCK")
-# Of the numbers in the first line of /proc/stat: user, nice, system, irq, softirq.
+# Indexes in the first line of /proc/stat: user, nice, system, irq, softirq.
 _BUSY_FIELDS = (0, 1, 2, 5, 6)
 _STOLEN_FIELD = 7
-# Of those in /proc/PID/stat after the name, which may hold spaces: utime and stime.
+# Indexes in /proc/PID/stat after the name, which may hold spaces: utime and stime.
 _PROCESS_FIELDS = (11, 12)
 _NICE_FIELD = 16
 
 
 @dataclass(frozen=True)
 class ProcessorTime:
-    """Processor time until one instant: of all processes, of one, and what other machines took."""
+    """Processor time until one instant: of all processes, of one process, and stolen by other
+    machines.
+    """
 
     at_ns: int
     busy_ns: int
@@ -28,13 +31,13 @@ class ProcessorTime:
 
     @classmethod
     def now(cls, process_id: int, at_ns: int) -> "ProcessorTime":
-        """Raises OSError where the process has ended."""
+        """Reads the times now. Raises OSError if the process has ended."""
         stat = Path("/proc/stat").read_text()
         return cls.parse(stat, Path(f"/proc/{process_id}/stat").read_text(), at_ns)
 
     @classmethod
     def parse(cls, stat: str, process_stat: str, at_ns: int) -> "ProcessorTime":
-        """From the texts of /proc/stat and /proc/PID/stat."""
+        """Parses the texts of /proc/stat and /proc/PID/stat."""
         of_all = [int(word) for word in stat.splitlines()[0].split()[1:]]
         of_process = process_stat.rpartition(")")[2].split()
         return cls(
@@ -47,7 +50,9 @@ class ProcessorTime:
 
 @dataclass(frozen=True)
 class CoreShares:
-    """Cores that were in use on average: 0.5 is half of one. `other` is neither server nor generator."""
+    """The cores in use on average: 0.5 is half of one core. `other` is neither server nor
+    generator.
+    """
 
     server: float
     generator: float
@@ -56,10 +61,10 @@ class CoreShares:
 
 
 def core_shares(before: ProcessorTime, after: ProcessorTime, generator_ns: int) -> CoreShares:
-    """What was used between the two; the process is the server."""
+    """Returns the use of the cores between two instants; the process is the server."""
     took_ns = max(after.at_ns - before.at_ns, 1)
     server_ns = after.process_ns - before.process_ns
-    # Ticks are counted by whole ones: a small difference can come out below 0.
+    # The kernel counts whole ticks, so a small difference can be below 0.
     other_ns = max(after.busy_ns - before.busy_ns - server_ns - generator_ns, 0)
     stolen_ns = after.stolen_ns - before.stolen_ns
     shares = (part_ns / took_ns for part_ns in (server_ns, generator_ns, other_ns, stolen_ns))
@@ -67,9 +72,9 @@ def core_shares(before: ProcessorTime, after: ProcessorTime, generator_ns: int) 
 
 
 def thread_times_ns(process_id: int, nice: int) -> Mapping[str, int]:
-    """Processor time so far of the process's threads with that nice value, to the tick of 10 ms.
+    """Returns the processor time of the process's threads with that nice value, by thread id.
 
-    By the thread's id; of those that are there.
+    The precision is a tick of 10 ms. Threads that have ended are not included.
     """
     times_ns = {}
     for stat in Path(f"/proc/{process_id}/task").glob("*/stat"):
@@ -82,5 +87,7 @@ def thread_times_ns(process_id: int, nice: int) -> Mapping[str, int]:
 
 
 def spent_ns(before: Mapping[str, int], after: Mapping[str, int]) -> int:
-    """Between two looks at threads; one that ended in between takes its time with it."""
+    """Returns the time spent between two calls; the time of threads that ended meanwhile is
+    lost.
+    """
     return sum(time_ns - before.get(thread, 0) for thread, time_ns in after.items())

@@ -1,7 +1,8 @@
-"""`queues`: what the number of completion queues and of request threads does, for the flags' defaults.
+"""`queues`: the effect of the number of completion queues and request threads, for the flags'
+defaults.
 
-A queue beyond the cores lets a request wait on one while another's thread is free; a thread beyond
-the queues runs only where one is held up (TFS#2141 asks for both as flags).
+With more queues than cores, a request can wait on one queue while another queue's thread is free.
+Threads beyond the queues run only if another thread is blocked (TFS#2141 requests both as flags).
 """
 
 import argparse
@@ -42,4 +43,4 @@ def _run(parsed: argparse.Namespace) -> int:
     return 1 if report["errors"] or report["wrong_answers"] else 0
 
 
-QUEUES = Command("what the number of queues and threads does", add_variant_options, _run)
+QUEUES = Command("the effect of the number of queues and threads", add_variant_options, _run)

@@ -31,19 +31,23 @@ _WINDOWS = ("steady", "load", "unload", "swap")
 
 @dataclass(frozen=True)
 class WindowLatencies:
-    """Latencies by window: `clean` without those that the generator's stalls touched, and `all`."""
+    """Latencies by window: `all`, and `clean` without requests affected by the generator's
+    stalls.
+    """
 
     clean: Mapping[str, npt.NDArray[np.int64]]
     all: Mapping[str, npt.NDArray[np.int64]]
 
 
 def latencies_ns(outcome: Outcome) -> npt.NDArray[np.int64]:
-    """From when each request was due, so that a late generator does not hide a slow server."""
+    """Returns latencies from the due times, so that a late generator does not hide a slow
+    server.
+    """
     return outcome.completed_ns - outcome.scheduled_ns
 
 
 def latencies_within_ns(outcome: Outcome, spans: Iterable[Span]) -> npt.NDArray[np.int64]:
-    """Of the requests that were due in one of `spans`."""
+    """Returns the latencies of the requests that were due in one of `spans`."""
     due_ns = outcome.scheduled_ns
     is_within = np.zeros(len(due_ns), np.bool_)
     for span in spans:
@@ -52,7 +56,7 @@ def latencies_within_ns(outcome: Outcome, spans: Iterable[Span]) -> npt.NDArray[
 
 
 def window_latencies(runs: Sequence[SwapRun]) -> WindowLatencies:
-    """The latencies of all runs together."""
+    """Returns the latencies of all runs together."""
     clean: dict[str, list[npt.NDArray[np.int64]]] = {}
     everything: dict[str, list[npt.NDArray[np.int64]]] = {}
     for run in runs:
@@ -68,7 +72,9 @@ def window_latencies(runs: Sequence[SwapRun]) -> WindowLatencies:
 
 
 def swap_report(setup: Setup, runs: Sequence[SwapRun]) -> dict[str, Any]:
-    """The JSON of a preset's runs. Windows hold the requests of all runs; `runs` each by itself."""
+    """Returns the JSON of a preset's runs. Windows pool the requests of all runs; `runs` has each
+    run.
+    """
     each = [_window_figures([run]) for run in runs]
     by_both = [swap for run in runs for swap in swaps_by_both(run.outcome, run.server_swaps)]
     return {
@@ -99,7 +105,9 @@ def swap_report(setup: Setup, runs: Sequence[SwapRun]) -> dict[str, Any]:
 
 
 def run_report(outcome: Outcome, wrong_count: int | None, rate_per_second: float) -> dict[str, Any]:
-    """The JSON of a run without swaps. `wrong_count` is None where answers were not looked at."""
+    """Returns the JSON of a run without swaps. `wrong_count` is None if answers were not
+    checked.
+    """
     latency_ns = latencies_ns(outcome)
     is_clean = ~held_up_by_generator(outcome, late_stretches(outcome))
     return {
@@ -135,7 +143,7 @@ def _window_figures(runs: Sequence[SwapRun]) -> dict[str, Any]:
 
 
 def medians(runs: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """The median of each ratio over the runs; None where one of them refuses it."""
+    """Returns the median of each ratio over the runs; None if a run has too few requests for it."""
     ratios = [{key: run[key] for key in run if key.startswith("ratio_")} for run in runs]
     values = {key: [run[key] for run in ratios] for key in ratios[0]}
     return {
@@ -145,7 +153,7 @@ def medians(runs: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
 
 
 def generator_figures(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """How well the generator kept to its plan, and what of the processor it took."""
+    """Returns how well the generator kept to its plan, and its share of a core."""
     delay_ns = np.concatenate([outcome.issued_ns - outcome.scheduled_ns for outcome in outcomes])
     delay = figures(delay_ns)
     stretches = [late_stretches(outcome) for outcome in outcomes]
@@ -163,7 +171,7 @@ def generator_figures(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def error_messages(outcomes: Iterable[Outcome]) -> list[str]:
-    """The most frequent messages of failed requests, with how often each came."""
+    """Returns the most frequent messages of failed requests, each with its count."""
     counts: Counter[str] = Counter()
     for outcome in outcomes:
         texts = [
@@ -176,7 +184,7 @@ def error_messages(outcomes: Iterable[Outcome]) -> list[str]:
 
 
 def machine() -> dict[str, Any]:
-    """Where a figure was measured, and with which commit."""
+    """Returns the machine and the commit of a measurement."""
     return {
         "node": platform.platform(),
         "processor": _processor(),
@@ -201,12 +209,12 @@ def _swap_stages(swap: Swap) -> dict[str, Any]:
 
 
 def worst_cores(runs: Iterable[CoreShares]) -> CoreShares:
-    """Of the run that others disturbed most."""
+    """Returns the shares of the run that was disturbed most."""
     return max(runs, key=lambda cores: cores.other + cores.stolen)
 
 
 def _memory(runs: Sequence[SwapRun]) -> dict[str, Any]:
-    """Of the last run, whose server saw as much as any; the arenas' of the worst."""
+    """Returns the memory of the last run, and the largest arena remainder of all runs."""
     memory = runs[-1].memory
     live = [run.arena_live_bytes for run in runs if run.arena_live_bytes is not None]
     return {
@@ -228,7 +236,7 @@ def _processor() -> str:
 
 
 def _commit() -> str | None:
-    """None where this is no checkout."""
+    """Returns None if this is not a git checkout."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
         result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=10)

@@ -1,8 +1,9 @@
-"""`rest`: what REST answers at most, beside FastAPI with a `tf.function`, and what it does to gRPC's tail.
+"""`rest`: REST's highest rate compared to FastAPI with a `tf.function`, and its effect on gRPC's
+tail.
 
-Both servers are there at the same time and are driven in turn, in several rounds, so that the
-machine's own ups and downs fall on both. Then gRPC has a fixed rate, and segments with REST at half
-of its maximum and without take turns.
+Both servers run at the same time and get load in turn, in several rounds, so that disturbances of
+the machine affect both. Then gRPC gets a fixed rate, while segments with REST at half of its
+maximum and segments without REST take turns.
 """
 
 import argparse
@@ -46,10 +47,10 @@ from serving.base.errors import Unavailable
 from serving.server.model_server import ModelServer
 
 GOAL_RATE_RATIO = 3.0
-"""The goal: requests per second over the baseline's."""
+"""The goal: requests per second divided by the baseline's."""
 
 GOAL_P999_RATIO = 1.1
-"""The goal: gRPC's p999 while REST runs at half of its maximum, over that without."""
+"""The goal: gRPC's p999 while REST runs at half of its maximum, divided by p999 without REST."""
 
 MILLPOND, BASELINE = "millpond", "fastapi"
 QUIET, BESIDE = "quiet", "beside REST"
@@ -58,14 +59,14 @@ ROWS = (1, 100)
 _REQUEST_COUNT = {(MILLPOND, 1): 20_000, (MILLPOND, 100): 8_000}
 _BASELINE_REQUEST_COUNT = {1: 4_000, 100: 1_000}
 _SETTLE_SECONDS = 2
-# For a p999: 5,000 requests.
+# 6,000 requests: a p999 needs 5,000.
 _ALONE_RATE, _ALONE_SECONDS = 300, 20
 _READY_SECONDS = 120
 _POLL_SECONDS = 0.2
 _KEYS = ("p50_ms", "p99_ms", "p999_ms")
 
 Rates = dict[tuple[str, int], list[float]]
-"""Requests per second of each round, by server and rows."""
+"""The requests per second of each round, by server and rows."""
 
 
 Alone = dict[int, list[int]]
@@ -74,7 +75,7 @@ Alone = dict[int, list[int]]
 
 @dataclass
 class Tail:
-    """The requests of gRPC, and which span was of which kind."""
+    """The requests of gRPC, and the kind of each span."""
 
     outcome: Outcome
     spans: list[tuple[str, Span]] = field(default_factory=list)
@@ -87,10 +88,17 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add_models_option(parser)
     parser.add_argument("--rounds", type=positive_integer, default=3, help="default 3")
     parser.add_argument(
-        "--segments", type=positive_integer, default=6, help="of each kind, in turn; default 6"
+        "--segments",
+        type=positive_integer,
+        default=6,
+        help="segments of each kind, in turn; default 6",
     )
     parser.add_argument(
-        "--segment-seconds", type=positive, default=20, metavar="S", help="of each; default 20"
+        "--segment-seconds",
+        type=positive,
+        default=20,
+        metavar="S",
+        help="seconds of each segment; default 20",
     )
 
 
@@ -117,7 +125,7 @@ def _run(parsed: argparse.Namespace) -> int:
 
 @contextmanager
 def baseline_server(export: str, clock: Clock) -> Iterator[str]:
-    """The URL of its Predict. Raises Unavailable where it does not listen in time."""
+    """Yields the URL of its Predict. Raises Unavailable if it does not listen in time."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     process = subprocess.Popen([sys.executable, "-m", "loadtest.rest_baseline", export, str(port)])
@@ -161,7 +169,7 @@ def _measured_rates(
 
 
 def _count(name: str, rows: int) -> int:
-    """Requests of a run of some seconds."""
+    """Returns the count of requests for a run of some seconds."""
     if name == MILLPOND:
         return _REQUEST_COUNT.get((name, rows), 8_000)
     return _BASELINE_REQUEST_COUNT.get(rows, 1_000)
@@ -170,7 +178,7 @@ def _count(name: str, rows: int) -> int:
 def _measured_latencies(
     parsed: argparse.Namespace, server: ModelServer, clock: Clock, say: Callable[[str], None]
 ) -> Alone:
-    """Of REST at the fixed rate of gRPC's load, with nothing beside it."""
+    """Measures REST at the fixed rate of gRPC's load, without other load."""
     url = f"{server.url}/v1/models/{MODEL_NAME}:predict"
     alone: Alone = {}
     for rows in ROWS:
@@ -192,7 +200,7 @@ def _measured_tail(
     load = load_of(parsed, MODEL_NAME)
     kinds = (QUIET, BESIDE) * parsed.segments
     rate_per_second = grpc_rate_of(parsed, load, server.target)
-    # Drawn for longer than it takes, and stopped at the end.
+    # Drawn for longer than the segments take; the generator is stopped at the end.
     seconds = len(kinds) * (parsed.segment_seconds + 3 * _SETTLE_SECONDS)
     offsets_ns = ARRIVALS[parsed.arrivals](rate_per_second, seconds, parsed.seed)
     url = f"{server.url}/v1/models/{MODEL_NAME}:predict"
@@ -223,7 +231,7 @@ def _segment(seconds: float, clock: Clock) -> Span:
 
 
 def rest_report(rates: Rates, alone: Alone, tail: Tail, rest_rate: float) -> dict[str, Any]:
-    """The JSON: rates with their ratio for each number of rows, and gRPC's latencies of both kinds."""
+    """Returns the JSON: rates and their ratio by rows, and gRPC's latencies of both kinds."""
     latencies = {kind: figures(_latencies_of(tail, kind)) for kind in (QUIET, BESIDE)}
     medians = {key: round(statistics.median(each), 1) for key, each in rates.items()}
     return {
@@ -255,7 +263,7 @@ def _latencies_of(tail: Tail, kind: str) -> npt.NDArray[np.int64]:
 
 
 def print_rest(report: Mapping[str, Any], console: Console) -> None:
-    """The table of rates, and gRPC's latencies with and without REST."""
+    """Prints the table of rates, and gRPC's latencies with and without REST."""
     table = Table("rows", "Millpond REST/s", "FastAPI + tf.function/s", "ratio")
     for rows, one in report["rows"].items():
         table.add_row(
@@ -277,4 +285,4 @@ def print_rest(report: Mapping[str, Any], console: Console) -> None:
         console.print(f"  {message}", markup=False)
 
 
-REST = Command("REST beside FastAPI, and what it does to the tail of gRPC", _add_options, _run)
+REST = Command("REST compared to FastAPI, and its effect on the tail of gRPC", _add_options, _run)

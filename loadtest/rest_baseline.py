@@ -1,8 +1,9 @@
-"""What people write without a model server: FastAPI around a `tf.function`, one process, uvicorn.
+"""The baseline, a typical server without a model server: FastAPI around a `tf.function`, with
+uvicorn.
 
-`python -m loadtest.rest_baseline EXPORT PORT` serves `POST /predict` with TensorFlow Serving's body in
-rows. As its documentation shows it: the body is a pydantic model, the handler a plain function, which
-FastAPI runs on its threads, and what it returns becomes JSON. Imports TensorFlow (5 s).
+`python -m loadtest.rest_baseline EXPORT PORT` serves `POST /predict` with TensorFlow Serving's body
+in rows, in one process. It follows FastAPI's documentation: the body is a pydantic model, and the
+handler is a plain function, which FastAPI runs on its threads. Imports TensorFlow (5 s).
 """
 
 import sys
@@ -23,19 +24,19 @@ class Row(pydantic.BaseModel):
 
 
 class PredictBody(pydantic.BaseModel):
-    """What a client sends."""
+    """The body of a request."""
 
     instances: list[Row]
 
 
 class PredictReply(pydantic.BaseModel):
-    """What it gets: for each row the probability, and the version that it is of."""
+    """The reply: for each row the probability and the version."""
 
     predictions: list[dict[str, Any]]
 
 
 def make_app(export: str) -> fastapi.FastAPI:
-    """The application of one exported version."""
+    """Returns the application for one exported version."""
     predict = tf.saved_model.load(export).signatures["serving_default"]
     app = fastapi.FastAPI()
 
@@ -53,7 +54,7 @@ def make_app(export: str) -> fastapi.FastAPI:
 
 
 def main(arguments: list[str]) -> None:
-    """Serves until it is told to stop."""
+    """Serves until a signal stops it."""
     export, port = arguments
     uvicorn.run(make_app(export), host="127.0.0.1", port=int(port), log_level="warning")
 

@@ -1,4 +1,4 @@
-"""REST under load: h2load over HTTP/1.1, which sends one body over and over (Debian's nghttp2-client)."""
+"""Load on REST: h2load (Debian's nghttp2-client) over HTTP/1.1, which repeats one body."""
 
 import json
 import re
@@ -14,16 +14,16 @@ from serving.base.clock import Clock, pause
 from serving.base.errors import FailedPrecondition, Unavailable
 from serving.commands.ctr_model import request_inputs
 
-# As the closed loop of gRPC has them in flight.
+# The same number in flight as in gRPC's closed loop.
 CONNECTION_COUNT = 16
 NS_PER_US = 1_000
 _TIMEOUT_SECONDS = 120
-# Of a client that is on the server's own cores: what is measured is what the server does.
+# The client shares the server's cores, so it runs below the server's priority.
 _BELOW_REQUESTS = ("nice", "-n", "19")
 
 
 def rows_body(rows: int, table_rows: int, seed: int) -> bytes:
-    """A Predict's body in rows, as clients of TensorFlow Serving write it."""
+    """Returns a Predict body in rows, as clients of TensorFlow Serving write it."""
     inputs = request_inputs(seed, rows, table_rows)
     columns = zip(inputs["dense"].tolist(), inputs["sparse"].tolist(), strict=True)
     instances = [{"dense": dense, "sparse": sparse} for dense, sparse in columns]
@@ -33,7 +33,7 @@ def rows_body(rows: int, table_rows: int, seed: int) -> bytes:
 def command(
     url: str, body: Path, *, limits: list[str], connection_count: int = CONNECTION_COUNT
 ) -> list[str]:
-    """h2load's; `limits` say how much or how long."""
+    """Returns h2load's command line; `limits` are its options for the count or the time."""
     return [
         "h2load",
         "--h1",
@@ -46,16 +46,21 @@ def command(
 
 
 def rate_of(report: str) -> float:
-    """Requests per second. Raises Unavailable where a request failed, or this is no report."""
+    """Returns requests per second. Raises Unavailable if a request failed or `report` does not
+    parse.
+    """
     rate = re.search(r"finished in .*?, ([\d.]+) req/s", report)
     failed = re.search(r"(\d+) succeeded, (\d+) failed, (\d+) errored, (\d+) timeout", report)
     if rate is None or failed is None or any(int(count) for count in failed.groups()[1:]):
-        raise Unavailable(f"h2load's requests failed; it says:\n{report}")
+        raise Unavailable(f"h2load's requests failed; its report:\n{report}")
     return float(rate[1])
 
 
 def closed_loop_rate(url: str, body: bytes, request_count: int) -> float:
-    """Requests per second with CONNECTION_COUNT under way. Raises FailedPrecondition, Unavailable."""
+    """Measures requests per second with CONNECTION_COUNT in flight.
+
+    Raises FailedPrecondition, Unavailable.
+    """
     with _body_file(body) as path:
         given = command(url, path, limits=[f"--requests={request_count}"])
         result = subprocess.run(
@@ -66,7 +71,7 @@ def closed_loop_rate(url: str, body: bytes, request_count: int) -> float:
 
 @dataclass
 class SteadyLoad:
-    """What a load at a fixed rate saw, once it is over."""
+    """The latencies of a load at a fixed rate, once it is over."""
 
     latencies_ns: list[int] = field(default_factory=list)
 
@@ -75,11 +80,12 @@ class SteadyLoad:
 def steady_load(
     url: str, body: bytes, rate_per_second: float, seconds: float, clock: Clock
 ) -> Iterator[SteadyLoad]:
-    """Within it that many requests a second are sent, for `seconds`; it ends when they are over.
+    """Sends `rate_per_second` requests a second for `seconds` inside `with`, and then waits for
+    them.
 
-    From as many programs as there are connections, begun one after the other: the connections of
-    one send all at once. Latencies are from when each was sent. Raises Unavailable afterwards where
-    a request failed.
+    Each connection has its own program, started one after the other, because the connections of one
+    program send at the same moments. Latencies begin when a request is sent. Raises Unavailable at
+    the end if a request failed.
     """
     each = max(1, round(rate_per_second / CONNECTION_COUNT))
     limits = [f"--rps={each}", f"--duration={seconds:g}"]
@@ -109,7 +115,7 @@ def _program(given: list[str]) -> Iterator["subprocess.Popen[str]"]:
 
 
 def logged_latencies_ns(log: str) -> list[int]:
-    """From h2load's log: a line a request with start, status and duration in µs."""
+    """Parses h2load's log: a line a request with start, status and duration in µs."""
     return [int(line.split("\t")[2]) * NS_PER_US for line in log.splitlines()]
 
 

@@ -1,8 +1,9 @@
-"""How many requests per second a server can answer at most beside the generator, in closed loop.
+"""Saturation: the highest rate of requests that a server answers beside the generator, in closed
+loop.
 
-By the generator and the requests that the load itself comes from. A program that sends one request
-over and over finds its rows in the caches, and one that takes less of the cores leaves the server
-more: of h2load's figure 80 % were more than this machine's two cores could do.
+It is measured with the generator and the requests of the load itself. A program that repeats one
+request finds its rows in the caches, and a program that takes less of the cores leaves more to the
+server: 80 % of h2load's figure was more than this machine's two cores could do.
 """
 
 from contextlib import ExitStack
@@ -20,13 +21,16 @@ from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.errors import Unavailable
 
 IN_FLIGHT_MAX = 16
-# A first, short run says how many requests a run of some seconds takes.
+# A first, short run gives the count of requests for a run of some seconds.
 _PROBE_REQUEST_COUNT = 2_000
 _RUN_SECONDS = 3
 
 
 def saturation_rate(target: str, load: CtrLoad) -> float:
-    """Requests per second with IN_FLIGHT_MAX under way. Raises FailedPrecondition, Unavailable."""
+    """Measures requests per second with IN_FLIGHT_MAX in flight.
+
+    Raises FailedPrecondition, Unavailable.
+    """
     probe_rate = closed_loop_rate(target, load, _PROBE_REQUEST_COUNT)
     request_count = max(_PROBE_REQUEST_COUNT, round(probe_rate * _RUN_SECONDS))
     return closed_loop_rate(target, load, request_count)
@@ -35,7 +39,7 @@ def saturation_rate(target: str, load: CtrLoad) -> float:
 def closed_loop_rate(
     target: str, load: CtrLoad, request_count: int, channel: ChannelOptions | None = None
 ) -> float:
-    """Sends `request_count` requests, IN_FLIGHT_MAX under way; see `saturation_rate`."""
+    """Sends `request_count` requests, IN_FLIGHT_MAX in flight; see `saturation_rate`."""
     plan = replace(
         load.plan(np.zeros(request_count, np.int64), seed=1), in_flight_max=IN_FLIGHT_MAX
     )
@@ -44,7 +48,10 @@ def closed_loop_rate(
 
 
 def rate_of(outcome: Outcome) -> float:
-    """Answered requests per second, from the first issued to the last answered. Raises Unavailable."""
+    """Returns answered requests per second, from the first issue to the last answer.
+
+    Raises Unavailable if a request failed.
+    """
     failed_count = int((outcome.codes != 0).sum())
     if failed_count:
         raise Unavailable(
@@ -58,12 +65,14 @@ def rate_of(outcome: Outcome) -> float:
 def at_share_of_saturation(
     setup: Setup, share: float | None, exports: DemoModel, clock: Clock, say: Say
 ) -> Setup:
-    """`setup` with `share` of what a server of its preset can do; as it is where that is None."""
+    """Returns `setup` at `share` of its server's highest rate; unchanged if `share` is None."""
     if share is None:
         return setup
     with ExitStack() as stack:
         running = stack.enter_context(serving(setup, exports, clock))
         rate_per_second = saturation_rate(running.server.target, setup.load())
         running.server.stop()
-    say(f"{setup.preset}: saturated at {rate_per_second:,.0f} requests/s, {share:.0%} of it follow")
+    say(
+        f"{setup.preset}: saturated at {rate_per_second:,.0f} requests/s; load is {share:.0%} of that"
+    )
     return replace(setup, rate_per_second=round(rate_per_second * share, 1))

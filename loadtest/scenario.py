@@ -1,6 +1,6 @@
-"""A server of a preset, load on one model, and versions of one model swapped under it.
+"""Runs a server of a preset, puts load on one model, and swaps versions of one model meanwhile.
 
-Where both are the same model this is the swap; where they are two it is the neighbour's reload.
+If both are the same model, this is `swap`; if they are two models, it is `neighbour`.
 """
 
 import tempfile
@@ -32,19 +32,20 @@ from serving.server.server_log import LogEvent
 
 Say = Callable[[str], None]
 
-# A version of 500 MB from a cold disk, at idle priority beside a load.
+# Enough for a version of 500 MB from a cold disk, at idle priority beside a load.
 _SWAP_TIMEOUT_SECONDS = 120
-# From the first request on: connections, caches and the processor's clock are not steady yet.
+# Left out after the first request: connections, caches and the processor's clock are not steady
+# yet.
 _SETTLE_SECONDS = 2
-# At least this much lies between an unload's window and the next drop.
+# The least time between an unload's window and the next drop.
 _STEADY_SECONDS_MIN = 2
-# The plan is drawn for swaps that take this long on average, and stopped when they are done.
+# The plan is drawn for swaps of this average length, and stopped after the last swap.
 _PLANNED_SWAP_SECONDS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What one run is to do. `loaded` and `reloaded` are model names, often the same one."""
+    """The parameters of one run. `loaded` and `reloaded` are model names, often the same."""
 
     preset: str
     loaded: str
@@ -65,7 +66,7 @@ class Setup:
         return tuple(dict.fromkeys((self.loaded, self.reloaded)))
 
     def load(self) -> CtrLoad:
-        """The clients' requests."""
+        """Returns the clients' requests."""
         return CtrLoad(
             self.loaded,
             rows=self.rows,
@@ -77,9 +78,9 @@ class Setup:
 
 @dataclass(frozen=True, kw_only=True)
 class SwapRun:
-    """One run of a setup, as it went. Instants are of `Clock.now_ns`.
+    """The results of one run of a setup. Instants are of `Clock.now_ns`.
 
-    `server_swaps`: what the server itself says of the swaps.
+    `server_swaps` are the swaps by the server's own figures.
     """
 
     outcome: Outcome
@@ -99,14 +100,14 @@ class SwapRun:
 
 
 def repeats_of(setup: Setup, count: int) -> Sequence[Setup]:
-    """The setup `count` times, each with arrivals and requests of its own; the same for any preset."""
+    """Returns the setup `count` times with different seeds, which are the same for every preset."""
     return [replace(setup, seed=setup.seed + repeat) for repeat in range(count)]
 
 
 def measure(setup: Setup, exports: DemoModel, clock: Clock, say: Say) -> SwapRun:
     """Starts the server, loads it, swaps `setup.swaps` times, stops everything.
 
-    Raises MillpondError; whatever it started has ended by then.
+    Raises MillpondError, after it has stopped everything that it started.
     """
     log_clock = LogClock(clock.wall_ns() - clock.now_ns())
     load = setup.load()
@@ -140,7 +141,7 @@ def measure(setup: Setup, exports: DemoModel, clock: Clock, say: Say) -> SwapRun
 
 @contextmanager
 def serving(setup: Setup, exports: DemoModel, clock: Clock) -> Iterator["Running"]:
-    """A server of the setup's preset with version 1 of each model, until the end of `with`."""
+    """Yields a server of the setup's preset with version 1 of each model."""
     with ExitStack() as stack:
         series = {
             name: stack.enter_context(
@@ -157,7 +158,7 @@ def serving(setup: Setup, exports: DemoModel, clock: Clock) -> Iterator["Running
 
 
 class Running:
-    """A started server and the steps of a run. `notes`: the moments that memory is shown of."""
+    """A started server and the steps of a run. `notes` are the moments whose memory is reported."""
 
     def __init__(
         self,
@@ -185,14 +186,15 @@ class Running:
         self.note("one_version")
 
     def swap_all(self, load_started_ns: int) -> None:
-        """Waits for a first steady stretch, then swaps with one after each."""
+        """Waits for a first steady stretch, then swaps, with a steady stretch after each swap."""
         self._pause_until(load_started_ns, _SETTLE_SECONDS + self._setup.swap_interval_seconds)
         for version in range(2, self._setup.swaps + 2):
             self._swap_to(version)
 
     def server_swaps(self, log_clock: LogClock) -> Sequence[ServerSwap]:
-        """What the server says of the swaps, once all are over; none where the clients ask another
-        model. Raises Unavailable.
+        """Returns the swaps by the server's own figures, once all are over. Raises Unavailable.
+
+        Returns () if the clients send their requests to another model.
         """
         if self._setup.loaded != self._setup.reloaded:
             return ()
@@ -211,7 +213,9 @@ class Running:
         self._pause_until(dropped_ns, self._setup.swap_interval_seconds)
 
     def _wait_for_unload(self, version: int) -> None:
-        """Raises Unavailable where its successor cannot be loaded, or at the timeout."""
+        """Waits until `version` is unloaded. Raises Unavailable if its successor does not load, or
+        at the timeout.
+        """
 
         def is_end(event: LogEvent) -> bool:
             is_ours = event.get("model") == self._setup.reloaded
@@ -223,7 +227,7 @@ class Running:
             raise Unavailable(f"version {event['version']} did not load: {event['reason']}")
 
     def _pause_until(self, from_ns: int, seconds: float) -> None:
-        """Returns `seconds` after `from_ns`, at once where that is past."""
+        """Returns `seconds` after `from_ns`, or at once if that is past."""
         pause = threading.Condition()
         with pause:
             while (left_seconds := seconds - seconds_since(self._clock, from_ns)) > 0:
@@ -231,7 +235,7 @@ class Running:
 
 
 def _server(setup: Setup, series: Mapping[str, VersionSeries], directory: Path) -> ModelServer:
-    """A ModelServer, not started, that looks for new versions ten times a second."""
+    """Returns a ModelServer, not started, that looks for new versions ten times a second."""
     configs = (
         f'config {{ name: "{name}" base_path: "{one.base_path}" model_platform: "tensorflow" }}'
         for name, one in series.items()
@@ -254,7 +258,7 @@ def _check_load_lasted(outcome: Outcome, spans: Sequence[SwapSpans]) -> None:
     if spans and last_due_ns < spans[-1].swap.end_ns:
         raise Unavailable(
             f"swaps took more than {_PLANNED_SWAP_SECONDS} s each, and the load ended before the "
-            "last one; give a longer --swap-interval"
+            "last swap; raise --swap-interval"
         )
 
 
@@ -264,7 +268,7 @@ def _memory(
     spans: Sequence[SwapSpans],
     last_unload_ns: int | None,
 ) -> dict[str, Resident | None]:
-    """What was resident at the moments that the report shows."""
+    """Returns the resident memory at the moments that the report shows."""
     both = [
         sample
         for sample in samples
@@ -281,12 +285,14 @@ def _memory(
 
 
 def _sample_at(samples: Sequence[Resident], at_ns: int) -> Resident | None:
-    """The first sample from then on; none where the process ended before."""
+    """Returns the first sample from `at_ns` on; None if the process ended before."""
     return next((sample for sample in samples if sample.at_ns >= at_ns), None)
 
 
 def _stages(events: Sequence[LogEvent], setup: Setup) -> Sequence[Swap]:
-    """The loads and unloads of the swaps; not the first load, nor what the stop unloads."""
+    """Returns the loads and unloads of the swaps, without the first load and the unload at the
+    stop.
+    """
     of_model = (event for event in events if event.get("model") == setup.reloaded)
     first_and_last = (("load", 1), ("unload", setup.swaps + 1))
     return [swap for swap in swaps_in(of_model) if (swap.title, swap.version) not in first_and_last]
@@ -298,6 +304,8 @@ def _last_unload_ns(events: Sequence[LogEvent], log_clock: LogClock) -> int | No
 
 
 def _arena_live_bytes(events: Sequence[LogEvent]) -> int | None:
-    """The most that any unload left in its version's arena; None from a server that does not say."""
+    """Returns the most bytes that an unload left in its version's arena; None if the server does
+    not log them.
+    """
     live = [event.get("arena_live_bytes") for event in events]
     return max((count for count in live if count is not None), default=None)

@@ -1,4 +1,4 @@
-"""What a server says of itself over HTTP, to be held against what its clients saw."""
+"""Reads a server's own figures over HTTP, for comparison with its clients' figures."""
 
 import json
 import urllib.request
@@ -12,34 +12,38 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from serving.base.errors import Unavailable
 
-# A page of many versions on a machine whose cores are taken.
+# Enough for a page of many versions on a machine whose cores are busy.
 _TIMEOUT_SECONDS = 10
 
 
 class Metrics:
-    """One scrape."""
+    """The samples of one scrape."""
 
     def __init__(self, families: Sequence[Metric]) -> None:
         self._samples = [sample for family in families for sample in family.samples]
 
     @classmethod
     def parse(cls, text: str) -> "Metrics":
-        """Of a page in Prometheus' text format. Raises ValueError where it is none."""
+        """Parses a page in Prometheus' text format. Raises ValueError if it does not parse."""
         return cls(list(text_string_to_metric_families(text)))
 
     def total(self, name: str, **labels: str) -> float:
-        """The sum over all series of that name that have these labels; 0 where there is none."""
+        """Returns the sum over all series with that name and these labels; 0 without any series."""
         return sum(self._values(name, labels))
 
     def value(self, name: str, **labels: str) -> float | None:
-        """Of the one series of that name that has these labels; None where there is none."""
+        """Returns the value of the only series with that name and these labels; None without a
+        series.
+
+        Raises ValueError if there are several series.
+        """
         values = self._values(name, labels)
         if len(values) > 1:
-            raise ValueError(f"{len(values)} series are {name} {labels}; name more labels")
+            raise ValueError(f"{len(values)} series match {name} {labels}; give more labels")
         return values[0] if values else None
 
     def counts_by(self, label: str, name: str, **labels: str) -> Counter[str]:
-        """The same sum for each value of `label`, as whole numbers."""
+        """Returns the same sum for each value of `label`, as whole numbers."""
         counts: Counter[str] = Counter()
         for sample in self._samples:
             if sample.name == name and labels.items() <= sample.labels.items():
@@ -47,7 +51,7 @@ class Metrics:
         return counts
 
     def bucket_counts(self, histogram: str, **labels: str) -> Mapping[float, int]:
-        """How many were at most each edge, by edge, ascending; summed over series."""
+        """Returns the cumulative counts by bucket edge, ascending, summed over series."""
         counts = self.counts_by("le", f"{histogram}_bucket", **labels)
         return {edge: counts[text] for edge, text in sorted((float(t), t) for t in counts)}
 
@@ -64,15 +68,15 @@ class ServerPages:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        # No proxy: it is on this machine.
+        # Without a proxy: the server is on this machine.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def metrics(self) -> Metrics:
-        """As Prometheus would scrape it now."""
+        """Scrapes the metrics now, as Prometheus does."""
         return Metrics.parse(self._get("/metrics").decode())
 
     def swaps(self, model: str) -> Sequence[Mapping[str, Any]]:
-        """The records of `/v1/swaps`, the oldest first."""
+        """Returns the records of `/v1/swaps`, oldest first."""
         document = json.loads(self._get(f"/v1/swaps?{urlencode({'model': model})}"))
         records: list[Mapping[str, Any]] = document["swaps"]
         return records[::-1]

@@ -1,7 +1,8 @@
-"""The swaps as the server tells them at `/v1/swaps`, beside what its clients saw of the same requests.
+"""The swaps by the server's `/v1/swaps`, beside the clients' figures of the same requests.
 
-The server's latency ends with the reply's bytes and begins when a request thread has the request: the
-clients' has the wire, their own time and what waits in gRPC on top. Pure, but for `wait_for_swaps`.
+The server's latency begins when a request thread has the request and ends with the reply's bytes.
+The clients' latency also has the wire, their own time and the wait in gRPC. Pure, but for
+`wait_for_swaps`.
 """
 
 import math
@@ -19,7 +20,7 @@ from loadtest.server_pages import ServerPages
 from loadtest.timeline import LogClock, Span
 from serving.base.clock import NS_PER_SECOND, Clock, pause
 
-# The effect of an unload counts as during the swap for a second, after its slab is back.
+# A swap's figures include the second after the unloaded version's slab is back.
 _DURING_TIMEOUT_SECONDS = 10
 _POLL_SECONDS = 0.25
 _QUANTILES_PER_MILLE = {"p50_ms": 500, "p99_ms": 990, "p999_ms": 999}
@@ -27,7 +28,9 @@ _QUANTILES_PER_MILLE = {"p50_ms": 500, "p99_ms": 990, "p999_ms": 999}
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSwap:
-    """One swap's requests by the server: how many ended within `span`, and how long they took."""
+    """One swap's requests by the server: the count that ended within `span`, and their
+    latencies.
+    """
 
     version: int
     span: Span
@@ -38,7 +41,10 @@ class ServerSwap:
 def wait_for_swaps(
     pages: ServerPages, model: str, versions: Sequence[int], log_clock: LogClock, clock: Clock
 ) -> tuple[ServerSwap, ...]:
-    """The swaps to `versions`, without those that are not over in some seconds. Raises Unavailable."""
+    """Waits for the swaps to `versions` and returns the swaps that are over after some seconds.
+
+    Raises Unavailable.
+    """
     deadline_ns = clock.now_ns() + _DURING_TIMEOUT_SECONDS * NS_PER_SECOND
     while True:
         records = [record for record in pages.swaps(model) if record["version"] in versions]
@@ -49,7 +55,7 @@ def wait_for_swaps(
 
 
 def server_swap(record: Mapping[str, Any], log_clock: LogClock) -> ServerSwap:
-    """Of a record whose requests during the swap are known."""
+    """Returns the swap of a record that has figures of the requests during the swap."""
     during = record["latency"]["during"]
     begin_ns = round(record["load_started_at"] * NS_PER_SECOND) - log_clock.offset_ns
     return ServerSwap(
@@ -68,7 +74,9 @@ def _ms(seconds: float | None) -> float | None:
 
 
 def swaps_by_both(outcome: Outcome, swaps: Sequence[ServerSwap]) -> list[dict[str, Any]]:
-    """Each swap by the server and by its clients, of the requests that ended within the same span."""
+    """Returns each swap by the server and by its clients, for requests that ended in the same
+    span.
+    """
     latency_ns = outcome.completed_ns - outcome.scheduled_ns
     return [
         {
@@ -81,7 +89,9 @@ def swaps_by_both(outcome: Outcome, swaps: Sequence[ServerSwap]) -> list[dict[st
 
 
 def medians_by_both(swaps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """How many swaps, all their requests, and the median of each figure over the swaps."""
+    """Returns the count of swaps, of their requests, and the median of each figure over the
+    swaps.
+    """
     both: dict[str, Any] = {"swap_count": len(swaps)}
     for side in ("server", "clients"):
         shown = [swap[side] for swap in swaps]
@@ -100,7 +110,9 @@ def _ended_in(outcome: Outcome, span: Span) -> npt.NDArray[np.bool_]:
 
 
 def _clients_figures(latencies_ns: Latencies) -> dict[str, Any]:
-    """By nearest rank as the server's, however few there are: two readings of the same requests."""
+    """Returns quantiles by nearest rank, as the server's, even of few requests: both sides measure
+    the same requests.
+    """
     ordered = np.sort(np.asarray(latencies_ns))
     shown: dict[str, Any] = {"count": len(ordered)}
     for key, per_mille in _QUANTILES_PER_MILLE.items():

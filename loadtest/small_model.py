@@ -1,8 +1,8 @@
-"""A model of a few variables, which loads in as little time as a model can.
+"""A model of a few variables, which loads as fast as a model can.
 
     python -m loadtest.small_model DIRECTORY
 
-exports it there. A process of its own: TensorFlow must not share ours with the clients.
+exports it to DIRECTORY. This is a separate process, to keep TensorFlow out of the clients' process.
 """
 
 import os
@@ -42,7 +42,9 @@ def config_text(base_paths: dict[str, Path]) -> str:
 
 
 def export(directory: Path) -> None:
-    """Exports `y = x / 2 + 2` by three methods, two of them on examples, as a TensorFlow 1 graph."""
+    """Exports `y = x / 2 + 2` by three methods, two of them on examples, as a TensorFlow 1
+    graph.
+    """
     import tensorflow as tf
 
     v1 = tf.compat.v1

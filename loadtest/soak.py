@@ -1,4 +1,5 @@
-"""`soak`: versions come, go, break and are rolled back at random under load, and no request may fail."""
+"""`soak`: adds, removes, breaks and rolls back versions at random under load; no request may
+fail."""
 
 import argparse
 import random
@@ -41,15 +42,16 @@ from serving.commands.ctr_model import EMBEDDING_SIZE, TABLE_COUNT
 from serving.server.model_server import ModelServer
 from serving.server.server_log import LogEvent
 
-# Loads of it take a tenth of a second: as many changes as can be in the time.
+# A table that loads in a tenth of a second, so that many changes fit in the time.
 _DEFAULT_TABLE_ROWS = 20_000
 _TABLE_BYTES = TABLE_COUNT * EMBEDDING_SIZE * 4 * _DEFAULT_TABLE_ROWS
 _START_TIMEOUT_SECONDS = 60
-# A load that was put off or that waits for memory, tried again and again, and then the one meant.
+# Enough for a load that was deferred or waits for memory and is retried, and then the expected
+# load.
 _REST_TIMEOUT_SECONDS = 60
-# Distinct answers, a version's number is in each: some hundred versions of 64 requests.
+# Enough for the distinct answers of some hundred versions to 64 requests each.
 _KEPT_REPLY_BYTES_MAX = 1 << 30
-# The server's own bugs: none of what happens here may lead to one.
+# Log events that are bugs of the server: no change of the soak may cause them.
 _BUG_EVENTS = frozenset(
     {
         *("control_failed", "load_raised", "unload_raised", "poll_failed", "listener_failed"),
@@ -64,14 +66,14 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--rate", type=positive, default=200, metavar="R", help="requests per second"
     )
     parser.add_argument(
-        "--seed", type=int, default=1, metavar="K", help="of what happens, and when"
+        "--seed", type=int, default=1, metavar="K", help="seed of the events and their times"
     )
     parser.add_argument(
         "--memory-versions",
         type=_not_negative,
         default=3.5,
         metavar="V",
-        help="memory for so many versions of all models together, default 3.5; 0: no limit",
+        help="memory for this many versions of all models together, default 3.5; 0: no limit",
     )
     parser.add_argument(
         "--load-jitter",
@@ -81,12 +83,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="--load_jitter_seconds of the server, default 1",
     )
     parser.add_argument(
-        "--json", type=writable_file, metavar="FILE", help="write the figures there"
+        "--json", type=writable_file, metavar="FILE", help="write the figures to FILE"
     )
 
 
 def live(world: World, minutes: float, is_enough: Callable[[], bool]) -> None:
-    """Lets one thing happen every second or so, for `minutes` and until `is_enough()`."""
+    """Runs an event about every second, for `minutes` and until `is_enough()` is True."""
     started_ns = world.clock.now_ns()
     for opening in OPENING:
         happens(world, opening)
@@ -102,16 +104,17 @@ _SHOWN = ("done", "loads", "refusals", "forbidden_answers", "blocked_answers", "
 
 
 def _not_negative(text: str) -> float:
-    """A number of 0 or more, as argparse takes it."""
+    """Returns a number of 0 or more. Raises ArgumentTypeError."""
     return 0.0 if text == "0" else positive(text)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SoakSetup:
-    """How long and how hard. `memory_versions`: for how many there is memory, 0: no limit.
+    """The parameters of a soak. `memory_versions` is the count of versions that fit in memory; 0
+    means no limit.
 
-    `load_count_min`: the soak goes on beyond `minutes` until the server has loaded that many
-    versions, so that a slow machine meets as many swaps as a fast one.
+    The soak continues beyond `minutes` until the server has loaded `load_count_min` versions, so
+    that a slow machine runs as many swaps as a fast one.
     """
 
     minutes: float
@@ -124,11 +127,12 @@ class SoakSetup:
 
 @dataclass(frozen=True)
 class SoakResult:
-    """What came of it.
+    """The results of a soak.
 
-    `forbidden_answers`: how many requests each broken or refused version answered, and
-    `blocked_answers` each version that was rolled back, while another could. `bugs`: events of the
-    server's log that should not be. `refusals`: loads that a gate or the memory ended.
+    `forbidden_answers` counts the requests that each broken or refused version answered.
+    `blocked_answers` counts the requests that each rolled-back version answered while another
+    version could. `bugs` are log events that must not occur. `refusals` are loads that a gate or
+    the memory limit ended.
     """
 
     outcome: Outcome
@@ -143,14 +147,16 @@ class SoakResult:
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing was lost, wrong, answered by what must not serve, or a bug."""
+        """True if no request was lost, wrong, or answered by a forbidden version, and no bug
+        logged.
+        """
         is_lost = self.outcome.codes.any()
         answered = self.forbidden_answers or self.blocked_answers
         return not (self.bugs or self.wrong_count or answered or is_lost)
 
 
 def soak(setup: SoakSetup, console: Console) -> SoakResult:
-    """Raises MillpondError; whatever it started has ended by then."""
+    """Runs a soak. Raises MillpondError, after it has stopped everything that it started."""
     clock = SystemClock()
     load = CtrLoad(MODEL_NAME, rows=10, table_rows=_DEFAULT_TABLE_ROWS, seed=setup.seed)
     with ExitStack() as stack:
@@ -191,7 +197,7 @@ def soak(setup: SoakSetup, console: Console) -> SoakResult:
 
 
 def versions_of(outcome: Outcome) -> list[int | None]:
-    """The version that answered each request; None for a failure, and for a reply that was not kept."""
+    """Returns the version that answered each request; None for a failure or a reply not kept."""
     by_reply = [
         response.model_spec.version.value
         if reply.code == StatusCode.OK and (response := parsed(reply)) is not None
@@ -202,7 +208,7 @@ def versions_of(outcome: Outcome) -> list[int | None]:
 
 
 def answers_of(outcome: Outcome, versions: Collection[int]) -> dict[int, int]:
-    """How many requests each of `versions` answered; those that answered none are left out."""
+    """Returns the count of requests that each of `versions` answered, without counts of 0."""
     counts = Counter(versions_of(outcome))
     return {version: counts[version] for version in sorted(versions) if counts[version]}
 
@@ -240,7 +246,7 @@ def _server(files: Path, setup: SoakSetup) -> ModelServer:
 
 
 def _plan(load: CtrLoad, setup: SoakSetup) -> Plan:
-    # Events and the rest at the end take seconds; the generator is stopped when they are over.
+    # The events and the rest phase take extra seconds; the generator is stopped after them.
     seconds = setup.minutes * 60 + 60 + _REST_TIMEOUT_SECONDS
     offsets_ns = poisson(setup.rate_per_second, seconds, setup.seed)
     return replace(load.plan(offsets_ns, setup.seed), kept_reply_bytes_max=_KEPT_REPLY_BYTES_MAX)
@@ -260,9 +266,9 @@ def _run(parsed: argparse.Namespace) -> int:
     console.print(latency_table(f"{parsed.rate:g} requests/s", {"": report["latency"]}))
     console.print(generator_line(report["generator"]))
     console.print(_events_table(result))
-    console.print(f"resident MB at first, at most, at last: {result.resident_mb}")
+    console.print(f"resident MB first, highest, last: {result.resident_mb}")
     console.print(
-        f"failed {report['errors']}, wrong {result.wrong_count}, answered by what must not serve "
+        f"failed {report['errors']}, wrong {result.wrong_count}, answered by forbidden versions "
         f"{sum(result.forbidden_answers.values())}, by rolled-back versions "
         f"{sum(result.blocked_answers.values())}, bugs {len(result.bugs)}"
     )

@@ -1,7 +1,7 @@
-"""Answers by versions that were rolled back: in a soak none may come while another version can answer.
+"""Finds answers of rolled-back versions: in a soak they may not answer while another version can.
 
-A small model of who may answer, made of the server's log and of what was asked of it. It has no code
-in common with the server's routing.
+This is a small model of the versions that may answer, made from the server's log and the operators'
+calls. It shares no code with the server's routing.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from loadtest.plan import Outcome
 from serving.server.server_log import LogEvent
 
 Spans = Mapping[int, Sequence[tuple[int, int]]]
-"""By version: from when until when it must not answer (ns of the wall clock)."""
+"""The spans in which each version must not answer (ns of the wall clock)."""
 
 _FOR_EVER_NS = 2**62
 _MICROSECOND_NS = 1_000
@@ -28,7 +28,7 @@ class _Model:
 
     def note(self, at_ns: int) -> None:
         """Opens and closes spans after a change at `at_ns`."""
-        # Cold rollbacks and last resorts: without a sound version a blocked one may go on.
+        # Cold rollbacks and last resorts: without a sound version a blocked version may answer.
         forbidden = self.blocked if self.available - self.blocked else set()
         for version in self.began_at_ns.keys() - forbidden:
             began_at_ns = self.began_at_ns.pop(version)
@@ -52,10 +52,10 @@ class _Model:
 def blocked_spans(
     events: Iterable[LogEvent], allowed: Iterable[tuple[int, int]], model: str
 ) -> Spans:
-    """Returns when each version that was rolled back must not answer.
+    """Returns the spans in which each rolled-back version must not answer.
 
-    `allowed`: when a person began to allow a version again (ns of the wall clock), and which. Each
-    span begins after its cause took effect and ends before its end can.
+    `allowed` has the time (ns of the wall clock) and the version of each call that allows a version
+    again. Each span begins after its cause took effect and ends before its end can take effect.
     """
     follows = [(_wall_ns(event), event) for event in events if event.get("model") == model]
     lifted: list[tuple[int, LogEvent]] = [
@@ -73,10 +73,10 @@ def blocked_spans(
 def blocked_answers(
     outcome: Outcome, version_of: Sequence[int | None], spans: Spans, wall_offset_ns: int
 ) -> dict[int, int]:
-    """Returns how many requests each version answered from their issue to their reply in its spans.
+    """Returns the count of requests per version that it answered completely within its spans.
 
-    `version_of`: by request, None without an answer. `wall_offset_ns`: the wall clock less that of
-    `outcome`.
+    `version_of` has the version by request, None without an answer. `wall_offset_ns` is the wall
+    clock minus the clock of `outcome`.
     """
     issued = outcome.issued_ns + wall_offset_ns
     completed = outcome.completed_ns + wall_offset_ns
@@ -91,7 +91,7 @@ def blocked_answers(
 
 
 def _wall_ns(event: LogEvent) -> int:
-    """The instant of a line of the log. Lines have microseconds: rounded up, for a span's begin."""
+    """Returns the instant of a log line, rounded up to the next microsecond for a span's begin."""
     at = datetime.fromisoformat(event["timestamp"])
     seconds = int(at.replace(microsecond=0).timestamp())
     return seconds * 1_000_000_000 + (at.microsecond + 1) * _MICROSECOND_NS

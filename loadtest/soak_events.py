@@ -1,4 +1,4 @@
-"""What happens in a soak: a server's disk, config, settings and people, one event at a time."""
+"""The events of a soak: changes of a server's disk, config and settings, and operators' calls."""
 
 import random
 from collections import Counter
@@ -16,12 +16,12 @@ from serving.base.errors import FailedPrecondition
 
 NEIGHBOUR_NAME = "neighbour"
 _VERSIONS_ON_DISK_MAX = 4
-# Versions go up from here and, for those who select an older one, down.
+# New versions count up from here; versions for selections of an older one count down.
 FIRST_VERSION = 1_000
 
 
 class Person(Protocol):
-    """What a person may ask of the server (`serving.client.Client`); FailedPrecondition: not now."""
+    """The operator calls of `serving.client.Client`. FailedPrecondition means: not possible now."""
 
     def rollback(self, name: str, *, is_cold_allowed: bool = False) -> object: ...
     def allow(self, name: str, version: int) -> object: ...
@@ -31,9 +31,10 @@ class Person(Protocol):
 
 @dataclass
 class World:
-    """A server, the versions on its disk, and what was done to them. `dice` draws what is next.
+    """A server, the versions on its disk, and their changes. `dice` draws the next event.
 
-    `broken` and `unfit` are on the disk now; `forbidden` are all that ever were either.
+    `broken` versions are on the disk now; `forbidden` are all versions that ever were broken or
+    unfit.
     """
 
     series: VersionSeries
@@ -42,8 +43,8 @@ class World:
     clock: Clock
     dice: random.Random
     unfit_version: UnfitVersion
-    # Whether two versions of a model may not fit beside each other: then no policy that lets the old
-    # one go first is right for a model under load.
+    # True if two versions of a model may not fit beside each other. A policy that unloads the old
+    # version first would then leave a model under load without a version.
     is_memory_tight: bool
     next_version: int = FIRST_VERSION + 1
     next_lower_version: int = FIRST_VERSION - 1
@@ -54,25 +55,24 @@ class World:
     label_version: int | None = None
     has_neighbour: bool = False
     done: Counter[str] = field(default_factory=Counter)
-    # When a person began to allow a version again (ns of the wall clock), and which.
+    # The time (ns of the wall clock) and version of each call that allows a version again.
     allowed: list[tuple[int, int]] = field(default_factory=list)
 
     def take_version(self) -> int:
-        """The number of the next version, above all others; none comes twice."""
+        """Returns the number of the next version, above all others and never used before."""
         self.next_version += 1
         return self.next_version - 1
 
     def take_lower_version(self) -> int:
-        """A number below all others."""
+        """Returns a version number below all others."""
         self.next_lower_version -= 1
         return self.next_lower_version + 1
 
     def pause(self, seconds: float) -> None:
-        """Waits."""
         pause(self.clock, seconds)
 
     def write_config(self) -> None:
-        """Writes the server's config file as the world is now, by one rename."""
+        """Writes the server's config file for the world's state, by one rename."""
         label = ""
         if self.label_version is not None:
             label = f'version_labels {{ key: "stable" value: {self.label_version} }}'
@@ -84,7 +84,7 @@ class World:
 
 
 def write_config(directory: Path, base_path: Path, models: Mapping[str, str]) -> None:
-    """Writes a config file of `models`, by name with what is said of each beside its place."""
+    """Writes a config file. `models` has for each name the rest of its config."""
     configs = (
         f'config {{ name: "{name}" base_path: "{base_path}" model_platform: "tensorflow" {more} }}'
         for name, more in models.items()
@@ -93,7 +93,7 @@ def write_config(directory: Path, base_path: Path, models: Mapping[str, str]) ->
 
 
 def write_settings(directory: Path, text: str) -> None:
-    """Writes a settings file whose gates refuse what is no number. `text`: tables of models."""
+    """Writes a settings file whose gates refuse NaN. `text` has the tables of models."""
     gates = '[default.gates]\ngolden = "enforce"\ndrift = "enforce"\n'
     _replace(directory / "settings.toml", gates + text)
 
@@ -104,11 +104,11 @@ def _replace(path: Path, text: str) -> None:
     partial.rename(path)
 
 
-# --- What can happen ------------------------------------------------------------------------------
+# --- Events ---------------------------------------------------------------------------------------
 
 
 def drop(world: World) -> None:
-    """A new version comes by one rename; old ones go, so that the disk does not fill."""
+    """Adds a new version by one rename; removes old ones, so that the disk does not fill."""
     version = world.take_version()
     world.series.drop(version)
     world.sound.add(version)
@@ -117,7 +117,7 @@ def drop(world: World) -> None:
 
 
 def drop_slowly(world: World) -> None:
-    """A new version comes as a copy that stalls before its variables are there."""
+    """Adds a new version by a copy that stalls before its variables."""
     version = world.take_version()
     finish = world.series.begin_copy(version)
     world.pause(world.dice.uniform(0.5, 3))
@@ -126,7 +126,7 @@ def drop_slowly(world: World) -> None:
 
 
 def drop_broken(world: World) -> None:
-    """A new version whose variables are damaged: it must never serve."""
+    """Adds a new version whose variables are damaged: it must never serve."""
     version = world.take_version()
     world.forbidden.add(version)
     world.series.drop_damaged(version)
@@ -134,7 +134,7 @@ def drop_broken(world: World) -> None:
 
 
 def drop_unfit(world: World) -> None:
-    """A new version that loads and answers, but no numbers: a gate must refuse it."""
+    """Adds a new version that loads but answers with NaN: a gate must refuse it."""
     version = world.take_version()
     world.forbidden.add(version)
     world.unfit_version.drop(version)
@@ -142,7 +142,7 @@ def drop_unfit(world: World) -> None:
 
 
 def drop_lower(world: World) -> None:
-    """A version below all others comes, and is the one selected: a selection goes down too."""
+    """Adds a version below all others and selects it: a selection can also go down."""
     version = world.take_lower_version()
     world.series.drop(version)
     world.sound.add(version)
@@ -150,24 +150,24 @@ def drop_lower(world: World) -> None:
 
 
 def select_latest(world: World) -> None:
-    """The highest version, or the two highest."""
+    """Selects the highest version, or the two highest."""
     _select(world, f"latest {{ num_versions: {world.dice.choice([1, 1, 2])} }}")
 
 
 def select_all(world: World) -> None:
-    """Every version on disk."""
+    """Selects every version on disk."""
     _select(world, "all {}")
 
 
 def select_specific(world: World) -> None:
-    """One version or two by number; now and then one that is not fit to serve."""
+    """Selects one or two versions by number, sometimes a broken one."""
     versions = sorted(world.sound | world.broken)
     count = min(world.dice.choice([1, 2]), len(versions))
     _select(world, specific(world.dice.sample(versions, count)))
 
 
 def specific(versions: Sequence[int]) -> str:
-    """These versions, as a config has it."""
+    """Returns the selection of these versions in the config's syntax."""
     return f"specific {{ {' '.join(f'versions: {version}' for version in versions)} }}"
 
 
@@ -177,14 +177,14 @@ def _select(world: World, selection: str) -> None:
 
 
 def remove_broken(world: World) -> None:
-    """What never served goes."""
+    """Removes the broken versions."""
     for version in sorted(world.broken):
         world.series.remove(version)
     world.broken.clear()
 
 
 def remove(world: World) -> None:
-    """Any version goes, the one that serves included; one stays."""
+    """Removes any version, possibly the one that serves; at least one version stays."""
     if len(world.sound) > 1:
         _remove(world, world.dice.choice(sorted(world.sound)))
 
@@ -195,7 +195,7 @@ def _remove(world: World, version: int) -> None:
 
 
 def vanish(world: World) -> None:
-    """The disk is away for a while."""
+    """Renames the base path away for a while, as if the disk were missing."""
     away = world.series.base_path.with_suffix(".away")
     world.series.base_path.rename(away)
     world.pause(world.dice.uniform(0.1, 3))
@@ -203,18 +203,18 @@ def vanish(world: World) -> None:
 
 
 def overwrite(world: World) -> None:
-    """A version's files are replaced under it."""
+    """Replaces a version's files."""
     world.series.rewrite_graph(world.dice.choice(sorted(world.sound)))
 
 
 def roll_back(world: World) -> None:
-    """A person puts the previous version back."""
+    """Rolls back to the previous version, as an operator."""
     with suppress(FailedPrecondition):
         world.client.rollback(MODEL_NAME, is_cold_allowed=world.dice.random() < 0.5)
 
 
 def allow(world: World) -> None:
-    """A person takes all rollbacks back."""
+    """Allows all blocked versions again, as an operator."""
     for version in world.client.describe_models()[MODEL_NAME].get("blocked", ()):
         world.allowed.append((world.clock.wall_ns(), version))
         with suppress(FailedPrecondition):
@@ -222,27 +222,27 @@ def allow(world: World) -> None:
 
 
 def promote(world: World) -> None:
-    """A person promotes a canary, where there is one."""
+    """Promotes the canary if there is one, as an operator."""
     with suppress(FailedPrecondition):
         world.client.promote(MODEL_NAME)
 
 
 def move_label(world: World) -> None:
-    """A label moves to a version on disk, or goes."""
+    """Moves a label to a version on disk, or removes it."""
     world.label_version = world.dice.choice([None, *sorted(world.sound)])
     world.write_config()
 
 
 def toggle_neighbour(world: World) -> None:
-    """Another model is configured, or is not any more."""
+    """Adds another model to the config, or removes it."""
     world.has_neighbour = not world.has_neighbour
-    # Settings of a model that is not configured are refused.
+    # First, because settings of a model that is not configured are refused.
     write_settings(world.directory, "")
     world.write_config()
 
 
 def change_settings(world: World) -> None:
-    """Another policy, another time that the previous version stays, a canary or none."""
+    """Changes the policy, the time that the previous version stays, and the canary."""
     policy = (
         "availability" if world.is_memory_tight else world.dice.choice(["availability", "auto"])
     )
@@ -253,7 +253,7 @@ def change_settings(world: World) -> None:
         f"request_count = {world.dice.choice([0, 200])}\n"
     )
     if world.has_neighbour:
-        # Nobody asks it anything, so that it may be without a version for a while.
+        # It gets no requests, so it may be without a version for a while.
         policy = world.dice.choice(["availability", "auto", "resource"])
         text += f'[models.{NEIGHBOUR_NAME}]\naspired_version_policy = "{policy}"\n'
     write_settings(world.directory, text)
@@ -279,21 +279,21 @@ EVENTS: Mapping[Callable[[World], None], int] = {
     toggle_neighbour: 6,
     change_settings: 8,
 }
-"""What happens, and how often beside the others."""
+"""The events and their relative frequencies."""
 
 OPENING = (drop, drop_unfit, toggle_neighbour, drop_broken, drop, drop_lower, select_latest)
-"""What happens first, so that a short soak has it too."""
+"""The first events, so that a short soak has them too."""
 
 
 def happens(world: World, event: Callable[[World], None]) -> None:
-    """One event, and a moment in which the server may get somewhere with it."""
+    """Runs one event, and gives the server some time to react."""
     event(world)
     world.done[event.__name__] += 1
     world.pause(world.dice.uniform(0.2, 2))
 
 
 def come_to_rest(world: World) -> int:
-    """Puts all back as it was at first, with a new version, which has to serve: returns its number."""
+    """Restores the first state with a new version, which has to serve; returns its number."""
     world.selection, world.label_version, world.has_neighbour = "", None, False
     write_settings(world.directory, "")
     world.write_config()

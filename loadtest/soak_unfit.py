@@ -1,9 +1,9 @@
-"""A version that loads and answers, but whose answers are no numbers: what the gates are for.
+"""A version that loads and answers, but answers with NaN: the gates must refuse it.
 
     python -m loadtest.soak_unfit SOURCE TARGET
 
-copies the exported version SOURCE to TARGET with NaN for all its weights of the last layer. A
-process of its own: TensorFlow, which writes them, must not share ours with the clients.
+copies the exported version SOURCE to TARGET with NaN for all weights of the last layer. This is a
+separate process, to keep TensorFlow, which writes them, out of the clients' process.
 """
 
 import os
@@ -22,31 +22,32 @@ from warmup.replay import WARM_UP_FILE
 
 
 class UnfitVersion:
-    """Drops versions that must never serve into a base path. Each comes by one rename."""
+    """Drops versions that must never serve into a base path, each by one rename."""
 
     def __init__(self, directory: Path, source: Path, base_path: Path, table_rows: int) -> None:
-        """Made of the good version `source` (content 1), in `directory`, on `base_path`'s file system.
+        """Makes the version from the good version `source` (content 1), in `directory`.
 
-        Its warm-up records hold the right answers, so that it is refused where it has no
-        predecessor to be compared with too. Raises InvalidConfig where it cannot be made.
+        `directory` must be on `base_path`'s file system. The warm-up records hold the right
+        answers, so that the version is refused even if there is no predecessor to compare with.
+        Raises InvalidConfig if it cannot be made.
         """
         self._directory = directory
         self._base_path = base_path
         self._export = directory / "unfit"
         command = [sys.executable, "-m", "loadtest.soak_unfit", str(source), str(self._export)]
         if subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode != 0:
-            raise InvalidConfig(f"no unfit version could be made of {source}; see above")
+            raise InvalidConfig(f"the unfit version could not be made from {source}; see above")
         add_golden_answers(self._export / WARM_UP_FILE, table_rows)
 
     def drop(self, version: int) -> None:
-        """Puts it where the server finds it. Raises OSError."""
+        """Adds it to the base path as `version`. Raises OSError."""
         partial = self._directory / f"{version}.partial"
         shutil.copytree(self._export, partial, copy_function=os.link)
         partial.rename(self._base_path / str(version))
 
 
 def add_golden_answers(path: Path, table_rows: int) -> None:
-    """Gives each record of a warm-up file the answer that content 1 of the CTR model has to it."""
+    """Adds the answer of content 1 of the CTR model to each record of a warm-up file."""
     records = []
     for record in read_records(path):
         log = prediction_log_pb2.PredictionLog.FromString(record)
@@ -56,13 +57,13 @@ def add_golden_answers(path: Path, table_rows: int) -> None:
         response.model_spec.name = request.model_spec.name
         response.outputs["ctr"].CopyFrom(to_tensor_proto(answer))
         records.append(log.SerializeToString())
-    # Never written in place: it may be another export's own file under another name.
+    # Not written in place: the file may be a hard link to another export's file.
     path.unlink()
     write_records(path, records)
 
 
 def spoil(source: Path, target: Path) -> None:
-    """See the module. Raises OSError, and TensorFlow's errors."""
+    """Copies `source` to `target` with NaN weights. Raises OSError and TensorFlow's errors."""
     shutil.copytree(source, target)
     prefix = target / "variables" / "variables"
     tensors = _tensors(prefix)
@@ -72,7 +73,7 @@ def spoil(source: Path, target: Path) -> None:
 
 
 def _spoiled(value: Any) -> Any:
-    # The last matrix, and nothing else, has as many columns as there are outputs.
+    # Only the last matrix has one column per output.
     is_last_matrix = getattr(value, "shape", ()) == (LAYER_SIZES[-2], LAYER_SIZES[-1])
     return value * float("nan") if is_last_matrix else value
 

@@ -1,4 +1,5 @@
-"""`start`: how long a server with many small models takes until it is ready, and until it is stopped."""
+"""`start`: how long a server with many small models takes until it is ready, and until it is
+stopped."""
 
 import argparse
 import os
@@ -21,14 +22,14 @@ from serving.server.model_server import ModelServer
 from serving.server.server_log import LogEvent
 
 _START_TIMEOUT_SECONDS = 600.0
-# Long enough for a few looks at each base path, which come once a second.
+# Long enough for a few polls of each base path, one a second.
 _REST_SECONDS = 5.0
 _SETTLE_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Spent:
-    """Processor seconds of a process so far, and its threads."""
+    """The processor seconds of a process so far, and its thread count."""
 
     user_seconds: float
     system_seconds: float
@@ -36,8 +37,8 @@ class Spent:
 
     @classmethod
     def parse(cls, stat: str, seconds_per_tick: float) -> "Spent":
-        """From the text of /proc/PID/stat."""
-        # After the name in parentheses, which may hold spaces: fields 14, 15 and 20.
+        """Parses the text of /proc/PID/stat."""
+        # Fields 14, 15 and 20, counted after the name in parentheses, which may hold spaces.
         fields = stat.rpartition(")")[2].split()
         return cls(
             int(fields[11]) * seconds_per_tick, int(fields[12]) * seconds_per_tick, int(fields[17])
@@ -45,19 +46,19 @@ class Spent:
 
     @classmethod
     def of(cls, process_id: int) -> "Spent":
-        """Raises OSError if the process has ended."""
+        """Reads the figures now. Raises OSError if the process has ended."""
         stat = Path(f"/proc/{process_id}/stat").read_text()
         return cls.parse(stat, 1 / os.sysconf("SC_CLK_TCK"))
 
 
 @dataclass(frozen=True)
 class Started:
-    """One start. `http_seconds` is until HTTP answers: what a server without models takes."""
+    """One start. `http_seconds` is the time until HTTP answers, as in a server without models."""
 
     http_seconds: float
     ready_seconds: float
     spent: Spent
-    # Processor seconds of one second after the start, without requests.
+    # Processor seconds per second after the start, without requests.
     rest_ratio: float
     stage_seconds: Mapping[str, float]
     # From SIGTERM to the end of the process.
@@ -87,7 +88,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="a further flag of the server, without its dashes; may be repeated",
     )
     parser.add_argument(
-        "--json", type=writable_file, metavar="FILE", help="write the figures there"
+        "--json", type=writable_file, metavar="FILE", help="write the figures to FILE"
     )
 
 
@@ -105,7 +106,7 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 def measure_start(config_path: Path, flags: Mapping[str, object], clock: Clock) -> Started:
-    """Starts a server, stops it once it has been at rest, and returns the figures.
+    """Starts a server, lets it rest, stops it, and returns the figures.
 
     Raises MillpondError if it does not start, or a model of it does not load.
     """
@@ -144,7 +145,7 @@ def measure_start(config_path: Path, flags: Mapping[str, object], clock: Clock) 
 
 
 def table_of(model_count: int, starts: Iterable[Started]) -> Table:
-    """A column for each start. Pure."""
+    """Returns a table with a column for each start. Pure."""
     starts = list(starts)
     rows: dict[str, list[str]] = {
         "seconds until HTTP answers": [f"{item.http_seconds:.1f}" for item in starts],

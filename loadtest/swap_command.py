@@ -1,4 +1,4 @@
-"""`swap`: a server of a preset, its model swapped under load, and what the clients saw of it."""
+"""`swap`: swaps the model of a server of a preset under load, and shows the clients' figures."""
 
 import argparse
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 def print_swap_report(report: Mapping[str, Any], console: Console) -> None:
-    """The tables of one preset."""
+    """Prints the tables of one preset."""
     title = f"{report['preset']}, {report['rate_per_second']:g} requests/s"
     rows = {**report["windows"], "first swap": report["first_swap"]}
     console.print(latency_table(title, rows))
@@ -73,7 +73,9 @@ def print_swap_report(report: Mapping[str, Any], console: Console) -> None:
 
 
 def server_swaps_line(shown: Mapping[str, Any]) -> str:
-    """What the server says of its swaps, beside its clients: it knows neither wire nor client."""
+    """Returns the server's figures of its swaps beside the clients' figures, which include the
+    wire.
+    """
     server, clients = shown["server"], shown["clients"]
     figures = ", ".join(
         f"{key} {number(server[f'{key}_ms'])} | {number(clients[f'{key}_ms'])} ms"
@@ -86,8 +88,8 @@ def server_swaps_line(shown: Mapping[str, Any]) -> str:
 
 
 def exit_status(report: Mapping[str, Any]) -> int:
-    """1 where a request was lost or answered wrongly."""
+    """Returns 1 if a request was lost or answered wrongly."""
     return 1 if report["errors"] or report["wrong_answers"] else 0
 
 
-SWAP = Command("a server of a preset, its model swapped under load", _add_options, _run)
+SWAP = Command("a server of a preset whose model is swapped under load", _add_options, _run)

@@ -1,4 +1,4 @@
-"""What a server's log says about its swaps: the stage times of each load and unload."""
+"""Reads the swaps from a server's log: the stage times of each load and unload."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 from serving.base.errors import Unavailable
 
-# Events of the manager's log and what happened to the version.
+# The log events of the manager, with the title of each.
 _TITLES = {"version_available": "load", "version_unloaded": "unload"}
 _SUFFIX = "_seconds"
 
@@ -21,7 +21,7 @@ class Swap:
 
 
 def swaps_in(events: Iterable[Mapping[str, Any]]) -> list[Swap]:
-    """The loads and unloads that ended, in order, from the events of a JSON log."""
+    """Returns the loads and unloads that ended, in order, from the events of a JSON log."""
     return [
         Swap(_TITLES[event["event"]], event["version"], _stage_seconds(event))
         for event in events
@@ -30,21 +30,22 @@ def swaps_in(events: Iterable[Mapping[str, Any]]) -> list[Swap]:
 
 
 def is_unloaded(event: Mapping[str, Any], version: int) -> bool:
-    """Whether the event says that `version` is gone."""
+    """Returns True if the event reports that `version` is unloaded."""
     return (event["event"], event.get("version")) == ("version_unloaded", version)
 
 
 def check_all_succeeded(events: Iterable[Mapping[str, Any]], request_count: int) -> None:
-    """Raises Unavailable unless one version is gone, and says that it answered all requests well.
+    """Raises Unavailable unless one version was unloaded and had answered all requests with
+    success.
 
-    What its warm-up file replayed is not among the `request_count` it logs: that came over no RPC.
+    The logged `request_count` does not include warm-up requests, which do not arrive by RPC.
     """
     unloads = [event for event in events if event["event"] == "version_unloaded"]
     counts = [(event["request_count"], event["failed_count"]) for event in unloads]
     if counts != [(request_count, 0)]:
         raise Unavailable(
-            f"{request_count} requests were sent, but the server's log says (answered, failed) "
-            f"{counts} of the versions it unloaded"
+            f"{request_count} requests were sent, but the server's log has (answered, failed) "
+            f"{counts} for the unloaded versions"
         )
 
 

@@ -1,4 +1,4 @@
-"""What people read of a report, and the file that other tools read."""
+"""Formats a report for people, and writes the file for other tools."""
 
 import json
 from collections.abc import Mapping
@@ -7,13 +7,13 @@ from typing import Any
 
 from rich.table import Table
 
-# What this program and a quiet system take themselves; beyond it a tail is somebody else's.
+# The share of this program and a quiet system. Above it, other processes disturb the tail.
 _OTHERS_CORES_MAX = 0.1
 _PERCENTILES = ("p50_ms", "p90_ms", "p99_ms", "p999_ms", "max_ms")
 
 
 def latency_table(title: str, rows: Mapping[str, Mapping[str, Any]]) -> Table:
-    """One row for each of `rows`, which are `latency.figures` by name."""
+    """Returns a table with a row for each of `rows`, which are `latency.figures` by name."""
     table = Table("", "requests", *(key.replace("_", " ") for key in _PERCENTILES), title=title)
     for name, shown in rows.items():
         cells = (number(shown[key]) for key in _PERCENTILES)
@@ -22,7 +22,7 @@ def latency_table(title: str, rows: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def generator_line(shown: Mapping[str, Any]) -> str:
-    """How far the generator itself is to be believed, to stand beside every result."""
+    """Returns a line on the generator's own accuracy, printed beside every result."""
     priority = "real-time" if shown["is_realtime"] else "NOT real-time: it may not set SCHED_FIFO"
     return (
         f"generator ({priority}): issue delay p99 {number(shown['issue_delay_p99_ms'])} ms, "
@@ -34,7 +34,7 @@ def generator_line(shown: Mapping[str, Any]) -> str:
 
 
 def cores_line(shown: Mapping[str, Any]) -> str:
-    """Who had the cores, with a warning where it was somebody else."""
+    """Returns a line on the use of the cores, with a warning if other processes used them."""
     disturbed = shown["other"] + shown["stolen"] > _OTHERS_CORES_MAX
     return (
         f"cores in use: server {shown['server']:.2f}, generator {shown['generator']:.2f}, others "
@@ -44,11 +44,11 @@ def cores_line(shown: Mapping[str, Any]) -> str:
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """`-` is a figure with too few requests behind it."""
+    """Returns the formatted figure; `-` if it was refused for too few requests."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 
 def write_json(path: Path | None, report: Any) -> None:
-    """Writes a report where one is asked for. Raises OSError."""
+    """Writes a report if `path` is given. Raises OSError."""
     if path is not None:
         path.write_text(json.dumps(report, indent=2) + "\n")

@@ -1,7 +1,7 @@
-"""From instants to windows: which requests were under way in which part of a swap. Pure.
+"""Turns instants into windows: the requests that were in flight in each part of a swap. Pure.
 
-All instants are nanoseconds of `Clock.now_ns`; the server's log, which has wall time, is brought
-onto that clock by `LogClock`.
+All instants are nanoseconds of `Clock.now_ns`. `LogClock` converts the wall time of the server's
+log to that clock.
 """
 
 import itertools
@@ -22,9 +22,9 @@ Mask = npt.NDArray[np.bool_]
 LATE_NS = 2_000_000
 """A request issued this long after it was due marks a stretch in which the generator was late."""
 
-# What a stall held up is read in the moment after it.
+# Replies that a stall delayed are read just after it.
 _AFTER_STALL_NS = 1_000_000
-# What an unload leaves to be paid for: memory that is given back, caches that are cold.
+# The after-effects of an unload: memory that is given back, cold caches.
 _AFTER_UNLOAD_NS = NS_PER_SECOND
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -39,7 +39,7 @@ class Span:
 
 @dataclass(frozen=True)
 class SwapSpans:
-    """One swap of `model`: the load of `version`, the unload of its predecessor, and all of it."""
+    """One swap: the load of `version`, the unload of its predecessor, and the whole swap."""
 
     version: int
     load: Span
@@ -47,22 +47,22 @@ class SwapSpans:
 
     @property
     def swap(self) -> Span:
-        """From the start of the load to one second after the unload."""
+        """The span from the start of the load to one second after the unload."""
         return Span(self.load.begin_ns, self.unload.end_ns + _AFTER_UNLOAD_NS)
 
 
 @dataclass(frozen=True)
 class LogClock:
-    """Brings the timestamps of a server's log onto `Clock.now_ns`, to well below a millisecond.
+    """Converts the timestamps of a server's log to `Clock.now_ns`, to well below a millisecond.
 
-    `offset_ns` is wall time less monotonic time on the machine that both run on.
+    `offset_ns` is wall time minus monotonic time on the machine of both processes.
     """
 
     offset_ns: int
 
     def instant_ns(self, event: Mapping[str, Any]) -> int:
-        """When the event was logged."""
-        # Python 3.10 reads no "Z".
+        """Returns the instant at which the event was logged."""
+        # Python 3.10 does not parse "Z".
         wall = datetime.fromisoformat(event["timestamp"].replace("Z", "+00:00"))
         return (wall - _EPOCH) // timedelta(microseconds=1) * 1_000 - self.offset_ns
 
@@ -70,10 +70,10 @@ class LogClock:
 def swaps_of(
     events: Iterable[Mapping[str, Any]], model: str, clock: LogClock
 ) -> tuple[SwapSpans, ...]:
-    """The swaps of `model` in the order of their loads.
+    """Returns the swaps of `model` in the order of their loads.
 
-    A version's load belongs to the unload of the version before it, so the first load is none.
-    Raises Unavailable where one of a swap's four events is missing.
+    A version's load and the unload of the version before it are one swap, so the first load is not
+    a swap. Raises Unavailable if one of a swap's four events is missing.
     """
     instants = {
         (event["event"], event["version"]): clock.instant_ns(event)
@@ -99,7 +99,9 @@ def swaps_of(
 
 
 def late_stretches(outcome: Outcome) -> tuple[Span, ...]:
-    """Where the generator was late by more than LATE_NS, from when it was due to when it had caught up."""
+    """Returns the spans in which the generator was late by more than LATE_NS, each from the first
+    late due time until it had caught up.
+    """
     late = np.flatnonzero(outcome.issued_ns - outcome.scheduled_ns > LATE_NS)
     stretches: list[Span] = []
     for begin_ns, end_ns in zip(outcome.scheduled_ns[late], outcome.issued_ns[late], strict=True):
@@ -111,17 +113,19 @@ def late_stretches(outcome: Outcome) -> tuple[Span, ...]:
 
 
 def held_up_by_generator(outcome: Outcome, stretches: Sequence[Span]) -> Mask:
-    """The requests that were due or answered while the generator stood still.
+    """Returns the requests that were due or answered while the generator was stalled.
 
-    Their latencies say as much of it as of the server. A slow answer that a stretch merely falls
-    into is not among them.
+    Their latencies depend on the generator as much as on the server. Slow answers that merely
+    contain a stretch are not included.
     """
     felt = [Span(stretch.begin_ns, stretch.end_ns + _AFTER_STALL_NS) for stretch in stretches]
     return _is_in(outcome.scheduled_ns, felt) | _is_in(outcome.completed_ns, felt)
 
 
 def under_way_in(outcome: Outcome, spans: Iterable[Span]) -> Mask:
-    """The requests that were due before a span's end and not yet answered at its beginning."""
+    """Returns the requests that were due before a span's end and not yet answered at its
+    beginning.
+    """
     mask = np.zeros(len(outcome.scheduled_ns), bool)
     for span in spans:
         mask |= (outcome.scheduled_ns <= span.end_ns) & (outcome.completed_ns >= span.begin_ns)
@@ -129,7 +133,7 @@ def under_way_in(outcome: Outcome, spans: Iterable[Span]) -> Mask:
 
 
 def windows(outcome: Outcome, swaps: Sequence[SwapSpans], steady_from_ns: int) -> dict[str, Mask]:
-    """Which requests stand behind each window; `steady` is what was under way in no swap."""
+    """Returns the requests of each window; `steady` has the requests outside of all swaps."""
     in_swap = under_way_in(outcome, [swap.swap for swap in swaps])
     return {
         "steady": ~in_swap & (outcome.scheduled_ns >= steady_from_ns),

@@ -1,7 +1,7 @@
-"""Requests at a constant rate in the background, each answer checked: the demo's clients.
+"""The demo's clients: send requests at a constant rate in the background and check each answer.
 
-Threads of Python on a stock stub: enough for a few hundred requests a second. The measurements of
-tails have a generator of their own.
+They are Python threads with a stock stub, enough for a few hundred requests a second. Measurements
+of tails use the native generator.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from serving.base.errors import Unavailable
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back for one request: the version that answered, and whether it was right."""
+    """The answer to one request: the version that answered, and if it was right."""
 
     version: int
     is_right: bool
@@ -23,7 +23,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One request. `answer` is None where it failed, and `error` says why."""
+    """One request. If it failed, `answer` is None and `error` has the reason."""
 
     scheduled_ns: int
     completed_ns: int
@@ -32,19 +32,19 @@ class Outcome:
 
     @property
     def latency_ns(self) -> int:
-        """From when it should have been sent, so that a stalled client does not hide a slow server."""
+        """The latency from its due time, so that a stalled client does not hide a slow server."""
         return self.completed_ns - self.scheduled_ns
 
 
 Send = Callable[[int], Answer]
-"""Sends request number n and waits for its answer; raises whatever makes it a failed request."""
+"""Sends request number n and waits for its answer; any exception makes it a failed request."""
 
 
 class Traffic:
     """Calls `send` `rate_per_second` times a second from `thread_count` threads, inside `with`.
 
-    A request is due at its own time whether or not earlier ones were answered, as long as a thread
-    is free; where none is, it goes out late and the wait counts as its latency.
+    A request is due at its own time, even if earlier requests are not answered yet. If no thread is
+    free, it is sent late, and the wait counts as latency.
     """
 
     def __init__(
@@ -77,12 +77,14 @@ class Traffic:
             thread.join()
 
     def outcomes(self) -> Sequence[Outcome]:
-        """The requests completed until now, in the order of their completion."""
+        """Returns the requests completed until now, in the order of their completion."""
         with self._changed:
             return tuple(self._outcomes)
 
     def wait_for_answer_from(self, version: int, timeout_seconds: float) -> None:
-        """Waits for an answer of `version` to a request completed from now on. Raises Unavailable."""
+        """Waits for an answer of `version` to a request completed from now on. Raises
+        Unavailable.
+        """
         seen_count = len(self.outcomes())
 
         def is_answered() -> bool:
@@ -123,7 +125,7 @@ class Traffic:
             return next(self._numbers)
 
     def _wait_until_due(self, number: int) -> int | None:
-        """Returns when request `number` was scheduled, once that time has come; None to stop."""
+        """Waits for the scheduled time of request `number` and returns it; returns None to stop."""
         scheduled_ns = self._started_ns + number * self._interval_ns
         with self._changed:
             while not self._is_stopping:

@@ -1,4 +1,4 @@
-"""`transports`: what TLS and compression cost gRPC, at 1 and at 100 rows."""
+"""`transports`: the cost of TLS and compression for gRPC, at 1 and at 100 rows."""
 
 import argparse
 import json
@@ -29,14 +29,16 @@ _CERTIFICATE_DAYS = 2
 
 @dataclass(frozen=True)
 class Certificate:
-    """A key and a certificate of 127.0.0.1 that signs itself, as files, and the server's config."""
+    """The files of a self-signed certificate for 127.0.0.1 and of the server's config with its
+    key.
+    """
 
     certificate: Path
     ssl_config: Path
 
 
 def make_certificate(directory: Path) -> Certificate:
-    """By openssl, in `directory`. Raises Unavailable where that fails."""
+    """Makes the certificate with openssl in `directory`. Raises Unavailable if that fails."""
     key, certificate = directory / "key.pem", directory / "certificate.pem"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
     command += ["-nodes", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
@@ -44,7 +46,7 @@ def make_certificate(directory: Path) -> Certificate:
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.SubprocessError) as error:
-        raise Unavailable(f"openssl makes no certificate: {error}") from error
+        raise Unavailable(f"openssl cannot make a certificate: {error}") from error
     ssl_config = directory / "ssl.config"
     ssl_config.write_text(
         f"server_key: {_quoted(key.read_text())}\nserver_cert: {_quoted(certificate.read_text())}\n"
@@ -53,12 +55,12 @@ def make_certificate(directory: Path) -> Certificate:
 
 
 def _quoted(pem: str) -> str:
-    # What JSON escapes of ASCII text, protobuf's text format reads.
+    # Protobuf's text format reads JSON's escapes of ASCII text.
     return json.dumps(pem)
 
 
 def transports(certificate: Certificate) -> Mapping[str, Variant]:
-    """Plain first."""
+    """Returns the variants, plain gRPC first."""
     flags = {"ssl_config_file": certificate.ssl_config}
     ca = certificate.certificate
     return {
@@ -84,4 +86,4 @@ def _run(parsed: argparse.Namespace) -> int:
     return 1 if report["errors"] or report["wrong_answers"] else 0
 
 
-TRANSPORT = Command("what TLS and compression cost gRPC", add_variant_options, _run)
+TRANSPORT = Command("the cost of TLS and compression for gRPC", add_variant_options, _run)

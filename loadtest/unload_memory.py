@@ -27,17 +27,19 @@ SERVERS: Mapping[str, Mapping[str, object]] = {
     "millpond, a spare kept": {},
     "millpond, no spare kept": {"arena_spare_slabs": 0},
 }
-"""Which servers are compared, by the name in the table, with their flags."""
+"""The flags of the compared servers, by the name in the table."""
 
 _TINY_ROWS = 100
 _TIMEOUT_SECONDS = 120
-# What is given back goes in steps: 500 MB take a second or two.
+# Memory is given back in steps: 500 MB take a second or two.
 _SETTLE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Resident MB with a tiny version, with the large one in its place, and with a tiny one again."""
+    """Resident MB with a tiny version, with the large version instead, and with a tiny one
+    again.
+    """
 
     tiny_mb: float
     large_mb: float
@@ -45,21 +47,24 @@ class Kept:
 
     @property
     def kept_mb(self) -> float:
-        """Of the large version, after it was unloaded."""
+        """The MB of the large version that are still resident after its unload."""
         return self.tiny_again_mb - self.tiny_mb
 
     @property
     def kept_ratio(self) -> float:
-        """Of what the large version had taken."""
+        """The kept share of the large version's memory."""
         return self.kept_mb / (self.large_mb - self.tiny_mb)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--models", type=Path, metavar="DIR", help="keep the exported model here; default: nowhere"
+        "--models",
+        type=Path,
+        metavar="DIR",
+        help="keep the exported model in DIR; default: not kept",
     )
     parser.add_argument(
-        "--json", type=writable_file, metavar="FILE", help="write the figures there"
+        "--json", type=writable_file, metavar="FILE", help="write the figures to FILE"
     )
 
 
@@ -106,10 +111,10 @@ def measure_kept(tiny: Path, large: Path, flags: Mapping[str, object], clock: Cl
             pause(clock, _SETTLE_SECONDS)
             sample = resident(server.process_id, clock)
             if sample is None:
-                raise Unavailable("the server has ended before its memory was looked at")
+                raise Unavailable("the server ended before its memory was measured")
             return sample.total_bytes / 1e6
 
-        # Twice, so that what the first load and unload of a process leave behind is not counted.
+        # Twice, so that memory left by the first load and unload of the process is not counted.
         for version in (1, 2):
             swap_to(tiny, version)
         tiny_mb = resident_mb()
@@ -119,4 +124,4 @@ def measure_kept(tiny: Path, large: Path, flags: Mapping[str, object], clock: Cl
         return Kept(tiny_mb, large_mb, resident_mb())
 
 
-MEMORY = Command("what a server keeps of a version that was unloaded", _add_options, _run)
+MEMORY = Command("how much memory a server keeps of an unloaded version", _add_options, _run)

@@ -1,7 +1,7 @@
-"""Variants of the server or of the channel to it, measured in turn beside the first one.
+"""Variants of the server or of its channel, measured in turn and compared to the first variant.
 
-A server for each, in several rounds, at 1 and at 100 rows: what it answers at most, in closed loop,
-and its latencies at a fixed rate, in open loop.
+Each variant has its own server, in several rounds, at 1 and at 100 rows. The figures are its
+highest rate, in closed loop, and its latencies at a fixed rate, in open loop.
 """
 
 import argparse
@@ -40,7 +40,7 @@ _POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Variant:
-    """Flags of `millpond serve`, and how the requests travel."""
+    """The flags of `millpond serve`, and the channel's options."""
 
     flags: Mapping[str, Any] = field(default_factory=dict)
     channel: ChannelOptions = field(default_factory=ChannelOptions)
@@ -48,34 +48,42 @@ class Variant:
 
 @dataclass
 class Measured:
-    """What one variant came to at one number of rows, over all rounds."""
+    """The results of one variant at one number of rows, over all rounds."""
 
     rates_per_second: list[float] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     wrong_count: int = 0
 
     def latencies_ns(self) -> npt.NDArray[np.int64]:
-        """Of all rounds together."""
+        """Returns the latencies of all rounds together."""
         return np.concatenate([latencies_ns(outcome) for outcome in self.outcomes])
 
 
 Results = Mapping[tuple[str, int], Measured]
-"""By the variant's name and the rows of a request."""
+"""The results by the variant's name and the rows of a request."""
 
 
 def add_variant_options(parser: argparse.ArgumentParser) -> None:
-    """What `measure_variants` and the report take."""
+    """Adds the options of `measure_variants` and of the report."""
     add_models_option(parser)
     parser.add_argument("--rounds", type=positive_integer, default=3, help="default 3")
     parser.add_argument(
-        "--rate", type=positive, default=300, metavar="R", help="of the open loop; default 300/s"
+        "--rate",
+        type=positive,
+        default=300,
+        metavar="R",
+        help="rate of the open loop; default 300/s",
     )
     parser.add_argument(
-        "--seconds", type=positive, default=10, metavar="S", help="of each open loop; default 10"
+        "--seconds",
+        type=positive,
+        default=10,
+        metavar="S",
+        help="seconds of each open loop; default 10",
     )
     parser.add_argument("--table-rows", type=positive_integer, default=300_000)
     parser.add_argument(
-        "--json", type=writable_file, metavar="FILE", help="write the figures there"
+        "--json", type=writable_file, metavar="FILE", help="write the figures to FILE"
     )
 
 
@@ -85,7 +93,9 @@ def measure_variants(
     variants: Mapping[str, Variant],
     say: Callable[[str], None],
 ) -> Results:
-    """Each variant in turn, `--rounds` times. Raises Unavailable where a server does not serve."""
+    """Measures each variant in turn, `--rounds` times. Raises Unavailable if a server is not
+    ready.
+    """
     loads = {
         rows: CtrLoad(MODEL_NAME, rows=rows, table_rows=parsed.table_rows, seed=1) for rows in ROWS
     }
@@ -105,7 +115,7 @@ def _server(model: DemoModel, variant: Variant) -> ModelServer:
 
 
 def _wait_until_ready(server: ModelServer, clock: Clock) -> None:
-    """By HTTP, which has no TLS. Raises Unavailable at the timeout."""
+    """Waits by HTTP, which has no TLS. Raises Unavailable at the timeout."""
     connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=10)
     deadline_ns = clock.now_ns() + _READY_SECONDS * NS_PER_SECOND
     while clock.now_ns() < deadline_ns:
@@ -141,7 +151,9 @@ def _measure(
 
 
 def variants_report(measured: Results, rate_per_second: float) -> dict[str, Any]:
-    """The JSON: by rows and variant the rate and the latencies, and both over the first variant's."""
+    """Returns the JSON: rate and latencies by rows and variant, and their ratios to the first
+    variant.
+    """
     outcomes = [outcome for one in measured.values() for outcome in one.outcomes]
     return {
         "rate_per_second": rate_per_second,
@@ -168,7 +180,7 @@ def _shown(one: Measured) -> dict[str, Any]:
 
 
 def print_variants(report: Mapping[str, Any], console: Console) -> None:
-    """A table for each number of rows, and each variant over the first."""
+    """Prints a table for each number of rows, and the ratios of each variant to the first."""
     for rows, shown in report["rows"].items():
         title = f"{rows} rows, {report['rate_per_second']:g} requests/s"
         console.print(latency_table(title, shown))

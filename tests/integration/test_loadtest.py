@@ -187,5 +187,5 @@ def test_ablation_has_a_row_a_preset_and_draws_them(
     arguments = ("ablation", "--preset=millpond", f"--plot={picture}", *swap_arguments(models))
     status, report = ran(tmp_path, *arguments)
     assert (status, list(report["presets"])) == (0, ["millpond"])
-    assert "what each step buys" in capsys.readouterr().out
+    assert "effect of each step" in capsys.readouterr().out
     assert picture.read_bytes().startswith(b"\x89PNG")

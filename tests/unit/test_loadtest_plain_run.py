@@ -9,8 +9,8 @@ from loadtest.plain_run import rate_of, wrong_answers_text
 
 def test_wrong_answers_come_with_what_may_be_behind_them():
     assert wrong_answers_text(3).startswith("3 (")
-    assert "is --table-rows the --rows" in wrong_answers_text(3)
-    assert [wrong_answers_text(0), wrong_answers_text(None)] == ["0", "not looked at"]
+    assert "--table-rows must be equal" in wrong_answers_text(3)
+    assert [wrong_answers_text(0), wrong_answers_text(None)] == ["0", "not checked"]
 
 
 def test_rate_is_the_one_given_or_a_share_of_what_the_server_can_do(

@@ -58,5 +58,5 @@ def test_read_outcome_that_is_cut_short_anywhere_is_data_loss(tmp_path: Path):
 
 def test_read_outcome_of_another_version_says_to_build_again(tmp_path: Path):
     (tmp_path / "outcome").write_bytes(outcome_bytes(magic=b"MPOUTC00"))
-    with pytest.raises(DataLoss, match="build it again"):
+    with pytest.raises(DataLoss, match="rebuild issue_loop"):
         read_outcome(tmp_path / "outcome", PLAN)

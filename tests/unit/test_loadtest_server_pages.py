@@ -65,7 +65,7 @@ def test_value_is_of_one_series_or_of_none():
     metrics = Metrics.parse(PAGE)
     assert metrics.value("serving_requests_total", version="2") == 4
     assert metrics.value("serving_requests_total", version="9") is None
-    with pytest.raises(ValueError, match="2 series are serving_requests_total"):
+    with pytest.raises(ValueError, match="2 series match serving_requests_total"):
         metrics.value("serving_requests_total", code="OK")
 
 
