@@ -1,6 +1,6 @@
 """SwapTimeline over lives of versions in any order: each swap ends, and what it is compared with was calm."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
@@ -95,6 +95,7 @@ def lives_of(steps: Steps) -> Lives:
     return lives
 
 
+@settings(deadline=None)
 @given(STEPS)
 def test_timeline_each_swap_ends_and_is_told_once(steps: Steps) -> None:
     lives = lives_of(steps)
@@ -105,6 +106,7 @@ def test_timeline_each_swap_ends_and_is_told_once(steps: Steps) -> None:
     assert sum(timeline.counts().values()) == len(lives.told)
 
 
+@settings(deadline=None)
 @given(STEPS)
 def test_timeline_instants_of_a_swap_are_in_order(
     steps: Steps,
@@ -122,6 +124,7 @@ def test_timeline_instants_of_a_swap_are_in_order(
         assert (record.published_at_ns is None) == (record.result in NOT_PUBLISHED)
 
 
+@settings(deadline=None)
 @given(STEPS)
 def test_timeline_no_swap_is_compared_with_what_another_did(
     steps: Steps,

@@ -1,31 +1,31 @@
-// The two charts over uPlot: one cursor, one time axis, and the swaps marked on both.
+// The two charts, made with uPlot: they share a cursor and a time axis, and both mark the swaps.
 
 import * as format from "./format.js";
 
 const LATENCY_HEIGHT = { wide: 240, narrow: 190 };
 const REQUESTS_HEIGHT = { wide: 130, narrow: 110 };
 const NARROW_PIXELS = 560;
-// The axis cannot name the times of less.
+// The axis has no labels for a shorter range.
 const YOUNG_SECONDS_MIN = 10;
 const FAILED = new Set(["load_failed", "refused", "cancelled"]);
 
 const timeFormat = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const secondFormat = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
-/** The page's own colours, so that charts and text change together between light and dark. */
+/** Returns the colours of page.css, so that charts and text change together between light and dark. */
 function colors() {
   const style = getComputedStyle(document.documentElement);
   const names = ["p50", "p99", "p999", "weak", "rate", "rate-fill", "failed", "axis", "grid", "band", "published", "card"];
   return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }
 
-/** Room around the values, so that a flat line is in the middle of its chart and not on its edge. */
+/** Returns a range around the values, so that a flat line is in the middle of the chart. */
 function logRange(low, high) {
   if (!(low > 0)) return [1e-4, 1e-1];
   return [low / 1.4, Math.max(high, low * 2) * 1.4];
 }
 
-/** 1, 2 and 5 of each decade; only 1 where those would be too many. */
+/** Returns 1, 2 and 5 of each decade; only 1 if that would be too many ticks. */
 function logSplits(low, high) {
   const splits = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) {
@@ -37,7 +37,7 @@ function logSplits(low, high) {
 }
 
 export class Charts {
-  /** `onCursor(index)`: the point under the cursor; null: the cursor has left. */
+  /** `onCursor(index)` gets the point under the cursor; null when the cursor has left. */
   constructor(latencyElement, requestsElement, onCursor) {
     this.elements = [latencyElement, requestsElement];
     this.onCursor = onCursor;
@@ -53,7 +53,7 @@ export class Charts {
     latencyElement.addEventListener("blur", () => this.moveCursor(null));
   }
 
-  /** Draws what is known up to `now`, with `marks` of swaps, of a server that began at `startedAt`. */
+  /** Draws the points up to `now` and the `marks` of swaps, of a server that started at `startedAt`. */
   draw(latencyColumns, requestColumns, marks, now, startedAt) {
     this.data = [latencyColumns, requestColumns];
     this.marks = marks;
@@ -67,7 +67,7 @@ export class Charts {
     this.redraw();
   }
 
-  /** The left edge: a server that is younger than the range shows the time that it has. */
+  /** Returns the left edge. A server that is younger than the range shows the time since its start. */
   get from() {
     const from = this.now - this.rangeSeconds;
     if (this.startedAt === null || this.startedAt <= from) return from;
@@ -198,7 +198,7 @@ export class Charts {
     };
   }
 
-  /** While a version loads. */
+  /** Shades the time while a version loads. */
   drawBands(plot) {
     const { ctx, bbox } = plot;
     ctx.save();
@@ -212,7 +212,7 @@ export class Charts {
     ctx.restore();
   }
 
-  /** A bar for each second with failures, never too small to be seen: three among thousands matter. */
+  /** Draws a bar for each second with failures, always large enough to be seen. */
   drawFailures(plot) {
     const { ctx, bbox } = plot;
     const [at, , failed] = plot.data;
@@ -229,7 +229,7 @@ export class Charts {
     ctx.restore();
   }
 
-  /** A line where a version was published, or its load failed. */
+  /** Draws a line at the publish of a version, or at the failure of its load. */
   drawMarks(plot, hasLabels) {
     const { ctx, bbox } = plot;
     const ratio = devicePixelRatio;
@@ -257,7 +257,7 @@ export class Charts {
     ctx.restore();
   }
 
-  /** Left of its line, or right where there is no room; none at all over the one before. */
+  /** Draws the text left of its line, or right if there is no room; omits it if it would overlap. */
   drawLabel(plot, mark, isFailed, x, labelsEnd) {
     const { ctx, bbox } = plot;
     const gap = 4 * devicePixelRatio;
@@ -267,7 +267,7 @@ export class Charts {
     const { width } = ctx.measureText(text);
     const left = x + gap + width <= bbox.left + bbox.width ? x + gap : x - gap - width;
     if (left < labelsEnd + gap || left < bbox.left) return labelsEnd;
-    // A rim of the card's colour: a line below the text would make it hard to read.
+    // The outline has the card's colour, so that a line below the text does not make it hard to read.
     ctx.setLineDash([]);
     ctx.strokeStyle = this.colors.card;
     ctx.lineWidth = 4 * devicePixelRatio;
@@ -276,7 +276,7 @@ export class Charts {
     return left + width;
   }
 
-  /** Arrow keys move the cursor point by point, Home and End to either side, Escape takes it away. */
+  /** Arrow keys move the cursor by a point, Home and End move it to either side, Escape removes it. */
   onKey(event) {
     const { length } = this.data[0][0];
     const steps = { ArrowLeft: -1, ArrowRight: 1, PageUp: -30, PageDown: 30, Home: -length, End: length };

@@ -1,10 +1,10 @@
-// Elements. Text gets in as text only: a model's name or an error's message is never read as markup.
+// Elements. Text is set as text only, so that model names and error messages are never read as markup.
 
 export function byId(id) {
   return document.getElementById(id);
 }
 
-/** An element with classes, and children that are elements or text. */
+/** Returns an element with classes, and children that are elements or text. */
 export function make(tag, className = "", ...children) {
   const element = document.createElement(tag);
   if (className) element.className = className;
@@ -12,12 +12,12 @@ export function make(tag, className = "", ...children) {
   return element;
 }
 
-/** Touches the document only where something changes: selections and screen readers stay where they are. */
+/** Changes the text only if it differs, so that selections and screen readers keep their place. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** One row of a table; roles are given because the narrow layout takes the table's own away. */
+/** Returns a row of a table, with roles: the narrow layout removes the roles of the elements. */
 export function makeRow(cells) {
   const row = make("tr");
   row.setAttribute("role", "row");
@@ -25,7 +25,7 @@ export function makeRow(cells) {
   return row;
 }
 
-/** `label` names the column where the narrow layout has no head. */
+/** Returns a cell. `label` names its column in the narrow layout, which has no table head. */
 export function makeCell(label, className, ...children) {
   const cell = make("td", className, ...children);
   cell.setAttribute("role", "cell");
@@ -34,8 +34,8 @@ export function makeCell(label, className, ...children) {
 }
 
 /**
- * Makes `parent` hold one row for each item, in their order, and returns the rows. A row is made anew
- * only where `factsOf` its item have changed; `kept` is the Map that remembers them.
+ * Makes `parent` hold one row for each item, in their order, and returns the rows. A row is made again
+ * only if `factsOf` its item have changed. `kept` is the Map of the present rows.
  */
 export function syncRows(parent, kept, items, { keyOf, factsOf, makeElement }) {
   const keys = new Set(items.map(keyOf));

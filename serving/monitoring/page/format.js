@@ -1,11 +1,11 @@
-// Values as people read them. Pure.
+// Formats values for people. Pure.
 
 export const NONE = "–";
 
-/** Fewer requests than this have no p999 worth the name: it would be the slowest one or two. */
+/** The least number of requests for a p999. With fewer requests it would be the slowest one or two. */
 export const P999_REQUESTS_MIN = 1000;
 
-/** Goes below a p999 that so few requests cannot give. */
+/** Returns the text below a p999 of too few requests. */
 export function fewRequests(requestCount) {
   return `of only ${count(requestCount)} request${requestCount === 1 ? "" : "s"}`;
 }
@@ -14,13 +14,13 @@ const clockFormat = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 const dayFormat = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const countFormat = new Intl.NumberFormat("en");
 
-/** Three significant digits, without an exponent. */
+/** Returns three significant digits, without an exponent. */
 function threeDigits(value) {
   const digits = value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
   return value.toFixed(digits);
 }
 
-/** "812 µs", "1.23 ms", "4.50 s". */
+/** Returns a latency like "812 µs", "1.23 ms" or "4.50 s". */
 export function latency(microseconds) {
   if (microseconds === null || microseconds === undefined) return NONE;
   if (microseconds < 1000) return `${Math.round(microseconds)} µs`;
@@ -28,7 +28,7 @@ export function latency(microseconds) {
   return `${threeDigits(microseconds / 1e6)} s`;
 }
 
-/** How long something took: "3 ms", "1.25 s", "2 min 5 s". */
+/** Returns a duration like "3 ms", "1.25 s" or "2 min 5 s". */
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return NONE;
   if (seconds < 0.9995) return `${seconds < 0.01 ? (seconds * 1e3).toFixed(1) : Math.round(seconds * 1e3)} ms`;
@@ -37,7 +37,7 @@ export function duration(seconds) {
   return `${Math.floor(whole / 60)} min ${whole % 60} s`;
 }
 
-/** How long ago, in one unit: "12 s", "3 min", "5 h", "2 d". */
+/** Returns an age in one unit: "12 s", "3 min", "5 h", "2 d". */
 export function age(seconds) {
   const whole = Math.max(0, Math.round(seconds));
   if (whole < 60) return `${whole} s`;
@@ -46,7 +46,7 @@ export function age(seconds) {
   return `${Math.floor(whole / 86400)} d`;
 }
 
-/** Decimal units: "512 B", "3.40 MB", "1.21 GB". */
+/** Returns a size in decimal units: "512 B", "3.40 MB", "1.21 GB". */
 export function bytes(count) {
   if (count === null || count === undefined) return NONE;
   if (count < 1000) return `${count} B`;
@@ -64,13 +64,13 @@ export function count(value) {
   return value === null || value === undefined ? NONE : countFormat.format(value);
 }
 
-/** Requests per second: whole ones from 10 on. */
+/** Returns requests per second, as a whole number from 10 on. */
 export function rate(value) {
   if (value === null || value === undefined) return NONE;
   return value === 0 ? "0" : value < 10 ? value.toFixed(1) : countFormat.format(Math.round(value));
 }
 
-/** A time of day in the browser's zone. */
+/** Returns the time of day in the browser's time zone. */
 export function clock(unixSeconds) {
   return clockFormat.format(unixSeconds * 1000);
 }
@@ -79,7 +79,7 @@ export function day(unixSeconds) {
   return dayFormat.format(unixSeconds * 1000);
 }
 
-/** "warm_up" is a name for programs. */
+/** Returns a name like "warm_up" as words. */
 export function words(name) {
   return name.replaceAll("_", " ");
 }

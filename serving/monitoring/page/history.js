@@ -1,10 +1,10 @@
-// The last 15 minutes as the page holds them: columns that grow at the end. Knows nothing of the document.
+// The last 15 minutes as columns that grow at the end. It does not use the document.
 
 import { P999_REQUESTS_MIN } from "./format.js";
 
 export const KEPT_SECONDS = 900;
 
-// Seconds without any request in the 10 s before have no point: so long after the last one, there were none.
+// A second without a request in the 10 s before has no point. So a longer gap means no requests.
 const IDLE_SECONDS = 3;
 
 const IDLE = { per_second: 0, failed_per_second: 0, window_count: 0, p50_us: null, p99_us: null, p999_us: null };
@@ -25,8 +25,8 @@ export class History {
   }
 
   /**
-   * Takes the points of an answer; false where they do not go on from those that are here, as when
-   * the server's clock was set back: ask for all of them again.
+   * Adds the points of an answer. Returns false if they do not follow the present points, for example
+   * because the server's clock was set back. Then all points must be fetched again.
    */
   take(points, isContinued, now) {
     if (!isContinued) this.clear();
@@ -52,18 +52,18 @@ export class History {
     return Object.fromEntries(COLUMNS.map((name) => [name, this[name][index]]));
   }
 
-  /** How it is now: idle, where the last point is of a while ago. */
+  /** Returns the present figures: idle if the last point is older than IDLE_SECONDS. */
   latest(now) {
     const last = this.at[this.length - 1];
     return last !== undefined && now - last <= IDLE_SECONDS ? this.point(this.length - 1) : { ...IDLE, at: now };
   }
 
-  /** Whether any request ended since then. */
+  /** Returns true if any request has ended since then. */
   hasRequestsSince(since) {
     return this.at.some((at, i) => at >= since && (this.per_second[i] > 0 || this.window_count[i] > 0));
   }
 
-  /** x, p50, p99, p999 where it is one, and p999 of too few requests; those two meet. */
+  /** Returns x, p50, p99, p999, and p999 of too few requests. The last two lines meet. */
   latencyColumns() {
     const isFirm = this.window_count.map((count) => count >= P999_REQUESTS_MIN);
     const seconds = (column) => column.map((us) => (us === null ? null : Math.max(us, 1) / 1e6));

@@ -1,4 +1,4 @@
-// The page: asks the server once a second while somebody looks at it, and hands out what it hears.
+// The page: polls the server once a second while it is visible, and passes the answers to its parts.
 
 import { Charts } from "./charts.js";
 import { byId, make, setText } from "./dom.js";
@@ -10,7 +10,7 @@ import { VersionsTable } from "./versions.js";
 const POLL_MS = 1000;
 const PATIENCE_MS = 5000;
 
-// From the second failure on: one poll may be lost without anything being wrong.
+// Shown from the second failure on: a single lost poll means nothing.
 const FAILURES_TILL_LOST = 2;
 
 const RANGES = [60, 300, 900];
@@ -42,7 +42,7 @@ const charts = new Charts(byId("latency"), byId("requests"), (index) => {
   showTiles();
 });
 
-/** The model and the time that the URL asks for, so that a reload and the back button show them again. */
+/** Returns the model and the time range in the URL, so that reload and the back button restore them. */
 function readView() {
   const asked = new URLSearchParams(location.hash.slice(1));
   const range = Number(asked.get("range"));
@@ -57,7 +57,7 @@ function viewUrl() {
   return text ? `#${text}` : location.pathname + location.search;
 }
 
-/** All of the page's data goes through here, one question at a time. */
+/** Fetches all data of the page, one poll at a time. */
 async function poll() {
   clearTimeout(timer);
   asking?.abort();
@@ -123,7 +123,7 @@ function codesText(codes) {
   return parts.length ? `since start: ${parts.join(" · ")}` : "";
 }
 
-/** Of the second under the cursor, else of the last one. */
+/** Shows the figures of the second under the cursor, or else of the last second. */
 function showTiles() {
   const point = cursorIndex === null ? points.latest(now) : points.point(cursorIndex);
   setText(tiles.p50, format.latency(point.p50_us));
@@ -155,7 +155,7 @@ function summary(point) {
 
 function showModels() {
   const select = byId("model");
-  // One that is gone, or not there yet, stays chosen: the page was asked for it.
+  // A model that is gone, or not configured yet, stays selected, because the URL names it.
   const wanted = ["", ...(model && !modelNames.includes(model) ? [model] : []), ...modelNames];
   const shown = [...select.options].map((option) => option.value);
   if (JSON.stringify(wanted) === JSON.stringify(shown)) {
@@ -179,7 +179,7 @@ function showConnection() {
   banner.hidden = !isLost;
 }
 
-/** Shows another model or time, and remembers it as a step that the back button takes back. */
+/** Shows another model or time range, as a step that the back button can undo. */
 function chooseView(changes) {
   const before = { model, rangeSeconds };
   ({ model, rangeSeconds } = { ...before, ...changes });
@@ -191,7 +191,7 @@ function showView(before) {
   showRange();
   showCharts();
   if (model === before.model) return;
-  // Another model's past is another one: everything is asked for anew.
+  // Another model has another history, so all data is fetched again.
   cursor = "";
   swapsTag = "";
   showModels();
@@ -203,7 +203,7 @@ function showRange() {
   for (const input of document.getElementsByName("range")) input.checked = Number(input.value) === rangeSeconds;
 }
 
-// Of several servers' tabs each says whose it is.
+// The title tells the tabs of several servers apart.
 document.title = `${location.host} · Millpond`;
 
 byId("model").addEventListener("change", (event) => chooseView({ model: event.target.value }));

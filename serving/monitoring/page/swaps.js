@@ -1,4 +1,4 @@
-// The table of swaps: a bar of stages each, and what the tail did meanwhile.
+// The table of swaps: the stages of each swap as a bar, and its effect on the tail latency.
 
 import { make, makeCell, makeRow, setText, syncRows } from "./dom.js";
 import * as format from "./format.js";
@@ -15,14 +15,14 @@ const RESULTS = {
   unloaded: ["○", "unloaded"],
 };
 
-/** How it ended, for its colour and word. A version that is published with a problem is not green. */
+/** Returns the result for colour and word. A version that is published with a problem is not green. */
 function resultOf(swap) {
   return swap.problem ? "problem" : swap.result ?? "running";
 }
 
 const NAMED_STAGE_COUNT = 4;
 
-// Each has a colour of its own in page.css; any other stage is grey.
+// Each of these stages has its own colour in page.css. Other stages are grey.
 const COLORED_STAGES = new Set([
   "settle", "wait", "check", "read_graph", "take_arena", "create_session", "restore", "init",
   "make_callables", "warm_up", "self_warm_up", "gates", "publish", "quiesce", "destroy", "return_slab",
@@ -73,7 +73,7 @@ function makeIdentity(swap) {
   ];
 }
 
-/** From the first sight of the version to its publication, or to the end of a load that failed. */
+/** Returns the time from the first sight of the version to its publish or to its failed load. */
 function tookSeconds(swap) {
   const end = swap.published_at ?? swap.ended_at;
   return end === null ? null : Math.max(0, end - swap.began_at);
@@ -87,7 +87,7 @@ function makeStages(swap) {
   bar.setAttribute("role", "img");
   bar.setAttribute("aria-label", stages.map(tell).join(", ") || "no stage yet");
   stages.forEach((stage, i) => {
-    // Where the unload of the old version follows the load of the new one.
+    // The line between the load of the new version and the unload of the old one.
     const isTurn = i > 0 && (stage.of === "unload") !== (stages[i - 1].of === "unload");
     const part = make("span", `${stageClass(stage)}${isTurn ? " turn" : ""}`);
     part.style.flexGrow = stage.seconds / total;
@@ -122,7 +122,7 @@ function makeNotes(swap) {
 
 function makeTraceLink(swap) {
   const link = make("a", "", "trace");
-  // A model's name may hold a slash, which is one in the path too.
+  // A model's name may hold a slash, which stays a slash in the path.
   link.href = `v1/swaps/${swap.id.split("/").map(encodeURIComponent).join("/")}/trace`;
   link.title = "What happened when, for ui.perfetto.dev";
   link.setAttribute("aria-label", `trace of ${swap.model} v${swap.version}`);
@@ -146,7 +146,7 @@ function makeLatency(swap, span) {
   return cell;
 }
 
-/** Only between two that are worth their names. */
+/** Returns the change between two p999, if both are of enough requests. */
 function ratioToBefore(before, figures) {
   const counts = [before?.request_count ?? 0, figures.request_count];
   if (counts.some((count) => count < format.P999_REQUESTS_MIN) || !before.p999_seconds) return null;

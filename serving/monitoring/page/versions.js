@@ -3,7 +3,7 @@
 import { make, makeCell, makeRow, setText, syncRows } from "./dom.js";
 import * as format from "./format.js";
 
-// A sign beside the word, so that no state is told by its colour alone.
+// The sign beside the word shows the state without its colour.
 const SIGNS = { START: "○", LOADING: "◐", AVAILABLE: "●", UNLOADING: "◒", END: "○", FAILED: "✕" };
 
 const WORDS = {
@@ -19,7 +19,7 @@ export function isFailed(version) {
   return version.health.code !== "OK";
 }
 
-/** Ended in good order: of interest only to who asks. */
+/** Returns true if the version ended without an error; such versions are hidden by default. */
 export function isGone(version) {
   return version.state === "END" && !isFailed(version);
 }
@@ -41,14 +41,14 @@ export class VersionsTable {
   }
 
   /**
-   * `waiting`: models without an AVAILABLE version, the first of `waitingCount`, with their reasons.
-   * `stuck`: models whose base path hangs, so that new versions are not found.
+   * `waiting` has the first of `waitingCount` models without an AVAILABLE version, with the reasons.
+   * `stuck` has the models whose base path hangs, so that new versions are not found.
    */
   show(versions, waiting, waitingCount, now, stuck) {
     Object.assign(this, { versions, waiting, waitingCount, now, stuck });
     const gone = versions.filter(isGone).length;
     const shown = this.isOpen ? versions : versions.filter((version) => !isGone(version));
-    // A version that is there shows itself why it does not serve.
+    // If the model has versions, their rows show why they do not serve.
     const named = new Set(versions.filter((version) => !isGone(version)).map((version) => version.model));
     const items = [...waiting.filter((item) => !named.has(item.model)), ...shown].sort(byModel);
     const rows = syncRows(this.body, this.kept, items, {
@@ -74,12 +74,12 @@ export class VersionsTable {
   }
 }
 
-/** Keeps the server's order within a model. */
+/** Sorts by model, and keeps the server's order within a model. */
 function byModel(one, other) {
   return one.model < other.model ? -1 : one.model > other.model ? 1 : 0;
 }
 
-/** A configured model of which no version is there, and why. */
+/** Returns the row of a configured model without versions, with the reason. */
 function makeWaitingRow({ model, reason, base_path: basePath }) {
   const sign = make("span", "sign", "▲");
   sign.setAttribute("aria-hidden", "true");
@@ -95,7 +95,7 @@ function makeWaitingRow({ model, reason, base_path: basePath }) {
   return row;
 }
 
-/** All but the figures that move each second: those are filled in, and their row stays. */
+/** Returns all facts of a row except the figures that change each second and are filled in later. */
 function steadyFacts(version) {
   return { ...version, in_flight_count: 0, latency: 0, arena_allocated_bytes: 0, arena_resident_bytes: 0 };
 }
@@ -139,7 +139,7 @@ function makeState(version) {
   return state;
 }
 
-/** Which requests that name no version come to it. */
+/** Returns tags for the requests that reach the version without its number. */
 function makeRoutes(version) {
   const tags = version.labels.map((label) => make("span", "tag", label));
   if (version.canary_ratio !== null) {
@@ -153,7 +153,7 @@ function fillFigures(row, version, now) {
   const { since, inFlight, p99, p999, arena } = row.figures;
   setText(since, format.age(now - version.state_changed_at));
   since.title = format.day(version.state_changed_at);
-  // Where nothing is loaded, the narrow layout has no use for empty figures.
+  // If the version is not loaded, the narrow layout leaves out its empty figures.
   for (const cell of [inFlight, p99, p999, arena]) cell.classList.toggle("none", version.in_flight_count === null);
   setText(inFlight, format.count(version.in_flight_count));
   const { latency } = version;
@@ -164,7 +164,7 @@ function fillFigures(row, version, now) {
   arena.title = version.arena_resident_bytes === null ? "" : `${format.bytes(version.arena_resident_bytes)} resident`;
 }
 
-/** A p999 of too few requests is grey, and their number stands below it. */
+/** Makes a p999 of too few requests grey, with their number below it. */
 export function fillP999(cell, microseconds, requestCount) {
   const isWeak = requestCount !== undefined && requestCount !== null && requestCount < format.P999_REQUESTS_MIN;
   cell.classList.toggle("weak", isWeak);
