@@ -1,11 +1,17 @@
-"""Draws docs/images/live-page-*.png: the live page over the faked busy scene of its tests, in Chromium.
+"""Draws docs/images/live-page-*.png: the live page in Chromium.
 
-.venv/bin/python -m scripts.draw_page_pictures docs/images
+The pictures of the documents are of a real server under load:
+
+    .venv/bin/python -m scripts.draw_page_pictures docs/images --address http://localhost:8501/
+
+Without --address it draws the faked busy scene of the page's tests.
 """
 
 import argparse
 import io
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from PIL import Image
@@ -20,11 +26,14 @@ COLOR_COUNT = 128
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("directory", type=Path)
-    directory = parser.parse_args().directory
-    clock = SystemClock()
-    with serve_page(busy_scene(clock), clock) as address, sync_playwright() as playwright:
+    parser.add_argument("--address", default="", metavar="URL", help="page of a server that runs")
+    parsed = parser.parse_args()
+    directory = parsed.directory
+    with _address(parsed.address) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]
         )
@@ -32,6 +41,17 @@ def main() -> None:
             path = directory / f"live-page-{scheme}-{width}.png"
             path.write_bytes(_draw(browser, address, scheme, width))
             print(f"{path}: {path.stat().st_size} bytes")
+
+
+@contextmanager
+def _address(given: str) -> Iterator[str]:
+    """Yields the address given, or that of the faked scene while it is served."""
+    if given:
+        yield given
+        return
+    clock = SystemClock()
+    with serve_page(busy_scene(clock), clock) as address:
+        yield address
 
 
 def _draw(browser: Browser, address: str, scheme: str, width: int) -> bytes:
