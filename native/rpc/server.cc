@@ -268,7 +268,7 @@ base::Status Server::State::Listen() {
   queues.clear();
   return {base::Code::kUnavailable,
           "cannot listen on" + addresses +
-              ": is another process listening there? Name another port, or 0 for a free one"};
+              ": an address is already in use, or this process may not bind it"};
 }
 
 void Server::State::WaitForCalls() {

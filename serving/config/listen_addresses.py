@@ -4,10 +4,11 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from serving.base.errors import InvalidConfig, MillpondError, Unavailable
 from serving.config.server_config import ServerConfig
@@ -97,9 +98,29 @@ def _tcp_obstacle(addresses: ListenAddresses) -> Obstacle | None:
         return Obstacle(
             f"{addresses.tcp}: --host={addresses.host} cannot be resolved "
             f"({getattr(error, 'strerror', None) or error}); "
-            "name an address of this machine, or 0.0.0.0 for all",
+            "use an address of this machine, or 0.0.0.0 for all",
             getattr(error, "errno", None) in _TRANSIENT_RESOLVER_ERRORS,
         )
+    error = _bind_error(found)
+    return None if error is None else _tcp_reason(addresses, error)
+
+
+def bind_reason(host: str, port: int) -> str:
+    """Returns why a TCP address cannot be listened on at the moment; "" if it can."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError) as error:
+        return f"{host} cannot be resolved ({getattr(error, 'strerror', None) or error})"
+    bind_error = _bind_error(found)
+    if bind_error is None:
+        return ""
+    if bind_error.errno == errno.EADDRINUSE:
+        return f"port {port} is already in use"
+    return os.strerror(bind_error.errno or 0)
+
+
+def _bind_error(found: Iterable[tuple[Any, ...]]) -> OSError | None:
+    """Returns the first error of binding the addresses `found`; None if one of them can be bound."""
     first_error: OSError | None = None
     for family, kind, protocol, _, address in found:
         try:
@@ -111,27 +132,27 @@ def _tcp_obstacle(addresses: ListenAddresses) -> Obstacle | None:
             first_error = first_error or error
         else:
             return None
-    return None if first_error is None else _tcp_reason(addresses, first_error)
+    return first_error
 
 
 def _tcp_reason(addresses: ListenAddresses, error: OSError) -> Obstacle:
     if error.errno == errno.EADDRINUSE:
         text = (
-            f"port {addresses.port} is taken by another process; "
-            "name another --port, or 0 for a free one"
+            f"port {addresses.port} is already in use; "
+            "set --port to another port, or to 0 for a free one"
         )
     elif error.errno == errno.EADDRNOTAVAIL:
         text = (
-            f"--host={addresses.host} is no address of this machine; "
-            "name one that is, or 0.0.0.0 for all"
+            f"--host={addresses.host} is not an address of this machine; "
+            "use one of its addresses, or 0.0.0.0 for all"
         )
     elif error.errno in (errno.EACCES, errno.EPERM):
         text = (
-            f"this user may not use port {addresses.port}; name another --port, from 1024 on as a "
-            "rule, or give the process CAP_NET_BIND_SERVICE"
+            f"this user may not use port {addresses.port}; set --port to another port, usually 1024 "
+            "or above, or give the process CAP_NET_BIND_SERVICE"
         )
     else:
-        text = f"{error.strerror}; look at --host and --port"
+        text = f"{error.strerror}; check --host and --port"
     return Obstacle(f"{addresses.tcp}: {text}", error.errno in _TRANSIENT_ERRNOS)
 
 
@@ -139,15 +160,15 @@ def _socket_path_obstacle(text: str) -> Obstacle | None:
     path, length_bytes = Path(text), len(os.fsencode(text))
     if length_bytes > _SOCKET_PATH_BYTES_MAX:
         reason = (
-            f"the path has {length_bytes} bytes, and a UNIX socket takes {_SOCKET_PATH_BYTES_MAX}; "
-            "name a shorter one"
+            f"the path has {length_bytes} bytes, and the path of a UNIX socket may have "
+            f"{_SOCKET_PATH_BYTES_MAX}; use a shorter path"
         )
     elif not path.parent.is_dir():
-        reason = f"{path.parent} is no directory; make it, or name another place"
+        reason = f"{path.parent} is not a directory; create it, or use another path"
     elif _is_other_file(path):
-        reason = "a file that is no socket is there; delete it, or name another place"
+        reason = "the path has a file that is not a socket; delete it, or use another path"
     elif not os.access(path.parent, os.W_OK | os.X_OK):
-        reason = f"this user may not write into {path.parent}; allow it, or name another place"
+        reason = f"this user may not write into {path.parent}; change its permissions, or use another path"
     else:
         return None
     return Obstacle(f"--grpc_socket_path={text}: {reason}")

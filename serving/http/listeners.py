@@ -54,7 +54,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
         error_class = Unavailable if error.errno in _TRANSIENT_ERRNOS else InvalidConfig
         raise error_class(
             f"cannot listen for HTTP on {host}:{port}: {_reason(error)}; "
-            "give another --rest_api_port, or 0 for none"
+            "set --rest_api_port to another port, or to 0 for no HTTP"
         ) from error
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import structlog
 
-from serving.base.errors import OperatorError
+from serving.base.errors import OperatorError, Unavailable
+from serving.config.listen_addresses import bind_reason
 from serving.data_plane.plane import GrpcServer
 from serving.rpc.rare_calls import RareCallThreads, TakeRareCall
 from serving.server.admin_sockets import AdminSocket, default_socket_path
@@ -95,7 +96,7 @@ class AdminListener:
 
     def _listen(self) -> str | None:
         if self._wanted != AUTO and not self._wanted.startswith(UNIX_PREFIX):
-            self._start_grpc(self._wanted)
+            self._start_on_port(self._wanted)
             return self._wanted
         path = self._socket_path()
         if path is None:
@@ -109,6 +110,18 @@ class AdminListener:
         if self._wanted == AUTO:
             return default_socket_path(self._data_port, os.getpid())
         return Path(self._wanted.removeprefix(UNIX_PREFIX))
+
+    def _start_on_port(self, address: str) -> None:
+        """Listens on HOST:PORT. Raises Unavailable with the reason and the flag to change."""
+        try:
+            self._start_grpc(address)
+        except Unavailable as error:
+            host, _, port = address.rpartition(":")
+            reason = bind_reason(host.strip("[]"), int(port)) or error.message
+            raise Unavailable(
+                f"--admin_address={address}: {reason}; set --admin_address to another address, to "
+                "unix:PATH, or to off"
+            ) from error
 
     def _start_grpc(self, address: str) -> None:
         grpc = self._make_grpc([address])

@@ -162,7 +162,7 @@ class AdminSocket:
                 )
             if is_alive(self._path):
                 raise Unavailable(
-                    f"--admin_address=unix:{self._path}: another server listens there; give "
+                    f"--admin_address=unix:{self._path}: another server listens on this socket; give "
                     "another path"
                 )
 

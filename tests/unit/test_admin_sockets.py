@@ -92,7 +92,7 @@ def test_dead_servers_socket_is_replaced(tmp_path: Path):
 def test_live_servers_socket_is_not_replaced(tmp_path: Path):
     path = tmp_path / "admin.sock"
     with published(path):
-        with pytest.raises(Unavailable, match="another server listens there"):
+        with pytest.raises(Unavailable, match="another server listens on this socket"):
             AdminSocket(path).claim()
         assert path.exists()
 

@@ -3,12 +3,15 @@
 import errno
 import os
 import socket
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from serving.base.errors import InvalidConfig, MillpondError, Unavailable
 from serving.config.listen_addresses import ListenAddresses, listen_error, reason_for_not_listening
+from serving.server.admin_listener import AdminListener
+from tests.unit.fakes import FakeGrpcServer
 
 
 def error_of(host: str = "127.0.0.1", port: int = 0, socket_path: object = "") -> MillpondError:
@@ -35,8 +38,8 @@ def test_port_that_is_taken_names_itself_alone(tmp_path: Path):
         error = error_of(port=port, socket_path=tmp_path / "m.sock")
     assert type(error) is Unavailable
     assert str(error) == (
-        f"cannot listen on 127.0.0.1:{port}: port {port} is taken by another process; "
-        "name another --port, or 0 for a free one"
+        f"cannot listen on 127.0.0.1:{port}: port {port} is already in use; "
+        "set --port to another port, or to 0 for a free one"
     )
 
 
@@ -44,7 +47,7 @@ def test_host_that_is_not_this_machines_may_become_so():
     # For documentation only (RFC 5737).
     error = error_of("192.0.2.1", 8500)
     assert type(error) is Unavailable
-    assert "192.0.2.1:8500: --host=192.0.2.1 is no address of this machine" in str(error)
+    assert "192.0.2.1:8500: --host=192.0.2.1 is not an address of this machine" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -69,13 +72,13 @@ def test_privileged_port_says_what_it_takes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(socket.socket, "bind", refuse)
     error = error_of(port=80)
     assert type(error) is InvalidConfig
-    assert "this user may not use port 80; name another --port" in str(error)
+    assert "this user may not use port 80; set --port to another" in str(error)
 
 
 def test_socket_in_a_directory_that_is_not_there_is_told(tmp_path: Path):
     error = error_of(socket_path=tmp_path / "none" / "m.sock")
     assert type(error) is InvalidConfig
-    assert f"--grpc_socket_path={tmp_path}/none/m.sock: {tmp_path}/none is no directory" in str(
+    assert f"--grpc_socket_path={tmp_path}/none/m.sock: {tmp_path}/none is not a directory" in str(
         error
     )
 
@@ -85,14 +88,14 @@ def test_socket_path_may_have_107_bytes(length_bytes: int, is_too_long: bool, tm
     path = "/tmp/" + "ä" * ((length_bytes - 5) // 2) + "x" * ((length_bytes - 5) % 2)
     addresses = ListenAddresses(host="127.0.0.1", port=0, socket_path=path)
     error = listen_error(addresses)
-    assert ("has 108 bytes, and a UNIX socket takes 107" in str(error)) == is_too_long
+    assert ("has 108 bytes, and the path of a UNIX socket may have 107" in str(error)) == is_too_long
 
 
 @pytest.mark.parametrize("make", [Path.touch, Path.mkdir])
 def test_socket_path_that_is_another_file_is_told(make: object, tmp_path: Path):
     path = tmp_path / "m.sock"
     make(path)  # type: ignore[operator]
-    assert "a file that is no socket is there" in str(error_of(socket_path=path))
+    assert "the path has a file that is not a socket" in str(error_of(socket_path=path))
 
 
 def test_socket_that_an_earlier_server_left_is_no_obstacle(tmp_path: Path):
@@ -122,7 +125,28 @@ def test_other_errors_of_a_start_stay_what_they_are():
     with pytest.raises(InvalidConfig, match=r"^flag$"), reason_for_not_listening(addresses):
         raise InvalidConfig("flag")
     with (
-        pytest.raises(Unavailable, match="no address of this machine"),
+        pytest.raises(Unavailable, match="not an address of this machine"),
         reason_for_not_listening(addresses),
     ):
         raise Unavailable("cannot listen")
+
+
+def test_admin_port_in_use_is_reported_with_its_flag():
+    def refuse(addresses: object) -> FakeGrpcServer:
+        return FakeGrpcServer(start_error=Unavailable("cannot listen"))
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        listener = AdminListener(
+            f"127.0.0.1:{port}",
+            data_port=8500,
+            make_grpc=refuse,
+            make_calls=lambda take: pytest.fail("no server, no calls"),
+            native_errors=nullcontext,
+        )
+        with pytest.raises(Unavailable) as caught:
+            listener.start()
+    assert str(caught.value) == (
+        f"--admin_address=127.0.0.1:{port}: port {port} is already in use; set --admin_address to "
+        "another address, to unix:PATH, or to off"
+    )

@@ -27,7 +27,7 @@ def listen_as_grpc(port: int) -> socket.socket:
 def test_reservation_of_a_taken_port_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(Unavailable, match=f"port {port} is taken by another process"):
+        with pytest.raises(Unavailable, match=f"port {port} is already in use"):
             PortReservation.take(addresses(port))
 
 
@@ -42,7 +42,7 @@ def test_reserved_port_refuses_connections() -> None:
 def test_reserved_port_is_taken_for_a_second_server() -> None:
     port = free_port()
     reservation = PortReservation.take(addresses(port))
-    with pytest.raises(Unavailable, match="taken by another process"):
+    with pytest.raises(Unavailable, match="already in use"):
         PortReservation.take(addresses(port))
     reservation.close()
     PortReservation.take(addresses(port)).close()

@@ -432,7 +432,7 @@ def test_server_port_in_use_is_told_and_starts_nothing(tmp_path: Path, plane: Fa
         port = taken.getsockname()[1]
         server = Server(config_for(tmp_path / "m", port=port), native=plane)
         before = set(threading.enumerate())
-        with pytest.raises(Unavailable, match=f"port {port} is taken by another process"):
+        with pytest.raises(Unavailable, match=f"port {port} is already in use"):
             server.start()
     assert set(threading.enumerate()) <= before
 

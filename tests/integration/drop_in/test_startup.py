@@ -178,7 +178,7 @@ def test_port_of_a_server_that_awaits_models_is_taken(start_process: StartProces
         timeout=TIMEOUT_SECONDS,
     )
     assert second.returncode == 1
-    assert re.search(f"port {process.port} is taken by another process", second.stderr)
+    assert re.search(f"port {process.port} is already in use", second.stderr)
 
 
 def test_json_log_has_no_other_line(
