@@ -110,9 +110,10 @@ std::string ListNames(const std::vector<std::string_view>& names) {
 
 Status InputsDiffer(const tf::Signature& signature, const std::vector<std::string_view>& extra,
                     const std::vector<std::string_view>& missing) {
-  return base::InvalidArgument("inputs do not match signature '" + signature.name +
-                               "'. Sent extra: " + ListNames(extra) +
-                               ". Missing but required: " + ListNames(missing) + ".");
+  std::string message = "inputs do not match signature '" + signature.name + "'.";
+  if (!extra.empty()) message += " Sent extra: " + ListNames(extra) + ".";
+  if (!missing.empty()) message += " Missing but required: " + ListNames(missing) + ".";
+  return base::InvalidArgument(std::move(message));
 }
 
 base::StatusOr<tf::OutputSet> SelectOutputs(const std::vector<std::string>& filter,

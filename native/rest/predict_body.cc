@@ -162,7 +162,7 @@ bool InputsReader::FailMissing(int64_t row) {
 bool InputsReader::FailUnknown(std::string_view name) {
   return json_->Fail(base::InvalidArgument("inputs do not match signature '" + signature_.name +
                                            "'. Sent extra: " + inference::ListNames({name}) +
-                                           ". It has the inputs " + InputNames() + "."));
+                                           ". The signature has the inputs " + InputNames() + "."));
 }
 
 bool InputsReader::FailPlain(const char* key) {

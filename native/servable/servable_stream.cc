@@ -83,9 +83,9 @@ base::Status ServableStream::WhyNotFound(std::string_view name, const VersionCho
     return VersionNotFound(name, found->second, ", to which version label '" + label + "' points",
                            *this, notes);
   }
-  return base::InvalidArgument("Unrecognized servable version label: " + label + "; labels of " +
-                               std::string(name) + ":" + ListLabels(routing) +
-                               "; or set model_spec.version, or neither");
+  return base::InvalidArgument(
+      "Unrecognized servable version label: " + label + "; labels of model '" + std::string(name) +
+      "':" + ListLabels(routing) + "; request one of them, a version, or neither");
 }
 
 }  // namespace millpond::servable

@@ -6,6 +6,7 @@
 
 #include "native/base/thread_priority.h"
 
+#include "native/tf/kernel_message.h"
 #include "native/tf/status.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/protobuf/config.pb.h"
@@ -62,7 +63,7 @@ Status Callable::Run(const TensorList& inputs, TensorList* result) const {
   std::vector<tensorflow::Tensor> fetched;
   if (IsOfSession()) {
     const absl::Status ran = RunHandle(inputs.tensors(), &fetched);
-    if (!ran.ok()) return FromTensorFlow(ran);
+    if (!ran.ok()) return {FromTensorFlow(ran).code(), KernelMessage(ran.message())};
   }
   plan_.Assemble(inputs, fetched, result);
   return {};

@@ -101,8 +101,8 @@ def _tcp_obstacle(addresses: ListenAddresses) -> Obstacle | None:
             "use an address of this machine, or 0.0.0.0 for all",
             getattr(error, "errno", None) in _TRANSIENT_RESOLVER_ERRORS,
         )
-    error = _bind_error(found)
-    return None if error is None else _tcp_reason(addresses, error)
+    bind_error = _bind_error(found)
+    return None if bind_error is None else _tcp_reason(addresses, bind_error)
 
 
 def bind_reason(host: str, port: int) -> str:

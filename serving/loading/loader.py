@@ -139,8 +139,8 @@ def unset_variables_message(names: Sequence[str]) -> str:
         listed += f" and {more} more"
     return (
         f"its signatures read {len(names)} variables that neither the checkpoint nor an init op "
-        f"gives a value: {listed}; export a Keras 3 model by model.export(path), not by "
-        "tf.saved_model.save"
+        f"gives a value: {listed}; export the model with model.export(path) or "
+        "tf.keras.export.ExportArchive, not with tf.saved_model.save"
     )
 
 

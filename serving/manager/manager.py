@@ -25,7 +25,7 @@ from serving.base.executor import Executor
 from serving.base.name_text import listed
 from serving.core.aspired_version_policy import Action, Load
 from serving.core.blocked_versions import BlockedVersions
-from serving.core.model_settings import ModelSettings
+from serving.core.model_settings import GateMode, ModelSettings
 from serving.core.servable import (
     AVAILABLE,
     END,
@@ -34,6 +34,7 @@ from serving.core.servable import (
     AspiredVersion,
     ServableId,
     ServableSnapshot,
+    ServableStatus,
     UnloadStage,
 )
 from serving.data_plane.servables import Servable
@@ -558,7 +559,7 @@ class AspiredVersionsManager:
             "load_failed",
             **harness.log_fields,
             code=health.code.name,
-            reason=health.message,
+            reason=_reason_for_log(harness.status),
             will_retry=will_retry,
         )
 
@@ -580,6 +581,18 @@ class AspiredVersionsManager:
         for waiting in stream.harnesses.values() if stream else ():
             if waiting.status.health.code is errors.StatusCode.RESOURCE_EXHAUSTED:
                 waiting.retry_now()
+
+
+def _reason_for_log(status: ServableStatus) -> str:
+    """Returns why a load failed; only the names of gates that refused it, which log their reasons."""
+    refused_by = [
+        verdict.gate
+        for verdict in status.verdicts
+        if not verdict.is_passed and verdict.mode == GateMode.ENFORCE.value
+    ]
+    if status.health.code is errors.StatusCode.FAILED_PRECONDITION and refused_by:
+        return f"it did not pass {', '.join(f'gate {gate!r}' for gate in refused_by)}"
+    return status.health.message
 
 
 def _stage_fields(harness: LoaderHarness) -> dict[str, object]:

@@ -270,7 +270,8 @@ def log_fields(record: SwapRecord) -> dict[str, object]:
         fields["seconds"] = round((end_ns - record.began_at_ns) / NS_PER_SECOND, 3)
     if record.during is not None:
         fields["failed_count_during"] = record.during.failed_count
-    reason = "; ".join(filter(None, [record.reason, problem_of(record)]))
+    is_logged = record.result in (SwapResult.LOAD_FAILED, SwapResult.REFUSED)  # by `load_failed`
+    reason = "; ".join(filter(None, ["" if is_logged else record.reason, problem_of(record)]))
     if reason:
         fields["reason"] = reason
     elif record.during is not None and record.during.request_count:

@@ -18,6 +18,8 @@ _METHODS = {"predict": "RestPredict", "classify": "RestClassify", "regress": "Re
 _MODEL = r"/v1/models/(?P<model>[^/:]+)(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
 _RUN = re.compile(rf"{_MODEL}:(?P<verb>predict|classify|regress)", re.IGNORECASE)
 _ASK = re.compile(rf"{_MODEL}(?P<metadata>/metadata)?", re.IGNORECASE)
+_BELOW_MODELS = re.compile(r"/v1/models/[^/:]", re.IGNORECASE)
+_BAD_VERSION = re.compile(r"/v1/models/[^/:]+/versions/(?![0-9]+([:/]|$)).*", re.IGNORECASE)
 _LIST = re.compile(r"/v1/models/?", re.IGNORECASE)
 
 
@@ -63,7 +65,22 @@ def parse_path(http_method: str, raw_path: bytes) -> Route:
         if found is not None:
             question = MetadataQuestion if found["metadata"] else StatusQuestion
             return question(*_version_of(found))
-    raise InvalidArgument(f"Malformed request: {http_method} {path}")
+    raise InvalidArgument(f"Malformed request: {http_method} {path}; {_fault(http_method, path)}")
+
+
+def _fault(http_method: str, path: str) -> str:
+    """Returns what is wrong with a request that is none of the API's, and what to send instead."""
+    if http_method not in ("GET", "HEAD", "POST"):
+        return "use GET or POST"
+    if _RUN.fullmatch(path):
+        return "use POST for predict, classify and regress"
+    if not _BELOW_MODELS.match(path):
+        return "paths of models begin with /v1/models/NAME"
+    if _BAD_VERSION.fullmatch(path):
+        return "a version is a whole number, like /versions/7; a label is /labels/NAME"
+    if http_method == "POST":
+        return "POST a path that ends with :predict, :classify or :regress"
+    return "GET /v1/models/NAME[/versions/N or /labels/NAME], or that path with /metadata"
 
 
 def _version_of(found: re.Match[str]) -> tuple[str, int | None, str | None]:

@@ -63,7 +63,7 @@ class ModelService:
             if spec.version_label not in labels:
                 raise InvalidArgument(
                     f"Unrecognized servable version label: {spec.version_label}; "
-                    f"known: {listed(sorted(labels))}"
+                    f"labels of model {spec.name!r}: {listed(sorted(labels))}"
                 )
             return labels[spec.version_label]
         version: int | None = spec.version.value if spec.HasField("version") else None

@@ -158,12 +158,12 @@ TEST_F(RestPredictTest, WhatIsNoBodyIsRefused) {
 
 TEST_F(RestPredictTest, NamesThatAreMissingOrTooManyAreSaid) {
   ExpectRefused(R"({"signature_name": "two", "instances": [{"a": 1, "b": [1]}, {"a": 1}]})",
-                "instances[1]: inputs do not match signature 'two'. Sent extra: {}. Missing but "
-                "required: {b}.");
-  ExpectRefused(R"({"signature_name": "two", "instances": [{"c": 1}]})",
-                "inputs do not match signature 'two'. Sent extra: {c}. It has the inputs {a, b}.");
+                "instances[1]: inputs do not match signature 'two'. Missing but required: {b}.");
+  ExpectRefused(
+      R"({"signature_name": "two", "instances": [{"c": 1}]})",
+      "inputs do not match signature 'two'. Sent extra: {c}. The signature has the inputs {a, b}.");
   ExpectRefused(R"({"signature_name": "two", "inputs": {"b": [[1]]}})",
-                "inputs do not match signature 'two'. Sent extra: {}. Missing but required: {a}.");
+                "inputs do not match signature 'two'. Missing but required: {a}.");
   ExpectRefused(R"({"signature_name": "two", "instances": [1]})",
                 "'instances' has plain values, but signature 'two' has the inputs {a, b}: send "
                 "objects with these keys");

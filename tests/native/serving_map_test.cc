@@ -269,12 +269,12 @@ TEST(ServingMapRouting, AnUnknownLabelIsRefusedNamingTheKnownOnes) {
   ServingMap map;
   PublishVersions(map, 1, 1);
   ExpectRefused(map, ByLabel("stabel"), Code::kInvalidArgument,
-                "Unrecognized servable version label: stabel; labels of m: none; or set "
-                "model_spec.version, or neither");
+                "Unrecognized servable version label: stabel; labels of model 'm': none; "
+                "request one of them, a version, or neither");
   ASSERT_TRUE(map.SetRouting("m", {{}, {{"stable", 1}, {"next", 2}}}).ok());
   ExpectRefused(map, ByLabel("stabel"), Code::kInvalidArgument,
-                "Unrecognized servable version label: stabel; labels of m: next stable; or set "
-                "model_spec.version, or neither");
+                "Unrecognized servable version label: stabel; labels of model 'm': next stable; "
+                "request one of them, a version, or neither");
 }
 
 TEST(ServingMapRouting, ALabelWhoseVersionIsNotPublishedIsNotFound) {

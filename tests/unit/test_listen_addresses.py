@@ -88,7 +88,9 @@ def test_socket_path_may_have_107_bytes(length_bytes: int, is_too_long: bool, tm
     path = "/tmp/" + "ä" * ((length_bytes - 5) // 2) + "x" * ((length_bytes - 5) % 2)
     addresses = ListenAddresses(host="127.0.0.1", port=0, socket_path=path)
     error = listen_error(addresses)
-    assert ("has 108 bytes, and the path of a UNIX socket may have 107" in str(error)) == is_too_long
+    assert (
+        "has 108 bytes, and the path of a UNIX socket may have 107" in str(error)
+    ) == is_too_long
 
 
 @pytest.mark.parametrize("make", [Path.touch, Path.mkdir])

@@ -120,7 +120,7 @@ def test_get_model_status_by_unknown_label_names_the_known() -> None:
     service = service_with(status(1, AVAILABLE), stable=1, canary=1)
     with pytest.raises(
         InvalidArgument,
-        match=r"^Unrecognized servable version label: next; known: canary, stable$",
+        match=r"^Unrecognized servable version label: next; labels of model 'm': canary, stable$",
     ):
         service.get_model_status(request(label="next"))
 
