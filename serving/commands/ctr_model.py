@@ -3,9 +3,9 @@
 26 embedding tables of `table_rows` × 16 float32 (300,000 rows: 500 MB) and 13 dense features go
 through layers of 256, 128 and 1 to a click probability.
 
-Every weight is a function of version, tensor and position, so that the right answer to a request
-can be computed from the few rows that it touches: `reference_answer` shares no code with the graph
-that `serving.commands.ctr_export` makes, and needs neither TensorFlow nor the 500 MB.
+Every weight is a function of version, tensor and position. So the right answer to a request can be
+computed from the few rows that it touches. `reference_answer` shares no code with the graph that
+`serving.commands.ctr_export` makes, and needs neither TensorFlow nor the 500 MB.
 """
 
 from collections.abc import Sequence

@@ -30,7 +30,7 @@ class Samples:
     def add_quantiles(
         self, values: Sequence[str], seconds: Mapping[str, float], *, request_count: int
     ) -> None:
-        """Adds the quantiles of `request_count` requests. Adds none for 0 requests: 0 s would be a lie."""
+        """Adds the quantiles of `request_count` requests. Adds nothing for 0 requests."""
         if request_count > 0:
             for quantile, quantile_seconds in seconds.items():
                 self.add((*values, quantile), quantile_seconds)

@@ -116,7 +116,10 @@ class OpenSwap:
     # --- Changes of versions ----------------------------------------------------------------------
 
     def begin(self, at_ns: int, calm_since_ns: int | None) -> None:
-        """Begins "during". `calm_since_ns` is when the model's other swaps had ended; None: not yet."""
+        """Begins "during". `calm_since_ns` is when the effect of the model's other swaps was over.
+
+        It is None if the effect of another swap is not over.
+        """
         self._enter(Phase.CHANGING)
         self._fault_count_before = self._probes.fault_count()
         before = self._undisturbed(at_ns - BEFORE_AFTER_NS, at_ns, calm_since_ns)

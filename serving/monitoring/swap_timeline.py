@@ -96,7 +96,7 @@ class SwapTimeline:
     # --- Any thread -------------------------------------------------------------------------------
 
     def begin_stop(self) -> None:
-        """Takes the server's unloads from now on for its stop, and no swaps.
+        """Opens no records for unloads from now on: the stop of the server causes them.
 
         Logs the swaps that have ended, without waiting until the requests after them are counted.
         """
