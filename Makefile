@@ -9,29 +9,29 @@ JOBS   ?= 2
 BIN    := $(VENV)/bin
 MODELS := $(BUILD)/models
 
-# What the module is built from; a change in any of them builds again what depends on it.
+# The sources of the module; a change in any of them rebuilds the targets that depend on it.
 NATIVE_SOURCES := CMakeLists.txt $(shell find cmake native -type f)
 NATIVE_TESTS   := $(shell find tests/native -type f 2>/dev/null)
 CXX_SOURCES    := $(shell find native tests/native -name '*.h' -o -name '*.cc' -o -name '*.cpp' 2>/dev/null)
-# clang-tidy runs below TensorFlow, whose headers it would take minutes to read.
+# clang-tidy runs only on the rungs below TensorFlow, because reading TensorFlow's headers takes minutes.
 TIDY_SOURCES   := $(shell find native/base native/metrics native/memory -name '*.cc' 2>/dev/null)
 PYTHON_SOURCES := millpond serving warmup loadtest tests scripts
 
-# $(call configure,FOLDER,OPTIONS): prints what CMake says only where it fails.
+# $(call configure,FOLDER,OPTIONS): runs CMake and prints its output only if it fails.
 define configure
 mkdir -p $(BUILD)/$(1) && { cmake -S . -B $(BUILD)/$(1) $(2) >$(BUILD)/$(1)/configure.log 2>&1 \
   || { cat $(BUILD)/$(1)/configure.log; exit 1; }; }
 endef
 
-# The rungs below TensorFlow and their tests: what a sanitizer build has.
+# A sanitizer build has only the rungs below TensorFlow and their tests.
 WITHOUT_TENSORFLOW := -G Ninja -DMILLPOND_BUILD_MODULE=OFF -DMILLPOND_BUILD_TESTS=ON
 
-# ThreadSanitizer's shadow memory collides with the addresses that newer kernels hand out at random.
+# ThreadSanitizer's shadow memory collides with the random addresses of newer kernels.
 UNRANDOMIZED := $(shell setarch -R true 2>/dev/null && echo setarch -R)
-# A test takes seconds; one that hangs must not take the rest of the run with it.
+# A test takes seconds; a test that hangs must not block the rest of the run.
 CTEST := $(UNRANDOMIZED) ctest --output-on-failure --no-tests=error --timeout 60
 
-# TensorFlow's greeting at every import is no news.
+# Suppresses the lines that TensorFlow prints at every import.
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
@@ -43,10 +43,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# --- What a person runs ---------------------------------------------------------------------------------------
+# --- Running it -----------------------------------------------------------------------------------------------
 
 .PHONY: demo
-demo: install ## Serve the CTR model, swap a version in and out under load, and print what happened
+demo: install ## Serve the CTR model, swap a version in and out under load, and print the figures
 	$(BIN)/python -m loadtest.demo --directory $(BUILD)/demo $(ARGS)
 
 .PHONY: serve
@@ -67,24 +67,24 @@ bench: setup packages-bench ## Measure figures of docs/figures.md: start, reques
 bench-native: setup ## Measure the parts of native/ that requests run through, over jemalloc
 	@$(call configure,editable,-DMILLPOND_BUILD_BENCH=ON)
 	cmake --build $(BUILD)/editable -j $(JOBS)
-	# restore_bench wants a checkpoint: native/bench/restore_bench.cc.
+	# restore_bench needs a checkpoint: native/bench/restore_bench.cc.
 	for bench in $$(ls $(BUILD)/editable/native/bench/*_bench | grep -v restore_bench); do \
 	  LD_PRELOAD=libjemalloc.so.2 $$bench || exit 1; done
 
 # --- Setting up -----------------------------------------------------------------------------------------------
 
 .PHONY: install
-install: $(VENV)/.installed ## Install what building and serving need: packages, the virtual environment, the native module
+install: $(VENV)/.installed ## Install everything for building and serving: packages, the virtual environment, the native module
 
 .PHONY: setup
-setup: install $(VENV)/.dependencies ## Install that, and what tests, lint and load tests need
+setup: install $(VENV)/.dependencies ## Install that, and the packages for tests, lint and load tests
 	@scripts/install_packages.sh test
 
 .PHONY: packages-%
 packages-%:
 	@scripts/install_packages.sh $*
 
-# Everything that the build needs but the project itself: a change of the code installs nothing.
+# All requirements of the build without the project itself, so that a change of the code installs nothing.
 $(VENV)/.build-dependencies: pyproject.toml | packages-build packages-run
 	@echo "Installing TensorFlow and the build tools into $(VENV) (about 600 MB, one or two minutes)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -99,7 +99,7 @@ $(VENV)/.installed: $(VENV)/.build-dependencies $(NATIVE_SOURCES) LICENSE | pack
 	@touch $@
 
 $(VENV)/.dependencies: $(VENV)/.build-dependencies
-	@echo "Installing what tests, lint and load tests need into $(VENV) (about a minute)"
+	@echo "Installing the packages for tests, lint and load tests into $(VENV) (about a minute)"
 	$(BIN)/pip install --quiet --group dev
 	@touch $@
 
@@ -165,5 +165,5 @@ check-clean: ## Run `make test` and `make demo` on a fresh Debian below build/, 
 	$(PYTHON) scripts/try_clean_machine.py --work $(BUILD)/clean
 
 .PHONY: clean
-clean: ## Remove what was built (the virtual environment stays)
+clean: ## Remove everything that was built (the virtual environment stays)
 	rm -rf $(BUILD) .mypy_cache .pytest_cache .ruff_cache $(VENV)/.installed

@@ -111,8 +111,7 @@ def _is_closed(connection: socket.socket) -> bool:
         return True
 
 
-# --- HTTP/2, as far as gRPC's first bytes go (RFC 9113, RFC 7541)
-# -----------------------------------
+# --- HTTP/2, as far as gRPC's first bytes go (RFC 9113, RFC 7541) ---------------------------------
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _SETTINGS, _WINDOW_UPDATE = 0, 1, 4, 8
@@ -160,8 +159,7 @@ def _calls(method: str, message: bytes, count: int) -> bytes:
     )
 
 
-# --- The attacks
-# ------------------------------------------------------------------------------------
+# --- The attacks ----------------------------------------------------------------------------------
 
 
 def attacks(model_name: str, message: bytes) -> Mapping[str, Attack]:

@@ -46,7 +46,7 @@ ABOVE_ROOMS = frozenset({"__init__.py", "__main__.py"})
 # Beside the ladder: programs that may include every rung.
 BESIDE = frozenset({"bench", "load_generator"})
 
-# The start of an included path, and the rungs where it may stand.
+# The start of an included path, and the rungs that may include it.
 FOREIGN_WORLDS = {
     "jemalloc/": {"memory"},
     "tensorflow/": {"tf"},
@@ -78,23 +78,25 @@ class Violation(NamedTuple):
 
 
 def rung_of_include(included: str) -> str | None:
-    """The rung that `tf/device.h` or `native/tf/device.h` names; None for anything else."""
+    """Returns the rung of a path like `tf/device.h` or `native/tf/device.h`; None for other
+    paths.
+    """
     first, _, rest = included.removeprefix("native/").partition("/")
     return first if rest and first in RUNGS else None
 
 
 def problem_with(rung: str, included: str) -> str | None:
-    """What is wrong with a file of `rung` including `included`, or None."""
+    """Returns the rule that a file of `rung` breaks by including `included`, or None."""
     if ".." in Path(included).parts:
-        return f"'{included}' climbs out of its folder: name it from native/"
+        return f"'{included}' leaves its folder: give the path from native/"
     other = rung_of_include(included)
     if other is not None:
         if RUNGS.index(other) > RUNGS.index(rung):
-            return f"{rung} includes '{included}', but {other} stands above it"
+            return f"{rung} includes '{included}', but {other} is above it"
         return None
     for prefix, allowed in FOREIGN_WORLDS.items():
         if included.startswith(prefix) and rung not in allowed:
-            return f"{rung} includes '{included}', which only {' and '.join(sorted(allowed))} may"
+            return f"{rung} includes '{included}', which only {' and '.join(sorted(allowed))} may include"
     return None
 
 
@@ -113,7 +115,7 @@ def check_file(source: Path, rung: str) -> Iterator[Violation]:
 
 
 def check_ladder(native: Path) -> list[Violation]:
-    """Every violation below `native`, in the order of the paths."""
+    """Returns every violation below `native`, in the order of the paths."""
     violations: list[Violation] = []
     for source in sorted(native.rglob("*")):
         if source.suffix not in SOURCE_SUFFIXES:
@@ -158,7 +160,7 @@ def check_rooms(serving: Path) -> list[Violation]:
                 message = f"{room} imports '{module}', which is not in a room"
                 violations.append(Violation(source, line, message))
             elif ROOMS.index(other) > ROOMS.index(room):
-                message = f"{room} imports '{module}', but {other} stands above it"
+                message = f"{room} imports '{module}', but {other} is above it"
                 violations.append(Violation(source, line, message))
     return violations
 

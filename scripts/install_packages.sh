@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Installs the Debian packages of the groups named on the command line, where any is missing.
+# Installs the Debian packages of the groups on the command line, if any package is missing.
 #
 #   scripts/install_packages.sh build run test lint bench runtime
 #
-# Asks the network for nothing where all are there, so it can run at the start of every make target.
+# Does not use the network if all packages are installed, so every make target can run it first.
 set -euo pipefail
 
 packages_of() {
@@ -17,7 +17,7 @@ packages_of() {
     test) echo "libgtest-dev libgmock-dev prometheus chromium openssl curl nghttp2-client" ;;
     lint) echo "clang-format-14 clang-tidy-14" ;;
     bench) echo "nghttp2-client" ;;
-    # What the built module links against, and nothing that compiles.
+    # The libraries that the built module links against, without a compiler.
     runtime) echo "python3 libgrpc++1.51 libjemalloc2 libre2-9 libssl3 zlib1g libc-ares2 libstdc++6" ;;
     *) echo "install_packages.sh: unknown group '$1'; one of: build run test lint bench runtime" >&2; return 1 ;;
   esac
@@ -36,16 +36,16 @@ done
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 if ! command -v apt-get >/dev/null; then
-  echo "This is no Debian machine: install what these packages hold, then try again: ${missing[*]}" >&2
+  echo "This is not a Debian machine: install the equivalents of these packages, then try again: ${missing[*]}" >&2
   exit 1
 fi
 if [ "$(id -u)" -ne 0 ]; then
-  echo "Packages are missing and only root may install them. Run once, as root:" >&2
+  echo "Packages are missing, and only root can install them. Run once, as root:" >&2
   echo "  apt-get update && apt-get install --no-install-recommends ${missing[*]}" >&2
   exit 1
 fi
 
-# Debian starts the daemons that it installs unless this file forbids it: tests start their own.
+# Debian starts the daemons that it installs unless this file forbids it; the tests start their own.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
   trap 'rm -f "$policy"' EXIT
@@ -55,11 +55,11 @@ fi
 
 export DEBIAN_FRONTEND=noninteractive
 echo "Installing Debian packages (about a minute): ${missing[*]}"
-# A broken third-party source must not stop us: whether the packages can be had is what the next line finds out.
-apt-get update -qq || echo "apt-get update failed; going on with the lists that are there" >&2
+# A broken third-party source is not an error: the next command fails if a package is not available.
+apt-get update -qq || echo "apt-get update failed; continuing with the existing package lists" >&2
 apt-get install -qq -y --no-install-recommends -o Dpkg::Use-Pty=0 "${missing[@]}" >/dev/null
 
-# Nor at the next boot.
+# The daemon must not start at the next boot either.
 case " ${missing[*]} " in
   *" prometheus "*) systemctl disable --quiet prometheus.service 2>/dev/null || true ;;
 esac

@@ -3,8 +3,8 @@
 Usage: try_clean_machine.py [--work build/clean] [--again] [TARGET...]
 (default targets: test demo lint test demo)
 
-The tree that is tried is what a commit of everything here would hold, in a new folder. Prints how long each
-target took, and stops at the first that fails.
+Uses a copy of all files that a commit of everything would have, in a new folder. Prints the time of
+each target, and stops at the first target that fails.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ TARGETS = ["test", "demo", "lint", "test", "demo"]
 
 
 def copy_tree(destination: Path) -> None:
-    """Copies what git tracks or would track."""
+    """Copies the files that git tracks or would track."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(command, cwd=PROJECT, capture_output=True, check=True).stdout
     for name in names.decode().split("\0"):
-        # A file that was deleted but not yet from git's index is still named.
+        # git still lists a file that was deleted but is in its index.
         if name and (PROJECT / name).is_file():
             (destination / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(PROJECT / name, destination / name)
@@ -50,7 +50,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Runs make targets on a fresh Debian 12.")
     parser.add_argument("--work", type=Path, default=PROJECT / "build" / "clean")
     parser.add_argument("targets", nargs="*", default=TARGETS)
-    parser.add_argument("--again", action="store_true", help="go on in the last run's machine")
+    parser.add_argument("--again", action="store_true", help="continue in the last run's machine")
     arguments = parser.parse_args()
     fresh_debian.require_root()
     work = arguments.work.resolve()

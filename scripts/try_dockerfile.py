@@ -2,11 +2,10 @@
 
 Usage: try_dockerfile.py [--work build/docker] [--model DIRECTORY] [--keep]
 
-Each stage is a folder made by debootstrap; COPY copies into it, RUN runs in it as the root of a
-mount and process namespace of its own. The last stage is then started as docker would start it
-(ENTRYPOINT, ENV, USER), its HEALTHCHECK must pass, and SIGTERM must end it with exit status 0.
-An instruction that this file does not know is an error, so what passes here is all of the
-Dockerfile. What docker adds is not tried: layers, limits, its network.
+Each stage is a folder made by debootstrap. COPY copies into it; RUN runs in it, in a separate mount
+and process namespace. The last stage is then started as docker would start it (ENTRYPOINT, ENV,
+USER): its HEALTHCHECK must pass, and SIGTERM must end it with exit status 0. An unknown instruction
+is an error, so the whole Dockerfile is covered. Docker's layers, limits and network are not tested.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ import fresh_debian
 from fresh_debian import inside
 
 PROJECT = Path(__file__).resolve().parent.parent
-# The images that a fresh Debian stands for: the same packages, the documentation left in.
+# The images that a fresh Debian replaces: it has the same packages, and the documentation too.
 DEBIAN_IMAGES = frozenset({"debian:bookworm-slim"})
 # The server loads a model and TensorFlow's libraries from a cold disk before it is healthy.
 HEALTHY_WITHIN_SECONDS = 60
@@ -38,7 +37,7 @@ STOPPED_WITHIN_SECONDS = 30
 
 @dataclass
 class Stage:
-    """One FROM and what followed it."""
+    """The state of one FROM and the instructions after it."""
 
     root: Path
     environment: dict[str, str] = field(default_factory=lambda: {"PATH": fresh_debian.PATH})
@@ -48,12 +47,12 @@ class Stage:
     entrypoint: list[str] = field(default_factory=list)
 
     def command(self, words: list[str]) -> list[str]:
-        """`words` as docker would run them in this stage."""
+        """Returns the command that runs `words` as docker would in this stage."""
         return fresh_debian.command_in(self.root, self.folder, words, self.user)
 
 
 def instructions(text: str) -> list[tuple[str, str]]:
-    """The (instruction, arguments) pairs of a Dockerfile, continued lines joined."""
+    """Returns the (instruction, arguments) pairs of a Dockerfile, continued lines joined."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")
     pairs = (line.strip().partition(" ") for line in joined.splitlines() if line.strip())
@@ -64,12 +63,12 @@ def ignored_patterns() -> list[str]:
     text = (PROJECT / ".dockerignore").read_text()
     patterns = [line for line in text.splitlines() if line and not line.startswith("#")]
     if any(pattern.startswith("!") for pattern in patterns):
-        raise SystemExit("try_dockerfile.py: .dockerignore has an exception ('!'), not known here")
+        raise SystemExit("try_dockerfile.py: exceptions ('!') in .dockerignore are not supported")
     return patterns
 
 
 def is_ignored(path: str, patterns: list[str]) -> bool:
-    """Whether .dockerignore keeps `path`, relative to the project, out of the build's context."""
+    """Returns True if .dockerignore excludes `path`, relative to the project, from the context."""
     ends = [path, *(str(parent) for parent in Path(path).parents)]
     return any(
         fnmatch.fnmatch(end, pattern) or fnmatch.fnmatch("/" + end, pattern.replace("**/", "*/"))
@@ -92,7 +91,7 @@ class Build:
         for instruction, arguments in instructions(dockerfile.read_text()):
             step = getattr(self, f"_{instruction.lower()}", None)
             if step is None:
-                raise SystemExit(f"try_dockerfile.py: {instruction} is not known here: add it")
+                raise SystemExit(f"try_dockerfile.py: {instruction} is not supported yet: add it")
             print(f"--- {instruction} {arguments}", flush=True)
             step(arguments)
         return self._current()
@@ -111,7 +110,7 @@ class Build:
             r"\$\{(\w+)\}", lambda m: self._variables[m[1]], arguments
         ).partition(" AS ")
         if image not in DEBIAN_IMAGES:
-            raise SystemExit(f"try_dockerfile.py: {image} is not known here: add it")
+            raise SystemExit(f"try_dockerfile.py: {image} is not supported yet: add it")
         name = name or f"stage-{len(self.stages)}"
         debian = self._work / "debian"
         fresh_debian.bootstrap(debian)
@@ -171,7 +170,7 @@ class Build:
         inside(self._current().root, arguments).mkdir(parents=True, exist_ok=True)
 
     def _expose(self, arguments: str) -> None:
-        """The process shares this machine's network: nothing to do."""
+        """Does nothing: the process shares this machine's network."""
 
     def _healthcheck(self, arguments: str) -> None:
         self._current().healthcheck = arguments.partition("CMD ")[2]
@@ -197,7 +196,7 @@ def wait_until_healthy(stage: Stage, server: subprocess.Popen[bytes]) -> None:
 
 
 def process_one(server: subprocess.Popen[bytes]) -> int:
-    """The container's process 1: the only child of `unshare`."""
+    """Returns the container's process 1, which is the only child of `unshare`."""
     children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
     (child,) = children
     return int(child)
@@ -211,7 +210,7 @@ def free_port() -> int:
 
 def try_image(stage: Stage, model: Path | None) -> None:
     """Starts the image, waits until it is healthy, and stops it as docker does."""
-    # As `docker run -e` would: the network is this machine's, where 8500 may be taken.
+    # As with `docker run -e`: the network is this machine's, and its port 8500 may be in use.
     stage.environment["MILLPOND_PORT"] = str(free_port())
     if model is not None:
         name = stage.environment["MODEL_NAME"]

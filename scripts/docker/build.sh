@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# First stage of the image: builds the project in this folder into a virtual environment of its own.
+# First stage of the image: builds the project in this folder into a separate virtual environment.
 #
 #   scripts/docker/build.sh DESTINATION [PACKAGE...]
 #
-# The packages are installed beside it: those of ops, for --op_package.
+# The packages with ops, for --op_package, are installed beside it.
 set -euo pipefail
 destination=${1:?usage: build.sh DESTINATION [PACKAGE...]}
 shift
@@ -18,7 +18,7 @@ pip install --upgrade 'pip>=25.1,<27'
 pip install --group build
 pip install --no-build-isolation . "$@"
 
-# Nothing reads these once the module is built: TensorFlow's headers (430 MB), libclang, the build's tools.
+# Not needed once the module is built: TensorFlow's headers (430 MB), libclang, the build's tools.
 site_packages=$("$destination/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 rm -rf "$site_packages/tensorflow/include" "$site_packages/clang/native"
 pip uninstall --yes scikit-build-core nanobind pip

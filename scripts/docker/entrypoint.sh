@@ -3,7 +3,7 @@
 # exec: the server is process 1 and gets docker's SIGTERM itself.
 for argument in "$@"; do
   case "$argument" in
-    # The file names the models; the server refuses both.
+    # The file has the models; the server refuses the file together with --model_name.
     --model_config_file | --model_config_file=*) exec millpond serve --port="$MILLPOND_PORT" "$@" ;;
   esac
 done

@@ -1,8 +1,8 @@
 #!/opt/millpond/bin/python
-"""Exit status 0 where the server in this container is ready: by gRPC's health, else by `/readyz`.
+"""Ends with status 0 if the server in this container is ready: by gRPC's health, else by `/readyz`.
 
-gRPC cannot be asked where --ssl_config_file has clients come by TLS: then HTTP says the same. The two
-messages of gRPC are bytes: a HealthCheckRequest for the whole server is empty, and the reply's only
+With --ssl_config_file gRPC needs TLS, so HTTP is used, which reports the same. The two messages of
+gRPC are written as bytes: a HealthCheckRequest for the whole server is empty, and the reply's only
 field is its status.
 """
 
@@ -15,7 +15,7 @@ import urllib.request
 
 import grpc
 
-# Both below the HEALTHCHECK's own 5 s, so that the reason is printed.
+# Together below the HEALTHCHECK's own 5 s, so that the reason is printed.
 GRPC_TIMEOUT_SECONDS = 3.0
 HTTP_TIMEOUT_SECONDS = 1.5
 # HealthCheckResponse with field 1, a varint, at SERVING.
@@ -23,7 +23,9 @@ SERVING = b"\x08\x01"
 
 
 def check_grpc(target: str) -> str | None:
-    """What is wrong with the server at `target`, or None. Raises RpcError where it cannot be asked."""
+    """Returns the problem of the server at `target`, or None. Raises RpcError if it does not
+    answer.
+    """
     with grpc.insecure_channel(target) as channel:
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
             "/grpc.health.v1.Health/Check"
@@ -33,7 +35,7 @@ def check_grpc(target: str) -> str | None:
 
 
 def check_http(url: str) -> str | None:
-    """What is wrong with the server at `url`, or None."""
+    """Returns the problem of the server at `url`, or None."""
     try:
         with urllib.request.urlopen(url, timeout=HTTP_TIMEOUT_SECONDS):
             return None
@@ -44,7 +46,7 @@ def check_http(url: str) -> str | None:
 
 
 def check(host: str, grpc_port: str, http_port: str) -> str | None:
-    """What is wrong with the server, or None."""
+    """Returns the problem of the server, or None."""
     target = f"{host}:{grpc_port}"
     try:
         return check_grpc(target)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Second stage of the image: the libraries that the module needs, and the user that the server runs as.
+# Second stage of the image: installs the libraries of the module and adds the server's user.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 

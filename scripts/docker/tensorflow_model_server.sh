@@ -1,3 +1,3 @@
 #!/bin/sh
-# The name by which manifests made for TensorFlow Serving's image start the server: the same flags.
+# Manifests for TensorFlow Serving's image start the server by this name, with the same flags.
 exec millpond serve "$@"

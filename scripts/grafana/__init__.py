@@ -1,1 +1,2 @@
-"""What the Grafana dashboards show (overview, swap, memory), and how it becomes JSON (model)."""
+"""The content of the Grafana dashboards (overview, swap, memory), and its conversion to JSON
+(model)."""

@@ -22,7 +22,7 @@ from grafana.panels import (
 )
 
 MEMORY_LEFT_RATIO_MIN = 0.1
-"""As in recording_rules.yml (a test compares them)."""
+"""The same as in recording_rules.yml (a test compares them)."""
 
 _AVAILABLE = total("serving_memory_available_bytes")
 _RESIDENT = total("process_resident_memory_bytes")

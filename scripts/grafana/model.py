@@ -1,7 +1,7 @@
-"""Grafana dashboards as values: rows of panels, and how they become JSON.
+"""Grafana dashboards as values: rows of panels, and their conversion to JSON.
 
-Only what Grafana 10 and 11 read, and only what our dashboards need of it. Pure: the same values give the
-same text.
+Writes only the fields that Grafana 10 and 11 read and that our dashboards need. Pure: the same
+values give the same text.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 SCHEMA_VERSION = 39
-"""Of Grafana 10.4; later versions migrate it as they read it."""
+"""The schema of Grafana 10.4; later versions migrate it when they read it."""
 
 COLUMN_COUNT = 24
-"""Of Grafana's grid."""
+"""The columns of Grafana's grid."""
 
 GREEN, ORANGE, RED = "green", "orange", "red"
 
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
-"""The one of the variable, so that one dashboard serves all data sources."""
+"""The data source of the variable, so that one dashboard works with every data source."""
 
 PanelKind = Literal["bargauge", "heatmap", "stat", "state-timeline", "table", "timeseries"]
 Json = dict[str, Any]
@@ -30,10 +30,10 @@ Json = dict[str, Any]
 class Panel:
     """One question and its answer.
 
-    `queries` are PromQL expressions by their legend; `is_instant`: as of the end of the time range, one
-    value a series. `thresholds` are (from this value on, colour), ascending, green below them. `mappings`
-    is what to show for a value: text and colour. `pivot` makes a table of instant values: (row label,
-    column label).
+    `queries` are PromQL expressions by their legend; `is_instant`: as of the end of the time range,
+    one value a series. `thresholds` are (from this value on, colour), ascending, green below them.
+    `mappings` is what to show for a value: text and colour. `pivot` makes a table of instant
+    values: (row label, column label).
     """
 
     title: str
@@ -52,7 +52,7 @@ class Panel:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """Panels under a heading, from left to right and on in the next line."""
+    """Panels under a heading, from left to right and then in the next line."""
 
     title: str
     panels: Sequence[Panel]
@@ -69,7 +69,9 @@ class Variable:
 
 @dataclass(frozen=True, kw_only=True)
 class Annotation:
-    """Instants that every panel marks: where `expr` has a value. `title` names labels in braces."""
+    """Instants that every panel marks, at which `expr` has a value. `title` has labels in
+    braces.
+    """
 
     name: str
     expr: str
@@ -91,7 +93,7 @@ class Dashboard:
 
 
 def dashboard_text(dashboard: Dashboard) -> str:
-    """The file that Grafana imports."""
+    """Returns the text of the file that Grafana imports."""
     return json.dumps(_dashboard(dashboard), indent=2, ensure_ascii=False) + "\n"
 
 
@@ -123,11 +125,11 @@ def _dashboard(dashboard: Dashboard) -> Json:
     }
 
 
-# --- Around the panels --------------------------------------------------------------------------------
+# --- Around the panels ----------------------------------------------------------------------------
 
 
 def _input() -> Json:
-    """What the import dialog asks for. Provisioning asks nobody; then the variable takes the default."""
+    """Returns the import dialog's input. With provisioning, the variable takes the default."""
     return {
         "name": "DS_PROMETHEUS",
         "label": "Prometheus",
@@ -148,7 +150,7 @@ def _requirements(panels: Sequence[Json]) -> list[Json]:
 
 
 def _link() -> Json:
-    """To the other dashboards, with the same variables and time."""
+    """Returns the link to the other dashboards, with the same variables and time."""
     return {
         "type": "dashboards",
         "title": "Millpond",
@@ -203,7 +205,7 @@ def _variable(variable: Variable) -> Json:
         "datasource": DATASOURCE,
         "definition": definition,
         "query": {"query": definition, "refId": "StandardVariableQuery"},
-        # Also what has no such label: requests that found no model.
+        # Also series without the label: requests that found no model.
         "allValue": ".*",
         "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
         "hide": 0,
@@ -217,11 +219,11 @@ def _variable(variable: Variable) -> Json:
     }
 
 
-# --- Panels ---------------------------------------------------------------------------------------------
+# --- Panels ---------------------------------------------------------------------------------------
 
 
 def _laid_out(rows: Sequence[Row]) -> Iterator[Json]:
-    """Every row and panel with its place and number."""
+    """Yields every row and panel with its position and number."""
     identity, top = 1, 0
     for row in rows:
         yield _row(row, identity, top)
@@ -261,7 +263,7 @@ def _panel(panel: Panel) -> Json:
 
 
 def _targets(panel: Panel) -> Iterator[Json]:
-    # A table wants labels as columns, a heatmap buckets by their edge.
+    # A table needs labels as columns, a heatmap needs buckets by their edge.
     formats = {"table": "table", "heatmap": "heatmap"}
     for index, (legend, expr) in enumerate(panel.queries.items()):
         yield {
@@ -301,7 +303,7 @@ def _mappings(mappings: Mapping[int, tuple[str, str]]) -> Json:
 
 
 def _custom(panel: Panel) -> Json:
-    """What only this kind of panel has."""
+    """Returns the fields that only this kind of panel has."""
     if panel.kind == "timeseries":
         return {
             "drawStyle": "line",
@@ -321,7 +323,9 @@ def _custom(panel: Panel) -> Json:
 
 
 def _pivoted(row_label: str, column_label: str) -> list[Json]:
-    """One line for each value of `row_label`, one column for each of `column_label`."""
+    """Returns transformations to one line per value of `row_label` and one column per
+    `column_label`.
+    """
     options = {
         "rowField": row_label,
         "columnField": column_label,

@@ -34,7 +34,8 @@ from grafana.panels import (
 FAILED_BY_SERVER = (
     "UNKNOWN|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|UNIMPLEMENTED|INTERNAL|UNAVAILABLE|DATA_LOSS"
 )
-"""As in model:serving_requests_failed:ratio5m of recording_rules.yml (a test compares them)."""
+"""The same as in model:serving_requests_failed:ratio5m of recording_rules.yml (a test compares
+them)."""
 
 _REQUESTS = f"sum(rate(serving_requests_total{{{MODELS}}}{INTERVAL}))"
 _BY_SERVER = f'{MODELS},code=~"{FAILED_BY_SERVER}"'

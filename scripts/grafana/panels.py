@@ -1,4 +1,4 @@
-"""What several dashboards have: what the variables choose, expressions, panels."""
+"""The shared parts of the dashboards: variables' label matchers, expressions, panels."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ P999_SLO_SECONDS = 0.05
 FAILED_RATIO_MAX = 0.01
 SWAP_P999_RATIO_MAX = 1.5
 SWAP_SECONDS_MAX = 300
-"""The lines that panels draw: as in deploy/prometheus/recording_rules.yml (a test compares them)."""
+"""The lines that panels draw: as in deploy/prometheus/recording_rules.yml (a test compares
+them)."""
 
-# What the variables choose: servers, models on them, versions of those.
+# The label matchers of the variables: servers, their models, and the models' versions.
 SERVERS = 'instance=~"$instance"'
 MODELS = f'{SERVERS},model=~"$model"'
 VERSIONS = f'{MODELS},version=~"$version"'
@@ -40,7 +41,7 @@ STATES = {
 }
 
 
-# --- Expressions ----------------------------------------------------------------------------------------
+# --- Expressions ----------------------------------------------------------------------------------
 
 
 def rate(metric: str, selector: str, by: str) -> str:
@@ -61,32 +62,35 @@ def recent_quantile(value: str) -> str:
 
 
 def by_version(metric: str, selector: str = VERSIONS, *, aggregation: str = "sum") -> str:
-    """Of each version, over the servers."""
+    """Returns the sum of each version over the servers."""
     return f"{aggregation} by (model, version) ({metric}{{{selector}}})"
 
 
 def total(metric: str, selector: str = SERVERS) -> str:
-    """Of all that are chosen together."""
+    """Returns the sum over all chosen series."""
     return f"sum({metric}{{{selector}}})"
 
 
 def each_server(metric: str) -> str:
-    """Of each server, as it is: for metrics that it has once."""
+    """Returns each server's value, for metrics that a server has once."""
     return f"{metric}{{{SERVERS}}}"
 
 
 def by_model(metric: str, *, aggregation: str = "sum") -> str:
-    """Of each model, over the servers."""
+    """Returns the value of each model over the servers."""
     return f"{aggregation} by (model) ({metric}{{{MODELS}}})"
 
 
 def by_servable(metric: str, label: str) -> str:
-    """Of each version and value of `label`, the version as one label `servable`; the largest of the servers'."""
+    """Returns the largest value over the servers, by version and `label`.
+
+    The version is in one label, `servable`.
+    """
     largest = f"max by (model, version, {label}) ({metric}{{{VERSIONS}}})"
     return f'label_join({largest}, "servable", "/", "model", "version")'
 
 
-# --- Kinds of panels -------------------------------------------------------------------------------------
+# --- Kinds of panels ------------------------------------------------------------------------------
 
 
 def stat(
@@ -137,7 +141,7 @@ def servable_table(
     )
 
 
-# --- Panels ---------------------------------------------------------------------------------------------
+# --- Panels ---------------------------------------------------------------------------------------
 
 STATE_TIMELINE = Panel(
     title="Which state is each version in?",
@@ -202,7 +206,7 @@ IN_FLIGHT = Panel(
     unit="short",
 )
 
-# --- Around the panels ----------------------------------------------------------------------------------
+# --- Around the panels ----------------------------------------------------------------------------
 
 VARIABLES = (
     Variable(name="instance", label="Server", series="serving_build_info"),

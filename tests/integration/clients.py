@@ -1,4 +1,4 @@
-"""What tests say to a server: stock stubs, raw bytes, and the refusals that come back."""
+"""Clients for the tests: stock stubs, raw bytes, and the server's refusals."""
 
 import threading
 from collections import Counter

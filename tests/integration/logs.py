@@ -1,4 +1,4 @@
-"""What a server's log says, and waiting for it."""
+"""Reads a server's log, and waits for its events."""
 
 import itertools
 from pathlib import Path

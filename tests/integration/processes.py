@@ -1,4 +1,4 @@
-"""What the kernel says about a server process."""
+"""The kernel's figures of a server process."""
 
 import os
 from pathlib import Path

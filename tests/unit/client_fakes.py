@@ -1,4 +1,4 @@
-"""Servers without a network: channels whose methods answer what they were told, or fail."""
+"""Servers without a network: channels whose methods give prepared answers, or fail."""
 
 import asyncio
 import threading
@@ -17,7 +17,7 @@ _GRPC_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class FakeRpcError(grpc.RpcError):
-    """What grpcio raises, of both kinds."""
+    """An RpcError like grpcio's, blocking or asynchronous."""
 
     def __init__(self, code: StatusCode, message: str = "", pushback_ms: str | None = None) -> None:
         super().__init__(message)
@@ -36,17 +36,17 @@ class FakeRpcError(grpc.RpcError):
 
 
 class FakeServer:
-    """Answers each call with the next of `answers`, the last one for ever; an exception is raised.
+    """Answers each call with the next of `answers` and repeats the last one; raises an exception.
 
-    Each of `watches` is what one health watch says, ended by an exception where it has one; after
-    them comes one that says SERVING and stays open until its channel is closed.
+    Each of `watches` has the statuses of one health watch, and may end with an exception. After them
+    a watch reports SERVING and stays open until its channel is closed.
     """
 
     def __init__(self, *answers: Any, watches: Sequence[Sequence[Any]] = ()) -> None:
         self.answers = deque(answers)
         self.watches = deque(watches)
         self.calls: list[tuple[str, Any, float, Any]] = []
-        """Of each: path, request, timeout, metadata."""
+        """The path, request, timeout and metadata of each call."""
         self.closed = threading.Event()
 
     def answer(self, path: str, request: Any, timeout: float, metadata: Any) -> Any:

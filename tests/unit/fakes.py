@@ -1,4 +1,4 @@
-"""Fakes: small working stand-ins for time, threads, the disk's loaders and the data plane."""
+"""Fakes: small working replacements for time, threads, the disk's loaders and the data plane."""
 
 import contextlib
 import os
@@ -46,14 +46,14 @@ class FakeClock:
     def wait(self, condition: threading.Condition, timeout_seconds: float | None) -> bool:
         del condition
         if timeout_seconds is None:
-            raise AssertionError("waits without limit for what no other thread will do")
+            raise AssertionError("waits without a limit, but no other thread can end the wait")
         self.waits.append(timeout_seconds)
         self.advance(timeout_seconds)
         return False
 
 
 class SetClock:
-    """Begins at 0 and stands still until a test moves it; nobody may wait for it."""
+    """Begins at 0 and stands still until a test sets it; waiting for it fails."""
 
     def __init__(self) -> None:
         self.ns = 0
@@ -69,7 +69,7 @@ class SetClock:
 
 
 class FakeScheduler:
-    """`waited` is a test's to set; `refusal` is raised at each attempt to raise."""
+    """Tests set `waited`; `refusal` is raised at each attempt to raise a priority."""
 
     def __init__(self) -> None:
         self.waited = 0
@@ -86,7 +86,7 @@ class FakeScheduler:
 
 
 class ManualExecutor:
-    """Runs tasks when it is told to, on the caller's thread."""
+    """Runs tasks when a test calls for it, on the caller's thread."""
 
     def __init__(self) -> None:
         self.tasks: deque[Task] = deque()
@@ -134,7 +134,7 @@ class FakeStatistics:
 
 @dataclass(frozen=True)
 class FakeArenaStatistics:
-    """Each figure another power of ten."""
+    """Each figure is a different power of ten."""
 
     allocated_bytes: int = 1_000
     active_unused_bytes: int = 100
@@ -168,7 +168,7 @@ class FakeRequestMemory:
 
 @dataclass(frozen=True)
 class FakeReservoirStatistics:
-    """What a `FakeReservoir` holds."""
+    """The content of a `FakeReservoir`."""
 
     request_count: int = 2
     request_bytes: int = 64
@@ -176,7 +176,7 @@ class FakeReservoirStatistics:
 
 @dataclass(frozen=True)
 class FakeRemains:
-    """What an arena held at its end; `live_blocks` is (bytes of a block, blocks)."""
+    """The remains of an arena at its end; `live_blocks` has (bytes of a block, count)."""
 
     live_bytes: int = 0
     live_blocks: Sequence[tuple[int, int]] = ()
@@ -184,7 +184,7 @@ class FakeRemains:
 
 
 class FakeServable:
-    """A loaded version. `handle_count` is a test's to set; it quiesces when that is 0."""
+    """A loaded version. Tests set `handle_count`; it quiesces when that is 0."""
 
     def __init__(self, servable_id: ServableId) -> None:
         self.id = servable_id
@@ -192,7 +192,7 @@ class FakeServable:
         self.is_published = False
         self.is_destroyed = False
         self.predict_error: Exception | None = None
-        # A test's to set: what it answers, and a serialized SignatureDefMap.
+        # Set by tests: its answers, and a serialized SignatureDefMap.
         self.respond: Callable[[bytes], bytes] = lambda request: b"answer"
         self.signatures = b""
         self.predicted: list[bytes] = []
@@ -200,7 +200,7 @@ class FakeServable:
         self.answered_jointly: list[bytes] = []
         self.remains = FakeRemains()
         self.arena_overflow_block_count = 0
-        # A test's to set.
+        # Set by tests.
         self.arena: FakeArenaStatistics | None = None
         self.may_write_variables = False
         self.is_sealed = False
@@ -296,14 +296,14 @@ class FakeServingMap:
 
 @dataclass
 class FakeLoaders:
-    """Makes loaders that succeed, or fail with what `failures` has for the id, one a load."""
+    """Makes loaders that succeed, or fail with the next of the id's `failures`, one a load."""
 
     failures: dict[ServableId, list[Exception]] = field(default_factory=dict)
     servables: list[FakeServable] = field(default_factory=list)
     loads: list[ServableId] = field(default_factory=list)
-    # What each load measures of itself.
+    # The figures that each load reports.
     figures: Mapping[str, float] = field(default_factory=dict)
-    # What its gates say in the next load of a version.
+    # The gate verdicts of the next load of a version.
     verdicts: dict[ServableId, list[GateVerdict]] = field(default_factory=dict)
     # Called in the middle of each load, such as to cancel it.
     during: Callable[[], None] = lambda: None
@@ -314,7 +314,7 @@ class FakeLoaders:
 
 
 class FakeLoader:
-    """Two stages and a servable."""
+    """A loader with two stages that makes a servable."""
 
     def __init__(self, servable_id: ServableId, loaders: FakeLoaders) -> None:
         self._id = servable_id
@@ -340,7 +340,7 @@ class FakeLoader:
 
 
 class StatusError(Exception):
-    """As `_native.StatusError`: args are a code and a message."""
+    """Like `_native.StatusError`: its args are a code and a message."""
 
 
 @dataclass(frozen=True)
@@ -354,7 +354,7 @@ class FakeTraceContext:
 
 
 class FakeSpanBuffer:
-    """`_native.SpanBuffer`: gives out what a test has put in."""
+    """`_native.SpanBuffer`: returns the spans that a test has added."""
 
     def __init__(self, *, capacity: int = 0, per_second_max: int = 0) -> None:
         self.limits = (capacity, per_second_max)
@@ -366,7 +366,7 @@ class FakeSpanBuffer:
 
 
 class FakeRareCall:
-    """One call and the answer that it got."""
+    """A call and its answer."""
 
     def __init__(
         self,
@@ -410,7 +410,7 @@ class FakeTrace:
 
 
 class FakeTracer:
-    """Starts sessions that record always the same; `log` has what is done with them."""
+    """Starts sessions that always record the same; `log` has the calls to them."""
 
     xspace = b"planes"
 
@@ -447,7 +447,7 @@ class FakeTraceSession:
 
 
 class FakeGrpcServer:
-    """Listens on nothing; records what it is told. `start_error` is raised by `start`."""
+    """Records its calls without listening. `start` raises `start_error`."""
 
     def __init__(self, start_error: Exception | None = None) -> None:
         self.port = 0
@@ -508,7 +508,7 @@ class FakeGrpcServer:
 
 @dataclass
 class FakeServerCertificates:
-    """What was made of the first ones, and each `replace` after it."""
+    """Records the first certificates, and each `replace` after them."""
 
     first: Mapping[str, object]
     replaced: list[Mapping[str, str]] = field(default_factory=list)
@@ -535,7 +535,7 @@ class FakeEndedRequest:
 
 
 class FakeRestWorkers:
-    """Answers nothing by itself: a test says how a request `ends`. `refusal` refuses all."""
+    """Answers only when a test calls `ends` for a request. `refusal` refuses all requests."""
 
     def __init__(self) -> None:
         self.options: dict[str, object] = {}
@@ -604,7 +604,7 @@ class FakeRestWorkers:
 
 @dataclass(frozen=True)
 class FakeLatency:
-    """`LatencyFigures` that a test says; of no requests where it says none."""
+    """`LatencyFigures` that a test sets; by default without requests."""
 
     count: int = 0
     p50_ns: int = 0
@@ -647,7 +647,7 @@ class FakeSampledStatistics:
 
 
 class FakeAdmission:
-    """As `_native.Admission`; only what is said is in flight."""
+    """Like `_native.Admission`, with a fixed count in flight."""
 
     def __init__(
         self, total_limit: int, *, in_flight_count: int = 0, refused_count: int = 0
@@ -681,7 +681,7 @@ class FakeByteBudget:
 
 
 class FakePlane:
-    """As the module `serving.data_plane._native`. Directories with a file `saved_model.pb` are complete.
+    """Like the module `serving.data_plane._native`. Directories with a file `saved_model.pb` are complete.
 
     `failures` raises the given error from the step of that name of every load.
     """
@@ -713,12 +713,12 @@ class FakePlane:
         self.variables_without_value: list[str] = []
         self.op_libraries: list[str] = []
         self.background_threads: dict[str, str] = {}
-        # What the load under way was told about its speed, and the one itself.
+        # All loads, in their order.
         self.loads: list[FakeSavedModelLoad] = []
         self.start_trace = FakeTracer().start
 
     def mark_request_memory_peak(self) -> None:
-        """Nothing is taken here."""
+        """Does nothing: the fake takes no memory."""
 
     def request_memory_peak_rise_bytes(self) -> int:
         return self.warm_up_bytes
@@ -859,7 +859,7 @@ class FakeMemoryPlan:
 
 @dataclass
 class FakeSlabPool:
-    """`_native.SlabPool`: counts what it gave."""
+    """`_native.SlabPool`: counts the slabs that it gave."""
 
     spare_slab_count: int = 1
     thread_priority: str = "idle"
@@ -890,7 +890,7 @@ class FakeSlabPool:
 
 @dataclass
 class FakeReservoir:
-    """`_native.RequestReservoir`; `kept` is a test's to fill."""
+    """`_native.RequestReservoir`; tests fill `kept`."""
 
     bounds: Mapping[str, float] = field(default_factory=dict)
     kept: list[bytes] = field(default_factory=list)
@@ -924,7 +924,7 @@ class FakeLatencyWindow:
 
 
 class FakeSavedModelLoad:
-    """As `_native.SavedModelLoad`."""
+    """Like `_native.SavedModelLoad`."""
 
     def __init__(self, plane: FakePlane, servable_id: ServableId) -> None:
         self._plane = plane
@@ -1006,7 +1006,7 @@ class FakeSavedModelLoad:
 
 
 class FakeProgress:
-    """What a load said, as lines; `cancel_before` cancels it."""
+    """Records a load's reports as lines; `cancel_after` cancels the load after that stage."""
 
     def __init__(self, cancel_after: LoadStage | None = None) -> None:
         self.lines: list[str] = []
@@ -1031,14 +1031,14 @@ class FakeProgress:
 
 
 def transient(message: str = "disk is away") -> MillpondError:
-    """An error that may go away by itself."""
+    """Returns an error that a retry may resolve."""
     from serving.base.errors import Unavailable
 
     return Unavailable(message)
 
 
 def permanent(message: str = "bad checksum") -> MillpondError:
-    """An error that the same files will give again."""
+    """Returns an error that the same files will raise again."""
     from serving.base.errors import DataLoss
 
     return DataLoss(message)

@@ -15,7 +15,7 @@ def outcome_of(
     replies: Sequence[Reply] = (),
     reply_of: Sequence[int] = (),
 ) -> Outcome:
-    """From scheduled, issued and completed of each request, in ms; the start is 0."""
+    """Returns an outcome with the scheduled, issued and completed ms of each request; the start is 0."""
     instants = np.array(requests, float).reshape(-1, 3) * MS
     scheduled_ns, issued_ns, completed_ns = instants.astype(np.int64).T
     return Outcome(
@@ -32,5 +32,5 @@ def outcome_of(
 
 
 def steady_outcome(request_count: int, latency_ms: float = 1) -> Outcome:
-    """A request each ms, issued at once and answered after `latency_ms`."""
+    """Returns an outcome with a request each ms, issued at once and answered after `latency_ms`."""
     return outcome_of([(ms, ms, ms + latency_ms) for ms in range(request_count)])

@@ -1,4 +1,4 @@
-"""Fakes of what the metrics are read from: recorded requests, memory, routing."""
+"""Fakes of the metrics' sources: recorded requests, memory, routing."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ class FakeFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class FakeMethod:
-    """`MethodStatistics`, of every single latency. `phases_ns` are of all time and of the last 10 s."""
+    """`MethodStatistics` of a list of latencies. `phases_ns` are of all time and of the last 10 s."""
 
     model: str = "m"
     version: int = 1
@@ -98,7 +98,7 @@ def _cumulative_counts(latencies_ns: Sequence[int], edges_ns: Sequence[int]) -> 
 
 @dataclass
 class FakeRequestStatistics:
-    """`RequestStatistics`, but for what the metrics do not ask."""
+    """`RequestStatistics` with only the methods that the metrics use."""
 
     by_version: Sequence[FakeMethod] = ()
     by_model: Sequence[FakeMethod] = ()
@@ -121,14 +121,14 @@ class FakeRequestStatistics:
 
 @dataclass(frozen=True)
 class FakePageFaults:
-    """As `resource.getrusage` has them."""
+    """Page faults as in `resource.getrusage`."""
 
     ru_minflt: int = 11
     ru_majflt: int = 2
 
 
 def swap_of(model: str, **changes: object) -> SwapRecord:
-    """One that loaded for half a second, took two in all and has ended, its effect too."""
+    """Returns a swap that loaded for half a second, took two seconds in all and has ended."""
     record = SwapRecord(
         id=f"{model}-2-0",
         model=model,
@@ -163,7 +163,7 @@ def fake_sources(
     clock: FakeClock | None = None,
     **changes: object,
 ) -> MetricSources:
-    """What a server with nothing loaded has, but for `changes`."""
+    """Returns the sources of a server without loaded versions, with `changes`."""
     by_name: dict[str, tuple[ServableStatus, ...]] = {}
     for status in statuses:
         by_name[status.id.name] = (*by_name.get(status.id.name, ()), status)

@@ -1,4 +1,4 @@
-"""A small OpenTelemetry collector: what is posted to it, decoded."""
+"""A small OpenTelemetry collector, which decodes its posts."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
 class Collector(ThreadingHTTPServer):
-    """Takes what is posted; answers `status`."""
+    """Accepts posts; answers `status`."""
 
     daemon_threads = True
 
@@ -25,7 +25,7 @@ class Collector(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def spans(self) -> list[Span]:
-        """All that have come."""
+        """Returns all spans received until now."""
         return [
             span
             for _, _, body in list(self.posts)
@@ -48,7 +48,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *arguments: object) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def running_collector() -> Iterator[Collector]:
 
 
 def attributes(span: Span) -> dict[str, Any]:
-    """By name, as Python has them."""
+    """Returns the attributes as Python values, by name."""
     return {
         item.key: getattr(item.value, item.value.WhichOneof("value") or "string_value")
         for item in span.attributes

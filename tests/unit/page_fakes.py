@@ -1,4 +1,4 @@
-"""What the live page reads, faked: figures that a test sets, and scenes that look like a real server's."""
+"""Fakes of the live page's sources: figures that a test sets, and scenes like a real server's."""
 
 import math
 import random
@@ -45,7 +45,7 @@ class FakePoint:
 
 @dataclass(frozen=True)
 class FakeMethod:
-    """`MethodStatistics`; `latency_10s` is what its window holds, of `total`."""
+    """`MethodStatistics`; `latency_10s` covers the requests in its window, of `total`."""
 
     model: str
     version: int = 0
@@ -71,7 +71,7 @@ class FakeMethod:
 
 @dataclass
 class FakeRequestStatistics:
-    """`RequestStatistics`. `points` by model, None for all; `questions`: what `history` was asked."""
+    """`RequestStatistics`. `points` are by model, None for all; `questions` are the calls of `history`."""
 
     points: dict[str | None, list[HistoryPoint]] = field(default_factory=dict)
     by_version: list[MethodStatistics] = field(default_factory=list)
@@ -97,7 +97,7 @@ class FakeRequestStatistics:
 
 @dataclass
 class FakePageSources:
-    """`sources()` reads what is in here at the moment of each poll."""
+    """`sources()` reads these values at each poll."""
 
     statistics: FakeRequestStatistics = field(default_factory=FakeRequestStatistics)
     statuses: list[ServableStatus] = field(default_factory=list)
@@ -159,7 +159,7 @@ def status(
 
 
 def swap(name: str, version: int, began_at_ns: int, **changes: Any) -> SwapRecord:
-    """A published swap, with `changes`."""
+    """Returns a published swap with `changes`."""
     stages = _stages(version, began_at_ns)
     published_at_ns = stages[-1].ended_at_ns
     unload_ns = [
@@ -223,11 +223,11 @@ def _stage(name: str, task: str, version: int, began_at_ns: int, ended_at_ns: in
 
 @dataclass
 class LiveHistory(FakeRequestStatistics):
-    """A point for every second of the last 15 minutes up to the clock's, the same at each call."""
+    """Has a point for every second of the last 15 minutes of the clock, the same at each call."""
 
     clock: Clock | None = None
     per_second: Mapping[str | None, float] = field(default_factory=dict)
-    # Seconds since the epoch of the monotonic clock at which the tail was worse, as in a bad swap.
+    # Instants of the monotonic clock at which the tail was worse, as in a bad swap.
     spikes_ns: Sequence[int] = ()
 
     def history(self, model: str | None, since_ns: int = 0) -> Sequence[HistoryPoint]:
@@ -255,7 +255,7 @@ class LiveHistory(FakeRequestStatistics):
 
 
 def busy_scene(clock: Clock) -> FakePageSources:
-    """Five models: one in the middle of a swap, one with a canary, one whose new version failed."""
+    """Returns five models: one is in a swap, one has a canary, and one's new version failed."""
     now_ns, wall_ns = clock.now_ns(), clock.wall_ns()
 
     def ago(seconds: float) -> int:

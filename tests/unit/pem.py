@@ -7,7 +7,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Identity:
-    """A key and a certificate of it."""
+    """A key and its certificate."""
 
     key: str
     certificate: str

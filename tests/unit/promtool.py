@@ -5,7 +5,7 @@ import subprocess
 
 
 def complaints(page: str) -> list[str]:
-    """What `promtool check metrics` says of a page of metrics; an assertion where it cannot read it."""
+    """Returns the output of `promtool check metrics` for a page of metrics; fails if it cannot read it."""
     done = subprocess.run(
         [tool("promtool"), "check", "metrics"],
         input=page,
