@@ -1,4 +1,4 @@
-"""What Millpond's GetConfig replies: the configured models and their settings, as JSON."""
+"""The reply of Millpond's GetConfig: the configured models and their settings, as JSON."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ GET_CONFIG = "/millpond.v1.Admin/GetConfig"
 
 
 def config_document(models: Sequence[ModelConfig], settings: SettingsByModel) -> bytes:
-    """The configuration in JSON (UTF-8). Of `settings` only those that models to come have."""
+    """Returns the configuration in JSON (UTF-8). Of `settings`, it has only those of later models."""
     document = {
         "models": [_model_document(model) for model in models],
         "default_settings": as_table(settings.default),
@@ -22,7 +22,7 @@ def config_document(models: Sequence[ModelConfig], settings: SettingsByModel) ->
 
 
 def parse_config(reply: bytes) -> tuple[tuple[ModelConfig, ...], SettingsByModel]:
-    """The models, and the settings of those that are there or may come, of a GetConfig's reply."""
+    """Returns the models, and the settings of present and later models, from a reply of GetConfig."""
     document = json.loads(reply)
     models = tuple(_model(entry) for entry in document["models"])
     default = overridden(ModelSettings(), document["default_settings"], "GetConfig")

@@ -9,13 +9,13 @@ from typing import Any
 from serving.config.server_config import HttpPort
 
 WAIT_SECONDS_MAX = 1_000_000_000
-"""Thirty years: for ever, and still a time that threads can wait and int64 can hold in nanoseconds."""
+"""Thirty years, in effect for ever. Threads can still wait so long, and int64 holds it in ns."""
 
 DRAIN_SECONDS_MAX = 86_400
-"""A day: no orchestrator waits as long to kill."""
+"""A day, which is longer than any orchestrator waits before it kills a process."""
 
 Reader = Callable[[str], Any]
-"""Turns a flag's text into its value; raises ValueError that says what would be right."""
+"""Turns a flag's text into its value; raises ValueError with the valid values."""
 
 
 def boolean(text: str) -> bool:
@@ -40,7 +40,7 @@ def integer(minimum: int, maximum: int = 2**63 - 1) -> Reader:
 
 
 def http_port(text: str) -> HttpPort:
-    """A port; 0 is none, as in TensorFlow Serving, and `auto` a free one."""
+    """Reads a port. As in TensorFlow Serving, 0 turns HTTP off; `auto` takes a free port."""
     if text == "auto":
         return HttpPort(0)
     number: int = integer(0, 65535)(text)
@@ -48,7 +48,7 @@ def http_port(text: str) -> HttpPort:
 
 
 def seconds(maximum: int) -> Reader:
-    """A finite number of seconds; negative ones have a meaning for some flags."""
+    """Returns a reader of finite seconds, which may be negative: some flags give that a meaning."""
 
     def read(text: str) -> float:
         try:
@@ -75,7 +75,7 @@ def seconds_not_negative(maximum: int) -> Reader:
 
 
 def factor(text: str) -> float:
-    """0, which is off, or a factor above 1."""
+    """Reads 0 (off) or a factor above 1."""
     try:
         value = float(text)
     except ValueError:
@@ -86,7 +86,7 @@ def factor(text: str) -> float:
 
 
 def share(text: str) -> float:
-    """From 0 to 1."""
+    """Reads a share from 0 to 1."""
     try:
         value = float(text)
     except ValueError:
@@ -112,7 +112,7 @@ def not_empty(text: str) -> str:
 
 
 def local_path(text: str) -> str:
-    """A path on a local file system, made absolute."""
+    """Reads a path on a local file system and makes it absolute."""
     if not text:
         raise ValueError("must not be empty")
     if "://" in text:
@@ -121,12 +121,12 @@ def local_path(text: str) -> str:
 
 
 def optional_path(text: str) -> str:
-    """As `local_path`; "" is none, as where the flag is left out."""
+    """Reads a path like `local_path`, or "", which means that the flag is not set."""
     return local_path(text) if text else ""
 
 
 def admin_address(text: str) -> str:
-    """`auto`, `off`, `unix:PATH` or `HOST:PORT`."""
+    """Reads `auto`, `off`, `unix:PATH` or `HOST:PORT`."""
     if text in ("auto", "off"):
         return text
     if text.startswith("unix:"):
@@ -138,27 +138,27 @@ def admin_address(text: str) -> str:
 
 
 def http_url(text: str) -> str:
-    """The URL of an HTTP server, with or without a path."""
+    """Reads the URL of an HTTP server, with or without a path."""
     if text and not re.fullmatch(r"https?://[^/?#\s]+[^?#\s]*", text):
         raise ValueError("must be a URL like http://collector:4318")
     return text
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names separated by commas, each once and none empty."""
+    """Reads distinct, non-empty names separated by commas."""
     items = tuple(text.split(","))
     if not all(items) or len(set(items)) < len(items):
-        raise ValueError("must be names separated by commas, none empty and none twice")
+        raise ValueError("must be names separated by commas, without empty or duplicate names")
     return items
 
 
 def optional_names(text: str) -> tuple[str, ...]:
-    """As `names`; "" is none, as when the flag is left out."""
+    """Reads names like `names`, or "", which means that the flag is not set."""
     return names(text) if text else ()
 
 
 def channel_arguments(text: str) -> Mapping[str, int | str]:
-    """`k=v,k=v`; a value that reads as a whole number is one, and gRPC's are int32."""
+    """Reads `k=v,k=v`. A value that can be read as a whole number becomes an int32, as in gRPC."""
     arguments: dict[str, int | str] = {}
     for item in text.split(",") if text else []:
         key, separator, value = item.partition("=")
@@ -182,23 +182,23 @@ def always_on(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Flag:
-    """A flag that is taken. `metavar` is "" for a boolean, which may stand without a value."""
+    """A supported flag. `metavar` is "" for a boolean, which may be given without a value."""
 
     name: str
     read: Reader
     default: Any
     help: str
     metavar: str = "VALUE"
-    # May be given several times: the value is a tuple of all of them.
+    # If True, the flag may be given several times, and its value is the tuple of all values.
     is_repeatable: bool = False
 
 
 @dataclass(frozen=True)
 class RefusedFlag:
-    """A flag of TensorFlow Serving that Millpond does not have (yet), and why.
+    """A flag of TensorFlow Serving that Millpond does not support (yet), with the reason.
 
-    `harmless`: values, as `read` makes them, that ask for what Millpond does anyway. They are taken
-    and change nothing. `replaced_by`: the flags to use instead.
+    `harmless` are the values, as `read` returns them, that match Millpond's behaviour anyway. They are
+    accepted and change nothing. `replaced_by` are the flags to use instead.
     """
 
     name: str
@@ -209,7 +209,7 @@ class RefusedFlag:
 
     @property
     def metavar(self) -> str:
-        """ "" for a boolean, which may stand without a value."""
+        """The placeholder of the value; "" for a boolean, which may be given without a value."""
         return "" if self.read is boolean else "VALUE"
 
     @property
@@ -219,7 +219,7 @@ class RefusedFlag:
         return f"use {instead}; {self.reason}" if instead else self.reason
 
     def permits(self, text: str) -> bool:
-        """Whether this value of it asks for what Millpond does anyway."""
+        """Returns True if this value matches Millpond's behaviour anyway."""
         try:
             return self.read(text) in self.harmless
         except ValueError:

@@ -1,8 +1,8 @@
 """The flags of `millpond serve`: TensorFlow Serving's own spellings, and Millpond's.
 
-A flag is either taken or refused by name with the reason. None is ignored: a command line that was
-moved over from `tensorflow_model_server` either means here what it meant there, or does not start.
-docs/migrating.md says it flag by flag.
+A flag is either supported, or refused by name with the reason. No flag is ignored: a command line of
+`tensorflow_model_server` either has the same meaning here, or the server does not start.
+docs/migrating.md describes each flag.
 """
 
 import difflib
@@ -22,11 +22,11 @@ FLAGS: Mapping[str, Flag | RefusedFlag] = {
 
 
 def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
-    """Reads a command line into the value of every taken flag, defaults included.
+    """Reads a command line and returns the value of every supported flag, with the defaults.
 
-    Takes `--flag=value` and `--flag value`; booleans are `--flag` or `--flag=true|false`. The last
-    one wins, as it does in TensorFlow Serving; of a flag that is repeatable all do. Raises
-    InvalidConfig for anything else.
+    Accepts `--flag=value` and `--flag value`; booleans are `--flag` or `--flag=true|false`. If a flag
+    is given several times, the last value counts, as in TensorFlow Serving; a repeatable flag keeps
+    all values. Raises InvalidConfig for any other argument.
     """
     values = {flag.name: flag.default for flag in FLAGS.values() if isinstance(flag, Flag)}
     remaining = list(arguments)
@@ -44,7 +44,7 @@ def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def help_text() -> str:
-    """Returns the text of `millpond serve --help`: the taken flags, then the refused ones' names."""
+    """Returns the text of `millpond serve --help`: the supported flags, then the refused names."""
     taken = [flag for flag in FLAGS.values() if isinstance(flag, Flag)]
     refused = [flag.name for flag in FLAGS.values() if isinstance(flag, RefusedFlag)]
     lines = ["usage: millpond serve --model_base_path=DIR [--flag=value ...]", ""]
@@ -90,7 +90,7 @@ def _find(name: str) -> Flag | RefusedFlag:
 
 
 def _check_is_harmless(flag: RefusedFlag, text: str | None, remaining: list[str]) -> None:
-    """Takes the flag's value. Raises InvalidConfig unless it asks for what Millpond does anyway."""
+    """Consumes the flag's value. Raises InvalidConfig unless it matches Millpond's behaviour anyway."""
     if text is None and flag.metavar and remaining and not remaining[0].startswith("--"):
         text = remaining.pop(0)
     if not flag.permits("true" if text is None else text):
@@ -98,7 +98,7 @@ def _check_is_harmless(flag: RefusedFlag, text: str | None, remaining: list[str]
 
 
 def _following_value(flag: Flag, remaining: list[str]) -> str:
-    # A value that looks like a flag is a value forgotten; `--flag=--value` can still say it.
+    # If the next argument looks like a flag, the value was forgotten; `--flag=--value` still works.
     if not remaining or remaining[0].startswith("--"):
         raise InvalidConfig(f"--{flag.name} needs a value: --{flag.name}={flag.metavar}")
     return remaining.pop(0)

@@ -1,7 +1,7 @@
-"""Ops of packages that are installed beside the server, loaded when a model first needs them.
+"""Loads ops of packages that are installed beside the server when a model first needs them.
 
 TensorFlow Serving has the ops of tensorflow-text built in, so a model that uses them needs no flag
-there. A package that is not installed, or is for another TensorFlow, changes nothing here.
+there. Packages that are not installed, or are built for another TensorFlow, are ignored.
 """
 
 import threading
@@ -17,7 +17,7 @@ from serving.loading.op_packages import package_of
 _log = structlog.get_logger(__name__)
 
 BUILT_IN_THERE = frozenset({"tensorflow-text"})
-"""Packages whose ops TensorFlow Serving has; others are loaded by --op_package alone."""
+"""The packages whose ops TensorFlow Serving has built in; others need --op_package."""
 
 
 def installed_op_libraries(package: str) -> tuple[str, ...]:
@@ -37,9 +37,9 @@ class InstalledOps:
         self._tried: set[str] = set()
 
     def load(self, ops: Sequence[str], load_library: Callable[[str], Sequence[str]]) -> bool:
-        """Loads the packages that have any of `ops`; returns whether the graph may be read again."""
+        """Loads the packages that have any of `ops`; returns True if the graph may be read again."""
         packages = {package.name for op in ops if (package := package_of(op)) is not None}
-        # Loads of several models wait for each other here: the second finds the ops registered.
+        # Loads of several models wait for each other here, so the second finds the ops registered.
         with self._lock:
             loaded = [self._load(name, load_library) for name in packages & BUILT_IN_THERE]
         return any(loaded)

@@ -1,4 +1,4 @@
-"""Where a server listens, and why it cannot: gRPC tells neither which address failed nor the reason."""
+"""The addresses of a server, and the reason if it cannot listen on them, which gRPC does not report."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ from typing import Any
 from serving.base.errors import InvalidConfig, MillpondError, Unavailable
 from serving.config.server_config import ServerConfig
 
-# What sockaddr_un has room for, less the zero at its end.
+# The size of sockaddr_un's path without the terminating zero.
 _SOCKET_PATH_BYTES_MAX = 107
 
 _TRANSIENT_ERRNOS = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL})
@@ -30,24 +30,25 @@ class ListenAddresses:
 
     @property
     def tcp(self) -> str:
-        """HOST:PORT, an IPv6 host in brackets."""
+        """The address as HOST:PORT, with an IPv6 host in brackets."""
         return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     @property
     def of_grpc(self) -> list[str]:
-        """As gRPC takes them."""
+        """The addresses in gRPC's notation."""
         return [self.tcp, *([f"unix:{self.socket_path}"] if self.socket_path else [])]
 
 
 def listen_addresses(config: ServerConfig) -> ListenAddresses:
-    """gRPC's addresses of a server."""
+    """Returns the addresses of a server's gRPC port and socket."""
     return ListenAddresses(host=config.host, port=config.port, socket_path=config.grpc_socket_path)
 
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Why there is no listening on one address, and the remedy; transient where a later start may
-    succeed.
+    """The reason why the server cannot listen on one address, with the remedy.
+
+    It is transient if a later start may succeed.
     """
 
     text: str
@@ -56,9 +57,9 @@ class Obstacle:
 
 @contextmanager
 def reason_for_not_listening(addresses: ListenAddresses) -> Iterator[None]:
-    """Around the start of a gRPC server: its Unavailable becomes one that says what to change.
+    """Wraps the start of a gRPC server and replaces its Unavailable by an error with the reason.
 
-    Raises InvalidConfig where another start would fail too.
+    Raises InvalidConfig if another start would fail too.
     """
     try:
         yield
@@ -70,7 +71,10 @@ def reason_for_not_listening(addresses: ListenAddresses) -> Iterator[None]:
 
 
 def listen_error(addresses: ListenAddresses) -> MillpondError | None:
-    """Why nothing can listen on `addresses`; binds each for a moment. None where it can by now."""
+    """Returns the error that explains why a server cannot listen on `addresses`, or None if it can.
+
+    Binds each address for a moment.
+    """
     obstacles = list(_obstacles(addresses))
     if not obstacles:
         return None
@@ -89,7 +93,7 @@ def _obstacles(addresses: ListenAddresses) -> Iterator[Obstacle]:
 
 
 def _tcp_obstacle(addresses: ListenAddresses) -> Obstacle | None:
-    """None where one of the host's addresses will do, as it does for gRPC."""
+    """Returns None if one of the host's addresses can be bound, which is enough for gRPC too."""
     try:
         found = socket.getaddrinfo(
             addresses.host, addresses.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -125,7 +129,7 @@ def _bind_error(found: Iterable[tuple[Any, ...]]) -> OSError | None:
     for family, kind, protocol, _, address in found:
         try:
             with socket.socket(family, kind, protocol) as probe:
-                # As gRPC: a port whose last server ended just now is free.
+                # Like gRPC: a port whose last server has just ended counts as free.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(address)
         except OSError as error:
@@ -175,7 +179,7 @@ def _socket_path_obstacle(text: str) -> Obstacle | None:
 
 
 def _is_other_file(path: Path) -> bool:
-    """A socket that is there already is no obstacle: gRPC puts its own in its place."""
+    """Returns True if `path` exists and is not a socket. gRPC replaces an existing socket."""
     try:
         return not stat.S_ISSOCK(path.lstat().st_mode)
     except OSError:

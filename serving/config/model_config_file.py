@@ -1,4 +1,4 @@
-"""The models of a ModelServerConfig: TensorFlow Serving's message, as text in a file or as bytes."""
+"""Reads the models of a ModelServerConfig, TensorFlow Serving's message, from text or bytes."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -23,9 +23,9 @@ from serving.core.version_selection import All, Latest, Specific, VersionSelecti
 def read_model_config_file(path: Path) -> tuple[ModelConfig, ...]:
     """Reads a text ModelServerConfig.
 
-    Raises InvalidConfig, naming file, field, value and remedy: unreadable, no such text, no model,
-    a name or a label twice, a base path that is not absolute, a platform or field that Millpond
-    does not have.
+    Raises InvalidConfig, with file, field, value and remedy, if the file cannot be read or parsed, has
+    no models, has a duplicate name or label, a base path that is not absolute, or a platform or
+    field that Millpond does not support.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -35,11 +35,12 @@ def read_model_config_file(path: Path) -> tuple[ModelConfig, ...]:
 
 
 def parse_model_config(text: str, where: str) -> tuple[ModelConfig, ...]:
-    """As `read_model_config_file`, of a text that came from `where`."""
+    """Parses a text from `where`; otherwise like `read_model_config_file`."""
     try:
         config = text_format.Parse(text, _config_message())
     except text_format.ParseError as error:
-        # The text that people and tests know from TensorFlow Serving; `error` has line and column.
+        # The text of TensorFlow Serving, which operators and tests recognize; `error` has line and
+        # column.
         raise InvalidConfig(
             f"{where}: Error parsing text-format tensorflow.serving.ModelServerConfig: {error}"
         ) from error
@@ -47,27 +48,27 @@ def parse_model_config(text: str, where: str) -> tuple[ModelConfig, ...]:
 
 
 def decode_model_config(serialized: bytes, where: str) -> tuple[ModelConfig, ...]:
-    """As `read_model_config_file`, of a serialized ModelServerConfig that came from `where`."""
+    """Decodes a serialized ModelServerConfig from `where`; else like `read_model_config_file`."""
     config = _config_message()
     try:
         config.ParseFromString(serialized)
     except DecodeError as error:
-        raise InvalidConfig(f"{where}: no ModelServerConfig: {error}") from error
+        raise InvalidConfig(f"{where}: not a ModelServerConfig: {error}") from error
     return _models(config, where)
 
 
 def encode_model_config(path: Path) -> bytes:
-    """The ModelServerConfig of a file that `read_model_config_file` takes, serialized."""
+    """Returns the serialized ModelServerConfig of a file that `read_model_config_file` accepts."""
     config = text_format.Parse(path.read_text(encoding="utf-8"), _config_message())
     serialized: bytes = config.SerializeToString()
     return serialized
 
 
 def _config_message() -> Any:
-    """A ModelServerConfig whose `version_labels` are a list of pairs, as they are on the wire.
+    """Returns a ModelServerConfig whose `version_labels` are a list of pairs, as on the wire.
 
-    A map keeps the last of two entries for one label in silence, and which one was meant nobody
-    could say.
+    A map would silently keep the last of two entries for one label, so a duplicate label would not be
+    reported.
     """
     return _listing_class()()
 
@@ -105,12 +106,12 @@ def _models(config: Any, where: str) -> tuple[ModelConfig, ...]:
 
 
 def _model(model: Any, source: str) -> ModelConfig:
-    """`model` is a ModelConfig whose version_labels are a list."""
+    """Converts a ModelConfig message whose version_labels are a list."""
     where = f"{source}: model {model.name!r}"
     if not model.name:
         raise InvalidConfig(f"{source}: a model with base_path {model.base_path!r} has no name")
     if model.HasField("logging_config"):
-        raise InvalidConfig(f"{where}: logging_config is refused: Millpond has none yet")
+        raise InvalidConfig(f"{where}: logging_config is refused: Millpond does not support it yet")
     _check_platform(model, where)
     return ModelConfig(
         name=model.name,
@@ -133,7 +134,7 @@ def _check_platform(model: Any, where: str) -> None:
 
 
 def _version_selection(policy: Any) -> VersionSelection:
-    """`policy` is a FileSystemStoragePathSourceConfig.ServableVersionPolicy; unset means latest."""
+    """Converts a FileSystemStoragePathSourceConfig.ServableVersionPolicy; unset means latest."""
     kind = policy.WhichOneof("policy_choice")
     if kind == "all":
         return All()
@@ -150,7 +151,7 @@ def _labels(entries: Any, where: str) -> Mapping[str, int]:
             raise InvalidConfig(f"{where}: a label of version {entry.value} has no name (key)")
         if entry.key in labels:
             raise InvalidConfig(
-                f"{where}: label {entry.key!r} is there twice, for versions {labels[entry.key]} "
+                f"{where}: duplicate label {entry.key!r}, for versions {labels[entry.key]} "
                 f"and {entry.value}; keep one"
             )
         labels[entry.key] = entry.value

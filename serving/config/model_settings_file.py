@@ -7,8 +7,8 @@
     [models.ctr.gates]
     signature = "enforce"
 
-A model's table overrides the default one key by key. The tables have the fields of
-`model_settings.py` by name, which is all that is known here of them.
+A model's table overrides the default table key by key. The keys of the tables are the field names of
+`model_settings.py`.
 """
 
 import math
@@ -28,7 +28,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-# Of numbers that have a largest value that makes sense; none makes sense below 0.
+# The largest valid values of some numbers. The smallest is always 0.
 _MAXIMA = {
     "keep_previous_seconds": 1_000_000_000.0,
     "convergence_ratio_min": 1.0,
@@ -43,22 +43,22 @@ Values = TypeVar("Values", bound=ModelSettings | CanarySettings | GateSettings)
 
 @dataclass(frozen=True)
 class SettingsByModel:
-    """The settings of each model that has its own, and those of all others."""
+    """The settings of the models that have their own, and the default of all other models."""
 
     default: ModelSettings = field(default_factory=ModelSettings)
     by_name: Mapping[str, ModelSettings] = field(default_factory=dict)
 
     def of(self, name: str) -> ModelSettings:
-        """The settings of one model."""
+        """Returns the settings of one model."""
         return self.by_name.get(name, self.default)
 
 
 def read_model_settings_file(path: Path, model_names: Collection[str]) -> SettingsByModel:
-    """Reads the settings of the models `model_names`, which are those configured.
+    """Reads the settings of the configured models, `model_names`.
 
-    Raises InvalidConfig, naming file, key, value and remedy: unreadable, no TOML, a key that there
-    is not, a value of another type or out of range, a table for a model that is not configured, a
-    canary's that no weight turns on.
+    Raises InvalidConfig, with file, key, value and remedy, if the file cannot be read or is not valid
+    TOML. It also raises for an unknown key, a value of another type or out of range, a table for a
+    model that is not configured, and a canary table without a weight.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -68,11 +68,11 @@ def read_model_settings_file(path: Path, model_names: Collection[str]) -> Settin
 
 
 def parse_model_settings(text: str, where: str, model_names: Collection[str]) -> SettingsByModel:
-    """As `read_model_settings_file`, of a text that came from `where`."""
+    """Parses a text from `where`; otherwise like `read_model_settings_file`."""
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InvalidConfig(f"{where}: no TOML: {error}") from error
+        raise InvalidConfig(f"{where}: not valid TOML: {error}") from error
     _check_keys(tables, ("default", "models"), where)
     models = _table(tables.get("models", {}), f"{where}: models")
     for name in models:
@@ -91,9 +91,9 @@ def parse_model_settings(text: str, where: str, model_names: Collection[str]) ->
 
 
 def _check_canaries(tables: Mapping[str, Any], settings: SettingsByModel, where: str) -> None:
-    """Raises InvalidConfig where a table says how a canary is, and none comes of it.
+    """Raises InvalidConfig if a table has canary settings that have no effect.
 
-    A weight of 0 that is written down is meant. The default's table may leave it to the models'.
+    An explicit weight of 0 is accepted. The default table may leave the weight to the models' tables.
     """
     of_models = settings.by_name.values()
     is_default_used = any(item.canary.weight for item in (settings.default, *of_models))
@@ -108,12 +108,15 @@ def _check_canary(table: Mapping[str, Any], where: str, *, is_on: bool) -> None:
     if keys and not is_on and "weight" not in keys:
         raise InvalidConfig(
             f"{where}.canary: {', '.join(sorted(keys))} without a weight: no version begins as a "
-            "canary; give weight above 0, like 0.05, or weight = 0 to have it off"
+            "canary; set a weight above 0, like 0.05, or weight = 0 to turn it off"
         )
 
 
 def overridden(base: Values, table: object, where: str) -> Values:
-    """The dataclass value `base` with what `table` says instead; InvalidConfig begins with `where`."""
+    """Returns the dataclass value `base` with the values of `table`.
+
+    Raises InvalidConfig, whose message begins with `where`.
+    """
     keys = _table(table, where)
     _check_keys(keys, [item.name for item in fields(base)], where)
     changes: dict[str, Any] = {
@@ -126,7 +129,7 @@ def overridden(base: Values, table: object, where: str) -> Values:
 
 
 def as_table(settings: ModelSettings) -> dict[str, Any]:
-    """What `overridden` makes the same settings of, of JSON's types."""
+    """Returns the settings as a table of JSON types, from which `overridden` makes the same settings."""
     return asdict(settings, dict_factory=_plain)
 
 
@@ -137,7 +140,7 @@ def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
 def _table(value: object, where: str) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
         _, _, path = where.rpartition(": ")
-        raise InvalidConfig(f"{where}: {value!r} is no table; write [{path}]")
+        raise InvalidConfig(f"{where}: {value!r} is not a table; write [{path}]")
     return value
 
 
@@ -148,14 +151,14 @@ def _check_keys(table: Mapping[str, object], known: Collection[str], where: str)
 
 
 def _value(before: object, value: object, where: str, key: str) -> object:
-    """`value` as something of the type of `before`."""
+    """Returns `value` converted to the type of `before`."""
     if isinstance(before, (CanarySettings, GateSettings)):
         return overridden(before, value, where)
     if isinstance(before, Enum):
         return _choice(type(before), value, where)
     if isinstance(before, str):
         if not isinstance(value, str):
-            raise InvalidConfig(f'{where}: {value!r} is no text; write "..."')
+            raise InvalidConfig(f'{where}: {value!r} is not text; write "..."')
         return value
     return _number(before, value, where, key)
 
@@ -170,9 +173,9 @@ def _choice(kind: type[Enum], value: object, where: str) -> Enum:
 
 def _number(before: object, value: object, where: str, key: str) -> float:
     is_whole = isinstance(before, int)
-    # Not bool, which Python counts among the whole numbers.
+    # The types are compared because a bool is an int in Python, and must be refused.
     if type(value) is not int and (is_whole or type(value) is not float):
-        raise InvalidConfig(f"{where}: {value!r} is no {'whole ' if is_whole else ''}number")
+        raise InvalidConfig(f"{where}: {value!r} is not a {'whole ' if is_whole else ''}number")
     maximum = _MAXIMA.get(key, 2.0**31 - 1 if is_whole else math.inf)
     if not 0 <= value <= maximum or math.isinf(value):
         limit = f"from 0 to {maximum:.15g}" if math.isfinite(maximum) else "0 or more"

@@ -1,4 +1,4 @@
-"""The file of --monitoring_config_file: TensorFlow Serving's MonitoringConfig, as text."""
+"""Reads the file of --monitoring_config_file: TensorFlow Serving's MonitoringConfig, as text."""
 
 import re
 from functools import cache
@@ -13,9 +13,10 @@ _PATH = re.compile(r"/[\w.~-]+(/[\w.~-]+)*")
 
 
 def read_monitoring_config_file(path: Path) -> str:
-    """The path at which the metrics are asked for, "" where the file enables none of its own.
+    """Returns the HTTP path of the metrics, or "" if the file does not enable one.
 
-    Raises InvalidConfig, naming the file and the remedy: unreadable, no such text, no path of HTTP.
+    Raises InvalidConfig, with the file and the remedy, if the file cannot be read or parsed, or if the
+    path is not a path of HTTP.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -25,15 +26,15 @@ def read_monitoring_config_file(path: Path) -> str:
 
 
 def parse_monitoring_config(text: str, where: str) -> str:
-    """As `read_monitoring_config_file`, of a text that came from `where`."""
+    """Parses a text from `where`; otherwise like `read_monitoring_config_file`."""
     try:
         config = text_format.Parse(text, _config_class()())
     except text_format.ParseError as error:
-        raise InvalidConfig(f"{where}: no text protobuf of MonitoringConfig: {error}") from error
+        raise InvalidConfig(f"{where}: not a text protobuf of MonitoringConfig: {error}") from error
     prometheus = config.prometheus_config
     if prometheus.path and not _PATH.fullmatch(prometheus.path):
         raise InvalidConfig(
-            f"{where}: prometheus_config.path {prometheus.path!r} is no path; write it like "
+            f"{where}: prometheus_config.path {prometheus.path!r} is not a path; write it like "
             '"/monitoring/metrics"'
         )
     return str(prometheus.path) if prometheus.enable else ""
@@ -41,7 +42,7 @@ def parse_monitoring_config(text: str, where: str) -> str:
 
 @cache
 def _config_class() -> Any:
-    """The message, which tensorflow-serving-api does not bring: its fields by name and number."""
+    """Builds the class of MonitoringConfig, which tensorflow-serving-api does not contain."""
     field = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="monitoring_config", package="millpond")
     prometheus = file.message_type.add(name="PrometheusConfig")

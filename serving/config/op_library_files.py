@@ -1,4 +1,4 @@
-"""Which files of an installed package are libraries of TensorFlow ops, without importing it."""
+"""Finds the TensorFlow op libraries among the files of an installed package without importing it."""
 
 import re
 import struct
@@ -12,7 +12,7 @@ from serving.base.errors import InvalidConfig
 
 SHARED_OBJECT = re.compile(r"\.so(\.\d+)*$")
 
-# What a library calls to make its ops and kernels known: C++'s way, and the C API's.
+# The functions that a library calls to register its ops and kernels, in C++ and in the C API.
 REGISTRATION_NAMES = (
     b"OpDefBuilderWrapper",
     b"OpKernelRegistrar",
@@ -31,7 +31,7 @@ _DT_STRTAB, _DT_STRSZ = 5, 10
 
 @dataclass(frozen=True)
 class _Segment:
-    """A part of the file, and where it is mapped."""
+    """A segment of the file with its address in memory."""
 
     kind: int
     offset: int
@@ -40,10 +40,10 @@ class _Segment:
 
 
 def is_op_library(dynamic_names: bytes) -> bool:
-    """Whether a shared object with these names in its dynamic string table registers ops or kernels.
+    """Returns True if a shared object with these dynamic names registers ops or kernels.
 
-    One that Python imports is none, whatever it registers: it needs an interpreter, and what it
-    registers belongs to the package that imports it.
+    Modules that Python imports do not count: they need an interpreter, and what they register belongs to
+    the package that imports them.
     """
     return (
         TENSORFLOW_LIBRARY in dynamic_names
@@ -53,7 +53,10 @@ def is_op_library(dynamic_names: bytes) -> bool:
 
 
 def read_dynamic_names(path: Path) -> bytes:
-    """The dynamic string table of a 64-bit shared object; b"" where the file is none. Raises OSError."""
+    """Returns the dynamic string table of a 64-bit shared object; b"" for any other file.
+
+    Raises OSError.
+    """
     with path.open("rb") as file:
         try:
             return _dynamic_names(file)
@@ -62,9 +65,10 @@ def read_dynamic_names(path: Path) -> bytes:
 
 
 def op_libraries_of(package: str, *, tensorflow_version: str) -> tuple[str, ...]:
-    """The op libraries that pip installed with `package`, in the order of their paths.
+    """Returns the op libraries that pip installed with `package`, in the order of their paths.
 
-    Raises InvalidConfig where it is not installed, is for another TensorFlow or has none.
+    Raises InvalidConfig if the package is not installed, is built for another TensorFlow or has no op
+    libraries.
     """
     try:
         installed = distribution(package)
@@ -78,18 +82,18 @@ def op_libraries_of(package: str, *, tensorflow_version: str) -> tuple[str, ...]
     if not libraries:
         raise InvalidConfig(
             f"--op_package={package}: none of its {len(candidates)} shared objects is a library of "
-            "TensorFlow ops; name one by its path, with --op_library"
+            "TensorFlow ops; give the path of one with --op_library"
         )
     return libraries
 
 
 def unmet_requirement(requirements: Iterable[str], tensorflow_version: str) -> str | None:
-    """The first requirement of TensorFlow that this version does not meet; None where all do.
+    """Returns the first TensorFlow requirement that this version does not meet, or None.
 
-    Extras count as well: packages that leave TensorFlow to their user say there what they are
-    built for.
+    Extras count as well: packages that do not install TensorFlow themselves name there the version
+    that they are built for.
     """
-    # Here, because only --op_package needs it.
+    # Imported here because only --op_package needs it.
     from packaging.requirements import InvalidRequirement, Requirement
 
     for text in requirements:

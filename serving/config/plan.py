@@ -1,4 +1,4 @@
-"""Config plans: what changes between the models that are served and those that should be. Pure."""
+"""Config plans: the differences between the served models and a new configuration. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,33 +12,33 @@ from serving.core.model_settings import ModelSettings
 
 @dataclass(frozen=True)
 class ModelChange:
-    """One model that stays and changes."""
+    """A change of one model that stays configured."""
 
     before: ModelConfig
     after: ModelConfig
 
     @property
     def is_of_base_path(self) -> bool:
-        """Whether its versions appear elsewhere."""
+        """True if the base path changes."""
         return self.before.base_path != self.after.base_path
 
     @property
     def is_of_selection(self) -> bool:
-        """Whether other versions of it may be aspired."""
+        """True if the selection of versions changes."""
         return self.before.version_selection != self.after.version_selection
 
     @property
     def is_of_labels(self) -> bool:
-        """Whether a label comes, goes or moves."""
+        """True if a label is added, removed or moved."""
         return self.before.labels != self.after.labels
 
     @property
     def is_of_settings(self) -> bool:
-        """Whether something beyond TensorFlow Serving's config changes."""
+        """True if Millpond's own settings of the model change."""
         return self.before.settings != self.after.settings
 
     def details(self) -> Iterator[str]:
-        """What changes, for people, one thing an item."""
+        """Yields a text for each changed value."""
         if self.is_of_base_path:
             yield f"base_path {self.before.base_path} -> {self.after.base_path}"
         if self.is_of_selection:
@@ -55,7 +55,7 @@ class ModelChange:
 
 @dataclass(frozen=True)
 class ConfigPlan:
-    """What is to be done, each model in one of the four, in the order of the configurations."""
+    """The steps of a change. Each model is in one of the four lists, in configuration order."""
 
     added: tuple[ModelConfig, ...] = ()
     removed: tuple[ModelConfig, ...] = ()
@@ -64,11 +64,11 @@ class ConfigPlan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is to be done."""
+        """True if nothing changes."""
         return not (self.added or self.removed or self.changed)
 
     def lines(self) -> tuple[str, ...]:
-        """For people: `+ model x: …`, `~ model y: labels stable 3 -> 4`, `- model z`."""
+        """Returns readable lines: `+ model x: …`, `~ model y: labels stable 3 -> 4`, `- model z`."""
         return (
             *(f"+ model {model.name}: {_summary(model)}" for model in self.added),
             *(
@@ -81,10 +81,9 @@ class ConfigPlan:
 
 
 def plan_change(present: Sequence[ModelConfig], wanted: Sequence[ModelConfig]) -> ConfigPlan:
-    """What leads from the models `present` to those `wanted`.
+    """Returns the plan that turns the models `present` into the models `wanted`.
 
-    Raises InvalidConfig where one cannot become the other: what
-    `check_models` refuses, a model that would change its platform.
+    Raises InvalidConfig if `check_models` refuses `wanted`, or if a model would change its platform.
     """
     check_models(wanted)
     before, after = {item.name: item for item in present}, {item.name: item for item in wanted}
@@ -100,7 +99,7 @@ def plan_change(present: Sequence[ModelConfig], wanted: Sequence[ModelConfig]) -
 
 
 def applied(present: Sequence[ModelConfig], plan: ConfigPlan) -> tuple[ModelConfig, ...]:
-    """The models after `plan`: those that stay in their order, then those that are added."""
+    """Returns the models after `plan`: the models that stay, in order, then the added models."""
     removed = {model.name for model in plan.removed}
     changed = {change.after.name: change.after for change in plan.changed}
     stay = (changed.get(model.name, model) for model in present if model.name not in removed)
@@ -126,7 +125,7 @@ def _summary(model: ModelConfig) -> str:
 
 
 def _flat(settings: ModelSettings) -> dict[str, Any]:
-    """The settings by the path of their keys, like `gates.signature`."""
+    """Returns the settings by the path of their keys, like `gates.signature`."""
     return dict(_flat_items(as_table(settings), ""))
 
 

@@ -1,4 +1,4 @@
-"""What a server is asked to serve, and how: values only."""
+"""The configuration of a server: the models to serve, and all flags. Values only."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -15,17 +15,17 @@ from serving.core.model_settings import ModelSettings
 from serving.core.version_selection import Latest, Specific, VersionSelection
 
 PLATFORM = "tensorflow"
-"""The one platform there is; the loader is chosen by it."""
+"""The only platform, by which the loader is chosen."""
 
 STOCK_RUNTIME = "stock"
-"""TensorFlow as it comes: what Millpond's own runtime is measured against."""
+"""The name of TensorFlow's unchanged runtime, the control for measurements of Millpond's own."""
 
 
 @dataclass(frozen=True)
 class HttpPort:
-    """Where HTTP is served. `number` 0 takes a free port; None: nowhere.
+    """The port of HTTP. A `number` of 0 takes a free port; with None, HTTP is off.
 
-    `is_required`: somebody has asked for this port, so a server that cannot have it does not start.
+    If `is_required`, the port was set explicitly, and a server that cannot bind it does not start.
     """
 
     number: int | None
@@ -37,13 +37,13 @@ class HttpPort:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """One model: its name, where its versions appear, which of them are aspired, and how."""
+    """One model: its name, the base path of its versions, their selection, labels and settings."""
 
     name: str
     base_path: str
     platform: str = PLATFORM
     version_selection: VersionSelection = Latest(1)
-    # The version that each label is to name, once that version is AVAILABLE.
+    # The version of each label, which takes effect once that version is AVAILABLE.
     labels: Mapping[str, int] = field(default_factory=dict)
     settings: ModelSettings = field(default_factory=ModelSettings)
 
@@ -53,33 +53,33 @@ class ServerConfig:
     """One server process. The defaults here are the flags' defaults."""
 
     models: tuple[ModelConfig, ...]
-    # Of these models, where they are not the default, and of those that are added later.
+    # The settings of these models, and of models that are added later.
     model_settings: SettingsByModel = field(default_factory=SettingsByModel)
-    # Where the models and their settings come from, to be read again; "": from no file.
+    # The files of the models and their settings, which are read again when they change; "": no file.
     model_config_file: str = ""
     model_settings_file: str = ""
     model_config_file_poll_wait_seconds: float = 0.0  # 0 or negative: read once
     host: str = "0.0.0.0"
-    port: int = 8500  # 0 takes a free one
-    # False: a client that waits for the port waits for the models, as with TensorFlow Serving.
+    port: int = 8500  # 0 takes a free port
+    # If False, the port opens once the models are loaded, as with TensorFlow Serving.
     listen_before_ready: bool = False
     max_startup_wait_seconds: float = 0.0  # 0 or negative: without end
-    # Above the load of a small model, below the deadline that clients usually set.
+    # Above the load time of a small model, below the usual deadline of clients.
     first_version_wait_seconds: float = 2.0
-    # TensorFlow Serving's usual one. There it is off by default; here health, metrics and the page
-    # are there without a flag, and gRPC without them where something else has the port.
+    # TensorFlow Serving's usual port; there it is off by default. Here health, metrics and the page need
+    # no flag. If another process has the port, the server starts without HTTP.
     rest_api_port: HttpPort = HttpPort(8501, is_required=False)
     rest_api_num_threads: int = 0  # 0: four a core
     rest_api_timeout_in_ms: int = 30_000
-    # Held in memory as a whole: far above what a client writes as JSON.
+    # A body is held in memory as a whole. The limit is far above usual JSON requests.
     rest_api_max_body_bytes: int = 64 * 2**20
     rest_api_enable_cors_support: bool = False
-    # Names by which HTTP is asked; none: on a loopback bind this machine's, else any.
+    # The accepted Host names of HTTP. If empty: this machine's names on a loopback bind, else any name.
     http_hosts: tuple[str, ...] = ()
     grpc_socket_path: str = ""
     # "auto": a UNIX socket in a run directory; "off"; unix:PATH; HOST:PORT.
     admin_address: str = "auto"
-    # Who may reload and load over the data port: "local", "true" (everyone), "false".
+    # The clients that may reload and load over the data port: "local", "true" (all) or "false".
     admin_on_data_port: str = "local"
     admin_clients: tuple[str, ...] = ()  # names in certificates
     ssl_config_file: str = ""  # "": no TLS
@@ -88,39 +88,39 @@ class ServerConfig:
     grpc_channel_arguments: Mapping[str, int | str] = field(default_factory=dict)
     completion_queue_count: int = 0  # 0: one a core
     grpc_max_threads: int = 0  # 0: four a core
-    # Arrived and not answered, over gRPC and HTTP together. Above what healthy clients have in
-    # flight, below what the last one's deadline would not outlast.
+    # The most requests without a reply, over gRPC and HTTP together. This is above what healthy clients
+    # have in flight, and low enough for the last request to be answered before its deadline.
     max_in_flight_requests: int = 4_096
     max_in_flight_requests_per_model: int = 0  # 0: as many as the server
-    # Of a request. TensorFlow Serving takes 2 GiB, which one client could fill a machine with.
+    # The limit of a request. TensorFlow Serving takes 2 GiB, with which one client can fill a machine.
     max_message_bytes: int = 64 * 2**20
-    max_reply_bytes: int = 0  # 0: as request_memory.py has it
+    max_reply_bytes: int = 0  # 0: chosen by request_memory.py
     request_memory_bytes: int = 0  # 0: a quarter of what the machine or the control group leaves
     run_memory_bytes: int = 0  # 0: half of that
     file_system_poll_wait_seconds: float = 1.0  # 0: poll once, negative: never
-    # How long a version that lacks an asset is left alone after its last change.
+    # The time after its last change until a version that lacks an asset is loaded without it.
     missing_asset_wait_seconds: float = 30.0
-    # Whether a base path that is emptied leaves its model's versions loaded.
+    # If True, the versions of a model stay loaded when its base path is emptied.
     servable_versions_always_present: bool = True
-    # Two, so that one model's slow load does not hold up another's; more would fight for the disk.
+    # Two, so that a slow load of one model does not delay another's; more would compete for the disk.
     num_load_threads: int = 2
     num_unload_threads: int = 1
     max_num_load_retries: int = 5
     load_retry_interval_micros: int = 60_000_000  # negative: no wait
-    # A load begins up to this much later, at random, so that a fleet does not swap in step.
+    # A load begins with a random delay up to this, so that a fleet does not swap in step.
     load_jitter_seconds: float = 0.0
     enable_model_warmup: bool = True
-    # Of one request that is replayed before a version serves, or by its gates. 0: no limit.
+    # The time limit of one request that is replayed before a version serves, or by its gates. 0: none.
     warmup_request_seconds: float = 60.0
     num_request_iterations_for_warmup: int = 0  # 0 means 1
     tensorflow_intra_op_parallelism: int = 0  # 0: one thread a core
     tensorflow_inter_op_parallelism: int = 0
-    # The stock runtime is the control of the load tests: no arenas, TensorFlow's own everything.
+    # The stock runtime is the control of the load tests: TensorFlow without Millpond's changes.
     tensorflow_runtime: str = "millpond"
     tensorflow_load_pool: bool = False
     arena: bool = True
     arena_spare_slabs: int = 1
-    # Reserved and not touched: it costs addresses until restore or init allocate beside variables.
+    # Reserved but not touched: it takes only addresses until restore or init allocate more than variables.
     arena_headroom_bytes: int = 256 * 2**20
     arena_seal: bool = False
     model_memory_limit_bytes: int = 0  # 0: what the machine or the control group has
@@ -132,50 +132,49 @@ class ServerConfig:
     self_warmup_requests: int = 64  # 0: off
     warmup_capture_directory: str = ""  # "": off
     ready_with_stuck_sources: bool = True
-    state_directory: str = ""  # "": what was rolled back is forgotten at the end
+    state_directory: str = ""  # "": blocked versions are forgotten when the process ends
     otlp_endpoint: str = ""  # "": no spans are exported
-    slow_request_log_seconds: float = 0.0  # 0: none is
+    slow_request_log_seconds: float = 0.0  # 0: no requests are logged
     saved_model_tags: tuple[str, ...] = ("serve",)
     enable_signature_method_name_check: bool = False
     enable_session_run: bool = False
-    # TensorFlow's ProfilerService, for those who may operate the server.
+    # TensorFlow's ProfilerService, for operators of the server.
     enable_profiler: bool = True
     strict_input_shapes: bool = False
-    metrics_path: str = ""  # one more than there always are
+    metrics_path: str = ""  # an additional path of the metrics
     op_libraries: tuple[str, ...] = ()  # paths, in the order in which they are loaded
-    # Above the deadline that clients usually set, below the time that orchestrators wait to kill.
+    # Above the usual deadline of clients, below the time that orchestrators wait before they kill.
     drain_seconds: float = 20.0
-    # Off, as Triton has it: over HTTP nobody else changes what is served.
+    # Off, as in Triton: otherwise any client of HTTP could change the served models.
     allow_repository_control: bool = False
 
     @property
     def has_arenas(self) -> bool:
-        """Whether versions lie in arenas of their own."""
+        """True if each version has an arena of its own."""
         return self.arena and not self.is_stock
 
     @property
     def is_tracing(self) -> bool:
-        """Whether requests are asked for the trace that they are a part of."""
+        """True if the trace context of requests is read."""
         return bool(self.otlp_endpoint) or self.slow_request_log_seconds > 0
 
     @property
     def is_stock(self) -> bool:
-        """Whether TensorFlow runs as it comes."""
+        """True if TensorFlow's own runtime is used."""
         return self.tensorflow_runtime == STOCK_RUNTIME
 
 
 def check_models(models: Sequence[ModelConfig], where: str = "") -> None:
-    """Raises InvalidConfig, whose message begins with `where`, for what cannot be served.
+    """Raises InvalidConfig, whose message begins with `where`, if the models cannot be served.
 
-    That is a name that two models have or that holds a control character, a base path that is not
-    absolute, and a label of a version that there is not or that the model's version policy never
-    loads.
+    Refuses duplicate names, names with a control character, base paths that are not absolute, and
+    labels of invalid versions or of versions that the model's version policy never loads.
     """
     seen: set[str] = set()
     for model in models:
         if model.name in seen:
             raise InvalidConfig(
-                f"{where}model {model.name!r} is there twice; give each its own name"
+                f"{where}duplicate model {model.name!r}; give each model its own name"
             )
         if fault := fault_of_name(model.name):
             raise InvalidConfig(f"{where}model {model.name!r}: {fault}")
@@ -191,7 +190,9 @@ def _check_model(model: ModelConfig, where: str) -> None:
         )
     for label, version in model.labels.items():
         if version < 0:
-            raise InvalidConfig(f"{where}label {label!r}: {version} is no version; give 0 or more")
+            raise InvalidConfig(
+                f"{where}label {label!r}: {version} is not a version; give 0 or more"
+            )
         if isinstance(selection, Specific) and version not in selection.versions:
             raise InvalidConfig(
                 f"{where}label {label!r} is of version {version}, which model_version_policy "
@@ -220,7 +221,7 @@ def server_config(flags: Mapping[str, Any]) -> ServerConfig:
     _check_admin_clients(flags)
     models = _models(flags)
     settings = _settings(models, flags["model_settings_file"])
-    # Most fields are called as the flag that they are.
+    # Most fields have the name of their flag.
     same = {name: flags[name] for name in _FIELD_NAMES & flags.keys()}
     other: dict[str, Any] = {
         "models": tuple(replace(model, settings=settings.of(model.name)) for model in models),
@@ -241,7 +242,7 @@ def _check_ports(flags: Mapping[str, Any]) -> None:
     if http.number and http.is_required and http.number == flags["port"]:
         raise InvalidConfig(
             f"--rest_api_port={http.number} is the port of gRPC too, --port={http.number}; give HTTP "
-            "another one, or 0 for none"
+            "another port, or 0 to turn it off"
         )
 
 
@@ -257,8 +258,8 @@ def _self_warmup_requests(flags: Mapping[str, Any]) -> int:
     count: int = flags["self_warmup_requests"]
     if count == 0 and flags["warmup_capture_directory"]:
         raise InvalidConfig(
-            "--self_warmup_requests=0: no requests are kept that --warmup_capture_directory="
-            f"{flags['warmup_capture_directory']} could be given; leave one of them out"
+            "--self_warmup_requests=0 keeps no requests for --warmup_capture_directory="
+            f"{flags['warmup_capture_directory']}; remove one of the two flags"
         )
     return count
 
@@ -266,14 +267,14 @@ def _self_warmup_requests(flags: Mapping[str, Any]) -> int:
 def _metrics_path(config_file: str) -> str:
     if not config_file:
         return ""
-    # Here, because protobuf takes 80 ms that most servers do not need before they listen.
+    # Imported here because protobuf takes 80 ms, which most servers can save before they listen.
     from serving.config.monitoring_config_file import read_monitoring_config_file
 
     return read_monitoring_config_file(Path(config_file))
 
 
 def _op_libraries(flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Those of packages first: what is named by its path may build on them. Each once."""
+    """Returns the distinct op libraries, those of packages first: the others may depend on them."""
     packages: Sequence[str] = flags["op_package"]
     tensorflow_version = metadata.version("tensorflow") if packages else ""
     of_packages = [
@@ -289,13 +290,11 @@ def _check_arena_flags(flags: Mapping[str, Any]) -> None:
     has_arenas = flags["arena"] and not is_stock
     if has_arenas and flags["allocator"] != "jemalloc":
         raise InvalidConfig(
-            f"--allocator={flags['allocator']}: the arenas of versions are jemalloc's; "
-            "say --allocator=jemalloc or --arena=false"
+            f"--allocator={flags['allocator']}: the arenas of versions need jemalloc; "
+            "use --allocator=jemalloc or --arena=false"
         )
     if flags["arena_seal"] and not has_arenas:
-        raise InvalidConfig(
-            "--arena_seal seals arenas, and there are none; leave out --arena=false"
-        )
+        raise InvalidConfig("--arena_seal needs arenas; remove --arena=false")
     if flags["tensorflow_load_pool"] and not is_stock:
         raise InvalidConfig(
             "--tensorflow_load_pool belongs to --tensorflow_runtime=stock; Millpond's own runtime "
@@ -312,7 +311,7 @@ def _models(flags: Mapping[str, Any]) -> tuple[ModelConfig, ...]:
     if config_file:
         if flags["model_name"]:
             raise InvalidConfig("--model_name belongs to --model_base_path; the file has the names")
-        # Here, because protobuf takes 80 ms that a server of one model does not need before it
+        # Imported here because protobuf takes 80 ms, which a server of one model can save before it
         # listens.
         from serving.config.model_config_file import read_model_config_file
 

@@ -1,4 +1,4 @@
-"""The certificates of a TLS server: TensorFlow Serving's SSLConfig, as text in a file."""
+"""Reads the certificates of a TLS server: TensorFlow Serving's SSLConfig, as text in a file."""
 
 import hashlib
 import os
@@ -19,7 +19,7 @@ _CERTIFICATE = "-----BEGIN CERTIFICATE-----"
 
 @dataclass(frozen=True, kw_only=True)
 class TlsConfig:
-    """PEM texts that belong together. `client_ca` is "" where clients are not asked who they are."""
+    """The PEM texts of one server. `client_ca` is "" if clients need no certificates."""
 
     key: str = field(repr=False)
     chain: str
@@ -28,7 +28,7 @@ class TlsConfig:
 
     @property
     def fingerprint(self) -> str:
-        """The server certificate's SHA-256, as `openssl x509 -fingerprint` has it, in lower case."""
+        """The server certificate's SHA-256, as `openssl x509 -fingerprint` prints it, in lower case."""
         last = "-----END CERTIFICATE-----"
         start = self.chain.index(_CERTIFICATE)
         first = self.chain[start : self.chain.index(last, start) + len(last)]
@@ -36,7 +36,7 @@ class TlsConfig:
 
 
 def read_tls_config(path: Path) -> TlsConfig:
-    """Reads a text SSLConfig. Raises InvalidConfig: unreadable, or as `parse_tls_config`."""
+    """Reads a text SSLConfig. Raises InvalidConfig if it is unreadable, or as `parse_tls_config`."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -45,16 +45,19 @@ def read_tls_config(path: Path) -> TlsConfig:
 
 
 def parse_tls_config(text: str, where: str) -> TlsConfig:
-    """Raises InvalidConfig, naming field and remedy, and never a key: a text that is no SSLConfig, PEM that
-    OpenSSL does not take, a key of another certificate, and clients that nobody could verify.
+    """Parses a text SSLConfig from `where`.
+
+    Raises InvalidConfig if the text is not an SSLConfig, if OpenSSL refuses a PEM text, if the key
+    belongs to another certificate, or if clients must have certificates but there is no CA to verify
+    them. The message has the field and the remedy, but never a key.
     """
     message = _config_class()()
     try:
         text_format.Parse(text, message)
     except text_format.ParseError as error:
-        # Its own words quote the line, which may hold the key.
+        # The error's own text quotes the line, which may contain the key.
         raise InvalidConfig(
-            f"{where}: no text protobuf of SSLConfig at line {error.GetLine()}, column "
+            f"{where}: not a text protobuf of SSLConfig at line {error.GetLine()}, column "
             f"{error.GetColumn()}; its fields are server_key, server_cert, custom_ca, client_verify"
         ) from None
     config = TlsConfig(
@@ -73,9 +76,9 @@ def _check(config: TlsConfig, where: str) -> None:
     if _CERTIFICATE not in config.chain:
         raise InvalidConfig(f"{where}: server_cert must be certificates as PEM text, not a path")
     if config.is_client_required and not config.client_ca:
-        # gRPC would let everybody in.
+        # gRPC would then accept every client.
         raise InvalidConfig(
-            f"{where}: client_verify needs custom_ca, the certificates that sign clients' own"
+            f"{where}: client_verify needs custom_ca, the certificates that sign those of clients"
         )
     _check_pair(config, where)
     if config.client_ca:
@@ -92,7 +95,7 @@ def _check_pair(config: TlsConfig, where: str) -> None:
             context.load_cert_chain(chain, key, password="")
         except (ssl.SSLError, ValueError) as error:
             raise InvalidConfig(
-                f"{where}: server_cert and server_key are no certificate and its key without a "
+                f"{where}: server_cert and server_key are not a certificate and its key without a "
                 f"password: {getattr(error, 'reason', None) or error}"
             ) from None
 
@@ -110,7 +113,7 @@ def _check_client_ca(client_ca: str, where: str) -> None:
 
 @contextmanager
 def _unnamed_file(text: str) -> Iterator[str]:
-    """A path to `text` that no other user can open and no disk has seen: OpenSSL takes files only."""
+    """Yields a path to `text` in memory, which no other user can open: OpenSSL takes only files."""
     descriptor = os.memfd_create("pem")
     try:
         os.write(descriptor, text.encode())
@@ -121,7 +124,7 @@ def _unnamed_file(text: str) -> Iterator[str]:
 
 @cache
 def _config_class() -> Any:
-    """tensorflow.serving.SSLConfig, which tensorflow-serving-api does not have."""
+    """Builds the class of tensorflow.serving.SSLConfig, which tensorflow-serving-api lacks."""
     file = descriptor_pb2.FileDescriptorProto(
         name="tensorflow_serving/config/ssl_config.proto",
         package="tensorflow.serving",

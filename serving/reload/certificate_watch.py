@@ -1,4 +1,4 @@
-"""CertificateWatcher: a TLS server shows the new certificates when somebody has edited its file."""
+"""CertificateWatcher: gives a TLS server the new certificates when its file has changed."""
 
 from pathlib import Path
 
@@ -15,11 +15,11 @@ _log = structlog.get_logger(__name__)
 
 
 class CertificateWatcher:
-    """Reads an SSLConfig every so often on a thread `certificates`.
+    """Reads an SSLConfig periodically on a thread `certificates`.
 
-    What is new there is for handshakes from then on, and no connection notices. A file with
-    something wrong changes nothing, the log says what, once, and `refusal` as long as it is so: the
-    server goes on with what it has.
+    New certificates are used for later handshakes; open connections are not affected. If the file is
+    invalid, the server keeps its certificates. The error is logged once, and `refusal` has it until the
+    file is valid.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class CertificateWatcher:
         period_seconds: float,
         clock: Clock,
     ) -> None:
-        """`shown`: what `certificates` were made of."""
+        """Takes the config `shown`, from which `certificates` were made."""
         self._file = file
         self._shown = shown
         self._certificates = certificates
@@ -48,27 +48,27 @@ class CertificateWatcher:
 
     @property
     def refusal(self) -> ConfigRefusal | None:
-        """What keeps the server with the certificates before. Any thread."""
+        """The reason why the server keeps its earlier certificates, or None. Any thread."""
         return self._refusal
 
     def start(self) -> None:
-        """Starts looking."""
+        """Starts the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends looking. Returns at once."""
+        """Ends the thread. Returns at once."""
         self._thread.stop()
 
     def join(self, timeout_seconds: float) -> bool:
-        """After `stop`: False where the disk still holds the thread after `timeout_seconds`."""
+        """Waits, after `stop`, for the thread; returns False if the disk holds it at the timeout."""
         return self._thread.join(timeout_seconds)
 
     def poll(self) -> None:
-        """Looks once. On one thread at a time."""
+        """Reads the file once. On one thread at a time."""
         text = self._read()
         if text == self._seen:
             return
-        # Half a file is no config: it may be being written.
+        # The file may still be written, so it is used only if it stays the same for a moment.
         pause(self._clock, SETTLE_SECONDS)
         if self._read() != text:
             return
@@ -81,20 +81,20 @@ class CertificateWatcher:
             self._show(config)
 
     def _read(self) -> str:
-        """What the file holds, or has to hold for it to be told once why it cannot be read."""
+        """Returns the file's text; "" if it cannot be read, which `_parse` then reports."""
         try:
             return Path(self._file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             return ""
 
     def _parse(self, text: str) -> TlsConfig:
-        # An empty one says why it is: unreadable, perhaps.
+        # If the text is empty, reading the file again raises the reason if it cannot be read.
         path = Path(self._file)
         config = parse_tls_config(text, self._file) if text else read_tls_config(path)
         if config.is_client_required != self._shown.is_client_required:
             raise InvalidConfig(
-                f"{self._file}: client_verify is taken at the start of the server only; restart it "
-                "for another one"
+                f"{self._file}: client_verify is read only when the server starts; restart it to change "
+                "the value"
             )
         return config
 
@@ -104,7 +104,7 @@ class CertificateWatcher:
             "certificates_refused",
             file=self._file,
             reason=reason,
-            consequence="the server goes on with the certificates before",
+            consequence="the server keeps its earlier certificates",
         )
 
     def _show(self, config: TlsConfig) -> None:

@@ -1,4 +1,4 @@
-"""ConfigReloader: from one configuration to the next, at once or not at all."""
+"""ConfigReloader: changes the configuration, either completely or not at all."""
 
 import threading
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ _log = structlog.get_logger(__name__)
 class ConfigReloader:
     """Plans changes of the configured models, applies them and waits for new models. Any thread.
 
-    Changes are made one after the other. At most one caller waits: a newer change is made at once,
-    and the one that still waits for an older one is told so.
+    Changes are applied one after the other. At most one caller waits for its new models: a newer change
+    is applied at once and ends the wait for an older change with an error.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class ConfigReloader:
         settings: SettingsByModel,
         clock: Clock,
     ) -> None:
-        """`settings` are those of the models that are going to be configured first."""
+        """Takes the settings of the first configuration."""
         self._served = served
         self._monitor = monitor
         self._settings = settings
@@ -44,22 +44,22 @@ class ConfigReloader:
         self._change_count = 0
         self._applied_count = 0
         self._is_stopping = False
-        # What was known of each model that was added and is still waited for, when it was added.
+        # For each added model that may still be awaited: its statuses from before it was added.
         self._stale: dict[str, tuple[ServableStatus, ...]] = {}
         monitor.add_listener(self._on_state_change)
 
     @property
     def settings(self) -> SettingsByModel:
-        """Of the models that are configured, and of those to come."""
+        """The settings of the configured models, and of models to be added later."""
         return self._settings
 
     @property
     def applied_count(self) -> int:
-        """How many changes were made that changed something, since the start."""
+        """The number of changes since the start, without empty ones."""
         return self._applied_count
 
     def apply_first(self, plan: ConfigPlan) -> None:
-        """Applies the plan of a server that has no model yet; no other change runs meanwhile."""
+        """Applies the plan of a server that has no models yet; no other change runs meanwhile."""
         with self._changing:
             self._served.apply(plan)
 
@@ -68,23 +68,23 @@ class ConfigReloader:
         models: Sequence[ModelConfig] | None = None,
         settings: SettingsByModel | None = None,
     ) -> ConfigPlan:
-        """Applies other models, or settings, or both; None stays. Waits for nothing.
+        """Applies new models, or settings, or both; None keeps the present ones. Does not wait.
 
-        The settings within `models` do not count. Raises InvalidConfig where the change cannot be,
-        Unavailable where the server stops, and then nothing has changed.
+        The settings within `models` are ignored. Raises InvalidConfig if the change is invalid and
+        Unavailable if the server is stopping; then nothing has changed.
         """
         return self._change(models, settings, is_awaited=False)[0]
 
     def reload(self, models: Sequence[ModelConfig], timeout_seconds: float) -> ConfigPlan:
-        """`change`, and then waits until each new model has a version AVAILABLE or has failed.
+        """Applies `change` and waits until each new model has an AVAILABLE version or has failed.
 
-        New are the models that this adds. Where it changes nothing, which is what a caller does who
-        gave up waiting and asks again, those that still have not come. Raises also, the change
-        being made and standing: FailedPrecondition where a model failed, UNKNOWN where one has not
-        come `timeout_seconds` after the call, both naming each and the reason; ABORTED where a newer
-        change came in between.
+        The new models are the added ones. If nothing changes, as when a caller repeats its request after
+        a timeout, the new models are those that are still awaited. Raises like `change`. Also raises, with
+        the change applied and kept: FailedPrecondition if a model failed, or UNKNOWN if a model is not
+        available `timeout_seconds` after the call, both with each model and its reason. Raises ABORTED
+        if a newer change was applied meanwhile.
         """
-        # Before the change: it may have to wait for another one, in the caller's time.
+        # The clock starts before the change, because waiting for another change counts too.
         start_ns = self._clock.now_ns()
         plan, count = self._change(models, None, is_awaited=True)
         with self._changed:
@@ -103,19 +103,19 @@ class ConfigReloader:
     def set_unloaded(self, name: str, *, is_unloaded: bool) -> None:
         """Takes a configured model out of service, whatever its configuration says, or puts it back.
 
-        Waits for nothing but a change under way. It stays through changes of the configuration that
-        leave the model there. NotFound where it is not configured, Unavailable where the server
-        stops.
+        Waits only for a change under way. The effect lasts through later changes of the configuration
+        while the model stays configured. Raises NotFound if the model is not configured, and Unavailable
+        if the server is stopping.
         """
         with self._changing:
             if self._is_stopping:
-                raise Unavailable("the server stops; its models stay as they are")
+                raise Unavailable("the server is stopping; its models stay as they are")
             if name not in self._served.names:
                 raise NotFound(f"model {name!r} is not configured any more")
             self._served.set_unloaded(name, is_unloaded=is_unloaded)
 
     def stop(self) -> None:
-        """Nothing changes any more, and who waits is told so."""
+        """Refuses further changes, and ends the wait of a caller with an error."""
         with self._changing, self._changed:
             self._is_stopping = True
             self._changed.notify_all()
@@ -127,10 +127,13 @@ class ConfigReloader:
         *,
         is_awaited: bool,
     ) -> tuple[ConfigPlan, int]:
-        """What was done, and which change it was; one that is empty and not awaited is none."""
+        """Applies the change and returns its plan and number.
+
+        An empty change that is not awaited does not get a new number.
+        """
         with self._changing:
             if self._is_stopping:
-                raise Unavailable("the server stops; its configuration stays as it is")
+                raise Unavailable("the server is stopping; its configuration stays as it is")
             settings = settings or self._settings
             wanted = [
                 replace(model, settings=settings.of(model.name))
@@ -159,11 +162,11 @@ class ConfigReloader:
     ) -> None:
         while any(self._is_awaited(name) for name in names):
             if self._is_stopping:
-                raise Unavailable("the configuration was changed, and the server stops")
+                raise Unavailable("the configuration was changed, but the server is stopping")
             if self._change_count != count:
                 raise OperatorError(
-                    "the configuration was changed, and again before the new models had come; "
-                    "ask for their status",
+                    "the configuration was changed, and changed again before the new models were "
+                    "available; ask for their status",
                     code=StatusCode.ABORTED,
                 )
             remaining_seconds = timeout_seconds - seconds_since(self._clock, start_ns)
@@ -183,7 +186,7 @@ class ConfigReloader:
                 reasons[name] = self._reason(name, [item for item in mine if item not in stale])
                 is_failed |= has_failed(mine, stale)
             if not self._is_awaited(name):
-                # It has come, or has failed and that is told now: nobody waits for it again.
+                # It is available, or its failure is reported now, so it is not awaited again.
                 self._stale.pop(name, None)
         if not reasons:
             return
@@ -191,8 +194,8 @@ class ConfigReloader:
         message = f"{len(reasons)} model(s) did not become available: {what}"
         if is_failed:
             raise FailedPrecondition(message)
-        # TensorFlow Serving's code for it. Not DEADLINE_EXCEEDED, which a client's library says by
-        # itself where nobody answered.
+        # TensorFlow Serving uses this code. DEADLINE_EXCEEDED is not used, because a client's library
+        # also returns it if the server did not answer.
         raise OperatorError(
             f"{message}. The change stands; the same request waits for them again",
             code=StatusCode.UNKNOWN,
@@ -209,13 +212,13 @@ class ConfigReloader:
         return f"{found} ({'; '.join(notes)})" if notes else found
 
     def _on_state_change(self, status: ServableStatus) -> None:
-        del status  # Who waits looks at all of its models.
+        del status  # A waiting caller checks all of its models.
         with self._changed:
             self._changed.notify_all()
 
 
 def has_come(statuses: Sequence[ServableStatus]) -> bool:
-    """Whether a model of which these are the versions can answer. Pure."""
+    """Returns True if a model with these versions can answer. Pure."""
     return any(status.state is AVAILABLE for status in statuses)
 
 

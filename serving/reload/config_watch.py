@@ -1,4 +1,4 @@
-"""ConfigWatcher: applies the config files again when somebody has edited them."""
+"""ConfigWatcher: applies the config files again when they have changed."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,10 +14,10 @@ from serving.config.model_settings_file import SettingsByModel, parse_model_sett
 from serving.config.server_config import ModelConfig
 
 SETTLE_SECONDS = 0.1
-"""An edited file that stays the same for so long has been written to its end."""
+"""A changed file that stays the same for this long is taken as complete."""
 
 SETTLE_LOOKS_MAX = 20
-"""A file that goes on changing is taken as it is then: it may never rest."""
+"""The most looks at a file that keeps changing; then it is read as it is."""
 
 Change = Callable[[Sequence[ModelConfig] | None, SettingsByModel | None], object]
 _log = structlog.get_logger(__name__)
@@ -25,24 +25,24 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class ConfigRefusal:
-    """Why edits of the files are not what the server serves by: `file` is at fault, for `reason`."""
+    """The reason why changes of the files are not in effect: `file` is invalid, for `reason`."""
 
     file: str
     reason: str
-    # Since when the files have held what is refused, one fault or another.
+    # The time since which the files have been refused, even if the faults have changed.
     since_wall_ns: int
 
     @classmethod
     def after(
         cls, earlier: "ConfigRefusal | None", file: str, reason: str, clock: Clock
     ) -> "ConfigRefusal":
-        """The next one, or the first where nothing was refused `earlier`."""
+        """Returns the refusal that follows `earlier`; if that is None, a first refusal."""
         return cls(file, reason, earlier.since_wall_ns if earlier else clock.wall_ns())
 
 
 @dataclass(frozen=True)
 class _Text:
-    """What a file held; `error` says why it could not be read."""
+    """The contents of a file; `error` is the reason if it could not be read."""
 
     text: str = ""
     error: str = ""
@@ -50,20 +50,19 @@ class _Text:
 
 @dataclass(frozen=True)
 class _Texts:
-    """What both files held; None where there is no such file to look at, or no look yet."""
+    """The contents of both files; None for a file that is not configured or not read yet."""
 
     config: _Text | None = None
     settings: _Text | None = None
 
 
 class ConfigWatcher:
-    """Reads the files every so often on a thread `config`, and hands their changes to `change`.
+    """Reads the files periodically on a thread `config`, and passes their changes to `change`.
 
-    The first look is at once, for an edit made while the server was starting. The models are
-    replaced only where the config file itself has changed: what was configured by an RPC stays
-    until then. Files with something wrong change nothing, the log says what, once, and `refusal`
-    as long as it is so; what was edited meanwhile in the other file is applied once they are
-    mended. "" is no file.
+    The first look is at once, because a file may have changed while the server was starting. The models
+    are replaced only if the config file itself has changed; until then a configuration by RPC stays. If
+    a file is invalid, nothing changes. The error is logged once, and `refusal` has it until the files
+    are valid. Changes of the other file are then applied too. A file name of "" means no file.
     """
 
     def __init__(
@@ -76,13 +75,13 @@ class ConfigWatcher:
         model_names: Callable[[], Collection[str]],
         clock: Clock,
     ) -> None:
-        """`change` is `ConfigReloader.change`; `model_names` are those configured now."""
+        """Takes `ConfigReloader.change` and a function that returns the configured models' names."""
         self._config_file = config_file
         self._settings_file = settings_file
         self._change = change
         self._model_names = model_names
         self._clock = clock
-        # Apart, because what is refused is seen and not applied: it counts as new once mended.
+        # Two values, because refused contents are seen but not applied.
         self._seen = _Texts()
         self._applied = _Texts()
         self._refusal: ConfigRefusal | None = None
@@ -97,39 +96,40 @@ class ConfigWatcher:
 
     @property
     def refusal(self) -> ConfigRefusal | None:
-        """What keeps the server with the configuration before; None where it has the files'. Any thread."""
+        """The reason why the files are not in effect, or None if they are. Any thread."""
         return self._refusal
 
     def start(self) -> None:
-        """Starts looking."""
+        """Starts the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends looking. Returns at once."""
+        """Ends the thread. Returns at once."""
         self._thread.stop()
 
     def join(self, timeout_seconds: float) -> bool:
-        """After `stop`: False where the disk still holds the thread after `timeout_seconds`."""
+        """Waits, after `stop`, for the thread; returns False if the disk holds it at the timeout."""
         return self._thread.join(timeout_seconds)
 
     def poll(self) -> None:
-        """Looks once. On one thread at a time."""
+        """Reads the files once. On one thread at a time."""
         texts = self._read_settled()
         if texts == self._applied:
-            self._refusal = None  # Where there was one, it was taken back.
+            self._refusal = None  # A refused change was undone.
         elif texts != self._seen:
             is_config_new = texts.config != self._applied.config
-            with suppress(MillpondError):  # `_blaming` has told it.
+            with suppress(MillpondError):  # `_blaming` has logged it.
                 self._apply(texts.config if is_config_new else None, texts.settings)
                 self._applied, self._refusal = texts, None
-        # Last: what is not the files' fault, as a thread that cannot be had, the next look tries again.
+        # Set last: after an error that the files did not cause, such as a thread that cannot be started,
+        # the next look tries again.
         self._seen = texts
 
     def _read_settled(self) -> _Texts:
-        """Both files; where one has changed, as they are once they stay the same for a moment.
+        """Reads both files; if one has changed, waits until both stay the same for a moment.
 
-        Most editors and `echo >` empty a file before they write it, and half a config is another
-        config.
+        Most editors and `echo >` empty a file before they write it, and a part of a config can be a
+        valid config.
         """
         read = self._read()
         for _ in range(SETTLE_LOOKS_MAX):
@@ -147,7 +147,7 @@ class ConfigWatcher:
     def _apply(self, config: _Text | None, settings: _Text | None) -> None:
         models = None
         if config is not None:
-            # Here, because protobuf takes 80 ms, which is why config.py has it there too.
+            # Imported here because protobuf takes 80 ms, which `server_config.py` saves at the start too.
             from serving.config.model_config_file import parse_model_config
 
             with self._blaming(self._config_file):
@@ -163,7 +163,7 @@ class ConfigWatcher:
 
     @contextmanager
     def _blaming(self, file: str) -> Iterator[None]:
-        """Tells of an error, which goes on its way, that what `file` says is not in effect for it."""
+        """Logs and records an error as the reason why `file` is not in effect, and raises it again."""
         try:
             yield
         except Exception as error:

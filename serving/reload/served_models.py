@@ -1,4 +1,4 @@
-"""ServedModels: the models of the server at the moment, and all that has to hear of a change."""
+"""ServedModels: the models that the server serves now, and the parts that a change must reach."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -11,7 +11,7 @@ from serving.core.version_selection import Specific, VersionSelection
 from serving.source.notes import Note
 
 NOTHING = Specific(frozenset())
-"""What is selected of a model that somebody has unloaded."""
+"""The selection of a model that was unloaded by request."""
 
 
 class Source(Protocol):
@@ -29,17 +29,17 @@ class Source(Protocol):
 
 
 class Manager(Protocol):
-    """The part of `AspiredVersionsManager` that hears of models."""
+    """The part of `AspiredVersionsManager` that receives models' versions and settings."""
 
     def set_aspired(self, name: str, versions: Sequence[AspiredVersion]) -> None: ...
     def set_settings(self, name: str, settings: ModelSettings) -> None: ...
 
 
 class ServedModels:
-    """The configured models, each with the source that looks for its versions.
+    """The configured models, each with the source that finds its versions.
 
-    One thread at a time calls `apply` and `stop`; everything else may be called from any thread.
-    A server begins with no model: its first configuration is applied like every later one.
+    One thread at a time calls `apply` and `stop`; all other methods may be called from any thread. A
+    server starts without models: its first configuration is applied like every later one.
     """
 
     def __init__(
@@ -51,7 +51,10 @@ class ServedModels:
         set_labels: Callable[[str, Mapping[str, int]], None],
         names_changed: Callable[[Sequence[str]], None],
     ) -> None:
-        """`set_loaders` is `ModelLoaders.set_models`, `set_labels` `Router.set_labels`."""
+        """Takes the parts to notify.
+
+        `set_loaders` is `ModelLoaders.set_models`, and `set_labels` is `Router.set_labels`.
+        """
         self._make_source = make_source
         self._set_loaders = set_loaders
         self._manager = manager
@@ -64,58 +67,58 @@ class ServedModels:
 
     @property
     def unloaded(self) -> frozenset[str]:
-        """The models of which nothing is selected, whatever their configuration says."""
+        """The models without selected versions, whatever their configuration says."""
         return self._unloaded
 
     @property
     def models(self) -> tuple[ModelConfig, ...]:
-        """As they are configured now."""
+        """The models as they are configured now."""
         return self._models
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of `models`, in the same order."""
+        """The names of `models`, in the same order."""
         return tuple(model.name for model in self._models)
 
     def base_path(self, name: str) -> str | None:
-        """Where a model's versions appear; None where it is not configured."""
+        """Returns the base path of a model, or None if it is not configured."""
         return next((model.base_path for model in self._models if model.name == name), None)
 
     def notes(self, name: str) -> list[Note]:
-        """What a model's source has to tell of its base path."""
+        """Returns the notes of a model's source."""
         source = self._sources.get(name)
         return source.notes() if source else []
 
     def found_versions(self, name: str) -> frozenset[int]:
-        """The versions that a model's source finds on disk."""
+        """Returns the versions that a model's source has found on disk."""
         source = self._sources.get(name)
         return source.found_versions() if source else frozenset()
 
     def selectable_versions(self, name: str) -> frozenset[int]:
-        """Of these, the ones that the model's version policy would take."""
+        """Returns the found versions that the model's version policy could select."""
         source = self._sources.get(name)
         return source.selectable_versions() if source else frozenset()
 
     def set_blocked(self, name: str, versions: frozenset[int]) -> None:
-        """The model's source leaves `versions` out of what it selects, until told otherwise."""
+        """Excludes `versions` from the selection of the model's source until the next call."""
         source = self._sources.get(name)
         if source is not None:
             source.set_blocked(versions)
 
     def apply(self, plan: ConfigPlan) -> None:
-        """Does all that `plan`, made of `models`, says. Where it raises, nothing has changed.
+        """Applies `plan`, which was made from `models`. If it raises, nothing has changed.
 
-        What can fail comes first: reservoirs and sources, whose threads may be refused.
+        Steps that can fail come first: reservoirs and sources, whose threads may not be started.
         """
         before, after = self._models, applied(self._models, plan)
-        # Known before its source aspires anything: a load or a listener may ask at once.
+        # Added models are listed before their sources aspire a version: a load may need them at once.
         self._set_models((*before, *plan.added))
         try:
             self._add(plan.added)
         except BaseException:
             self._set_models(before)
             raise
-        # Loads that a change gives rise to go by it.
+        # The loaders change first, so that loads caused by the change use the new settings.
         self._set_loaders((*after, *plan.removed))
         for change in plan.changed:
             self._change(change)
@@ -125,20 +128,25 @@ class ServedModels:
         self._names_changed(self.names)
 
     def set_unloaded(self, name: str, *, is_unloaded: bool) -> None:
-        """Selects nothing of a configured model, or again what its configuration says; that looks at
-        the disk at once. It lasts until the model is removed. As `apply`, one thread at a time.
+        """Selects no versions of a configured model, or again those of its configuration.
+
+        Both poll the disk at once. The effect lasts until the model is removed. Like `apply`, one thread
+        at a time.
         """
         self._unloaded = self._unloaded | {name} if is_unloaded else self._unloaded - {name}
         model = next(model for model in self._models if model.name == name)
         self._select(model)
 
     def stop(self) -> None:
-        """Ends all polling; a poll under way aspires nothing any more. Returns at once."""
+        """Ends all polling and returns at once. The result of a poll under way is dropped."""
         for source in self._sources.values():
             source.stop()
 
     def join(self, timeout_seconds: float) -> bool:
-        """After `stop`: False where the disk still holds a thread after `timeout_seconds` for each."""
+        """Waits, after `stop`, up to `timeout_seconds` for each source.
+
+        Returns False if the disk still holds a thread.
+        """
         has_ended = [source.join(timeout_seconds) for source in self._sources.values()]
         return all(has_ended)
 
@@ -164,13 +172,13 @@ class ServedModels:
         self._manager.set_settings(model.name, model.settings)
         self._set_labels(model.name, model.labels)
         source = self._make_source(model)
-        # Known before it starts: as soon as it finds something it is asked what, and told of blocked_versions.
+        # Registered before it starts: its first finding may cause calls of its other methods.
         self._sources = {**self._sources, model.name: source}
         source.start()
 
     def _change(self, change: ModelChange) -> None:
         name, after = change.after.name, change.after
-        # Settings and labels first: what the new selection loads is loaded by them.
+        # Settings and labels come first, so that the new selection's loads use them.
         if change.is_of_settings:
             self._manager.set_settings(name, after.settings)
         if change.is_of_labels:
@@ -183,7 +191,7 @@ class ServedModels:
     def _select(self, model: ModelConfig) -> None:
         source = self._sources[model.name]
         if model.name in self._unloaded:
-            # Without labels: that their versions are not selected is no news then.
+            # Without labels, so that no note reports that their versions are not selected.
             source.set_selection(NOTHING, {})
         else:
             source.set_selection(model.version_selection, model.labels)
@@ -192,13 +200,13 @@ class ServedModels:
         source = self._sources[name]
         self._unloaded -= {name}
         self._sources = {key: item for key, item in self._sources.items() if key != name}
-        # Stopped first: from then on it aspires nothing, so the empty list is the last.
+        # The source is stopped first, so that the empty list is the last that is set.
         source.stop()
         self._forget(name)
 
     def _forget(self, name: str) -> None:
-        """The versions go and so does all that was said of them; no source aspires any."""
+        """Removes the model's labels, versions and settings, once its source has stopped."""
         self._set_labels(name, {})
         self._manager.set_aspired(name, [])
-        # Last: settings that change before would end a canary by making it the default.
+        # Settings come last: if they changed earlier, a canary would end as the default version.
         self._manager.set_settings(name, ModelSettings())

@@ -241,7 +241,7 @@ def test_reload_that_waits_leaves_status_alone_and_gives_way_to_the_next(
     client.reload_config(models.configure(a=""))
     code, message = refusal(waiting.result)
     assert code == grpc.StatusCode.ABORTED
-    assert "again before the new models had come" in message
+    assert "again before the new models were available" in message
 
 
 def test_reload_answers_what_did_not_come_before_its_caller_gives_up(

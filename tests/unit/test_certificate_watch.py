@@ -98,7 +98,7 @@ def test_watcher_edit_of_client_verify_is_refused_until_a_restart(
     first, second = identities
     text = config_text(first.key, first.certificate, second.certificate, client_verify=True)
     watch.file.write_text(text)
-    assert "client_verify is taken at the start of the server only" in watch.reason()
+    assert "client_verify is read only when the server starts" in watch.reason()
     assert watch.replaced == []
 
 

@@ -150,7 +150,7 @@ def test_server_config_ports_that_are_left_to_the_server_do_not_collide(flag: st
 
 def test_server_config_capture_directory_without_requests_is_refused():
     flags = ["--model_base_path=/m", "--self_warmup_requests=0", "--warmup_capture_directory=/c"]
-    with pytest.raises(InvalidConfig, match="no requests are kept"):
+    with pytest.raises(InvalidConfig, match="keeps no requests"):
         server_config(parse_flags(flags))
 
 

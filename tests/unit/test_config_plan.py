@@ -53,14 +53,14 @@ def test_plan_lines_say_what_changes() -> None:
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ([X, Y, X], "model 'x' is there twice; give each its own name"),
+        ([X, Y, X], "duplicate model 'x'; give each model its own name"),
         ([replace(X, base_path="models/x")], "base_path 'models/x' must be an absolute path"),
         ([replace(X, platform="jax")], "model 'x': model_platform 'jax': it is served as"),
         (
             [replace(X, labels={"a": 1}, version_selection=Specific(frozenset({2})))],
             "label 'a' is of version 1, which model_version_policy .specific 2. does not load",
         ),
-        ([replace(X, labels={"a": -1})], "label 'a': -1 is no version"),
+        ([replace(X, labels={"a": -1})], "label 'a': -1 is not a version"),
     ],
 )
 def test_plan_change_that_cannot_be_is_refused(wanted: list[ModelConfig], message: str) -> None:

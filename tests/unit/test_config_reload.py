@@ -198,7 +198,7 @@ def test_reload_that_waits_ends_where_the_server_stops(reload: Reload) -> None:
 
 def test_change_after_the_stop_is_refused(reload: Reload) -> None:
     reload.reloader.stop()
-    with pytest.raises(Unavailable, match="the server stops"):
+    with pytest.raises(Unavailable, match="the server is stopping"):
         reload.reloader.change([])
     assert reload.world.models.names == ("a",)
 

@@ -124,8 +124,8 @@ def test_watcher_config_without_a_model_that_has_settings_is_refused(watch: Watc
     [
         ("model_config_list {", "", "models.config: Error parsing text-format"),
         ("", "", "models.config: no model in it"),
-        (config_text("a", "a"), "", "'a' is there twice"),
-        (config_text("a"), "[default", "settings.toml: no TOML"),
+        (config_text("a", "a"), "", "duplicate model 'a'"),
+        (config_text("a"), "[default", "settings.toml: not valid TOML"),
         (config_text("a"), "[default]\nx = 1", "settings.toml: default: 'x' is unknown"),
     ],
 )
@@ -190,7 +190,7 @@ def test_watcher_bad_edit_that_is_taken_back_changes_nothing_and_is_told_again(
     ("config", "settings", "error", "culprit", "message"),
     [
         ("model_config_list {", "[default", None, "models.config", "Error parsing text-format"),
-        (config_text("b"), "[default", None, "settings.toml", "no TOML"),
+        (config_text("b"), "[default", None, "settings.toml", "not valid TOML"),
         (config_text("b"), "", "cannot be", "models.config", "cannot be"),
         (config_text("a"), "[default]", "cannot be", "settings.toml", "cannot be"),
     ],
@@ -237,7 +237,7 @@ def test_watcher_refusal_is_as_old_as_the_first_fault_and_gone_once_mended(watch
     assert first is not None
     assert second is not None
     assert second.since_wall_ns == first.since_wall_ns <= watch.clock.wall_ns() - 60e9
-    assert "there twice" in second.reason
+    assert "duplicate model" in second.reason
     watch.config.write_text(config_text("b"))
     watch.watcher.poll()
     assert watch.refusal() is None

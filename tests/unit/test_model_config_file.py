@@ -84,14 +84,14 @@ def test_read_model_config_file_deprecated_model_type_is_taken(path: Path):
         ),
         (
             one_model('name: "m" base_path: "/m" version_labels { key: "a" value: -1 }'),
-            "'m': label 'a': -1 is no version; give 0 or more",
+            "'m': label 'a': -1 is not a version; give 0 or more",
         ),
         (
             one_model(
                 'name: "m" base_path: "/m" version_labels: '
                 '[{ key: "a" value: 1 }, { key: "a" value: 2 }]'
             ),
-            "'m': label 'a' is there twice, for versions 1 and 2",
+            "'m': duplicate label 'a', for versions 1 and 2",
         ),
         (
             one_model(
@@ -103,7 +103,7 @@ def test_read_model_config_file_deprecated_model_type_is_taken(path: Path):
         (one_model('name: "m" base_path: "/m" logging_config {}'), "logging_config is refused"),
         (
             one_model('name: "m" base_path: "/m" } config { name: "m" base_path: "/n"'),
-            "'m' is there twice",
+            "duplicate model 'm'",
         ),
     ],
 )
@@ -148,5 +148,5 @@ def test_decode_model_config_reads_what_a_client_has_serialized() -> None:
 
 
 def test_decode_model_config_of_junk_is_refused() -> None:
-    with pytest.raises(InvalidConfig, match="request: no ModelServerConfig"):
+    with pytest.raises(InvalidConfig, match="request: not a ModelServerConfig"):
         decode_model_config(b"\xff", "request")

@@ -84,30 +84,30 @@ def test_parse_model_settings_whole_number_for_seconds_is_a_float() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[default", "settings.toml: no TOML"),
+        ("[default", "settings.toml: not valid TOML"),
         ("[defaults]", "settings.toml: 'defaults' is unknown; known: default, models"),
-        ("models = 3", r"models: 3 is no table; write \[models\]"),
+        ("models = 3", r"models: 3 is not a table; write \[models\]"),
         ("[models.cdr]", "models.cdr: no model 'cdr' is configured; configured: ctr, rank"),
-        ("[models]\nctr = 1", "models.ctr: 1 is no table"),
+        ("[models]\nctr = 1", "models.ctr: 1 is not a table"),
         (
             "[default]\nkeep = 1",
             "default: 'keep' is unknown; known: aspired_version_policy, keep_previous_seconds",
         ),
-        ("[default]\ngates = 1", r"default.gates: 1 is no table; write \[default.gates\]"),
+        ("[default]\ngates = 1", r"default.gates: 1 is not a table; write \[default.gates\]"),
         ("[models.ctr.gates]\nsignatur = 'off'", "models.ctr.gates: 'signatur' is unknown"),
         (
             "[models.ctr.gates]\nsignature = 'of'",
             'models.ctr.gates.signature: \'of\' is not known; give one of "off", "warn", "enforce"',
         ),
         ("[default.gates]\nsignature = true", "default.gates.signature: True is not known"),
-        ("[default]\nkeep_previous_seconds = '5'", "keep_previous_seconds: '5' is no number"),
-        ("[default]\nkeep_previous_seconds = true", "keep_previous_seconds: True is no number"),
+        ("[default]\nkeep_previous_seconds = '5'", "keep_previous_seconds: '5' is not a number"),
+        ("[default]\nkeep_previous_seconds = true", "keep_previous_seconds: True is not a number"),
         ("[default]\nkeep_previous_seconds = -1", "-1 is out of range; give from 0 to 1000000000"),
         ("[default]\nkeep_previous_seconds = nan", "nan is out of range"),
         ("[default.gates]\nlatency_ratio_max = inf", "inf is out of range; give 0 or more"),
         ("[default.gates]\ndrift_share_max = 1.5", "1.5 is out of range; give from 0 to 1"),
-        ("[default.canary]\nrequest_count = 1.5", "request_count: 1.5 is no whole number"),
-        ("[default.canary]\nheader = 1", "header: 1 is no text"),
+        ("[default.canary]\nrequest_count = 1.5", "request_count: 1.5 is not a whole number"),
+        ("[default.canary]\nheader = 1", "header: 1 is not text"),
         (
             "[default.canary]\nheader = 'X-User'",
             "default.canary: canary header 'X-User' cannot be sent: gRPC metadata keys are lower",
@@ -118,7 +118,7 @@ def test_parse_model_settings_whole_number_for_seconds_is_a_float() -> None:
         ),
         (
             "[default.canary]\nheader = 'x-user'\nrequest_count = 9\n[models.ctr]",
-            "default.canary: header, request_count without a weight: .* give weight above 0",
+            "default.canary: header, request_count without a weight: .* set a weight above 0",
         ),
         (
             "[default.canary]\nweight = 0\n[models.ctr.canary]\nheader = 'x-user'",

@@ -29,12 +29,12 @@ def test_parse_monitoring_config_gives_the_path_that_it_enables(text: str, path:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("prometheus_config { enable: maybe }", "m.txt: no text protobuf of MonitoringConfig: "),
-        ("statsd_config {}", "m.txt: no text protobuf of MonitoringConfig: "),
-        ('prometheus_config { path: "metrics" }', "path 'metrics' is no path; write it like"),
-        ('prometheus_config { path: "/{x}" }', "path '/{x}' is no path"),
-        ('prometheus_config { path: "/a?b" }', r"path '/a\?b' is no path"),
-        ('prometheus_config { path: "/" }', "path '/' is no path"),
+        ("prometheus_config { enable: maybe }", "m.txt: not a text protobuf of MonitoringConfig: "),
+        ("statsd_config {}", "m.txt: not a text protobuf of MonitoringConfig: "),
+        ('prometheus_config { path: "metrics" }', "path 'metrics' is not a path; write it like"),
+        ('prometheus_config { path: "/{x}" }', "path '/{x}' is not a path"),
+        ('prometheus_config { path: "/a?b" }', r"path '/a\?b' is not a path"),
+        ('prometheus_config { path: "/" }', "path '/' is not a path"),
     ],
 )
 def test_read_monitoring_config_file_refuses_with_file_and_remedy(

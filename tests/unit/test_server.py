@@ -273,7 +273,7 @@ def test_server_reload_that_cannot_be_changes_nothing(tmp_path: Path, plane: Fak
     answer = answer_of(plane, FakeRareCall(RELOAD_CONFIG, request))
     assert answer == (
         StatusCode.INVALID_ARGUMENT,
-        "request: model 'b' is there twice; give each its own name",
+        "request: duplicate model 'b'; give each model its own name",
     )
     assert plane.serving_map.versions("a") == [1]
     config = answer_of(plane, FakeRareCall(GET_CONFIG))
@@ -291,7 +291,7 @@ def test_server_that_stops_does_not_wait_for_a_reload(tmp_path: Path, plane: Fak
     assert server.stop()
     assert call.is_answered.wait(30)
     ((code, message),) = call.answers
-    assert (code, "stops" in str(message)) == (StatusCode.UNAVAILABLE, True)
+    assert (code, "stopping" in str(message)) == (StatusCode.UNAVAILABLE, True)
 
 
 def test_server_that_stops_does_not_wait_for_a_model_to_be_loaded(

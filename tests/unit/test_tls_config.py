@@ -84,7 +84,7 @@ def test_tls_config_of_another_text_is_refused_without_the_line(server: Identity
         ("/etc/tls.key", "{server}", "", False, "server_key must be a private key as PEM text"),
         ("{key}", "", "", False, "server_cert must be certificates as PEM text"),
         ("{key}", "{other}", "", False, "KEY_VALUES_MISMATCH"),
-        ("{key}", "{broken}", "", False, "server_cert and server_key are no certificate"),
+        ("{key}", "{broken}", "", False, "server_cert and server_key are not a certificate"),
         ("{encrypted}", "{server}", "", False, "its key without a password"),
         ("{key}", "{server}", "", True, "client_verify needs custom_ca"),
         ("{key}", "{server}", "no PEM", True, "custom_ca must be certificates as PEM text"),

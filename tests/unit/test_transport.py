@@ -79,4 +79,4 @@ def test_transport_tells_of_a_file_that_was_spoilt(tmp_path: Path, server: Ident
         pass
     transport.stop()
     assert transport.join(timeout_seconds=10)
-    assert "no text protobuf of SSLConfig" in transport.refusal.reason
+    assert "not a text protobuf of SSLConfig" in transport.refusal.reason
