@@ -53,7 +53,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class HttpAppSettings:
-    """What all handlers share. `timeout_seconds` is a request's from its head to its answer's head."""
+    """The settings of all handlers. `timeout_seconds` is from a request's head to its answer's head."""
 
     timeout_seconds: float = 30.0
     has_cors: bool = False
@@ -160,7 +160,7 @@ class HandlerGuard:
                 f"{scope['method']} {scope['path']} took longer than {self._timeout_seconds:g} s "
                 "(--rest_api_timeout_in_ms)"
             )
-            # What is left of the body nobody will read.
+            # The rest of the body is not read.
             response = error_response(message, 504, {"Connection": "close"})
             await response(scope, receive, send)
 

@@ -23,7 +23,7 @@ _TRANSFER_ENCODING_REMEDY = "send 'chunked' alone, or Content-Length alone"
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionLimits:
-    """What one client may take of the server's."""
+    """The limits of one client."""
 
     # Line and headers. Browsers' cookies stay below 8 KiB, and so do other servers' limits.
     head_bytes_max: int = 32 * 2**10
@@ -50,8 +50,8 @@ class _Phase(Enum):
 class GuardedConnection(HttpToolsProtocol):
     """One connection, on the HTTP thread. Refuses by 408, 431 and 503, and then closes.
 
-    Where there are too many, the new one takes the place of the one that has been idle longest, so
-    that idle ones keep no probe away; 503 only where every one has a request.
+    If there are too many connections, a new one takes the place of the one that has been idle
+    longest, so that idle connections keep no probe away. 503 only if every connection has a request.
     """
 
     limits: ClassVar[ConnectionLimits] = ConnectionLimits()
@@ -80,8 +80,8 @@ class GuardedConnection(HttpToolsProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is being answered; one whose head is not complete is no request."""
-        # uvicorn's annotation leaves out that there is none before the first request.
+        """True if no request is being answered. A request counts once its head is complete."""
+        # uvicorn's annotation leaves out that `cycle` is None before the first request.
         return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]
 
     @property
@@ -197,7 +197,7 @@ class GuardedConnection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """uvicorn's: what came is not HTTP."""
         if not self.transport.is_closing():
-            # The parser gives no header whose value it refuses: look where it stopped.
+            # The parser returns no header whose value it refuses, so search the bytes received.
             is_head = self._phase is _Phase.HEAD
             is_encoding = is_head and b"transfer-encoding" in self._received.lower()
             fault = f"Transfer-Encoding is not taken as sent; {_TRANSFER_ENCODING_REMEDY}"

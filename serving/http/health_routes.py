@@ -30,14 +30,14 @@ Notes = Callable[[str], Collection[Note]]
 
 
 def no_notes(name: str) -> Collection[Note]:
-    """Of a server without sources."""
+    """Returns no notes, for a server without sources."""
     del name
     return ()
 
 
 @dataclass(frozen=True)
 class Readiness:
-    """Whether requests should come here, and for each model why not; None where nothing is amiss."""
+    """The readiness of a server, and for each model the reason why it is not ready; else None."""
 
     is_ready: bool
     reason: str | None
@@ -45,13 +45,13 @@ class Readiness:
 
 
 def readiness(view: HealthView, notes: Notes = no_notes) -> Readiness:
-    """Of the whole server. Pure."""
+    """Returns the readiness of the whole server. Pure."""
     reasons = {name: _model_reason(view, name, notes) for name in view.models}
     return Readiness(view.is_serving, _server_reason(view, reasons), reasons)
 
 
 def model_readiness(view: HealthView, name: str, notes: Notes = no_notes) -> Readiness:
-    """Of one model. Pure. Raises NotFound where it is not configured."""
+    """Returns the readiness of one model. Pure. Raises NotFound if it is not configured."""
     if name not in view.models:
         configured = listed(view.models)
         raise NotFound(f"model {name!r} is not configured; configured: {configured}")
@@ -77,7 +77,7 @@ def health_routes(view: Callable[[], HealthView], notes: Notes = no_notes) -> Se
 
 
 def readiness_document(found: Readiness) -> dict[str, Any]:
-    """What `/readyz` answers, as JSON has it. Pure."""
+    """Returns the answer of `/readyz` as JSON. Pure."""
     models = {
         name: {"is_ready": reason is None, **_reason(reason)}
         for name, reason in found.reason_by_model.items()
@@ -92,7 +92,7 @@ def _model_reason(view: HealthView, name: str, notes: Notes) -> str | None:
     reason = why_unavailable(versions)
     if reason is None or versions:
         return reason
-    # What lies in the base path and is no version yet. That nothing does is said already.
+    # Names the entries of the base path that are not versions. `reason` covers an empty one.
     texts = sorted(_note_text(note) for note in notes(name) if note.values)
     return f"{reason} ({'; '.join(texts)})" if texts else reason
 

@@ -106,7 +106,7 @@ class HostGuard:
         if not hosts or self._permits(hosts[0], server[0] if server else ""):
             return None
         return (
-            f"Host {hosts[0]!r} is no name of this server; ask by localhost, by its address, or "
-            "by a name that --http_hosts lists",
+            f"Host {hosts[0]!r} is not a name of this server; use localhost, its address, or a "
+            "name that --http_hosts lists",
             MISDIRECTED,
         )

@@ -40,8 +40,8 @@ def check_port(host: str, port: HttpPort) -> None:
 def bind(host: str, port: int) -> list[socket.socket]:
     """Listens on every address of `host`, as gRPC does; port 0 takes a free one, the same for all.
 
-    Both wildcards mean IPv4 and IPv6, where there is IPv6. Raises Unavailable, or InvalidConfig where
-    another start would fail too.
+    Both wildcards mean IPv4 and IPv6, if the machine has IPv6. Raises Unavailable, or InvalidConfig
+    if another start would fail too.
     """
     try:
         listeners = _bind_wildcards(port) if host in _WILDCARDS else _bind_each(host, port)

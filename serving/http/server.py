@@ -51,7 +51,7 @@ class _UvicornServer(uvicorn.Server):
         loop = asyncio.get_running_loop()
         listeners = sockets or []
         for listener in listeners:
-            # What asyncio accepts at the last moment would be unknown to uvicorn's shutdown.
+            # uvicorn's shutdown would miss a connection that asyncio accepts at the last moment.
             loop.remove_reader(listener)
             # Without the filter a connection may still come between the last `accept` and the close.
             with contextlib.suppress(OSError):
@@ -89,7 +89,7 @@ class HttpServer:
     ) -> None:
         """Nothing is bound yet. `blocking_thread_count` is for handlers that are not coroutines.
 
-        `entry` gets each request first, and gives `app` what is not its own; None: there is none.
+        `entry` gets each request first, and passes other paths to `app`; None: `app` gets all.
         """
         self._app = app
         self._host = host
@@ -106,7 +106,7 @@ class HttpServer:
 
     @property
     def port(self) -> int | None:
-        """The TCP port that it listens on; None before `start`, and where there was none to have."""
+        """The TCP port that it listens on; None before `start`, and if no port could be bound."""
         return self._port
 
     def start(self) -> None:
@@ -178,7 +178,7 @@ class HttpServer:
         try:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
         except OSError as error:
-            # A sandbox that refuses is no reason to answer no probe.
+            # Probes are answered even if a sandbox refuses the priority.
             _log.warning("http_priority_refused", asked=self._nice, reason=error.strerror)
 
 
@@ -196,7 +196,7 @@ def _make_uvicorn(
             log_config=None,
             access_log=False,
             server_header=False,
-            # Who says where a request came from is a proxy's word, and nothing here goes by it.
+            # A proxy's headers are not trusted: nothing here depends on where a request came from.
             proxy_headers=False,
             timeout_keep_alive=limits.keep_alive_seconds,
             backlog=BACKLOG,

@@ -1,4 +1,4 @@
-"""What the open inference protocol says of models, as JSON has it; protobuf has the same names. Pure."""
+"""The open inference protocol's JSON documents about models. Its protobuf has the same names. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -56,10 +56,10 @@ def server_metadata(version: str) -> dict[str, Any]:
 
 
 def model_metadata(name: str, versions: Iterable[int], signature_def_map: bytes) -> dict[str, Any]:
-    """Of the signature that a request means which names none; `versions` are those that answer.
+    """Returns the metadata of the default signature. `versions` are the versions that answer.
 
-    A shape has -1 where any size will do, and is [-1] where the number of dimensions is open. Raises
-    FailedPrecondition where there is no such signature.
+    A shape has -1 for a dimension of any size, and is [-1] if the number of dimensions is open.
+    Raises FailedPrecondition if the model has no default signature.
     """
     inputs, outputs = _tensors(name, signature_def_map)
     return {
@@ -161,7 +161,7 @@ def _shape(info: Any) -> list[int]:
 
 
 def _tensor(name: str, dtype: int, shape: list[int]) -> dict[str, Any]:
-    # Of dtypes that the protocol has no name for, TensorFlow's: ModelInfer refuses them.
+    # TensorFlow's name for a dtype that the protocol has no name for: ModelInfer refuses it.
     datatype = _DATATYPES.get(dtype) or types_pb2.DataType.Name(dtype).removeprefix("DT_")
     return {"name": name, "datatype": datatype, "shape": shape}
 

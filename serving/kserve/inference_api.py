@@ -101,7 +101,7 @@ class InferenceApi(RestApplication):
     async def _load(self, question: Question, body: bytes) -> tuple[object, int]:
         parameters = _parsed(body).get("parameters") or {}
         if not isinstance(parameters, dict):
-            raise InvalidArgument(f"parameters is no object but {type(parameters).__name__}")
+            raise InvalidArgument(f"parameters is not an object but {type(parameters).__name__}")
         load = partial(self._questions.load, question.model, parameters, self._wait_seconds)
         await anyio.to_thread.run_sync(load)
         return {}, 200
@@ -119,5 +119,5 @@ def _target(question: Question) -> RestTarget:
 
 
 def _parsed(body: bytes) -> dict[str, Any]:
-    """Of a body that may be left out."""
+    """Parses a body, which may be left out."""
     return parse_object(body) if body.strip() else {}

@@ -104,4 +104,4 @@ def _parsed(method: str, request: bytes) -> Any:
     try:
         return message_class(name).FromString(request)
     except DecodeError as error:
-        raise InvalidArgument(f"the request is no {name}: {error}") from error
+        raise InvalidArgument(f"the request is not a valid {name}: {error}") from error

@@ -27,7 +27,7 @@ _MODEL = {
 
 
 class Question(NamedTuple):
-    """What a request is about. `version` is "" where the path names none, else a number or a label."""
+    """The subject of a request. `version` is a number or a label; "" if the path names no version."""
 
     what: str
     model: str = ""
@@ -37,7 +37,7 @@ class Question(NamedTuple):
 # Clients repeat a few paths. Few enough that long ones take no memory to speak of.
 @lru_cache(maxsize=256)
 def parse_path(http_method: str, raw_path: bytes) -> Question:
-    """`raw_path` is as it came, without the query. Raises NotFound where there is nothing like that."""
+    """Parses `raw_path`, which is as it came, without the query. Raises NotFound for an unknown path."""
     path = raw_path.decode("ascii", "replace")
     if http_method in ("GET", "HEAD"):
         if path in _SERVER:

@@ -1,4 +1,4 @@
-"""What clients of the open inference protocol ask beside inference, for gRPC and HTTP alike."""
+"""Answers the open inference protocol's requests other than inference, for gRPC and HTTP alike."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
@@ -15,11 +15,11 @@ from serving.manager.state_monitor import Statuses
 from serving.rpc.health import HealthView, why_unavailable
 
 VERSION_DIGITS_MAX = 18
-"""Of a version's number; more digits are no version that there can be (`SetModelVersion`)."""
+"""The digits that a version's number may have. No version can have more (`SetModelVersion`)."""
 
 
 def version_number(version: str) -> int | None:
-    """The number that a version's name is; None where it is a label. Pure."""
+    """Returns the number of a version's name; None if the name is a label. Pure."""
     is_number = version.isascii() and version.isdecimal() and len(version) <= VERSION_DIGITS_MAX
     return int(version) if is_number else None
 
@@ -61,11 +61,11 @@ class InferenceQuestions:
         self._methods = methods
 
     def is_server_ready(self) -> bool:
-        """What gRPC's health says of the server."""
+        """Returns the server's health, as gRPC reports it."""
         return self._view().is_serving
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
-        """Whether a request to it would be answered; NotFound where it is not configured."""
+        """Returns True if the model answers requests. Raises NotFound if it is not configured."""
         versions = self._ready_versions(name)
         if self._view().is_draining or not versions:
             return False
@@ -79,9 +79,9 @@ class InferenceQuestions:
         return documents.server_metadata(self._server_version)
 
     def model_metadata(self, name: str, version: str = "") -> dict[str, Any]:
-        """Of the version that `version` means: "" the default one, else a number or a label.
+        """Returns the metadata of `version`: a number or a label; "" is the default version.
 
-        NotFound: no such model or version. Unavailable where none has been loaded.
+        Raises NotFound for an unknown model or version, Unavailable if no version has been loaded,
         FailedPrecondition without a serving_default.
         """
         signatures = self._signatures(name, version)
@@ -92,9 +92,9 @@ class InferenceQuestions:
         return documents.model_config(name, self._signatures(name, version))
 
     def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
-        """Of all models if `name` is "", of all versions that serve if `version` is "".
+        """Returns statistics: of all models if `name` is "", of all serving versions if `version` is "".
 
-        NotFound: no such model or version.
+        Raises NotFound for an unknown model or version.
         """
         rows, found = self._methods(), []
         for model in [name] if name else sorted(self._names()):
@@ -139,7 +139,7 @@ class InferenceQuestions:
         return ready_versions(self._statuses().get(name, ()))
 
     def _chosen(self, name: str, version: str) -> int | None:
-        """Which version that is; None where there is none by default."""
+        """Returns the number of `version`; None if the model has no default version."""
         if not version:
             return self._routes.answering(name)
         number = version_number(version)

@@ -67,10 +67,11 @@ class Repository:
         return self._selection.unloaded
 
     def load(self, name: str, wait_seconds: float) -> None:
-        """The model is served: its base path is looked at now, and a version of it awaited.
+        """Serves the model: looks at its base path now, and waits for a version.
 
-        PermissionDenied, NotFound: nothing has changed. FailedPrecondition where it failed to load,
-        Unavailable where it has not come in `wait_seconds`, with the reason; it is still wanted.
+        After PermissionDenied and NotFound nothing has changed. Raises FailedPrecondition if the
+        model failed to load. Raises Unavailable with the reason if it has not come in
+        `wait_seconds`; it stays selected.
         """
         self._check(name)
         stale = self._monitor.statuses().get(name, ())
@@ -133,10 +134,10 @@ class Repository:
 
 
 def ready_versions(versions: tuple[ServableStatus, ...]) -> list[int]:
-    """Those that answer requests, ascending. Pure."""
+    """Returns the versions that answer requests, ascending. Pure."""
     return [status.id.version for status in versions if has_come((status,))]
 
 
 def repository_parameters_in_the_way(parameters: Mapping[str, object]) -> list[str]:
-    """What a client asks to load that is not in the model's base path. Pure."""
+    """Returns the parameters that load something outside of the model's base path. Pure."""
     return sorted(key for key in parameters if key == "config" or key.startswith("file:"))

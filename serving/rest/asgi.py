@@ -1,4 +1,4 @@
-"""What REST's applications share: reading a body, writing an answer, errors in TensorFlow Serving's shape.
+"""The common parts of REST's applications: bodies, answers, errors in TensorFlow Serving's shape.
 
 They are plain ASGI applications in front of starlette's: a request that a model answers takes a
 twentieth of a millisecond of this thread, of which routing and middlewares would be as much again.
@@ -49,7 +49,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class RestSettings:
-    """What REST's applications do alike; as `HttpAppSettings`, from the same flags."""
+    """The settings of all REST applications, from the same flags as `HttpAppSettings`."""
 
     timeout_seconds: float = 30.0
     has_cors: bool = False
@@ -58,7 +58,7 @@ class RestSettings:
 
     @property
     def common_headers(self) -> HeaderList:
-        """Of every answer."""
+        """The headers of every answer."""
         if not self.has_cors:
             return []
         exposed = (MODEL_NAME_HEADER, MODEL_VERSION_HEADER, JSON_BYTES_HEADER)
@@ -135,10 +135,9 @@ class RestApplication(ABC):
 
     @abstractmethod
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request; what it raises before is answered for it."""
+        """Answers one request; an error raised before the answer becomes the answer."""
 
     def _headers(self) -> HeaderList:
-        """Of every answer."""
         closing = [_CLOSE] if self._bridge.is_draining else []
         return [*self._common, *closing]
 
@@ -155,7 +154,7 @@ class RestApplication(ABC):
             # 499 says that the client went away. This one waits, and may ask another server.
             raise Unavailable("the server stopped before the request was done; ask another")
         headers = [*_version_headers(target.model, answer.version), *self._headers()]
-        # What a version refused, a body too large for one, is too large a second later as well.
+        # A refusal by a version, like a body that is too large, does not pass within a second.
         is_passing = answer.version is None
         status = http_status(StatusCode(answer.code))
         await send_error(send, answer.message, status, headers, is_passing=is_passing)
@@ -167,7 +166,7 @@ class RestApplication(ABC):
         body = answer.take_body()
         hold_of(scope).grow(len(body))
         await send_answer(send, 200, headers, body)
-        # What is left is in the connection's buffer.
+        # From here on the connection's buffer holds the rest.
         del body
         connection = _connection_of(scope)
         if connection is not None:
@@ -203,7 +202,7 @@ async def read_body(scope: Scope, receive: Receive, settings: RestSettings) -> b
     """
     hold = hold_of(scope)
     for name, value in scope["headers"]:
-        # uvicorn's parser has refused what is no number.
+        # uvicorn's parser has refused a value that is not a number.
         if name == b"content-length":
             if int(value) > settings.body_bytes_max:
                 raise _too_large(settings)
@@ -292,7 +291,7 @@ async def _send_raised(send: Send, scope: Scope, error: Exception, common: Heade
 
 
 def _version_headers(model: str, version: int | None) -> HeaderList:
-    """Which version answered; none where none was reached."""
+    """Returns the headers that name the version; no headers if the request reached no version."""
     if version is None:
         return []
     return [
@@ -302,7 +301,7 @@ def _version_headers(model: str, version: int | None) -> HeaderList:
 
 
 def _answer_headers(answer: RestAnswer, model: str) -> HeaderList:
-    """Of an answer that is OK, without its length."""
+    """Returns the headers of an answer that is OK, without its length."""
     headers = _version_headers(model, answer.version)
     headers.append((b"content-type", answer.content_type.encode()))
     if answer.is_gzip:

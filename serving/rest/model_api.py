@@ -15,7 +15,7 @@ from serving.rest.paths import ListQuestion, MetadataQuestion, StatusQuestion, p
 
 
 class ModelQuestions:
-    """What GET asks of models; any thread.
+    """Answers the GET requests about models. Any thread.
 
     `get_model_status` is ModelService's method and `get_model_metadata` the data plane's, which
     raises `status_error`.
@@ -48,7 +48,7 @@ class ModelQuestions:
         return model_documents.metadata_document(response)
 
     def all_models(self) -> dict[str, Any]:
-        """Of every model that is configured."""
+        """Returns the status of every configured model."""
         return model_documents.list_document(self._names(), self._statuses())
 
 

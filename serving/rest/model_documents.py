@@ -1,4 +1,4 @@
-"""What GET answers of models, as TensorFlow Serving's JSON has it. Pure."""
+"""The answers to GET requests about models, in the shape of TensorFlow Serving's JSON. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -24,13 +24,13 @@ def status_request(model: str, version: int | None, label: str | None) -> bytes:
 
 
 def status_document(response: bytes) -> dict[str, Any]:
-    """Of a GetModelStatusResponse. Numbers of 64 bits are strings, as protobuf's JSON has them."""
+    """Converts a GetModelStatusResponse. Numbers of 64 bits are strings, as protobuf's JSON has them."""
     message = get_model_status_pb2.GetModelStatusResponse.FromString(response)
     return _as_dict(message)
 
 
 def metadata_document(response: bytes) -> dict[str, Any]:
-    """Of a GetModelMetadataResponse, whose signatures are shown as what they are and not as an Any."""
+    """Converts a GetModelMetadataResponse; its signatures are shown decoded and not as an Any."""
     message = get_model_metadata_pb2.GetModelMetadataResponse.FromString(response)
     signatures = get_model_metadata_pb2.SignatureDefMap.FromString(
         message.metadata[SIGNATURE_DEF].value
@@ -44,7 +44,7 @@ def metadata_document(response: bytes) -> dict[str, Any]:
 def list_document(
     names: Iterable[str], statuses: Mapping[str, Iterable[ServableStatus]]
 ) -> dict[str, Any]:
-    """Of all configured models, by name, each with its versions from the highest down."""
+    """Lists all configured models by name, each with its versions from the highest down."""
     return {
         "models": [
             {

@@ -49,9 +49,9 @@ Route = RestTarget | StatusQuestion | MetadataQuestion | ListQuestion
 # Clients repeat a few paths. Few enough that long ones take no memory to speak of.
 @lru_cache(maxsize=256)
 def parse_path(http_method: str, raw_path: bytes) -> Route:
-    """What a request is about. `raw_path` is as it came, without the query.
+    """Returns the route of a request. `raw_path` is as it came, without the query.
 
-    Raises InvalidArgument where there is nothing like that, or the version is no number of 63 bits.
+    Raises InvalidArgument for an unknown path, or a version that is not a number of 63 bits.
     """
     path = raw_path.decode("ascii", "replace")
     if http_method == "POST":
@@ -69,7 +69,7 @@ def parse_path(http_method: str, raw_path: bytes) -> Route:
 
 
 def _fault(http_method: str, path: str) -> str:
-    """Returns what is wrong with a request that is none of the API's, and what to send instead."""
+    """Returns what is wrong with a request that the API does not have, and what to send instead."""
     if http_method not in ("GET", "HEAD", "POST"):
         return "use GET or POST"
     if _RUN.fullmatch(path):

@@ -41,7 +41,7 @@ Answer = TypeVar("Answer")
 
 
 class VersionControl(Protocol):
-    """What `AspiredVersionsManager` does at a person's word, and says of its streams."""
+    """The part of `AspiredVersionsManager` that operators use: its actions, and its streams' status."""
 
     def rollback(self, name: str, *, is_cold_allowed: bool) -> Future[Rollback]: ...
     def promote(self, name: str) -> Future[int]: ...
@@ -132,7 +132,7 @@ class AdminService:
         parsed = parse_object(request)
         version = parsed.get("version")
         if not isinstance(version, int):
-            raise InvalidArgument(f"version {version!r} is no version number")
+            raise InvalidArgument(f"version {version!r} is not a version number")
         _answer(self._control.allow(_model_name(parsed), version), remaining_seconds)
         return json.dumps({"warning": self._kept_warning(remaining_seconds)}).encode()
 
@@ -201,7 +201,7 @@ def _model_name(parsed: Mapping[str, Any]) -> str:
 
 
 def _answer(future: Future[Answer], remaining_seconds: float | None) -> Answer:
-    """What the control thread answers, in time for a caller who waits so long; Unavailable."""
+    """Waits for the control thread's answer, at most until the caller's deadline; then Unavailable."""
     timeout_seconds = patience_seconds(remaining_seconds, ANSWER_TIMEOUT_SECONDS)
     try:
         return future.result(timeout_seconds)

@@ -31,15 +31,15 @@ class CaptureService:
         model_names: Callable[[], Collection[str]],
         reservoirs: Callable[[str], RequestReservoir | None],
     ) -> None:
-        """`model_names` are those configured now; `reservoirs` has None where none is kept."""
+        """`model_names` are those configured now; `reservoirs` returns None if the model keeps no requests."""
         self._model_names = model_names
         self._reservoirs = reservoirs
 
     def capture_warm_up(self, request: bytes) -> bytes:
-        """Replies what the model's reservoir holds: first the newest request of each signature and outputs.
+        """Returns the requests in the model's reservoir: first the newest request of each signature and outputs.
 
         Raises InvalidArgument, NotFound for a model that is not configured, FailedPrecondition
-        where no requests are kept or none has come yet.
+        if no requests are kept or no request has come yet.
         """
         name, count_max = _parse(request)
         if name not in self._model_names():

@@ -32,19 +32,21 @@ class ConfigService:
         return {RELOAD_CONFIG: Waiting(self.reload_config), GET_CONFIG: self.get_config}
 
     def reload_config(self, request: bytes, remaining_seconds: float | None = None) -> bytes:
-        """ReloadConfigRequest to ReloadConfigResponse, whose status is OK; every other is the call's.
+        """Applies a ReloadConfigRequest and returns a ReloadConfigResponse, whose status is OK.
 
-        INVALID_ARGUMENT: the configuration cannot be, and nothing has changed. The others come
-        after the change is made: FAILED_PRECONDITION where a new model failed, UNKNOWN where one
-        has not come yet (the same request again waits for it again), ABORTED where a newer change
-        came in between. They come before the caller's deadline, which is `remaining_seconds` away
-        (None: there is none). A request without any model is INVALID_ARGUMENT. There are no
-        counters to be named in `metric_names`.
+        An error is the status of the call. INVALID_ARGUMENT: the configuration is invalid or has
+        no model, and nothing has changed. The other errors come after the change is made:
+        FAILED_PRECONDITION if a new model failed, UNKNOWN if a model has not come yet (a repeated
+        request waits again), ABORTED if a newer change came in between. They come before the
+        caller's deadline, which is `remaining_seconds` away (None: no deadline). `metric_names`
+        is ignored: the service has no such counters.
         """
         try:
             message = model_management_pb2.ReloadConfigRequest.FromString(request)
         except DecodeError as error:
-            raise InvalidArgument(f"the request is no ReloadConfigRequest: {error}") from error
+            raise InvalidArgument(
+                f"the request is not a valid ReloadConfigRequest: {error}"
+            ) from error
         models = decode_model_config(message.config.SerializeToString(), "request")
         self._reloader.reload(models, patience_seconds(remaining_seconds, RELOAD_TIMEOUT_SECONDS))
         response = model_management_pb2.ReloadConfigResponse()
@@ -53,6 +55,6 @@ class ConfigService:
         return serialized
 
     def get_config(self, request: bytes) -> bytes:
-        """What `parse_config` reads. `request` is empty; what a later client puts in is not looked at."""
+        """Returns the document that `parse_config` reads. `request` is empty; its bytes are ignored."""
         del request
         return config_document(self._served.models, self._reloader.settings)

@@ -21,10 +21,10 @@ SetHealth = Callable[[str, bool], None]
 def serving_by_service(
     models: Iterable[str], statuses: Statuses, needed: Collection[str] = ()
 ) -> dict[str, bool]:
-    """Whether each service name is SERVING. Pure.
+    """Returns for each service name if it is SERVING. Pure.
 
-    A model is, where it has an AVAILABLE version; the server is, where some model is and every one
-    of `needed`, which are among `models`.
+    A model is SERVING if it has an AVAILABLE version. The server is SERVING if at least one model
+    is, and each model of `needed`, which are among `models`.
     """
     serving = {
         name: any(status.state is AVAILABLE for status in statuses.get(name, ())) for name in models
@@ -66,9 +66,9 @@ def without_stuck(serving: Mapping[str, bool], stuck: Collection[str]) -> dict[s
 
 
 def why_unavailable(versions: Iterable[ServableStatus]) -> str | None:
-    """Why a model with these versions, in ascending order, has none that is AVAILABLE. Pure.
+    """Returns why no version of a model is AVAILABLE; None if a version is. Pure.
 
-    None where it has one. Of several versions the latest tells.
+    `versions` are in ascending order. The reason is that of the latest version.
     """
     latest: ServableStatus | None = None
     for latest in versions:
@@ -133,7 +133,7 @@ class HealthReporter:
                 self._look()
 
     def set_models(self, models: Iterable[str]) -> None:
-        """Reports these from now on; one that is no longer among them is a service unknown."""
+        """Reports these models from now on. A model that is no longer among them is SERVICE_UNKNOWN."""
         with self._lock:
             self._models = tuple(models)
             kept = self._needed.intersection(self._models)
@@ -141,7 +141,7 @@ class HealthReporter:
             self._look()
 
     def view(self) -> HealthView:
-        """What is known now; for who answers probes by other ways than gRPC's."""
+        """Returns the present state, for probes that do not come over gRPC."""
         with self._lock:
             return HealthView(
                 models=self._models,

@@ -89,7 +89,9 @@ def _model_spec(request: bytes) -> model_pb2.ModelSpec:
     try:
         message = get_model_status_pb2.GetModelStatusRequest.FromString(request)
     except DecodeError as error:
-        raise InvalidArgument(f"the request is no GetModelStatusRequest: {error}") from error
+        raise InvalidArgument(
+            f"the request is not a valid GetModelStatusRequest: {error}"
+        ) from error
     if not message.HasField("model_spec"):
         raise InvalidArgument("Missing ModelSpec: set model_spec.name")
     spec = message.model_spec

@@ -1,4 +1,4 @@
-"""Who may operate a server, and not only ask its models. Pure.
+"""Decides which clients may operate a server, beyond sending requests to its models. Pure.
 
 Operator calls change what is served, or show what other clients have sent. They are answered on the
 admin listener, which only the server's own user can reach. The data port refuses them, with three
@@ -50,7 +50,7 @@ def grpc_caller(peer: str, names: Collection[str], *, is_forwarded: bool) -> Cal
     if scheme.startswith("unix"):
         return Caller("", names, is_forwarded)
     address = unquote(rest).rpartition(":")[0].strip("[]").partition("%")[0]
-    # An unknown peer is no local one.
+    # An unknown peer does not count as local.
     return Caller(address or peer or "unknown", names, is_forwarded)
 
 

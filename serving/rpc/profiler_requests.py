@@ -1,4 +1,4 @@
-"""What a request for a trace means, and when a trace must end before its time. Pure."""
+"""Reads requests for traces, and decides when a trace must end before its time. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -145,7 +145,7 @@ def _parsed(name: str, request: bytes) -> Any:
     try:
         return message_class(name).FromString(request)
     except DecodeError as error:
-        raise InvalidArgument(f"the request is no tensorflow.{name}: {error}") from error
+        raise InvalidArgument(f"the request is not a valid tensorflow.{name}: {error}") from error
 
 
 def _checked_duration_ms(duration_ms: int) -> int:

@@ -133,7 +133,7 @@ class ProfilerService:
         self._begin(call, question.plan, partial(self._answer_monitor, question))
 
     def _terminate(self, request: bytes) -> bytes:
-        """Ends the trace of a session. As with TensorFlow, an unknown session is no error."""
+        """Ends the trace of a session. As with TensorFlow, an unknown session is not an error."""
         session_id = read_terminate_request(request)
         with self._changed:
             if self._running is not None and self._running.plan.session_id == session_id:

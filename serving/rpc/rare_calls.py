@@ -46,9 +46,9 @@ class AnsweredCall:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A handler that may wait for something, and so hears how long its caller does.
+    """A handler that may wait, and is therefore given its caller's deadline.
 
-    `handle` gets the seconds until its caller's deadline, None where that has none.
+    `handle` gets the seconds until the deadline; None if the caller has no deadline.
     """
 
     handle: Callable[[bytes, float | None], bytes]
@@ -162,7 +162,7 @@ class RareCallThreads:
 def answer(call: RareCall, handlers: Mapping[str, AnyHandler]) -> StatusCode | None:
     """Answers one call and returns how it ended; None if it is answered later.
 
-    An error that is no MillpondError is ours: INTERNAL, and logged.
+    An error that is not a MillpondError is a defect of the server: INTERNAL, and logged.
     """
     try:
         response = _handle(_handler(call.method, handlers), call)

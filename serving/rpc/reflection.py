@@ -1,4 +1,4 @@
-"""What a server tells of its services: gRPC's server reflection, worked out once at the start.
+"""The tables of gRPC's server reflection, which describe the services; made once at the start.
 
 The data plane answers from these tables; the protocol is in `native/rpc/reflection_service.cc`.
 """
@@ -55,7 +55,7 @@ def reflect(service_files: Sequence[FileDescriptor]) -> Reflection:
 
 
 def grpc_builtin_files() -> list[FileDescriptor]:
-    """Those of the services that every server here has: health and reflection itself."""
+    """Returns the files of the services that every server has: health and reflection itself."""
     pool = _own_pool()
     names = ["grpc/health/v1/health.proto", *(_reflection_path(edition) for edition in _EDITIONS)]
     return [pool.FindFileByName(name) for name in names]
@@ -153,7 +153,7 @@ def _extensions_of_message(message: _MessageProto) -> Iterator[_Field]:
 
 
 def _message_class(name: str) -> Any:
-    """Of grpc.reflection.v1, whose bytes are v1alpha's too."""
+    """Returns a message class of grpc.reflection.v1. v1alpha has the same bytes."""
     pool = _own_pool()
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"grpc.reflection.v1.{name}"))
 
@@ -261,7 +261,7 @@ def _add_message(
 
 
 def _make_oneof(message: _MessageProto, name: str, *, first_number: int) -> None:
-    """Of the fields from `first_number` on."""
+    """Puts the fields from `first_number` on into a oneof."""
     message.oneof_decl.add(name=name)
     for field in message.field:
         if field.number >= first_number:

@@ -64,7 +64,7 @@ def _share(total_bytes: int, parts: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestMemory:
-    """What a server's protocols share."""
+    """The limits and the budget that all protocols of a server share."""
 
     limits: RequestMemoryLimits
     budget: ByteBudget
@@ -77,7 +77,7 @@ class MemoryBusy(MillpondError):
 
 
 class MemoryHold:
-    """What one request over HTTP has of the budget. `release` it however the request ends.
+    """One HTTP request's part of the budget. Call `release` however the request ends.
 
     On the event loop's thread. Without a budget nothing is counted.
     """

@@ -43,7 +43,7 @@ def service_files(config: ServerConfig) -> list[FileDescriptor]:
 
 
 class Transport:
-    """What `GrpcServer` needs for it, and the thread that looks for new certificates."""
+    """The transport settings of `GrpcServer`, and the thread that looks for new certificates."""
 
     def __init__(self, config: ServerConfig, plane: DataPlane, clock: Clock) -> None:
         """Raises InvalidConfig for a --ssl_config_file with something wrong."""

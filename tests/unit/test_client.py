@@ -463,7 +463,7 @@ def test_promote_command_without_a_canary_exits_one_with_the_reason(
         (ROLLBACK, b"{", "not valid JSON"),
         (ROLLBACK, b"[]", "must be a JSON object, but it is list"),
         (PROMOTE, b"{}", "names no model"),
-        (ALLOW, b'{"model": "m", "version": "x"}', "'x' is no version number"),
+        (ALLOW, b'{"model": "m", "version": "x"}', "'x' is not a version number"),
     ],
 )
 def test_admin_request_that_says_nothing_is_invalid(

@@ -100,9 +100,9 @@ def test_start_far_in_the_future_is_refused():
     "read", [lambda data: read_profile_request(data, NOW_NS), read_monitor_request]
 )
 def test_request_that_is_no_message_is_refused(read):
-    with pytest.raises(InvalidArgument, match="the request is no tensorflow"):
+    with pytest.raises(InvalidArgument, match="the request is not a valid tensorflow"):
         read(b"\xff\xff")
-    with pytest.raises(InvalidArgument, match=r"no tensorflow\.TerminateRequest"):
+    with pytest.raises(InvalidArgument, match=r"valid tensorflow\.TerminateRequest"):
         read_terminate_request(b"\xff\xff")
 
 
