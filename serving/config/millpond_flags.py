@@ -1,4 +1,4 @@
-"""The flags that Millpond has beside those of tensorflow_model_server."""
+"""The flags that Millpond adds to those of tensorflow_model_server."""
 
 from serving.config.flag_rows import (
     DRAIN_SECONDS_MAX,

@@ -1,7 +1,7 @@
-"""All 48 flags of tensorflow_model_server: each is taken, or refused by name with the reason.
+"""All 48 flags of tensorflow_model_server: each is supported, or refused by name with the reason.
 
-Of a refused one those values are taken that ask for what Millpond does anyway, TensorFlow Serving's
-default above all: a command line that spells its defaults out starts.
+A refused flag still accepts the values that match Millpond's behaviour anyway, above all TensorFlow
+Serving's default. So a command line that states its defaults starts.
 """
 
 from serving.base.errors import TRANSIENT_CODES
@@ -35,7 +35,7 @@ _ONLY_TFLITE = (
 )
 _XLA = "Millpond runs SavedModels on TensorFlow's CPU kernels, without XLA"
 
-# In the order of its own help.
+# The flags are in the order of tensorflow_model_server's own help.
 TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
     Flag(
         "port",
