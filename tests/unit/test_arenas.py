@@ -39,7 +39,7 @@ def test_arenas_spare_slab_that_is_resident_needs_no_new_memory() -> None:
     assert pool.used_bytes == 501 * MB
 
 
-def test_arenas_version_larger_than_what_is_available_is_refused_with_the_figures() -> None:
+def test_arenas_too_large_version_is_refused() -> None:
     with pytest.raises(
         ResourceExhausted, match=r"500.0 MB of memory, 400.0 MB with .* 300.0 MB are"
     ):
@@ -104,7 +104,7 @@ def test_arenas_refusal_has_the_bytes_that_are_missing() -> None:
     assert raised.value.missing_bytes == 100 * MB
 
 
-def test_arenas_version_that_fits_nowhere_does_not_fit_without_its_predecessor_either() -> None:
+def test_arenas_version_that_never_fits() -> None:
     memory = arenas(FakeSlabPool(), limit=1_000 * MB)
     memory.take(ServableId("m", 6), load_of(600 * MB))
     with pytest.raises(ResourceExhausted) as raised:

@@ -245,7 +245,7 @@ def test_client_unknown_model_raises_not_found_with_the_servers_message(client: 
         client.model_status("n")
 
 
-def test_client_whose_server_does_not_answer_in_time_says_which_and_how_long():
+def test_client_timeout_names_server_and_seconds():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         target = f"127.0.0.1:{silent.getsockname()[1]}"
         with (
@@ -257,7 +257,7 @@ def test_client_whose_server_does_not_answer_in_time_says_which_and_how_long():
 
 
 @pytest.mark.parametrize("message", ["", "Method not found!"])
-def test_client_of_a_server_without_the_method_says_that_it_may_not_be_millponds(message: str):
+def test_client_of_a_server_without_method_has_hint(message: str):
     class WithoutMethods(grpc.GenericRpcHandler):
         def service(self, call_details: grpc.HandlerCallDetails) -> Any:
             return grpc.unary_unary_rpc_method_handler(
@@ -337,7 +337,7 @@ def test_refusal_text_names_the_file_once_and_says_since_when():
     )
 
 
-def test_status_of_what_is_rolled_back_says_so_where_it_answers_and_where_it_is_not_there():
+def test_status_shows_rolled_back_versions():
     version = {"version": 2, "state": "AVAILABLE", "state_changed_wall_ns": 0, "error_message": ""}
     blocked_versions = [{"version": 2, "by": "operator"}, {"version": 3, "by": "canary"}]
     model = {"versions": [version], "default_version": 2, "blocked_versions": blocked_versions}

@@ -73,7 +73,7 @@ def test_version_directories_ignores_other_names_in_silence(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["v1", "ctr", "1.denied"])
-def test_version_directories_that_has_only_other_names_says_what_a_version_is(name: str) -> None:
+def test_version_directories_explain_other_names(name: str) -> None:
     found, notes = version_directories(directories(name), base_path="/models")
     (note,) = notes
     values = dict(note.values)
@@ -82,7 +82,7 @@ def test_version_directories_that_has_only_other_names_says_what_a_version_is(na
 
 
 @pytest.mark.parametrize("names", [(), (".8",)])
-def test_version_directories_of_an_empty_base_path_says_nothing_of_names(
+def test_version_directories_empty_path_has_no_hint(
     names: tuple[str, ...],
 ) -> None:
     assert version_directories(directories(*names)) == ({}, frozenset())
@@ -108,7 +108,7 @@ def test_version_directories_duplicate_takes_the_canonical_spelling(names: tuple
     assert set(events(notes)) == {"duplicate_version_ignored"}
 
 
-def test_version_directories_duplicate_keeps_the_spelling_that_is_found() -> None:
+def test_version_directories_duplicate_keeps_spelling() -> None:
     assert version_directories(directories("001", "1"), {1: "001"})[0] == {1: "001"}
 
 
@@ -117,27 +117,25 @@ def test_version_directories_found_spelling_that_is_gone_gives_way() -> None:
 
 
 @pytest.mark.parametrize("name", ["saved_model.pb", "saved_model.pbtxt"])
-def test_version_directories_base_path_that_is_a_version_names_its_parent(name: str) -> None:
+def test_version_directories_version_path_names_parent(name: str) -> None:
     listing = Listing((Child("variables", is_directory=True), Child(name, is_directory=False)))
     (note,) = version_directories(listing, base_path="/models/ctr/7")[1]
     assert (note.event, note.level) == ("base_path_is_a_version", "warning")
     assert "give /models/ctr as the base path" in str(dict(note.values)["remedy"])
 
 
-def test_version_directories_base_path_without_number_that_holds_a_model_says_where_to_put_it() -> (
-    None
-):
+def test_version_directories_bare_model_has_a_hint() -> None:
     listing = Listing((Child("saved_model.pb", is_directory=False),))
     (note,) = version_directories(listing, base_path="/models/ctr")[1]
     assert "/models/ctr/1" in str(dict(note.values)["remedy"])
 
 
-def test_version_directories_saved_model_beside_versions_is_nobodys_business() -> None:
+def test_version_directories_ignores_model_beside_them() -> None:
     files = (Child("saved_model.pb", is_directory=False), Child("7", is_directory=True))
     assert version_directories(Listing(files)) == ({7: "7"}, frozenset())
 
 
-def test_version_directories_file_beside_directory_of_the_same_number_takes_directory() -> None:
+def test_version_directories_prefers_directory_to_file() -> None:
     listing = Listing((Child("1", is_directory=False), Child("001", is_directory=True)))
     assert version_directories(listing)[0] == {1: "001"}
 
@@ -378,7 +376,7 @@ def test_decide_last_directory_gone_keeps_it_until_another_is_complete() -> None
     assert disk.poll(2) == [2]
 
 
-def test_decide_missing_version_that_comes_back_as_it_was_is_not_found_anew() -> None:
+def test_decide_returned_unchanged_version_is_not_new() -> None:
     disk = Disk()
     disk.poll(1)
     before = disk.memory.found
@@ -400,7 +398,7 @@ def test_decide_failed_missing_version_that_comes_back_is_found_anew() -> None:
     assert disk.memory.found[1].found_at_ns > before.found_at_ns
 
 
-def test_decide_live_version_moved_away_and_back_between_two_polls_is_not_overwritten() -> None:
+def test_decide_version_moved_and_back_not_overwritten() -> None:
     disk = Disk()
     disk.poll(1)
     disk.move_away_and_back(1)
@@ -408,7 +406,7 @@ def test_decide_live_version_moved_away_and_back_between_two_polls_is_not_overwr
     assert disk.memory.notes == frozenset()
 
 
-def test_decide_missing_version_that_comes_back_with_other_files_is_found_anew() -> None:
+def test_decide_returned_changed_version_is_new() -> None:
     disk = Disk()
     disk.poll(1)
     before = disk.memory.found[1]
@@ -441,7 +439,7 @@ def test_decide_failed_version_whose_files_changed_is_found_anew() -> None:
     assert disk.memory.found[1] == after
 
 
-def test_decide_failed_version_that_is_incomplete_stays_as_it_was_found() -> None:
+def test_decide_incomplete_failed_version_stays() -> None:
     disk = Disk()
     disk.poll(1)
     before = disk.memory.found
@@ -464,7 +462,7 @@ def test_decide_failed_version_put_back_as_it_was_is_not_found_anew() -> None:
     assert disk.memory == before
 
 
-def test_decide_version_changed_while_it_loaded_is_found_anew_once_it_failed() -> None:
+def test_decide_version_changed_in_load_is_new_later() -> None:
     disk = Disk()
     disk.poll(1)
     before = disk.memory.found
@@ -533,7 +531,7 @@ def test_decide_emptied_base_path_unloads_where_it_may() -> None:
     assert disk.poll(3) == [3]
 
 
-def test_decide_gone_version_stays_while_its_successor_is_incomplete_whatever_is_wanted() -> None:
+def test_decide_gone_version_waits_for_its_successor() -> None:
     disk = Disk(keeps_last=False)
     disk.poll(1)
     assert disk.poll(2, incomplete={2: "no index"}) == [1]
@@ -542,14 +540,14 @@ def test_decide_gone_version_stays_while_its_successor_is_incomplete_whatever_is
     assert disk.poll(2) == [2]
 
 
-def test_decide_gone_version_is_unloaded_where_its_incomplete_successor_goes_too() -> None:
+def test_decide_gone_version_and_successor_unload() -> None:
     disk = Disk(keeps_last=False)
     disk.poll(1)
     disk.poll(2, incomplete={2: "no index"})
     assert disk.poll() == []
 
 
-def test_decide_specific_version_gone_stays_even_where_an_emptied_base_path_unloads() -> None:
+def test_decide_gone_specific_version_stays() -> None:
     disk = Disk(Specific(frozenset({2})), keeps_last=False)
     disk.poll(1, 2)
     assert disk.poll(1) == [2]
@@ -601,7 +599,7 @@ def test_select_again_without_a_poll_is_what_the_next_poll_says() -> None:
     )
 
 
-def test_decide_overwritten_live_version_is_told_and_stays_what_was_found() -> None:
+def test_decide_overwritten_live_version_is_reported() -> None:
     disk = Disk()
     disk.poll(1)
     before = disk.memory.found
@@ -698,7 +696,7 @@ def test_decide_does_not_aspire_what_was_never_complete(
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 2))))
-def test_candidate_is_never_checked_before_it_was_still_for_the_settle_time(
+def test_candidate_is_checked_after_the_settle_time(
     looks: list[tuple[int, float]],
 ) -> None:
     now, changed_at, candidate, content = NOW, NOW, None, None

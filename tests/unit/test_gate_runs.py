@@ -189,7 +189,7 @@ def test_gates_send_nothing_to_a_version_that_may_write_variables(swap: Swap, wr
     assert swap.old.predicted == swap.candidate.predicted == []
 
 
-def test_golden_answers_of_a_version_that_may_write_variables_are_not_asked_for(swap: Swap):
+def test_golden_gate_skips_versions_that_write(swap: Swap):
     swap.candidate.may_write_variables = True
     swap.write_records(swap.record(1, golden=response(2)))
     assert swap.verdict("golden").is_passed
@@ -818,7 +818,7 @@ def test_watch_runs_the_records_again_until_their_latency_has_converged():
     }
 
 
-def test_watch_runs_nothing_again_where_the_iterations_of_the_replay_have_converged():
+def test_watch_runs_nothing_after_a_converged_replay():
     clock = FakeClock()
     verdict = converged(slow_at_first(clock, 0.4, 0.1), clock, [1], iterations=3)
     assert verdict is not None
@@ -835,7 +835,7 @@ def test_watch_gives_up_on_a_version_that_gets_faster_all_the_time():
     assert verdict.figures["pass_count"] == CONVERGENCE_PASS_COUNT_MAX
 
 
-def test_watch_of_a_version_too_slow_to_be_run_often_says_nothing_against_it():
+def test_watch_does_not_judge_a_very_slow_version():
     clock = FakeClock()
     verdict = converged(slow_at_first(clock, 8, 4, 0.5, 0.4, 0.1), clock, [1, 2])
     assert verdict is not None

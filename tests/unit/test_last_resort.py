@@ -61,7 +61,7 @@ def site_of_a_broken_rollback(settings: ModelSettings) -> Site:
 
 
 @pytest.mark.parametrize("settings", [AVAILABILITY, RESOURCE, AUTO])
-def test_cold_rollback_to_a_broken_version_ends_with_the_one_that_was_rolled_back(
+def test_cold_rollback_to_broken_restores_rolled_back(
     settings: ModelSettings,
 ) -> None:
     with capture_logs() as logs:
@@ -75,7 +75,7 @@ def test_cold_rollback_to_a_broken_version_ends_with_the_one_that_was_rolled_bac
 
 
 @pytest.mark.parametrize("settings", [RESOURCE, AUTO])
-def test_cold_rollback_goes_on_to_an_older_version_before_it_takes_back_the_rolled_back_one(
+def test_cold_rollback_prefers_an_older_version(
     settings: ModelSettings,
 ) -> None:
     site = Site(settings)
@@ -148,7 +148,7 @@ def test_last_resort_that_is_allowed_serves_as_any_other() -> None:
 
 
 @pytest.mark.parametrize("settings", [AVAILABILITY, RESOURCE, AUTO])
-def test_rolled_back_version_comes_back_after_a_restart_with_a_broken_one(
+def test_rolled_back_version_returns_after_restart(
     settings: ModelSettings,
 ) -> None:
     blocked_versions = {"m": {2: BlockedVersion(by=BlockedBy.OPERATOR)}}
@@ -159,7 +159,7 @@ def test_rolled_back_version_comes_back_after_a_restart_with_a_broken_one(
     assert site.world.states() == {1: END, 2: AVAILABLE}
 
 
-def test_last_resort_of_several_selected_versions_loads_beside_those_that_failed() -> None:
+def test_last_resort_loads_beside_failed_versions() -> None:
     blocked_versions = {"m": {2: BlockedVersion(by=BlockedBy.OPERATOR)}}
     site = Site(AVAILABILITY, World(blocked_versions=blocked_versions))
     site.world.blocked_versions["m"] = frozenset({2})
@@ -169,7 +169,7 @@ def test_last_resort_of_several_selected_versions_loads_beside_those_that_failed
     assert site.serving == [2]
 
 
-def test_model_without_rollback_keeps_to_the_newest_version_though_that_failed() -> None:
+def test_model_without_rollback_keeps_the_newest() -> None:
     site = Site(AVAILABILITY)
     site.disk.found_at_ns[1] = site.world.clock.now_ns()
     site.drop(2, is_broken=True)
@@ -200,7 +200,7 @@ def test_last_resort_answered_last_of_what_is_found(
     assert stream.find_last_resort(found) == expected
 
 
-def test_load_of_files_that_were_replaced_meanwhile_bars_nothing_when_it_fails() -> None:
+def test_failed_load_of_replaced_files_blocks_nothing() -> None:
     world = World()
     world.manager.set_settings("m", RESOURCE)
     world.settle(1)

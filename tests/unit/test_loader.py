@@ -180,7 +180,7 @@ def test_loader_failing_step_raises_its_status(version: Path, step: str) -> None
     assert plane.servables == []
 
 
-def test_loader_graph_with_unknown_ops_fails_for_good_and_says_what_has_them(version: Path) -> None:
+def test_loader_unknown_ops_fail_with_their_package(version: Path) -> None:
     plane = FakePlane()
     plane.missing_ops = ["SentencepieceOp"]
     with pytest.raises(

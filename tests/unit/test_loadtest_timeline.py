@@ -74,7 +74,7 @@ def test_swap_span_goes_on_for_a_second_after_the_unload():
     assert swap.swap == Span(1, 4 + SECOND)
 
 
-def test_late_stretch_reaches_from_when_a_request_was_due_to_when_it_was_issued():
+def test_late_stretch_is_from_due_to_issued():
     outcome = outcome_of([(0, 1.9, 3), (10, 15, 16), (12, 15.1, 17), (30, 33, 34)])
     assert late_stretches(outcome) == (
         Span(10 * MS, int(15.1 * MS)),
@@ -86,7 +86,7 @@ def test_late_stretches_of_a_punctual_generator_are_none():
     assert late_stretches(outcome_of([(0, 2, 90), (5, 5, 6)])) == ()
 
 
-def test_held_up_are_requests_due_or_answered_in_the_stretch_and_not_those_it_falls_into():
+def test_held_up_are_due_or_answered_in_the_stretch():
     stretch = Span(10 * MS, 15 * MS)
     requests = {
         (9, 9, 9.5): False,
@@ -101,7 +101,7 @@ def test_held_up_are_requests_due_or_answered_in_the_stretch_and_not_those_it_fa
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 10)), max_size=50))
-def test_every_late_request_is_held_up_and_nothing_is_where_none_is_late(
+def test_only_late_requests_are_held_up(
     dues: list[tuple[int, int]],
 ):
     requests = [(due, due + late, due + late + 1) for due, late in sorted(dues)]
@@ -124,9 +124,7 @@ def test_every_late_request_is_held_up_and_nothing_is_where_none_is_late(
     ],
     ids=["before", "answered_in", "within", "due_at_end", "after", "around"],
 )
-def test_under_way_is_what_was_due_before_the_end_and_answered_after_the_beginning(
-    request_ms: tuple[float, float, float], is_in: bool
-):
+def test_under_way_overlaps_the_span(request_ms: tuple[float, float, float], is_in: bool):
     mask = under_way_in(outcome_of([request_ms]), [Span(10 * MS, 20 * MS)])
     assert mask.tolist() == [is_in]
 

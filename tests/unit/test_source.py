@@ -374,7 +374,7 @@ def test_source_failed_version_mended_in_place_is_aspired_anew_once(
     assert aspirations.lists == [[7], [7]]
 
 
-def test_source_failed_version_being_mended_waits_until_it_has_settled_and_is_complete(
+def test_source_mended_version_waits_until_settled(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     directory = drop(tmp_path, "7", clock)
@@ -532,7 +532,7 @@ def test_source_never_polls_with_negative_period(
 
 
 @pytest.mark.parametrize("period_seconds", [0, -1])
-def test_source_that_does_not_poll_looks_again_when_its_selection_changes(
+def test_source_without_polls_looks_at_new_selection(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations, period_seconds: float
 ) -> None:
     pollers = FakePollers(clock)
@@ -572,7 +572,7 @@ def test_source_selectable_versions_are_those_that_its_selection_could_take(
     assert source.found_versions() == {1, 2, 3}
 
 
-def test_source_label_of_a_version_that_does_not_come_is_told_once_and_when_that_is_over(
+def test_source_dangling_label_is_reported_once(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     drop(tmp_path, "1", clock)
@@ -654,7 +654,7 @@ def test_source_barred_version_gives_way_while_the_disk_hangs(
     assert aspirations.lists == [[2], [1]]
 
 
-def test_source_other_base_path_is_looked_at_and_the_old_versions_stay_until_then(
+def test_source_new_base_path_keeps_old_versions_first(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     drop(tmp_path / "old", "1", clock)
@@ -669,7 +669,7 @@ def test_source_other_base_path_is_looked_at_and_the_old_versions_stay_until_the
     assert aspirations.directories[2] == str(tmp_path / "new" / "2")
 
 
-def test_source_changed_base_path_keeps_what_serves_while_the_new_one_settles(
+def test_source_new_base_path_settles_before_a_swap(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     drop(tmp_path / "old", "1", clock)
@@ -699,7 +699,7 @@ def test_source_changed_base_path_that_is_empty_unloads_where_it_may(
     assert aspirations.lists == [[1], []]
 
 
-def test_source_look_at_a_base_path_that_is_no_longer_wanted_comes_to_nothing(
+def test_source_look_at_a_former_base_path_is_dropped(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drop(tmp_path / "old", "1", clock)
@@ -743,7 +743,7 @@ def test_source_that_may_lose_its_last_version_lets_it_go_with_its_files(
 # --- Who overwrites a version that serves ---------------------------------------------------------
 
 
-def test_source_overwritten_live_version_is_told_once_and_not_aspired_anew(
+def test_source_overwritten_version_is_reported_once(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     directory = drop(tmp_path, "7", clock)
@@ -848,7 +848,7 @@ def test_fingerprint_of_what_is_gone_raises(tmp_path: Path) -> None:
         fingerprint(str(tmp_path / "7"))
 
 
-def test_source_base_path_that_is_a_version_is_warned_of_once_and_names_the_parent(
+def test_source_version_as_base_path_is_warned_of_once(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     source = make_source(drop(tmp_path, "7", clock), aspirations, clock)

@@ -66,7 +66,7 @@ def test_previous_version_stays_for_its_time_and_then_goes() -> None:
     assert world.manager.next_due_seconds() is None
 
 
-def test_version_that_is_withdrawn_is_not_kept_and_the_previous_one_needs_no_load() -> None:
+def test_withdrawn_version_is_not_kept() -> None:
     world = world_with(KEEP)
     world.settle(1)
     world.settle(2)
@@ -86,7 +86,7 @@ def test_nothing_is_kept_of_a_model_that_is_gone() -> None:
 # --- Rollback -------------------------------------------------------------------------------------
 
 
-def test_rollback_routes_to_the_previous_version_at_once_and_bars_the_other() -> None:
+def test_rollback_routes_at_once_and_blocks_the_other() -> None:
     world = world_with(KEEP)
     world.settle(1)
     world.settle(2)
@@ -333,7 +333,7 @@ def test_canary_whose_figures_are_bad_is_rolled_back_by_rule(
     assert reason in verdict.reason
 
 
-def test_canary_is_held_against_what_the_stable_version_answered_beside_it() -> None:
+def test_canary_is_compared_with_the_stable_version() -> None:
     # Half of all requests failed yesterday, none of today's.
     before, now = figures(9_000, failed_count=4_500), figures(10_000, failed_count=4_500)
     world = judged(now, figures(100, failed_count=8), stable_before=before)
@@ -342,7 +342,7 @@ def test_canary_is_held_against_what_the_stable_version_answered_beside_it() -> 
     assert (found["stable_request_count"], found["stable_failed_count"]) == (1_000, 0)
 
 
-def test_canary_that_failed_and_is_allowed_is_judged_by_new_requests_alone() -> None:
+def test_allowed_canary_is_judged_by_new_requests() -> None:
     world = world_with(replace(JUDGED, keep_previous_seconds=300))
     world.settle(1)
     world.settle(2)
@@ -382,7 +382,7 @@ def test_auto_policy_keeps_the_old_version_where_both_fit() -> None:
     assert world.states() == {1: AVAILABLE, 2: LOADING}
 
 
-def test_auto_policy_lets_the_old_version_go_first_where_both_do_not_fit() -> None:
+def test_auto_policy_unloads_first_if_both_do_not_fit() -> None:
     world = world_with(AUTO)
     world.settle(1)
     world.fail(2, DoesNotFitBeside("m/2 needs 5 GB beside 5 GB"))
@@ -404,7 +404,7 @@ def test_auto_policy_says_why_while_it_makes_room() -> None:
     assert "5 GB beside" in status.room_reason
 
 
-def test_old_version_comes_back_where_the_one_it_went_for_fails_for_good() -> None:
+def test_old_version_returns_if_its_successor_fails() -> None:
     world = world_with(AUTO)
     world.settle(1)
     world.fail(2, DoesNotFitBeside("m/2 needs 5 GB beside 5 GB"), permanent())
@@ -415,7 +415,7 @@ def test_old_version_comes_back_where_the_one_it_went_for_fails_for_good() -> No
     assert world.states()[1] is AVAILABLE
 
 
-def test_availability_policy_keeps_the_old_version_where_both_do_not_fit() -> None:
+def test_availability_keeps_old_if_both_do_not_fit() -> None:
     world = World()
     world.settle(1)
     world.fail(2, DoesNotFitBeside("m/2 needs 5 GB beside 5 GB"))
@@ -426,7 +426,7 @@ def test_availability_policy_keeps_the_old_version_where_both_do_not_fit() -> No
 # --- Labels and jitter ----------------------------------------------------------------------------
 
 
-def test_label_moves_when_its_version_is_available_and_keeps_the_old_one_till_then() -> None:
+def test_label_moves_once_its_version_is_available() -> None:
     world = World()
     world.settle(1)
     world.router.set_labels("m", {"stable": 1})
@@ -497,7 +497,7 @@ def test_incumbent_is_none_beside_versions_aspired_together() -> None:
 # --- Corners --------------------------------------------------------------------------------------
 
 
-def test_cold_rollback_with_nothing_older_on_disk_is_refused_and_bars_nothing() -> None:
+def test_cold_rollback_without_older_one_is_refused() -> None:
     world = World()
     world.settle(2)
     world.on_disk = {2, 3}
@@ -506,7 +506,7 @@ def test_cold_rollback_with_nothing_older_on_disk_is_refused_and_bars_nothing() 
     assert world.blocked_versions == {}
 
 
-def test_refused_rollback_names_the_version_in_memory_that_was_rolled_back() -> None:
+def test_refused_rollback_names_rolled_back_version() -> None:
     world = world_with(KEEP)
     world.settle(1)
     world.settle(2)
@@ -525,7 +525,7 @@ def test_cold_rollback_does_not_let_a_newer_load_take_over() -> None:
     assert world.serving_map.versions("m") == [2]
 
 
-def test_cold_rollback_of_a_version_that_does_not_load_makes_place_for_an_older_one() -> None:
+def test_cold_rollback_goes_on_if_a_version_fails() -> None:
     world = World()
     world.fail(2, permanent())
     world.settle(2)
@@ -583,7 +583,7 @@ def test_version_that_cannot_be_published_leaves_the_routing() -> None:
     assert world.servable(2).is_destroyed
 
 
-def test_time_of_the_previous_version_begins_when_its_canary_is_promoted() -> None:
+def test_previous_versions_time_begins_at_promotion() -> None:
     world = world_with(ModelSettings(keep_previous_seconds=300, canary=CanarySettings(weight=0.1)))
     world.settle(1)
     world.settle(2)
@@ -757,7 +757,7 @@ def test_room_is_no_longer_made_for_a_version_that_is_withdrawn() -> None:
     assert status.room_reason == ""
 
 
-def test_resource_policy_takes_the_old_version_back_where_the_new_one_fails() -> None:
+def test_resource_policy_restores_old_if_new_one_fails() -> None:
     world = world_with(ModelSettings(aspired_version_policy=PolicyName.RESOURCE))
     world.settle(1)
     world.fail(2, permanent())

@@ -59,7 +59,7 @@ class FakeModel:
         return response
 
 
-def test_answered_logs_have_all_their_responses_of_the_version_that_answered_first():
+def test_answered_logs_are_all_of_the_first_version():
     model = FakeModel([7])
 
     def answer(message: predict_pb2.PredictRequest) -> predict_pb2.PredictResponse:

@@ -88,7 +88,7 @@ def test_log_with_a_damaged_tensor_tells_it():
     assert fault.startswith("input 'x': tensor_content has 3 bytes")
 
 
-def test_log_with_a_tensor_above_what_a_message_can_hold_is_told_without_making_it():
+def test_log_with_a_huge_tensor_is_a_fault():
     tensor = to_tensor_proto(np.ones((1, 2), np.float32))
     tensor.ClearField("tensor_content")
     tensor.float_val.append(1)
@@ -96,7 +96,7 @@ def test_log_with_a_tensor_above_what_a_message_can_hold_is_told_without_making_
     assert faults(changed(x=tensor)) == [f"input 'x': takes {2**43} bytes, above {2**31}"]
 
 
-def test_log_with_a_dtype_that_numpy_does_not_have_is_told_by_tensorflows_name():
+def test_log_with_an_unknown_dtype_names_it():
     tensor = to_tensor_proto(np.ones((1, 2), np.float32))
     tensor.dtype = types_pb2.DT_QINT8
     assert faults(changed(x=tensor)) == ["input 'x': expected float32[?,2], got DT_QINT8[1,2]"]

@@ -66,7 +66,7 @@ def test_synthesize_into_another_file_leaves_the_version_alone(version: Path, tm
         (["--output=/nowhere/requests"], "/nowhere"),
     ],
 )
-def test_synthesize_that_cannot_exits_one_with_the_reason(
+def test_failed_synthesize_exits_one_with_the_reason(
     version: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ):
     assert main(["synthesize", str(version), *arguments]) == 1
@@ -128,7 +128,7 @@ def test_check_of_a_faulty_file_prints_a_line_a_fault_and_exits_one(
 
 
 @pytest.mark.parametrize("command", ["check", "inspect"])
-def test_version_without_a_file_exits_one_and_says_what_writes_one(
+def test_version_without_a_file_exits_one_with_a_hint(
     command: str, version: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert main([command, str(version)]) == 1
@@ -157,7 +157,7 @@ def test_inspect_of_nothing_says_what_it_takes(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("as_json", [[], ["--json"]])
-def test_inspect_of_what_is_no_warm_up_file_prints_the_error_alone(
+def test_inspect_of_another_file_prints_the_error(
     as_json: list[str], version: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert main(["inspect", str(version / "saved_model.pb"), *as_json]) == 1

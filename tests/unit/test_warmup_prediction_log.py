@@ -113,7 +113,7 @@ def test_write_logs_of_a_kind_that_no_server_replays_is_refused(tmp_path: Path, 
         write_logs(tmp_path / "logs", [log_of("predict_log", "m"), log])
 
 
-def test_read_logs_of_a_record_that_is_no_message_raises_data_loss_with_its_number(tmp_path: Path):
+def test_read_logs_of_a_bad_record_raises_data_loss(tmp_path: Path):
     path = tmp_path / "logs"
     write_records(path, [b"", b"\xff\xff"])
     with pytest.raises(DataLoss, match="record 2 is not a PredictionLog"):

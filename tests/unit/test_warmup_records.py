@@ -88,7 +88,7 @@ def test_decode_records_damaged_raises_data_loss_with_its_source():
         list(decode_records(encode_record(b"abc")[:-1], "the reply"))
 
 
-def test_write_records_where_nothing_can_be_written_names_the_file_that_was_asked_for(
+def test_write_records_names_the_unwritable_file(
     tmp_path: Path,
 ):
     path = tmp_path / "none" / "records"

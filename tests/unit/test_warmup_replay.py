@@ -100,9 +100,7 @@ def test_warm_up_above_the_limit_raises_before_anything_is_run(tmp_path: Path):
     "kind",
     ["session_run_log", "predict_streamed_log"],
 )
-def test_warm_up_other_kind_of_record_raises_unimplemented_before_anything_is_run(
-    tmp_path: Path, kind: str
-):
+def test_warm_up_of_other_kinds_raises_unimplemented(tmp_path: Path, kind: str):
     log = prediction_log_pb2.PredictionLog()
     getattr(log, kind).SetInParent()
     servable = FakeServable(SetClock())

@@ -100,7 +100,7 @@ def test_self_warm_up_request_that_fails_is_counted_and_the_others_run():
     assert version.calls.count(failing_call) == 1
 
 
-def test_self_warm_up_request_that_cannot_be_prepared_is_run_all_the_same():
+def test_self_warm_up_runs_unprepared_requests():
     version = FakeVersion({"prepare a": ResourceExhausted("64 sets of outputs")})
     result = version.warm_up([request_of("a")])
     assert (result.run_count, result.failed_count) == (1, 0)
@@ -116,7 +116,7 @@ def test_self_warm_up_request_that_is_no_message_is_run_as_any_other():
     assert result.run_count == 1
 
 
-def test_self_warm_up_beyond_its_time_runs_the_first_request_of_each_pair_only():
+def test_self_warm_up_late_runs_first_of_each_pair():
     version = FakeVersion()
     requests = [
         request_of("all"),

@@ -61,7 +61,7 @@ def test_synthesized_requests_of_any_signatures_fit_them(
     assert asked == set(definitions)
 
 
-def test_synthesize_has_a_request_for_each_batch_size_and_fills_other_open_dimensions():
+def test_synthesize_has_a_request_for_each_batch_size():
     definitions = {"s": signature_def({"x": (FLOAT, (-1, -1, 3)), "k": (INT64, (2,))})}
     settings = SynthesisSettings(batch_sizes=[1, 8], open_size=5, count=2)
     logs = synthesize(definitions, "m", settings).logs
