@@ -61,7 +61,7 @@ def test_reload_config_waits_for_a_new_model_no_longer_than_its_caller(
 
 
 def test_reload_config_of_junk_is_invalid(service: Service) -> None:
-    with pytest.raises(InvalidArgument, match="no ReloadConfigRequest"):
+    with pytest.raises(InvalidArgument, match="not a valid ReloadConfigRequest"):
         service.service.reload_config(b"\xff")
 
 

@@ -217,7 +217,7 @@ def test_an_error_while_the_server_drains_closes_the_connection(world: World) ->
 
 
 def test_bytes_that_are_no_request_are_refused(world: World) -> None:
-    with pytest.raises(InvalidArgument, match="no ModelReadyRequest"):
+    with pytest.raises(InvalidArgument, match="not a valid ModelReadyRequest"):
         world.handlers[PREFIX + "ModelReady"](b"\xff")
 
 

@@ -127,5 +127,5 @@ def test_get_model_status_by_unknown_label_names_the_known() -> None:
 
 @pytest.mark.parametrize("junk", [b"\xff", b"\x0a\xff\xff\xff", b"not a message"])
 def test_get_model_status_of_junk_is_invalid(junk: bytes) -> None:
-    with pytest.raises(InvalidArgument, match="no GetModelStatusRequest"):
+    with pytest.raises(InvalidArgument, match="not a valid GetModelStatusRequest"):
         service_with().get_model_status(junk)
