@@ -144,6 +144,7 @@ lint-python: setup
 .PHONY: lint-native
 lint-native: packages-build packages-test packages-lint
 	$(PYTHON) scripts/check_ladder.py
+	$(PYTHON) scripts/check_prose.py
 	clang-format-14 --dry-run -Werror $(CXX_SOURCES)
 	@$(call configure,tidy,$(WITHOUT_TENSORFLOW) -DMILLPOND_SANITIZE=address)
 	printf '%s\n' $(TIDY_SOURCES) | xargs -P $(JOBS) -n 1 clang-tidy-14 --quiet -p $(BUILD)/tidy
