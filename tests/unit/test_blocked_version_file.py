@@ -181,7 +181,7 @@ def test_thread_tries_again_by_itself(tmp_path: Path):
         keeper.write_now()
     assert clock.waits == [RETRY_SECONDS] * 2
     assert len(disk.written) == 1
-    with pytest.raises(AssertionError, match="without limit"):
+    with pytest.raises(AssertionError, match="without a limit"):
         keeper._thread.wait_for_turn()
 
 

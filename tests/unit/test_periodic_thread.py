@@ -64,7 +64,7 @@ def test_wake_before_the_start_makes_one_turn_due():
     turns = Turns(clock=clock, wait_seconds=lambda: None)
     turns.thread.wake()
     assert turns.thread.wait_for_turn()
-    with pytest.raises(AssertionError, match="without limit"):
+    with pytest.raises(AssertionError, match="without a limit"):
         turns.thread.wait_for_turn()
 
 
