@@ -192,7 +192,7 @@ def test_reload_label_is_honoured_by_model_status(
     request.model_spec.version_label = "next"
     code, message = refusal(lambda: caller.model_status(request))
     assert code == grpc.StatusCode.INVALID_ARGUMENT
-    assert message == "Unrecognized servable version label: next; labels of model 'scale': stable"
+    assert message == "Unrecognized servable version label: next; labels of model 'a': stable"
 
 
 def test_reload_that_cannot_be_changes_nothing_and_requests_go_on(
