@@ -323,4 +323,4 @@ def test_status_command_says_who_is_what(server_of_two: ModelServer):
         client.rollback("scale")
     result = millpond("status", "scale", "--target", server_of_two.admin_target)
     roles = {line.split("\t")[1]: line.split("\t")[5] for line in result.stdout.splitlines()[1:]}
-    assert roles == {"1": "default", "2": "previous, rolled back"}
+    assert roles == {"1": "default", "2": "previous, blocked: rolled back"}
