@@ -184,7 +184,7 @@ def test_killed_servers_socket_is_replaced(
     address = f"unix:{tmp_path / 'admin.sock'}"
     killed = ModelServer(model_name="scale", base_path=base_path, admin_address=address)
     with killed:
-        with pytest.raises(MillpondError, match="another server listens there"):
+        with pytest.raises(MillpondError, match="another server listens on this socket"):
             start_server(model_name="scale", base_path=base_path, admin_address=address)
         assert failure(killed.admin_target, LIST_MODELS) is None
         killed.kill()
