@@ -36,8 +36,8 @@ constexpr int kAdoptedRareCount = 64;
 // Predict and ModelInfer, which are added first.
 constexpr size_t kHotMethodCount = 2;
 
-// What a message of a rare method has at most unless the options have a limit for it: above any
-// honest question, and as many as may wait (RareCallQueue) take 1 GiB together.
+// The longest message of a rare method for which the options have no limit. It is above any honest
+// question, and as many messages as may wait (RareCallQueue) take 1 GiB together.
 constexpr int64_t kRareMessageBytesMax = int64_t{4} << 20U;
 
 // A probe's message is the name of a service.

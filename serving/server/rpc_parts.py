@@ -66,6 +66,7 @@ def initialize(foundation: Foundation) -> None:
 
 
 def make_rare_handlers(
+    *,
     monitor: StateMonitor,
     manager: AspiredVersionsManager,
     router: Router,
@@ -89,8 +90,13 @@ def make_rare_handlers(
         CAPTURE_WARM_UP: CaptureService(names, reservoirs.of).capture_warm_up,
         **ConfigService(reloader, served).handlers,
         **AdminService(
-            *(names, monitor.statuses, manager, served.notes, served.found_versions),
-            *(refused_config, wait_until_kept),
+            model_names=names,
+            statuses=monitor.statuses,
+            control=manager,
+            notes=served.notes,
+            found_versions=served.found_versions,
+            refused_config=refused_config,
+            wait_until_kept=wait_until_kept,
         ).handlers,
     }
 
