@@ -26,21 +26,21 @@ import sys
 from collections.abc import Mapping, Sequence
 from types import FrameType
 
-from loadtest.ablation import ABLATION
-from loadtest.hostile import HOSTILE
-from loadtest.life import LIFE
-from loadtest.monitoring import MONITORING
-from loadtest.neighbour import NEIGHBOUR
-from loadtest.options import Command
-from loadtest.p999 import P999
-from loadtest.plain_run import NULL, RUN
-from loadtest.queues import QUEUES
-from loadtest.rest import REST
-from loadtest.soak import SOAK
-from loadtest.start import START
-from loadtest.swap_command import SWAP
-from loadtest.transports import TRANSPORT
-from loadtest.unload_memory import MEMORY
+from loadtest.commands.ablation import ABLATION
+from loadtest.commands.hostile import HOSTILE
+from loadtest.commands.life import LIFE
+from loadtest.commands.monitoring import MONITORING
+from loadtest.commands.neighbour import NEIGHBOUR
+from loadtest.commands.options import Command
+from loadtest.commands.p999 import P999
+from loadtest.commands.plain_run import NULL, RUN
+from loadtest.commands.queues import QUEUES
+from loadtest.commands.rest import REST
+from loadtest.commands.soak import SOAK
+from loadtest.commands.start import START
+from loadtest.commands.swap_command import SWAP
+from loadtest.commands.transports import TRANSPORT
+from loadtest.commands.unload_memory import MEMORY
 from serving.base.closed_pipe import until_closed_pipe
 from serving.base.errors import MillpondError
 

@@ -31,7 +31,7 @@ struct Outcome {
   bool is_realtime = false;
 };
 
-// Writes the file that loadtest/generator.py reads. The .cc describes its layout.
+// Writes the file that loadtest/drive/generator.py reads. The .cc describes its layout.
 base::Status WriteOutcome(const Outcome& outcome, const std::string& path);
 
 }  // namespace millpond::load_generator

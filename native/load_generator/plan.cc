@@ -11,8 +11,8 @@ namespace {
 
 constexpr char kMagic[8] = {'M', 'P', 'P', 'L', 'A', 'N', '0', '2'};
 
-// The head of the file that loadtest/plan.py packs, with numbers in this machine's byte order. The
-// offsets follow, then the payload numbers, the payloads' sizes, and the payloads.
+// The head of the file that loadtest/plan/plan.py packs, with numbers in this machine's byte order.
+// The offsets follow, then the payload numbers, the payloads' sizes, and the payloads.
 struct Header {
   char magic[8];
   int64_t request_count;

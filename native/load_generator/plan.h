@@ -9,7 +9,7 @@
 namespace millpond::load_generator {
 
 // The requests to send and their times, decided before the run. A value, read from a file that
-// loadtest/plan.py writes.
+// loadtest/plan/plan.py writes.
 struct Plan {
   // The time after the start at which each request is due; ascending.
   std::vector<int64_t> offsets_ns;

@@ -23,7 +23,7 @@ BEFORE_AFTER_NS = 10 * NS_PER_SECOND
 
 UNLOAD_EFFECT_NS = NS_PER_SECOND
 """Requests pay for an unload this long after it. The time counts as "during", as in
-`loadtest/timeline.py`."""
+`loadtest/measure/timeline.py`."""
 
 SLAB_RETURN_NS_MAX = 60 * NS_PER_SECOND
 """A swap ends after this time even if the slabs of other models keep the slab keeper busy."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from loadtest.life_slow_model import compute_for
+from loadtest.drive.life_slow_model import compute_for
 from serving.base.protos import predict_pb2, prediction_log_pb2
 from serving.base.tensor_proto import to_tensor_proto
 from warmup.records import write_records

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadtest.demo import main
+from loadtest.commands.demo import main
 
 
 def test_demo_of_a_small_model_exits_zero_with_its_table(capsys: pytest.CaptureFixture[str]):

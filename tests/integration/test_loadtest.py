@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from loadtest import scenario
 from loadtest.__main__ import main
-from loadtest.demo import MODEL_NAME, DemoModel, prepare_model
-from loadtest.p999 import is_in_its_bucket
+from loadtest.commands.demo import MODEL_NAME, DemoModel, prepare_model
+from loadtest.commands.p999 import is_in_its_bucket
+from loadtest.measure import scenario
 from serving import ModelServer
 from tests.integration.conftest import StartServer
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from loadtest.small_model import write_small_models
+from loadtest.drive.small_model import write_small_models
 from serving.client import Client
 from serving.core.servable import AVAILABLE
 from tests.integration.conftest import StartServer

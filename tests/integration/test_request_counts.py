@@ -24,7 +24,7 @@ import grpc
 import numpy as np
 import pytest
 
-from loadtest.server_pages import Metrics, ServerPages
+from loadtest.measure.server_pages import Metrics, ServerPages
 from serving import ModelServer
 from serving.client import Client
 from serving.core.servable import ServableState

@@ -4,8 +4,8 @@ import os
 
 from rich.console import Console
 
-from loadtest.soak import SoakSetup, soak
-from loadtest.soak_events import OPENING
+from loadtest.commands.soak import SoakSetup, soak
+from loadtest.drive.soak_events import OPENING
 
 SECONDS = float(os.environ.get("MILLPOND_SOAK_SECONDS", "20"))
 

@@ -17,7 +17,7 @@ import grpc
 import numpy as np
 import pytest
 
-from loadtest.swaps import swaps_in
+from loadtest.measure.swaps import swaps_in
 from serving import ModelServer
 from serving.base.errors import StatusCode
 from serving.client import Client

@@ -144,7 +144,7 @@ TEST(ReplyTable, ReplyWithoutRoomIsNotKeptAndTheOthersStay) {
   EXPECT_EQ(table.replies().size(), 1);
 }
 
-// --- The plan's file, as loadtest/plan.py writes it ---
+// --- The plan's file, as loadtest/plan/plan.py writes it ---
 
 template <typename T>
 void Append(std::string* bytes, T value) {

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loadtest.plan import Outcome, Reply
+from loadtest.plan.plan import Outcome, Reply
 
 MS = 1_000_000
 

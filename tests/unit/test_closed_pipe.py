@@ -34,7 +34,7 @@ def run_without_reader(
     return result.returncode, result.stderr or ""
 
 
-@pytest.mark.parametrize("module", ["serving", "warmup", "loadtest", "loadtest.demo"])
+@pytest.mark.parametrize("module", ["serving", "warmup", "loadtest", "loadtest.commands.demo"])
 def test_command_that_nobody_reads_ends_quietly(module: str):
     assert run_without_reader(["-m", module, "--help"]) == (EXIT_CLOSED_PIPE, "")
 
@@ -50,7 +50,7 @@ def test_command_whose_error_nobody_reads_ends_as_quietly():
     assert run_without_reader(arguments, is_stderr_closed=True) == (EXIT_CLOSED_PIPE, "")
 
 
-@pytest.mark.parametrize("module", ["serving", "warmup", "loadtest", "loadtest.demo"])
+@pytest.mark.parametrize("module", ["serving", "warmup", "loadtest", "loadtest.commands.demo"])
 def test_command_whose_output_fills_the_disk_says_so_in_a_line(module: str):
     with open("/dev/full", "w") as full:
         result = subprocess.run(

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.arrivals import ARRIVALS, constant, payload_numbers, poisson, ramp
+from loadtest.plan.arrivals import ARRIVALS, constant, payload_numbers, poisson, ramp
 from serving.base.clock import NS_PER_SECOND
 
 RATES = st.floats(1, 2_000)

@@ -3,8 +3,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtest.ctr_load import CtrLoad
-from loadtest.plan import NOT_KEPT, Reply
+from loadtest.plan.ctr_load import CtrLoad
+from loadtest.plan.plan import NOT_KEPT, Reply
 from serving.base.errors import InvalidArgument
 from serving.base.protos import predict_pb2
 from serving.base.tensor_proto import from_tensor_proto, to_tensor_proto

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from loadtest.demo import (
+from loadtest.commands.demo import (
     DemoModel,
     Report,
     checked_answer,
@@ -13,8 +13,8 @@ from loadtest.demo import (
     prepare_model,
     print_report,
 )
-from loadtest.swaps import Swap
-from loadtest.traffic import Answer, Outcome
+from loadtest.drive.traffic import Answer, Outcome
+from loadtest.measure.swaps import Swap
 from serving.base.protos import predict_pb2
 from serving.base.tensor_proto import to_tensor_proto
 

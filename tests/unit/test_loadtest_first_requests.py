@@ -1,6 +1,6 @@
 import numpy as np
 
-from loadtest.first_requests import describe
+from loadtest.commands.first_requests import describe
 
 
 def test_first_requests_are_told_beside_the_median_of_later_ones() -> None:

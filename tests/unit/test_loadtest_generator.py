@@ -3,8 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadtest.generator import Generator, issue_loop_path
-from loadtest.plan import Plan
+from loadtest.drive.generator import Generator, issue_loop_path
+from loadtest.plan.plan import Plan
 from serving.base.errors import FailedPrecondition
 
 

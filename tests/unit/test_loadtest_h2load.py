@@ -1,6 +1,6 @@
 import pytest
 
-from loadtest.h2load import Throughput, framed, median_throughput, parse
+from loadtest.measure.h2load import Throughput, framed, median_throughput, parse
 from serving.base.errors import Unavailable
 
 REPORT = """

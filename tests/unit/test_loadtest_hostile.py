@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 import pytest
 from rich.console import Console
 
-from loadtest.hostile import QUIET, Segment, hostile_report, kinds_of, print_hostile
-from loadtest.hostile_clients import Attack, Crowd, attacks
-from loadtest.timeline import Span
+from loadtest.commands.hostile import QUIET, Segment, hostile_report, kinds_of, print_hostile
+from loadtest.drive.hostile_clients import Attack, Crowd, attacks
+from loadtest.measure.timeline import Span
 from serving.base.clock import SystemClock
 from serving.base.protos import get_model_metadata_pb2
 from tests.unit.loadtest_outcomes import MS, outcome_of

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from loadtest.http_visitors import PagePolls, Visitor, scrape, visited
+from loadtest.drive.http_visitors import PagePolls, Visitor, scrape, visited
 from serving.base.clock import SystemClock
 from serving.base.errors import Unavailable
 from serving.config.server_config import HttpPort

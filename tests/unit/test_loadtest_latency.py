@@ -1,6 +1,6 @@
 import pytest
 
-from loadtest.latency import NS_PER_MS, TooFewRequests, medians, percentile_ms
+from loadtest.measure.latency import NS_PER_MS, TooFewRequests, medians, percentile_ms
 
 
 @pytest.mark.parametrize(

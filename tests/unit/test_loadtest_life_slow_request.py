@@ -1,4 +1,4 @@
-from loadtest.life_slow_request import ObservedSwap, report_of
+from loadtest.commands.life_slow_request import ObservedSwap, report_of
 from tests.unit.loadtest_outcomes import MS, outcome_of
 
 

@@ -3,7 +3,7 @@ import argparse
 import pytest
 
 from loadtest.__main__ import COMMANDS, main
-from loadtest.options import setup_of
+from loadtest.commands.options import setup_of
 
 
 def status_of(*arguments: str) -> object:

@@ -4,7 +4,7 @@ from typing import Any
 
 from rich.console import Console
 
-from loadtest.monitoring import (
+from loadtest.commands.monitoring import (
     PAGE,
     SCRAPE,
     WITH,
@@ -16,9 +16,9 @@ from loadtest.monitoring import (
     print_monitoring,
     visitors_of,
 )
-from loadtest.plan import Reply
-from loadtest.processor_time import CoreShares
-from loadtest.timeline import Span
+from loadtest.measure.processor_time import CoreShares
+from loadtest.measure.timeline import Span
+from loadtest.plan.plan import Reply
 from serving.base.clock import SystemClock
 from tests.unit.loadtest_outcomes import MS, outcome_of
 

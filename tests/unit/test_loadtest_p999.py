@@ -4,8 +4,7 @@ from collections.abc import Mapping
 import pytest
 from rich.console import Console
 
-from loadtest.ctr_load import CtrLoad
-from loadtest.p999 import (
+from loadtest.commands.p999 import (
     Measured,
     is_in_its_bucket,
     load_report,
@@ -14,8 +13,9 @@ from loadtest.p999 import (
     print_load,
     run_figures,
 )
-from loadtest.processor_time import CoreShares
-from loadtest.server_pages import Metrics
+from loadtest.measure.processor_time import CoreShares
+from loadtest.measure.server_pages import Metrics
+from loadtest.plan.ctr_load import CtrLoad
 from serving.base.errors import InvalidConfig
 from tests.unit.loadtest_outcomes import steady_outcome
 

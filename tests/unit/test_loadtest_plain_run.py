@@ -2,9 +2,9 @@ import argparse
 
 import pytest
 
-from loadtest import plain_run
-from loadtest.ctr_load import CtrLoad
-from loadtest.plain_run import rate_of, wrong_answers_text
+from loadtest.commands import plain_run
+from loadtest.commands.plain_run import rate_of, wrong_answers_text
+from loadtest.plan.ctr_load import CtrLoad
 
 
 def test_wrong_answers_come_with_what_may_be_behind_them():

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadtest.plan import NOT_KEPT, Plan, Reply, read_outcome, write_plan
+from loadtest.plan.plan import NOT_KEPT, Plan, Reply, read_outcome, write_plan
 from serving.base.errors import DataLoss
 
 PLAN = Plan(

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadtest.plot import binned, check_can_plot, plot_runs
+from loadtest.report.plot import binned, check_can_plot, plot_runs
 from serving.base.errors import FailedPrecondition
 from tests.unit.test_loadtest_report import slow_in_swap_outcome, swap_run
 

@@ -1,6 +1,6 @@
 import pytest
 
-from loadtest.presets import PRESETS, preset
+from loadtest.plan.presets import PRESETS, preset
 from serving.base.errors import InvalidConfig
 from serving.config.flags import FLAGS
 

@@ -1,6 +1,6 @@
 import os
 
-from loadtest.process_memory import MemoryWatch, Resident, parse, resident
+from loadtest.measure.process_memory import MemoryWatch, Resident, parse, resident
 from serving.base.clock import SystemClock
 
 STATUS = """Name:\tmillpond

@@ -2,7 +2,7 @@ import os
 import threading
 import time
 
-from loadtest.processor_time import (
+from loadtest.measure.processor_time import (
     CoreShares,
     ProcessorTime,
     core_shares,

@@ -6,17 +6,23 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from loadtest.ablation import ablation_table
-from loadtest.neighbour import neighbour_report
-from loadtest.plan import Outcome, Reply
-from loadtest.process_memory import Resident
-from loadtest.processor_time import CoreShares
-from loadtest.report import error_messages, generator_figures, medians, run_report, swap_report
-from loadtest.scenario import Setup, SwapRun
-from loadtest.swap_command import exit_status, print_swap_report
-from loadtest.swaps import Swap
-from loadtest.tables import cores_line, write_json
-from loadtest.timeline import Span, SwapSpans
+from loadtest.commands.ablation import ablation_table
+from loadtest.commands.neighbour import neighbour_report
+from loadtest.commands.swap_command import exit_status, print_swap_report
+from loadtest.measure.process_memory import Resident
+from loadtest.measure.processor_time import CoreShares
+from loadtest.measure.scenario import Setup, SwapRun
+from loadtest.measure.swaps import Swap
+from loadtest.measure.timeline import Span, SwapSpans
+from loadtest.plan.plan import Outcome, Reply
+from loadtest.report.report import (
+    error_messages,
+    generator_figures,
+    medians,
+    run_report,
+    swap_report,
+)
+from loadtest.report.tables import cores_line, write_json
 from tests.unit.loadtest_outcomes import MS, outcome_of, steady_outcome
 
 SETUP = Setup(

@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from loadtest.rest import BASELINE, BESIDE, MILLPOND, QUIET, Tail, rest_report
-from loadtest.rest_load import logged_latencies_ns, rate_of, rows_body
-from loadtest.timeline import Span
+from loadtest.commands.rest import BASELINE, BESIDE, MILLPOND, QUIET, Tail, rest_report
+from loadtest.drive.rest_load import logged_latencies_ns, rate_of, rows_body
+from loadtest.measure.timeline import Span
 from serving.base.errors import Unavailable
 from tests.unit.loadtest_outcomes import MS, outcome_of
 

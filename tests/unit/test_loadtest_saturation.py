@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from loadtest import saturation
-from loadtest.ctr_load import CtrLoad
-from loadtest.demo import DemoModel
-from loadtest.plan import Reply
-from loadtest.saturation import at_share_of_saturation, rate_of, saturation_rate
+from loadtest.commands.demo import DemoModel
+from loadtest.measure import saturation
+from loadtest.measure.saturation import at_share_of_saturation, rate_of, saturation_rate
+from loadtest.plan.ctr_load import CtrLoad
+from loadtest.plan.plan import Reply
 from serving.base.errors import Unavailable
 from tests.unit.fakes import FakeClock
 from tests.unit.loadtest_outcomes import outcome_of

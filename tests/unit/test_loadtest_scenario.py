@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 
-from loadtest import scenario
-from loadtest.process_memory import Resident
-from loadtest.scenario import repeats_of
-from loadtest.timeline import Span, SwapSpans
+from loadtest.measure import scenario
+from loadtest.measure.process_memory import Resident
+from loadtest.measure.scenario import repeats_of
+from loadtest.measure.timeline import Span, SwapSpans
 from serving.base.errors import Unavailable
 from tests.unit.loadtest_outcomes import MS, steady_outcome
 from tests.unit.test_loadtest_report import SETUP

@@ -5,7 +5,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from loadtest.server_pages import Metrics, ServerPages
+from loadtest.measure.server_pages import Metrics, ServerPages
 from serving.base.errors import Unavailable
 from serving.config.server_config import HttpPort
 from serving.http.app import HttpAppSettings, make_http_app

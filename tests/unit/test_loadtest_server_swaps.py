@@ -3,15 +3,15 @@ from typing import Any
 
 import pytest
 
-from loadtest.server_pages import ServerPages
-from loadtest.server_swaps import (
+from loadtest.measure.server_pages import ServerPages
+from loadtest.measure.server_swaps import (
     ServerSwap,
     medians_by_both,
     server_swap,
     swaps_by_both,
     wait_for_swaps,
 )
-from loadtest.timeline import LogClock, Span
+from loadtest.measure.timeline import LogClock, Span
 from serving.base.errors import Unavailable
 from tests.unit.fakes import FakeClock
 from tests.unit.loadtest_outcomes import MS, outcome_of

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtest.demo import DemoModel
-from loadtest.plan import Reply
-from loadtest.soak import SoakResult, answers_of
-from loadtest.soak_events import (
+from loadtest.commands.demo import DemoModel
+from loadtest.commands.soak import SoakResult, answers_of
+from loadtest.drive.soak_events import (
     FIRST_VERSION,
     World,
     change_settings,
@@ -21,8 +20,9 @@ from loadtest.soak_events import (
     select_specific,
     toggle_neighbour,
 )
-from loadtest.soak_unfit import UnfitVersion, add_golden_answers
-from loadtest.version_series import VersionSeries
+from loadtest.drive.soak_unfit import UnfitVersion, add_golden_answers
+from loadtest.drive.version_series import VersionSeries
+from loadtest.plan.plan import Reply
 from serving.base.errors import FailedPrecondition, StatusCode
 from serving.base.protos import predict_pb2, prediction_log_pb2
 from serving.base.tensor_proto import from_tensor_proto

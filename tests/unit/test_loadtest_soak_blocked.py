@@ -1,7 +1,7 @@
 from datetime import datetime, timezone
 from typing import Any
 
-from loadtest.soak_blocked import blocked_answers, blocked_spans
+from loadtest.measure.soak_blocked import blocked_answers, blocked_spans
 from tests.unit.loadtest_outcomes import outcome_of
 
 SECOND_NS = 1_000_000_000

@@ -2,8 +2,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from loadtest.small_model import config_text
-from loadtest.start import Spent, Started, stage_totals, table_of
+from loadtest.commands.start import Spent, Started, stage_totals, table_of
+from loadtest.drive.small_model import config_text
 from serving.config.model_config_file import parse_model_config
 
 STAT = "17 (python (3)) S " + " ".join(str(number) for number in range(4, 53))

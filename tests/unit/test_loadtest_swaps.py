@@ -1,6 +1,6 @@
 import pytest
 
-from loadtest.swaps import Swap, check_all_succeeded, is_unloaded, swaps_in
+from loadtest.measure.swaps import Swap, check_all_succeeded, is_unloaded, swaps_in
 from serving.base.errors import Unavailable
 
 # As serving.manager.manager and serving.loading.unload log them.

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.timeline import (
+from loadtest.measure.timeline import (
     LATE_NS,
     LogClock,
     Span,

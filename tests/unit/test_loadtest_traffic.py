@@ -3,7 +3,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from loadtest.traffic import Answer, Outcome, Traffic
+from loadtest.drive.traffic import Answer, Outcome, Traffic
 from serving.base.clock import NS_PER_SECOND, Clock, SystemClock
 from serving.base.errors import Unavailable
 

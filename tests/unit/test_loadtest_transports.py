@@ -3,7 +3,7 @@ from pathlib import Path
 
 from google.protobuf import text_encoding
 
-from loadtest.transports import make_certificate, transports
+from loadtest.commands.transports import make_certificate, transports
 
 
 def test_plain_is_first_and_only_tls_has_flags(tmp_path: Path):

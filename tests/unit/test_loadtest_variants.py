@@ -3,8 +3,8 @@ from collections.abc import Mapping
 
 from rich.console import Console
 
-from loadtest.queues import VARIANTS
-from loadtest.variants import ROWS, Measured, Results, print_variants, variants_report
+from loadtest.commands.queues import VARIANTS
+from loadtest.commands.variants import ROWS, Measured, Results, print_variants, variants_report
 from tests.unit.loadtest_outcomes import outcome_of
 
 REQUEST_COUNT = 600

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.demo import DemoModel
-from loadtest.version_series import VersionSeries, content_of
+from loadtest.commands.demo import DemoModel
+from loadtest.drive.version_series import VersionSeries, content_of
 from serving.base.errors import InvalidConfig
 from serving.base.protos import prediction_log_pb2
 from warmup.records import read_records, write_records

@@ -15,7 +15,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
-from loadtest.server_pages import ServerPages
+from loadtest.measure.server_pages import ServerPages
 from serving import ModelServer
 from serving.base.protos import get_model_metadata_pb2, get_model_status_pb2
 from serving.core.servable import LOADING

@@ -1,0 +1,116 @@
+"""`run`: load on a running server. `null`: load on a server that does nothing, to measure the
+generator."""
+
+import argparse
+
+from rich.console import Console
+
+from loadtest.commands.demo import MODEL_NAME
+from loadtest.commands.options import Command, add_load_options, host_and_port, positive
+from loadtest.drive.generator import Generator, null_server
+from loadtest.measure.saturation import saturation_rate
+from loadtest.plan.arrivals import ARRIVALS
+from loadtest.plan.ctr_load import CtrLoad
+from loadtest.plan.plan import Outcome
+from loadtest.report.report import run_report
+from loadtest.report.tables import generator_line, latency_table, write_json
+from serving.base.errors import InvalidConfig
+
+# About the size of the CTR model's answer to 100 rows.
+NULL_REPLY = bytes(1_300)
+_WRONG_ANSWERS_HINT = (
+    "expected are the answers of `millpond demo-model`; --table-rows must be equal to its --rows"
+)
+
+
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--target", type=host_and_port, required=True, metavar="HOST:PORT")
+    parser.add_argument("--model", default=MODEL_NAME, metavar="NAME", help="a served CTR model")
+    parser.add_argument("--duration", type=positive, required=True, metavar="S", help="seconds")
+    add_load_options(parser, default_rate=None)
+
+
+def _add_null_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--duration", type=positive, default=20, metavar="S", help="seconds")
+    add_load_options(parser, default_rate=300)
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    load = load_of(parsed, parsed.model)
+    rate_per_second = rate_of(parsed, load, parsed.target)
+    outcome = _sent(parsed, load, rate_per_second, parsed.target)
+    # The served versions have the numbers that they were exported with.
+    is_wrong = load.wrong(outcome, content_of=lambda version: version)
+    return _show(parsed, outcome, rate_per_second, int(is_wrong.sum()))
+
+
+def _run_null(parsed: argparse.Namespace) -> int:
+    if parsed.saturation is not None:
+        raise InvalidConfig("--saturation: not supported for the null server; use --rate")
+    with null_server(NULL_REPLY) as target:
+        outcome = _sent(parsed, load_of(parsed, MODEL_NAME), parsed.rate, target)
+    return _show(parsed, outcome, parsed.rate, None)
+
+
+def load_of(parsed: argparse.Namespace, model_name: str) -> CtrLoad:
+    """Returns the requests for the options of `add_load_options`."""
+    return CtrLoad(
+        model_name,
+        rows=parsed.rows,
+        table_rows=parsed.table_rows,
+        seed=parsed.seed,
+        output_filter=tuple(parsed.output_filter or ()),
+    )
+
+
+def rate_of(parsed: argparse.Namespace, load: CtrLoad, target: str) -> float:
+    """Returns the requests per second of `--rate`, or measures them for `--saturation`.
+
+    Raises Unavailable.
+    """
+    if parsed.saturation is None:
+        return float(parsed.rate)
+    share: float = parsed.saturation
+    return saturation_rate(target, load) * share
+
+
+def _sent(
+    parsed: argparse.Namespace, load: CtrLoad, rate_per_second: float, target: str
+) -> Outcome:
+    offsets_ns = ARRIVALS[parsed.arrivals](rate_per_second, parsed.duration, parsed.seed)
+    if len(offsets_ns) == 0:
+        raise InvalidConfig(
+            f"--rate {rate_per_second:g} for --duration {parsed.duration:g} s gives no requests"
+        )
+    with Generator(load.plan(offsets_ns, parsed.seed), target) as generator:
+        return generator.finish()
+
+
+def _show(
+    parsed: argparse.Namespace, outcome: Outcome, rate_per_second: float, wrong_count: int | None
+) -> int:
+    report = run_report(outcome, wrong_count, rate_per_second)
+    console = Console()
+    rows = {"": report["latency"], "nothing left out": report["latency_all"]}
+    console.print(latency_table(f"{rate_per_second:g} requests/s", rows))
+    console.print(generator_line(report["generator"]))
+    console.print(f"errors {report['errors']}, wrong answers {wrong_answers_text(wrong_count)}")
+    for message in report["error_messages"]:
+        console.print(f"  {message}", markup=False)
+    write_json(parsed.json, report)
+    return 1 if report["errors"] or wrong_count else 0
+
+
+def wrong_answers_text(count: int | None) -> str:
+    """Returns the count with a hint at the cause; None means that answers were not checked."""
+    if count is None:
+        return "not checked"
+    return f"{count} ({_WRONG_ANSWERS_HINT})" if count else "0"
+
+
+RUN = Command("load on a running server", _add_run_options, _run)
+NULL = Command(
+    "load on a server that does nothing: the generator's own share",
+    _add_null_options,
+    _run_null,
+)

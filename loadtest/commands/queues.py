@@ -1,0 +1,46 @@
+"""`queues`: the effect of the number of completion queues and request threads, for the flags'
+defaults.
+
+With more queues than cores, a request can wait on one queue while another queue's thread is free.
+Threads beyond the queues run only if another thread is blocked (TFS#2141 requests both as flags).
+"""
+
+import argparse
+from collections.abc import Mapping
+
+from rich.console import Console
+
+from loadtest.commands.demo import demo_directory, prepare_model
+from loadtest.commands.options import Command
+from loadtest.commands.variants import (
+    Variant,
+    add_variant_options,
+    measure_variants,
+    print_variants,
+    variants_report,
+)
+from loadtest.report.tables import write_json
+
+VARIANTS: Mapping[str, Variant] = {
+    "default": Variant(),
+    "1 queue": Variant({"grpc_completion_queue_count": 1}),
+    "2 queues": Variant({"grpc_completion_queue_count": 2}),
+    "4 queues": Variant({"grpc_completion_queue_count": 4}),
+    "1 queue, 1 thread": Variant({"grpc_completion_queue_count": 1, "grpc_max_threads": 1}),
+    "2 queues, 2 threads": Variant({"grpc_completion_queue_count": 2, "grpc_max_threads": 2}),
+    "2 queues, 32 threads": Variant({"grpc_completion_queue_count": 2, "grpc_max_threads": 32}),
+}
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    console = Console()
+    with demo_directory(parsed.models) as directory:
+        model = prepare_model(directory, parsed.table_rows, console.print)
+        measured = measure_variants(parsed, model, VARIANTS, console.print)
+    report = variants_report(measured, parsed.rate)
+    print_variants(report, console)
+    write_json(parsed.json, report)
+    return 1 if report["errors"] or report["wrong_answers"] else 0
+
+
+QUEUES = Command("the effect of the number of queues and threads", add_variant_options, _run)

@@ -1,0 +1,78 @@
+"""Saturation: the highest rate of requests that a server answers beside the generator, in closed
+loop.
+
+It is measured with the generator and the requests of the load itself. A program that repeats one
+request finds its rows in the caches, and a program that takes less of the cores leaves more to the
+server: 80 % of h2load's figure was more than this machine's two cores could do.
+"""
+
+from contextlib import ExitStack
+from dataclasses import replace
+
+import numpy as np
+
+from loadtest.commands.demo import DemoModel
+from loadtest.drive.generator import ChannelOptions, Generator
+from loadtest.measure.scenario import Say, Setup, serving
+from loadtest.plan.ctr_load import CtrLoad
+from loadtest.plan.plan import Outcome
+from loadtest.report.report import error_messages
+from serving.base.clock import NS_PER_SECOND, Clock
+from serving.base.errors import Unavailable
+
+IN_FLIGHT_MAX = 16
+# A first, short run gives the count of requests for a run of some seconds.
+_PROBE_REQUEST_COUNT = 2_000
+_RUN_SECONDS = 3
+
+
+def saturation_rate(target: str, load: CtrLoad) -> float:
+    """Measures requests per second with IN_FLIGHT_MAX in flight.
+
+    Raises FailedPrecondition, Unavailable.
+    """
+    probe_rate = closed_loop_rate(target, load, _PROBE_REQUEST_COUNT)
+    request_count = max(_PROBE_REQUEST_COUNT, round(probe_rate * _RUN_SECONDS))
+    return closed_loop_rate(target, load, request_count)
+
+
+def closed_loop_rate(
+    target: str, load: CtrLoad, request_count: int, channel: ChannelOptions | None = None
+) -> float:
+    """Sends `request_count` requests, IN_FLIGHT_MAX in flight; see `saturation_rate`."""
+    plan = replace(
+        load.plan(np.zeros(request_count, np.int64), seed=1), in_flight_max=IN_FLIGHT_MAX
+    )
+    with Generator(plan, target, channel) as generator:
+        return rate_of(generator.finish())
+
+
+def rate_of(outcome: Outcome) -> float:
+    """Returns answered requests per second, from the first issue to the last answer.
+
+    Raises Unavailable if a request failed.
+    """
+    failed_count = int((outcome.codes != 0).sum())
+    if failed_count:
+        raise Unavailable(
+            f"{failed_count} of {len(outcome.codes)} requests failed at saturation: "
+            f"{'; '.join(error_messages([outcome]))}"
+        )
+    took_ns = int(outcome.completed_ns.max() - outcome.issued_ns.min())
+    return len(outcome.codes) * NS_PER_SECOND / took_ns
+
+
+def at_share_of_saturation(
+    setup: Setup, share: float | None, exports: DemoModel, clock: Clock, say: Say
+) -> Setup:
+    """Returns `setup` at `share` of its server's highest rate; unchanged if `share` is None."""
+    if share is None:
+        return setup
+    with ExitStack() as stack:
+        running = stack.enter_context(serving(setup, exports, clock))
+        rate_per_second = saturation_rate(running.server.target, setup.load())
+        running.server.stop()
+    say(
+        f"{setup.preset}: saturated at {rate_per_second:,.0f} requests/s; load is {share:.0%} of that"
+    )
+    return replace(setup, rate_per_second=round(rate_per_second * share, 1))

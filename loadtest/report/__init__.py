@@ -1,0 +1,1 @@
+"""The figures as JSON, tables and pictures."""
