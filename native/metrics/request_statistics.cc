@@ -40,6 +40,14 @@ void RequestStatistics::AddSeries(const std::string& model, int64_t version,
   }
 }
 
+// Adds the series of the models that have had requests without a version since the last call. Each
+// report needs this too: a report between two samples counts the requests up to its own instant.
+void RequestStatistics::AddUnmatchedSeries() {
+  for (const UnmatchedRequests::Model& model : unmatched_.TakeNew()) {
+    AddSeries(model.name, kNoVersion, model.recorder, nullptr);
+  }
+}
+
 std::shared_ptr<MethodRecorder> RequestStatistics::MethodWithoutModel(const std::string& method) {
   const std::lock_guard lock(mutex_);
   std::shared_ptr<MethodRecorder>& recorder = without_model_[method];
@@ -74,9 +82,7 @@ TimeSpan RequestStatistics::NextSpan(int64_t now_ns) {
 }
 
 void RequestStatistics::SampleSeries(TimeSpan span) {
-  for (const UnmatchedRequests::Model& model : unmatched_.TakeNew()) {
-    AddSeries(model.name, kNoVersion, model.recorder, nullptr);
-  }
+  AddUnmatchedSeries();
   std::map<std::string, MethodSeries::Increment> by_model;
   MethodSeries::Increment all;
   for (MethodSeries& series : series_) {
@@ -147,6 +153,7 @@ void RequestStatistics::FoldEarlier(const std::string& model, int64_t version, i
 
 std::vector<MethodStatistics> RequestStatistics::Methods() {
   const std::lock_guard lock(mutex_);
+  AddUnmatchedSeries();
   StatisticsByKey by_key;
   for (const MethodSeries& series : series_) {
     if (series.IsTold()) AddTo(series.key(), series, &by_key);
@@ -156,6 +163,7 @@ std::vector<MethodStatistics> RequestStatistics::Methods() {
 
 std::vector<MethodStatistics> RequestStatistics::ModelMethods() {
   const std::lock_guard lock(mutex_);
+  AddUnmatchedSeries();
   StatisticsByKey by_key;
   for (const auto& [key, figures] : folded_) {
     by_key[key] = {key, 0, {}, figures, sampled_ns_};

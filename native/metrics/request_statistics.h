@@ -97,6 +97,7 @@ class RequestStatistics {
   void AddSeries(const std::string& model, int64_t version,
                  const std::shared_ptr<RequestRecorder>& recorder,
                  const std::function<int64_t()>& in_flight_count);
+  void AddUnmatchedSeries();
   void SampleSeries(TimeSpan span);
   void EndSecond(int64_t at_ns);
   void FoldEnded(int64_t now_ns);

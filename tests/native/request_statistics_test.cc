@@ -240,6 +240,16 @@ TEST_F(RequestStatisticsTest, RequestsToAKnownModelWithoutAVersionAreThatModels)
   EXPECT_EQ(OfModel("m").figures.since_start.count(), 7);
 }
 
+TEST_F(RequestStatisticsTest, RequestsWithoutAVersionCountBeforeTheSecondEnds) {
+  statistics_.AddModels({"m", "other"});
+  Answer(statistics_.Unmatched("m"), 2, kMs, Code::kNotFound);
+  EXPECT_EQ(Find("m", RequestStatistics::kNoVersion)->figures.since_start.count(), 2);
+  Answer(statistics_.Unmatched("other"), 3, kMs, Code::kNotFound);
+  EXPECT_EQ(OfModel("other").figures.since_start.count(), 3);
+  PassSeconds(1);
+  EXPECT_EQ(LastPointCount({}), 5);
+}
+
 TEST_F(RequestStatisticsTest, HistoryHasEverySecondOfOneModelAndOfAll) {
   const auto m = Load("m", 1);
   const auto next = Load("m", 2);
