@@ -60,7 +60,7 @@ def test_run_directories_are_a_users_own():
     assert run_directories({"MILLPOND_RUN_DIRECTORY": "/x"}, 7) == (Path("/x"),)
 
 
-def test_directory_that_others_may_enter_is_passed_over(tmp_path: Path):
+def test_skips_directory_open_to_other_users(tmp_path: Path):
     shared, link, own = tmp_path / "shared", tmp_path / "link", tmp_path / "own"
     shared.mkdir(mode=0o755)
     own.mkdir(mode=0o700)

@@ -13,5 +13,5 @@ def test_a_models_own_limit_goes_before_that_of_all():
     assert model_limits(models, default=100) == {"slow": 2, "quick": 100}
 
 
-def test_without_a_limit_of_all_only_those_with_one_are_limited():
+def test_model_limit_alone_leaves_other_models_free():
     assert model_limits([model("slow", 2), model("quick")], default=0) == {"slow": 2}

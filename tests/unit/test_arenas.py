@@ -26,14 +26,14 @@ def arenas(pool: FakeSlabPool, *, limit: int = 0, available: int = 1_000 * MB) -
     return Arenas(pool, MemoryLimits(headroom_bytes=MB, limit_bytes=limit), lambda: available)
 
 
-def test_arenas_slab_has_room_for_parameters_and_headroom() -> None:
+def test_arenas_slab_fits_parameters_and_headroom() -> None:
     pool, load = FakeSlabPool(), load_of(500 * MB)
     arenas(pool).take(ID, load)
     assert load.headroom_bytes == MB
     assert pool.used_bytes == 501 * MB
 
 
-def test_arenas_spare_slab_that_is_resident_needs_no_new_memory() -> None:
+def test_arenas_resident_spare_slab_takes_no_memory() -> None:
     pool = FakeSlabPool(resident_bytes=500 * MB)
     arenas(pool, available=0).take(ID, load_of(500 * MB))
     assert pool.used_bytes == 501 * MB
@@ -48,7 +48,7 @@ def test_arenas_too_large_version_is_refused() -> None:
         )
 
 
-def test_arenas_version_needs_room_for_its_graph_and_what_warm_up_took_before() -> None:
+def test_arenas_version_needs_graph_and_warm_up_memory() -> None:
     memory = arenas(FakeSlabPool(), available=600 * MB)
     memory.take(ID, load_of(400 * MB), graph_bytes=50 * MB)
     memory.warmed_up(ID, 100 * MB)
@@ -61,7 +61,7 @@ def test_arenas_version_needs_room_for_its_graph_and_what_warm_up_took_before() 
     memory.take(ID, load_of(451 * MB), graph_bytes=50 * MB)
 
 
-def test_arenas_limit_is_for_all_loaded_versions_together() -> None:
+def test_arenas_limit_covers_all_loaded_versions() -> None:
     pool = FakeSlabPool()
     memory = arenas(pool, limit=1_000 * MB)
     memory.take(ID, load_of(600 * MB))
@@ -72,7 +72,7 @@ def test_arenas_limit_is_for_all_loaded_versions_together() -> None:
 
 
 @pytest.mark.parametrize("end", ["unloaded", "failed"])
-def test_arenas_version_that_is_gone_counts_for_the_limit_no_more(end: str) -> None:
+def test_arenas_unloaded_version_leaves_limit(end: str) -> None:
     memory = arenas(FakeSlabPool(), limit=1_000 * MB)
     memory.take(ID, load_of(600 * MB))
     if end == "unloaded":
@@ -86,9 +86,7 @@ def test_arenas_version_that_is_gone_counts_for_the_limit_no_more(end: str) -> N
     [(ServableId("m", 6), DoesNotFitBeside), (ServableId("n", 1), ResourceExhausted)],
     ids=["beside its predecessor", "beside another model"],
 )
-def test_arenas_say_whether_a_version_would_fit_without_its_predecessor(
-    other: ServableId, expected: type[Exception]
-) -> None:
+def test_arenas_check_fit_without_predecessor(other: ServableId, expected: type[Exception]) -> None:
     memory = arenas(FakeSlabPool(), limit=1_000 * MB)
     memory.take(other, load_of(600 * MB))
     with pytest.raises(ResourceExhausted) as raised:
@@ -112,13 +110,13 @@ def test_arenas_version_that_never_fits() -> None:
     assert type(raised.value) is ResourceExhausted
 
 
-def test_arenas_forgets_the_spares_of_a_model_without_versions() -> None:
+def test_arenas_forget_spares_of_versionless_model() -> None:
     pool = FakeSlabPool()
     arenas(pool).forget("m")
     assert pool.forgotten == ["m"]
 
 
-def test_arenas_version_that_outgrew_its_slab_is_told_with_the_remedy() -> None:
+def test_arenas_overgrown_slab_is_logged_with_remedy() -> None:
     servable = FakeServable(ID)
     servable.arena_overflow_block_count = 3
     with capture_logs() as logs:
@@ -127,7 +125,7 @@ def test_arenas_version_that_outgrew_its_slab_is_told_with_the_remedy() -> None:
     assert "--arena_headroom_bytes" in logs[0]["remedy"]
 
 
-def test_arenas_version_that_fits_its_slab_is_nothing_to_tell() -> None:
+def test_arenas_fitting_version_logs_nothing() -> None:
     pool, servable = FakeSlabPool(), FakeServable(ID)
     with capture_logs() as logs:
         arenas(pool).loaded(ID, servable, serving_count=1)
@@ -135,7 +133,7 @@ def test_arenas_version_that_fits_its_slab_is_nothing_to_tell() -> None:
     assert pool.expected == {"m": servable}
 
 
-def test_arenas_two_loads_at_once_do_not_count_the_same_memory() -> None:
+def test_arenas_parallel_loads_count_memory_once() -> None:
     pool = FakeSlabPool()
     memory = arenas(pool, available=800 * MB)
     memory.take(ID, load_of(500 * MB))
@@ -144,7 +142,7 @@ def test_arenas_two_loads_at_once_do_not_count_the_same_memory() -> None:
 
 
 @pytest.mark.parametrize("end", ["loaded", "failed"])
-def test_arenas_load_that_has_ended_is_no_promise_any_more(end: str) -> None:
+def test_arenas_ended_load_reserves_nothing(end: str) -> None:
     memory = arenas(FakeSlabPool(), available=800 * MB)
     memory.take(ID, load_of(500 * MB))
     if end == "loaded":
@@ -154,7 +152,7 @@ def test_arenas_load_that_has_ended_is_no_promise_any_more(end: str) -> None:
     memory.take(ServableId("other", 1), load_of(500 * MB))
 
 
-def test_arenas_spare_that_memory_has_no_room_for_is_not_kept() -> None:
+def test_arenas_spare_without_memory_is_not_kept() -> None:
     pool, servable = FakeSlabPool(), FakeServable(ID)
     memory = arenas(pool, available=500 * MB)
     memory.take(ID, load_of(500 * MB))

@@ -257,7 +257,7 @@ def ready(rows: list[ServableSnapshot], *, aspired: bool) -> list[ServableId]:
 
 
 @given(SNAPSHOTS)
-def test_policy_unloads_only_the_lowest_ready_version_not_aspired(
+def test_policy_unloads_only_lowest_unaspired_version(
     rows: list[ServableSnapshot],
 ) -> None:
     action = AvailabilityPreserving().next_action(rows)
@@ -266,7 +266,7 @@ def test_policy_unloads_only_the_lowest_ready_version_not_aspired(
 
 
 @given(SNAPSHOTS)
-def test_policy_never_unloads_the_last_ready_version_while_any_is_aspired(
+def test_policy_keeps_last_ready_version_for_aspired(
     rows: list[ServableSnapshot],
 ) -> None:
     action = AvailabilityPreserving().next_action(rows)
@@ -275,7 +275,7 @@ def test_policy_never_unloads_the_last_ready_version_while_any_is_aspired(
 
 
 @given(SNAPSHOTS)
-def test_resource_policy_loads_only_where_nothing_else_has_memory(
+def test_resource_policy_loads_only_into_free_memory(
     rows: list[ServableSnapshot],
 ) -> None:
     action = ResourcePreserving().next_action(rows)
@@ -285,7 +285,7 @@ def test_resource_policy_loads_only_where_nothing_else_has_memory(
 
 
 @given(SNAPSHOTS)
-def test_resource_policy_lets_the_last_ready_version_go_only_for_one_that_has_not_failed(
+def test_resource_policy_failed_load_takes_no_version(
     rows: list[ServableSnapshot],
 ) -> None:
     action = ResourcePreserving().next_action(rows)
@@ -295,14 +295,14 @@ def test_resource_policy_lets_the_last_ready_version_go_only_for_one_that_has_no
 
 
 @given(SNAPSHOTS)
-def test_policy_loads_only_the_highest_new_aspired_version(rows: list[ServableSnapshot]) -> None:
+def test_policy_loads_only_highest_new_version(rows: list[ServableSnapshot]) -> None:
     action = AvailabilityPreserving().next_action(rows)
     if isinstance(action, Load):
         assert action.id == max(r.id for r in rows if r.state is START and r.is_aspired)
 
 
 @given(SNAPSHOTS)
-def test_policy_leaves_at_most_one_version_as_cover_when_content(
+def test_policy_at_rest_keeps_at_most_one_cover(
     rows: list[ServableSnapshot],
 ) -> None:
     if AvailabilityPreserving().next_action(rows) is not None:

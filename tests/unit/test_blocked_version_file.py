@@ -117,9 +117,7 @@ def test_damaged_file_is_told_of_and_put_aside(tmp_path: Path, content: bytes):
     assert read_blocked_versions(path) == {}
 
 
-def test_write_that_fails_leaves_the_file_before_and_nothing_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_failed_write_keeps_old_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / FILE_NAME
     write_blocked_versions(path, {"m": {7: BLOCKED}})
 
@@ -160,7 +158,7 @@ def test_disk_that_refuses_is_told_at_the_start(tmp_path: Path):
     assert "blocked_versions_not_kept" in events(logs)
 
 
-def test_thread_writes_what_is_kept_and_what_is_left_at_the_stop(tmp_path: Path):
+def test_thread_writes_at_once_and_at_stop(tmp_path: Path):
     disk = Disk()
     keeper = BlockedVersionFile(tmp_path, clock=SystemClock(), write=disk.write)
     keeper.start()
@@ -185,11 +183,11 @@ def test_thread_tries_again_by_itself(tmp_path: Path):
         keeper._thread.wait_for_turn()
 
 
-def test_stop_of_one_that_was_never_started_returns_at_once(tmp_path: Path):
+def test_stop_before_start_returns_at_once(tmp_path: Path):
     assert blocked_version_file(tmp_path).stop(timeout_seconds=0)
 
 
-def test_directory_that_another_server_keeps_is_not_written_over_until_it_ends(
+def test_directory_of_other_server_is_not_overwritten(
     tmp_path: Path,
 ) -> None:
     first, second = blocked_version_file(tmp_path), blocked_version_file(tmp_path)
@@ -230,7 +228,7 @@ def test_wait_until_kept_returns_the_disks_refusal(tmp_path: Path):
     assert keeper.stop(timeout_seconds=10)
 
 
-def test_wait_until_kept_is_bounded_when_the_disk_hangs(tmp_path: Path):
+def test_wait_until_kept_is_bounded_if_disk_hangs(tmp_path: Path):
     may_go_on, clock = threading.Event(), FakeClock()
 
     def hang(path: Path, blocked_versions: Mapping[str, BlockedVersions]) -> None:

@@ -28,7 +28,7 @@ def test_judge_waits_for_the_canarys_requests() -> None:
     assert judge(settings, figures(100), figures(MANY)) is not None
 
 
-def test_judge_leaves_it_to_a_person_where_no_count_is_given() -> None:
+def test_judge_without_request_count_awaits_operator() -> None:
     assert judge(CanarySettings(weight=0.1), figures(MANY), figures(MANY)) is None
 
 
@@ -62,7 +62,7 @@ def test_judge_share_of_failures_has_a_bound(
     assert ("more than 10%" in verdict.reason) is not is_passed
 
 
-def test_judge_share_of_failures_over_the_stable_versions() -> None:
+def test_judge_compares_failure_share_with_stable() -> None:
     assert verdict_on(figures(1000, 2), figures(1000, 1)).is_passed
     verdict = verdict_on(figures(1000, 3), figures(1000, 1))
     assert not verdict.is_passed
@@ -80,9 +80,7 @@ def test_judge_slow_canary_is_not_passed() -> None:
 
 
 @pytest.mark.parametrize(("count", "stable_count"), [(999, 1000), (1000, 999), (100, 0)])
-def test_judge_tail_of_few_requests_is_not_judged_and_says_so(
-    count: int, stable_count: int
-) -> None:
+def test_judge_skips_tail_of_few_requests(count: int, stable_count: int) -> None:
     verdict = verdict_on(figures(count, p999_ns=9_000_000), figures(stable_count))
     assert (verdict.is_passed, verdict.reason) == (True, NOT_JUDGED)
 
@@ -93,13 +91,13 @@ def test_canary_settings_header_that_is_a_metadata_key(header: str) -> None:
 
 
 @pytest.mark.parametrize("header", ["X-User", "user id", "user\n", "größe", ":path"])
-def test_canary_settings_header_that_no_client_can_send_is_refused(header: str) -> None:
+def test_canary_settings_refuse_unsendable_header(header: str) -> None:
     with pytest.raises(InvalidConfig, match="gRPC metadata keys are lower-case") as caught:
         CanarySettings(header=header)
     assert repr(header) in caught.value.message
 
 
-def test_canary_settings_request_count_below_0_is_refused() -> None:
+def test_canary_settings_refuse_negative_request_count() -> None:
     assert CanarySettings(request_count=1).request_count == 1
     with pytest.raises(InvalidConfig, match="request_count -1 "):
         CanarySettings(request_count=-1)

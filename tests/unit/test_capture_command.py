@@ -99,13 +99,13 @@ def test_capture_command_writes_the_recent_requests(
     )
 
 
-def test_capture_command_into_a_version_makes_its_warm_up_file(target: str, tmp_path: Path):
+def test_capture_into_version_writes_warm_up_file(target: str, tmp_path: Path):
     (tmp_path / "saved_model.pb").touch()
     assert main(["capture", "m", "--target", target, "--output", str(tmp_path)]) == 0
     assert outputs(read_logs(tmp_path / WARM_UP_FILE)) == ["a", "b"]
 
 
-def test_capture_command_into_a_directory_that_is_no_version_is_refused(
+def test_capture_into_plain_directory_is_refused(
     dead_target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     (tmp_path / "7").mkdir()
@@ -118,7 +118,7 @@ def test_capture_command_into_a_directory_that_is_no_version_is_refused(
     assert [path.name for path in tmp_path.rglob("*")] == ["7"]
 
 
-def test_capture_command_into_a_place_that_is_not_there_asks_no_server(
+def test_capture_into_missing_place_calls_no_server(
     dead_target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     output = tmp_path / "none" / "requests"
@@ -126,7 +126,7 @@ def test_capture_command_into_a_place_that_is_not_there_asks_no_server(
     assert f"--output={output}: {tmp_path}/none is not a directory" in capsys.readouterr().err
 
 
-def test_capture_command_with_responses_keeps_the_answers(target: str, tmp_path: Path):
+def test_capture_with_responses_keeps_answers(target: str, tmp_path: Path):
     path = tmp_path / "requests"
     arguments = ["capture", "m", "--target", target, "--output", str(path)]
     assert main([*arguments, "--with-responses", "--count=1"]) == 0
@@ -135,7 +135,7 @@ def test_capture_command_with_responses_keeps_the_answers(target: str, tmp_path:
     assert log.predict_log.response.model_spec.version.value == 7
 
 
-def test_capture_command_whose_request_is_refused_writes_nothing(
+def test_capture_refused_by_server_writes_nothing(
     target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     arguments = ["capture", "m", "--target", target, "--output", str(tmp_path / "requests")]
@@ -161,7 +161,7 @@ def test_capture_command_overwrites_only_by_force(
     ("arguments", "message"),
     [(["n"], "no model 'n'"), (["m", "--output=/nowhere/requests"], "/nowhere")],
 )
-def test_capture_command_that_cannot_exits_one_with_the_reason(
+def test_capture_failure_exits_one_with_reason(
     arguments: list[str],
     message: str,
     target: str,
@@ -175,7 +175,7 @@ def test_capture_command_that_cannot_exits_one_with_the_reason(
 
 
 @pytest.mark.parametrize("count", ["0", "1001", "many"])
-def test_capture_command_count_out_of_range_is_wrong_usage(
+def test_capture_count_out_of_range_is_wrong_usage(
     count: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert main(["capture", "m", f"--output={tmp_path / 'requests'}", f"--count={count}"]) == 2

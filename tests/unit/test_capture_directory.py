@@ -33,7 +33,7 @@ def test_each_model_with_requests_has_a_file(tmp_path: Path):
     assert sorted(os.listdir(directory)) == ["a", "b"]
 
 
-def test_file_follows_the_reservoir_and_stays_when_that_is_empty(tmp_path: Path):
+def test_file_follows_reservoir_until_it_is_empty(tmp_path: Path):
     reservoirs = {"m": FixedReservoir([request_for("x")])}
     capture = capture_of(tmp_path, reservoirs)
     capture.write_now()
@@ -45,7 +45,7 @@ def test_file_follows_the_reservoir_and_stays_when_that_is_empty(tmp_path: Path)
     assert outputs(tmp_path, "m") == ["y"]
 
 
-def test_file_is_not_written_again_while_nothing_is_new(tmp_path: Path):
+def test_file_without_news_is_not_written_again(tmp_path: Path):
     reservoirs = {"m": FixedReservoir([request_for("x"), request_for("y")])}
     capture = capture_of(tmp_path, reservoirs)
     capture.write_now()
@@ -55,7 +55,7 @@ def test_file_is_not_written_again_while_nothing_is_new(tmp_path: Path):
     assert list((tmp_path / "m").iterdir()) == []
 
 
-def test_model_whose_file_cannot_be_written_does_not_keep_the_others_from_theirs(tmp_path: Path):
+def test_unwritable_file_spares_other_models(tmp_path: Path):
     (tmp_path / "a").write_bytes(b"no directory")
     reservoirs = {name: FixedReservoir([request_for("x")]) for name in ("a", "b")}
     capture = capture_of(tmp_path, reservoirs)
@@ -66,7 +66,7 @@ def test_model_whose_file_cannot_be_written_does_not_keep_the_others_from_theirs
     assert outputs(tmp_path, "a") == ["x"]
 
 
-def test_file_that_cannot_be_written_is_told_by_its_own_name_and_with_the_flag(tmp_path: Path):
+def test_unwritable_file_is_logged_with_name_and_flag(tmp_path: Path):
     path = tmp_path / "m" / WARM_UP_FILE.name
     path.mkdir(parents=True)
     with capture_logs() as logs:

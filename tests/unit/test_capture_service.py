@@ -44,7 +44,7 @@ def captured(request: object) -> list[str]:
     return [log.predict_log.request.output_filter[0] for log in logs]
 
 
-def test_capture_replies_a_warm_up_file_of_what_the_reservoir_holds():
+def test_capture_returns_reservoir_as_warm_up_file():
     assert captured({"model": "busy"}) == ["a", "b", "c"]
 
 
@@ -52,7 +52,7 @@ def test_capture_replies_no_more_than_was_asked_for():
     assert captured({"model": "busy", "count_max": 2}) == ["a", "b"]
 
 
-def test_capture_of_an_unknown_model_is_not_found_and_says_which_there_are():
+def test_capture_of_unknown_model_lists_known_ones():
     with pytest.raises(NotFound, match=r"no model 'other'; there are busy, idle, off"):
         captured({"model": "other"})
 
@@ -60,7 +60,7 @@ def test_capture_of_an_unknown_model_is_not_found_and_says_which_there_are():
 @pytest.mark.parametrize(
     ("model", "remedy"), [("off", "--self_warmup_requests"), ("idle", "send it live traffic")]
 )
-def test_capture_of_nothing_is_a_failed_precondition_with_the_remedy(model: str, remedy: str):
+def test_capture_of_empty_reservoir_names_remedy(model: str, remedy: str):
     with pytest.raises(FailedPrecondition, match=f"{model}.*{remedy}"):
         captured({"model": model})
 
@@ -79,8 +79,6 @@ def test_capture_of_nothing_is_a_failed_precondition_with_the_remedy(model: str,
         (b'{"model": "busy", "count_max": "2"}', "count_max '2'"),
     ],
 )
-def test_capture_request_that_says_nothing_sensible_is_an_invalid_argument(
-    request_bytes: bytes, message: str
-):
+def test_senseless_capture_request_is_invalid_argument(request_bytes: bytes, message: str):
     with pytest.raises(InvalidArgument, match=message):
         service().capture_warm_up(request_bytes)

@@ -60,16 +60,14 @@ def watch(tmp_path: Path, identities: list[Identity]) -> Watch:
     return Watch(tmp_path, identities)
 
 
-def test_watcher_file_that_is_the_same_replaces_nothing(watch: Watch):
+def test_watcher_same_file_replaces_nothing(watch: Watch):
     assert watch.poll() == []
     watch.file.write_text("# the same\n" + watch.texts[0])
     assert watch.poll() == []
     assert watch.replaced == []
 
 
-def test_watcher_edited_file_replaces_the_certificates_once(
-    watch: Watch, identities: list[Identity]
-):
+def test_watcher_edit_replaces_certificates_once(watch: Watch, identities: list[Identity]):
     watch.poll()
     watch.file.write_text(watch.texts[1])
     assert watch.poll() == [("certificates_replaced", "")]
@@ -77,24 +75,20 @@ def test_watcher_edited_file_replaces_the_certificates_once(
     assert watch.replaced == [{"key": second.key, "chain": second.certificate, "client_ca": ""}]
 
 
-def test_watcher_edit_made_while_the_server_started_is_taken_at_the_first_look(watch: Watch):
+def test_watcher_first_look_takes_edit_made_at_start(watch: Watch):
     watch.file.write_text(watch.texts[1])
     watch.poll(1)
     assert len(watch.replaced) == 1
 
 
-def test_watcher_bad_edit_is_told_once_and_the_old_certificates_go_on(
-    watch: Watch, identities: list[Identity]
-):
+def test_watcher_logs_bad_edit_once_and_keeps_old(watch: Watch, identities: list[Identity]):
     watch.poll()
     watch.file.write_text(config_text(identities[0].key, identities[1].certificate))
     assert "KEY_VALUES_MISMATCH" in watch.reason()
     assert watch.replaced == []
 
 
-def test_watcher_edit_of_client_verify_is_refused_until_a_restart(
-    watch: Watch, identities: list[Identity]
-):
+def test_watcher_refuses_client_verify_edit_at_runtime(watch: Watch, identities: list[Identity]):
     first, second = identities
     text = config_text(first.key, first.certificate, second.certificate, client_verify=True)
     watch.file.write_text(text)
@@ -103,9 +97,7 @@ def test_watcher_edit_of_client_verify_is_refused_until_a_restart(
 
 
 @pytest.mark.parametrize("is_emptied", [True, False])
-def test_watcher_file_that_is_gone_or_empty_is_refused_and_taken_when_it_is_back(
-    watch: Watch, is_emptied: bool
-):
+def test_watcher_missing_file_is_refused_until_back(watch: Watch, is_emptied: bool):
     watch.poll()
     if is_emptied:
         watch.file.write_text("")
@@ -117,7 +109,7 @@ def test_watcher_file_that_is_gone_or_empty_is_refused_and_taken_when_it_is_back
     assert watch.watcher.refusal is None
 
 
-def test_watcher_bad_edit_that_is_taken_back_is_no_refusal_any_more(watch: Watch):
+def test_watcher_reverted_bad_edit_clears_refusal(watch: Watch):
     watch.file.write_text("no config")
     watch.reason()
     watch.file.write_text(watch.texts[0])
@@ -125,7 +117,7 @@ def test_watcher_bad_edit_that_is_taken_back_is_no_refusal_any_more(watch: Watch
     assert watch.watcher.refusal is None
 
 
-def test_watcher_refusal_is_as_old_as_the_first_bad_edit(watch: Watch):
+def test_watcher_refusal_dates_from_first_bad_edit(watch: Watch):
     watch.file.write_text("no config")
     watch.reason()
     first = watch.watcher.refusal
@@ -137,7 +129,7 @@ def test_watcher_refusal_is_as_old_as_the_first_bad_edit(watch: Watch):
     assert watch.watcher.refusal.since_wall_ns == first.since_wall_ns
 
 
-def test_watcher_file_that_is_being_written_is_read_once_it_rests(watch: Watch):
+def test_watcher_reads_changing_file_once_it_rests(watch: Watch):
     watch.poll()
     watch.file.write_text("")
     watch.clock.texts = [watch.texts[1][:100], watch.texts[1]]

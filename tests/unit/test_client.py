@@ -212,7 +212,7 @@ def dead_target(tmp_path: Path) -> str:
     return f"unix:{tmp_path}/nobody.sock"
 
 
-def test_client_predict_gives_arrays_and_the_version_that_answered(client: Client):
+def test_client_predict_returns_arrays_and_version(client: Client):
     prediction = client.predict("m", {"x": np.ones((1, 2), np.float32)})
     assert prediction.version == 10
     assert prediction.outputs["y"].tolist() == [[2, 2]]
@@ -231,16 +231,16 @@ def test_client_model_status_is_ascending_by_version(client: Client):
     )
 
 
-def test_client_signatures_give_dtypes_and_open_dimensions(client: Client):
+def test_client_signatures_have_dtypes_and_open_dims(client: Client):
     spec = TensorSpec(types_pb2.DT_FLOAT, (None, 2))
     assert client.signatures("m") == {"serving_default": Signature({"x": spec}, {"y": spec})}
 
 
-def test_client_list_models_has_models_without_versions_too(client: Client):
+def test_client_list_models_includes_empty_models(client: Client):
     assert client.list_models() == {"empty": (), "m": client.model_status("m")}
 
 
-def test_client_unknown_model_raises_not_found_with_the_servers_message(client: Client):
+def test_client_unknown_model_raises_server_message(client: Client):
     with pytest.raises(NotFound, match="Servable not found for request: n"):
         client.model_status("n")
 
@@ -273,7 +273,7 @@ def test_client_of_a_server_without_method_has_hint(message: str):
     server.stop(None)
 
 
-def test_client_without_server_raises_unavailable_with_the_target(dead_target: str):
+def test_client_without_server_names_target(dead_target: str):
     with Client(dead_target) as client, pytest.raises(Unavailable, match=dead_target):
         client.model_status("m")
 
@@ -308,9 +308,7 @@ def test_command_names_a_server_that_it_found(
     assert capsys.readouterr().err == ("" if is_given else f"server {target}\n")
 
 
-def test_status_command_as_json_is_all_that_the_server_says_of_a_model(
-    target: str, capsys: pytest.CaptureFixture[str]
-):
+def test_status_command_as_json_prints_full_status(target: str, capsys: pytest.CaptureFixture[str]):
     assert main(["status", "m", "--json", "--target", target]) == 0
     printed = json.loads(capsys.readouterr().out)
     told = json.loads(ADMIN.list_models(b""))
@@ -323,13 +321,13 @@ def test_status_command_as_json_is_all_that_the_server_says_of_a_model(
     assert printed["models"][0]["found_versions"] == [9, 10]
 
 
-def test_refusal_text_is_empty_where_no_config_was_refused():
+def test_refusal_text_without_refusal_is_empty():
     reply = json.loads(AdminService(list, dict, FakeControl()).list_models(b""))
     assert reply == {"models": [], "refused_config": None}
     assert refusal_text(reply["refused_config"], 0) == ""
 
 
-def test_refusal_text_names_the_file_once_and_says_since_when():
+def test_refusal_text_names_file_once_with_age():
     refusal = {"file": "/s.toml", "reason": "model 'b' cannot be", "since_wall_ns": 0}
     assert refusal_text(refusal, 7 * 60 * NS_PER_SECOND) == (
         "/s.toml: refused 7 min ago, the server goes on with the configuration before it: "
@@ -450,7 +448,7 @@ def test_commands_on_a_model_say_what_they_did(
     assert capsys.readouterr().out.splitlines() == lines
 
 
-def test_promote_command_without_a_canary_exits_one_with_the_reason(
+def test_promote_without_canary_exits_one_with_reason(
     target: str, capsys: pytest.CaptureFixture[str]
 ):
     assert main(["promote", "m", "--target", target]) == 1
@@ -473,7 +471,7 @@ def test_admin_request_that_says_nothing_is_invalid(
         ADMIN.handlers[method](request_bytes)
 
 
-def test_admin_answers_before_its_caller_gives_up_where_the_control_thread_is_stuck():
+def test_admin_answers_in_time_if_control_thread_hangs():
     class Stuck(FakeControl):
         def promote(self, name: str) -> Future[int]:
             return Future()
@@ -550,9 +548,7 @@ def test_predict_command_with_json_prints_outputs(
     assert "".join(values) == "[[2. 4.] [6. 8.]]"
 
 
-def test_predict_command_random_data_has_the_rows_asked_for(
-    target: str, capsys: pytest.CaptureFixture[str]
-):
+def test_predict_random_data_has_requested_rows(target: str, capsys: pytest.CaptureFixture[str]):
     assert main(["predict", "m", "--target", target, "--rows=3", "--version=9"]) == 0
     out = capsys.readouterr().out
     assert "version 9" in out
@@ -571,7 +567,7 @@ def test_predict_command_random_data_has_the_rows_asked_for(
         (["allow", "m", "7th"], "VERSION: '7th' is not a whole number from 0 to"),
     ],
 )
-def test_command_line_that_names_no_number_is_wrong_usage(
+def test_command_line_bad_number_is_wrong_usage(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ):
     assert main(arguments) == 2
@@ -587,7 +583,7 @@ def test_command_line_that_names_no_number_is_wrong_usage(
         (["m", "--signature_name", INIT_OP_SIGNATURE], "has no signature"),
     ],
 )
-def test_predict_command_bad_request_exits_one_with_message(
+def test_predict_bad_request_exits_one_with_message(
     arguments: list[str], message: str, target: str, capsys: pytest.CaptureFixture[str]
 ):
     assert main(["predict", *arguments, "--target", target]) == 1

@@ -65,12 +65,12 @@ def test_feature_of_whole_numbers_keeps_each(values: list[int]):
         ({"a": 1}, "feature 'f'"),
     ],
 )
-def test_feature_that_no_example_carries_is_refused_by_name(values: Any, message: str):
+def test_feature_absent_from_all_examples_is_refused(values: Any, message: str):
     with pytest.raises(InvalidArgument, match=message):
         example({"f": values})
 
 
-def test_examples_input_without_context_is_a_plain_list():
+def test_examples_without_context_are_plain_list():
     message = examples_input([{"x": 1.0}, {"x": 2.0}])
     assert message.WhichOneof("kind") == "example_list"
     assert len(message.example_list.examples) == 2

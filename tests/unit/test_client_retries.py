@@ -18,9 +18,7 @@ NEARLY_ONE = 1 - 2**-53
 @pytest.mark.parametrize(
     ("attempt_count", "shortest", "longest"), [(1, 0.05, 0.1), (2, 0.1, 0.2), (3, 0.15, 0.3)]
 )
-def test_pause_doubles_up_to_its_limit_and_is_spread_over_its_upper_half(
-    attempt_count: int, shortest: float, longest: float
-):
+def test_pause_doubles_to_limit_and_is_spread(attempt_count: int, shortest: float, longest: float):
     assert pause_seconds(POLICY, UNAVAILABLE, attempt_count, 60, 0) == pytest.approx(shortest)
     assert pause_seconds(POLICY, UNAVAILABLE, attempt_count, 60, NEARLY_ONE) == pytest.approx(
         longest
@@ -59,7 +57,7 @@ def test_pause_only_after_what_may_pass(failure: Failure, is_repeated: bool):
     st.floats(0, NEARLY_ONE),
     st.one_of(st.none(), st.floats(-1, 100)),
 )
-def test_pause_is_never_negative_nor_past_the_deadline_nor_shorter_than_asked(
+def test_pause_stays_positive_within_deadline_and_hint(
     attempt_count: int, remaining: float, ratio: float, pushback: float | None
 ):
     failure = Failure(StatusCode.UNAVAILABLE, pushback_seconds=pushback)
@@ -70,7 +68,7 @@ def test_pause_is_never_negative_nor_past_the_deadline_nor_shorter_than_asked(
         assert pause >= (pushback or 0)
 
 
-def test_attempts_end_where_the_pause_would_pass_the_deadline():
+def test_attempts_end_if_pause_passes_deadline():
     clock = FakeClock()
     attempts = Attempts(POLICY, 0.2, clock, lambda: NEARLY_ONE)
     assert attempts.pause_after(UNAVAILABLE) == pytest.approx(0.1)

@@ -44,9 +44,7 @@ def test_next_index_takes_the_healthiest_in_turn(
 
 
 @given(HEALTHS, st.integers(0, 4))
-def test_rotation_spreads_evenly_over_the_best_and_only_over_them(
-    healths: list[Health], round_count: int
-):
+def test_rotation_spreads_evenly_over_best_servers(healths: list[Health], round_count: int):
     rotation = Rotation(len(healths))
     for index, health in enumerate(healths):
         rotation.report(index, health)
@@ -55,7 +53,7 @@ def test_rotation_spreads_evenly_over_the_best_and_only_over_them(
     assert taken == {index: round_count for index in best if round_count}
 
 
-def test_rotation_comes_back_to_a_server_that_has_come_back():
+def test_rotation_returns_to_recovered_server():
     rotation = Rotation(2)
     rotation.report(0, SERVING)
     rotation.report(1, DOWN)
@@ -84,6 +82,6 @@ def test_health_of_a_response(response: bytes, expected: Health):
     assert health_of_response(response) is expected
 
 
-def test_server_without_a_health_service_takes_its_turns():
+def test_server_without_health_service_takes_turns():
     assert health_of_failed_watch(StatusCode.UNIMPLEMENTED) is SERVING
     assert health_of_failed_watch(StatusCode.UNAVAILABLE) is DOWN

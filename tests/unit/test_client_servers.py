@@ -107,7 +107,7 @@ def drive(request: pytest.FixtureRequest) -> Callable[..., Any]:
     return kind
 
 
-def test_predict_sends_what_was_asked_for_and_gives_arrays(drive: Callable[..., Any]):
+def test_predict_sends_request_and_returns_arrays(drive: Callable[..., Any]):
     server = FakeServer(answered(7))
     prediction = drive({"a": server}).run(
         "predict",
@@ -147,23 +147,23 @@ def test_call_of_a_client_that_is_closed_is_refused():
         asyncio.run(ask())
 
 
-def test_predict_without_timeout_has_the_clients_deadline(drive: Callable[..., Any]):
+def test_predict_without_timeout_uses_client_deadline(drive: Callable[..., Any]):
     server = FakeServer(answered())
     drive({"a": server}, timeout_seconds=2.5).run("predict", "m", {"x": [1.0]})
     assert server.calls[0][2] == 2.5
 
 
-def test_predict_of_version_and_label_at_once_is_refused(drive: Callable[..., Any]):
+def test_predict_refuses_version_beside_label(drive: Callable[..., Any]):
     with pytest.raises(InvalidArgument, match="version 3 and label 'stable'"):
         drive({"a": FakeServer(answered())}).run("predict", "m", {}, version=3, label="stable")
 
 
-def test_predict_of_an_input_that_is_no_tensor_names_it(drive: Callable[..., Any]):
+def test_predict_names_input_that_holds_no_tensor(drive: Callable[..., Any]):
     with pytest.raises(InvalidArgument, match="input 'x'"):
         drive({"a": FakeServer(answered())}).run("predict", "m", {"x": [object()]})
 
 
-def test_unavailable_is_tried_again_after_growing_pauses_within_the_deadline(
+def test_unavailable_call_retries_within_deadline(
     drive: Callable[..., Any],
 ):
     server = FakeServer(UNAVAILABLE, UNAVAILABLE, answered())
@@ -173,7 +173,7 @@ def test_unavailable_is_tried_again_after_growing_pauses_within_the_deadline(
     assert [call[2] for call in server.calls] == pytest.approx([10, 9.975, 9.925])
 
 
-def test_unavailable_to_the_last_attempt_names_the_server(drive: Callable[..., Any]):
+def test_unavailable_last_attempt_names_server(drive: Callable[..., Any]):
     server = FakeServer(UNAVAILABLE)
     with pytest.raises(Unavailable, match=r"no server answers at a:1 \(refused\)"):
         drive({"a:1": server}, retries=RetryPolicy(attempt_count_max=3)).run("predict", "m", {})
@@ -181,7 +181,7 @@ def test_unavailable_to_the_last_attempt_names_the_server(drive: Callable[..., A
 
 
 @pytest.mark.parametrize(("message", "asks"), [("a:1: Socket closed", True), ("refused", False)])
-def test_a_connection_closed_before_an_answer_asks_for_tls(
+def test_connection_closed_unanswered_suggests_tls(
     message: str, asks: bool, drive: Callable[..., Any]
 ):
     server = FakeServer(FakeRpcError(StatusCode.UNAVAILABLE, message))
@@ -190,14 +190,14 @@ def test_a_connection_closed_before_an_answer_asks_for_tls(
     assert ("--tls_ca" in raised.value.message) == asks
 
 
-def test_exhausted_server_is_left_alone_for_as_long_as_it_asks(drive: Callable[..., Any]):
+def test_exhausted_server_rests_as_long_as_it_asks(drive: Callable[..., Any]):
     full = FakeRpcError(StatusCode.RESOURCE_EXHAUSTED, "full", "800")
     driven = drive({"a": FakeServer(full, answered())})
     assert driven.run("predict", "m", {}).version == 1
     assert driven.pauses == pytest.approx([0.8])
 
 
-def test_exhausted_server_that_asks_for_more_than_the_deadline_is_told_at_once(
+def test_exhaustion_beyond_deadline_fails_at_once(
     drive: Callable[..., Any],
 ):
     full = FakeRpcError(StatusCode.RESOURCE_EXHAUSTED, "full", "800")
@@ -214,7 +214,7 @@ def test_refusal_is_not_tried_again(drive: Callable[..., Any]):
     assert len(server.calls) == 1
 
 
-def test_classify_gives_labels_and_scores_of_each_example(drive: Callable[..., Any]):
+def test_classify_returns_labels_and_scores(drive: Callable[..., Any]):
     response = classification_pb2.ClassificationResponse()
     response.model_spec.version.value = 2
     first, second = (response.result.classifications.add() for _ in range(2))
@@ -247,7 +247,7 @@ def test_regress_gives_one_number_for_each_example(drive: Callable[..., Any]):
 # --- Several servers --------------------------------------------------------------------------------
 
 
-def test_call_that_one_server_could_not_take_goes_to_another(drive: Callable[..., Any]):
+def test_refused_call_moves_to_another_server(drive: Callable[..., Any]):
     watches = [NO_HEALTH_SERVICE] * 100
     first, second = (
         FakeServer(UNAVAILABLE, watches=watches),
@@ -258,7 +258,7 @@ def test_call_that_one_server_could_not_take_goes_to_another(drive: Callable[...
     assert len(second.calls) == 1
 
 
-def test_call_that_failed_goes_to_another_server_whoever_took_a_turn_meanwhile():
+def test_failed_call_moves_on_despite_other_turns():
     driven: Any = None
 
     def fail_after_another_call() -> FakeRpcError:
@@ -300,9 +300,7 @@ def test_client_without_a_server_is_refused():
     ],
     ids=["drains_and_ends", "dies", "has_no_health_service"],
 )
-def test_health_watch_reports_what_is_said_and_that_it_ended(
-    said: list[Any], expected: list[Health]
-):
+def test_health_watch_reports_statuses_and_end(said: list[Any], expected: list[Health]):
     heard: list[Health] = []
     channel: Any = FakeChannel(FakeServer(None, watches=[said]))
     HealthWatch(channel, "", heard.append, FakeClock()).follow()
@@ -321,7 +319,7 @@ def test_health_watch_that_is_closed_begins_no_other():
 # --- Readiness --------------------------------------------------------------------------------------
 
 
-def test_wait_until_ready_goes_on_until_a_version_is_available(drive: Callable[..., Any]):
+def test_wait_until_ready_waits_for_available_version(drive: Callable[..., Any]):
     server = FakeServer(
         UNAVAILABLE,
         FakeRpcError(StatusCode.NOT_FOUND, "no m"),
@@ -333,7 +331,7 @@ def test_wait_until_ready_goes_on_until_a_version_is_available(drive: Callable[.
     assert driven.pauses == [0.05] * 3
 
 
-def test_wait_until_ready_for_a_version_is_not_content_with_another(drive: Callable[..., Any]):
+def test_wait_until_ready_ignores_other_versions(drive: Callable[..., Any]):
     server = FakeServer(status(v1=AVAILABLE), status(v1=AVAILABLE, v2=AVAILABLE))
     drive({"a": server}).run("wait_until_ready", "m", version=2)
     assert len(server.calls) == 2
@@ -347,7 +345,7 @@ def test_wait_until_ready_for_a_version_is_not_content_with_another(drive: Calla
         (UNAVAILABLE, "no server answers at a"),
     ],
 )
-def test_wait_until_ready_gives_up_in_time_with_what_it_heard_last(
+def test_wait_until_ready_times_out_with_last_status(
     answer: Any, message: str, drive: Callable[..., Any]
 ):
     driven = drive({"a": FakeServer(answer)})
@@ -356,14 +354,14 @@ def test_wait_until_ready_gives_up_in_time_with_what_it_heard_last(
     assert sum(driven.pauses) == pytest.approx(0.2)
 
 
-def test_wait_until_ready_does_not_wait_for_what_waiting_does_not_mend(drive: Callable[..., Any]):
+def test_wait_until_ready_raises_permanent_error(drive: Callable[..., Any]):
     driven = drive({"a": FakeServer(FakeRpcError(StatusCode.UNAUTHENTICATED, "who are you"))})
     with pytest.raises(MillpondError, match="who are you"):
         driven.run("wait_until_ready", "m")
     assert driven.pauses == []
 
 
-def test_close_while_another_thread_calls_does_not_try_again():
+def test_close_stops_retries_of_running_calls():
     closed = threading.Event()
     blocking: Any = None
 
@@ -383,7 +381,7 @@ def test_close_while_another_thread_calls_does_not_try_again():
 # --- What it takes ----------------------------------------------------------------------------------
 
 
-def test_client_import_takes_neither_tensorflow_nor_the_control_plane():
+def test_client_import_loads_no_server_code():
     code = (
         "import sys, serving.client\n"
         "names = ('tensorflow', 'structlog', 'starlette', 'serving.manager.stream', 'serving.server.server')\n"
@@ -405,6 +403,6 @@ def test_tls_file_that_is_not_there_is_refused_by_name():
         Client("a:1", tls=Tls(ca_file="/nowhere/ca.pem"))
 
 
-def test_compression_that_there_is_not_is_refused_with_those_there_are():
+def test_unknown_compression_is_refused_with_choices():
     with pytest.raises(InvalidArgument, match=r"'zstd'; it is one of .*gzip"):
         Client("a:1", compression="zstd")  # type: ignore[arg-type]

@@ -95,7 +95,7 @@ def test_client_with_its_certificate_is_answered(target: str, tls: Tls):
         assert [status.version for status in client.model_status("m")] == [3]
 
 
-def test_asyncio_client_with_its_certificate_is_answered(target: str, tls: Tls):
+def test_asyncio_client_authenticates_by_certificate(target: str, tls: Tls):
     async def ask() -> list[int]:
         async with AsyncClient(target, tls=tls) as client:
             return [status.version for status in await client.model_status("m")]
@@ -137,6 +137,6 @@ def test_command_reaches_a_server_by_its_tls_options(
     assert "no signature 'serving_default'" in capsys.readouterr().err
 
 
-def test_command_whose_tls_file_is_not_there_is_wrong_usage(capsys: pytest.CaptureFixture[str]):
+def test_missing_tls_file_is_wrong_usage(capsys: pytest.CaptureFixture[str]):
     assert main(["status", "--tls_ca=/nowhere/ca.pem"]) == EXIT_USAGE
     assert "/nowhere/ca.pem: cannot be read" in capsys.readouterr().err

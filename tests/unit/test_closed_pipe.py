@@ -39,19 +39,19 @@ def test_command_that_nobody_reads_ends_quietly(module: str):
     assert run_without_reader(["-m", module, "--help"]) == (EXIT_CLOSED_PIPE, "")
 
 
-def test_command_whose_reader_goes_away_meanwhile_ends_quietly(tmp_path: Path):
+def test_command_ends_quietly_if_reader_leaves(tmp_path: Path):
     write_records(tmp_path / "requests", [b""] * RECORD_COUNT)
     arguments = ["-m", "warmup", "inspect", str(tmp_path / "requests")]
     assert run_without_reader(arguments) == (EXIT_CLOSED_PIPE, "")
 
 
-def test_command_whose_error_nobody_reads_ends_as_quietly():
+def test_command_ends_quietly_if_stderr_is_closed():
     arguments = ["-m", "serving", "nonsense"]
     assert run_without_reader(arguments, is_stderr_closed=True) == (EXIT_CLOSED_PIPE, "")
 
 
 @pytest.mark.parametrize("module", ["serving", "warmup", "loadtest", "loadtest.commands.demo"])
-def test_command_whose_output_fills_the_disk_says_so_in_a_line(module: str):
+def test_command_reports_full_disk_in_one_line(module: str):
     with open("/dev/full", "w") as full:
         result = subprocess.run(
             [sys.executable, "-m", module, "--help"],
@@ -68,7 +68,7 @@ def test_command_whose_output_fills_the_disk_says_so_in_a_line(module: str):
     assert "No space left on device" in line
 
 
-def test_command_without_any_standard_output_has_its_own_status():
+def test_command_without_stdout_has_own_status():
     result = subprocess.run(
         ["/bin/sh", "-c", f"'{sys.executable}' -m serving --help >&-"],
         capture_output=True,

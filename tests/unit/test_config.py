@@ -83,7 +83,7 @@ def test_server_config_of_file_reads_its_models(path: Path):
     assert config.model_config_file == str(path)
 
 
-def test_server_config_of_settings_file_gives_each_model_its_own(path: Path):
+def test_server_config_reads_settings_per_model(path: Path):
     path.write_text("[models.m]\nkeep_previous_seconds = 300")
     flags = ["--model_base_path=/m", "--model_name=m", f"--model_settings_file={path}"]
     config = server_config(parse_flags(flags))
@@ -91,7 +91,7 @@ def test_server_config_of_settings_file_gives_each_model_its_own(path: Path):
     assert config.model_settings_file == str(path)
 
 
-def test_server_config_settings_of_a_model_that_there_is_not_are_refused(path: Path):
+def test_server_config_refuses_unknown_model_settings(path: Path):
     path.write_text("[models.n]\nkeep_previous_seconds = 300")
     flags = parse_flags(["--model_base_path=/m", f"--model_settings_file={path}"])
     with pytest.raises(InvalidConfig, match=r"models\.n: no model 'n' is configured.*default"):
@@ -101,17 +101,17 @@ def test_server_config_settings_of_a_model_that_there_is_not_are_refused(path: P
 @pytest.mark.parametrize(
     "arguments", [[], ["--model_base_path=/m", "--model_config_file=/f"], ["--model_name=m"]]
 )
-def test_server_config_needs_exactly_one_of_base_path_and_file(arguments: list[str]):
+def test_server_config_needs_base_path_or_file(arguments: list[str]):
     with pytest.raises(InvalidConfig, match="--model_base_path and --model_config_file"):
         server_config(parse_flags(arguments))
 
 
-def test_server_config_model_name_beside_file_is_refused():
+def test_server_config_refuses_model_name_beside_file():
     with pytest.raises(InvalidConfig, match="--model_name belongs to --model_base_path"):
         server_config(parse_flags(["--model_config_file=/f", "--model_name=m"]))
 
 
-def test_server_config_session_parallelism_fills_what_is_not_given():
+def test_server_config_session_parallelism_fills_gaps():
     flags = parse_flags(
         [
             "--model_base_path=/m",
@@ -124,7 +124,7 @@ def test_server_config_session_parallelism_fills_what_is_not_given():
     assert config.tensorflow_inter_op_parallelism == 4
 
 
-def test_server_config_three_parallelism_flags_are_refused():
+def test_server_config_refuses_three_parallelism_flags():
     flags = parse_flags(
         [
             "--model_base_path=/m",
@@ -137,18 +137,18 @@ def test_server_config_three_parallelism_flags_are_refused():
         server_config(flags)
 
 
-def test_server_config_one_port_for_grpc_and_http_is_refused():
+def test_server_config_refuses_same_port_twice():
     flags = ["--model_base_path=/m", "--port=8600", "--rest_api_port=8600"]
     with pytest.raises(InvalidConfig, match=r"--rest_api_port=8600 is the port of gRPC too"):
         server_config(parse_flags(flags))
 
 
 @pytest.mark.parametrize("flag", ["--port=8501", "--rest_api_port=auto", "--rest_api_port=0"])
-def test_server_config_ports_that_are_left_to_the_server_do_not_collide(flag: str):
+def test_server_config_chosen_ports_never_collide(flag: str):
     server_config(parse_flags(["--model_base_path=/m", "--port=0", flag]))
 
 
-def test_server_config_capture_directory_without_requests_is_refused():
+def test_server_config_capture_needs_kept_requests():
     flags = ["--model_base_path=/m", "--self_warmup_requests=0", "--warmup_capture_directory=/c"]
     with pytest.raises(InvalidConfig, match="keeps no requests"):
         server_config(parse_flags(flags))
@@ -158,12 +158,12 @@ def test_server_config_capture_directory_without_requests_is_refused():
     ("flags", "is_tracing"),
     [([], False), (["--otlp_endpoint=http://c"], True), (["--slow_request_log_seconds=1"], True)],
 )
-def test_server_config_traces_for_a_collector_or_for_the_log(flags: list[str], is_tracing: bool):
+def test_server_config_traces_to_collector_or_log(flags: list[str], is_tracing: bool):
     config = server_config(parse_flags(["--model_base_path=/m", *flags]))
     assert config.is_tracing == is_tracing
 
 
-def test_server_config_has_the_op_libraries_of_packages_then_those_by_path(
+def test_server_config_orders_op_libraries(
     monkeypatch: pytest.MonkeyPatch,
 ):
     of_package = {"text": ("/t/a.so", "/t/b.so"), "more": ("/m.so",)}

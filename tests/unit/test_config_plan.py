@@ -16,7 +16,7 @@ Y = ModelConfig(name="y", base_path="/y")
 Z = ModelConfig(name="z", base_path="/z")
 
 
-def test_plan_change_sorts_models_by_what_becomes_of_them() -> None:
+def test_plan_change_sorts_models_by_outcome() -> None:
     moved = replace(Y, base_path="/elsewhere")
     unchanged = ModelConfig(name="u", base_path="/u")
     assert plan_change([Y, Z, unchanged], [unchanged, X, moved]) == ConfigPlan(
@@ -91,7 +91,7 @@ def test_applied_plan_gives_the_wanted_models(
 
 
 @given(CONFIGS, st.randoms(use_true_random=False))
-def test_plan_change_to_the_same_models_in_any_order_is_empty(
+def test_plan_change_ignores_order_of_models(
     models: list[ModelConfig], shuffler: random.Random
 ) -> None:
     shuffled = list(models)
@@ -102,7 +102,7 @@ def test_plan_change_to_the_same_models_in_any_order_is_empty(
 
 
 @given(CONFIGS, CONFIGS)
-def test_plan_that_is_not_empty_has_a_line_for_each_model_that_it_touches(
+def test_plan_text_has_line_per_touched_model(
     present: list[ModelConfig], wanted: list[ModelConfig]
 ) -> None:
     plan = plan_change(present, wanted)

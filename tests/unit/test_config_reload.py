@@ -92,7 +92,7 @@ def reload() -> Reload:
     return Reload()
 
 
-def test_reload_waits_until_each_new_model_is_available(reload: Reload) -> None:
+def test_reload_waits_for_each_new_model(reload: Reload) -> None:
     for name, state in [("b", LOADING), ("c", LOADING), ("c", AVAILABLE), ("b", AVAILABLE)]:
         reload.will_be(name, state)
     plan = reload.reloader.reload([A, B, C], 60)
@@ -100,13 +100,13 @@ def test_reload_waits_until_each_new_model_is_available(reload: Reload) -> None:
     assert reload.clock.events == []
 
 
-def test_reload_does_not_wait_for_models_that_were_there(reload: Reload) -> None:
+def test_reload_skips_wait_for_present_models(reload: Reload) -> None:
     reload.reloader.reload([replace(A, base_path="/other")], 60)
     assert reload.clock.waits == []
     assert reload.world.running["a"].base_path == "/other"
 
 
-def test_reload_of_a_failing_model_says_why_and_the_change_stands(reload: Reload) -> None:
+def test_reload_of_failing_model_keeps_change(reload: Reload) -> None:
     reload.will_be("b", LOADING)
     reload.will_be("b", END, BAD)
     error = reload.error(A, B)
@@ -117,7 +117,7 @@ def test_reload_of_a_failing_model_says_why_and_the_change_stands(reload: Reload
     assert reload.world.models.names == ("a", "b")
 
 
-def test_reload_of_a_model_without_versions_ends_at_the_deadline(reload: Reload) -> None:
+def test_reload_of_empty_model_ends_at_deadline(reload: Reload) -> None:
     error = reload.error(A, B, timeout_seconds=7)
     assert error.code == StatusCode.UNKNOWN
     assert error.message == (
@@ -142,14 +142,14 @@ def test_reload_names_every_model_that_did_not_come(reload: Reload) -> None:
     assert "b: version 1 is LOADING; c: version 1 is END" in error.message
 
 
-def test_reload_of_a_removed_model_that_comes_back_waits_for_its_new_life(reload: Reload) -> None:
+def test_reload_awaits_new_life_of_returning_model(reload: Reload) -> None:
     reload.record("b", END, BAD)
     reload.will_be("b", AVAILABLE)
     reload.reloader.reload([A, B], 60)
     assert reload.clock.events == []
 
 
-def test_reload_again_after_a_deadline_waits_for_the_same_model(reload: Reload) -> None:
+def test_reload_after_deadline_awaits_same_model(reload: Reload) -> None:
     reload.error(A, B, timeout_seconds=1)
     reload.will_be("b", AVAILABLE)
     assert reload.reloader.reload([A, B], 60).is_empty
@@ -157,7 +157,7 @@ def test_reload_again_after_a_deadline_waits_for_the_same_model(reload: Reload) 
     reload.reloader.reload([A, B], 60)
 
 
-def test_reload_after_a_failure_that_was_told_does_not_tell_it_again(reload: Reload) -> None:
+def test_reload_reports_failure_only_once(reload: Reload) -> None:
     reload.will_be("b", END, BAD)
     reload.error(A, B)
     assert reload.reloader.reload([A, B], 60).is_empty
@@ -177,14 +177,14 @@ def test_reload_that_waits_gives_way_to_a_newer_change(reload: Reload) -> None:
     assert reload.world.models.names == ("a", "b", "c")
 
 
-def test_reload_that_waits_does_not_mind_a_change_to_the_same(reload: Reload) -> None:
+def test_reload_keeps_waiting_through_same_change(reload: Reload) -> None:
     reload.clock.events.append(lambda: reload.reloader.change([A, B]))
     reload.will_be("b", AVAILABLE)
     reload.reloader.reload([A, B], 60)
     assert reload.clock.events == []
 
 
-def test_reload_that_waits_gives_way_to_the_same_asked_for_again(reload: Reload) -> None:
+def test_reload_yields_to_same_reload(reload: Reload) -> None:
     again: list[MillpondError] = []
     reload.clock.events.append(lambda: again.append(reload.error(A, B, timeout_seconds=1)))
     assert reload.error(A, B).code == StatusCode.ABORTED
@@ -203,7 +203,7 @@ def test_change_after_the_stop_is_refused(reload: Reload) -> None:
     assert reload.world.models.names == ("a",)
 
 
-def test_change_of_settings_reaches_present_models_and_those_to_come(reload: Reload) -> None:
+def test_settings_reach_present_and_future_models(reload: Reload) -> None:
     kept = ModelSettings(keep_previous_seconds=60)
     with capture_logs() as logs:
         reload.reloader.change(settings=SettingsByModel(kept))
@@ -256,7 +256,7 @@ def test_has_failed_when_nothing_is_on_its_way(
     assert not has_failed(statuses, statuses)
 
 
-def test_reloader_unloads_configured_models_only_and_not_after_its_stop(reload: Reload) -> None:
+def test_reloader_unloads_only_configured_until_stop(reload: Reload) -> None:
     reload.reloader.set_unloaded("a", is_unloaded=True)
     assert reload.reloader.unloaded == {"a"}
     with pytest.raises(NotFound, match="'q' is not configured"):

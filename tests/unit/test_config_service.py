@@ -49,7 +49,7 @@ def test_reload_config_makes_the_change_and_answers_ok(service: Service) -> None
 @pytest.mark.parametrize(
     ("remaining_seconds", "expected"), [(None, RELOAD_TIMEOUT_SECONDS), (3.0, 2.5)]
 )
-def test_reload_config_waits_for_a_new_model_no_longer_than_its_caller(
+def test_reload_config_waits_within_caller_deadline(
     service: Service, remaining_seconds: float | None, expected: float
 ) -> None:
     handler = service.service.handlers[RELOAD_CONFIG]

@@ -84,12 +84,12 @@ def watch(tmp_path: Path) -> Watch:
     return Watch(tmp_path)
 
 
-def test_watcher_first_look_applies_what_was_edited_while_the_server_started(watch: Watch) -> None:
+def test_watcher_first_look_applies_edit_from_start(watch: Watch) -> None:
     watch.make(str(watch.config), "").poll()
     assert watch.changes == [(["a"], [])]
 
 
-def test_watcher_files_that_are_the_same_change_nothing(watch: Watch) -> None:
+def test_watcher_same_files_change_nothing(watch: Watch) -> None:
     watch.config.write_text(config_text("a"))
     watch.watcher.poll()
     assert watch.changes == []
@@ -102,7 +102,7 @@ def test_watcher_edited_config_is_applied_once(watch: Watch) -> None:
     assert watch.changes == [(["a", "b"], [])]
 
 
-def test_watcher_edited_settings_leave_the_models_as_they_are(watch: Watch) -> None:
+def test_watcher_edited_settings_keep_models(watch: Watch) -> None:
     # As an RPC has made them: the config file has no model b.
     watch.names = ["a", "b"]
     watch.settings.write_text("[models.b]\nkeep_previous_seconds = 5")
@@ -110,7 +110,7 @@ def test_watcher_edited_settings_leave_the_models_as_they_are(watch: Watch) -> N
     assert watch.changes == [(None, ["b"])]
 
 
-def test_watcher_config_without_a_model_that_has_settings_is_refused(watch: Watch) -> None:
+def test_watcher_refuses_config_lacking_settings_model(watch: Watch) -> None:
     watch.settings.write_text("[models.a]")
     watch.watcher.poll()
     watch.config.write_text(config_text("b"))
@@ -129,7 +129,7 @@ def test_watcher_config_without_a_model_that_has_settings_is_refused(watch: Watc
         (config_text("a"), "[default]\nx = 1", "settings.toml: default: 'x' is unknown"),
     ],
 )
-def test_watcher_bad_file_is_told_once_and_changes_nothing(
+def test_watcher_bad_file_is_logged_once(
     watch: Watch, config: str, settings: str, message: str
 ) -> None:
     watch.config.write_text(config)
@@ -139,7 +139,7 @@ def test_watcher_bad_file_is_told_once_and_changes_nothing(
     assert watch.changes == []
 
 
-def test_watcher_file_that_is_gone_is_told_once_and_taken_when_it_is_back(watch: Watch) -> None:
+def test_watcher_missing_file_is_logged_once(watch: Watch) -> None:
     watch.config.unlink()
     (reason,) = watch.refusals()
     assert "models.config: cannot be read" in reason
@@ -155,7 +155,7 @@ def test_watcher_change_that_is_refused_is_told_once(watch: Watch) -> None:
     assert watch.changes == [(["b"], [])]
 
 
-def test_watcher_config_edit_is_applied_once_the_settings_are_mended(watch: Watch) -> None:
+def test_watcher_applies_config_after_mended_settings(watch: Watch) -> None:
     watch.config.write_text(config_text("b"))
     watch.settings.write_text("[models.b]\nkeep_previous_secs = 3")
     (reason,) = watch.refusals(3)
@@ -165,7 +165,7 @@ def test_watcher_config_edit_is_applied_once_the_settings_are_mended(watch: Watc
     assert watch.changes == [(["b"], ["b"])]
 
 
-def test_watcher_settings_edit_is_applied_once_the_config_is_mended(watch: Watch) -> None:
+def test_watcher_applies_settings_after_mended_config(watch: Watch) -> None:
     watch.settings.write_text("[models.b]")
     watch.config.write_text("model_config_list {")
     assert len(watch.refusals()) == 1
@@ -174,7 +174,7 @@ def test_watcher_settings_edit_is_applied_once_the_config_is_mended(watch: Watch
     assert watch.changes == [(["b"], ["b"])]
 
 
-def test_watcher_bad_edit_that_is_taken_back_changes_nothing_and_is_told_again(
+def test_watcher_repeated_bad_edit_is_logged_again(
     watch: Watch,
 ) -> None:
     bad, good = "model_config_list {", watch.config.read_text()
@@ -208,7 +208,7 @@ def test_watcher_refusal_names_the_file_to_mend(
     assert (Path(refusal.file).name, message in refusal.reason) == (culprit, True)
 
 
-def test_watcher_change_that_fails_for_no_fault_of_the_files_is_told_and_tried_again(
+def test_watcher_retries_change_that_fails_elsewhere(
     watch: Watch,
 ) -> None:
     watch.config.write_text(config_text("a", "b"))
@@ -226,7 +226,7 @@ def test_watcher_change_that_fails_for_no_fault_of_the_files_is_told_and_tried_a
     assert (watch.refusal(), watch.names) == (None, ["a", "b"])
 
 
-def test_watcher_refusal_is_as_old_as_the_first_fault_and_gone_once_mended(watch: Watch) -> None:
+def test_watcher_refusal_dates_from_first_fault(watch: Watch) -> None:
     watch.config.write_text("model_config_list {")
     watch.refusals()
     first = watch.refusal()
@@ -243,7 +243,7 @@ def test_watcher_refusal_is_as_old_as_the_first_fault_and_gone_once_mended(watch
     assert watch.refusal() is None
 
 
-def test_watcher_refusal_is_gone_once_the_edit_is_taken_back(watch: Watch) -> None:
+def test_watcher_reverted_edit_clears_refusal(watch: Watch) -> None:
     good = watch.config.read_text()
     watch.config.write_text("model_config_list {")
     watch.refusals()
@@ -253,13 +253,13 @@ def test_watcher_refusal_is_gone_once_the_edit_is_taken_back(watch: Watch) -> No
     assert watch.refusal() is None
 
 
-def test_watcher_without_config_file_looks_at_settings_alone(watch: Watch) -> None:
+def test_watcher_without_config_file_reads_settings(watch: Watch) -> None:
     watch.settings.write_text("[models.a]")
     watch.make("", str(watch.settings)).poll()
     assert watch.changes == [(None, ["a"])]
 
 
-def test_watcher_thread_looks_at_once_and_stops_at_once(tmp_path: Path) -> None:
+def test_watcher_thread_looks_and_stops_at_once(tmp_path: Path) -> None:
     path = tmp_path / "models.config"
     path.write_text(config_text("a"))
     has_looked = threading.Event()
@@ -277,7 +277,7 @@ def test_watcher_thread_looks_at_once_and_stops_at_once(tmp_path: Path) -> None:
     assert watcher.join(timeout_seconds=10)
 
 
-def test_file_that_is_being_written_is_read_once_it_rests(tmp_path: Path):
+def test_changing_file_is_read_once_it_rests(tmp_path: Path):
     path = tmp_path / "models.config"
     path.write_text(config_text("a"))
     changes: list[list[str]] = []

@@ -26,7 +26,7 @@ def test_demo_model_command_existing_version_exits_one(
 
 
 @pytest.mark.parametrize("name", ["file", "file/below"])
-def test_demo_model_command_directory_that_cannot_be_made_exits_one(
+def test_demo_model_unwritable_directory_exits_one(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
     (tmp_path / "file").touch()
@@ -38,7 +38,7 @@ def test_demo_model_command_directory_that_cannot_be_made_exits_one(
 
 
 @pytest.mark.parametrize("version", ["abc", "0", "-1", "1.5", str(2**63)])
-def test_demo_model_command_version_that_is_none_is_wrong_usage(
+def test_demo_model_bad_version_is_wrong_usage(
     version: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
     assert main(["demo-model", str(tmp_path), f"--version={version}"]) == 2

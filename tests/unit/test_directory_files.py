@@ -48,7 +48,7 @@ def test_entry_that_is_a_link_is_not_followed(tmp_path: Path):
     assert list(elsewhere.iterdir()) == []
 
 
-def test_file_that_is_a_link_is_replaced_and_not_written(tmp_path: Path):
+def test_linked_file_is_replaced_not_overwritten(tmp_path: Path):
     victim = tmp_path / "victim"
     victim.write_bytes(b"kept")
     directory_path = tmp_path / "d"

@@ -27,7 +27,7 @@ def called(tmp_path: Path, script: str, *arguments: str, **environment: str) -> 
     return result.stdout.splitlines()
 
 
-def test_entrypoint_serves_the_model_that_the_environment_names(tmp_path: Path):
+def test_entrypoint_serves_model_of_environment(tmp_path: Path):
     assert called(tmp_path, "entrypoint.sh", MODEL_NAME="ctr", MODEL_BASE_PATH="/srv") == [
         *("serve", "--port=8500", "--model_name=ctr", "--model_base_path=/srv/ctr")
     ]
@@ -41,11 +41,11 @@ def test_entrypoint_hands_further_flags_on_as_they_are(tmp_path: Path):
 @pytest.mark.parametrize(
     "flag", [["--model_config_file=/models/m.config"], ["--model_config_file", "/models/m.config"]]
 )
-def test_entrypoint_with_a_config_file_names_no_model_beside_it(tmp_path: Path, flag: list[str]):
+def test_entrypoint_config_file_excludes_model_name(tmp_path: Path, flag: list[str]):
     given = called(tmp_path, "entrypoint.sh", "--num_load_threads=1", *flag)
     assert given == ["serve", "--port=8500", "--num_load_threads=1", *flag]
 
 
-def test_tensorflow_model_server_is_millpond_serve_with_the_same_flags(tmp_path: Path):
+def test_model_server_alias_passes_same_flags(tmp_path: Path):
     flags = ["--port=8500", "--model_name=ctr", "--model_base_path=/models/ctr"]
     assert called(tmp_path, "tensorflow_model_server.sh", *flags) == ["serve", *flags]

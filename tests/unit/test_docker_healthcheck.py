@@ -97,7 +97,7 @@ def test_health_check_believes_grpc_before_http(servers: Servers) -> None:
 
 
 @pytest.mark.parametrize(("readyz", "expected"), [(200, 0), (503, 1)])
-def test_health_check_of_a_server_with_tls_goes_by_http(
+def test_health_check_beside_tls_uses_http(
     servers: Servers, tmp_path: Path, readyz: int, expected: int
 ) -> None:
     shown = make_identity(tmp_path, "server")

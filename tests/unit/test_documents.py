@@ -185,7 +185,7 @@ def test_each_name_of_a_page_is_one_of_the_code(page: Path):
     assert sorted(name for name in named if name not in sources()) == []
 
 
-def test_each_word_that_extending_names_is_one_of_the_code():
+def test_extending_page_names_real_identifiers():
     page = REPOSITORY / "docs" / "extending.md"
     named = {name for code in inline_code(page) for name in re.findall(r"\b[A-Z]\w*[a-z]\w*", code)}
     assert sorted(name for name in named if name not in sources()) == []
@@ -312,7 +312,7 @@ def test_each_page_with_examples_has_a_server_for_them(page: Path):
     assert not asks or model_of(page) or starts
 
 
-def test_no_file_points_to_a_document_outside_of_the_repository():
+def test_no_file_points_to_outside_document():
     listed = subprocess.run(
         ["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=True
     ).stdout.splitlines()

@@ -55,7 +55,7 @@ def test_from_status_code_with_class_gives_that_class() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 17, -1])
-def test_from_status_number_that_is_no_error_is_our_bug(code: int) -> None:
+def test_from_status_unknown_number_is_internal(code: int) -> None:
     error = from_status(code, "why")
     assert isinstance(error, InternalError)
     assert str(code) in error.message

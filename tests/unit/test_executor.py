@@ -13,7 +13,7 @@ def break_down() -> None:
     raise ValueError("bug")
 
 
-def test_thread_executor_runs_tasks_in_order_on_named_threads() -> None:
+def test_executor_runs_tasks_in_order_on_named_threads() -> None:
     results: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
 
     def put(number: int) -> None:
@@ -27,7 +27,7 @@ def test_thread_executor_runs_tasks_in_order_on_named_threads() -> None:
     assert [results.get() for _ in range(3)] == [(n, "loader-0") for n in range(3)]
 
 
-def test_thread_executor_calls_on_thread_start_on_each_thread() -> None:
+def test_executor_calls_start_hook_on_each_thread() -> None:
     names: queue.SimpleQueue[str] = queue.SimpleQueue()
     executor = ThreadExecutor(
         "loader", 2, on_thread_start=lambda: names.put(threading.current_thread().name)
@@ -49,7 +49,7 @@ def test_thread_executor_survives_a_task_that_raises() -> None:
     assert [log["event"] for log in logs] == ["task_failed"]
 
 
-def test_thread_executor_stop_says_when_a_task_still_runs() -> None:
+def test_executor_stop_reports_running_task() -> None:
     release = threading.Event()
     executor = ThreadExecutor("loader", 1)
     executor.start()
@@ -67,7 +67,7 @@ def test_thread_executor_never_started_stops() -> None:
     assert ThreadExecutor("loader", 2).stop(timeout_seconds=10)
 
 
-def test_thread_executor_hanging_tasks_of_one_owner_leave_a_thread_to_another() -> None:
+def test_executor_hanging_owner_spares_one_thread() -> None:
     release, done = threading.Event(), threading.Event()
     executor = ThreadExecutor("loader", 3)
     executor.start()
@@ -86,7 +86,7 @@ def test_thread_executor_hanging_tasks_of_one_owner_leave_a_thread_to_another() 
     assert are_hanging
 
 
-def test_thread_executor_runs_the_tasks_of_one_owner_in_order_on_all_threads_but_one() -> None:
+def test_executor_owner_leaves_one_thread_free() -> None:
     results: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
     executor = ThreadExecutor("loader", 2)
     for number in range(20):
@@ -99,7 +99,7 @@ def test_thread_executor_runs_the_tasks_of_one_owner_in_order_on_all_threads_but
         assert [number for name, number in ran if name == owner] == list(range(20))
 
 
-def test_thread_executor_of_one_thread_runs_tasks_of_owners() -> None:
+def test_executor_of_one_thread_runs_owned_tasks() -> None:
     done = threading.Event()
     executor = ThreadExecutor("loader", 1)
     executor.start()
@@ -108,7 +108,7 @@ def test_thread_executor_of_one_thread_runs_tasks_of_owners() -> None:
     assert done.is_set()
 
 
-def test_thread_executor_tasks_of_nobody_take_all_threads() -> None:
+def test_executor_unowned_tasks_take_all_threads() -> None:
     together = threading.Barrier(2)
     executor = ThreadExecutor("loader", 2)
     executor.start()
@@ -132,7 +132,7 @@ def test_thread_executor_drops_what_comes_after_stop() -> None:
     assert late == []
 
 
-def test_thread_executor_in_a_hurry_runs_the_rest_on_new_threads() -> None:
+def test_executor_hurry_runs_rest_on_new_threads() -> None:
     entered: list[str] = []
     ran: queue.SimpleQueue[str] = queue.SimpleQueue()
     is_running, may_end, meeting = threading.Event(), threading.Event(), threading.Barrier(3)
@@ -168,7 +168,7 @@ def test_thread_executor_in_a_hurry_runs_the_rest_on_new_threads() -> None:
     assert entered == ["unloader-0"]
 
 
-def test_thread_executor_in_a_hurry_ends_the_old_threads() -> None:
+def test_executor_hurry_ends_old_threads() -> None:
     executor = ThreadExecutor("hurried", 2)
     executor.start()
     old = [thread for thread in threading.enumerate() if thread.name.startswith("hurried-")]

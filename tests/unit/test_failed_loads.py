@@ -36,7 +36,7 @@ REFUSED = failed(FailedPrecondition("slow"), ENFORCED, Gate.LATENCY)
 
 
 @pytest.mark.parametrize("changes", [{"latency": WARN}, {"latency_ratio_max": 5.0}])
-def test_load_is_tried_again_once_the_gate_that_refused_it_is_another(changes: dict[str, object]):
+def test_load_retries_once_its_gate_changes(changes: dict[str, object]):
     now = with_gates(ENFORCED, **changes)
     assert why_try_again(REFUSED, now) == "the settings of gate 'latency' have changed"
 
@@ -49,11 +49,11 @@ def test_load_is_tried_again_once_the_gate_that_refused_it_is_another(changes: d
         replace(ENFORCED, keep_previous_seconds=9.0, aspired_version_policy=PolicyName.AUTO),
     ],
 )
-def test_load_is_not_tried_again_by_what_did_not_refuse_it(now: ModelSettings):
+def test_load_ignores_change_of_unrelated_settings(now: ModelSettings):
     assert why_try_again(REFUSED, now) == ""
 
 
-def test_load_of_broken_files_is_not_tried_again_by_any_settings():
+def test_load_of_broken_files_ignores_settings():
     now = ModelSettings(
         aspired_version_policy=PolicyName.RESOURCE,
         keep_previous_seconds=9.0,
@@ -69,14 +69,12 @@ def test_load_of_broken_files_is_not_tried_again_by_any_settings():
         (replace(ENFORCED, keep_previous_seconds=9.0), "keep_previous_seconds"),
     ],
 )
-def test_load_that_did_not_fit_is_tried_again_once_memory_is_shared_otherwise(
-    now: ModelSettings, name: str
-):
+def test_unfit_load_retries_if_memory_sharing_changes(now: ModelSettings, name: str):
     load = failed(DoesNotFitBeside("beside 1"), ENFORCED)
     assert why_try_again(load, ENFORCED) == ""
     assert why_try_again(load, now) == f"{name} has changed"
 
 
-def test_warm_up_that_was_enforced_refuses_whatever_its_record_failed_with():
+def test_enforced_warm_up_refuses_any_record_error():
     load = failed(DataLoss("record 2"), ModelSettings(), Gate.WARM_UP)
     assert why_try_again(load, with_gates(ModelSettings(), warm_up=WARN))

@@ -30,7 +30,7 @@ _HELP = """
 TENSORFLOW_SERVING_FLAGS = _HELP.split()
 
 
-def test_flags_table_has_every_flag_of_tensorflow_serving():
+def test_flags_table_covers_tensorflow_serving():
     assert len(TENSORFLOW_SERVING_FLAGS) == 48
     assert set(TENSORFLOW_SERVING_FLAGS) <= set(FLAGS)
 
@@ -48,13 +48,13 @@ DEFAULTS_OF_REFUSED_FLAGS = [
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_parse_flags_refused_flag_is_refused_by_name_with_reason(name: str):
+def test_parse_flags_refuses_flag_with_reason(name: str):
     # None of them has this value for harmless.
     with pytest.raises(InvalidConfig, match=f"--{name} is refused: .{{10,}}"):
         parse_flags([f"--{name}=unheard-of"])
 
 
-def test_parse_flags_refused_flags_may_say_what_millpond_does_anyway():
+def test_parse_flags_refused_flag_may_restate_default():
     assert parse_flags([*DEFAULTS_OF_REFUSED_FLAGS, "--port=1"]) == parse_flags(["--port=1"])
 
 
@@ -75,15 +75,13 @@ def test_parse_flags_refused_flags_may_say_what_millpond_does_anyway():
         ),
     ],
 )
-def test_parse_flags_refused_flag_that_asks_for_something_else_is_refused(
-    arguments: list[str], message: str
-):
+def test_parse_flags_refused_flag_may_not_differ(arguments: list[str], message: str):
     with pytest.raises(InvalidConfig, match=message):
         parse_flags(arguments)
 
 
 @pytest.mark.parametrize("flag", [flag for flag in FLAGS.values() if isinstance(flag, RefusedFlag)])
-def test_refused_flag_is_replaced_by_flags_that_are_taken(flag: RefusedFlag):
+def test_refused_flag_names_accepted_replacement(flag: RefusedFlag):
     assert set(flag.replaced_by) <= set(TAKEN)
 
 
@@ -194,17 +192,17 @@ def test_parse_flags_spelling_gives_value(arguments: list[str], name: str, value
         (["--"], "'--' is not a flag"),
     ],
 )
-def test_parse_flags_bad_argument_is_refused_with_remedy(arguments: list[str], message: str):
+def test_parse_flags_bad_argument_names_remedy(arguments: list[str], message: str):
     with pytest.raises(InvalidConfig, match=message):
         parse_flags(arguments)
 
 
-def test_parse_flags_relative_base_path_becomes_absolute(tmp_path, monkeypatch):
+def test_parse_flags_makes_base_path_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert parse_flags(["--model_base_path=models"])["model_base_path"] == f"{tmp_path}/models"
 
 
-def test_parse_flags_without_arguments_gives_a_value_for_every_taken_flag():
+def test_parse_flags_fills_every_accepted_flag():
     assert set(parse_flags([])) == set(TAKEN)
 
 

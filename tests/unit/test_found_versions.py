@@ -67,7 +67,7 @@ def test_version_directories_takes_decimal_names(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", "v1", "1.denied", "-1", "+1", " 1", "1_0", "0x1", "1.0", "tmp", "١", "²"]
 )
-def test_version_directories_ignores_other_names_in_silence(name: str) -> None:
+def test_version_directories_skip_other_names_silently(name: str) -> None:
     found, notes = version_directories(directories(name, "7"))
     assert (found, notes) == ({7: "7"}, frozenset())
 
@@ -88,21 +88,21 @@ def test_version_directories_empty_path_has_no_hint(
     assert version_directories(directories(*names)) == ({}, frozenset())
 
 
-def test_version_directories_numeric_file_is_ignored_with_a_note() -> None:
+def test_version_directories_note_numeric_file() -> None:
     listing = Listing((Child("1", is_directory=True), Child("2", is_directory=False)))
     found, notes = version_directories(listing)
     assert found == {1: "1"}
     assert events(notes) == ["numeric_file_ignored"]
 
 
-def test_version_directories_above_int64_is_ignored_with_a_note() -> None:
+def test_version_directories_note_number_above_int64() -> None:
     found, notes = version_directories(directories(str(VERSION_MAX + 1)))
     assert found == {}
     assert events(notes) == ["version_above_int64_ignored"]
 
 
 @pytest.mark.parametrize("names", [("001", "1"), ("1", "001"), ("01", "1", "001")])
-def test_version_directories_duplicate_takes_the_canonical_spelling(names: tuple[str, ...]) -> None:
+def test_version_directories_prefer_canonical_spelling(names: tuple[str, ...]) -> None:
     found, notes = version_directories(directories(*names))
     assert found == {1: "1"}
     assert set(events(notes)) == {"duplicate_version_ignored"}
@@ -112,7 +112,7 @@ def test_version_directories_duplicate_keeps_spelling() -> None:
     assert version_directories(directories("001", "1"), {1: "001"})[0] == {1: "001"}
 
 
-def test_version_directories_found_spelling_that_is_gone_gives_way() -> None:
+def test_version_directories_drop_removed_spelling() -> None:
     assert version_directories(directories("1"), {1: "001"})[0] == {1: "1"}
 
 
@@ -143,15 +143,15 @@ def test_version_directories_prefers_directory_to_file() -> None:
 # --- Settling -------------------------------------------------------------------------------------
 
 
-def test_candidate_that_is_old_has_settled_at_first_sight() -> None:
+def test_old_candidate_settles_at_first_sight() -> None:
     assert settles_in_ns(observe(None, "/m/1", OLD, NOW), NOW) == 0
 
 
-def test_candidate_that_is_fresh_settles_when_it_is_old_enough() -> None:
+def test_fresh_candidate_settles_once_old_enough() -> None:
     assert settles_in_ns(observe(None, "/m/1", FRESH, NOW), NOW) == SETTLE_NS - 1
 
 
-def test_candidate_from_the_future_settles_by_being_watched() -> None:
+def test_future_candidate_settles_by_observation() -> None:
     candidate = observe(None, "/m/1", FUTURE, NOW)
     assert settles_in_ns(candidate, NOW) == SETTLE_NS
     assert settles_in_ns(candidate, later(1)) == 0
@@ -196,19 +196,19 @@ def lacking(fingerprint: Fingerprint, now: Instant, wait_seconds: float = 30) ->
     # OLD has been still for a second more than it is watched, FUTURE for no longer.
     [(OLD, 28.9, False), (OLD, 29, True), (FUTURE, 29.9, False), (FUTURE, 30, True)],
 )
-def test_candidate_without_an_asset_waits_until_it_is_still(
+def test_candidate_missing_asset_waits_until_still(
     fingerprint: Fingerprint, checked_after_seconds: float, is_complete: bool
 ) -> None:
     assert lacking(fingerprint, later(checked_after_seconds)).is_complete == is_complete
 
 
-def test_candidate_without_an_asset_is_checked_at_the_end() -> None:
+def test_candidate_missing_asset_is_checked_last() -> None:
     candidate = lacking(OLD, later(27))
     assert not needs_check(candidate, later(28.9))
     assert needs_check(candidate, later(29))
 
 
-def test_decide_names_three_missing_assets_and_counts_the_rest() -> None:
+def test_decide_names_three_missing_assets_of_many() -> None:
     names = tuple(f"assets/{number}" for number in range(5))
     candidate = checked(observe(None, "/m/1", OLD, NOW), "", later(60), missing_assets=names)
     memory = decide(SourceState(), {1: "/m/1"}, {1: candidate}, SelectionInputs(), later(60))
@@ -216,7 +216,7 @@ def test_decide_names_three_missing_assets_and_counts_the_rest() -> None:
     assert dict(note.values)["files"] == "assets/0, assets/1, assets/2 and 2 more"
 
 
-def test_decide_keeps_the_note_of_a_missing_asset_while_found() -> None:
+def test_decide_keeps_missing_asset_note_while_found() -> None:
     memory = decide(
         SourceState(), {1: "/m/1"}, {1: lacking(OLD, later(30))}, SelectionInputs(), later(30)
     )
@@ -258,7 +258,7 @@ def memory_with(*fingerprints: Fingerprint) -> SourceState:
         (SourceState(candidates={1: lacking(OLD, later(30))}), 0, None),
     ],
 )
-def test_next_poll_comes_when_something_may_have_settled(
+def test_next_poll_comes_when_candidate_may_settle(
     memory: SourceState, period_seconds: float, expected: float | None
 ) -> None:
     assert next_poll_seconds(memory, period_seconds, NOW) == expected
@@ -343,33 +343,33 @@ def test_decide_version_not_yet_checked_is_not_found() -> None:
     assert events(memory.notes) == ["version_settling"]
 
 
-def test_decide_incomplete_version_leaves_the_older_one_aspired() -> None:
+def test_decide_incomplete_version_keeps_older_one() -> None:
     disk = Disk()
     disk.poll(1)
     assert disk.poll(1, 2, incomplete={2: "no index"}) == [1]
     assert events(disk.memory.notes) == ["version_incomplete"]
 
 
-def test_decide_incomplete_version_that_is_completed_is_aspired() -> None:
+def test_decide_completed_version_is_aspired() -> None:
     disk = Disk()
     disk.poll(1, 2, incomplete={2: "no index"})
     assert disk.poll(1, 2) == [2]
 
 
-def test_decide_removed_version_falls_back_to_the_one_before() -> None:
+def test_decide_removed_version_falls_back() -> None:
     disk = Disk()
     disk.poll(1, 2)
     assert disk.poll(1) == [1]
 
 
-def test_decide_emptied_base_path_keeps_what_was_aspired() -> None:
+def test_decide_emptied_base_path_keeps_aspired() -> None:
     disk = Disk(All())
     disk.poll(1, 2)
     assert disk.poll() == [1, 2]
     assert events(disk.memory.notes) == ["last_version_gone_from_disk"]
 
 
-def test_decide_last_directory_gone_keeps_it_until_another_is_complete() -> None:
+def test_decide_keeps_last_version_until_next_is_ready() -> None:
     disk = Disk()
     disk.poll(1)
     assert disk.poll(2, incomplete={2: "no index"}) == [1]
@@ -389,7 +389,7 @@ def test_decide_returned_unchanged_version_is_not_new() -> None:
     assert disk.memory.found == before
 
 
-def test_decide_failed_missing_version_that_comes_back_is_found_anew() -> None:
+def test_decide_returning_failed_version_is_found_anew() -> None:
     disk = Disk()
     disk.poll(1)
     before = disk.memory.found[1]
@@ -418,7 +418,7 @@ def test_decide_returned_changed_version_is_new() -> None:
     assert disk.memory.found[1].found_at_ns > before.found_at_ns
 
 
-def test_decide_version_in_another_directory_is_found_anew() -> None:
+def test_decide_moved_version_is_found_anew() -> None:
     memory = SourceState(found={1: AspiredVersion(version=1, directory="/m/001")})
     assert unfound(memory, {1: "/m/1"}) == {1: "/m/1"}
 
@@ -426,7 +426,7 @@ def test_decide_version_in_another_directory_is_found_anew() -> None:
 # --- Mending in place -----------------------------------------------------------------------------
 
 
-def test_decide_failed_version_whose_files_changed_is_found_anew() -> None:
+def test_decide_changed_failed_version_is_found_anew() -> None:
     disk = Disk()
     disk.poll(1)
     before = disk.memory.found[1]
@@ -451,7 +451,7 @@ def test_decide_incomplete_failed_version_stays() -> None:
     assert disk.memory.found != before
 
 
-def test_decide_failed_version_put_back_as_it_was_is_not_found_anew() -> None:
+def test_decide_unchanged_failed_version_stays_failed() -> None:
     disk = Disk()
     disk.poll(1)
     before = disk.memory
@@ -476,9 +476,7 @@ def test_decide_version_changed_in_load_is_new_later() -> None:
 @pytest.mark.parametrize(
     ("failed", "expected"), [(set(), {3}), ({1}, {3}), ({2}, {2, 3}), ({2, 7}, {2, 3})]
 )
-def test_to_observe_looks_at_what_is_not_found_and_at_aspired_versions_that_failed(
-    failed: set[int], expected: set[int]
-) -> None:
+def test_to_observe_takes_unfound_and_failed_versions(failed: set[int], expected: set[int]) -> None:
     disk = Disk(Latest(1))
     disk.poll(1, 2)
     on_disk = {version: f"/m/{version}" for version in (1, 2, 3)}
@@ -493,7 +491,7 @@ def test_is_as_found_in_another_directory_is_not() -> None:
     assert not is_as_found(disk.memory, 1, "/m/1", FRESH)
 
 
-def test_decide_forgets_the_fingerprint_of_a_version_that_is_gone() -> None:
+def test_decide_forgets_fingerprint_of_removed_version() -> None:
     disk = Disk()
     disk.poll(1, 2)
     disk.poll(1)
@@ -503,19 +501,19 @@ def test_decide_forgets_the_fingerprint_of_a_version_that_is_gone() -> None:
 # --- Selections -----------------------------------------------------------------------------------
 
 
-def test_decide_specific_version_not_on_disk_is_reported() -> None:
+def test_decide_reports_missing_specific_version() -> None:
     disk = Disk(Specific(frozenset({1, 7})))
     assert disk.poll(1, 2) == [1]
     assert disk.memory.notes == {Note.of("specific_version_not_found", versions=(7,))}
 
 
-def test_decide_only_specific_version_gone_keeps_it_aspired() -> None:
+def test_decide_keeps_only_specific_version_once_gone() -> None:
     disk = Disk(Specific(frozenset({2})))
     disk.poll(1, 2)
     assert disk.poll(1) == [2]
 
 
-def test_decide_selection_of_nothing_unloads_everything() -> None:
+def test_decide_empty_selection_unloads_everything() -> None:
     disk = Disk(All())
     disk.poll(1, 2)
     disk.selection = Specific(frozenset())
@@ -554,13 +552,13 @@ def test_decide_gone_specific_version_stays() -> None:
     assert disk.poll() == []
 
 
-def test_decide_base_path_that_was_never_filled_omits_nothing() -> None:
+def test_decide_never_filled_base_path_omits_nothing() -> None:
     disk = Disk(keeps_last=False)
     disk.poll()
     assert disk.memory.aspired is None
 
 
-def test_decide_barred_version_gives_way_to_the_one_before() -> None:
+def test_decide_blocked_version_falls_back() -> None:
     disk = Disk()
     disk.poll(1, 2)
     disk.blocked = frozenset({2})
@@ -574,7 +572,7 @@ def test_decide_barred_specific_version_is_not_missing() -> None:
     assert disk.memory.notes == frozenset()
 
 
-def test_decide_last_version_that_is_barred_stays_with_a_note() -> None:
+def test_decide_last_blocked_version_stays_with_note() -> None:
     disk = Disk()
     disk.poll(2)
     disk.blocked = frozenset({2})
@@ -582,12 +580,12 @@ def test_decide_last_version_that_is_barred_stays_with_a_note() -> None:
     assert events(disk.memory.notes) == ["last_version_blocked"]
 
 
-def test_decide_version_barred_from_the_start_is_not_aspired() -> None:
+def test_decide_version_blocked_from_start_is_left_out() -> None:
     disk = Disk(blocked=frozenset({2}))
     assert disk.poll(2) == []
 
 
-def test_select_again_without_a_poll_is_what_the_next_poll_says() -> None:
+def test_select_again_agrees_with_next_poll() -> None:
     disk = Disk(All())
     disk.poll(1, 2, incomplete={2: "no index"})
     disk.poll(1, 3, 4, incomplete={4: "no index"})
@@ -609,7 +607,7 @@ def test_decide_overwritten_live_version_is_reported() -> None:
     assert events(disk.memory.notes) == ["live_version_overwritten"]
 
 
-def test_decide_overwritten_live_version_that_is_put_back_is_forgotten() -> None:
+def test_decide_forgets_overwrite_once_files_return() -> None:
     disk = Disk()
     disk.poll(1)
     disk.change(1)
@@ -619,7 +617,7 @@ def test_decide_overwritten_live_version_that_is_put_back_is_forgotten() -> None
     assert (disk.memory.overwritten, disk.memory.notes) == (frozenset(), frozenset())
 
 
-def test_decide_overwritten_version_that_then_failed_is_found_anew() -> None:
+def test_decide_overwritten_then_failed_is_found_anew() -> None:
     disk = Disk()
     disk.poll(1)
     disk.change(1)
@@ -633,7 +631,7 @@ def test_decide_overwritten_version_that_then_failed_is_found_anew() -> None:
     ("after_seconds", "failed", "expected"),
     [(9, set(), set()), (10, set(), {2}), (10, {2}, set()), (10, {1}, {2})],
 )
-def test_to_compare_looks_at_what_serves_every_ten_seconds(
+def test_to_compare_takes_live_versions_every_10_s(
     after_seconds: int, failed: set[int], expected: set[int]
 ) -> None:
     disk = Disk(Latest(1))
@@ -643,7 +641,7 @@ def test_to_compare_looks_at_what_serves_every_ten_seconds(
     assert set(to_compare(disk.memory, on_disk, failed, now)) == expected
 
 
-def test_unreadable_base_path_changes_nothing_but_the_notes() -> None:
+def test_unreadable_base_path_changes_only_notes() -> None:
     disk = Disk()
     disk.poll(1, 2, incomplete={2: "no index"})
     after = unreadable(disk.memory, "permission denied")
@@ -651,7 +649,7 @@ def test_unreadable_base_path_changes_nothing_but_the_notes() -> None:
     assert events(after.notes) == ["base_path_unreadable", "version_incomplete"]
 
 
-def test_unreadable_base_path_for_another_reason_replaces_the_note() -> None:
+def test_unreadable_base_path_updates_its_reason() -> None:
     after = unreadable(unreadable(SourceState(), "gone"), "permission denied")
     assert after.notes == {Note.of("base_path_unreadable", reason="permission denied")}
 
@@ -662,7 +660,7 @@ POLLS = st.lists(st.tuples(st.frozensets(st.integers(1, 4)), st.frozensets(st.in
 
 
 @given(POLLS, st.sampled_from([Latest(1), Latest(2), All(), Specific(frozenset({1, 3}))]))
-def test_decide_never_aspires_nothing_once_it_aspired_something(
+def test_decide_never_drops_all_aspired_versions(
     polls: list[tuple[frozenset[int], frozenset[int]]], selection: VersionSelection
 ) -> None:
     disk = Disk(selection)
@@ -685,7 +683,7 @@ def test_decide_aspires_all_that_is_found_and_on_disk(
 
 
 @given(POLLS)
-def test_decide_does_not_aspire_what_was_never_complete(
+def test_decide_skips_never_complete_version(
     polls: list[tuple[frozenset[int], frozenset[int]]],
 ) -> None:
     disk = Disk(All())
@@ -718,7 +716,7 @@ CHANGES = st.lists(
 
 
 @given(CHANGES, st.sampled_from([Latest(1), All()]))
-def test_decide_finds_anew_only_what_failed_and_changed_and_is_complete(
+def test_decide_finds_anew_only_mended_versions(
     polls: list[tuple[frozenset[int], ...]], selection: VersionSelection
 ) -> None:
     disk = Disk(selection)
@@ -742,7 +740,7 @@ def test_candidate_complete_only_after_a_check() -> None:
     assert not checked(candidate, "no index", NOW).is_complete
 
 
-def test_decide_says_so_where_only_barred_versions_are_there_from_the_start() -> None:
+def test_decide_notes_only_blocked_versions_at_start() -> None:
     disk = Disk(blocked=frozenset({2, 3}))
     assert disk.poll(2) == []
     (note,) = disk.memory.notes
@@ -751,7 +749,7 @@ def test_decide_says_so_where_only_barred_versions_are_there_from_the_start() ->
     assert disk.memory.notes == frozenset()
 
 
-def test_barred_version_that_failed_is_looked_at_and_found_anew_once_it_is_mended() -> None:
+def test_blocked_failed_version_is_found_once_mended() -> None:
     disk = Disk(blocked=frozenset({2}))
     disk.poll(1, 2, failed={2})
     before = disk.memory.found[2]
@@ -763,7 +761,7 @@ def test_barred_version_that_failed_is_looked_at_and_found_anew_once_it_is_mende
     assert disk.aspired() == [1]
 
 
-def test_barred_version_that_did_not_fail_is_not_looked_at() -> None:
+def test_blocked_sound_version_is_not_observed() -> None:
     disk = Disk(blocked=frozenset({2}))
     disk.poll(1, 2)
     assert to_observe(disk.memory, {1: "/m/1", 2: "/m/2"}, {3}, frozenset({2})) == {}

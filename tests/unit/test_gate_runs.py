@@ -165,7 +165,7 @@ def test_gates_have_their_verdicts_in_order(swap: Swap):
     assert all(verdict.is_passed for verdict in verdicts.values())
 
 
-def test_gates_without_a_predecessor_are_the_golden_answers(swap: Swap):
+def test_gates_without_predecessor_are_golden_answers(swap: Swap):
     swap.serves = None
     swap.keep(1)
     swap.write_records(swap.record(1, golden=response(1)))
@@ -176,7 +176,7 @@ def test_gates_without_a_predecessor_are_the_golden_answers(swap: Swap):
 
 
 @pytest.mark.parametrize("writer", ["old", "candidate"])
-def test_gates_send_nothing_to_a_version_that_may_write_variables(swap: Swap, writer: str):
+def test_gates_skip_version_that_may_write_variables(swap: Swap, writer: str):
     getattr(swap, writer).may_write_variables = True
     swap.keep(1)
     verdicts = swap.verdicts(latency=ENFORCE, drift=ENFORCE, shadow=ENFORCE)
@@ -207,7 +207,7 @@ def signatures(*names: str) -> bytes:
     return serialized
 
 
-def test_signature_of_the_new_version_is_held_against_the_predecessors(swap: Swap):
+def test_signature_gate_compares_with_predecessor(swap: Swap):
     swap.old.signatures, swap.candidate.signatures = signatures("a", "b"), signatures("b")
     verdict = swap.verdict("signature")
     assert (verdict.is_passed, verdict.reason) == (False, "signature 'a' is gone")
@@ -232,7 +232,7 @@ def replayed(run_count: int, *failed: float) -> SelfWarmUpResult:
     )
 
 
-def test_replay_that_only_the_predecessor_answers_is_a_failure(swap: Swap):
+def test_replay_fails_if_only_predecessor_answers(swap: Swap):
     swap.self_warm_up = replayed(0, 1, 2)
     swap.candidate.respond = refuses(3, "no input 'x'")
     verdict = swap.verdict("self_warm_up")
@@ -240,7 +240,7 @@ def test_replay_that_only_the_predecessor_answers_is_a_failure(swap: Swap):
     assert "no input 'x'" in verdict.reason
 
 
-def test_replay_share_counts_answered_and_failed_requests(swap: Swap):
+def test_replay_share_counts_answered_and_failed(swap: Swap):
     swap.self_warm_up = replayed(8, 1, 2)
     swap.candidate.respond = refuses(3, "no input 'x'")
     verdicts = swap.verdicts(**REPLAY_GATES)
@@ -249,7 +249,7 @@ def test_replay_share_counts_answered_and_failed_requests(swap: Swap):
     assert len(swap.old.predicted) == len(swap.candidate.predicted) == 2
 
 
-def test_replay_that_the_predecessor_refuses_too_does_not_count(swap: Swap):
+def test_replay_skips_requests_predecessor_refuses(swap: Swap):
     swap.self_warm_up = replayed(0, *range(20))
     swap.old.respond = swap.candidate.respond = refuses(3, "no input 'x'")
     assert all(verdict.is_passed for verdict in swap.verdicts(**REPLAY_GATES).values())
@@ -315,7 +315,7 @@ def test_replay_of_very_slow_models_asks_once(swap: Swap):
     assert len(swap.old.predicted) == 1
 
 
-def test_replay_share_of_slow_models_counts_all_failures(swap: Swap):
+def test_replay_share_of_slow_models_counts_failures(swap: Swap):
     swap.self_warm_up = replayed(50, *range(14))
     swap.takes(swap.old, 1.0)
     swap.candidate.respond = refuses(3, "no input 'x'")
@@ -325,7 +325,7 @@ def test_replay_share_of_slow_models_counts_all_failures(swap: Swap):
 
 
 @pytest.mark.parametrize("writer", ["old", "candidate"])
-def test_replay_is_not_repeated_if_it_may_write_variables(swap: Swap, writer: str):
+def test_replay_is_single_if_it_may_write_variables(swap: Swap, writer: str):
     getattr(swap, writer).may_write_variables = True
     swap.self_warm_up = replayed(0, 1)
     assert swap.verdict("self_warm_up").reason == "skipped: a request may change a variable"
@@ -413,7 +413,7 @@ def answer_as(swap: Swap, log: Log) -> None:
         (golden_tasks(1), golden_tasks(4), "output 'task 1 values' value 0 is 4, was 1"),
     ],
 )
-def test_golden_answers_of_other_methods_than_predict_are_compared(
+def test_golden_answers_cover_methods_beside_predict(
     swap: Swap, golden: Log, answered: Log, reason: str | None
 ):
     swap.write_records(golden)
@@ -458,7 +458,7 @@ def test_golden_file_that_is_damaged_is_not_passed(swap: Swap):
 # --- Drift ----------------------------------------------------------------------------------------
 
 
-def test_drift_is_looked_for_in_answers_to_live_requests(swap: Swap):
+def test_drift_compares_answers_to_live_requests(swap: Swap):
     swap.keep(1, 2, 3)
     swap.candidate.respond = answers(factor=float("nan"))
     verdict = swap.verdict("drift")
@@ -475,21 +475,21 @@ def test_drift_of_all_values_is_a_retrained_model(swap: Swap):
     assert not swap.verdict("drift", drift_share_max=0.5).is_passed
 
 
-def test_drift_asks_for_the_records_where_there_are_any(swap: Swap):
+def test_drift_prefers_records_if_present(swap: Swap):
     swap.keep(1)
     swap.write_records(swap.record(5), swap.record(6))
     assert swap.verdict("drift").figures["answer_count"] == 2
     assert {number_of(sent) for sent in swap.old.predicted} == {5, 6}
 
 
-def test_drift_is_not_looked_for_where_the_right_answer_is_known(swap: Swap):
+def test_drift_is_skipped_if_golden_answers_exist(swap: Swap):
     swap.write_records(swap.record(1, golden=response(2)), swap.record(2))
     swap.candidate.respond = answers(factor=2)
     assert swap.verdict("drift", golden=WARN).figures["answer_count"] == 1
     assert swap.verdict("drift").figures["answer_count"] == 2
 
 
-def test_drift_takes_live_requests_where_the_file_is_damaged(swap: Swap):
+def test_drift_uses_live_requests_if_file_is_damaged(swap: Swap):
     swap.keep(1)
     swap.write_records(swap.record(5))
     (swap.directory / WARM_UP_FILE).write_bytes(b"no records")
@@ -497,14 +497,14 @@ def test_drift_takes_live_requests_where_the_file_is_damaged(swap: Swap):
     assert {number_of(sent) for sent in swap.candidate.predicted} == {1}
 
 
-def test_drift_of_a_request_that_only_the_new_version_refuses_is_told(swap: Swap):
+def test_drift_reports_newly_refused_request(swap: Swap):
     swap.keep(1)
     swap.candidate.respond = refuses(3, "no input 'x'")
     verdict = swap.verdict("drift")
     assert (verdict.is_passed, verdict.reason) == (False, "1 of 1 answers: refused: no input 'x'")
 
 
-def test_drift_leaves_out_what_the_predecessor_refuses_too(swap: Swap):
+def test_drift_skips_requests_predecessor_refuses(swap: Swap):
     swap.keep(1)
     swap.old.respond = swap.candidate.respond = refuses(9, "no such signature")
     verdict = swap.verdict("drift")
@@ -517,7 +517,7 @@ def test_drift_looks_at_a_bounded_number_of_requests(swap: Swap):
     assert swap.verdict("drift").figures["answer_count"] == REQUEST_COUNT_MAX
 
 
-def test_drift_of_an_answer_that_cannot_be_read_is_not_passed_and_breaks_nothing(swap: Swap):
+def test_drift_of_unreadable_answer_fails_cleanly(swap: Swap):
     swap.keep(1)
     swap.candidate.respond = lambda serialized: b"\xff"
     verdict = swap.verdict("drift")
@@ -539,7 +539,7 @@ def test_latency_of_a_slow_version_is_not_passed(swap: Swap):
     assert swap.verdict("latency", latency_ratio_max=6).is_passed
 
 
-def test_latency_of_a_version_that_was_interrupted_is_measured_again(swap: Swap):
+def test_latency_is_measured_again_after_interruption(swap: Swap):
     swap.keep(1)
     swap.takes(swap.old, 0.001)
     swap.takes(swap.candidate, *[0.02] * 6, 0.001)
@@ -578,7 +578,7 @@ def test_latency_and_drift_share_their_requests(swap: Swap):
     assert len(swap.old.predicted) == len(swap.candidate.predicted) == 3
 
 
-def test_latency_without_requests_is_passed_and_says_so(swap: Swap):
+def test_latency_without_requests_passes_with_note(swap: Swap):
     assert swap.verdict("latency").reason == "skipped: both versions answer no request"
 
 
@@ -659,7 +659,7 @@ def test_shadow_ends_at_once_when_the_predecessor_goes(swap: Swap):
     assert len(swap.clock.waits) == 1
 
 
-def test_shadow_without_a_reservoir_is_passed_and_says_so(swap: Swap):
+def test_shadow_without_reservoir_passes_with_note(swap: Swap):
     swap.reservoir = None
     assert "--self_warmup_requests=0" in swap.verdict("shadow").reason
 
@@ -715,7 +715,7 @@ def test_gates_begin_anew_with_another_predecessor(swap: Swap):
     assert {request(1), request(2)} <= set(other.predicted)
 
 
-def test_gate_whose_predecessor_is_exchanged_all_the_time_is_not_passed(swap: Swap):
+def test_gate_fails_if_predecessor_keeps_changing(swap: Swap):
     swap.keep(1, 2)
 
     def exchange(serialized: bytes) -> bytes:
@@ -730,7 +730,7 @@ def test_gate_whose_predecessor_is_exchanged_all_the_time_is_not_passed(swap: Sw
     assert len(swap.candidate.predicted) == RESTART_COUNT_MAX + 1
 
 
-def test_gate_is_not_skipped_for_a_predecessor_that_is_exchanged_and_refuses(swap: Swap):
+def test_gate_retries_if_exchanged_predecessor_refuses(swap: Swap):
     swap.keep(1)
     other = FakeServable(ServableId("m", 3))
     other.respond = answers(2)
@@ -745,7 +745,7 @@ def test_gate_is_not_skipped_for_a_predecessor_that_is_exchanged_and_refuses(swa
     assert "of the values changed" in verdict.reason
 
 
-def test_signature_of_a_predecessor_that_is_destroyed_is_passed(swap: Swap):
+def test_signature_gate_passes_destroyed_predecessor(swap: Swap):
     def destroyed() -> bytes:
         raise StatusError(9, "m version 1 is destroyed")
 
@@ -802,7 +802,7 @@ def test_watch_counts_the_records_and_their_faults():
     assert verdict.figures == {"record_count": 2, "fault_count": 0}
 
 
-def test_watch_runs_the_records_again_until_their_latency_has_converged():
+def test_watch_repeats_records_until_converged():
     clock = FakeClock()
     # Once each, then passes over both: 0.2, 0.1 | 0.01, 0.01 | 0.01, 0.01.
     respond = slow_at_first(clock, 0.4, 0.4, 0.2, 0.1, 0.01)
@@ -825,7 +825,7 @@ def test_watch_runs_nothing_after_a_converged_replay():
     assert (verdict.figures["pass_count"], verdict.figures["convergence_ratio"]) == (0, 1)
 
 
-def test_watch_gives_up_on_a_version_that_gets_faster_all_the_time():
+def test_watch_gives_up_on_ever_faster_version():
     clock = FakeClock()
     respond = slow_at_first(clock, *(60 * 0.7**run for run in range(100)))
     verdict = converged(respond, clock, [1], convergence_seconds=3600.0, convergence=ENFORCE)
@@ -843,7 +843,7 @@ def test_watch_does_not_judge_a_very_slow_version():
     assert verdict.reason.startswith("skipped: 7 runs")
 
 
-def test_watch_ends_in_the_middle_of_a_pass_when_its_time_is_over():
+def test_watch_stops_within_pass_at_time_limit():
     clock = FakeClock()
     numbers = [float(number) for number in range(100)]
     verdict = converged(slow_at_first(clock, 0.3), clock, numbers)
@@ -851,13 +851,13 @@ def test_watch_ends_in_the_middle_of_a_pass_when_its_time_is_over():
     assert verdict.figures["seconds"] == pytest.approx(1.2)
 
 
-def test_watch_without_records_has_nothing_to_say_of_convergence():
+def test_watch_without_records_skips_convergence():
     clock = FakeClock()
     assert converged(answers(), clock, []) is None
     assert converged(refuses(3, "bad input"), clock, [1, 2]) is None
 
 
-def test_watch_leaves_out_a_record_that_fails_when_it_is_run_again():
+def test_watch_skips_record_that_fails_on_repeat():
     clock, numbers = FakeClock(), list[float]()
 
     def respond(serialized: bytes) -> bytes:
@@ -879,7 +879,7 @@ def test_watch_that_is_cancelled_runs_no_record_again():
         watched.converge(GateSettings(), lambda: True)
 
 
-def test_watch_that_is_tolerant_goes_on_and_names_the_record():
+def test_tolerant_watch_continues_and_names_record():
     numbers = []
 
     def respond(serialized: bytes) -> bytes:
@@ -895,7 +895,7 @@ def test_watch_that_is_tolerant_goes_on_and_names_the_record():
     assert (verdict.is_passed, verdict.reason) == (False, "record 2: bad input")
 
 
-def test_watch_that_is_not_tolerant_raises_and_keeps_the_reason():
+def test_strict_watch_raises_and_keeps_reason():
     watched = watch(refuses(3, "bad input"), FakeClock(), is_tolerant=False)
     with pytest.raises(InvalidArgument, match="bad input"):
         watched.run(partial(replay, [1, 2], 1))
@@ -913,7 +913,7 @@ def test_watch_that_is_tolerant_lets_a_bad_file_pass(error: Exception):
     assert watched.verdict(WARN).reason == str(error)
 
 
-def test_watch_that_is_tolerant_lets_a_cancelled_warm_up_be_cancelled():
+def test_tolerant_watch_passes_on_cancellation():
     def warm_up(ask: Ask) -> None:
         raise Cancelled("not wanted")
 

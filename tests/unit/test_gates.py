@@ -62,7 +62,7 @@ def test_every_gate_has_a_mode_in_the_settings(gate: Gate):
     assert mode_of(gate, settings) is GateMode.ENFORCE
 
 
-def test_refusal_names_the_enforced_gates_that_are_not_passed_and_is_permanent():
+def test_refusal_names_failed_enforced_gates():
     error = refusal(
         ServableId("m", 7),
         [
@@ -82,7 +82,7 @@ def test_refusal_names_the_enforced_gates_that_are_not_passed_and_is_permanent()
 @pytest.mark.parametrize(
     "verdict", [verdict_of(Gate.DRIFT, WARN, ["NaN"]), verdict_of(Gate.DRIFT, ENFORCE, [])]
 )
-def test_refusal_is_none_without_an_enforced_gate_that_is_not_passed(verdict: Any):
+def test_refusal_is_none_without_failed_enforced_gate(verdict: Any):
     assert refusal(ServableId("m", 7), [verdict]) is None
 
 
@@ -115,16 +115,14 @@ def test_every_setting_belongs_to_a_gate():
         (Gate.DRIFT, {"drift", "drift_tolerance", "drift_share_max", "golden"}),
     ],
 )
-def test_gate_has_the_settings_that_begin_with_its_name_and_those_it_shares(
-    gate: Gate, names: set[str]
-):
+def test_gate_settings_are_own_and_shared(gate: Gate, names: set[str]):
     assert set(settings_of(gate, GateSettings())) == names
 
 
 # --- Warm-up --------------------------------------------------------------------------------------
 
 
-def test_warm_up_faults_show_the_first_few_and_count_the_others():
+def test_warm_up_faults_show_first_few_and_count():
     assert warm_up_faults([]) == []
     faults = [f"record {number}: bad" for number in range(1, 6)]
     assert warm_up_faults(faults) == ["record 1: bad / record 2: bad / record 3: bad / and 2 more"]
@@ -147,7 +145,7 @@ def test_warm_up_faults_show_the_first_few_and_count_the_others():
         ([[0, 0, 0]], 0.0),
     ],
 )
-def test_convergence_is_the_last_runs_over_the_ones_before(
+def test_convergence_compares_last_runs_with_earlier(
     durations_ns: list[list[int]], ratio: float | None
 ):
     assert convergence_ratio(durations_ns) == ratio
@@ -161,7 +159,7 @@ def milliseconds(*runs: float) -> list[int]:
     return [round(run * 1e6) for run in runs]
 
 
-def test_convergence_of_a_version_that_still_gets_faster_is_not_passed():
+def test_convergence_fails_if_version_still_speeds_up():
     verdict = convergence([milliseconds(90, 64, 32, 16, 8, 4, 2)], convergence=ENFORCE)
     assert (verdict.gate, verdict.mode, verdict.is_passed) == ("convergence", "enforce", False)
     assert "the last took 0.125 of the time of the earlier runs, and at least 0.5" in verdict.reason
@@ -180,13 +178,13 @@ def test_convergence_of_what_is_fast_anyway_is_passed():
     assert convergence([milliseconds(9, 0.2, 0.2, 0.2, 0.01, 0.01, 0.01)]).is_passed
 
 
-def test_convergence_that_is_expected_of_nobody_is_passed():
+def test_convergence_unset_passes_everything():
     runs = [milliseconds(90, 64, 32, 16, 8, 4, 2)]
     assert not convergence(runs).is_passed
     assert convergence(runs, convergence_ratio_min=0.0).is_passed
 
 
-def test_convergence_after_many_slow_runs_is_passed_once_they_are_long_ago():
+def test_convergence_forgives_slow_runs_of_long_ago():
     assert convergence([milliseconds(*[80] * 20, *[9] * 8)]).is_passed
     assert not convergence([milliseconds(*[80] * 20, *[9] * 3)]).is_passed
 
@@ -197,7 +195,7 @@ def test_convergence_after_many_slow_runs_is_passed_once_they_are_long_ago():
     cold=st.integers(0, 10**12),
     outlier=st.tuples(st.integers(1, 100), st.integers(0, 10**12)),
 )
-def test_convergence_of_a_steady_version_is_passed_whatever_one_run_took(
+def test_convergence_of_steady_version_ignores_outlier(
     steady: int, run_count: int, cold: int, outlier: tuple[int, int]
 ):
     runs = [cold, *[steady] * (run_count - 1)]
@@ -212,7 +210,7 @@ def test_convergence_of_a_steady_version_is_passed_whatever_one_run_took(
     run_count=st.integers(7, 20),
     record_count=st.integers(1, 5),
 )
-def test_convergence_of_a_version_that_gains_at_every_run_is_never_passed(
+def test_convergence_fails_if_every_run_gains(
     last_ns: int, factor: float, run_count: int, record_count: int
 ):
     runs = [round(last_ns * factor ** (run_count - index)) for index in range(run_count)]
@@ -224,7 +222,7 @@ def test_convergence_of_a_version_that_gains_at_every_run_is_never_passed(
     st.floats(0, 1),
     st.randoms(use_true_random=False),
 )
-def test_convergence_is_the_same_in_whatever_order_the_records_are(
+def test_convergence_ignores_order_of_records(
     durations_ns: list[list[int]], ratio_min: float, random: Random
 ):
     shuffled = random.sample(durations_ns, len(durations_ns))
@@ -257,7 +255,7 @@ def test_another_pass_is_worth_its_time_while_it_gains(runs: list[list[int]], is
     assert is_worth_another_pass(runs, 0.5) == is_worth
 
 
-def test_another_pass_is_worth_its_time_while_more_is_expected():
+def test_another_pass_runs_if_more_is_expected():
     runs = [milliseconds(9, 4, 3.7)]
     assert is_worth_another_pass(runs, 0.95)
 
@@ -303,7 +301,7 @@ def test_latency_fault_says_how_much_slower():
     )
 
 
-def test_latency_figures_are_of_the_slowest_where_there_are_few():
+def test_latency_figures_of_few_are_slowest():
     assert latency_figures(latencies([1, 2], [3, 4])) == {
         "request_count": 2,
         "p99_seconds": 0.004,
@@ -313,22 +311,20 @@ def test_latency_figures_are_of_the_slowest_where_there_are_few():
     assert latency_figures([]) == {"request_count": 0}
 
 
-def test_latency_keeps_the_faster_round_of_each_version():
+def test_latency_keeps_faster_round_per_version():
     (one,), (other,) = latencies([1], [5]), latencies([2], [4])
     assert [one.or_faster(other)] == latencies([1], [4])
 
 
 @given(st.lists(st.integers(1, 10 * NS_PER_SECOND), min_size=1), st.floats(1, 10))
-def test_latency_of_a_version_as_fast_as_its_predecessor_is_passed(
-    durations_ns: list[int], ratio_max: float
-):
+def test_latency_passes_version_as_fast_as_predecessor(durations_ns: list[int], ratio_max: float):
     equal = [Latency(predecessor_ns=ns, candidate_ns=ns) for ns in durations_ns]
     assert latency_faults(equal, ratio_max) == []
     assert latency_figures(equal)["p99_ratio"] == 1
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6))
-def test_latency_of_two_versions_is_a_fault_one_way_at_most(one_ns: int, other_ns: int):
+def test_latency_fault_is_one_way_at_most(one_ns: int, other_ns: int):
     noise_ns = round(LATENCY_NOISE_SECONDS * NS_PER_SECOND)
     assume(abs(one_ns - other_ns) != noise_ns)
     there = latency_faults([Latency(predecessor_ns=one_ns, candidate_ns=other_ns)], 1)

@@ -59,7 +59,7 @@ def test_files_are_what_the_script_writes():
     assert {path.name for path in FILES} == set(grafana_dashboards.DASHBOARDS)
 
 
-def test_file_that_was_edited_by_hand_or_is_missing_is_stale(tmp_path: Path):
+def test_edited_or_missing_file_is_stale(tmp_path: Path):
     for path in FILES:
         (tmp_path / path.name).write_text(path.read_text())
     assert grafana_dashboards.stale_files(tmp_path) == []
@@ -97,7 +97,7 @@ def test_uids_and_titles_differ_between_dashboards():
     assert len({item["uid"] for item in documents}) == len(documents)
 
 
-def test_variables_choose_data_source_server_model_and_version(dashboard: Any):
+def test_variables_select_source_server_model_version(dashboard: Any):
     variables = {item["name"]: item for item in dashboard["templating"]["list"]}
     assert list(variables) == ["datasource", "instance", "model", "version"]
     assert variables["datasource"]["current"]["value"] == "${DS_PROMETHEUS}"
@@ -106,7 +106,7 @@ def test_variables_choose_data_source_server_model_and_version(dashboard: Any):
         assert variables[name]["allValue"] == ".*"
 
 
-def test_everything_asks_the_data_source_that_is_chosen(dashboard: Any):
+def test_all_queries_use_chosen_data_source(dashboard: Any):
     askers = [
         *graphs(dashboard),
         *(target for panel in graphs(dashboard) for target in panel["targets"]),
@@ -124,7 +124,7 @@ def test_panels_have_numbers_of_their_own(dashboard: Any):
     assert len(set(numbers)) == len(numbers)
 
 
-def test_panels_lie_within_the_grid_and_not_on_each_other(dashboard: Any):
+def test_panels_fit_grid_without_overlap(dashboard: Any):
     taken: set[tuple[int, int]] = set()
     for panel in dashboard["panels"]:
         mine = cells(panel)
@@ -134,7 +134,7 @@ def test_panels_lie_within_the_grid_and_not_on_each_other(dashboard: Any):
         taken |= mine
 
 
-def test_panels_of_a_dashboard_have_titles_of_their_own_and_a_description(dashboard: Any):
+def test_panels_have_unique_titles_and_descriptions(dashboard: Any):
     titles = [panel["title"] for panel in graphs(dashboard)]
     assert len(set(titles)) == len(titles)
     assert all(panel["description"].endswith(".") for panel in graphs(dashboard))
@@ -144,7 +144,7 @@ def test_every_panel_has_a_unit_that_grafana_knows(dashboard: Any):
     assert {panel["fieldConfig"]["defaults"]["unit"] for panel in graphs(dashboard)} <= UNITS
 
 
-def test_every_target_has_an_expression_a_legend_and_a_letter(dashboard: Any):
+def test_targets_have_expression_legend_and_letter(dashboard: Any):
     for panel in graphs(dashboard):
         targets = panel["targets"]
         assert targets, panel["title"]
@@ -180,7 +180,7 @@ def test_panels_read_only_metrics_that_there_are(dashboard: Any):
     assert set(re.findall(r"\b(?:serving|process)_[a-z_]+\b", text)) <= known
 
 
-def test_panels_flow_into_the_next_line_where_one_is_full():
+def test_panels_wrap_to_next_line_if_full():
     def panel(width: int, height: int) -> Panel:
         return Panel(
             title="t", description="d", queries={"l": "e"}, unit="s", width=width, height=height
@@ -204,7 +204,7 @@ def test_panels_flow_into_the_next_line_where_one_is_full():
 # --- Limits ---------------------------------------------------------------------------------------------
 
 
-def test_lines_that_panels_draw_are_the_limits_of_the_rules():
+def test_panel_lines_match_rule_limits():
     assert limit("slo:serving_request_latency_seconds:p999") == panels.P999_SLO_SECONDS
     assert limit("slo:serving_requests_failed:ratio") == panels.FAILED_RATIO_MAX
     assert limit("guard:serving_swap_p999:ratio") == panels.SWAP_P999_RATIO_MAX

@@ -87,9 +87,7 @@ def test_harness_whole_life_is_recorded_in_order() -> None:
     ("old", "new"),
     [(old, new) for old in ServableState for new in [LOADING, AVAILABLE, UNLOADING, END]],
 )
-def test_harness_move_is_legal_exactly_where_the_table_says(
-    old: ServableState, new: ServableState
-) -> None:
+def test_harness_allows_exactly_moves_of_table(old: ServableState, new: ServableState) -> None:
     life = Life()
     life.go_to(old)
     before, recorded = life.harness.status, list(life.recorded)
@@ -124,7 +122,7 @@ def test_harness_stages_are_kept_with_their_seconds() -> None:
     assert life.harness.status.stage_ended_at_ns == {LoadStage.RESTORE: 40, UnloadStage.QUIESCE: 90}
 
 
-def test_harness_figures_of_load_and_unload_are_kept_together() -> None:
+def test_harness_merges_figures_of_load_and_unload() -> None:
     life = Life()
     life.go_to(LOADING)
     life.harness.measured({"slab_bytes": 4.0, "load_cpu_seconds": 1.0})
@@ -190,7 +188,7 @@ def test_harness_cancelled_between_retries_ends() -> None:
     assert life.harness.retry_at_ns is None
 
 
-def test_harness_cancelled_while_it_loads_waits_for_the_load() -> None:
+def test_harness_cancelled_load_is_awaited() -> None:
     life = Life()
     life.go_to(LOADING)
     life.harness.cancel()
@@ -239,7 +237,7 @@ def test_retry_policy_delay(
     assert policy.delay_ns(error, failed_count) == expected
 
 
-def test_retry_policy_doubles_its_waits_up_to_the_longest() -> None:
+def test_retry_policy_doubles_waits_up_to_limit() -> None:
     policy = RetryPolicy(retry_count_max=99, interval_ns=60, first_interval_ns=10)
     waits = [policy.delay_ns(transient(), count) for count in (1, 2, 3, 4, 5, 99)]
     assert waits == [10, 20, 40, 60, 60, 60]
@@ -256,7 +254,7 @@ def test_retry_policy_shortens_a_wait_by_at_most_half(drawn: float, failed_count
     assert longest_ns / 2 <= delay_ns <= longest_ns
 
 
-def test_retry_now_is_due_at_once_where_one_waits_and_nothing_else() -> None:
+def test_retry_now_wakes_only_waiting_version() -> None:
     life = Life()
     life.harness.begin_load()
     life.harness.retry_now()
@@ -289,7 +287,7 @@ def test_harness_any_calls_leave_only_legal_moves(calls: list[str]) -> None:
         assert old is new or new in TRANSITIONS[old]
 
 
-def test_harness_keeps_the_instant_of_the_first_stage_of_all_attempts() -> None:
+def test_harness_keeps_first_stage_start_over_attempts() -> None:
     life = Life()
     life.go_to(LOADING)
     life.harness.stage_ended(LoadStage.CHECK, 2, 5 * NS_PER_SECOND)

@@ -42,7 +42,7 @@ def test_health_of_a_model_is_that_of_its_best_version(
         ("", "", False),
     ],
 )
-def test_health_of_the_server_needs_a_model_and_all_that_are_needed(
+def test_server_health_needs_model_and_all_required(
     service: str, available: str, needed: str, is_serving: bool
 ) -> None:
     by_model = {name: statuses(name, AVAILABLE) for name in available}
@@ -110,7 +110,7 @@ def test_reporter_draining_looks_at_no_model_again() -> None:
     assert looks == []
 
 
-def test_reporter_other_models_are_pushed_and_the_old_ones_removed() -> None:
+def test_reporter_pushes_new_models_and_drops_old() -> None:
     reporter = Reporter()
     reporter.update(AVAILABLE)
     reporter.pushed.clear()
@@ -119,7 +119,7 @@ def test_reporter_other_models_are_pushed_and_the_old_ones_removed() -> None:
     assert sorted(reporter.pushed) == sorted((name, False) for name in [*SERVER_SERVICES, "n"])
 
 
-def test_reporter_model_added_to_a_server_that_served_counts_from_when_it_comes() -> None:
+def test_reporter_counts_model_added_later_once_ready() -> None:
     reporter = Reporter()
     reporter.update(AVAILABLE)
     reporter.pushed.clear()
@@ -130,7 +130,7 @@ def test_reporter_model_added_to_a_server_that_served_counts_from_when_it_comes(
     assert reporter.update(END, "n") == sorted((name, False) for name in [*SERVER_SERVICES, "n"])
 
 
-def test_reporter_model_that_is_removed_and_added_again_has_to_come_again() -> None:
+def test_reporter_readded_model_must_become_ready() -> None:
     reporter = Reporter()
     reporter.update(AVAILABLE)
     reporter.reporter.set_models(["m", "n"])
@@ -142,7 +142,7 @@ def test_reporter_model_that_is_removed_and_added_again_has_to_come_again() -> N
     assert reporter.pushed == [("n", False)]
 
 
-def test_reporter_model_added_before_the_server_ever_served_counts_at_once() -> None:
+def test_reporter_counts_model_added_before_ready() -> None:
     reporter = Reporter()
     reporter.update(LOADING)
     reporter.reporter.set_models(["m", "n"])
@@ -152,7 +152,7 @@ def test_reporter_model_added_before_the_server_ever_served_counts_at_once() -> 
     )
 
 
-def test_reporter_serves_without_a_model_that_somebody_unloaded_until_it_comes_again() -> None:
+def test_reporter_ignores_unloaded_model_until_loaded() -> None:
     monitor, pushed, excused = StateMonitor(FakeClock()), dict[str, bool](), set[str]()
     reporter = HealthReporter(
         ["m", "n"], monitor.statuses, pushed.__setitem__, pushed.__delitem__, lambda: excused
@@ -176,7 +176,7 @@ def test_reporter_serves_without_a_model_that_somebody_unloaded_until_it_comes_a
     assert not pushed[""]
 
 
-def test_stuck_source_takes_the_model_and_the_server_out_and_back():
+def test_stuck_source_unsets_model_and_server_health():
     monitor, stuck = StateMonitor(FakeClock()), set[str]()
     pushed: dict[str, bool] = {}
     reporter = HealthReporter(

@@ -80,7 +80,7 @@ def test_bug_in_a_handler_is_500_and_logged_once(error: Exception) -> None:
     assert logs[0]["exc_info"] is error
 
 
-def test_handler_that_raises_after_it_began_is_cut_short() -> None:
+def test_handler_error_after_start_cuts_response() -> None:
     async def handler(request: Request) -> Response:
         async def parts() -> AsyncIterator[bytes]:
             yield b"begin"
@@ -93,7 +93,7 @@ def test_handler_that_raises_after_it_began_is_cut_short() -> None:
 
 
 @pytest.mark.parametrize("code", list(StatusCode))
-def test_http_status_is_an_error_exactly_where_the_code_is(code: StatusCode) -> None:
+def test_http_status_is_200_only_for_ok(code: StatusCode) -> None:
     assert (http_status(code) == 200) is (code is StatusCode.OK)
 
 
@@ -116,7 +116,7 @@ def test_body_limit_holds_for_chunked_bodies(parts: Sequence[bytes], status: int
         assert response.headers["connection"] == "close"
 
 
-def test_handler_that_takes_too_long_is_answered_for_with_504() -> None:
+def test_slow_handler_is_answered_with_504() -> None:
     async def handler(request: Request) -> Response:
         await asyncio.Event().wait()
         raise AssertionError("nobody sets it")
@@ -142,7 +142,7 @@ def test_response_that_has_begun_may_go_on() -> None:
     assert response.text == "first last"
 
 
-def test_long_lived_response_hears_that_the_server_closes() -> None:
+def test_long_response_is_notified_of_closing() -> None:
     closing: list[bool] = []
 
     async def handler(request: Request) -> Response:
@@ -189,7 +189,7 @@ def test_cors_lets_other_sites_read_answers_and_errors(path: str) -> None:
     assert client.get(path, headers=ORIGIN).headers["access-control-allow-origin"] == "*"
 
 
-def test_cors_preflight_allows_what_tensorflow_serving_allows() -> None:
+def test_cors_preflight_allows_tensorflow_serving_set() -> None:
     headers = {**ORIGIN, "Access-Control-Request-Method": "POST"}
     response = client_of(Route("/", ok), has_cors=True).options("/", headers=headers)
     assert response.headers["access-control-allow-methods"] == "POST, GET"

@@ -183,7 +183,7 @@ def connections() -> Iterator[Connections]:
     made.close()
 
 
-def test_connection_answers_a_request_and_keeps_the_connection(connections: Connections) -> None:
+def test_connection_answers_and_stays_open(connections: Connections) -> None:
     connection, transport = connections.connect()
     connection.data_received(REQUEST)
     assert not connection.is_idle
@@ -194,7 +194,7 @@ def test_connection_answers_a_request_and_keeps_the_connection(connections: Conn
 # --- Time -----------------------------------------------------------------------------------------
 
 
-def test_connection_that_says_nothing_is_closed_without_a_word(connections: Connections) -> None:
+def test_silent_connection_is_closed_without_reply(connections: Connections) -> None:
     _, transport = connections.connect()
     connections.loop.advance(9.9)
     assert not transport.is_closed
@@ -202,7 +202,7 @@ def test_connection_that_says_nothing_is_closed_without_a_word(connections: Conn
     assert (transport.is_closed, transport.written) == (True, b"")
 
 
-def test_head_that_comes_byte_by_byte_is_answered_408_after_its_time(
+def test_slow_head_is_answered_408(
     connections: Connections,
 ) -> None:
     connection, transport = connections.connect()
@@ -215,7 +215,7 @@ def test_head_that_comes_byte_by_byte_is_answered_408_after_its_time(
     assert transport.error == "no complete request in 10 s"
 
 
-def test_second_head_that_comes_byte_by_byte_is_answered_408(connections: Connections) -> None:
+def test_slow_second_head_is_answered_408(connections: Connections) -> None:
     connection, transport = connections.connect()
     connection.data_received(REQUEST)
     connections.answer()
@@ -236,7 +236,7 @@ def test_request_that_is_being_answered_is_not_hurried(connections: Connections)
     assert transport.status == 204
 
 
-def test_half_a_next_head_does_not_cut_the_response_before_it(connections: Connections) -> None:
+def test_partial_next_head_keeps_response_whole(connections: Connections) -> None:
     connection, transport = connections.connect()
     connection.data_received(REQUEST + REQUEST[:5])
     connections.loop.advance(1_000)
@@ -245,7 +245,7 @@ def test_half_a_next_head_does_not_cut_the_response_before_it(connections: Conne
     assert transport.status == 204
 
 
-def test_idle_connection_is_kept_for_the_next_request_and_then_closed(
+def test_idle_connection_is_kept_for_while_then_closed(
     connections: Connections,
 ) -> None:
     connection, transport = connections.connect()
@@ -258,9 +258,7 @@ def test_idle_connection_is_kept_for_the_next_request_and_then_closed(
 
 
 @pytest.mark.parametrize("trickle", [b"x", b"\r\n"])
-def test_bytes_that_nobody_reads_do_not_keep_a_connection(
-    connections: Connections, trickle: bytes
-) -> None:
+def test_unread_bytes_do_not_keep_connection(connections: Connections, trickle: bytes) -> None:
     connection, transport = connections.connect()
     body = b"Content-Length: 1000\r\n" if trickle == b"x" else b""
     connection.data_received(b"POST / HTTP/1.1\r\nHost: h\r\n" + body + b"\r\n")
@@ -271,7 +269,7 @@ def test_bytes_that_nobody_reads_do_not_keep_a_connection(
     assert transport.is_closed
 
 
-def test_client_that_takes_nothing_of_its_response_is_cut_off(connections: Connections) -> None:
+def test_client_that_reads_nothing_is_cut_off(connections: Connections) -> None:
     connection, transport = connections.connect()
     assert transport.buffer_limits == {"high": 0}
     connection.pause_writing()
@@ -296,9 +294,7 @@ def test_connection_that_is_lost_leaves_no_timer(connections: Connections) -> No
 
 
 @pytest.mark.parametrize("sent", [b"", REQUEST[:10]])
-def test_stop_answers_the_first_request_of_a_connection(
-    connections: Connections, sent: bytes
-) -> None:
+def test_stop_answers_first_request_of_connection(connections: Connections, sent: bytes) -> None:
     connection, transport = connections.connect()
     connection.data_received(sent)
     connections.stop(connection)
@@ -331,7 +327,7 @@ def test_stop_closes_an_idle_connection_at_once(connections: Connections) -> Non
     assert transport.is_closed
 
 
-def test_stop_closes_a_new_connection_that_stays_silent(connections: Connections) -> None:
+def test_stop_closes_silent_new_connection(connections: Connections) -> None:
     connection, transport = connections.connect()
     connections.stop(connection)
     are_closed = []
@@ -396,7 +392,7 @@ def test_heads_in_pieces_are_each_measured_alone(connections: Connections) -> No
     assert transport.written.count(b" 204 ") == 20
 
 
-def test_large_next_head_is_not_answered_into_the_response_before_it(
+def test_large_next_head_keeps_response_whole(
     connections: Connections,
 ) -> None:
     connection, transport = connections.connect()
@@ -438,7 +434,7 @@ def test_what_is_not_http_is_answered_400_with_json(connections: Connections, ju
 # --- Number ---------------------------------------------------------------------------------------
 
 
-def test_new_connection_takes_the_place_of_the_longest_idle_one(connections: Connections) -> None:
+def test_new_connection_replaces_longest_idle(connections: Connections) -> None:
     used, used_transport = connections.connect()
     connections.loop.advance(1)
     _, silent_transport = connections.connect()
@@ -451,7 +447,7 @@ def test_new_connection_takes_the_place_of_the_longest_idle_one(connections: Con
     assert not new_transport.is_closed
 
 
-def test_new_connection_is_refused_where_all_have_a_request(connections: Connections) -> None:
+def test_new_connection_is_refused_if_all_are_busy(connections: Connections) -> None:
     transports = []
     for _ in range(3):
         connection, transport = connections.connect()

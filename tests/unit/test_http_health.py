@@ -83,7 +83,7 @@ def test_why_unavailable_tells_of_the_latest_version(
         (view("m", status(1, AVAILABLE), is_draining=True), False, DRAINING),
     ],
 )
-def test_readiness_of_the_server_needs_all_that_are_needed(
+def test_server_readiness_needs_all_required_models(
     seen: HealthView, is_ready: bool, reason: str | None
 ) -> None:
     found = readiness(seen)
@@ -96,12 +96,12 @@ def test_readiness_lists_five_stuck_models_and_a_count() -> None:
     assert readiness(seen).reason == "looks at base paths hang, of: a, b, c, d, e and 3 more"
 
 
-def test_readiness_names_each_model_without_version_and_why() -> None:
+def test_readiness_names_unready_models_with_reason() -> None:
     found = readiness(view("mn", status(1, AVAILABLE), status(2, END, "n", health=FAILED)))
     assert found.reason_by_model == {"m": None, "n": "version 2 failed: DATA_LOSS: bad checksum"}
 
 
-def test_readiness_tells_what_lies_in_the_base_path_and_is_no_version() -> None:
+def test_readiness_reports_unusable_base_path_entries() -> None:
     def notes(name: str) -> list[Note]:
         incomplete = Note.of("version_incomplete", version=1, reason="no variables")
         return [Note.of("no_version_in_base_path"), incomplete] if name == "m" else []
@@ -126,12 +126,12 @@ def test_model_readiness_in_drain_is_not_ready() -> None:
     assert (found.is_ready, found.reason) == (False, DRAINING)
 
 
-def test_model_readiness_of_an_unknown_model_is_refused_with_those_there_are() -> None:
+def test_readiness_of_unknown_model_lists_known() -> None:
     with pytest.raises(NotFound, match="model 'x' is not configured; configured: m, n"):
         model_readiness(view("m"), "x")
 
 
-def test_readiness_document_has_reasons_only_where_there_are_some() -> None:
+def test_readiness_document_omits_empty_reasons() -> None:
     assert readiness_document(readiness(view("mn", status(1, AVAILABLE)))) == {
         "is_ready": False,
         "reason": "no version is available of: n",
@@ -192,7 +192,7 @@ def test_stuck_source_fails_readiness_and_says_why() -> None:
     assert (view.is_model_serving("m"), view.is_model_serving("n")) == (True, False)
 
 
-def test_readyz_is_503_until_every_model_has_come_and_again_in_drain(probes: Probes) -> None:
+def test_readyz_is_503_before_models_and_in_drain(probes: Probes) -> None:
     assert probes.readyz() == (503, False)
     probes.becomes("m", AVAILABLE)
     assert probes.readyz() == (503, False)
@@ -204,7 +204,7 @@ def test_readyz_is_503_until_every_model_has_come_and_again_in_drain(probes: Pro
     assert probes.readyz("?model=m") == (503, False)
 
 
-def test_readyz_stays_200_where_a_model_is_added_and_503_where_one_goes(probes: Probes) -> None:
+def test_readyz_ignores_added_model_until_one_ends(probes: Probes) -> None:
     probes.becomes("m", AVAILABLE)
     probes.becomes("n", AVAILABLE)
     probes.reporter.set_models(["m", "n", "new"])
@@ -220,7 +220,7 @@ def test_readyz_of_an_unknown_model_is_404(probes: Probes) -> None:
     assert "'x' is not configured" in json.loads(response.content)["error"]
 
 
-def test_readyz_tells_of_a_file_whose_name_is_not_utf_8(probes: Probes) -> None:
+def test_readyz_shows_name_outside_utf_8(probes: Probes) -> None:
     failed = Health(StatusCode.DATA_LOSS, "/m/\udcff is cut short")
     probes.monitor.record(status(1, END, "n", health=failed))
     probes.becomes("m", AVAILABLE)

@@ -45,7 +45,7 @@ def test_host_rule_permits_own_names(rule: HostRule, header: str, is_permitted: 
     assert rule.permits(header, "127.0.0.1") is is_permitted
 
 
-def test_address_that_the_request_arrived_at_is_permitted():
+def test_own_address_of_request_is_permitted():
     assert NAMED.permits("192.0.2.7:8501", "192.0.2.7")
     assert not NAMED.permits("192.0.2.8:8501", "192.0.2.7")
     assert not NAMED.permits("", "")

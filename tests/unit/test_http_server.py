@@ -85,7 +85,7 @@ def test_http_server_answers_once_it_is_started(make_server: MakeServer) -> None
     assert get(server) == (200, b"hello")
 
 
-def test_http_server_leaves_no_thread_and_no_descriptor(make_server: MakeServer) -> None:
+def test_http_server_leaks_no_thread_or_descriptor(make_server: MakeServer) -> None:
     threads = set(threading.enumerate())
     descriptors = os.listdir("/proc/self/fd")
     server = make_server(Route("/blocking", lambda request: Response(b"")))
@@ -102,7 +102,7 @@ def test_http_server_leaves_no_thread_and_no_descriptor(make_server: MakeServer)
     assert len(os.listdir("/proc/self/fd")) == len(descriptors)
 
 
-def test_http_server_stop_ends_long_lived_responses_whole(make_server: MakeServer) -> None:
+def test_http_server_stop_completes_long_responses(make_server: MakeServer) -> None:
     server = make_server(Route("/events", events))
     server.start()
     with connect(server) as connection:
@@ -123,7 +123,7 @@ def test_http_server_stop_refuses_new_connections(make_server: MakeServer) -> No
         get(server)
 
 
-def test_http_server_stop_answers_connections_that_wait_for_accept(
+def test_http_server_stop_answers_unaccepted(
     make_server: MakeServer,
 ) -> None:
     is_held, may_go_on = threading.Event(), threading.Event()
@@ -152,7 +152,7 @@ def test_http_server_stop_answers_connections_that_wait_for_accept(
     assert server.join(60)
 
 
-def test_listener_refuses_handshakes_and_keeps_connections() -> None:
+def test_listener_refuses_handshakes_keeps_connections() -> None:
     listener = bind("127.0.0.1", 0)[0]
     listener.setblocking(False)
     with closing(listener), socket.socket() as early, socket.socket() as late:
@@ -175,7 +175,7 @@ def wait_readable(connection: socket.socket) -> bool:
     return bool(select.select([connection], [], [], 60)[0])
 
 
-def test_http_server_cuts_short_what_does_not_end_and_says_so_once(
+def test_http_server_cuts_endless_response_logs_once(
     make_server: MakeServer,
 ) -> None:
     async def endless(request: Request) -> Response:
@@ -198,7 +198,7 @@ def test_http_server_cuts_short_what_does_not_end_and_says_so_once(
     assert "running task" in logs[0]["message"]
 
 
-def test_http_server_stop_leaves_a_client_that_takes_nothing(make_server: MakeServer) -> None:
+def test_http_server_stop_leaves_unreading_client(make_server: MakeServer) -> None:
     descriptors = os.listdir("/proc/self/fd")
     server = make_server(Route("/large", lambda request: Response(bytes(100 * 2**20))))
     server.start()
@@ -226,7 +226,7 @@ def test_http_server_without_port_starts_nothing(make_server: MakeServer) -> Non
     assert set(threading.enumerate()) == before
 
 
-def test_http_server_installs_no_signal_handler_and_lowers_only_itself(
+def test_http_server_keeps_signals_lowers_own_thread(
     make_server: MakeServer,
 ) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
@@ -248,7 +248,7 @@ def test_http_server_installs_no_signal_handler_and_lowers_only_itself(
 # --- The port -------------------------------------------------------------------------------------
 
 
-def test_bind_port_that_is_taken_names_address_reason_and_remedy() -> None:
+def test_bind_taken_port_names_address_and_remedy() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
@@ -263,7 +263,7 @@ def test_bind_unknown_host_is_refused() -> None:
         bind("no.such.host.invalid", 0)
 
 
-def test_bind_port_that_this_user_may_not_have_is_wrong_usage(
+def test_bind_forbidden_port_is_wrong_usage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*arguments: object, **options: object) -> socket.socket:
@@ -274,7 +274,7 @@ def test_bind_port_that_this_user_may_not_have_is_wrong_usage(
         bind("127.0.0.1", 80)
 
 
-def test_bind_listens_without_waiting_for_acknowledgements() -> None:
+def test_bind_listens_without_delayed_acks() -> None:
     (listener,) = bind("127.0.0.1", 0)
     with listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
@@ -291,13 +291,13 @@ def test_http_server_on_a_wildcard_takes_ipv4_and_ipv6(make_server: MakeServer, 
         assert get(server, host="::1")[0] == 200
 
 
-def test_http_server_on_a_name_listens_on_each_of_its_addresses(make_server: MakeServer) -> None:
+def test_http_server_listens_on_all_addresses_of_name(make_server: MakeServer) -> None:
     server = make_server(host="localhost")
     server.start()
     assert get(server, host="localhost") == (200, b"hello")
 
 
-def test_http_server_default_port_that_is_taken_is_told_and_goes_without(
+def test_http_server_skips_taken_default_port(
     make_server: MakeServer,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -310,7 +310,7 @@ def test_http_server_default_port_that_is_taken_is_told_and_goes_without(
     assert f":{port}: Address already in use" in logs[0]["reason"]
 
 
-def test_http_server_port_that_was_asked_for_and_is_taken_is_an_error(
+def test_http_server_taken_chosen_port_is_error(
     make_server: MakeServer,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -84,7 +84,7 @@ def test_end_leaves_a_load_that_is_over_alone() -> None:
     assert threads.in_background == []
 
 
-def test_load_that_raises_after_the_end_leaves_the_background() -> None:
+def test_load_raising_after_end_leaves_background() -> None:
     threads = Threads()
     threads.loads.enter_thread()
 
@@ -147,7 +147,7 @@ def test_loads_after_the_end_enter_the_background_once() -> None:
     assert threads.log == ["initial", "background", loaded, loaded]
 
 
-def test_thread_that_begins_after_the_end_is_no_initial_one() -> None:
+def test_thread_entered_after_end_stays_normal() -> None:
     threads = Threads()
     threads.loads.end()
     threads.loads.enter_thread()
@@ -195,7 +195,7 @@ def test_executor_keeps_as_many_threads_as_it_is_told() -> None:
     assert executor.stop(timeout_seconds=60)
 
 
-def test_executor_thread_that_is_not_kept_ends_its_task() -> None:
+def test_executor_surplus_thread_finishes_task() -> None:
     executor = ThreadExecutor("kept", 2)
     are_running, may_end = threading.Barrier(3), threading.Event()
     ended: list[int] = []

@@ -33,7 +33,7 @@ def status(version: int, state: ServableState, health: Health = HEALTHY) -> Serv
     return ServableStatus(id=ServableId("m", version), state=state, health=health)
 
 
-def test_metadata_tells_names_datatypes_and_shapes_of_the_default_signature() -> None:
+def test_metadata_describes_default_signature() -> None:
     assert documents.model_metadata("m", [3, 1], signatures()) == {
         "name": "m",
         "versions": ["1", "3"],
@@ -59,7 +59,7 @@ def test_config_has_whole_shapes_and_tritons_types() -> None:
     assert [item["data_type"] for item in config["output"]] == ["TYPE_INVALID", "TYPE_BF16"]
 
 
-def test_a_model_without_the_default_signature_says_which_there_are() -> None:
+def test_metadata_without_default_signature_lists_all() -> None:
     with pytest.raises(FailedPrecondition, match="signature_name: other"):
         documents.model_metadata("m", [1], signatures("other"))
     with pytest.raises(FailedPrecondition, match="signature_name: other"):
@@ -73,7 +73,7 @@ def index(*versions: ServableStatus, unloaded: str = "", is_ready_only: bool = F
     return [(row["version"], row["state"], row["reason"]) for row in rows]
 
 
-def test_index_has_a_row_for_each_version_and_says_what_failed() -> None:
+def test_index_has_row_per_version_with_failures() -> None:
     states = (START, LOADING, AVAILABLE, UNLOADING, END)
     versions = [status(number, state) for number, state in enumerate(states)]
     assert index(*versions, status(9, END, BAD)) == [

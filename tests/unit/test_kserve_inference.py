@@ -142,7 +142,7 @@ def test_metadata_of_what_does_not_answer_is_refused(
         world.ask("ModelMetadata", name=name, version=version)
 
 
-def test_index_is_a_list_over_http_and_may_be_of_those_that_are_ready(world: World) -> None:
+def test_http_index_lists_all_or_only_ready(world: World) -> None:
     rows = world.http.post("/v2/repository/index").json()
     assert [(row["name"], row["state"]) for row in rows] == [
         ("m", "UNAVAILABLE"),
@@ -168,7 +168,7 @@ def test_load_and_unload_are_asked_for_over_both(world: World) -> None:
     assert len(world.selection.said) == 3
 
 
-def test_infer_goes_to_the_workers_with_its_version_or_label(world: World) -> None:
+def test_infer_passes_version_or_label_to_workers(world: World) -> None:
     world.bridge.answer = FakeEndedRequest(
         1,
         body=b'{"outputs":[]}1234',
@@ -196,7 +196,7 @@ def test_infer_that_is_refused_is_an_error_in_json(world: World) -> None:
     assert world.http.put("/v2/models/m/infer").status_code == 404
 
 
-def test_a_preflight_is_answered_for_pages_that_send_binary_tensors(world: World) -> None:
+def test_preflight_allows_binary_tensors(world: World) -> None:
     settings = RestSettings(has_cors=True)
     http = TestClient(InferenceApi(world.bridge, world.questions, settings))
     answer = http.options("/v2/models/m/infer", headers={"Origin": "https://page.example"})
@@ -211,7 +211,7 @@ def test_what_is_no_inference_takes_a_small_body_only(world: World) -> None:
     assert world.http.post("/v2/models/m/infer", content=body).status_code == 200
 
 
-def test_an_error_while_the_server_drains_closes_the_connection(world: World) -> None:
+def test_error_during_drain_closes_connection(world: World) -> None:
     world.bridge.drain()
     assert world.http.get("/v2/models/none").headers["connection"] == "close"
 

@@ -82,7 +82,7 @@ def test_load_waits_until_a_version_is_available(served: Served) -> None:
     assert served.clock.events == []
 
 
-def test_load_of_a_model_that_is_there_waits_for_nothing(served: Served) -> None:
+def test_load_of_present_model_returns_at_once(served: Served) -> None:
     served.record(AVAILABLE)
     served.repository.load("m", 60)
     assert served.clock.waits == []
@@ -96,7 +96,7 @@ def test_load_that_fails_says_why(served: Served) -> None:
     assert "bad checksum" in error.message
 
 
-def test_load_that_does_not_come_in_time_is_still_wanted(served: Served) -> None:
+def test_late_load_keeps_model_selected(served: Served) -> None:
     error = refused(lambda: served.repository.load("m", 5))
     assert isinstance(error, Unavailable)
     assert "no version has been found" in error.message
@@ -118,7 +118,7 @@ def test_unload_that_requests_hold_up_says_so(served: Served) -> None:
     assert isinstance(error, Unavailable)
 
 
-def test_without_the_flag_nothing_is_loaded_or_unloaded() -> None:
+def test_load_and_unload_need_flag() -> None:
     served = Served(is_allowed=False)
     for action in (served.repository.load, served.repository.unload):
         error = refused(lambda action=action: action("m", 60))  # type: ignore[misc]
@@ -127,14 +127,14 @@ def test_without_the_flag_nothing_is_loaded_or_unloaded() -> None:
     assert served.selection.said == []
 
 
-def test_a_model_that_is_not_configured_is_refused_with_those_that_are(served: Served) -> None:
+def test_unconfigured_model_is_refused_with_known(served: Served) -> None:
     error = refused(lambda: served.repository.unload("q", 60))
     assert isinstance(error, NotFound)
     assert "configured: m" in error.message
     assert served.selection.said == []
 
 
-def test_a_second_call_that_would_wait_is_done_and_does_not_wait(served: Served) -> None:
+def test_second_waiting_call_is_done_without_wait(served: Served) -> None:
     served.record(AVAILABLE)
     second: list[MillpondError] = []
     served.clock.events.append(
@@ -154,6 +154,6 @@ def test_ready_versions_are_those_that_answer() -> None:
     assert ready_versions(monitor.statuses()["m"]) == [1, 3]
 
 
-def test_parameters_that_bring_a_model_along_are_in_the_way() -> None:
+def test_model_content_parameters_are_refused() -> None:
     sent = {"config": "{}", "file:1/model.pb": b"", "unload_dependents": False}
     assert repository_parameters_in_the_way(sent) == ["config", "file:1/model.pb"]

@@ -8,7 +8,7 @@ def method(name: str, **fields: object) -> FakeMethod:
     return FakeMethod(method=name, version=3, **fields)  # type: ignore[arg-type]
 
 
-def test_statistics_count_every_method_that_runs_the_model() -> None:
+def test_statistics_count_all_methods_that_run_model() -> None:
     rows = [
         method(
             "Predict",
@@ -37,7 +37,7 @@ def test_statistics_count_every_method_that_runs_the_model() -> None:
     ]
 
 
-def test_statistics_of_other_versions_and_earlier_lives_are_left_out() -> None:
+def test_statistics_omit_other_versions_and_past_lives() -> None:
     rows = [
         FakeMethod(version=2, latencies_ns={OK: [1]}),
         FakeMethod(version=3, latencies_ns={OK: [1]}, ended_seconds=5.0),

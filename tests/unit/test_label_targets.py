@@ -35,7 +35,7 @@ KNOWN = KnownVersions(
         ("stable", 7, NOT_FOUND),
     ],
 )
-def test_absent_targets_are_versions_that_neither_serve_nor_come(
+def test_absent_targets_neither_serve_nor_load(
     label: str, version: int, reason: str | None
 ) -> None:
     expected = [AbsentTarget(label, version, reason)] if reason else []
@@ -73,7 +73,7 @@ def described(**model: object) -> Mapping[str, Mapping[str, Any]]:
         (Latest(1), 2, {"blocked": [2]}, ROLLED_BACK),
     ],
 )
-def test_label_warnings_of_a_plan_are_of_versions_that_it_does_not_bring(
+def test_plan_warns_of_labels_on_absent_versions(
     selection: VersionSelection, label_version: int, model: Mapping[str, Any], reason: str | None
 ) -> None:
     after = ModelConfig(

@@ -87,7 +87,7 @@ def test_cold_rollback_prefers_an_older_version(
 
 
 @pytest.mark.parametrize("settings", [RESOURCE, AUTO])
-def test_last_resort_is_the_version_that_was_rolled_back_last(settings: ModelSettings) -> None:
+def test_last_resort_is_latest_rolled_back_version(settings: ModelSettings) -> None:
     site = Site(settings)
     for version, is_broken in ((3, False), (2, False), (1, True)):
         site.drop(version, is_broken=is_broken)
@@ -98,7 +98,7 @@ def test_last_resort_is_the_version_that_was_rolled_back_last(settings: ModelSet
     assert site.world.kept_blocked_versions["m"].keys() == {2, 3}
 
 
-def test_last_resort_that_is_broken_too_gives_way_to_the_next_one() -> None:
+def test_broken_last_resort_yields_to_next() -> None:
     site = Site(RESOURCE)
     for version, is_broken in ((3, False), (2, False), (1, True)):
         site.drop(version, is_broken=is_broken)
@@ -108,14 +108,14 @@ def test_last_resort_that_is_broken_too_gives_way_to_the_next_one() -> None:
     assert site.serving == [3]
 
 
-def test_last_resort_leaves_for_a_new_version_and_is_left_out_again() -> None:
+def test_last_resort_leaves_for_new_version_for_good() -> None:
     site = site_of_a_broken_rollback(RESOURCE)
     site.drop(3)
     assert site.serving == [3]
     assert site.world.blocked_versions["m"] == frozenset({1, 2})
 
 
-def test_last_resort_leaves_for_the_older_version_once_that_is_mended() -> None:
+def test_last_resort_leaves_for_mended_older_version() -> None:
     site = site_of_a_broken_rollback(RESOURCE)
     site.world.manager.found_anew("m", 1)
     site.world.manager.tick()
@@ -125,7 +125,7 @@ def test_last_resort_leaves_for_the_older_version_once_that_is_mended() -> None:
 
 
 @pytest.mark.parametrize("settings", [AVAILABILITY, RESOURCE, AUTO])
-def test_last_resort_leaves_for_a_lower_version_that_comes_after_it(
+def test_last_resort_leaves_for_later_lower_version(
     settings: ModelSettings,
 ) -> None:
     site = Site(settings, World(blocked_versions={"m": {2: BlockedVersion(by=BlockedBy.OPERATOR)}}))
@@ -138,7 +138,7 @@ def test_last_resort_leaves_for_a_lower_version_that_comes_after_it(
     assert site.world.blocked_versions["m"] == frozenset({2})
 
 
-def test_last_resort_that_is_allowed_serves_as_any_other() -> None:
+def test_allowed_last_resort_serves_normally() -> None:
     site = site_of_a_broken_rollback(RESOURCE)
     site.world.manager.allow("m", 2)
     site.rest()

@@ -51,7 +51,7 @@ def launch(
     return None
 
 
-def test_launcher_first_life_executes_itself_with_jemalloc_preloaded():
+def test_launcher_first_life_preloads_jemalloc():
     executed = launch("jemalloc", {"HOME": "/h"})
     assert executed is not None
     assert executed.path == sys.executable
@@ -78,7 +78,7 @@ def test_launcher_leaves_malloc_conf_of_the_user():
     "environment",
     [{}, {"LD_PRELOAD": "/a.so:/b.so"}, {"MALLOC_CONF": "narenas:1"}],
 )
-def test_launcher_second_life_has_the_environment_of_the_first(environment: dict[str, str]):
+def test_launcher_second_life_restores_environment(environment: dict[str, str]):
     executed = launch("jemalloc", dict(environment))
     assert executed is not None
     second_environment = dict(executed.environment)
@@ -86,14 +86,14 @@ def test_launcher_second_life_has_the_environment_of_the_first(environment: dict
     assert second_environment == environment
 
 
-def test_launcher_second_life_without_jemalloc_is_refused_and_not_executed_again():
+def test_launcher_second_life_refuses_lacking_jemalloc():
     executed = launch("jemalloc", {})
     assert executed is not None
     with pytest.raises(InvalidConfig, match="did not load"):
         launch("jemalloc", dict(executed.environment))
 
 
-def test_launcher_jemalloc_preloaded_by_the_user_executes_nothing():
+def test_launcher_keeps_jemalloc_preloaded_by_user():
     environment = {"LD_PRELOAD": JEMALLOC}
     assert launch("jemalloc", environment, is_loaded=True) is None
     assert environment == {"LD_PRELOAD": JEMALLOC}
@@ -103,12 +103,12 @@ def test_launcher_glibc_executes_nothing():
     assert launch("glibc", {}) is None
 
 
-def test_launcher_glibc_under_preloaded_jemalloc_is_refused():
+def test_launcher_refuses_glibc_under_jemalloc():
     with pytest.raises(InvalidConfig, match="take it out of LD_PRELOAD"):
         launch("glibc", {"LD_PRELOAD": JEMALLOC}, is_loaded=True)
 
 
-def test_find_jemalloc_takes_the_first_directory_that_has_it(tmp_path: Path):
+def test_find_jemalloc_takes_first_match(tmp_path: Path):
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / JEMALLOC_FILE_NAME).touch()
     found = find_jemalloc([str(tmp_path / "a"), str(tmp_path / "b")])
@@ -121,7 +121,7 @@ def test_find_jemalloc_not_installed_names_the_package(monkeypatch: pytest.Monke
         find_jemalloc([])
 
 
-def test_descriptor_limit_is_raised_to_what_the_process_may_have():
+def test_descriptor_limit_is_raised_to_maximum():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     try:
@@ -131,7 +131,7 @@ def test_descriptor_limit_is_raised_to_what_the_process_may_have():
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_stop_at_eof_stops_when_the_pipe_closes_and_not_before():
+def test_stop_at_eof_stops_only_on_closed_pipe():
     reading, writing = os.pipe()
     stopped = threading.Event()
     thread = stop_at_eof(reading, stopped.set)
@@ -143,7 +143,7 @@ def test_stop_at_eof_stops_when_the_pipe_closes_and_not_before():
     assert stopped.is_set()
 
 
-def test_launcher_real_process_runs_on_jemalloc_and_hides_it_from_children():
+def test_launcher_process_hides_jemalloc_from_children():
     try:
         find_jemalloc()
     except InvalidConfig as error:

@@ -21,12 +21,12 @@ def error_of(host: str = "127.0.0.1", port: int = 0, socket_path: object = "") -
     return error
 
 
-def test_addresses_of_grpc_put_an_ipv6_host_in_brackets():
+def test_grpc_addresses_bracket_ipv6_host():
     addresses = ListenAddresses(host="::1", port=8500, socket_path="/run/m.sock")
     assert addresses.of_grpc == ["[::1]:8500", "unix:/run/m.sock"]
 
 
-def test_addresses_that_are_free_have_no_error_and_stay_free(tmp_path: Path):
+def test_free_addresses_have_no_error_and_stay_free(tmp_path: Path):
     addresses = ListenAddresses(host="127.0.0.1", port=0, socket_path=str(tmp_path / "m.sock"))
     assert listen_error(addresses) is None
     assert list(tmp_path.iterdir()) == []
@@ -53,7 +53,7 @@ def test_host_that_is_not_this_machines_may_become_so():
 @pytest.mark.parametrize(
     ("number", "error_class"), [(socket.EAI_NONAME, InvalidConfig), (socket.EAI_AGAIN, Unavailable)]
 )
-def test_host_that_cannot_be_resolved_is_named_with_the_resolvers_reason(
+def test_unresolved_host_is_named_with_reason(
     number: int, error_class: type[MillpondError], monkeypatch: pytest.MonkeyPatch
 ):
     def refuse(*arguments: object, **options: object) -> list[object]:
@@ -75,7 +75,7 @@ def test_privileged_port_says_what_it_takes(monkeypatch: pytest.MonkeyPatch):
     assert "this user may not use port 80; set --port to another" in str(error)
 
 
-def test_socket_in_a_directory_that_is_not_there_is_told(tmp_path: Path):
+def test_socket_in_missing_directory_is_reported(tmp_path: Path):
     error = error_of(socket_path=tmp_path / "none" / "m.sock")
     assert type(error) is InvalidConfig
     assert f"--grpc_socket_path={tmp_path}/none/m.sock: {tmp_path}/none is not a directory" in str(
@@ -100,7 +100,7 @@ def test_socket_path_that_is_another_file_is_told(make: object, tmp_path: Path):
     assert "the path has a file that is not a socket" in str(error_of(socket_path=path))
 
 
-def test_socket_that_an_earlier_server_left_is_no_obstacle(tmp_path: Path):
+def test_leftover_socket_is_replaced(tmp_path: Path):
     path = tmp_path / "m.sock"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
@@ -108,9 +108,7 @@ def test_socket_that_an_earlier_server_left_is_no_obstacle(tmp_path: Path):
     assert listen_error(addresses) is None
 
 
-def test_socket_in_a_directory_that_is_read_only_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_socket_in_read_only_directory_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     # Root may write anywhere.
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert f"may not write into {tmp_path}" in str(error_of(socket_path=tmp_path / "m.sock"))

@@ -218,7 +218,7 @@ def test_loader_failing_warm_up_frees_the_servable(version: Path) -> None:
     assert [servable.is_destroyed for servable in plane.servables] == [True]
 
 
-def test_loader_failing_record_has_the_code_of_its_status(version: Path) -> None:
+def test_loader_failing_record_keeps_status_code(version: Path) -> None:
     plane = FakePlane()
 
     def warm_up(directory: Path, ask: Ask, is_cancelled: IsCancelled) -> None:
@@ -242,7 +242,7 @@ def test_loader_cancelled_stops_before_the_next_stage(version: Path, stage: Load
     assert all(servable.is_destroyed for servable in plane.servables)
 
 
-def test_loader_cancelled_during_warm_up_is_known_there_and_frees_the_servable(
+def test_loader_cancelled_warm_up_frees_servable(
     version: Path,
 ) -> None:
     plane, progress = FakePlane(), FakeProgress()
@@ -259,7 +259,7 @@ def test_loader_cancelled_during_warm_up_is_known_there_and_frees_the_servable(
 
 
 @pytest.mark.parametrize("step", ["check_saved_model", "read_graph", "restore", "make_callables"])
-def test_loader_directory_removed_while_loading_says_so(version: Path, step: str) -> None:
+def test_loader_reports_directory_removed_during_load(version: Path, step: str) -> None:
     plane = FakePlane()
 
     def remove(at: str) -> None:
@@ -273,7 +273,7 @@ def test_loader_directory_removed_while_loading_says_so(version: Path, step: str
     assert all(servable.is_destroyed for servable in plane.servables)
 
 
-def test_loader_error_of_a_vanished_file_is_told_as_the_vanished_directory(version: Path) -> None:
+def test_loader_vanished_file_is_vanished_directory(version: Path) -> None:
     plane = FakePlane()
     plane.failures["restore"] = StatusError(5, "variables.index not found")
 
@@ -289,7 +289,7 @@ def test_loader_error_of_a_vanished_file_is_told_as_the_vanished_directory(versi
 # --- Memory of its own ----------------------------------------------------------------------------
 
 
-def test_loader_takes_the_arena_before_it_makes_the_session(version: Path) -> None:
+def test_loader_takes_arena_before_session(version: Path) -> None:
     plane, pool = FakePlane(), FakeSlabPool()
     servable = make_loader(version, plane, arenas=arenas_of(pool)).load(FakeProgress())
     assert plane.steps.index("take_arena") == plane.steps.index("create_session") - 1
@@ -297,7 +297,7 @@ def test_loader_takes_the_arena_before_it_makes_the_session(version: Path) -> No
     assert pool.expected == {"m": servable}
 
 
-def test_loader_version_that_does_not_fit_reads_nothing_of_it(version: Path) -> None:
+def test_loader_unfit_version_is_not_read(version: Path) -> None:
     plane = FakePlane()
     plane.parameter_bytes = 2_000_000
     with pytest.raises(ResourceExhausted, match=r"m/7 needs 2.0 MB .* 1.0 MB are available"):
@@ -307,7 +307,7 @@ def test_loader_version_that_does_not_fit_reads_nothing_of_it(version: Path) -> 
 
 
 @pytest.mark.parametrize("step", ["create_session", "restore", "run_init", "make_callables"])
-def test_loader_failing_step_frees_the_load_and_tells_of_a_leak(version: Path, step: str) -> None:
+def test_loader_failing_step_frees_load_and_logs_leak(version: Path, step: str) -> None:
     plane = FakePlane()
     plane.failures[step] = StatusError(8, "no memory")
 
@@ -323,7 +323,7 @@ def test_loader_failing_step_frees_the_load_and_tells_of_a_leak(version: Path, s
     assert plane.loads[0].is_discarded
 
 
-def test_loader_cancelled_within_a_step_tells_the_data_plane(version: Path) -> None:
+def test_loader_cancellation_reaches_data_plane_step(version: Path) -> None:
     plane, progress = FakePlane(), FakeProgress()
 
     def cancel(at: str) -> None:
@@ -343,7 +343,7 @@ def test_loader_restores_at_its_pace(version: Path) -> None:
     assert plane.loads[0].bytes_per_second == [5_000]
 
 
-def test_loader_seals_the_arena_of_a_version_that_is_warm(version: Path) -> None:
+def test_loader_seals_arena_of_warm_version(version: Path) -> None:
     plane = FakePlane()
 
     def warm_up(directory: Path, ask: Ask, is_cancelled: IsCancelled) -> None:
@@ -354,7 +354,7 @@ def test_loader_seals_the_arena_of_a_version_that_is_warm(version: Path) -> None
     assert plane.servables[0].is_sealed
 
 
-def test_loader_prepares_what_clients_ask_for_while_it_still_goes_into_the_arena(
+def test_loader_prepares_known_requests_into_arena(
     version: Path,
 ) -> None:
     plane = FakePlane()
@@ -363,7 +363,7 @@ def test_loader_prepares_what_clients_ask_for_while_it_still_goes_into_the_arena
     assert plane.steps[-4:] == ["make_callables", "prepare", "prepare", "finish"]
 
 
-def test_loader_request_that_the_new_version_cannot_prepare_does_not_fail_it(
+def test_loader_survives_unpreparable_request(
     version: Path,
 ) -> None:
     plane = FakePlane()
@@ -372,7 +372,7 @@ def test_loader_request_that_the_new_version_cannot_prepare_does_not_fail_it(
     assert plane.steps[-1] == "finish"
 
 
-def test_loader_of_a_model_that_writes_to_its_variables_says_that_it_is_not_sealed(
+def test_loader_reports_unsealed_writing_model(
     version: Path,
 ) -> None:
     plane = FakePlane()
@@ -382,7 +382,7 @@ def test_loader_of_a_model_that_writes_to_its_variables_says_that_it_is_not_seal
     assert "arena_not_sealed" in [log["event"] for log in logs]
 
 
-def test_loader_replays_live_requests_after_the_records(version: Path) -> None:
+def test_loader_replays_live_requests_after_records(version: Path) -> None:
     plane = FakePlane()
     order = []
 
@@ -410,7 +410,7 @@ def test_loader_replays_live_requests_after_the_records(version: Path) -> None:
     assert plane.servables[0].answered_jointly == [b"joint", b"joint"]
 
 
-def test_loader_replays_no_live_requests_where_they_could_change_a_variable(version: Path) -> None:
+def test_loader_skips_replay_that_may_write_variables(version: Path) -> None:
     plane = FakePlane()
     plane.may_write_variables = True
 
@@ -448,7 +448,7 @@ def test_loader_logs_failed_replays_by_their_share(
     assert progress.figures["self_warm_up_failed_count"] == failed_count
 
 
-def test_loader_refuses_a_version_that_fails_every_replay(version: Path) -> None:
+def test_loader_refuses_version_failing_every_replay(version: Path) -> None:
     plane, incumbent = FakePlane(), FakeServable(ServableId("m", 6))
 
     def self_warm_up(requests: Sequence[bytes], **how: Any) -> SelfWarmUpResult:
@@ -502,7 +502,7 @@ def load_after(
     loader.load(progress)
 
 
-def test_loader_enforced_gate_that_is_not_passed_frees_the_version_and_is_permanent(
+def test_loader_failed_enforced_gate_frees_version(
     version: Path,
 ) -> None:
     plane, progress = FakePlane(), FakeProgress()
@@ -589,7 +589,7 @@ def refuse_bad(plane: FakePlane) -> WarmUp:
 
 
 @pytest.mark.parametrize(("mode", "events"), [(OFF, []), (WARN, ["gate_not_passed"])])
-def test_loader_record_that_fails_and_is_not_enforced_lets_the_others_run(
+def test_loader_tolerated_record_failure_runs_others(
     version: Path, mode: GateMode, events: list[str]
 ) -> None:
     plane, progress = FakePlane(), FakeProgress()
@@ -602,7 +602,7 @@ def test_loader_record_that_fails_and_is_not_enforced_lets_the_others_run(
     assert reasons == (["record 2: input 'x' is missing"] if mode is WARN else [])
 
 
-def test_loader_record_that_fails_ends_the_load_and_the_verdict_says_why(version: Path) -> None:
+def test_loader_enforced_record_failure_ends_load(version: Path) -> None:
     plane, progress = FakePlane(), FakeProgress()
     with pytest.raises(InvalidArgument, match="input 'x' is missing"):
         make_loader(version, plane, warm_up=refuse_bad(plane)).load(progress)
@@ -632,7 +632,7 @@ def load_of_one_that_gets_faster(
     make_loader(version, plane, clock, warm_up=warm_up, gates=lambda: gates).load(progress)
 
 
-def test_loader_refuses_an_enforced_version_that_gets_faster_all_the_time(version: Path) -> None:
+def test_loader_refuses_ever_faster_enforced_version(version: Path) -> None:
     plane, progress = FakePlane(), FakeProgress()
     with pytest.raises(FailedPrecondition, match="gate 'convergence': after 33 runs"):
         load_of_one_that_gets_faster(version, plane, progress, ENFORCE)
@@ -642,7 +642,7 @@ def test_loader_refuses_an_enforced_version_that_gets_faster_all_the_time(versio
 
 
 @pytest.mark.parametrize(("mode", "run_count"), [(WARN, 33), (OFF, 1)])
-def test_loader_serves_one_that_gets_faster_where_that_is_not_enforced(
+def test_loader_serves_tolerated_ever_faster_version(
     version: Path, mode: GateMode, run_count: int
 ) -> None:
     plane = FakePlane()
@@ -651,7 +651,7 @@ def test_loader_serves_one_that_gets_faster_where_that_is_not_enforced(
     assert len(plane.servables[0].predicted) == run_count
 
 
-def test_loader_repeats_no_record_that_may_change_a_variable(version: Path) -> None:
+def test_loader_runs_variable_writing_record_once(version: Path) -> None:
     plane = FakePlane()
     plane.may_write_variables = True
     load_of_one_that_gets_faster(version, plane, FakeProgress(), ENFORCE)

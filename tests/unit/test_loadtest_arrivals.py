@@ -12,7 +12,7 @@ SEEDS = st.integers(0, 2**32)
 
 
 @given(st.sampled_from(sorted(ARRIVALS)), RATES, DURATIONS, SEEDS)
-def test_arrivals_ascend_within_the_duration_and_come_again_from_their_seed(
+def test_arrivals_ascend_and_repeat_from_seed(
     kind: str, rate_per_second: float, duration_seconds: float, seed: int
 ):
     offsets_ns = ARRIVALS[kind](rate_per_second, duration_seconds, seed)
@@ -23,7 +23,7 @@ def test_arrivals_ascend_within_the_duration_and_come_again_from_their_seed(
 
 
 @given(SEEDS)
-def test_poisson_has_its_rate_and_gaps_as_irregular_as_their_mean(seed: int):
+def test_poisson_has_rate_and_irregular_gaps(seed: int):
     gaps_ns = np.diff(poisson(1_000, 20, seed))
     # 20,000 gaps: five standard errors of each figure.
     assert np.mean(gaps_ns) == pytest.approx(1e6, rel=0.036)
@@ -35,7 +35,7 @@ def test_constant_has_equal_gaps_and_begins_at_once():
 
 
 @given(SEEDS)
-def test_ramp_has_a_quarter_of_its_requests_in_the_first_half(seed: int):
+def test_ramp_sends_quarter_in_first_half(seed: int):
     offsets_ns = ramp(2_000, 20, seed)
     share = np.mean(offsets_ns < 10 * NS_PER_SECOND)
     assert len(offsets_ns) == pytest.approx(20_000, rel=0.036)

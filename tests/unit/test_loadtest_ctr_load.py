@@ -39,13 +39,13 @@ def same(version: int) -> int:
     return version
 
 
-def test_payloads_are_distinct_and_come_again_from_their_seed():
+def test_payloads_are_distinct_and_repeat_from_seed():
     assert len(set(LOAD.payloads)) == len(LOAD.payloads) == 64
     assert CtrLoad("ctr", rows=2, table_rows=TABLE_ROWS, seed=7).payloads == LOAD.payloads
     assert CtrLoad("ctr", rows=2, table_rows=TABLE_ROWS, seed=8).payloads != LOAD.payloads
 
 
-def test_plan_has_a_payload_for_each_instant_and_comes_again_from_its_seed():
+def test_plan_has_payload_per_instant_from_seed():
     offsets_ns = np.arange(1_000, dtype=np.int64)
     plan = LOAD.plan(offsets_ns, seed=3)
     assert plan.offsets_ns.tolist() == offsets_ns.tolist()
@@ -61,17 +61,17 @@ def test_payloads_name_model_and_output_filter():
     assert (request.model_spec.name, list(request.output_filter)) == ("other", ["ctr"])
 
 
-def test_output_filter_that_the_model_has_not_is_refused():
+def test_unknown_output_filter_is_refused():
     with pytest.raises(InvalidArgument, match="nonsense"):
         CtrLoad("ctr", rows=2, table_rows=TABLE_ROWS, seed=7, output_filter=["nonsense"])
 
 
 @pytest.mark.parametrize("content", [1, 2])
-def test_reply_is_right_for_the_content_that_its_version_is(content: int):
+def test_reply_matches_content_of_its_version(content: int):
     assert LOAD.is_right(right_reply(3, 9, content), lambda version: content)
 
 
-def test_reply_is_wrong_where_the_reference_is_of_another_content():
+def test_reply_contradicts_reference_of_other_content():
     assert not LOAD.is_right(right_reply(3, 9, 1), lambda version: 2)
 
 
@@ -89,13 +89,13 @@ def test_reply_without_the_outputs_asked_for_is_wrong(reply: Reply):
     assert not LOAD.is_right(reply, same)
 
 
-def test_reply_to_a_filter_has_the_filtered_output_alone():
+def test_reply_to_filter_has_filtered_output_only():
     load = CtrLoad("ctr", rows=2, table_rows=TABLE_ROWS, seed=7, output_filter=["ctr"])
     assert load.is_right(right_reply(0, 1, 1, ("ctr",)), same)
     assert not load.is_right(right_reply(0, 1, 1), same)
 
 
-def test_wrong_counts_each_request_by_its_reply_and_failed_ones_not():
+def test_wrong_counts_replies_but_not_failures():
     replies = [right_reply(0, 1, 1), Reply(0, 0, b"\xff"), Reply(0, RESOURCE_EXHAUSTED, b"full")]
     outcome = outcome_of(
         [(0, 0, 1)] * 5,

@@ -41,7 +41,7 @@ def test_request_inputs_of_one_seed_are_the_same():
     assert all(np.array_equal(first[name], second[name]) for name in ("dense", "sparse"))
 
 
-def test_reference_answer_is_a_probability_that_depends_on_version_and_request():
+def test_reference_depends_on_version_and_request():
     inputs = request_inputs(1, 20, ROWS)
     first, second = (reference_answer(version, inputs, ROWS) for version in (1, 2))
     assert first.shape == (20, 1)
@@ -50,7 +50,7 @@ def test_reference_answer_is_a_probability_that_depends_on_version_and_request()
     assert first.std() > 0.01
 
 
-def test_reference_answer_takes_ids_modulo_the_table_size():
+def test_reference_takes_ids_modulo_table_size():
     inputs = request_inputs(1, 5, ROWS)
     beyond = {**inputs, "sparse": inputs["sparse"] + 3 * ROWS}
     below = {**inputs, "sparse": inputs["sparse"] - ROWS}
@@ -65,5 +65,5 @@ def test_reference_answers_are_by_version_and_request():
     assert np.array_equal(answers[2][1], reference_answer(2, requests[1], ROWS))
 
 
-def test_table_weights_take_every_version_that_a_server_takes():
+def test_table_weights_accept_every_server_version():
     assert table_weights(2**63 - 1, 25, 3).shape == (3, 16)

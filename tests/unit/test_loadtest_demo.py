@@ -51,7 +51,7 @@ def outcomes(*answers: Answer | None) -> list[Outcome]:
         *("row_missing", "nan", "unknown_version"),
     ],
 )
-def test_checked_answer_is_right_only_for_the_version_that_it_names(
+def test_checked_answer_fits_only_named_version(
     response: predict_pb2.PredictResponse, is_right: bool
 ):
     answer = checked_answer(response, EXPECTED)
@@ -63,13 +63,11 @@ def test_checked_answer_is_right_only_for_the_version_that_it_names(
     [([RIGHT], True), ([RIGHT, FAILED], False), ([RIGHT, WRONG], False), ([], False)],
     ids=["right", "failed", "wrong", "nothing_sent"],
 )
-def test_report_is_clean_only_where_every_request_was_answered_right(
-    answers: list[Answer | None], is_clean: bool
-):
+def test_report_is_clean_only_if_all_are_right(answers: list[Answer | None], is_clean: bool):
     assert Report(outcomes(*answers), []).is_clean == is_clean
 
 
-def test_print_report_shows_counts_stages_and_why_requests_failed():
+def test_print_report_shows_counts_stages_and_errors():
     text = io.StringIO()
     report = Report(
         outcomes(*[RIGHT] * 20, WRONG, FAILED), [Swap("load", 2, {"restore": 0.5, "load": 1.5})]
@@ -87,7 +85,7 @@ def exported(path: Path) -> None:
     path.mkdir(parents=True)
 
 
-def test_demo_model_drop_and_remove_move_a_version_by_rename(tmp_path: Path):
+def test_demo_model_moves_versions_by_rename(tmp_path: Path):
     model = DemoModel.below(tmp_path, 10)
     exported(model.base_path / "1")
     exported(model.staged / "2")
@@ -98,7 +96,7 @@ def test_demo_model_drop_and_remove_move_a_version_by_rename(tmp_path: Path):
     assert [path.name for path in model.staged.iterdir()] == ["2"]
 
 
-def test_prepare_model_after_an_interrupted_demo_takes_version_2_back(tmp_path: Path):
+def test_prepare_model_recovers_interrupted_demo(tmp_path: Path):
     model = DemoModel.below(tmp_path, 10)
     for version in (1, 2):
         exported(model.base_path / str(version))
@@ -113,9 +111,7 @@ def test_demo_models_of_different_sizes_are_apart(tmp_path: Path):
     assert DemoModel.below(tmp_path, 10).base_path != DemoModel.below(tmp_path, 11).base_path
 
 
-def test_demo_directory_that_cannot_be_made_exits_one_with_the_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_demo_unwritable_directory_exits_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "file").touch()
     assert main([f"--directory={tmp_path / 'file'}"]) == 1
     err = capsys.readouterr().err

@@ -3,7 +3,7 @@ import numpy as np
 from loadtest.commands.first_requests import describe
 
 
-def test_first_requests_are_told_beside_the_median_of_later_ones() -> None:
+def test_first_requests_stand_beside_later_median() -> None:
     slow_start = np.concatenate([[400.0], np.full(199, 100.0)])
     text = describe([slow_start, slow_start], [np.full(2_000, 100.0)] * 2)
     assert "2 swaps; later requests: median 100 us" in text
@@ -11,7 +11,7 @@ def test_first_requests_are_told_beside_the_median_of_later_ones() -> None:
     assert "requests 51 to 200: 100 us, 1.00 times as long" in text
 
 
-def test_first_requests_of_one_disturbed_swap_do_not_count() -> None:
+def test_first_requests_skip_disturbed_swap() -> None:
     quiet, disturbed = np.full(200, 100.0), np.full(200, 100.0)
     disturbed[0] = 50_000.0
     text = describe([quiet, disturbed, quiet], [np.full(2_000, 100.0)])

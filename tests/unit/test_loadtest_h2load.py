@@ -11,17 +11,17 @@ requests: 1000 total, 1000 started, 1000 done, {succeeded} succeeded, {failed} f
 LOG = "".join(f"1700000000000000\t200\t{microseconds}\n" for microseconds in range(1, 1001))
 
 
-def test_parse_report_and_log_gives_rate_and_percentiles() -> None:
+def test_parse_log_yields_rate_and_percentiles() -> None:
     throughput = parse(REPORT.format(succeeded=1000, failed=0), LOG)
     assert throughput == Throughput(500.0, p50_ms=0.5, p99_ms=0.99)
 
 
-def test_parse_report_with_failed_requests_raises_with_the_report() -> None:
+def test_parse_report_with_failures_raises_report() -> None:
     with pytest.raises(Unavailable, match="1 failed"):
         parse(REPORT.format(succeeded=999, failed=1), LOG)
 
 
-def test_parse_output_that_is_no_report_raises_with_the_output() -> None:
+def test_parse_output_without_report_raises_output() -> None:
     with pytest.raises(Unavailable, match="cannot connect"):
         parse("cannot connect", "")
 

@@ -30,11 +30,11 @@ def report_of(kinds: Sequence[str], latencies_ms: Sequence[float]) -> dict[str, 
     return hostile_report(outcome_of(instants), segments, 0, 300)
 
 
-def test_each_attack_has_a_quiet_segment_before_it_and_the_last_one_is_quiet():
+def test_attacks_lie_between_quiet_segments():
     assert kinds_of(["a", "b"], 2) == (*(QUIET, "a", QUIET, "b") * 2, QUIET)
 
 
-def test_ratio_is_that_of_the_attack_over_all_quiet_segments():
+def test_ratio_compares_attack_with_all_quiet_segments():
     report = report_of(kinds_of(["a", "b"], 1), [1, 1.5, 1, 3, 1])
     assert report["ratio_p99"] == {"a": 1.5, "b": 3}
     assert report["reopened"] == {QUIET: 0 + 2 + 4, "a": 1, "b": 3}
@@ -105,7 +105,7 @@ def frames(content: bytes) -> list[tuple[int, int, int, bytes]]:
     return found
 
 
-def test_attacks_over_grpc_are_frames_that_a_server_reads():
+def test_grpc_attacks_are_readable_frames():
     made = attacks("ctr", b"message")
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
     assert preface.startswith(made["gRPC slow loris"].opening)

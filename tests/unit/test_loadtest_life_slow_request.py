@@ -12,7 +12,7 @@ def swap(began_ms: int, ended_ms: int, taken_ms: float, *, is_beside: bool) -> O
     )
 
 
-def test_figures_compare_the_swaps_beside_a_slow_request_with_those_alone() -> None:
+def test_figures_compare_slow_and_plain_swaps() -> None:
     requests = [(ms, ms, ms + (1 if ms < 1_000 else 3)) for ms in range(2_000)]
     observed = [
         swap(0, 1_000, 200, is_beside=False),
@@ -27,7 +27,7 @@ def test_figures_compare_the_swaps_beside_a_slow_request_with_those_alone() -> N
     assert (report["failed_count"], report["wrong_count"]) == (0, 0)
 
 
-def test_requests_between_the_swaps_do_not_count_and_failed_ones_are_told() -> None:
+def test_requests_between_swaps_do_not_count() -> None:
     requests = [(ms, ms, ms + 1) for ms in range(3_000)]
     observed = [swap(0, 600, 200, is_beside=False), swap(2_000, 2_700, 200, is_beside=True)]
     outcome = outcome_of(requests, codes=[0] * 2_999 + [14])

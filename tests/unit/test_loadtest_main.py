@@ -29,7 +29,7 @@ def status_of(*arguments: str) -> object:
         ([], "COMMAND"),
     ],
 )
-def test_command_line_that_cannot_be_ends_with_status_2_and_says_why(
+def test_bad_command_line_exits_two_with_reason(
     capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ):
     assert status_of(*arguments) == 2

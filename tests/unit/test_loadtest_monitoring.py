@@ -44,7 +44,7 @@ def run_of(kinds: Sequence[str], latencies_ms: Sequence[float], **changes: Any) 
 FOUR = (WITHOUT, WITH, WITHOUT, WITH, PAGE, SCRAPE)
 
 
-def test_kinds_take_turns_and_each_visitor_alone_comes_last():
+def test_kinds_alternate_before_single_visitors():
     assert kinds_of(2) == FOUR
 
 
@@ -55,7 +55,7 @@ def test_visitors_are_those_of_the_kind():
     assert [count(kind) for kind in (WITHOUT, PAGE, SCRAPE, WITH)] == [0, 1, 1, 2]
 
 
-def test_ratio_is_that_of_the_requests_with_visits_over_those_without():
+def test_ratio_compares_requests_beside_and_off_visits():
     report = monitoring_report(run_of(FOUR, [1, 1.5, 1, 1.5, 9, 9]), 300)
     assert report["pooled"][WITHOUT]["count"] == report["pooled"][WITH]["count"] == 2 * SEGMENT_MS
     assert report["ratio_pooled"] == {"p50_ms": 1.5, "p99_ms": 1.5, "p999_ms": 1.5}
@@ -63,14 +63,14 @@ def test_ratio_is_that_of_the_requests_with_visits_over_those_without():
     assert report["ratio_by_chance"]["p999_ms"] == 1
 
 
-def test_medians_are_over_segments_so_that_one_bad_one_does_not_decide():
+def test_medians_over_segments_ignore_one_outlier():
     kinds = (WITHOUT, WITH) * 3
     report = monitoring_report(run_of((*kinds, PAGE, SCRAPE), [1, 1, 1, 7, 1, 1, 1, 1]), 300)
     assert report["ratio_of_medians"]["p999_ms"] == 1
     assert report["ratio_pooled"]["p999_ms"] == 7
 
 
-def test_chance_is_what_the_quiet_segments_differ_by_among_themselves():
+def test_chance_is_spread_of_quiet_segments():
     report = monitoring_report(run_of(FOUR, [2, 1, 1, 1, 1, 1]), 300)
     assert report["ratio_by_chance"]["p999_ms"] == 2
     report = monitoring_report(run_of(FOUR, [1, 1, 2, 1, 1, 1]), 300)

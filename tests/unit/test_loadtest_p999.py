@@ -49,7 +49,7 @@ def measured(after: Metrics = AFTER, *, is_in_window: bool = True) -> Measured:
     return Measured(steady_outcome(6_000), BEFORE, after, is_in_window, cores)
 
 
-def test_figures_of_a_run_are_the_servers_the_clients_and_their_difference():
+def test_run_figures_show_server_client_difference():
     shown = run_figures(measured(), NULL)
     assert shown["server"] == {"p50_ms": 0.9, "p99_ms": 0.9, "p999_ms": 0.91}
     assert shown["clients"] == {"p50_ms": 1, "p99_ms": 1, "p999_ms": 1}
@@ -58,7 +58,7 @@ def test_figures_of_a_run_are_the_servers_the_clients_and_their_difference():
     assert (shown["server_count"], shown["clients_count"]) == (6_000, 6_000)
 
 
-def test_p999_lies_in_the_bucket_of_the_runs_own_requests():
+def test_p999_lies_in_bucket_of_own_requests():
     # Rank 5,994 of the 6,000 after the page before.
     assert p999_bucket_ms(BEFORE, AFTER) == (0.8, 1.0)
     slower = page({"0.0008": 5, "0.001": 6_093, "0.00125": 6_094, "+Inf": 6_100})
@@ -66,7 +66,7 @@ def test_p999_lies_in_the_bucket_of_the_runs_own_requests():
     assert p999_bucket_ms(BEFORE, BEFORE) is None
 
 
-def test_quantile_and_bucket_agree_within_the_stated_error():
+def test_quantile_and_bucket_agree_within_error():
     def agrees(p999_ms: float | None) -> bool:
         return is_in_its_bucket(
             {"server": {"p999_ms": p999_ms}, "server_p999_bucket_ms": (0.8, 1.0)}
@@ -77,7 +77,7 @@ def test_quantile_and_bucket_agree_within_the_stated_error():
     ]
 
 
-def test_of_a_run_longer_than_the_window_the_server_has_a_bucket_only():
+def test_run_beyond_window_has_only_bucket():
     shown = run_figures(measured(is_in_window=False), NULL)
     assert shown["server"]["p999_ms"] is shown["difference"]["p999_ms"] is None
     assert shown["server_p999_bucket_ms"] == (0.8, 1.0)
@@ -90,7 +90,7 @@ def test_a_request_that_is_missing_on_one_side_is_seen():
     assert load_report(700, [measured()], [NULL])["is_exact"] is True
 
 
-def test_table_has_both_sides_and_what_is_left_beyond_the_wire():
+def test_table_shows_both_sides_and_remainder():
     console = Console(file=io.StringIO(), width=200)
     report = load_report(700, [measured()] * 3, [NULL] * 3)
     print_load(report, console)
@@ -105,7 +105,7 @@ def test_table_has_both_sides_and_what_is_left_beyond_the_wire():
     assert "agrees in 3 of 3 runs" in " ".join(text.split())
 
 
-def test_a_rate_of_too_few_requests_for_a_p999_is_refused():
+def test_rate_too_low_for_p999_is_refused():
     load = CtrLoad("ctr", rows=1, table_rows=10, seed=1)
     with pytest.raises(InvalidConfig, match=r"300 requests/s for 8 s are too few.*--rate=700"):
         plan_of("constant", load, 300, 1)

@@ -7,13 +7,13 @@ from loadtest.commands.plain_run import rate_of, wrong_answers_text
 from loadtest.plan.ctr_load import CtrLoad
 
 
-def test_wrong_answers_come_with_what_may_be_behind_them():
+def test_wrong_answers_suggest_causes():
     assert wrong_answers_text(3).startswith("3 (")
     assert "--table-rows must be equal" in wrong_answers_text(3)
     assert [wrong_answers_text(0), wrong_answers_text(None)] == ["0", "not checked"]
 
 
-def test_rate_is_the_one_given_or_a_share_of_what_the_server_can_do(
+def test_rate_is_given_or_share_of_capacity(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(plain_run, "saturation_rate", lambda target, load: 1_000.0)

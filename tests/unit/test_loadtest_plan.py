@@ -27,7 +27,7 @@ def outcome_bytes(magic: bytes = b"MPOUTC01") -> bytes:
     return header + arrays + replies
 
 
-def test_write_plan_lays_out_header_arrays_sizes_and_payloads(tmp_path: Path):
+def test_write_plan_lays_out_all_parts(tmp_path: Path):
     write_plan(PLAN, tmp_path / "plan")
     assert (tmp_path / "plan").read_bytes() == (
         struct.pack("=8s7q", b"MPPLAN02", 3, 2, 3, 4, 5, 6, 7)
@@ -48,7 +48,7 @@ def test_read_outcome_has_what_the_issue_loop_wrote(tmp_path: Path):
     assert (outcome.started_ns, outcome.cpu_ns, outcome.is_realtime) == (1_000, 77, True)
 
 
-def test_read_outcome_that_is_cut_short_anywhere_is_data_loss(tmp_path: Path):
+def test_read_truncated_outcome_is_data_loss(tmp_path: Path):
     whole = outcome_bytes()
     for size in range(len(whole)):
         (tmp_path / "outcome").write_bytes(whole[:size])
@@ -56,7 +56,7 @@ def test_read_outcome_that_is_cut_short_anywhere_is_data_loss(tmp_path: Path):
             read_outcome(tmp_path / "outcome", PLAN)
 
 
-def test_read_outcome_of_another_version_says_to_build_again(tmp_path: Path):
+def test_read_outcome_of_other_format_suggests_build(tmp_path: Path):
     (tmp_path / "outcome").write_bytes(outcome_bytes(magic=b"MPOUTC00"))
     with pytest.raises(DataLoss, match="rebuild issue_loop"):
         read_outcome(tmp_path / "outcome", PLAN)

@@ -8,7 +8,7 @@ from serving.base.errors import FailedPrecondition
 from tests.unit.test_loadtest_report import slow_in_swap_outcome, swap_run
 
 
-def test_binned_puts_each_latency_into_the_bin_of_its_due_time():
+def test_binned_groups_latencies_by_due_time():
     middles, parts = binned(np.array([0.0, 0.4, 0.5, 2.1]), np.array([1, 2, 3, 4]), 0.5)
     assert middles.tolist() == [0.25, 0.75, 2.25]
     assert [part.tolist() for part in parts] == [[1, 2], [3], [4]]
@@ -27,7 +27,7 @@ def test_no_plot_is_drawn_where_none_is_asked_for():
     plot_runs(None, {})
 
 
-def test_plot_into_a_directory_that_is_not_there_is_refused_before_the_run(tmp_path: Path):
+def test_plot_into_missing_directory_fails_before_run(tmp_path: Path):
     with pytest.raises(FailedPrecondition, match="--plot"):
         check_can_plot(tmp_path / "absent" / "plot.png")
 

@@ -17,7 +17,7 @@ def test_millpond_is_its_defaults():
 
 
 @pytest.mark.parametrize("name", ["warmup-off", "load-threads", "jemalloc"])
-def test_preset_that_is_stock_with_one_change_differs_in_one_flag(name: str):
+def test_changed_stock_preset_differs_in_one_flag(name: str):
     stock, changed = dict(preset("stock").flags), dict(preset(name).flags)
     assert len(changed.items() - stock.items()) == 1
     assert stock.keys() <= changed.keys()
@@ -32,6 +32,6 @@ def test_presets_are_all_different():
     assert len({repr(sorted(one.flags.items())) for one in PRESETS.values()}) == len(PRESETS)
 
 
-def test_unknown_preset_is_refused_with_the_names_that_there_are():
+def test_unknown_preset_lists_known_names():
     with pytest.raises(InvalidConfig, match=r"'fast'.*stock.*millpond"):
         preset("fast")

@@ -18,18 +18,18 @@ def test_parse_adds_up_what_is_resident():
     assert parse(STATUS, 5) == Resident(5, total_bytes=1_024_000, anonymous_bytes=716_800)
 
 
-def test_parse_of_a_process_that_has_given_up_its_memory_is_none():
+def test_parse_of_ended_process_is_none():
     assert parse("Name:\tmillpond\nState:\tZ (zombie)\n", 5) is None
 
 
-def test_resident_of_this_process_is_something_and_of_none_is_none():
+def test_resident_needs_live_process():
     here = resident(os.getpid(), SystemClock())
     assert here is not None
     assert here.total_bytes > here.anonymous_bytes > 0
     assert resident(NO_PROCESS, SystemClock()) is None
 
 
-def test_memory_watch_has_a_sample_from_its_end_at_the_latest():
+def test_memory_watch_samples_at_least_its_end():
     with MemoryWatch(os.getpid(), SystemClock(), period_seconds=60) as watch:
         pass
     assert len(watch.samples()) >= 1

@@ -17,19 +17,19 @@ PROCESS_STAT = "42 (a name (with) spaces) S 1 42 42 0 -1 4194304 9 9 9 9 30 12 0
 TICK_NS = NS_PER_SECOND // os.sysconf("SC_CLK_TCK")
 
 
-def test_processor_time_has_what_is_busy_and_neither_idle_nor_waiting():
+def test_processor_time_excludes_idle_and_wait():
     time = ProcessorTime.parse(STAT, PROCESS_STAT, 5)
     assert time == ProcessorTime(
         5, busy_ns=165 * TICK_NS, process_ns=42 * TICK_NS, stolen_ns=7 * TICK_NS
     )
 
 
-def test_processor_time_of_this_process_grows_from_something():
+def test_processor_time_of_own_process_grows():
     time = ProcessorTime.now(os.getpid(), 5)
     assert time.busy_ns >= time.process_ns > 0
 
 
-def test_core_shares_are_what_each_took_of_the_time_between():
+def test_core_shares_divide_time_between_readings():
     before = ProcessorTime(0, busy_ns=1_000, process_ns=100, stolen_ns=0)
     after = ProcessorTime(1_000, busy_ns=2_500, process_ns=1_000, stolen_ns=20)
     shares = core_shares(before, after, generator_ns=100)
@@ -64,6 +64,6 @@ def test_threads_are_told_apart_by_their_nice_value():
     assert thread_times_ns(os.getpid(), 6) == {}
 
 
-def test_spent_time_is_of_the_threads_that_are_still_there():
+def test_spent_time_covers_threads_still_alive():
     before = {"1": 100, "2": 5_000}
     assert spent_ns(before, {"1": 130, "3": 7}) == 37

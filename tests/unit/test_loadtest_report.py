@@ -66,7 +66,7 @@ def slow_in_swap_outcome() -> Outcome:
     return outcome_of([(ms, ms, ms + (5 if 8_000 <= ms <= 11_000 else 1)) for ms in range(12_000)])
 
 
-def test_swap_report_has_the_shape_that_other_tools_read():
+def test_swap_report_keeps_published_shape():
     report = swap_report(SETUP, [swap_run(slow_in_swap_outcome())])
     assert json.loads(json.dumps(report)) == report
     assert set(report["windows"]) == {"steady", "load", "unload", "swap"}
@@ -92,7 +92,7 @@ def test_swap_report_has_the_shape_that_other_tools_read():
     assert {"node", "processor", "cores", "commit"} <= report["machine"].keys()
 
 
-def test_swap_report_compares_the_swap_with_steady_state():
+def test_swap_report_compares_swap_with_steady_state():
     report = swap_report(SETUP, [swap_run(slow_in_swap_outcome())])
     assert report["windows"]["steady"]["p99_ms"] == 1
     assert report["windows"]["swap"]["p99_ms"] == 5
@@ -100,7 +100,7 @@ def test_swap_report_compares_the_swap_with_steady_state():
     assert report["ratio_p99_swap_over_steady_all"] == 5
 
 
-def test_p999_of_too_few_requests_is_null_and_says_how_many_are_missing():
+def test_p999_of_few_requests_is_null_with_shortfall():
     report = swap_report(SETUP, [swap_run(slow_in_swap_outcome())])
     swap = report["windows"]["swap"]
     assert swap["p999_ms"] is None
@@ -110,7 +110,7 @@ def test_p999_of_too_few_requests_is_null_and_says_how_many_are_missing():
     assert report["windows"]["steady"]["p999_ms"] == 1
 
 
-def test_repeats_are_pooled_and_each_is_there_by_itself():
+def test_repeats_are_pooled_and_listed():
     report = swap_report(SETUP, [swap_run(slow_in_swap_outcome())] * 2)
     assert report["windows"]["swap"]["p999_ms"] == 5
     assert report["ratio_p999_swap_over_steady"] == 5
@@ -119,7 +119,7 @@ def test_repeats_are_pooled_and_each_is_there_by_itself():
     assert report["medians_of_runs"]["ratio_p999_swap_over_steady"] is None
 
 
-def test_requests_that_the_generator_held_up_are_left_out_but_of_all():
+def test_delayed_requests_count_only_in_totals():
     requests = [(float(ms), float(ms), ms + 1.0) for ms in range(12_000)]
     requests[8_500] = (8_500, 8_550, 8_551)
     report = swap_report(SETUP, [swap_run(outcome_of(requests))])
@@ -130,7 +130,7 @@ def test_requests_that_the_generator_held_up_are_left_out_but_of_all():
     assert report["generator"]["left_out_count"] == 53
 
 
-def test_failed_and_wrong_requests_are_counted_and_end_with_status_1():
+def test_failed_or_wrong_requests_exit_one():
     outcome = outcome_of([(0, 0, 1)] * 3, codes=[0, 14, 0], replies=[Reply(0, 14, b"gone")])
     run = swap_run(outcome, is_wrong=outcome.reply_of < 0)
     failed = swap_report(SETUP, [run])
@@ -150,7 +150,7 @@ def test_error_messages_come_by_how_frequent_they_are():
     assert error_messages([outcome]) == ["2 x 4: late", "1 x 14: gone", "1 x 8"]
 
 
-def test_median_of_runs_is_refused_where_one_run_refuses():
+def test_median_of_runs_is_refused_if_one_run_is():
     runs: list[dict[str, Any]] = [
         {"ratio_a": 1.0, "ratio_b": None},
         {"ratio_a": 3.0, "ratio_b": 2.0},
@@ -158,20 +158,20 @@ def test_median_of_runs_is_refused_where_one_run_refuses():
     assert medians(runs) == {"ratio_a": 2.0, "ratio_b": None}
 
 
-def test_generator_figures_show_its_own_delay_and_share_of_a_core():
+def test_generator_figures_show_delay_and_core_share():
     figures = generator_figures([steady_outcome(600)])
     assert figures["issue_delay_p99_ms"] == 0
     assert figures["late_stretch_count"] == 0
     assert figures["core_share"] == 0
 
 
-def test_run_report_of_a_null_server_says_that_nobody_looked_at_the_answers():
+def test_run_report_of_null_server_notes_unchecked():
     report = run_report(steady_outcome(600, latency_ms=2), None, 300)
     assert report["wrong_answers"] is None
     assert report["latency"]["p99_ms"] == 2
 
 
-def test_neighbour_report_names_the_windows_by_what_the_loaded_model_sees():
+def test_neighbour_report_names_windows_by_model_view():
     report = neighbour_report(swap_report(SETUP, [swap_run(slow_in_swap_outcome())]))
     assert report["alone"]["p99_ms"] == 1
     assert report["while_reloading"]["p99_ms"] == 5
@@ -179,7 +179,7 @@ def test_neighbour_report_names_the_windows_by_what_the_loaded_model_sees():
     assert report["errors"] == 0
 
 
-def test_tables_show_the_figures_and_refused_ones_as_a_dash():
+def test_tables_show_refused_figures_as_dash():
     report = swap_report(SETUP, [swap_run(slow_in_swap_outcome())])
     text = io.StringIO()
     console = Console(file=text, width=200)

@@ -80,7 +80,7 @@ PROVEN_BY_TESTS = [
     (
         "one unreadable base path stops all models (TFS#2189)",
         "unit/test_found_versions.py",
-        "test_unreadable_base_path_changes_nothing_but_the_notes",
+        "test_unreadable_base_path_changes_only_notes",
     ),
 ]
 
