@@ -33,7 +33,7 @@ def test_logged_latencies_are_the_third_column_in_ns():
     assert logged_latencies_ns("17\t200\t250\n18\t200\t1000\n") == [250_000, 1_000_000]
 
 
-def test_report_has_the_medians_of_rounds_and_the_tail_of_each_kind():
+def test_report_has_round_medians_and_tail_per_kind():
     rates = {
         (MILLPOND, 1): [1_000.0, 3_000.0, 2_000.0],
         (BASELINE, 1): [500.0, 400.0, 9_000.0],

@@ -14,7 +14,7 @@ from tests.unit.loadtest_outcomes import outcome_of
 from tests.unit.test_loadtest_report import SETUP
 
 
-def test_saturation_rate_is_that_of_a_run_of_seconds_and_not_of_its_probe(
+def test_saturation_rate_comes_from_run_not_probe(
     monkeypatch: pytest.MonkeyPatch,
 ):
     request_counts: list[int] = []
@@ -30,7 +30,7 @@ def test_saturation_rate_is_that_of_a_run_of_seconds_and_not_of_its_probe(
     assert request_counts == [2_000, 12_003]
 
 
-def test_rate_counts_from_the_first_issued_to_the_last_answered():
+def test_rate_spans_first_issue_to_last_answer():
     # All due at 0, as in closed loop; issued at 1 and 2 ms, the first answered last.
     assert rate_of(outcome_of([(0, 1, 5), (0, 2, 3)])) == 500
 
@@ -44,6 +44,6 @@ def test_rate_of_a_run_with_failures_is_refused():
         rate_of(replace(outcome, replies=replies))
 
 
-def test_setup_without_a_share_stays_as_it_is_and_starts_no_server():
+def test_setup_without_share_starts_no_server():
     nowhere = DemoModel(Path("/absent"), Path("/absent"))
     assert at_share_of_saturation(SETUP, None, nowhere, FakeClock(), print) is SETUP

@@ -32,13 +32,13 @@ def test_repeats_differ_in_their_seeds_alone():
     assert (second.seed, second.preset) == (SETUP.seed + 1, SETUP.preset)
 
 
-def test_stages_are_those_of_the_swaps_of_the_model_that_is_swapped():
+def test_stages_come_from_swaps_of_swapped_model():
     events = [load(1), load(1, "other"), load(2, "other"), load(2), unload(1), unload(2)]
     stages = scenario._stages(events, SETUP)
     assert [(swap.title, swap.version) for swap in stages] == [("load", 2), ("unload", 1)]
 
 
-def test_memory_is_that_of_the_moments_and_the_most_of_the_swaps():
+def test_memory_covers_moments_and_swap_peak():
     notes = {"before": 1, "one_version": 10, "after_last_unload": 40}
     seen = samples((2, 100), (11, 600), (25, 900), (31, 1_100), (36, 2_000), (41, 650), (52, 120))
     memory = scenario._memory(seen, notes, SPANS, last_unload_ns=50)
@@ -51,18 +51,18 @@ def test_memory_is_that_of_the_moments_and_the_most_of_the_swaps():
     }
 
 
-def test_memory_of_a_server_that_ended_with_its_last_version_is_not_known():
+def test_memory_after_server_end_is_unknown():
     notes = {"before": 1, "one_version": 10, "after_last_unload": 40}
     memory = scenario._memory(samples((2, 100), (41, 650)), notes, SPANS, last_unload_ns=50)
     assert memory["all_unloaded"] is None
 
 
-def test_arena_live_bytes_are_the_worst_and_unknown_where_no_event_says():
+def test_arena_live_bytes_are_worst_or_unknown():
     assert scenario._arena_live_bytes([unload(1, 0), unload(2, 7), unload(3, 0)]) == 7
     assert scenario._arena_live_bytes([unload(1)]) is None
 
 
-def test_load_that_ended_before_the_last_swap_is_refused():
+def test_load_ending_before_last_swap_is_refused():
     outcome = steady_outcome(10)
     scenario._check_load_lasted(outcome, [])
     late_swap = SwapSpans(2, Span(1 * MS, 2 * MS), Span(3 * MS, 4 * MS))

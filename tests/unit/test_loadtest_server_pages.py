@@ -55,7 +55,7 @@ def test_totals_are_over_all_series_with_the_labels():
     assert metrics.total(":tensorflow:serving:request_count", status="OK") == 7
 
 
-def test_counts_are_summed_over_the_labels_that_are_not_asked_for():
+def test_counts_are_summed_over_other_labels():
     metrics = Metrics.parse(PAGE)
     assert metrics.counts_by("code", "serving_requests_total") == {"OK": 7, "NOT_FOUND": 2}
     assert metrics.counts_by("version", "serving_requests_total", code="OK") == {"1": 3, "2": 4}
@@ -84,7 +84,7 @@ def test_buckets_are_by_edge_ascending_and_summed():
     assert list(of_ok.values()) == [1, 2, 4]
 
 
-def test_pages_are_read_from_a_server_and_its_swaps_come_in_their_order(url: str):
+def test_pages_of_server_keep_order_of_swaps(url: str):
     pages = ServerPages(url)
     assert pages.metrics().total("serving_requests_total") == 9
     assert pages.swaps("a/b c") == [{"version": 2}, {"model": "a/b c", "version": 3}]

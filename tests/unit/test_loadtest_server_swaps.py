@@ -53,7 +53,7 @@ def test_a_records_span_is_on_the_clients_clock():
     assert server_swap(record(2), CLOCK) == swap(2)
 
 
-def test_swaps_are_waited_for_until_their_requests_are_known():
+def test_swaps_are_awaited_until_requests_are_known():
     pages = FakePages([record(1), record(2), record(3, None)], [record(1), record(2), record(3)])
     clock = FakeClock()
     assert wait_for_swaps(pages, "ctr", (2, 3), CLOCK, clock) == (swap(2), swap(3))
@@ -69,7 +69,7 @@ def test_a_server_that_is_gone_is_an_error():
         wait_for_swaps(ServerPages("http://127.0.0.1:1"), "ctr", (2,), CLOCK, FakeClock())
 
 
-def test_clients_figures_are_of_the_requests_that_ended_within_the_servers_span():
+def test_client_figures_cover_span_of_server():
     inside = [(5_000.5 + ms, 5_000.5 + ms, 5_001.5 + ms) for ms in range(1_000)]
     slow_inside = [(4_990, 4_990, 5_001)]
     outside = [(4_000, 4_000, 5_000), (6_999, 6_999, 7_000.5)]
@@ -80,7 +80,7 @@ def test_clients_figures_are_of_the_requests_that_ended_within_the_servers_span(
     assert fewer["clients"]["p999_ms"] == 11
 
 
-def test_medians_are_over_the_swaps_and_counts_are_their_sums():
+def test_medians_and_sums_cover_all_swaps():
     swaps = [
         {"server": side(10, 1.0), "clients": side(11, 1.5)},
         {"server": side(10, 3.0), "clients": side(9, 3.5)},
@@ -92,7 +92,7 @@ def test_medians_are_over_the_swaps_and_counts_are_their_sums():
     assert shown["clients"] == side(30, 2.5)
 
 
-def test_of_no_swap_and_of_no_request_nothing_is_claimed():
+def test_figures_of_no_swap_or_request_are_none():
     assert medians_by_both([])["server"] == side(0, None)
     (both,) = swaps_by_both(outcome_of([]), [swap(2)])
     assert both["clients"] == side(0, None)

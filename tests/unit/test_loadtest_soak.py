@@ -99,7 +99,7 @@ def on_disk(world: World) -> set[int]:
 # --- Events ---------------------------------------------------------------------------------------
 
 
-def test_lower_version_is_dropped_below_all_others_and_selected(world: World) -> None:
+def test_lower_version_is_dropped_and_selected(world: World) -> None:
     drop(world)
     drop_lower(world)
     drop_lower(world)
@@ -114,7 +114,7 @@ def test_selections_are_what_the_server_reads(world: World) -> None:
     assert configured(world)["ctr"].version_selection == Specific(frozenset({FIRST_VERSION}))
 
 
-def test_broken_version_stays_forbidden_once_it_is_removed(world: World) -> None:
+def test_removed_broken_version_stays_forbidden(world: World) -> None:
     drop_broken(world)
     last = come_to_rest(world)
     assert world.forbidden == {FIRST_VERSION + 1}
@@ -122,7 +122,7 @@ def test_broken_version_stays_forbidden_once_it_is_removed(world: World) -> None
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_settings_always_enforce_the_gates_and_can_be_read(world: World, seed: int) -> None:
+def test_settings_enforce_gates_and_can_be_read(world: World, seed: int) -> None:
     world.dice = random.Random(seed)
     toggle_neighbour(world)
     change_settings(world)
@@ -134,7 +134,7 @@ def test_settings_always_enforce_the_gates_and_can_be_read(world: World, seed: i
     assert settings.of("ctr").aspired_version_policy is PolicyName.AVAILABILITY
 
 
-def test_rest_puts_everything_back_and_drops_a_version_above_all(world: World) -> None:
+def test_rest_restores_all_and_drops_highest_version(world: World) -> None:
     toggle_neighbour(world)
     drop_lower(world)
     world.label_version = FIRST_VERSION
@@ -155,7 +155,7 @@ def reply_of_version(version: int, code: StatusCode = StatusCode.OK) -> Reply:
     return Reply(payload=0, code=code, data=response.SerializeToString())
 
 
-def test_answers_of_a_version_are_counted_by_the_version_that_replies_name() -> None:
+def test_answers_are_counted_by_version_of_reply() -> None:
     replies = [reply_of_version(5), reply_of_version(6), reply_of_version(7, StatusCode.INTERNAL)]
     outcome = outcome_of([(0, 0, 1)] * 5, replies=replies, reply_of=[0, 1, 1, 2, -1])
     assert answers_of(outcome, {6, 7, 8}) == {6: 2}
@@ -183,7 +183,7 @@ def result_of(**changes: Any) -> SoakResult:
         {"outcome": outcome_of([(0, 0, 1)], codes=[14])},
     ],
 )
-def test_soak_is_good_only_where_nothing_at_all_went_wrong(changes: dict[str, Any]) -> None:
+def test_soak_is_good_only_without_any_fault(changes: dict[str, Any]) -> None:
     assert result_of().is_good
     assert not result_of(**changes).is_good
 

@@ -21,7 +21,7 @@ SWAP = [line(1, "version_available", version=1), line(2, "version_available", ve
 ROLLBACK = line(3, "rolled_back", version=2, to=1, blocked=[2])
 
 
-def test_rolled_back_version_is_blocked_until_it_is_allowed():
+def test_rolled_back_version_is_blocked_until_allowed():
     spans = blocked_spans([*SWAP, ROLLBACK], [(5 * SECOND_NS, 2)], "ctr")
     assert spans == {2: [(at(3), 5 * SECOND_NS)]}
 
@@ -49,7 +49,7 @@ def test_other_models_and_events_block_nothing():
     assert blocked_spans([*SWAP, other, line(4, "swap", version=2)], [], "ctr") == {}
 
 
-def test_answers_are_counted_if_all_of_them_lies_in_a_span():
+def test_answers_count_if_fully_within_span():
     requests = [(0, 0, 1), (9, 9, 11), (11, 11, 12), (13, 13, 14), (19, 19, 21)]
     outcome = outcome_of(requests)
     spans = {2: [(10_000_000 + SECOND_NS, 20_000_000 + SECOND_NS)]}

@@ -38,12 +38,12 @@ def test_swaps_in_log_without_swaps_are_none():
     assert swaps_in(EVENTS[:2]) == []
 
 
-def test_is_unloaded_is_true_for_the_version_that_is_gone():
+def test_is_unloaded_is_true_for_removed_version():
     assert [is_unloaded(event, 1) for event in EVENTS] == [False, False, False, True]
     assert not is_unloaded(EVENTS[3], 2)
 
 
-def test_check_all_succeeded_is_content_where_every_request_was_answered():
+def test_check_all_succeeded_accepts_all_answered():
     check_all_succeeded(EVENTS, 7)
 
 

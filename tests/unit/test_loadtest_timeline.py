@@ -39,12 +39,12 @@ def swap_events(old: int, second: int, model: str = "m") -> list[dict[str, Any]]
 FIRST_LOAD = [event("load_started", 1, 1), event("version_available", 1, 2)]
 
 
-def test_log_clock_brings_wall_time_onto_the_monotonic_clock():
+def test_log_clock_maps_wall_time_to_monotonic():
     stamped = {"timestamp": "1970-01-01T00:00:05.000123Z"}
     assert LogClock(offset_ns=3 * SECOND).instant_ns(stamped) == 2 * SECOND + 123_000
 
 
-def test_swaps_of_pairs_a_load_with_the_unload_of_the_version_before():
+def test_swaps_pair_load_with_earlier_versions_unload():
     events = [*FIRST_LOAD, {"event": "listening"}, *swap_events(1, 10), *swap_events(2, 20)]
     assert swaps_of(events, "m", LogClock(0)) == (
         SwapSpans(2, Span(10 * SECOND, 12 * SECOND), Span(13 * SECOND, 14 * SECOND)),
@@ -62,14 +62,14 @@ def test_swaps_of_first_load_alone_are_none():
 
 
 @pytest.mark.parametrize("missing", [1, 2, 3])
-def test_swaps_of_a_log_that_lacks_an_event_is_refused_with_its_name(missing: int):
+def test_swaps_of_log_without_event_names_event(missing: int):
     swap = swap_events(1, 10)
     name = swap.pop(missing)["event"]
     with pytest.raises(Unavailable, match=name):
         swaps_of([*FIRST_LOAD, *swap], "m", LogClock(0))
 
 
-def test_swap_span_goes_on_for_a_second_after_the_unload():
+def test_swap_span_lasts_one_second_past_unload():
     swap = SwapSpans(2, Span(1, 2), Span(3, 4))
     assert swap.swap == Span(1, 4 + SECOND)
 
@@ -82,7 +82,7 @@ def test_late_stretch_is_from_due_to_issued():
     )
 
 
-def test_late_stretches_of_a_punctual_generator_are_none():
+def test_punctual_generator_has_no_late_stretches():
     assert late_stretches(outcome_of([(0, 2, 90), (5, 5, 6)])) == ()
 
 
@@ -129,7 +129,7 @@ def test_under_way_overlaps_the_span(request_ms: tuple[float, float, float], is_
     assert mask.tolist() == [is_in]
 
 
-def test_windows_put_a_request_into_each_part_that_it_was_under_way_in():
+def test_windows_hold_request_in_each_part_it_spans():
     swaps = [
         SwapSpans(2, Span(10 * MS, 20 * MS), Span(21 * MS, 22 * MS)),
         SwapSpans(3, Span(5_010 * MS, 5_020 * MS), Span(5_021 * MS, 5_022 * MS)),

@@ -40,7 +40,7 @@ def test_traffic_sends_in_turn_and_keeps_every_answer():
     assert answers == [Answer(0, True), Answer(1, False), Answer(2, True)]
 
 
-def test_traffic_failed_request_is_an_outcome_with_its_error():
+def test_traffic_failed_request_keeps_its_error():
     def fail(number: int) -> Answer:
         raise ValueError("no route")
 
@@ -59,7 +59,7 @@ def test_traffic_wait_for_answer_counts_from_now_on():
     assert versions == sorted(versions)
 
 
-def test_traffic_wait_without_the_answer_raises_at_the_timeout():
+def test_traffic_wait_without_answer_times_out():
     traffic = Traffic(
         lambda number: Answer(1, True), rate_per_second=1, thread_count=0, clock=ImpatientClock()
     )
@@ -92,7 +92,7 @@ def test_traffic_requests_are_scheduled_at_the_rate():
     assert [o.scheduled_ns / NS_PER_SECOND for o in outcomes] == [0, 0.25, 0.5, 0.75]
 
 
-def test_traffic_latency_counts_from_when_the_request_was_due():
+def test_traffic_latency_counts_from_due_time():
     clock = ImpatientClock()
 
     def slow(number: int) -> Answer:

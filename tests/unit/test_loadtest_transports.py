@@ -16,7 +16,7 @@ def test_plain_is_first_and_only_tls_has_flags(tmp_path: Path):
         assert (variant.channel.compression == "gzip") == ("gzip" in name)
 
 
-def test_certificate_is_of_this_machine_and_the_config_holds_it(tmp_path: Path):
+def test_certificate_names_host_and_config_holds_it(tmp_path: Path):
     made = make_certificate(tmp_path)
     pem = made.certificate.read_text()
     context = ssl.create_default_context(cadata=pem)

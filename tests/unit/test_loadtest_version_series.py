@@ -28,7 +28,7 @@ def filters(path: Path) -> list[list[str]]:
     return [list(log.predict_log.request.output_filter) for log in logs]
 
 
-def test_versions_are_the_two_exports_in_turn_without_a_copy(exports: DemoModel):
+def test_versions_alternate_exports_without_copy(exports: DemoModel):
     with VersionSeries(exports, "ctr", "records", ()) as series:
         for version in (1, 2, 3):
             series.drop(version)
@@ -63,7 +63,7 @@ def test_end_of_series_leaves_nothing_but_the_exports(exports: DemoModel):
         ("other-outputs", ("version",), [["ctr"]]),
     ],
 )
-def test_warm_up_file_is_as_the_mode_says_and_the_exports_own_stays(
+def test_warm_up_file_follows_mode_and_keeps_export(
     exports: DemoModel, mode: str, asked: Sequence[str], expected: list[list[str]]
 ):
     with VersionSeries(exports, "ctr", mode, asked) as series:
@@ -72,13 +72,13 @@ def test_warm_up_file_is_as_the_mode_says_and_the_exports_own_stays(
     assert filters(exports.base_path / "1" / WARM_UP_FILE) == [["version"]]
 
 
-def test_warm_up_mode_none_drops_versions_without_the_file(exports: DemoModel):
+def test_warm_up_mode_none_drops_file(exports: DemoModel):
     with VersionSeries(exports, "ctr", "none", ()) as series:
         series.drop(1)
         assert not (series.base_path / "1" / WARM_UP_FILE).exists()
     assert (exports.base_path / "1" / WARM_UP_FILE).exists()
 
 
-def test_unknown_warm_up_mode_is_refused_with_those_that_there_are(exports: DemoModel):
+def test_unknown_warm_up_mode_lists_known_modes(exports: DemoModel):
     with pytest.raises(InvalidConfig, match=r"--warm-up=hot.*records, none, other-outputs"):
         VersionSeries(exports, "ctr", "hot", ())

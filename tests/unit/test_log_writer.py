@@ -74,7 +74,7 @@ def test_line_is_in_the_pipe_when_write_returns(pipe: Pipe, writer: LogWriter):
     assert os.read(pipe.read_end, 100) == b"first\n"
 
 
-def test_full_pipe_blocks_no_writer_and_drops_are_counted(pipe: Pipe, writer: LogWriter):
+def test_full_pipe_drops_lines_and_blocks_no_writer(pipe: Pipe, writer: LogWriter):
     for _ in range(1_000):
         writer.write(LINE)
     # 4,096 bytes in the pipe, 2,000 kept, and one line that is being written.
@@ -87,7 +87,7 @@ def test_full_pipe_blocks_no_writer_and_drops_are_counted(pipe: Pipe, writer: Lo
     assert writer.dropped_count == dropped_count
 
 
-def test_lines_keep_their_order_while_a_slow_reader_reads(pipe: Pipe):
+def test_lines_keep_order_for_slow_reader(pipe: Pipe):
     assert unblock(pipe.write_end)
     writer = writer_of(pipe.write_end, may_block=False)
     for number in range(2_000):
@@ -97,7 +97,7 @@ def test_lines_keep_their_order_while_a_slow_reader_reads(pipe: Pipe):
     assert writer.close_within(60)
 
 
-def test_line_that_is_larger_than_the_pipe_arrives_whole(pipe: Pipe):
+def test_line_larger_than_pipe_arrives_whole(pipe: Pipe):
     assert unblock(pipe.write_end)
     writer = writer_of(pipe.write_end, may_block=False)
     line = "y" * 20_000 + "\n"
@@ -122,7 +122,7 @@ def test_end_is_bounded_when_nothing_reads(writer: LogWriter):
     assert not writer._thread.is_alive()
 
 
-def test_reader_that_is_gone_loses_lines_and_raises_nothing(pipe: Pipe, writer: LogWriter):
+def test_lost_reader_loses_lines_without_error(pipe: Pipe, writer: LogWriter):
     pipe.close_read_end()
     for _ in range(100):
         writer.write(LINE)

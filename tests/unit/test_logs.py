@@ -59,9 +59,7 @@ def test_logs_human_names_event_and_values():
 
 
 @pytest.mark.parametrize("method", ["write", "flush"])
-def test_logs_that_nobody_takes_are_lost_and_raise_nothing(
-    method: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_unread_logs_are_lost_without_error(method: str, monkeypatch: pytest.MonkeyPatch):
     def refuse(*arguments: object) -> int:
         raise BrokenPipeError
 

@@ -188,7 +188,7 @@ def test_manager_loads_what_is_aspired(world: World) -> None:
     assert world.serving_map.versions("m") == [1]
 
 
-def test_manager_publishes_before_the_version_is_available(world: World) -> None:
+def test_manager_publishes_before_available(world: World) -> None:
     seen = []
     world.monitor.add_listener(
         lambda status: seen.append((status.state, world.serving_map.versions("m")))
@@ -197,7 +197,7 @@ def test_manager_publishes_before_the_version_is_available(world: World) -> None
     assert seen == [(START, []), (LOADING, []), (AVAILABLE, [1])]
 
 
-def test_manager_retires_after_the_version_is_unloading(world: World) -> None:
+def test_manager_retires_after_unloading(world: World) -> None:
     world.settle(1)
     seen = []
     world.monitor.add_listener(
@@ -246,7 +246,7 @@ def test_manager_logs_the_seconds_of_each_stage(world: World) -> None:
 # --- Swapping -------------------------------------------------------------------------------------
 
 
-def test_manager_keeps_the_old_version_until_the_new_one_is_available(world: World) -> None:
+def test_manager_keeps_old_version_until_new_is_ready(world: World) -> None:
     world.settle(1)
     world.aspire(2)
     assert world.states() == {1: AVAILABLE, 2: LOADING}
@@ -257,7 +257,7 @@ def test_manager_keeps_the_old_version_until_the_new_one_is_available(world: Wor
     assert world.serving_map.log == ["publish m/1", "publish m/2", "retire m/1"]
 
 
-def test_manager_failing_load_leaves_the_old_version_serving(world: World) -> None:
+def test_manager_failing_load_keeps_old_version(world: World) -> None:
     world.settle(1)
     world.fail(2, permanent("bad checksum"))
     world.settle(2)
@@ -265,7 +265,7 @@ def test_manager_failing_load_leaves_the_old_version_serving(world: World) -> No
     assert world.status(2).health.message == "bad checksum"
 
 
-def test_manager_tries_the_version_after_one_that_failed(world: World) -> None:
+def test_manager_tries_next_version_after_failure(world: World) -> None:
     world.settle(1)
     world.fail(2, permanent())
     world.settle(2)
@@ -273,7 +273,7 @@ def test_manager_tries_the_version_after_one_that_failed(world: World) -> None:
     assert world.states() == {1: END, 2: END, 3: AVAILABLE}
 
 
-def test_manager_failed_version_removed_goes_back_without_a_cold_load(world: World) -> None:
+def test_manager_removed_failure_needs_no_reload(world: World) -> None:
     world.settle(1)
     world.fail(2, permanent())
     world.settle(2)
@@ -296,7 +296,7 @@ def test_manager_one_list_does_not_touch_another_model(world: World) -> None:
     assert (world.states("a"), world.states("b")) == ({1: END}, {5: AVAILABLE})
 
 
-def test_manager_waits_for_the_last_request_before_it_destroys(world: World) -> None:
+def test_manager_awaits_last_request_before_destroy(world: World) -> None:
     world.settle(1)
     world.servable(1).handle_count = 1
     world.aspire(2)
@@ -308,7 +308,7 @@ def test_manager_waits_for_the_last_request_before_it_destroys(world: World) -> 
     assert (world.states()[1], world.servable(1).is_destroyed) == (END, True)
 
 
-def test_manager_request_held_on_one_model_does_not_delay_another_unload(world: World) -> None:
+def test_manager_held_request_delays_only_own_model(world: World) -> None:
     world.settle(1, name="a")
     world.settle(1, name="b")
     world.loading.servables[0].handle_count = 1
@@ -318,7 +318,7 @@ def test_manager_request_held_on_one_model_does_not_delay_another_unload(world: 
     assert (world.states("a"), world.states("b")) == ({1: UNLOADING}, {1: END})
 
 
-def test_manager_load_under_way_on_one_model_does_not_delay_decisions_on_another(
+def test_manager_running_load_delays_only_own_model(
     world: World,
 ) -> None:
     world.settle(1, name="b")
@@ -330,7 +330,7 @@ def test_manager_load_under_way_on_one_model_does_not_delay_decisions_on_another
 # --- Failing and retrying -------------------------------------------------------------------------
 
 
-def test_manager_retries_a_transient_failure_when_it_is_due(world: World) -> None:
+def test_manager_retries_transient_failure_when_due(world: World) -> None:
     world.fail(1, transient("disk is away"))
     world.settle(1)
     assert world.states() == {1: LOADING}
@@ -371,14 +371,14 @@ def test_manager_does_not_retry_a_permanent_failure(world: World) -> None:
     assert world.loading.loads == [ServableId("m", 1)]
 
 
-def test_manager_waits_for_a_retry_without_holding_a_loader(world: World) -> None:
+def test_manager_waiting_retry_holds_no_loader(world: World) -> None:
     world.fail(1, transient())
     world.settle(1)
     world.settle(1, name="other")
     assert world.states("other") == {1: AVAILABLE}
 
 
-def test_manager_failed_version_dropped_again_is_tried_again(world: World) -> None:
+def test_manager_retries_failed_version_dropped_again(world: World) -> None:
     world.fail(1, permanent())
     world.settle(1)
     world.settle()
@@ -386,7 +386,7 @@ def test_manager_failed_version_dropped_again_is_tried_again(world: World) -> No
     assert world.states() == {1: AVAILABLE}
 
 
-def test_manager_failed_version_omitted_and_back_before_the_tick_is_tried_again(
+def test_manager_retries_failed_version_back_at_once(
     world: World,
 ) -> None:
     world.fail(1, permanent())
@@ -396,7 +396,7 @@ def test_manager_failed_version_omitted_and_back_before_the_tick_is_tried_again(
     assert world.states() == {1: AVAILABLE}
 
 
-def test_manager_failed_version_found_anew_is_tried_again(world: World) -> None:
+def test_manager_retries_failed_version_found_anew(world: World) -> None:
     world.fail(1, permanent())
     world.settle(1)
     world.aspire(1, found_at_ns=9)
@@ -404,7 +404,7 @@ def test_manager_failed_version_found_anew_is_tried_again(world: World) -> None:
     assert world.states() == {1: AVAILABLE}
 
 
-def test_manager_live_version_found_anew_is_told_and_not_reloaded(world: World) -> None:
+def test_manager_logs_live_version_found_anew(world: World) -> None:
     world.settle(1)
     with capture_logs() as logs:
         world.aspire(1, found_at_ns=9)
@@ -413,7 +413,7 @@ def test_manager_live_version_found_anew_is_told_and_not_reloaded(world: World) 
     assert world.states() == {1: AVAILABLE, 2: LOADING}
 
 
-def test_manager_loader_that_cannot_be_made_is_a_failed_load(world: World) -> None:
+def test_manager_unmakeable_loader_is_failed_load(world: World) -> None:
     def make_loader(servable_id: ServableId, directory: str) -> Loader:
         raise KeyError(directory)
 
@@ -449,7 +449,7 @@ def test_manager_unload_that_fails_ends_with_the_error(world: World) -> None:
 # --- Omitting in the middle -----------------------------------------------------------------------
 
 
-def test_manager_version_omitted_before_its_load_ends_unloaded(world: World) -> None:
+def test_manager_version_omitted_before_load_ends(world: World) -> None:
     world.aspire(1)
     world.aspire()
     assert world.states() == {1: LOADING}
@@ -459,7 +459,7 @@ def test_manager_version_omitted_before_its_load_ends_unloaded(world: World) -> 
     assert world.loading.servables == []
 
 
-def test_manager_load_that_finishes_after_cancel_is_undone(world: World) -> None:
+def test_manager_undoes_load_finished_after_cancel(world: World) -> None:
     world.loading.during = world.aspire
     world.settle(1)
     assert world.states() == {1: END}
@@ -468,7 +468,7 @@ def test_manager_load_that_finishes_after_cancel_is_undone(world: World) -> None
     assert world.serving_map.log == []
 
 
-def test_manager_cancel_that_comes_after_publishing_unloads(world: World) -> None:
+def test_manager_cancel_after_publish_unloads(world: World) -> None:
     world.aspire(1)
     world.manager.set_aspired("m", [])
     world.loaders.run_all()
@@ -486,7 +486,7 @@ def test_manager_omitting_ends_the_retries(world: World) -> None:
     assert world.manager.next_due_seconds() is None
 
 
-def test_manager_version_aspired_again_while_it_is_cancelled_is_loaded_anew(world: World) -> None:
+def test_manager_reloads_version_aspired_during_cancel(world: World) -> None:
     world.aspire(1)
     world.aspire()
     world.aspire(1)
@@ -497,7 +497,7 @@ def test_manager_version_aspired_again_while_it_is_cancelled_is_loaded_anew(worl
     assert world.history[ServableId("m", 1)] == [START, LOADING, END, START, LOADING, AVAILABLE]
 
 
-def test_manager_version_aspired_again_while_it_unloads_is_loaded_anew(world: World) -> None:
+def test_manager_reloads_version_aspired_during_unload(world: World) -> None:
     world.settle(1)
     world.servable(1).handle_count = 1
     world.aspire()
@@ -511,7 +511,7 @@ def test_manager_version_aspired_again_while_it_unloads_is_loaded_anew(world: Wo
     assert world.states() == {1: AVAILABLE}
 
 
-def test_manager_rollback_while_the_old_version_is_cover_is_instant(world: World) -> None:
+def test_manager_rollback_to_cover_is_instant(world: World) -> None:
     world.settle(1)
     world.aspire(2)
     world.aspire(1)
@@ -520,7 +520,7 @@ def test_manager_rollback_while_the_old_version_is_cover_is_instant(world: World
     assert world.loading.loads == [ServableId("m", 1)]
 
 
-def test_manager_newer_version_during_a_load_goes_first(world: World) -> None:
+def test_manager_newer_version_overtakes_load(world: World) -> None:
     world.settle(1)
     world.aspire(2)
     world.settle(3)
@@ -531,7 +531,7 @@ def test_manager_newer_version_during_a_load_goes_first(world: World) -> None:
 # --- Bugs, threads, stopping ----------------------------------------------------------------------
 
 
-def test_manager_policy_that_raises_for_one_model_does_not_stop_another(
+def test_manager_policy_error_stops_only_own_model(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Broken(AvailabilityPreserving):
@@ -745,7 +745,7 @@ def test_manager_tells_of_memory_that_is_free_again(world: World) -> None:
     assert world.memory.log == ["unloaded m/1", "unloaded m/2", "forget m"]
 
 
-def test_manager_load_that_is_undone_gives_its_memory_back(world: World) -> None:
+def test_manager_undone_load_returns_memory(world: World) -> None:
     world.aspire(1)
     world.loading.during = lambda: world.aspire()
     world.run_loads()

@@ -15,7 +15,7 @@ def write(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def test_available_bytes_is_the_machines_where_no_group_limits_it(tmp_path: Path) -> None:
+def test_available_bytes_are_machines_without_group(tmp_path: Path) -> None:
     root = write(tmp_path, {"proc/meminfo": "MemTotal: 9 kB\nMemAvailable:   2000 kB\n"})
     assert available_bytes(root) == 2_000 * 1024
 
@@ -24,7 +24,7 @@ def test_available_bytes_without_any_word_is_unlimited(tmp_path: Path) -> None:
     assert available_bytes(tmp_path) == UNLIMITED_BYTES
 
 
-def test_available_bytes_of_a_group_counts_page_cache_as_free(tmp_path: Path) -> None:
+def test_available_bytes_of_group_count_page_cache(tmp_path: Path) -> None:
     root = write(
         tmp_path,
         {
@@ -38,7 +38,7 @@ def test_available_bytes_of_a_group_counts_page_cache_as_free(tmp_path: Path) ->
     assert available_bytes(root) == 700
 
 
-def test_available_bytes_heeds_the_limit_of_a_group_above(tmp_path: Path) -> None:
+def test_available_bytes_obey_limit_of_parent_group(tmp_path: Path) -> None:
     root = write(
         tmp_path,
         {
@@ -52,7 +52,7 @@ def test_available_bytes_heeds_the_limit_of_a_group_above(tmp_path: Path) -> Non
     assert available_bytes(root) == 100
 
 
-def test_available_bytes_in_a_container_that_sees_only_itself(tmp_path: Path) -> None:
+def test_available_bytes_in_isolated_container(tmp_path: Path) -> None:
     root = write(
         tmp_path,
         {

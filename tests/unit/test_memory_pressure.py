@@ -47,7 +47,7 @@ def room_reason(world: World) -> str:
 # --- When -----------------------------------------------------------------------------------------
 
 
-def test_unload_that_makes_room_is_put_off_by_the_jitter() -> None:
+def test_unload_for_memory_waits_for_jitter() -> None:
     world = world_with(RESOURCE, JITTER_SECONDS)
     world.settle(1)
     world.aspire(2)
@@ -60,7 +60,7 @@ def test_unload_that_makes_room_is_put_off_by_the_jitter() -> None:
     assert world.states() == {1: END, 2: AVAILABLE}
 
 
-def test_swap_is_put_off_once_though_it_unloads_and_loads() -> None:
+def test_swap_waits_for_jitter_only_once() -> None:
     world = world_with(AUTO, JITTER_SECONDS)
     world.settle(1)
     world.fail(2, *refused(1))
@@ -73,7 +73,7 @@ def test_swap_is_put_off_once_though_it_unloads_and_loads() -> None:
     assert [log["event"] for log in logs].count("load_put_off") == 1
 
 
-def test_room_for_a_load_that_was_not_put_off_is_made_only_after_the_jitter() -> None:
+def test_load_without_jitter_frees_memory_after_it() -> None:
     world = world_with(AUTO, JITTER_SECONDS)
     world.fail(2, transient(), *refused(1))
     # The first version of a model is not put off; when 2 is tried again, 1 serves.
@@ -89,7 +89,7 @@ def test_room_for_a_load_that_was_not_put_off_is_made_only_after_the_jitter() ->
     assert world.states() == {1: END, 2: AVAILABLE}
 
 
-def test_old_version_goes_at_once_where_an_aspired_one_answers() -> None:
+def test_old_version_leaves_at_once_beside_aspired() -> None:
     world = world_with(RESOURCE, JITTER_SECONDS)
     world.settle(1)
     world.settle(1, 2)
@@ -103,7 +103,7 @@ def test_old_version_goes_at_once_where_an_aspired_one_answers() -> None:
 
 
 @pytest.mark.parametrize("settings", [AVAILABILITY, RESOURCE, AUTO])
-def test_version_that_does_not_fit_beside_aspired_ones_fails_for_good(
+def test_unfit_version_beside_aspired_fails_for_good(
     settings: ModelSettings,
 ) -> None:
     world = world_with(settings)
@@ -119,7 +119,7 @@ def test_version_that_does_not_fit_beside_aspired_ones_fails_for_good(
 
 
 @pytest.mark.parametrize("settings", [RESOURCE, AUTO])
-def test_version_for_which_none_could_go_is_tried_again_once_one_can(
+def test_unfit_version_retries_once_one_can_leave(
     settings: ModelSettings,
 ) -> None:
     world = world_with(settings)
@@ -132,7 +132,7 @@ def test_version_for_which_none_could_go_is_tried_again_once_one_can(
     assert world.states() == {1: END, 2: AVAILABLE}
 
 
-def test_version_for_which_none_may_go_by_policy_is_not_tried_for_ever() -> None:
+def test_version_unfit_by_policy_stops_retrying() -> None:
     world = world_with(AVAILABILITY)
     world.settle(1)
     world.fail(2, *refused())
@@ -144,7 +144,7 @@ def test_version_for_which_none_may_go_by_policy_is_not_tried_for_ever() -> None
     assert len(world.loading.loads) == 1 + 3 + 3
 
 
-def test_version_that_fits_nowhere_is_not_tried_again_when_room_could_be_made() -> None:
+def test_version_too_large_for_memory_never_retries() -> None:
     world = world_with(AUTO)
     world.settle(1)
     world.fail(2, *[ResourceExhausted("2 needs 50 GB of 5")] * 100)
@@ -156,7 +156,7 @@ def test_version_that_fits_nowhere_is_not_tried_again_when_room_could_be_made() 
     assert len(world.loading.loads) == 1 + 3
 
 
-def test_label_on_the_old_version_keeps_it_and_the_one_beside_it() -> None:
+def test_label_keeps_old_version_and_its_neighbour() -> None:
     world = world_with(AUTO)
     world.settle(1)
     world.router.set_labels("m", {"old": 1})
@@ -171,7 +171,7 @@ def test_label_on_the_old_version_keeps_it_and_the_one_beside_it() -> None:
 # --- And then -------------------------------------------------------------------------------------
 
 
-def test_load_refused_beside_a_version_that_leaves_is_retried_when_that_is_gone() -> None:
+def test_refused_load_retries_once_old_version_ends() -> None:
     world = world_with(replace(AVAILABILITY, keep_previous_seconds=300))
     world.settle(1)
     world.settle(2)
@@ -187,7 +187,7 @@ def test_load_refused_beside_a_version_that_leaves_is_retried_when_that_is_gone(
     assert world.states()[3] is AVAILABLE
 
 
-def test_load_that_failed_for_another_reason_waits_though_memory_is_freed() -> None:
+def test_load_failed_otherwise_ignores_freed_memory() -> None:
     world = world_with(AVAILABILITY)
     world.settle(1)
     world.fail(3, transient())
@@ -196,7 +196,7 @@ def test_load_that_failed_for_another_reason_waits_though_memory_is_freed() -> N
     assert world.states() == {1: END, 2: AVAILABLE, 3: LOADING}
 
 
-def test_previous_version_goes_only_for_one_that_serves() -> None:
+def test_previous_version_leaves_only_for_serving_one() -> None:
     world = world_with(replace(AVAILABILITY, keep_previous_seconds=300))
     world.settle(1)
     world.settle(2)
@@ -208,7 +208,7 @@ def test_previous_version_goes_only_for_one_that_serves() -> None:
     assert world.states() == {1: UNLOADING, 2: AVAILABLE, 3: AVAILABLE}
 
 
-def test_retry_under_the_resource_policy_waits_until_a_withdrawn_version_is_gone() -> None:
+def test_resource_retry_awaits_withdrawn_version() -> None:
     world = world_with(RESOURCE)
     world.settle(1)
     world.fail(2, transient())
@@ -226,7 +226,7 @@ def test_retry_under_the_resource_policy_waits_until_a_withdrawn_version_is_gone
     assert world.states() == {1: END, 2: AVAILABLE}
 
 
-def test_permanent_failure_after_room_was_made_takes_the_old_version_back() -> None:
+def test_permanent_failure_restores_unloaded_version() -> None:
     world = world_with(AUTO)
     world.settle(1)
     world.fail(2, *refused(1), permanent())

@@ -117,7 +117,7 @@ def test_requests_of_each_code_are_counted_and_timed():
     assert value(series, f"{latency}_sum", **labels, code="DEADLINE_EXCEEDED") == 0.05
 
 
-def test_request_that_takes_longer_than_the_last_edge_is_in_the_infinite_bucket_only():
+def test_slow_request_counts_only_in_infinite_bucket():
     method = FakeMethod(latencies_ns={0: [30 * NS_PER_SECOND]})
     buckets = having(
         series_of(fake_sources(requests=serving(method))), "serving_request_latency_seconds_bucket"
@@ -125,7 +125,7 @@ def test_request_that_takes_longer_than_the_last_edge_is_in_the_infinite_bucket_
     assert {edge: count for (_, edge, *_), count in buckets.items() if count} == {"+Inf": 1}
 
 
-def test_predict_has_its_series_before_its_first_request():
+def test_predict_has_series_before_first_request():
     series = series_of(fake_sources(requests=serving(FakeMethod())))
     labels = {"model": "m", "version": "1", "method": "Predict", "code": "OK"}
     assert value(series, "serving_requests_total", **labels) == 0
@@ -139,7 +139,7 @@ def test_method_that_nobody_calls_has_no_series():
     assert having(series, "serving_request_latency_seconds_bucket") == {}
 
 
-def test_requests_for_unknown_models_have_an_empty_model_and_version():
+def test_unknown_model_requests_have_empty_labels():
     method = FakeMethod(model="", version=0, latencies_ns={5: [MS]}, in_flight_count=3)
     series = series_of(fake_sources(requests=serving(method)))
     counts = having(series, "serving_requests_total")
@@ -147,7 +147,7 @@ def test_requests_for_unknown_models_have_an_empty_model_and_version():
     assert having(series, "serving_requests_in_flight") == {}
 
 
-def test_requests_of_a_model_without_version_keep_its_name():
+def test_versionless_model_requests_keep_model_name():
     method = FakeMethod(model="m", version=-1, latencies_ns={5: [MS]}, in_flight_count=0)
     series = series_of(fake_sources(requests=serving(method)))
     counts = having(series, "serving_requests_total")
@@ -190,7 +190,7 @@ def test_window_without_requests_has_no_quantiles():
     }
 
 
-def test_phases_have_sum_and_count_since_the_load_and_recent_quantiles():
+def test_phases_have_sum_count_and_recent_quantiles():
     method = FakeMethod(phases_ns={"queue": [MS, 3 * MS]}, recent_phases_ns={"queue": [3 * MS]})
     series = series_of(fake_sources(requests=serving(method)))
     labels = {"model": "m", "version": "1", "method": "Predict", "phase": "queue"}
@@ -206,7 +206,7 @@ def test_model_of_any_name_is_read_back_as_it_is():
     assert set(having(series, "serving_requests_total")) == {("OK", "Predict", name, "1")}
 
 
-def test_requests_in_flight_are_counted_once_for_all_methods_of_a_version():
+def test_in_flight_requests_count_once_per_version():
     methods = [
         FakeMethod(in_flight_count=4),
         FakeMethod(method="GetModelMetadata", in_flight_count=4),
@@ -216,7 +216,7 @@ def test_requests_in_flight_are_counted_once_for_all_methods_of_a_version():
     assert having(series, "serving_requests_in_flight") == {("m", "1"): 4, ("m", "2"): 1}
 
 
-def test_latency_edges_are_a_quarter_apart_from_5_us_to_10_s():
+def test_latency_edges_are_quarter_apart_5_us_to_10_s():
     assert LATENCY_EDGES_NS[0] == 5_000
     assert LATENCY_EDGES_NS[-1] == 10 * NS_PER_SECOND
     ratios = [after / before for before, after in zip(LATENCY_EDGES_NS, LATENCY_EDGES_NS[1:])]
@@ -227,7 +227,7 @@ def test_latency_edges_are_a_quarter_apart_from_5_us_to_10_s():
 # --- TensorFlow Serving's names -----------------------------------------------------------------------
 
 
-def test_tensorflow_serving_counts_requests_of_a_model_over_its_methods():
+def test_tensorflow_serving_counts_requests_per_model():
     requests = serving_models(
         FakeMethod(version=0, latencies_ns={0: [MS, MS], 3: [MS]}),
         FakeMethod(version=0, method="Classify", latencies_ns={0: [MS]}),
@@ -240,7 +240,7 @@ def test_tensorflow_serving_counts_requests_of_a_model_over_its_methods():
     }
 
 
-def test_tensorflow_serving_latency_is_in_microseconds_and_of_successes():
+def test_tensorflow_serving_latency_is_of_successes():
     requests = serving_models(FakeMethod(version=0, latencies_ns={0: [20_000], 3: [MS]}))
     series = series_of(fake_sources(requests=requests))
     labels = {"model_name": "m", "API": "Predict", "entrypoint": "GRPC"}
@@ -251,7 +251,7 @@ def test_tensorflow_serving_latency_is_in_microseconds_and_of_successes():
     assert value(series, f"{name}_bucket", **labels, le="32.4") == 1
 
 
-def test_tensorflow_serving_latency_is_left_out_where_no_request_succeeded():
+def test_tensorflow_serving_latency_needs_success():
     requests = serving_models(FakeMethod(version=0, latencies_ns={3: [MS]}))
     series = series_of(fake_sources(requests=requests))
     assert having(series, ":tensorflow:serving:request_latency_count") == {}
@@ -266,7 +266,7 @@ def test_tensorflow_serving_runtime_latency_is_the_run():
     assert value(series, f"{name}_sum", **labels) == 25.0
 
 
-def test_tensorflow_serving_entrypoints_have_a_latency_each_and_share_the_run():
+def test_tensorflow_serving_entrypoints_share_run():
     requests = serving_models(
         FakeMethod(version=0, latencies_ns={0: [MS]}, phases_ns={"run": [20_000]}),
         FakeMethod(
@@ -290,7 +290,7 @@ def test_tensorflow_serving_entrypoints_have_a_latency_each_and_share_the_run():
     assert having(series, ":tensorflow:serving:request_count") == {("m", "OK"): 3}
 
 
-def test_tensorflow_serving_edges_are_those_of_its_source():
+def test_tensorflow_serving_edges_match_its_source():
     assert len(TFS_EDGES_NS) == 33
     assert TFS_EDGES_NS[:3] == (10_000, 18_000, 32_400)
     assert [round(edge_ns / MS, 1) for edge_ns in TFS_EDGES_NS[13:16]] == [20.8, 37.5, 67.5]
@@ -304,7 +304,7 @@ def test_tensorflow_serving_edges_are_those_of_its_source():
         (Health(StatusCode.ABORTED, "x"), {LoadStage.WARM_UP: 0.5, LoadStage.GATES: 1.0}, "OK"),
     ],
 )
-def test_tensorflow_serving_warmup_latency_has_path_and_outcome(health, stages, outcome):
+def test_tensorflow_serving_warmup_has_path_outcome(health, stages, outcome):
     state = END if health.code is not StatusCode.OK else AVAILABLE
     wall_ns = FakeClock().wall_ns()
     loaded = status(state=state, health=health, stage_seconds=stages, state_changed_wall_ns=wall_ns)
@@ -349,7 +349,7 @@ def test_ended_version_goes_after_ten_minutes(health):
     assert having(later, ":tensorflow:serving:model_warmup_latency_count") == {}
 
 
-def test_version_that_serves_is_shown_however_old_it_is():
+def test_old_serving_version_stays_exposed():
     clock = FakeClock()
     sources = fake_sources(statuses=[status(state_changed_wall_ns=clock.wall_ns())], clock=clock)
     clock.advance(1_000_000)
@@ -395,12 +395,12 @@ def test_swaps_that_never_happened_are_counted_as_0():
     assert swaps["m", "load_failed"] == 0
 
 
-def test_swaps_of_a_model_without_versions_go_on_being_counted():
+def test_swap_counts_outlive_versions_of_model():
     sources = fake_sources(swap_counts=lambda: {("gone", "load_failed"): 1})
     assert having(series_of(sources), "serving_swaps_total")["gone", "load_failed"] == 1
 
 
-def test_routing_shares_of_default_and_canary_add_up_to_one():
+def test_default_and_canary_shares_sum_to_one():
     routing = Routing(default_version=1, canary_version=2, canary_weight=0.25)
     sources = fake_sources(
         statuses=[status(), status(version=2), status(version=3)],
@@ -443,7 +443,7 @@ def test_reservoirs_are_shown_by_model():
 # --- The process ----------------------------------------------------------------------------------------
 
 
-def test_process_shows_slabs_memory_faults_configuration_and_build():
+def test_process_shows_slabs_memory_config_and_build():
     series = series_of(fake_sources(is_config_refused=lambda: True))
     assert {
         name: number for (name, labels), number in series.items() if "slab" in name and not labels
@@ -479,7 +479,7 @@ def test_process_shows_slabs_memory_faults_configuration_and_build():
     assert dict(labels)["allocator"] == "jemalloc"
 
 
-def test_memory_that_is_left_and_the_limit_are_exposed_where_there_are_any():
+def test_free_memory_and_limit_are_exposed_if_known():
     series = series_of(fake_sources(model_memory_limit_bytes=9_000))
     assert value(series, "serving_memory_available_bytes") == 8_000
     assert value(series, "serving_model_memory_limit_bytes") == 9_000
@@ -533,7 +533,7 @@ def check_against_table(metric: Metric, family: MetricFamily) -> None:
     assert widest == expected
 
 
-def test_every_family_of_the_table_is_exposed_and_no_other():
+def test_exposed_families_are_exactly_those_of_table():
     exposed = {
         metric.name: metric for metric in openmetrics_families(text_of(busy_sources(), OPENMETRICS))
     }
@@ -543,7 +543,7 @@ def test_every_family_of_the_table_is_exposed_and_no_other():
         check_against_table(exposed[family.base_name], family)
 
 
-def test_families_are_exposed_before_there_is_anything_to_count():
+def test_families_are_exposed_before_first_count():
     text = text_of(fake_sources())
     for family in FAMILIES:
         assert f"# TYPE {family.name} " in text
@@ -563,7 +563,7 @@ def test_metrics_of_the_document_are_those_of_the_code():
     assert left_out_list() in document, remedy
 
 
-def test_metrics_that_the_document_speaks_of_are_exposed():
+def test_documented_metrics_are_exposed():
     document = DOCUMENT.read_text().replace(left_out_list(), "")
     spoken_of = set(re.findall(r"(?:\bserving_|:tensorflow:)[a-z_:]+[a-z]", document))
     names = {family.name for family in FAMILIES}
@@ -613,7 +613,7 @@ def native_histograms(accept: str) -> list[NativeHistogram]:
     ]
 
 
-def test_native_histograms_are_there_for_who_can_read_them():
+def test_native_histograms_are_offered_to_readers():
     ok, not_found, lost = native_histograms(NATIVE)
     assert (ok.count_value, ok.schema) == (2, 3)
     assert (not_found.count_value, lost.count_value) == (1, 1)
@@ -640,7 +640,7 @@ def unpacked(histogram: NativeHistogram) -> dict[int, int]:
 
 
 @given(st.lists(st.integers(0, 200 * NS_PER_SECOND)))
-def test_native_histogram_holds_each_latency_in_its_bucket(latencies_ns):
+def test_native_histogram_has_latency_in_its_bucket(latencies_ns):
     method = FakeMethod(latencies_ns={0: latencies_ns})
     counts = method.cumulative_counts(0, EDGES_NS)
     histogram = native_histogram(counts, count=len(latencies_ns), sum_seconds=0.0)
@@ -662,7 +662,7 @@ def test_promtool_finds_nothing_in_our_names():
     assert [line for line in lines if not line.startswith(":tensorflow:serving:")] == []
 
 
-def test_promtool_finds_only_the_colons_in_tensorflow_serving_names():
+def test_promtool_objects_only_to_foreign_colons():
     lines = promtool.complaints(text_of(busy_sources()))
     assert {line.partition(" ")[2] for line in lines} == {
         "metric names should not contain ':'",

@@ -146,7 +146,7 @@ def test_page_is_made_anew_for_the_next_scrape():
     assert sources.collection_count == 2
 
 
-def test_scraper_that_goes_away_does_not_take_the_page_from_others():
+def test_leaving_scraper_keeps_page_for_others():
     sources = HeldSources()
     exposition = CountedExposition(sources.statuses)
 
@@ -165,7 +165,7 @@ def test_scraper_that_goes_away_does_not_take_the_page_from_others():
     assert sources.collection_count == 1
 
 
-def test_page_that_fails_is_an_error_and_the_next_one_is_not():
+def test_failing_page_is_error_and_next_one_works():
     failures = [RuntimeError("a bug")]
 
     def statuses() -> Statuses:
@@ -188,6 +188,6 @@ def test_metrics_cannot_be_posted_to():
 @pytest.mark.parametrize(
     ("also_at", "more"), [("", []), ("/mine", ["/mine"]), (PATHS[1], [])], ids=str
 )
-def test_metrics_routes_are_the_usual_ones_and_one_that_is_asked_for(also_at: str, more: list[str]):
+def test_metrics_routes_are_default_and_configured(also_at: str, more: list[str]):
     routes = metrics_routes(MetricsExposition(fake_sources()), also_at)
     assert [route.path for route in routes] == [*PATHS, *more]

@@ -48,13 +48,13 @@ def verdict_of(flag: RefusedFlag) -> str:
     )
 
 
-def test_migrating_page_has_each_of_the_48_flags_once_in_the_order_of_the_help():
+def test_migrating_page_lists_48_flags_in_help_order():
     assert [row.name for row in ROWS] == [flag.name for flag in TENSORFLOW_SERVING_FLAGS]
     assert sorted(row.name for row in ROWS) == sorted(NAMES_BY_ITS_HELP)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_migrating_page_says_what_the_server_does_with_the_flag(row: Row):
+def test_migrating_page_states_treatment_of_flag(row: Row):
     flag = FLAGS[row.name]
     if isinstance(flag, RefusedFlag):
         assert row.verdict == verdict_of(flag)
@@ -111,7 +111,7 @@ DEFAULTS_REFUSED = {
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_command_line_that_spells_out_a_default_of_tensorflow_serving_starts(row: Row):
+def test_spelled_out_tensorflow_serving_default_starts(row: Row):
     default = "4" if row.default.endswith("a core") else row.default.strip("`")
     arguments = [f"--{row.name}={default}"]
     if row.name in DEFAULTS_REFUSED:

@@ -26,7 +26,7 @@ def models_in(path: Path, text: str) -> tuple[ModelConfig, ...]:
     return read_model_config_file(path)
 
 
-def test_read_model_config_file_of_two_models_keeps_order_and_policies(path: Path):
+def test_config_file_keeps_order_and_policies(path: Path):
     text = """
     model_config_list {
       config {
@@ -52,14 +52,12 @@ def test_read_model_config_file_of_two_models_keeps_order_and_policies(path: Pat
         ("model_version_policy { specific {} }", Specific(frozenset())),
     ],
 )
-def test_read_model_config_file_policy_gives_version_selection(
-    path: Path, policy: str, version_selection: Any
-):
+def test_config_file_policy_selects_versions(path: Path, policy: str, version_selection: Any):
     (model,) = models_in(path, one_model(f'name: "m" base_path: "/m" {policy}'))
     assert model.version_selection == version_selection
 
 
-def test_read_model_config_file_deprecated_model_type_is_taken(path: Path):
+def test_config_file_accepts_deprecated_model_type(path: Path):
     (model,) = models_in(path, one_model('name: "m" base_path: "/m" model_type: TENSORFLOW'))
     assert model.platform == "tensorflow"
 
@@ -107,20 +105,18 @@ def test_read_model_config_file_deprecated_model_type_is_taken(path: Path):
         ),
     ],
 )
-def test_read_model_config_file_bad_text_is_refused_with_file_and_value(
-    path: Path, text: str, message: str
-):
+def test_config_file_bad_text_names_file_and_value(path: Path, text: str, message: str):
     with pytest.raises(InvalidConfig, match=message) as caught:
         models_in(path, text)
     assert caught.value.message.startswith(str(path))
 
 
-def test_read_model_config_file_missing_file_is_refused(path: Path):
+def test_missing_config_file_is_refused(path: Path):
     with pytest.raises(InvalidConfig, match="cannot be read"):
         read_model_config_file(path)
 
 
-def test_read_model_config_file_that_is_no_text_is_refused(path: Path):
+def test_binary_config_file_is_refused(path: Path):
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidConfig, match="cannot be read"):
         read_model_config_file(path)
@@ -132,7 +128,7 @@ def test_read_model_config_file_labels_are_versions(path: Path) -> None:
     assert model.labels == {"stable": 3, "next": 4}
 
 
-def test_decode_model_config_reads_what_a_client_has_serialized() -> None:
+def test_decode_model_config_reads_client_bytes() -> None:
     config = model_server_config_pb2.ModelServerConfig()
     model = config.model_config_list.config.add(name="m", base_path="/m")
     model.version_labels["stable"] = 3

@@ -50,7 +50,7 @@ def settings_of(loaders: ModelLoaders, name: str = "m") -> LoadSettings:
     return loader._settings
 
 
-def test_make_for_a_model_that_is_not_configured_is_cancelled(loaders: ModelLoaders) -> None:
+def test_make_for_unconfigured_model_is_cancelled(loaders: ModelLoaders) -> None:
     loaders.set_models([M])
     with pytest.raises(Cancelled, match="n/1: its model is no longer configured"):
         loaders.make(ServableId("n", 1), "/n/1")
@@ -91,9 +91,7 @@ def test_input_shapes_of_a_model_go_before_the_flag(
     assert settings_of(loaders).has_strict_input_shapes is is_strict
 
 
-def test_reservoir_of_a_model_lasts_as_long_as_it_is_configured(
-    loaders: ModelLoaders, plane: FakePlane
-) -> None:
+def test_reservoir_lives_as_long_as_model_config(loaders: ModelLoaders, plane: FakePlane) -> None:
     loaders.set_models([M])
     loaders.set_models([ModelConfig(name="m", base_path="/other")])
     (first,) = plane.reservoirs

@@ -25,11 +25,11 @@ def status(version: int, state: ServableState, **fields: object) -> ServableStat
     return ServableStatus(id=ServableId("m", version), state=state, **fields)  # type: ignore[arg-type]
 
 
-def test_model_notes_of_a_model_that_answers_have_no_reason() -> None:
+def test_notes_of_answering_model_have_no_reason() -> None:
     assert model_notes([status(1, AVAILABLE)], []) == ModelNotes()
 
 
-def test_model_notes_of_a_loading_first_version_name_its_stage() -> None:
+def test_notes_of_loading_first_version_name_stage() -> None:
     notes = model_notes([status(3, LOADING, stage=LoadStage.RESTORE)], [])
     reason = "version 3 is loading, stage restore"
     assert notes == ModelNotes(
@@ -37,7 +37,7 @@ def test_model_notes_of_a_loading_first_version_name_its_stage() -> None:
     )
 
 
-def test_model_notes_await_no_version_beside_one_that_answers() -> None:
+def test_notes_await_no_version_beside_answering_one() -> None:
     notes = model_notes([status(2, AVAILABLE), status(3, LOADING)], [])
     assert (notes.reason, notes.is_awaited, notes.awaited_versions) == ("", False, ())
     assert notes.version_reasons == {3: "version 3 is loading"}
@@ -50,7 +50,7 @@ def test_model_notes_await_no_version_beside_one_that_answers() -> None:
         (START, "version 3 failed and is tried again: bad checksum"),
     ],
 )
-def test_model_notes_of_a_failed_version_have_its_error(state: ServableState, reason: str) -> None:
+def test_notes_of_failed_version_have_its_error(state: ServableState, reason: str) -> None:
     notes = model_notes([status(3, state, health=FAILED)], [])
     assert (notes.reason, notes.is_awaited) == (reason, False)
 
@@ -116,7 +116,7 @@ class Published:
         return self.map.notes["m"]["reason"]
 
 
-def test_note_publisher_follows_source_states_and_configuration() -> None:
+def test_publisher_follows_source_states_and_config() -> None:
     fixture = Published()
     publisher = fixture.publisher
     publisher.set_models(["m"])

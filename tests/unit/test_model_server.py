@@ -171,7 +171,7 @@ def test_model_server_keeps_the_whole_log(command: list[str], tmp_path: Path):
     assert len(rest) == 2
 
 
-def test_model_server_that_dies_at_start_raises_with_the_log(
+def test_death_at_start_raises_with_log(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("BEHAVIOUR", "dies")
@@ -179,7 +179,7 @@ def test_model_server_that_dies_at_start_raises_with_the_log(
         ModelServer(base_path=tmp_path, command=command).start()
 
 
-def test_model_server_that_never_listens_is_killed_at_the_timeout(
+def test_server_that_never_listens_is_killed(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("BEHAVIOUR", "mute")
@@ -189,7 +189,7 @@ def test_model_server_that_never_listens_is_killed_at_the_timeout(
     assert not is_running(server.process_id)
 
 
-def test_model_server_that_died_meanwhile_raises_at_stop(command: list[str], tmp_path: Path):
+def test_death_before_stop_raises_at_stop(command: list[str], tmp_path: Path):
     server = ModelServer(base_path=tmp_path, command=command)
     server.start()
     os.kill(server.process_id, 9)
@@ -208,7 +208,7 @@ def test_model_server_that_ends_badly_raises_at_stop(
         server.stop()
 
 
-def test_model_server_deaf_to_sigterm_is_killed_and_raises(
+def test_server_ignoring_sigterm_is_killed_and_raises(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("BEHAVIOUR", "deaf")
@@ -226,7 +226,7 @@ def test_model_server_stop_twice_does_nothing_more(command: list[str], tmp_path:
     server.stop()
 
 
-def test_model_server_failure_inside_with_stays_and_the_log_is_shown(
+def test_failure_within_with_prints_log(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     server = ModelServer(base_path=tmp_path, command=command)
@@ -241,7 +241,7 @@ def test_model_server_failure_inside_with_stays_and_the_log_is_shown(
     assert "TensorFlow says hello" in capsys.readouterr().err
 
 
-def test_model_server_ends_with_a_parent_that_is_killed(command: list[str], tmp_path: Path):
+def test_server_ends_with_killed_parent(command: list[str], tmp_path: Path):
     parent = (
         "import os, sys\n"
         "from serving import ModelServer\n"
@@ -264,7 +264,7 @@ def test_model_server_before_start_has_no_port(tmp_path: Path):
 
 
 @pytest.mark.parametrize("version", [None, 7])
-def test_model_server_waits_until_the_version_is_available(
+def test_server_waits_until_version_is_available(
     version: int | None, command: list[str], tmp_path: Path, model_service: FakeModelService
 ):
     model_service.states = [LOADING, LOADING, AVAILABLE]
@@ -274,7 +274,7 @@ def test_model_server_waits_until_the_version_is_available(
 
 
 @pytest.mark.parametrize("states", [[], [LOADING]], ids=["unknown_model", "still_loading"])
-def test_model_server_version_not_available_in_time_raises_with_the_log(
+def test_unavailable_version_times_out_with_log(
     states: list[ServableState],
     command: list[str],
     tmp_path: Path,
@@ -288,7 +288,7 @@ def test_model_server_version_not_available_in_time_raises_with_the_log(
         server.wait_until_available("m", 7, timeout_seconds=0.1)
 
 
-def test_model_server_that_dies_while_waited_for_raises_at_once(
+def test_death_during_wait_raises_at_once(
     command: list[str], tmp_path: Path, model_service: FakeModelService
 ):
     model_service.states = [LOADING]

@@ -62,7 +62,7 @@ def answer(service: ModelService, serialized: bytes) -> list[tuple[int, int, int
     ]
 
 
-def test_get_model_status_lists_versions_from_high_to_low() -> None:
+def test_status_lists_versions_from_high_to_low() -> None:
     service = service_with(status(1, END), status(3, LOADING), status(2, AVAILABLE))
     assert answer(service, request()) == [(3, 20, 0, ""), (2, 30, 0, ""), (1, 50, 0, "")]
 
@@ -82,7 +82,7 @@ def test_get_model_status_of_version_zero() -> None:
     assert answer(service, request(version=0)) == [(0, 30, 0, "")]
 
 
-def test_get_model_status_of_unknown_version_names_the_known() -> None:
+def test_status_of_unknown_version_names_known() -> None:
     service = service_with(status(1, END), status(2, AVAILABLE))
     with pytest.raises(
         NotFound,
@@ -91,17 +91,17 @@ def test_get_model_status_of_unknown_version_names_the_known() -> None:
         service.get_model_status(request(version=9))
 
 
-def test_get_model_status_of_unknown_model_names_the_configured() -> None:
+def test_status_of_unknown_model_names_configured() -> None:
     with pytest.raises(NotFound, match="of model x: it is not configured; configured: empty, m"):
         service_with().get_model_status(request("x"))
 
 
-def test_get_model_status_of_model_without_versions_says_where_they_are_expected() -> None:
+def test_status_of_empty_model_names_base_path() -> None:
     with pytest.raises(NotFound, match="none was found in '/models/empty' yet"):
         service_with().get_model_status(request("empty"))
 
 
-def test_get_model_status_without_model_spec_is_invalid() -> None:
+def test_status_without_model_spec_is_invalid() -> None:
     with pytest.raises(InvalidArgument, match="Missing ModelSpec"):
         service_with().get_model_status(b"")
 
@@ -111,12 +111,12 @@ def test_get_model_status_without_name_is_invalid() -> None:
         service_with().get_model_status(request(""))
 
 
-def test_get_model_status_by_label_is_of_the_version_that_it_names() -> None:
+def test_status_by_label_covers_labelled_version() -> None:
     service = service_with(status(1, AVAILABLE), status(2, LOADING), stable=1)
     assert answer(service, request(label="stable")) == [(1, 30, 0, "")]
 
 
-def test_get_model_status_by_unknown_label_names_the_known() -> None:
+def test_status_by_unknown_label_names_known() -> None:
     service = service_with(status(1, AVAILABLE), stable=1, canary=1)
     with pytest.raises(
         InvalidArgument,

@@ -25,7 +25,7 @@ def settings_in(text: str) -> SettingsByModel:
     return parse_model_settings(text, "settings.toml", MODELS)
 
 
-def test_parse_model_settings_of_nothing_gives_the_defaults() -> None:
+def test_empty_settings_are_defaults() -> None:
     assert settings_in("").of("ctr") == ModelSettings()
 
 
@@ -39,11 +39,11 @@ def test_parse_model_settings_of_nothing_gives_the_defaults() -> None:
     ],
     ids=["off", "default_header", "default_weight", "default_off"],
 )
-def test_parse_model_settings_canary_of_which_something_was_meant(text: str, weight: float) -> None:
+def test_canary_settings_complete_default_ones(text: str, weight: float) -> None:
     assert settings_in(text).of("ctr").canary == CanarySettings(weight=weight, header="x-user")
 
 
-def test_parse_model_settings_model_overrides_the_default_key_by_key() -> None:
+def test_model_settings_override_default_by_key() -> None:
     settings = settings_in(
         """
         [default]
@@ -76,7 +76,7 @@ def test_parse_model_settings_model_overrides_the_default_key_by_key() -> None:
     )
 
 
-def test_parse_model_settings_whole_number_for_seconds_is_a_float() -> None:
+def test_whole_number_of_seconds_becomes_float() -> None:
     seconds = settings_in("[default]\nkeep_previous_seconds = 300").default.keep_previous_seconds
     assert (seconds, type(seconds)) == (300, float)
 
@@ -127,15 +127,13 @@ def test_parse_model_settings_whole_number_for_seconds_is_a_float() -> None:
         ("[models.ctr.canary]\nweight = 1", "models.ctr.canary: canary weight 1 is not a share"),
     ],
 )
-def test_parse_model_settings_bad_text_is_refused_with_file_key_and_remedy(
-    text: str, message: str
-) -> None:
+def test_bad_settings_name_file_key_and_remedy(text: str, message: str) -> None:
     with pytest.raises(InvalidConfig, match=message) as caught:
         settings_in(text)
     assert caught.value.message.startswith("settings.toml: ")
 
 
-def test_read_model_settings_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_missing_settings_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match=r"nowhere\.toml: cannot be read"):
         read_model_settings_file(tmp_path / "nowhere.toml", MODELS)
 
@@ -148,7 +146,7 @@ def test_read_model_settings_file_reads_it(tmp_path: Path) -> None:
     assert settings.of("rank") == ModelSettings()
 
 
-def test_as_table_is_what_overridden_makes_the_same_settings_of() -> None:
+def test_as_table_survives_overriding() -> None:
     settings = ModelSettings(
         aspired_version_policy=PolicyName.RESOURCE,
         canary=CanarySettings(weight=0.5, header="user"),

@@ -39,7 +39,7 @@ def spelled(value: object) -> str:
 
 
 @pytest.mark.parametrize("title", KINDS)
-def test_model_settings_page_has_every_key_with_its_default(title: str):
+def test_settings_page_has_every_key_with_default(title: str):
     values = KINDS[title]()
     expected = {
         item.name: spelled(getattr(values, item.name))
@@ -50,7 +50,7 @@ def test_model_settings_page_has_every_key_with_its_default(title: str):
 
 
 @pytest.mark.parametrize("title", KINDS)
-def test_model_settings_page_defaults_are_what_the_parser_takes_and_change_nothing(title: str):
+def test_settings_page_defaults_change_nothing(title: str):
     lines = [f"{key} = {value}" for key, value in ROW.findall(section(title))]
     # Ratios and seconds are floats, which whole numbers stand for.
     text = "\n".join([f"[default{TABLES[title]}]", *lines])

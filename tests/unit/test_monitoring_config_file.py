@@ -22,7 +22,7 @@ from serving.config.server_config import server_config
         ("", ""),
     ],
 )
-def test_parse_monitoring_config_gives_the_path_that_it_enables(text: str, path: str):
+def test_monitoring_config_yields_enabled_path(text: str, path: str):
     assert parse_monitoring_config(text, "here") == path
 
 
@@ -37,21 +37,19 @@ def test_parse_monitoring_config_gives_the_path_that_it_enables(text: str, path:
         ('prometheus_config { path: "/" }', "path '/' is not a path"),
     ],
 )
-def test_read_monitoring_config_file_refuses_with_file_and_remedy(
-    tmp_path: Path, text: str, message: str
-):
+def test_bad_monitoring_config_names_file_and_remedy(tmp_path: Path, text: str, message: str):
     path = tmp_path / "m.txt"
     path.write_text(text)
     with pytest.raises(InvalidConfig, match=message):
         read_monitoring_config_file(path)
 
 
-def test_read_monitoring_config_file_that_is_not_there_is_refused(tmp_path: Path):
+def test_missing_monitoring_config_is_refused(tmp_path: Path):
     with pytest.raises(InvalidConfig, match=r"none\.txt: cannot be read"):
         read_monitoring_config_file(tmp_path / "none.txt")
 
 
-def test_server_config_has_the_path_of_the_monitoring_config_file(tmp_path: Path):
+def test_server_config_has_monitoring_path(tmp_path: Path):
     path = tmp_path / "m.txt"
     path.write_text('prometheus_config { enable: true path: "/m" }')
     arguments = ["--model_base_path=/m", f"--monitoring_config_file={path}"]

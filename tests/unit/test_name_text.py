@@ -20,7 +20,7 @@ NAMES = st.one_of(
 @example(".")
 @example("..")
 @example("")
-def test_file_of_any_name_is_one_entry_of_its_directory(name: str):
+def test_any_name_makes_one_directory_entry(name: str):
     entry = file_name(name)
     assert entry
     assert set(entry) <= set(string.ascii_letters + string.digits + "._-%")
@@ -55,7 +55,7 @@ def test_name_with_a_control_character_is_refused(name: str):
 
 
 @pytest.mark.parametrize("name", ["ctr", "../../x", "/abs", "a b", "模型", "<b>&", 'quo"te'])
-def test_other_names_are_taken_as_tensorflow_serving_does(name: str):
+def test_other_names_follow_tensorflow_serving(name: str):
     assert fault_of_name(name) == ""
 
 

@@ -82,7 +82,7 @@ def libraries(package: str) -> tuple[str, ...]:
         (b"", False),
     ],
 )
-def test_is_op_library_is_what_registers_with_tensorflow_and_not_python(names: bytes, is_one: bool):
+def test_is_op_library_needs_tensorflow_registration(names: bytes, is_one: bool):
     assert is_op_library(names) is is_one
 
 
@@ -97,15 +97,13 @@ def test_is_op_library_is_what_registers_with_tensorflow_and_not_python(names: b
         (b"\x7fELF\x01\x01" + OP_LIBRARY[6:], b""),
     ],
 )
-def test_read_dynamic_names_of_what_is_no_shared_object_are_none(
-    tmp_path: Path, content: bytes, names: bytes
-):
+def test_dynamic_names_need_shared_object(tmp_path: Path, content: bytes, names: bytes):
     path = tmp_path / "library.so"
     path.write_bytes(content)
     assert read_dynamic_names(path) == names
 
 
-def test_op_libraries_of_a_package_are_its_op_libraries_alone(site: Site):
+def test_package_op_libraries_exclude_other_files(site: Site):
     site.install(
         "ops",
         {
@@ -120,20 +118,20 @@ def test_op_libraries_of_a_package_are_its_op_libraries_alone(site: Site):
     assert libraries("ops") == (f"{site.path}/ops/_a.so.2", f"{site.path}/ops/_b.so")
 
 
-def test_op_libraries_of_a_package_that_is_not_installed_is_refused():
+def test_missing_package_is_refused():
     with pytest.raises(
         InvalidConfig, match=r"--op_package=no-such-ops: .* pip install no-such-ops"
     ):
         libraries("no-such-ops")
 
 
-def test_op_libraries_of_a_package_without_any_is_refused(site: Site):
+def test_package_without_op_libraries_is_refused(site: Site):
     site.install("plain", {"plain/libz.so": shared_object(b"\0libc.so.6\0")})
     with pytest.raises(InvalidConfig, match=r"none of its 1 shared objects .* --op_library"):
         libraries("plain")
 
 
-def test_op_libraries_of_a_package_for_another_tensorflow_is_refused(site: Site):
+def test_package_for_other_tensorflow_is_refused(site: Site):
     site.install("old-ops", {"ops.so": OP_LIBRARY}, "numpy", "tensorflow==2.19.0")
     with pytest.raises(
         InvalidConfig, match=r"old-ops 1.0 is built for tensorflow==2.19.0, .* 2.21.0"
@@ -153,5 +151,5 @@ def test_op_libraries_of_a_package_for_another_tensorflow_is_refused(site: Site)
         ("tensorflow ???", None),
     ],
 )
-def test_unmet_requirement_is_the_one_of_tensorflow_that_fails(requirement: str, unmet: str | None):
+def test_unmet_requirement_is_failing_tensorflow_one(requirement: str, unmet: str | None):
     assert unmet_requirement(["numpy<1", requirement], "2.21.0") == unmet

@@ -34,7 +34,7 @@ def test_package_of_unknown_op_is_none():
     assert package_of("MatMulish") is None
 
 
-def test_missing_ops_message_of_one_op_says_what_to_install_and_which_flag():
+def test_missing_op_message_names_package_and_flag():
     assert missing_ops_message(["SentencepieceTokenizeOp"]) == (
         "op SentencepieceTokenizeOp is not registered: pip install tensorflow-text==2.21.* and "
         "use --op_package=tensorflow-text"
@@ -57,7 +57,7 @@ def test_missing_ops_message_of_many_ops_stays_short():
     assert len(message) < 300
 
 
-def test_op_packages_for_this_tensorflow_are_those_that_pyproject_has():
+def test_op_packages_match_pyproject():
     (requirement,) = (
         r for r in PYPROJECT["project"]["dependencies"] if r.startswith("tensorflow>")
     )

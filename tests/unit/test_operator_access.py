@@ -96,5 +96,5 @@ def test_peers_of_grpc_are_told_apart(peer: str, is_local: bool):
         (None, [], False),
     ],
 )
-def test_http_callers_behind_proxies_and_pages_are_not_local(client, headers, is_local: bool):
+def test_proxied_and_browser_callers_are_not_local(client, headers, is_local: bool):
     assert http_caller({"client": client, "headers": headers}).is_local is is_local

@@ -86,9 +86,7 @@ def test_export_posts_what_a_collector_reads(collector: Collector, exporter: Otl
     assert (second.status.code, second.trace_state) == (second.status.STATUS_CODE_UNSET, "")
 
 
-def test_environment_names_the_service_and_what_it_runs_on(
-    collector: Collector, monkeypatch: pytest.MonkeyPatch
-):
+def test_environment_names_service_and_host(collector: Collector, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OTEL_SERVICE_NAME", "ads")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=pod-7")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=secret")
@@ -102,7 +100,7 @@ def test_environment_names_the_service_and_what_it_runs_on(
     assert headers["api-key"] == "secret"
 
 
-def test_refusal_is_unavailable_with_its_reason_and_nothing_else_is_written(
+def test_refusal_is_unavailable_and_only_output(
     collector: Collector, exporter: OtlpExporter, capfd: pytest.CaptureFixture[str]
 ):
     collector.status = 401
@@ -111,7 +109,7 @@ def test_refusal_is_unavailable_with_its_reason_and_nothing_else_is_written(
     assert capfd.readouterr() == ("", "")
 
 
-def test_stopped_exporter_takes_nothing_more_and_writes_nothing(
+def test_stopped_exporter_writes_nothing(
     collector: Collector, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
     # As in the server; pytest has handlers of its own.

@@ -55,12 +55,12 @@ def test_points_turn_monotonic_times_into_unix_times() -> None:
     assert columns["per_second"] == [7.0]
 
 
-def test_points_without_requests_in_their_window_have_no_latency() -> None:
+def test_points_without_requests_have_no_latency() -> None:
     columns, _ = points_json([FakePoint(SECOND)], 0, 0)
     assert (columns["p50_us"], columns["p999_us"], columns["window_count"]) == ([None], [None], [0])
 
 
-def test_points_carry_how_many_requests_their_p999_is_of() -> None:
+def test_points_carry_request_count_of_p999() -> None:
     point = FakePoint(SECOND, latency=FakeLatency(count=12, p999_ns=4_200_499))
     columns, _ = points_json([point], 0, 0)
     assert (columns["p999_us"], columns["window_count"]) == ([4_200], [12])
@@ -74,7 +74,7 @@ def test_points_of_a_second_cut_short_are_no_spike() -> None:
     assert columns["failed_per_second"] == [0.0, 3.0]
 
 
-def test_points_keep_a_short_last_second_for_the_next_poll() -> None:
+def test_points_keep_short_last_second_for_next_poll() -> None:
     whole = FakePoint(11 * SECOND, count=100)
     cut = FakePoint(11 * SECOND + SECOND // 10, count=9)
     columns, cursor_ns = points_json([whole, cut], 10 * SECOND, 0)
@@ -91,9 +91,7 @@ def test_points_after_a_pause_are_of_their_own_second() -> None:
     gaps_ms=st.lists(st.integers(1, 1_000), min_size=1, max_size=40),
     polls=st.sets(st.integers(1, 39)),
 )
-def test_points_lose_no_request_however_they_are_polled(
-    gaps_ms: list[int], polls: set[int]
-) -> None:
+def test_points_lose_no_request_at_any_poll_rate(gaps_ms: list[int], polls: set[int]) -> None:
     ends_ms = [10_000 + sum(gaps_ms[: i + 1]) for i in range(len(gaps_ms))]
     # One more, so long that nothing is kept back at the end.
     history = [FakePoint(ms * 1_000_000, count=500) for ms in [*ends_ms, ends_ms[-1] + 1_000]]
@@ -113,7 +111,7 @@ def test_points_lose_no_request_however_they_are_polled(
 # Models without a version
 
 
-def test_page_lists_models_without_an_available_version() -> None:
+def test_page_lists_models_without_version() -> None:
     scene = FakePageSources(statuses=[status("ctr", 1)])
     scene.reasons = {"ctr": None, "empty": "no version has been found", "other": "is LOADING"}
     answer = make_page(scene).answer(PageQuestion())
@@ -149,7 +147,7 @@ def test_page_of_thousands_of_wrong_paths_is_bounded() -> None:
 # Polls
 
 
-def test_page_first_poll_gives_all_points_and_later_ones_only_new_ones() -> None:
+def test_page_polls_give_all_then_new_points() -> None:
     clock, scene = FakeClock(), FakePageSources()
     scene.statistics.points[None] = [FakePoint(second * SECOND, 1) for second in (998, 999, 1_000)]
     page = make_page(scene, clock)
@@ -204,7 +202,7 @@ def test_page_of_an_empty_server_is_json() -> None:
     assert (answer["models"], answer["versions"], answer["swaps"]) == ([], [], [])
 
 
-def test_page_counts_requests_by_code_over_all_models_and_none() -> None:
+def test_page_counts_requests_by_code_over_models() -> None:
     scene = FakePageSources()
     scene.statistics.by_model = [
         FakeMethod("a", count_by_code={0: 5}),
@@ -261,7 +259,7 @@ def test_page_swaps_are_sent_again_after_any_change(change: dict[str, object]) -
     assert page.answer(PageQuestion(swaps_tag=tag))["swaps_tag"] != tag
 
 
-def test_page_lists_the_newest_swaps_and_marks_all_that_the_charts_show() -> None:
+def test_page_lists_newest_swaps_and_marks_visible() -> None:
     clock = FakeClock()
     clock.advance(10_000)
     scene = FakePageSources(
@@ -284,7 +282,7 @@ def test_page_marks_no_version_that_only_went() -> None:
     assert [item["version"] for item in answer["swaps"]] == [1, 2]
 
 
-def test_page_marks_a_load_from_its_beginning_and_not_from_its_first_sight() -> None:
+def test_page_marks_load_from_its_start() -> None:
     clock = FakeClock()
     began_at_ns = clock.now_ns() - 5 * SECOND
     scene = FakePageSources(swaps=[swap("ctr", 7, began_at_ns, wall_offset_ns=100 * SECOND)])
@@ -308,7 +306,7 @@ def test_version_that_failed_says_why() -> None:
     assert version["arena_allocated_bytes"] is None
 
 
-def test_version_that_is_not_available_is_not_asked_for_its_arena() -> None:
+def test_unavailable_version_has_no_arena_query() -> None:
     scene = FakePageSources(statuses=[status("ctr", 7, UNLOADING)])
     scene.arenas[ServableId("ctr", 7)] = FakeArenaStatistics(slab_resident_bytes=4_096)
     [version] = make_page(scene).answer(PageQuestion())["versions"]
@@ -325,7 +323,7 @@ def test_version_that_loads_says_its_stage() -> None:
     )
 
 
-def test_version_has_the_quantiles_of_its_busiest_method() -> None:
+def test_version_has_quantiles_of_busiest_method() -> None:
     scene = FakePageSources(statuses=[status("ctr", 7)])
     scene.statistics.by_version = [
         FakeMethod("ctr", 7, "Predict", 4, latency_10s=FakeLatency(2_000, 1_000, 2_000, 3_000)),
@@ -342,7 +340,7 @@ def test_version_has_the_quantiles_of_its_busiest_method() -> None:
     }
 
 
-def test_version_has_nothing_of_an_earlier_life_of_its_number() -> None:
+def test_version_excludes_its_earlier_life() -> None:
     scene = FakePageSources(statuses=[status("ctr", 7, LOADING)])
     scene.statistics.by_version = [
         FakeMethod("ctr", 7, ended_seconds=5.0, latency_10s=FakeLatency(9, 1, 1, 1))
@@ -358,13 +356,13 @@ def test_version_has_the_bytes_of_its_arena() -> None:
     assert (version["arena_allocated_bytes"], version["arena_resident_bytes"]) == (1_000, 4_096)
 
 
-def test_versions_are_in_the_order_of_models_newest_first() -> None:
+def test_versions_are_grouped_by_model_newest_first() -> None:
     scene = FakePageSources(statuses=[status("b", 1), status("a", 1), status("a", 2)])
     versions = make_page(scene).answer(PageQuestion())["versions"]
     assert [(item["model"], item["version"]) for item in versions] == [("a", 2), ("a", 1), ("b", 1)]
 
 
-def test_route_default_is_who_answers_a_request_without_version() -> None:
+def test_route_default_answers_unversioned_requests() -> None:
     assert route_json(status("m", 2), Routing(), 2)["is_default"]
     assert not route_json(status("m", 1), Routing(), 2)["is_default"]
     assert not route_json(status("m", 1), Routing(), None)["is_default"]
@@ -379,6 +377,6 @@ def test_route_names_labels_and_the_share_of_a_canary() -> None:
     assert route_json(status("m", 2), routing, 1)["canary_ratio"] == 0.05
 
 
-def test_route_canary_that_is_not_available_gets_nothing() -> None:
+def test_route_to_unavailable_canary_is_zero() -> None:
     routing = Routing(default_version=1, canary_version=3, canary_weight=0.05)
     assert route_json(status("m", 3, LOADING), routing, 1)["canary_ratio"] is None

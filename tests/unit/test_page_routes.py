@@ -25,7 +25,7 @@ def client(scene: FakePageSources) -> TestClient:
     return TestClient(Starlette(routes=page_routes(page)))
 
 
-def test_page_is_html_that_may_run_only_its_own_scripts(client: TestClient) -> None:
+def test_page_allows_only_its_own_scripts(client: TestClient) -> None:
     response = client.get("/")
     assert response.headers["content-type"] == "text/html; charset=utf-8"
     policy = response.headers["content-security-policy"]
@@ -34,7 +34,7 @@ def test_page_is_html_that_may_run_only_its_own_scripts(client: TestClient) -> N
 
 
 @pytest.mark.parametrize("path", ["/", "/static/page.js", "/static/uplot/uPlot.iife.min.js"])
-def test_page_file_that_the_browser_has_is_not_sent_again(client: TestClient, path: str) -> None:
+def test_page_file_in_browser_cache_is_not_resent(client: TestClient, path: str) -> None:
     first = client.get(path)
     again = client.get(path, headers={"If-None-Match": f'"other", W/{first.headers["etag"]}'})
     other = client.get(path, headers={"If-None-Match": '"other"'})
@@ -83,7 +83,7 @@ def test_page_poll_answers_what_its_query_asks(client: TestClient, scene: FakePa
     assert (again.json()["points"]["at"], "swaps" in again.json()) == ([], False)
 
 
-def test_page_poll_survives_a_message_that_is_not_utf_8(
+def test_page_poll_survives_message_outside_utf_8(
     client: TestClient, scene: FakePageSources
 ) -> None:
     health = Health(StatusCode.NOT_FOUND, "/models/\udcff: no such file")

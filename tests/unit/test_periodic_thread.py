@@ -43,7 +43,7 @@ class Turns:
             raise self.errors[work]
 
 
-def test_turns_come_each_period_between_a_start_and_an_end():
+def test_turns_come_each_period_until_stopped():
     clock = FakeClock()
     turns = Turns(clock=clock, last=2)
     turns.thread.start()
@@ -80,7 +80,7 @@ def test_wake_ends_a_wait_and_stop_ends_the_thread():
 
 
 @pytest.mark.parametrize("faulty", ["start", "turn", "end"])
-def test_what_work_raises_is_logged_and_the_rest_goes_on(faulty: str):
+def test_work_error_is_logged_and_turns_continue(faulty: str):
     turns = Turns(clock=FakeClock(), last=2)
     turns.errors[faulty] = KeyError("bug")
     with capture_logs() as logs:
@@ -107,7 +107,7 @@ def test_join_says_where_a_turn_still_runs():
     assert thread.join(10)
 
 
-def test_join_without_start_is_one_and_nothing_was_done():
+def test_join_before_start_returns_true():
     turns = Turns(clock=FakeClock())
     turns.thread.stop()
     assert turns.thread.join(0)

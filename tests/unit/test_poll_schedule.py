@@ -49,7 +49,7 @@ def test_schedule_source_is_due_again_after_its_delay():
     assert take(schedule, 7 * S).key == "d/a"
 
 
-def test_schedule_source_without_delay_waits_until_it_is_woken():
+def test_source_without_delay_waits_for_wake():
     schedule = schedule_of("d/a")
     schedule.ended(take(schedule, 0), S, None)
     assert schedule.next_due_ns() is None
@@ -57,7 +57,7 @@ def test_schedule_source_without_delay_waits_until_it_is_woken():
     assert take(schedule, 9 * S).key == "d/a"
 
 
-def test_schedule_source_woken_during_a_look_is_looked_at_again():
+def test_source_woken_during_look_is_looked_at_again():
     schedule = schedule_of("d/a")
     look = take(schedule, 0)
     schedule.wake("d/a", "d", S)
@@ -66,7 +66,7 @@ def test_schedule_source_woken_during_a_look_is_looked_at_again():
     assert take(schedule, 2 * S).key == "d/a"
 
 
-def test_schedule_stuck_looks_leave_their_places_to_others():
+def test_stuck_looks_yield_places_to_others():
     schedule = schedule_of("dead/a", "dead/b", "live/c")
     looks = [take(schedule, 0), take(schedule, 0)]
     assert schedule.take(S) is None
@@ -78,7 +78,7 @@ def test_schedule_stuck_looks_leave_their_places_to_others():
     assert schedule.note_stuck(11 * S) == []
 
 
-def test_schedule_stuck_source_is_tried_again_ever_less_often():
+def test_stuck_source_is_retried_ever_less_often():
     schedule = schedule_of("dead/a", limits=PollLimits(stuck_count_max=100))
     instants, now_ns = [], 0
     for _ in range(7):
@@ -106,7 +106,7 @@ def test_schedule_source_recovers_by_a_later_look():
     assert (schedule.stuck_count, schedule.next_due_ns()) == (0, 22 * S)
 
 
-def test_schedule_source_recovers_by_the_look_that_was_stuck():
+def test_source_recovers_by_stuck_look():
     schedule = schedule_of("d/a")
     stuck = take(schedule, 0)
     schedule.note_stuck(10 * S)
@@ -114,7 +114,7 @@ def test_schedule_source_recovers_by_the_look_that_was_stuck():
     assert (schedule.stuck_keys(), schedule.next_due_ns()) == (frozenset(), 16 * S)
 
 
-def test_schedule_stuck_source_that_is_woken_is_tried_at_once():
+def test_woken_stuck_source_is_retried_at_once():
     schedule = schedule_of("dead/a")
     take(schedule, 0)
     schedule.note_stuck(10 * S)

@@ -98,7 +98,7 @@ def test_pool_has_few_threads_for_many_sources():
     assert len([name for name in started if name != "poller-watch"]) <= limits.running_count_max
 
 
-def test_pool_that_has_stopped_leaves_no_thread_but_those_held():
+def test_stopped_pool_leaves_only_held_threads():
     before = set(threading.enumerate())
     pool = PollerPool(LIMITS, SystemClock())
     pool.start()
@@ -153,7 +153,7 @@ def test_pool_source_recovers_though_its_thread_hangs(pool: PollerPool):
     assert pool.wait_until_idle("a", TIMEOUT_SECONDS)
 
 
-def test_pool_look_that_raises_is_logged_and_tried_again(pool: PollerPool):
+def test_failing_look_is_logged_and_retried(pool: PollerPool):
     disk = Disk()
     disk.error = ValueError("bug")
     with capture_logs() as logs:
@@ -163,7 +163,7 @@ def test_pool_look_that_raises_is_logged_and_tried_again(pool: PollerPool):
     assert logs[0]["model"] == "a"
 
 
-def test_pool_that_stops_does_not_wait_for_a_hanging_disk(pool: PollerPool):
+def test_stopping_pool_skips_hanging_disk(pool: PollerPool):
     disk = Disk(hangs=True)
     pool.add("a", "d", disk, is_due=True)
     disk.wait_for(lambda: disk.hanging_count > 0)

@@ -57,7 +57,7 @@ def test_reservation_that_lets_go_lets_grpc_listen() -> None:
         socket.create_connection(("127.0.0.1", port), timeout=5).close()
 
 
-def test_reservation_takes_a_port_with_lingering_connections() -> None:
+def test_reservation_takes_port_in_time_wait() -> None:
     # The end that closes first keeps the connection in TIME_WAIT.
     with listen_as_grpc(0) as listener:
         port = listener.getsockname()[1]
@@ -72,7 +72,7 @@ def test_reservation_takes_a_port_with_lingering_connections() -> None:
     reservation.close()
 
 
-def test_reservation_of_port_zero_leaves_the_choice_to_grpc() -> None:
+def test_reservation_leaves_port_zero_to_grpc() -> None:
     reservation = PortReservation.take(addresses(0))
     reservation.let_go()
     reservation.close()

@@ -64,14 +64,12 @@ def test_inputs_from_json_takes_the_signatures_dtype():
         ({"inputs": {"x": [[1, 2]], "text": [{"c": "?"}]}}, TWO, "input 'text'"),
     ],
 )
-def test_inputs_from_json_bad_document_raises_invalid_argument(
-    document: Any, signature: Signature, message: str
-):
+def test_bad_json_inputs_are_invalid_argument(document: Any, signature: Signature, message: str):
     with pytest.raises(InvalidArgument, match=message):
         inputs_from_json(document, signature)
 
 
-def test_random_inputs_of_one_seed_are_the_same_and_have_the_rows():
+def test_random_inputs_repeat_by_seed_with_rows():
     first, second = random_inputs(TWO, 3, seed=1), random_inputs(TWO, 3, seed=1)
     assert first["x"].shape == (3, 2)
     assert first["x"].dtype == np.float32
@@ -84,7 +82,7 @@ def test_random_inputs_of_one_seed_are_the_same_and_have_the_rows():
     ("shape", "expected"),
     [(None, (4,)), ((), ()), ((2,), (2,)), ((None, None, 3), (4, 1, 3)), ((8, None), (8, 1))],
 )
-def test_random_inputs_open_dimensions_become_rows_then_one(
+def test_random_inputs_fill_open_dimensions(
     shape: tuple[int | None, ...] | None, expected: tuple[int, ...]
 ):
     signature = Signature({"x": TensorSpec(types_pb2.DT_INT64, shape)}, {})
@@ -100,6 +98,6 @@ def test_random_inputs_fit_the_dtype(data_type: int):
     assert random_inputs(signature, 2, seed=0)["x"].shape == (2,)
 
 
-def test_random_inputs_above_what_a_request_takes_are_refused_before_they_are_made():
+def test_oversized_random_inputs_are_never_made():
     with pytest.raises(InvalidArgument, match=r"1000000000 rows are .* ask for fewer rows"):
         random_inputs(TWO, 10**9, seed=1)

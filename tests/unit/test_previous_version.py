@@ -93,7 +93,7 @@ def test_previous_goes_after_its_time_though_one_loads() -> None:
     assert world.states() == {1: END, 2: AVAILABLE, 3: AVAILABLE}
 
 
-def test_previous_goes_after_its_time_though_one_failed() -> None:
+def test_previous_leaves_on_time_despite_failure() -> None:
     world = world_of_two(KEEP)
     pass_time(world, 100)
     world.fail(3, permanent())
@@ -104,7 +104,7 @@ def test_previous_goes_after_its_time_though_one_failed() -> None:
     assert world.states() == {1: END, 2: AVAILABLE, 3: END}
 
 
-def test_previous_stays_beside_a_canary_until_it_is_promoted() -> None:
+def test_previous_stays_beside_unpromoted_canary() -> None:
     world = world_of_two(KEEP_AND_CANARY)
     world.settle(3)
     assert routing(world).canary_version == 3
@@ -159,7 +159,7 @@ def test_version_that_is_withdrawn_leaves_the_previous() -> None:
 
 
 @pytest.mark.parametrize("settings", [KEEP, KEEP_AND_AUTO])
-def test_previous_is_given_up_if_a_load_needs_its_memory(settings: ModelSettings) -> None:
+def test_previous_is_given_up_if_load_needs_memory(settings: ModelSettings) -> None:
     world = world_of_two(settings)
     world.fail(3, does_not_fit(PARAMETER_BYTES))
     with capture_logs() as logs:
@@ -174,7 +174,7 @@ def test_previous_is_given_up_if_a_load_needs_its_memory(settings: ModelSettings
     assert "resource_preserving_chosen" not in [log["event"] for log in logs]
 
 
-def test_previous_is_given_up_beside_a_labelled_version() -> None:
+def test_previous_is_given_up_beside_labelled_version() -> None:
     world = world_of_two(KEEP_AND_AUTO)
     world.router.set_labels("m", {"stable": 2})
     world.fail(3, does_not_fit())
@@ -182,7 +182,7 @@ def test_previous_is_given_up_beside_a_labelled_version() -> None:
     assert world.states() == {1: END, 2: AVAILABLE, 3: AVAILABLE}
 
 
-def test_previous_that_frees_too_little_is_not_given_up() -> None:
+def test_previous_freeing_too_little_is_kept() -> None:
     world = world_of_two(KEEP)
     world.fail(3, *[does_not_fit(PARAMETER_BYTES + 1)] * 3)
     world.settle(3)
@@ -192,14 +192,14 @@ def test_previous_that_frees_too_little_is_not_given_up() -> None:
     assert previous(world) == 1
 
 
-def test_auto_policy_makes_room_if_the_previous_is_too_small() -> None:
+def test_auto_policy_frees_more_than_small_previous() -> None:
     world = world_of_two(KEEP_AND_AUTO)
     world.fail(3, does_not_fit(PARAMETER_BYTES + 1))
     world.settle(3)
     assert world.states() == {1: END, 2: END, 3: AVAILABLE}
 
 
-def test_auto_policy_gives_up_the_previous_before_the_current() -> None:
+def test_auto_policy_drops_previous_before_current() -> None:
     world = world_of_two(KEEP_AND_AUTO)
     world.fail(3, does_not_fit(), does_not_fit())
     world.aspire(3)
@@ -212,7 +212,7 @@ def test_auto_policy_gives_up_the_previous_before_the_current() -> None:
     assert world.states() == {1: END, 2: END, 3: AVAILABLE}
 
 
-def test_load_waits_for_a_given_up_version_beyond_its_retries() -> None:
+def test_load_outwaits_leaving_version_beyond_retries() -> None:
     world = world_of_two(KEEP)
     world.servable(1).handle_count = 1
     world.fail(3, *[does_not_fit()] * 9)
@@ -228,7 +228,7 @@ def test_load_waits_for_a_given_up_version_beyond_its_retries() -> None:
     assert world.states() == {1: END, 2: AVAILABLE, 3: AVAILABLE}
 
 
-def test_version_that_was_given_up_is_kept_when_it_is_back() -> None:
+def test_given_up_version_is_kept_on_return() -> None:
     world = world_of_two(KEEP)
     world.fail(3, does_not_fit())
     world.aspire(3)
@@ -241,7 +241,7 @@ def test_version_that_was_given_up_is_kept_when_it_is_back() -> None:
     assert previous(world) == 1
 
 
-def test_rollback_after_the_previous_is_given_up_is_refused() -> None:
+def test_rollback_to_given_up_version_is_refused() -> None:
     world = world_of_two(KEEP)
     world.fail(3, does_not_fit(), permanent())
     world.settle(3)

@@ -106,7 +106,7 @@ def test_request_that_is_no_message_is_refused(read):
         read_terminate_request(b"\xff\xff")
 
 
-def test_response_holds_the_trace_as_the_file_that_clients_save():
+def test_response_holds_trace_as_file():
     response = message_class("ProfileResponse").FromString(
         profile_response(b"planes", 3, is_message_wanted=False)
     )
@@ -114,7 +114,7 @@ def test_response_holds_the_trace_as_the_file_that_clients_save():
     assert (response.empty_trace, response.xspace) == (False, b"")
 
 
-def test_response_holds_the_trace_as_a_message_if_asked():
+def test_response_holds_trace_as_message_if_requested():
     response = message_class("ProfileResponse").FromString(
         profile_response(b"planes", 3, is_message_wanted=True)
     )
@@ -150,7 +150,7 @@ def test_totals_are_a_table():
     ]
 
 
-def test_trace_ends_early_once_it_takes_a_quarter_of_memory():
+def test_trace_ends_early_at_quarter_of_memory():
     assert early_end(1000, 1200) == ""
     assert early_end(1000, 750) == ""
     assert early_end(1000, 749).startswith("the trace ended early: free memory fell by 251 bytes")

@@ -51,7 +51,7 @@ def test_alert_says_what_it_is_and_what_to_do(name: str):
 
 
 @pytest.mark.parametrize("name", alerts())
-def test_alert_is_raised_in_a_test_and_is_not_raised_in_another(name: str):
+def test_alert_has_firing_and_silent_tests(name: str):
     asked = re.findall(rf"alertname: {name}\n +eval_time: \w+\n( +exp_alerts:)?", TESTS)
     assert set(asked) >= {" " * 8 + "exp_alerts:"}
     # A test that says more than one series beside the one that raises it says the same.

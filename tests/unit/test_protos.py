@@ -41,7 +41,7 @@ def test_stubs_import_takes_no_tensorflow():
     assert loaded == "False"
 
 
-def test_stock_stub_imported_after_protos_takes_no_tensorflow():
+def test_stock_stub_after_protos_loads_no_tensorflow():
     code = (
         "import sys, serving.base.protos\n"
         "from tensorflow_serving.apis import prediction_service_pb2_grpc\n"

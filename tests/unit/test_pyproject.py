@@ -13,7 +13,7 @@ def test_pyproject_build_group_repeats_build_requires() -> None:
     assert PYPROJECT["dependency-groups"]["build"] == PYPROJECT["build-system"]["requires"]
 
 
-def test_pyproject_module_is_built_with_the_tensorflow_it_runs_with() -> None:
+def test_module_builds_with_tensorflow_of_runtime() -> None:
     def tensorflow(requirements: list[str]) -> list[str]:
         return [r for r in requirements if r.startswith("tensorflow>")]
 
@@ -22,7 +22,7 @@ def test_pyproject_module_is_built_with_the_tensorflow_it_runs_with() -> None:
     assert tensorflow(PYPROJECT["project"]["dependencies"]) == built_with
 
 
-def test_pyproject_test_group_has_what_the_extra_otel_has() -> None:
+def test_test_group_contains_otel_extra() -> None:
     assert set(PYPROJECT["project"]["optional-dependencies"]["otel"]) <= set(
         PYPROJECT["dependency-groups"]["test"]
     )

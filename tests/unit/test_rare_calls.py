@@ -77,14 +77,14 @@ def test_guarded_deferred_call_is_checked_first() -> None:
     assert (taken, call.answers) == ([], [(7, "127.0.0.1 may not")])
 
 
-def test_answer_fails_with_code_and_message_of_the_error() -> None:
+def test_answer_fails_with_error_code_and_message() -> None:
     call = FakeRareCall("/s/Refuse")
     answer(call, HANDLERS)
     assert call.answers == [(5, "no such model")]
 
 
 @pytest.mark.parametrize("remaining_seconds", [3.0, None])
-def test_answer_tells_a_handler_that_waits_how_long_its_caller_does(
+def test_answer_passes_caller_deadline_to_handler(
     remaining_seconds: float | None,
 ) -> None:
     call = FakeRareCall("/s/Wait", b"abc", remaining_seconds)
@@ -102,7 +102,7 @@ def test_patience_seconds_leave_time_for_the_answer(
     assert patience_seconds(remaining_seconds, 60) == pytest.approx(expected)
 
 
-def test_answer_of_a_bug_is_internal_and_logged_and_tells_no_secret() -> None:
+def test_answer_to_bug_is_internal_and_hides_details() -> None:
     call = FakeRareCall("/s/Break")
     with capture_logs() as logs:
         answer(call, HANDLERS)
@@ -116,7 +116,7 @@ def test_answer_of_unknown_method_is_unimplemented() -> None:
     assert call.answers == [(12, "unknown method /s/Unknown")]
 
 
-def test_rare_call_threads_answer_until_they_are_stopped() -> None:
+def test_threads_answer_until_stopped() -> None:
     grpc = FakeGrpcServer()
     threads = RareCallThreads(grpc.take_rare_call, HANDLERS, clock=FakeClock())
     calls = [FakeRareCall("/s/Reverse", b"ab"), FakeRareCall("/s/Refuse")]
@@ -129,7 +129,7 @@ def test_rare_call_threads_answer_until_they_are_stopped() -> None:
     assert [call.answers for call in calls] == [[b"ba"], [(5, "no such model")]]
 
 
-def test_rare_call_threads_survive_a_call_that_cannot_be_answered() -> None:
+def test_threads_survive_unanswerable_call() -> None:
     class Lost(FakeRareCall):
         def reply(self, response: bytes) -> None:
             raise RuntimeError("answered already")
@@ -186,7 +186,7 @@ def test_call_of_a_trace_logs_its_ids_and_is_told_of(is_sampled: bool) -> None:
     assert told.ended_ns - told.taken_ns == 500_000_000
 
 
-def test_call_of_a_trace_that_fails_is_told_with_its_code() -> None:
+def test_failing_traced_call_reports_its_code() -> None:
     call = FakeRareCall("/s/Work", b"no", trace_context=FakeTraceContext())
     (told,), _ = answered_in_trace(call)
     assert told.code is StatusCode.NOT_FOUND

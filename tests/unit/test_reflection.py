@@ -60,7 +60,7 @@ def scratch_files() -> list[FileDescriptor]:
     return [pool.FindFileByName("service.proto")]
 
 
-def test_reflect_every_name_leads_to_the_file_that_declares_it(
+def test_every_name_leads_to_declaring_file(
     scratch_files: list[FileDescriptor],
 ):
     in_types = ["Outer", "Outer.x", "Outer.choice", "Outer.Inner", "Outer.Inner.Kind"]
@@ -72,14 +72,14 @@ def test_reflect_every_name_leads_to_the_file_that_declares_it(
     }
 
 
-def test_reflect_extensions_are_found_by_number_wherever_they_are_declared(
+def test_extensions_are_found_by_number_anywhere(
     scratch_files: list[FileDescriptor],
 ):
     extensions = {"pkg.Outer": {100: "types.proto", 101: "types.proto"}}
     assert reflect(scratch_files).extensions == extensions
 
 
-def test_reflect_file_comes_first_and_then_what_it_depends_on(
+def test_file_precedes_its_dependencies(
     scratch_files: list[FileDescriptor],
 ):
     reflection = reflect(scratch_files)
@@ -90,7 +90,7 @@ def test_reflect_file_comes_first_and_then_what_it_depends_on(
     }
 
 
-def test_reflect_lists_only_the_services_of_the_files_it_was_given(
+def test_only_services_of_given_files_are_listed(
     scratch_files: list[FileDescriptor],
 ):
     assert service_names(reflect(scratch_files)) == ["pkg.Service"]
@@ -100,7 +100,7 @@ def every_file(reflection: Reflection) -> Iterator[list[descriptor_pb2.FileDescr
     return (files_of(response) for response in reflection.files.values())
 
 
-def test_reflect_each_response_of_a_server_is_enough_to_build_its_file():
+def test_each_response_suffices_to_build_file():
     files = [prediction_service_pb2.DESCRIPTOR, model_service_pb2.DESCRIPTOR, *grpc_builtin_files()]
     for file, *dependencies in every_file(reflect(files)):
         pool: Any = descriptor_pool.DescriptorPool()
@@ -118,7 +118,7 @@ def test_reflect_each_response_of_a_server_is_enough_to_build_its_file():
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-def test_service_files_have_session_run_where_it_is_served(is_on: bool):
+def test_service_files_follow_session_run_setting(is_on: bool):
     config = ServerConfig(models=(), enable_session_run=is_on)
     names = service_names(reflect(service_files(config)))
     assert ("tensorflow.serving.SessionService" in names) == is_on

@@ -6,7 +6,7 @@ from serving.loading.request_cores import PINNED_CORES_MAX, RequestCores, pin_al
 from tests.unit.fakes import FakeGrpcServer
 
 
-def test_pinned_from_the_first_task_to_the_end_of_the_last():
+def test_pinning_spans_first_to_last_task():
     server = FakeGrpcServer()
     cores = RequestCores(server.pin_request_threads, lambda thread_id: True, core_count=2)
     with cores.pinned(threading.get_native_id()):
@@ -40,7 +40,7 @@ def test_tasks_of_another_priority_pin_nothing():
         assert server.pins == []
 
 
-def test_holding_and_tasks_are_over_when_the_last_of_them_is():
+def test_pinning_outlasts_holding_and_tasks():
     server = FakeGrpcServer()
     cores = RequestCores(server.pin_request_threads, lambda thread_id: True, core_count=2)
     cores.hold(True)

@@ -121,12 +121,12 @@ def test_a_body_counts_as_it_comes() -> None:
     assert budget.in_use_bytes == 100
 
 
-def test_a_body_without_a_length_is_refused_at_the_budget() -> None:
+def test_body_without_length_is_refused_at_budget() -> None:
     budget = FakeByteBudget(100)
     with pytest.raises(MemoryBusy):
         read([b"x" * 60, b"x" * 60, b""], [], MemoryHold(budget))
 
 
-def test_an_announced_body_is_refused_before_it_is_read() -> None:
+def test_announced_body_is_refused_before_reading() -> None:
     with pytest.raises(MemoryBusy):
         read([], [(b"content-length", b"101")], MemoryHold(FakeByteBudget(100)))

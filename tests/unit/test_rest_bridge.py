@@ -72,7 +72,7 @@ def test_submit_answers_what_the_workers_refuse(workers):
     run(workers, body)
 
 
-def test_submit_cancels_the_run_of_a_client_that_is_gone(workers):
+def test_submit_cancels_run_of_lost_client(workers):
     connection = FakeConnection()
 
     async def body(bridge: RestBridge) -> None:
@@ -87,7 +87,7 @@ def test_submit_cancels_the_run_of_a_client_that_is_gone(workers):
     assert workers.cancelled == [1]
 
 
-def test_submit_lets_go_of_the_connection_once_it_is_answered(workers):
+def test_submit_releases_connection_once_answered(workers):
     connection = FakeConnection()
 
     async def body(bridge: RestBridge) -> None:
@@ -100,7 +100,7 @@ def test_submit_lets_go_of_the_connection_once_it_is_answered(workers):
     assert connection.on_lost is None
 
 
-def test_submit_cancels_the_run_of_a_task_that_is_cancelled_and_takes_its_late_answer(workers):
+def test_submit_cancelled_task_takes_late_answer(workers):
     async def body(bridge: RestBridge) -> None:
         cancelled = asyncio.create_task(bridge.submit(TARGET, HEADERS, b""))
         other = asyncio.create_task(bridge.submit(TARGET, HEADERS, b""))
@@ -116,7 +116,7 @@ def test_submit_cancels_the_run_of_a_task_that_is_cancelled_and_takes_its_late_a
     assert workers.cancelled == [1]
 
 
-def test_submit_answers_in_time_where_the_run_never_ends(workers, monkeypatch):
+def test_submit_times_out_if_run_never_ends(workers, monkeypatch):
     monkeypatch.setattr(bridge_module, "SWEEP_SECONDS", 0.001)
 
     async def body(bridge: RestBridge) -> None:
@@ -133,7 +133,7 @@ def test_submit_answers_in_time_where_the_run_never_ends(workers, monkeypatch):
     run(workers, body, timeout_seconds=0.001)
 
 
-def test_cores_are_held_from_the_first_request_until_none_comes_any_more(workers, monkeypatch):
+def test_cores_are_held_while_requests_come(workers, monkeypatch):
     monkeypatch.setattr(bridge_module, "SWEEP_SECONDS", 0)
     monkeypatch.setattr(bridge_module, "LINGER_SECONDS", 0)
     held: list[bool] = []

@@ -102,7 +102,7 @@ def cors_client(bridge) -> Iterator[TestClient]:
         yield client
 
 
-def test_predict_gives_the_body_to_the_bridge_and_names_the_version_that_answered(client, bridge):
+def test_predict_passes_body_and_names_version(client, bridge):
     response = client.post("/v1/models/m:predict", content=BODY)
     assert (response.status_code, response.content) == (200, b'{"predictions": [2]}')
     assert response.headers["content-type"] == "application/json"
@@ -112,7 +112,7 @@ def test_predict_gives_the_body_to_the_bridge_and_names_the_version_that_answere
     assert bridge.asked == [(RestTarget("RestPredict", "m"), BODY)]
 
 
-def test_a_model_whose_name_is_no_latin_is_encoded_in_the_header(client):
+def test_model_name_outside_latin_is_encoded_in_header(client):
     response = client.post("/v1/models/%C3%A4%20b:predict", content=BODY)
     assert response.headers["x-millpond-model-name"] == "%C3%A4%20b"
 
@@ -162,7 +162,7 @@ def test_what_a_version_refuses_is_not_asked_for_again(client, bridge):
     assert "retry-after" not in response.headers
 
 
-def test_what_a_stop_cancels_may_be_asked_of_another_server(client, bridge):
+def test_answer_cancelled_by_stop_suggests_retry(client, bridge):
     bridge.answer = FakeEndedRequest(1, code=int(StatusCode.CANCELLED), message="gone", version=3)
     assert client.post("/v1/models/m:predict", content=BODY).status_code == 499
     bridge.drain()
@@ -187,7 +187,7 @@ def test_a_failure_of_a_version_names_it(client, bridge):
         ("POST", "/v1/models/m:nothing"),
     ],
 )
-def test_an_answer_while_the_server_drains_closes_the_connection(client, bridge, method, path):
+def test_answer_during_drain_closes_connection(client, bridge, method, path):
     assert "connection" not in client.request(method, path, content=BODY).headers
     bridge.drain()
     assert client.request(method, path, content=BODY).headers["connection"] == "close"
@@ -224,7 +224,7 @@ def test_a_large_body_is_refused_before_it_is_read(client, bridge):
     assert "above 1000 bytes" in json.loads(sent_body["body"])["error"]  # type: ignore[arg-type]
 
 
-def test_a_large_body_without_a_length_is_refused_once_it_is_too_large(client, bridge):
+def test_large_unsized_body_is_refused_at_limit(client, bridge):
     response = client.post("/v1/models/m:predict", content=iter([b"x" * 600, b"x" * 600]))
     assert response.status_code == 413
     assert bridge.asked == []
@@ -316,7 +316,7 @@ def test_metadata_is_tensorflow_servings(client):
     }
 
 
-def test_all_models_are_listed_also_one_without_versions(client):
+def test_all_models_are_listed_even_empty_ones(client):
     models = client.get("/v1/models").json()["models"]
     assert [model["name"] for model in models] == ["m", "new"]
     assert models[0]["model_version_status"][0]["version"] == "3"
@@ -329,7 +329,7 @@ def test_head_has_the_length_of_get_and_no_body(client):
     assert int(response.headers["content-length"]) == len(client.get("/v1/models/m").content)
 
 
-def test_cors_headers_are_on_every_answer_where_they_are_wanted(cors_client, client):
+def test_cors_headers_are_on_every_answer_if_enabled(cors_client, client):
     for response in (
         cors_client.post("/v1/models/m:predict", content=BODY),
         cors_client.get("/v1/models/none"),

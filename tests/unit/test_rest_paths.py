@@ -44,7 +44,7 @@ VERBS = {"predict": "RestPredict", "classify": "RestClassify", "regress": "RestR
         ("GET", b"/v1/models/", ListQuestion()),
     ],
 )
-def test_parse_path_knows_what_tensorflow_serving_documents(method, path, route):
+def test_parse_path_accepts_documented_paths(method, path, route):
     assert parse_path(method, path) == route
 
 
@@ -93,18 +93,18 @@ def test_malformed_request_names_what_is_wrong(method: str, path: bytes, remedy:
 
 
 @pytest.mark.parametrize("digits", [str(VERSION_MAX + 1), "9" * 5_000])
-def test_parse_path_refuses_a_version_that_no_version_can_have(digits):
+def test_parse_path_refuses_impossible_version(digits):
     with pytest.raises(InvalidArgument, match=r"Failed to convert version: 9[0-9]+ to numeric"):
         parse_path("POST", f"/v1/models/m/versions/{digits}:predict".encode())
 
 
-def test_parse_path_takes_the_highest_version_behind_zeros():
+def test_parse_path_accepts_zero_padded_version():
     path = f"/v1/models/m/versions/{'0' * 5_000}{VERSION_MAX}:predict".encode()
     assert parse_path("POST", path) == RestTarget("RestPredict", "m", VERSION_MAX)
 
 
 @given(name=NAMES, label=st.none() | NAMES, verb=st.sampled_from(sorted(VERBS)))
-def test_parse_path_finds_any_name_and_label_that_is_encoded(name, label, verb):
+def test_parse_path_decodes_any_name_and_label(name, label, verb):
     part = "" if label is None else f"/labels/{quote(label, safe='')}"
     path = f"/v1/models/{quote(name, safe='')}{part}:{verb}".encode()
     assert parse_path("POST", path) == RestTarget(VERBS[verb], name, None, label)

@@ -60,7 +60,7 @@ def test_next_pace_is_halved_while_requests_are_slow() -> None:
     assert pace == 400 * MB
 
 
-def test_next_pace_rises_step_by_step_once_they_are_not() -> None:
+def test_next_pace_rises_stepwise_after_recovery() -> None:
     pace = next_bytes_per_second(400 * MB, p99_ns=150, baseline_ns=100, settings=SETTINGS)
     assert pace == 528 * MB
 
@@ -73,7 +73,7 @@ def test_next_pace_without_requests_is_the_fastest() -> None:
 @given(
     st.integers(1, FASTEST), st.integers(0, 10**9), st.integers(0, 10**9), st.integers(0, FASTEST)
 )
-def test_next_pace_stays_between_crawling_and_the_limit(
+def test_next_pace_stays_between_crawl_and_limit(
     current: int, p99_ns: int, baseline_ns: int, limit: int
 ) -> None:
     settings = GuardSettings(factor=1.2, bytes_per_second_max=limit)
@@ -99,7 +99,7 @@ def make_guard() -> Iterator[Callable[[FakeLatencyWindow], GuardedPace]]:
 MakeGuard = Callable[[FakeLatencyWindow], GuardedPace]
 
 
-def test_guarded_pace_slows_the_restore_while_p99_is_above_its_guard(make_guard: MakeGuard) -> None:
+def test_guarded_pace_slows_restore_above_p99_guard(make_guard: MakeGuard) -> None:
     load = Load()
     window = FakeLatencyWindow(since_start_ns=100, last_second_ns=[400])
     with make_guard(window).applied_to(load):
@@ -107,7 +107,7 @@ def test_guarded_pace_slows_the_restore_while_p99_is_above_its_guard(make_guard:
     assert load.paces[:4] == [FASTEST, FASTEST // 2, FASTEST // 4, FASTEST // 8]
 
 
-def test_guarded_pace_lets_go_once_requests_are_as_quick_as_before(make_guard: MakeGuard) -> None:
+def test_guarded_pace_recovers_with_fast_requests(make_guard: MakeGuard) -> None:
     load = Load()
     window = FakeLatencyWindow(since_start_ns=100, last_second_ns=[400, 100])
     with make_guard(window).applied_to(load):
@@ -115,7 +115,7 @@ def test_guarded_pace_lets_go_once_requests_are_as_quick_as_before(make_guard: M
     assert load.paces[:3] == [FASTEST, FASTEST // 2, FASTEST // 2 + 128 * MB]
 
 
-def test_guarded_pace_guards_one_restore_after_the_other(make_guard: MakeGuard) -> None:
+def test_guarded_pace_serves_restores_in_turn(make_guard: MakeGuard) -> None:
     guard = make_guard(FakeLatencyWindow(since_start_ns=100, last_second_ns=[400]))
     for load in (Load(), Load()):
         with guard.applied_to(load):

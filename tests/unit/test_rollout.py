@@ -49,9 +49,7 @@ def answers(failed_count: int) -> Step:
         (KEPT, lambda world: world.manager.set_settings("m", OFF), "settings"),
     ],
 )
-def test_promotion_of_a_canary_is_told_with_who_promoted_it(
-    settings: ModelSettings, step: Step, by: str
-) -> None:
+def test_canary_promotion_names_promoter(settings: ModelSettings, step: Step, by: str) -> None:
     (log,) = told(settings, step)
     assert (log["event"], log["version"], log["by"]) == ("canary_promoted", 2, by)
 
@@ -63,15 +61,13 @@ def test_promotion_of_a_canary_is_told_with_who_promoted_it(
         (JUDGED, answers(failed_count=50), "canary"),
     ],
 )
-def test_rollback_of_a_canary_is_told_with_who_rolled_it_back(
-    settings: ModelSettings, step: Step, by: str
-) -> None:
+def test_canary_rollback_names_initiator(settings: ModelSettings, step: Step, by: str) -> None:
     log = told(settings, step)[-1]
     assert (log["event"], log["version"], log["by"]) == ("rolled_back", 2, by)
     assert log["is_canary"] is True
 
 
-def test_rollback_by_the_rule_tells_which_figures_were_bad() -> None:
+def test_rule_rollback_names_bad_figures() -> None:
     failed, _ = told(JUDGED, answers(failed_count=50))
     assert failed["event"] == "canary_failed"
     assert "50.0% of its requests failed" in str(failed["reason"])
@@ -96,7 +92,7 @@ def test_rollback_names_the_version_that_served() -> None:
     assert blocked_by_rollback(world) == {2: (True, "it served")}
 
 
-def test_rollback_names_a_version_whose_load_is_under_way() -> None:
+def test_rollback_names_loading_version() -> None:
     world = world_with(OFF)
     world.settle(1)
     world.settle(2)
@@ -107,7 +103,7 @@ def test_rollback_names_a_version_whose_load_is_under_way() -> None:
     }
 
 
-def test_cold_rollback_names_a_version_whose_load_failed() -> None:
+def test_cold_rollback_names_failed_version() -> None:
     world = World()
     world.settle(2)
     world.fail(3, permanent())
@@ -116,7 +112,7 @@ def test_cold_rollback_names_a_version_whose_load_failed() -> None:
     assert blocked_by_rollback(world) == {2: (True, "it served"), 3: (False, "its load failed")}
 
 
-def test_rollback_names_a_version_whose_load_has_not_begun() -> None:
+def test_rollback_names_version_not_yet_loading() -> None:
     world = World(load_jitter_seconds=60)
     world.settle(2)
     world.aspire(3)
@@ -124,7 +120,7 @@ def test_rollback_names_a_version_whose_load_has_not_begun() -> None:
     assert blocked_by_rollback(world)[3] == (False, "its load has not begun")
 
 
-def test_rollback_names_a_version_that_has_just_begun_to_serve() -> None:
+def test_rollback_names_version_just_serving() -> None:
     world = world_with(OFF)
     world.settle(1)
     world.aspire(2)
@@ -133,7 +129,7 @@ def test_rollback_names_a_version_that_has_just_begun_to_serve() -> None:
     assert blocked_by_rollback(world) == {2: (True, "it served")}
 
 
-def test_rollback_names_an_unloaded_version_that_served_before() -> None:
+def test_rollback_names_unloaded_former_version() -> None:
     world = World()
     world.settle(3)
     world.settle(2)
@@ -143,7 +139,7 @@ def test_rollback_names_an_unloaded_version_that_served_before() -> None:
     assert blocked_by_rollback(world)[3] == (True, "it served")
 
 
-def test_rollback_names_no_version_that_was_blocked_before() -> None:
+def test_rollback_omits_already_blocked_version() -> None:
     world = world_with(OFF)
     for version in (1, 2):
         world.settle(version)
@@ -169,7 +165,7 @@ def test_rollback_without_a_canary_says_so() -> None:
     assert (log["event"], log["is_canary"]) == ("rolled_back", False)
 
 
-def test_canary_that_is_off_by_settings_when_it_is_allowed_again_is_told_as_promoted() -> None:
+def test_allowed_canary_without_share_is_promoted() -> None:
     logs = told(
         KEPT,
         lambda world: world.manager.rollback("m"),
@@ -182,7 +178,7 @@ def test_canary_that_is_off_by_settings_when_it_is_allowed_again_is_told_as_prom
     ]
 
 
-def test_canary_that_is_withdrawn_is_told_to_have_ended() -> None:
+def test_withdrawn_canary_is_reported_as_ended() -> None:
     (log,) = told(CANARY, lambda world: world.aspire(1))
     assert (log["event"], log["version"]) == ("canary_ended", 2)
     assert log["reason"] == "it is no longer aspired"

@@ -155,7 +155,7 @@ DEMANDS = st.builds(
 
 
 @given(DEMANDS, st.lists(st.tuples(DEMANDS, st.sets(VERSIONS))))
-def test_whatever_is_asked_for_every_version_named_is_published(
+def test_every_named_version_is_published(
     first: RoutingRequests, steps: list[tuple[RoutingRequests, set[int]]]
 ) -> None:
     routing = decide_routing(NOTHING, first, set())
@@ -245,7 +245,7 @@ def test_retire_that_fails_changes_no_routing(monkeypatch: pytest.MonkeyPatch) -
     assert router.routing("m") == serving_map.routings["m"] == Routing(default_version=1)
 
 
-def test_lower_version_that_is_published_beside_a_canary_leaves_it() -> None:
+def test_lower_version_beside_canary_keeps_it() -> None:
     router = Router(FakeServingMap())
     publish(router, 2)
     publish(router, 3, SHARE)
@@ -291,13 +291,13 @@ BEGUN = [("canary_started", 2), ("canary_ended", 2), ("canary_started", 3)]
     ],
     ids=["runs", "promoted", "withdrawn", "rolled_back", "unloaded", "alone", "changed"],
 )
-def test_router_tells_of_canaries_that_begin_change_and_end_unasked(
+def test_router_reports_canary_changes_by_itself(
     steps: list[Callable[[Router], object]], expected: list[tuple[str, int]]
 ) -> None:
     assert told(*steps) == BEGUN + expected
 
 
-def test_router_canary_that_begins_is_told_with_its_share_and_rule() -> None:
+def test_router_reports_canary_start_with_share() -> None:
     router = Router(FakeServingMap())
     publish(router, 1)
     settings = CanarySettings(weight=0.05, header="user", request_count=500)
@@ -316,7 +316,7 @@ def test_router_canary_that_begins_is_told_with_its_share_and_rule() -> None:
     }
 
 
-def test_router_forgets_a_model_but_not_the_labels_that_wait_for_it() -> None:
+def test_router_forgets_model_but_keeps_waiting_labels() -> None:
     router = Router(FakeServingMap())
     router.set_labels("m", {"stable": 1})
     router.set_blocked("m", frozenset({1}))

@@ -36,5 +36,5 @@ def test_state_diagram_has_every_move_of_the_table() -> None:
     )
 
 
-def test_servable_ids_of_one_name_are_ordered_by_version() -> None:
+def test_servable_ids_of_one_name_sort_by_version() -> None:
     assert max(ServableId("m", 9), ServableId("m", 10)) == ServableId("m", 10)

@@ -126,7 +126,7 @@ class World:
         return self.log
 
 
-def test_served_models_added_model_is_labelled_before_its_source_starts() -> None:
+def test_added_model_is_labelled_before_source_starts() -> None:
     world = World()
     assert world.configure(B) == ["b settings", "b labels {'stable': 1}", "b start"]
     assert world.models.names == world.names == ("b",)
@@ -134,7 +134,7 @@ def test_served_models_added_model_is_labelled_before_its_source_starts() -> Non
     assert [note.event for note in world.models.notes("b")] == ["no_version_in_base_path"]
 
 
-def test_served_models_removed_model_stops_looking_before_it_is_unloaded() -> None:
+def test_removed_model_stops_polling_before_unload() -> None:
     world = World()
     world.configure(A, replace(B, settings=KEPT))
     assert world.configure(A) == ["b stop", "b labels {}", "b unload", "b settings"]
@@ -153,23 +153,21 @@ def test_served_models_removed_model_stops_looking_before_it_is_unloaded() -> No
         (B, None),
     ],
 )
-def test_served_models_changed_model_hears_only_of_what_changed(
-    after: ModelConfig, said: str | None
-) -> None:
+def test_changed_model_receives_only_its_changes(after: ModelConfig, said: str | None) -> None:
     world = World()
     world.configure(A, B)
     assert world.configure(A, after) == ([said] if said else [])
     assert world.models.models == (A, after)
 
 
-def test_served_models_changed_labels_reach_the_source_and_the_router() -> None:
+def test_changed_labels_reach_source_and_router() -> None:
     world = World()
     world.configure(A, B)
     world.configure(A, replace(B, labels={"stable": 2}))
     assert world.running["b"].labels == world.labels["b"] == {"stable": 2}
 
 
-def test_served_models_loads_go_by_settings_that_the_manager_hears_of() -> None:
+def test_loads_follow_settings_of_manager() -> None:
     world = World()
     world.configure(A, B)
     told: list[ModelSettings] = []
@@ -178,7 +176,7 @@ def test_served_models_loads_go_by_settings_that_the_manager_hears_of() -> None:
     assert told == [KEPT]
 
 
-def test_served_models_source_that_cannot_start_changes_nothing() -> None:
+def test_unstartable_source_changes_nothing() -> None:
     world = World()
     world.configure(A)
     world.refused = {"c"}
@@ -193,7 +191,7 @@ def test_served_models_source_that_cannot_start_changes_nothing() -> None:
         assert (world.labels[name], world.settings[name]) == ({}, ModelSettings())
 
 
-def test_served_models_bars_reach_the_source_of_the_model() -> None:
+def test_blocked_versions_reach_source_of_model() -> None:
     world = World()
     world.configure(A, B)
     world.models.set_blocked("b", frozenset({2}))
@@ -203,7 +201,7 @@ def test_served_models_bars_reach_the_source_of_the_model() -> None:
 
 
 @pytest.mark.parametrize("is_over_in_time", [True, False])
-def test_served_models_join_says_whether_all_sources_have_ended(is_over_in_time: bool) -> None:
+def test_join_returns_true_once_all_sources_end(is_over_in_time: bool) -> None:
     world = World()
     world.configure(A, B)
     world.running["a"].is_over_in_time = is_over_in_time
@@ -213,7 +211,7 @@ def test_served_models_join_says_whether_all_sources_have_ended(is_over_in_time:
 
 
 @given(st.lists(CONFIGS, max_size=4))
-def test_served_models_after_any_changes_all_is_as_the_last_says(
+def test_any_changes_end_as_last_change(
     configs: list[list[ModelConfig]],
 ) -> None:
     world = World()
@@ -230,7 +228,7 @@ def test_served_models_after_any_changes_all_is_as_the_last_says(
             assert (world.labels[name], world.settings[name]) == (model.labels, model.settings)
 
 
-def test_served_models_unloaded_model_selects_nothing_until_it_is_loaded_again() -> None:
+def test_unloaded_model_selects_nothing_until_loaded() -> None:
     world = World()
     world.configure(B)
     world.models.set_unloaded("b", is_unloaded=True)
@@ -245,7 +243,7 @@ def test_served_models_unloaded_model_selects_nothing_until_it_is_loaded_again()
     assert world.models.unloaded == frozenset()
 
 
-def test_served_models_model_that_is_removed_and_added_is_no_longer_unloaded() -> None:
+def test_readded_model_is_no_longer_unloaded() -> None:
     world = World()
     world.configure(A)
     world.models.set_unloaded("a", is_unloaded=True)

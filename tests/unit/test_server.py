@@ -92,7 +92,7 @@ def plane() -> FakePlane:
 # --- Start to stop --------------------------------------------------------------------------------
 
 
-def test_server_serves_what_is_in_the_base_path_and_stops(tmp_path: Path, plane: FakePlane) -> None:
+def test_server_serves_base_path_and_stops(tmp_path: Path, plane: FakePlane) -> None:
     drop(tmp_path / "m", 7)
     server = Server(config_for(tmp_path / "m", drain_seconds=3.0), native=plane)
     with capture_logs() as logs:
@@ -116,9 +116,7 @@ def test_server_leaves_no_thread_behind(tmp_path: Path, plane: FakePlane) -> Non
     assert set(threading.enumerate()) <= before
 
 
-def test_server_tells_when_it_listens_and_when_it_is_ready(
-    tmp_path: Path, plane: FakePlane
-) -> None:
+def test_server_reports_listening_and_ready(tmp_path: Path, plane: FakePlane) -> None:
     drop(tmp_path / "a", 1)
     told: list[str] = []
     ready = threading.Event()
@@ -142,9 +140,7 @@ def test_server_tells_when_it_listens_and_when_it_is_ready(
     assert told == ["listening 12345", "ready 12345"]
 
 
-def test_server_health_follows_its_models_and_ends_with_draining(
-    tmp_path: Path, plane: FakePlane
-) -> None:
+def test_server_health_follows_models_until_drain(tmp_path: Path, plane: FakePlane) -> None:
     drop(tmp_path / "m", 7)
     server = Server(config_for(tmp_path / "m"), native=plane)
     serving = threading.Event()
@@ -168,9 +164,7 @@ def test_server_health_follows_its_models_and_ends_with_draining(
     assert not any(plane.grpc.health.values())
 
 
-def test_server_bad_base_path_of_one_model_does_not_touch_another(
-    tmp_path: Path, plane: FakePlane
-) -> None:
+def test_server_bad_base_path_spares_other_models(tmp_path: Path, plane: FakePlane) -> None:
     drop(tmp_path / "good", 1)
     (tmp_path / "bad").write_text("no directory")
     server = Server(config_for(tmp_path / "bad", tmp_path / "good"), native=plane)
@@ -214,7 +208,7 @@ def test_server_failing_load_is_ready_and_not_serving(tmp_path: Path, plane: Fak
     assert plane.grpc.health["m"] is False
 
 
-def test_server_version_mended_in_place_is_loaded_again(tmp_path: Path, plane: FakePlane) -> None:
+def test_server_reloads_version_mended_in_place(tmp_path: Path, plane: FakePlane) -> None:
     drop(tmp_path / "m", 7)
     plane.failures["restore"] = StatusError(15, "bad checksum")
     server = Server(config_for(tmp_path / "m", file_system_poll_wait_seconds=0.01), native=plane)
@@ -246,9 +240,7 @@ def answer_of(plane: FakePlane, call: FakeRareCall) -> bytes | tuple[int, str]:
     return call.answers[0]
 
 
-def test_server_reload_adds_a_model_removes_one_and_moves_a_label(
-    tmp_path: Path, plane: FakePlane
-) -> None:
+def test_server_reload_adds_removes_and_relabels(tmp_path: Path, plane: FakePlane) -> None:
     drop(tmp_path / "a", 1)
     drop(tmp_path / "b", 7)
     server = Server(config_for(tmp_path / "a"), native=plane)
@@ -294,9 +286,7 @@ def test_server_that_stops_does_not_wait_for_a_reload(tmp_path: Path, plane: Fak
     assert (code, "stopping" in str(message)) == (StatusCode.UNAVAILABLE, True)
 
 
-def test_server_that_stops_does_not_wait_for_a_model_to_be_loaded(
-    tmp_path: Path, plane: FakePlane
-) -> None:
+def test_server_stop_skips_wait_for_loading_model(tmp_path: Path, plane: FakePlane) -> None:
     config = config_for(tmp_path / "m", allow_repository_control=True)
     server = Server(config, native=plane)
     server.start()
@@ -310,7 +300,7 @@ def test_server_that_stops_does_not_wait_for_a_model_to_be_loaded(
     assert code == StatusCode.UNAVAILABLE
 
 
-def test_server_rolled_back_version_is_not_selected_again(tmp_path: Path, plane: FakePlane) -> None:
+def test_server_never_reselects_rolled_back_version(tmp_path: Path, plane: FakePlane) -> None:
     drop(tmp_path / "m", 1)
     drop(tmp_path / "m", 2)
     server = Server(config_for(tmp_path / "m"), native=plane)
@@ -405,22 +395,18 @@ def test_server_limits_the_requests_of_each_model(tmp_path: Path, plane: FakePla
     assert server.stop()
 
 
-def test_server_loads_op_libraries_before_it_has_models(tmp_path: Path, plane: FakePlane) -> None:
+def test_server_loads_op_libraries_before_models(tmp_path: Path, plane: FakePlane) -> None:
     Server(config_for(tmp_path / "m", op_libraries=("/b.so", "/a.so")), native=plane)
     assert plane.op_libraries == ["/b.so", "/a.so"]
 
 
-def test_server_broken_op_library_is_refused_before_anything_starts(
-    tmp_path: Path, plane: FakePlane
-) -> None:
+def test_server_broken_op_library_stops_start(tmp_path: Path, plane: FakePlane) -> None:
     with pytest.raises(FailedPrecondition, match=r"/broken.so cannot be loaded"):
         Server(config_for(tmp_path / "m", op_libraries=("/broken.so",)), native=plane)
     assert plane.pools == []
 
 
-def test_server_unknown_platform_is_refused_before_anything_starts(
-    tmp_path: Path, plane: FakePlane
-) -> None:
+def test_server_unknown_platform_stops_start(tmp_path: Path, plane: FakePlane) -> None:
     model = ModelConfig(name="m", base_path=str(tmp_path), platform="caffe")
     with pytest.raises(InvalidConfig, match="model 'm': model_platform 'caffe' is unknown"):
         Server(ServerConfig(models=(model,)), native=plane)
@@ -437,9 +423,7 @@ def test_server_port_in_use_is_told_and_starts_nothing(tmp_path: Path, plane: Fa
     assert set(threading.enumerate()) <= before
 
 
-def test_server_that_cannot_listen_for_no_reason_found_says_what_grpc_says(
-    tmp_path: Path, plane: FakePlane
-) -> None:
+def test_server_unexplained_listen_error_quotes_grpc(tmp_path: Path, plane: FakePlane) -> None:
     plane.grpc = FakeGrpcServer(start_error=StatusError(14, "cannot listen"))
     with pytest.raises(Unavailable, match=r"^cannot listen$"):
         Server(config_for(tmp_path / "m", port=0), native=plane).start()
@@ -455,9 +439,7 @@ def test_server_zero_load_threads_means_one(tmp_path: Path, plane: FakePlane) ->
     server.stop()
 
 
-def test_server_without_jemalloc_is_refused_with_the_remedy(
-    tmp_path: Path, plane: FakePlane
-) -> None:
+def test_server_without_jemalloc_names_remedy(tmp_path: Path, plane: FakePlane) -> None:
     plane.allocator = "glibc"
     with pytest.raises(InvalidConfig, match=r"jemalloc is not preloaded.*--arena=false"):
         Server(config_for(tmp_path / "m"), native=plane)
@@ -490,9 +472,7 @@ def test_server_without_self_warm_up_keeps_no_requests(tmp_path: Path, plane: Fa
     assert plane.reservoirs == []
 
 
-def test_server_has_the_requests_of_what_it_loads_told_until_it_stops(
-    tmp_path: Path, plane: FakePlane
-) -> None:
+def test_server_counts_requests_per_load_until_stop(tmp_path: Path, plane: FakePlane) -> None:
     drop(tmp_path / "m", 7)
     server = Server(config_for(tmp_path / "m"), native=plane)
     server.start()
@@ -542,9 +522,7 @@ def test_server_lowers_its_loaders_when_the_port_opens(tmp_path: Path, plane: Fa
     assert plane.background_threads["loader-0"] == "normal"
 
 
-def test_server_that_may_not_lower_its_threads_priority_says_so_and_loads(
-    tmp_path: Path, plane: FakePlane
-) -> None:
+def test_server_unable_to_lower_priority_still_loads(tmp_path: Path, plane: FakePlane) -> None:
     def refuse(priority: str) -> None:
         raise StatusError(7, f"the kernel refused {priority}")
 
@@ -558,9 +536,7 @@ def test_server_that_may_not_lower_its_threads_priority_says_so_and_loads(
     assert "load_priority_refused" in [log["event"] for log in logs]
 
 
-def test_server_pins_its_request_threads_from_the_start_where_it_is_told_to(
-    tmp_path: Path, plane: FakePlane
-) -> None:
+def test_server_pins_request_threads_if_configured(tmp_path: Path, plane: FakePlane) -> None:
     server = Server(config_for(tmp_path / "m", pin_request_threads="always"), native=plane)
     server.start()
     server.stop()
@@ -596,9 +572,7 @@ def test_server_opens_grpc_when_its_model_is_available(tmp_path: Path, plane: Fa
     assert plane.grpc.log[0] == "start"
 
 
-def test_server_stopped_while_it_awaits_models_never_opens_grpc(
-    tmp_path: Path, plane: FakePlane
-) -> None:
+def test_server_stopped_before_models_never_opens_grpc(tmp_path: Path, plane: FakePlane) -> None:
     before = set(threading.enumerate())
     server = Server(config_for(tmp_path / "m", listen_before_ready=False), native=plane)
     running = run_until_ready(server, before_ready=lambda: None)
@@ -610,9 +584,7 @@ def test_server_stopped_while_it_awaits_models_never_opens_grpc(
     assert set(threading.enumerate()) <= before
 
 
-def test_server_that_loses_its_port_while_it_loads_stops_and_raises(
-    tmp_path: Path, plane: FakePlane
-) -> None:
+def test_server_losing_port_during_load_raises(tmp_path: Path, plane: FakePlane) -> None:
     plane.grpc = FakeGrpcServer(start_error=StatusError(14, "cannot listen"))
     before = set(threading.enumerate())
     drop(tmp_path / "m", 7)
@@ -647,9 +619,7 @@ def test_server_runs_until_a_stop_is_requested(tmp_path: Path, plane: FakePlane)
     assert plane.grpc.log[-1].startswith("shutdown")
 
 
-def test_server_run_stops_on_sigterm_and_puts_the_handlers_back(
-    tmp_path: Path, plane: FakePlane
-) -> None:
+def test_server_run_restores_handlers_after_sigterm(tmp_path: Path, plane: FakePlane) -> None:
     before = signal.getsignal(signal.SIGTERM)
     server = Server(
         config_for(tmp_path / "m"),
@@ -660,7 +630,7 @@ def test_server_run_stops_on_sigterm_and_puts_the_handlers_back(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_server_run_ends_the_process_where_the_stop_raises(
+def test_server_run_exits_if_stop_raises(
     tmp_path: Path, plane: FakePlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def shutdown(drain_seconds: float) -> bool:
@@ -758,9 +728,7 @@ def test_server_probes_answer_until_grpc_has_drained(tmp_path: Path, plane: Fake
         probe(server, "/healthz")
 
 
-def test_server_answers_what_runs_over_http_and_takes_no_more_before_its_workers_end(
-    tmp_path: Path, plane: FakePlane
-) -> None:
+def test_server_stop_answers_http_before_workers_end(tmp_path: Path, plane: FakePlane) -> None:
     server = Server(config_for(tmp_path / "m", rest_api_port=FREE), native=plane)
     has_come = threading.Event()
     real_submit, real_shutdown = plane.rest.submit, plane.rest.shutdown
@@ -799,9 +767,7 @@ def end_request_and_join(plane: FakePlane, join: Callable[..., bool], *arguments
     return join(*arguments)
 
 
-def test_server_listens_for_http_before_grpc_and_logs_both_ports(
-    tmp_path: Path, plane: FakePlane
-) -> None:
+def test_server_opens_http_before_grpc_and_logs_ports(tmp_path: Path, plane: FakePlane) -> None:
     server = Server(config_for(tmp_path / "m", rest_api_port=FREE), native=plane)
     real_start = plane.grpc.start
     probed: list[int] = []
@@ -819,9 +785,7 @@ def test_server_listens_for_http_before_grpc_and_logs_both_ports(
     assert server.stop()
 
 
-def test_server_that_cannot_have_grpcs_port_leaves_no_http(
-    tmp_path: Path, plane: FakePlane
-) -> None:
+def test_server_without_grpc_port_closes_http(tmp_path: Path, plane: FakePlane) -> None:
     before = set(threading.enumerate())
     plane.grpc = FakeGrpcServer(start_error=StatusError(14, "cannot listen"))
     server = Server(config_for(tmp_path / "m", port=0, rest_api_port=FREE), native=plane)
@@ -830,9 +794,7 @@ def test_server_that_cannot_have_grpcs_port_leaves_no_http(
     assert set(threading.enumerate()) <= before
 
 
-def test_server_that_cannot_have_https_port_starts_nothing(
-    tmp_path: Path, plane: FakePlane
-) -> None:
+def test_server_without_https_port_starts_nothing(tmp_path: Path, plane: FakePlane) -> None:
     with socket.create_server(("0.0.0.0", 0)) as taken:
         port = HttpPort(taken.getsockname()[1])
         server = Server(config_for(tmp_path / "m", rest_api_port=port), native=plane)
@@ -841,9 +803,7 @@ def test_server_that_cannot_have_https_port_starts_nothing(
     assert plane.grpc.log == []
 
 
-def test_server_grpc_on_the_default_port_of_http_goes_without_http(
-    tmp_path: Path, plane: FakePlane
-) -> None:
+def test_server_grpc_on_default_http_port_skips_http(tmp_path: Path, plane: FakePlane) -> None:
     port = HttpPort(8501, is_required=False)
     with capture_logs() as logs:
         server = Server(config_for(tmp_path / "m", port=8501, rest_api_port=port), native=plane)
@@ -868,9 +828,7 @@ def test_server_traces_nothing_unless_it_is_told_to(tmp_path: Path, plane: FakeP
     assert server.stop()
 
 
-def test_server_that_logs_slow_requests_has_a_buffer_and_a_thread_for_them(
-    tmp_path: Path, plane: FakePlane
-) -> None:
+def test_server_with_slow_request_log_has_thread(tmp_path: Path, plane: FakePlane) -> None:
     server = Server(config_for(tmp_path / "m", slow_request_log_seconds=0.5), native=plane)
     buffer = plane.grpc.options["spans"]
     assert isinstance(buffer, FakeSpanBuffer)
@@ -885,7 +843,7 @@ def test_server_that_logs_slow_requests_has_a_buffer_and_a_thread_for_them(
     assert line["trace_id"] == slow.context.trace_id
 
 
-def test_server_exports_the_spans_of_its_swaps_and_calls(
+def test_server_exports_spans_of_swaps_and_calls(
     tmp_path: Path, plane: FakePlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exporter = FakeExporter()
@@ -918,7 +876,7 @@ def operator_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("admin-call-")]
 
 
-def test_no_operator_call_is_answered_before_the_models(tmp_path: Path, plane: FakePlane) -> None:
+def test_operator_calls_wait_for_models(tmp_path: Path, plane: FakePlane) -> None:
     seen: list[list[str]] = []
     config = config_for(tmp_path / "m", admin_address=f"unix:{tmp_path / 'admin.sock'}")
     server = Server(config, native=plane, on_listening=lambda port: seen.append(operator_threads()))

@@ -82,7 +82,7 @@ def values(sources: MetricSources, name: str) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_version_that_is_destroyed_as_we_ask_has_no_arena_series():
+def test_version_destroyed_during_query_has_no_series():
     servables = {servable_id: FakeServable(servable_id) for servable_id in (FIRST, SECOND)}
     for servable in servables.values():
         servable.arena = FakeArenaStatistics()
@@ -91,7 +91,7 @@ def test_version_that_is_destroyed_as_we_ask_has_no_arena_series():
     assert values(sources, "serving_arena_slab_bytes") == {("m", "2"): 1_111}
 
 
-def test_versions_that_are_gone_or_have_no_arena_have_no_arena_series():
+def test_gone_or_arenaless_versions_have_no_series():
     sources = sources_of(servables={SECOND: FakeServable(SECOND)})
     assert values(sources, "serving_arena_slab_bytes") == {}
 
@@ -104,7 +104,7 @@ def test_routing_shares_are_the_routers():
     assert shares == {("m", "1"): 0.75, ("m", "2"): 0.25}
 
 
-def test_reservoirs_slabs_swaps_and_request_memory_are_the_servers():
+def test_sources_come_from_parts_of_server():
     reservoirs = Reservoirs(lambda: FakeReservoir(kept=[b"123", b"45"]))
     reservoirs.of("m")
     sources = sources_of(reservoirs=reservoirs, swap_counts=lambda: {("m", "published"): 2})
@@ -121,7 +121,7 @@ def test_model_is_ready_where_readyz_says_so():
     assert values(sources_of(is_draining=True), ready) == {("m",): 0, ("absent",): 0}
 
 
-def test_last_swaps_limit_and_free_memory_are_the_servers():
+def test_swap_limit_and_free_memory_are_of_server():
     sources = sources_of()
     assert values(sources, "serving_swap_seconds") == {("m",): 2.0}
     assert values(sources, "serving_model_memory_limit_bytes") == {(): 3_000}

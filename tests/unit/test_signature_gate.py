@@ -148,7 +148,7 @@ SIGNATURES = st.dictionaries(st.sampled_from("st"), st.tuples(TENSORS, TENSORS))
 
 
 @given(SIGNATURES)
-def test_signature_accepts_the_clients_of_its_own_version(signatures: bytes):
+def test_signature_accepts_clients_of_own_version(signatures: bytes):
     assert signature_faults(signatures, signatures) == []
 
 
@@ -164,12 +164,12 @@ def test_signature_more_is_no_fault(one: bytes, other: bytes):
 
 
 @given(SIGNATURES)
-def test_shapes_accept_the_clients_of_their_own_version(signatures: bytes):
+def test_shapes_accept_clients_of_own_version(signatures: bytes):
     assert shape_faults(signatures, signatures) == []
 
 
 @given(TENSORS, TENSORS, TENSORS)
-def test_signature_inputs_that_two_swaps_accept_are_accepted_by_one(
+def test_signature_acceptance_of_inputs_is_transitive(
     first: Tensors, second: Tensors, third: Tensors
 ):
     swaps = faults_of_input(first, second) + faults_of_input(second, third)
@@ -177,9 +177,7 @@ def test_signature_inputs_that_two_swaps_accept_are_accepted_by_one(
 
 
 @given(SHAPES, SHAPES, SHAPES)
-def test_shapes_that_two_swaps_accept_are_accepted_by_one(
-    first: Shape, second: Shape, third: Shape
-):
+def test_shape_acceptance_is_transitive(first: Shape, second: Shape, third: Shape):
     def faults(was: Shape, now: Shape) -> list[str]:
         return shape_faults_of_input({"x": (FLOAT, was)}, {"x": (FLOAT, now)})
 

@@ -172,7 +172,7 @@ def aspirations() -> Aspirations:
     return Aspirations()
 
 
-def test_source_old_complete_version_is_aspired_at_the_first_poll(
+def test_source_aspires_old_complete_version_at_once(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     drop(tmp_path, "7", clock)
@@ -181,7 +181,7 @@ def test_source_old_complete_version_is_aspired_at_the_first_poll(
     assert aspirations.directories == {7: str(tmp_path / "7")}
 
 
-def test_source_fresh_version_is_aspired_once_it_has_settled(
+def test_source_aspires_fresh_version_once_settled(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     drop(tmp_path, "7", clock, age_seconds=0.25)
@@ -192,7 +192,7 @@ def test_source_fresh_version_is_aspired_once_it_has_settled(
     assert aspirations.lists == [[7]]
 
 
-def test_source_version_still_being_copied_is_not_aspired(
+def test_source_leaves_out_version_under_copy(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     source = make_source(tmp_path, aspirations, clock)
@@ -225,7 +225,7 @@ def test_source_half_copied_version_waits_for_the_rest(
     assert aspirations.lists == [[7]]
 
 
-def test_source_broken_version_is_aspired_beside_a_sound_one(
+def test_source_aspires_broken_beside_sound_version(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     drop(tmp_path, "6", clock)
@@ -260,7 +260,7 @@ def drop_without_asset(base_path: Path, clock: FakeClock, *, age_seconds: float)
     return directory
 
 
-def test_source_old_version_without_an_asset_is_aspired(
+def test_source_aspires_old_version_without_asset(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     drop_without_asset(tmp_path, clock, age_seconds=30)
@@ -311,7 +311,7 @@ def test_source_asset_that_comes_ends_the_wait(
     assert (aspirations.lists, source.notes()) == ([[7]], [])
 
 
-def test_source_asset_that_comes_after_a_failed_load_loads_again(
+def test_source_late_asset_reloads_failed_version(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     directory = drop_without_asset(tmp_path, clock, age_seconds=30)
@@ -358,7 +358,7 @@ def test_source_renamed_version_is_withdrawn(
 
 
 @pytest.mark.parametrize("content", [b"mended graph", b"GRAPH"], ids=["other_size", "same_size"])
-def test_source_failed_version_mended_in_place_is_aspired_anew_once(
+def test_source_mended_version_is_found_anew_once(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations, content: bytes
 ) -> None:
     directory = drop(tmp_path, "7", clock)
@@ -393,7 +393,7 @@ def test_source_mended_version_waits_until_settled(
     assert aspirations.lists == [[7], [7]]
 
 
-def test_source_version_that_serves_is_looked_at_every_ten_seconds(
+def test_source_compares_live_version_every_10_s(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drop(tmp_path, "7", clock)
@@ -414,7 +414,7 @@ def test_source_version_that_serves_is_looked_at_every_ten_seconds(
     assert looks == ["7", "7"]
 
 
-def test_source_version_that_failed_is_looked_at_in_every_poll(
+def test_source_observes_failed_version_in_every_poll(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drop(tmp_path, "7", clock)
@@ -433,7 +433,7 @@ def test_source_version_that_failed_is_looked_at_in_every_poll(
     assert looks == ["7", "7", "7"]
 
 
-def test_source_emptied_base_path_keeps_the_version_and_says_so_once(
+def test_source_emptied_base_path_keeps_version(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     directory = drop(tmp_path, "1", clock)
@@ -447,7 +447,7 @@ def test_source_emptied_base_path_keeps_the_version_and_says_so_once(
     assert [log["event"] for log in logs] == ["last_version_gone_from_disk"]
 
 
-def test_source_vanished_base_path_keeps_the_version_and_says_so_once(
+def test_source_vanished_base_path_keeps_version(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     base_path = tmp_path / "models"
@@ -475,7 +475,7 @@ def test_source_base_path_that_appears_later_is_found(
     assert aspirations.lists == [[1]]
 
 
-def test_source_numeric_file_and_duplicate_are_told_once(
+def test_source_logs_odd_names_once(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     drop(tmp_path, "1", clock)
@@ -490,7 +490,7 @@ def test_source_numeric_file_and_duplicate_are_told_once(
     assert aspirations.directories == {1: str(tmp_path / "1")}
 
 
-def test_source_version_behind_a_symbolic_link_is_found(
+def test_source_finds_version_behind_symbolic_link(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     directory = drop(tmp_path / "store", "abc", clock)
@@ -507,7 +507,7 @@ def test_source_polls_once_with_period_zero(
     assert make_source(tmp_path, aspirations, clock, period_seconds=0).poll() is None
 
 
-def test_source_with_period_zero_polls_until_all_has_settled(
+def test_source_with_period_zero_polls_until_settled(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     pollers = FakePollers(clock)
@@ -548,7 +548,7 @@ def test_source_without_polls_looks_at_new_selection(
     assert aspirations.lists == [[1, 2]]
 
 
-def test_source_other_selection_of_what_is_found_is_aspired_at_once(
+def test_source_new_selection_is_aspired_at_once(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     drop(tmp_path, "1", clock)
@@ -559,7 +559,7 @@ def test_source_other_selection_of_what_is_found_is_aspired_at_once(
     assert aspirations.lists == [[2], [1]]
 
 
-def test_source_selectable_versions_are_those_that_its_selection_could_take(
+def test_source_selectable_versions_follow_selection(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     for name in ("1", "2", "3"):
@@ -592,7 +592,7 @@ def test_source_dangling_label_is_reported_once(
     assert over == ["label_of_absent_version"]
 
 
-def test_source_label_and_its_version_in_one_change_are_no_warning(
+def test_source_label_of_new_version_needs_no_warning(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     drop(tmp_path, "1", clock)
@@ -610,7 +610,7 @@ def test_source_label_and_its_version_in_one_change_are_no_warning(
     assert "label_of_absent_version" not in [log["event"] for log in logs]
 
 
-def test_source_label_that_keeps_its_version_is_no_warning(
+def test_source_unmoved_label_needs_no_warning(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     drop(tmp_path, "1", clock)
@@ -623,7 +623,7 @@ def test_source_label_that_keeps_its_version_is_no_warning(
     assert source.notes() == []
 
 
-def test_source_barred_version_gives_way_at_once_and_comes_back(
+def test_source_blocked_version_falls_back_and_returns(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     drop(tmp_path, "1", clock)
@@ -636,7 +636,7 @@ def test_source_barred_version_gives_way_at_once_and_comes_back(
     assert aspirations.lists == [[2], [1], [2]]
 
 
-def test_source_barred_version_gives_way_while_the_disk_hangs(
+def test_source_blocked_version_falls_back_on_hang(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drop(tmp_path, "1", clock)
@@ -685,7 +685,7 @@ def test_source_new_base_path_settles_before_a_swap(
     assert aspirations.directories == {1: str(tmp_path / "new" / "1")}
 
 
-def test_source_changed_base_path_that_is_empty_unloads_where_it_may(
+def test_source_empty_new_base_path_unloads_if_allowed(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     drop(tmp_path / "old", "1", clock)
@@ -714,7 +714,7 @@ def test_source_look_at_a_former_base_path_is_dropped(
     assert aspirations.lists == []
 
 
-def test_source_that_is_stopped_aspires_nothing_any_more(
+def test_source_aspires_nothing_after_stop(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     drop(tmp_path, "1", clock)
@@ -725,7 +725,7 @@ def test_source_that_is_stopped_aspires_nothing_any_more(
     assert aspirations.lists == []
 
 
-def test_source_that_may_lose_its_last_version_lets_it_go_with_its_files(
+def test_source_allowed_to_empty_drops_last_version(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     directory = drop(tmp_path, "1", clock)
@@ -810,7 +810,7 @@ def test_source_stuck_is_noted_and_logged_once(
     ]
 
 
-def test_source_group_is_the_directory_above_its_base_path(
+def test_source_group_is_parent_of_base_path(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     pollers = FakePollers(clock)
@@ -836,7 +836,7 @@ def test_fingerprint_holds_every_file_and_directory(tmp_path: Path) -> None:
     assert (sizes["saved_model.pb"], sizes["variables/variables.index"]) == (3, 5)
 
 
-def test_fingerprint_tolerates_links_to_nothing_and_in_circles(tmp_path: Path) -> None:
+def test_fingerprint_tolerates_dead_and_circular_links(tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     (tmp_path / "circle").symlink_to(tmp_path)
     paths = [path for path, *_ in fingerprint(str(tmp_path)).entries]
@@ -860,7 +860,7 @@ def test_source_version_as_base_path_is_warned_of_once(
     assert f"give {tmp_path} as the base path" in warning["remedy"]
 
 
-def test_source_last_version_moved_away_and_back_is_what_was_aspired(
+def test_source_aspires_returned_last_version_again(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     directory = drop(tmp_path, "7", clock)
@@ -901,7 +901,7 @@ def test_source_tells_of_each_version_that_is_found(
     assert aspirations.lists[-1] == [2]
 
 
-def test_source_barred_before_its_first_poll_leaves_the_version_out(
+def test_source_blocked_before_first_poll_leaves_out(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     drop(tmp_path, "1", clock)
@@ -912,7 +912,7 @@ def test_source_barred_before_its_first_poll_leaves_the_version_out(
     assert aspirations.lists == [[1]]
 
 
-def test_source_says_what_is_on_the_disk_and_what_it_watches(
+def test_source_reports_disk_contents_and_watches(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     source = make_source(tmp_path / "m", aspirations, clock, Latest(1))

@@ -44,7 +44,7 @@ def test_request_is_a_server_span_below_its_clients():
     assert root.error is None
 
 
-def test_request_phases_are_spans_below_it_in_their_order():
+def test_request_phases_are_child_spans_in_order():
     root, *phases = spans_of(FakeRequestSpan())
     assert [phase.name for phase in phases] == ["queue", "decode", "run", "encode"]
     assert {phase.parent_id for phase in phases} == {root.span_id}
@@ -82,7 +82,7 @@ def test_request_that_reached_no_version_has_none():
         *((2, True), (4, True), (12, True), (13, True), (14, True), (15, True)),
     ],
 )
-def test_request_is_an_error_where_the_server_is_at_fault(code: int, is_servers_fault: bool):
+def test_request_is_error_only_if_server_is_at_fault(code: int, is_servers_fault: bool):
     root, *phases = spans_of(FakeRequestSpan(code=code, message="why"))
     assert root.error == ("why" if is_servers_fault else None)
     assert root.attributes["rpc.response.status_code"] == StatusCode(code).name
@@ -174,13 +174,13 @@ def test_swap_has_the_latencies_of_its_requests():
 
 
 @pytest.mark.parametrize("result", list(SwapResult))
-def test_swap_is_an_error_where_its_load_failed_or_was_refused(result: SwapResult):
+def test_swap_is_error_if_load_failed_or_was_refused(result: SwapResult):
     root, *_ = swap_spans(swap(result, reason="bad checksum"), "7" * 32, Ids(16))
     is_failed = result in (SwapResult.LOAD_FAILED, SwapResult.REFUSED)
     assert root.error == ("bad checksum" if is_failed else None)
 
 
-def test_swap_without_an_end_lasts_as_long_as_its_stages():
+def test_swap_without_end_lasts_as_long_as_stages():
     record = swap(SwapResult.LOAD_FAILED, ended_at_ns=None, published_at_ns=None)
     root, *_ = swap_spans(record, "7" * 32, Ids(16))
     assert root.ended_at_ns == 800 + WALL_OFFSET_NS

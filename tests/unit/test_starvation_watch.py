@@ -24,7 +24,7 @@ class Watch:
         self.lowered += 1
 
 
-def test_patience_thread_that_gets_its_cores_is_left_alone() -> None:
+def test_running_thread_is_left_alone() -> None:
     watch = Watch()
     with watch.patience.watched(threading.get_native_id()):
         watch.scheduler.waited = 2 * SECOND_NS - 1
@@ -33,7 +33,7 @@ def test_patience_thread_that_gets_its_cores_is_left_alone() -> None:
     assert watch.lowered == 0
 
 
-def test_patience_thread_that_waits_too_long_is_raised_once_and_lowered_at_the_end() -> None:
+def test_starving_thread_is_raised_until_task_ends() -> None:
     watch = Watch()
     with capture_logs() as logs, watch.patience.watched(threading.get_native_id()):
         watch.scheduler.waited = 2 * SECOND_NS
@@ -47,7 +47,7 @@ def test_patience_thread_that_waits_too_long_is_raised_once_and_lowered_at_the_e
     ]
 
 
-def test_patience_counts_from_the_beginning_of_the_task() -> None:
+def test_waiting_time_counts_from_start_of_task() -> None:
     watch = Watch()
     watch.scheduler.waited = 100 * SECOND_NS
     with watch.patience.watched(threading.get_native_id()):
@@ -56,7 +56,7 @@ def test_patience_counts_from_the_beginning_of_the_task() -> None:
     assert watch.scheduler.raised == []
 
 
-def test_patience_that_may_not_raise_says_so_once_with_the_remedy() -> None:
+def test_watch_unable_to_raise_logs_remedy_once() -> None:
     watch = Watch()
     watch.scheduler.refusal = PermissionError("Operation not permitted")
     with capture_logs() as logs, watch.patience.watched(threading.get_native_id()):
@@ -79,11 +79,11 @@ def test_patience_watches_by_itself_once_it_is_started() -> None:
     assert "load-patience" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_patience_that_was_never_started_can_be_stopped() -> None:
+def test_watch_never_started_can_be_stopped() -> None:
     Watch().patience.stop()
 
 
-def test_linux_scheduler_knows_how_long_a_thread_waited() -> None:
+def test_linux_scheduler_reports_waiting_time() -> None:
     assert LinuxScheduler().waited_ns(threading.get_native_id()) >= 0
     assert LinuxScheduler().waited_ns(0) == 0
 

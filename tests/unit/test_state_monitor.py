@@ -59,7 +59,7 @@ def test_monitor_snapshot_does_not_change_afterwards() -> None:
     assert before == {"m": (status(1, LOADING),)}
 
 
-def test_monitor_tells_listeners_of_states_in_order_and_not_of_stages() -> None:
+def test_monitor_notifies_states_in_order_not_stages() -> None:
     monitor = StateMonitor(FakeClock())
     heard: list[ServableState] = []
     monitor.add_listener(lambda item: heard.append(item.state))
@@ -70,7 +70,7 @@ def test_monitor_tells_listeners_of_states_in_order_and_not_of_stages() -> None:
     assert heard == [START, LOADING, AVAILABLE]
 
 
-def test_monitor_listener_that_raises_does_not_keep_the_next_from_hearing() -> None:
+def test_monitor_listener_error_spares_next_listener() -> None:
     monitor = StateMonitor(FakeClock())
     heard: list[ServableStatus] = []
 
@@ -94,7 +94,7 @@ def test_monitor_forgets_the_versions_that_ended_first() -> None:
     assert kept == list(range(ENDED_COUNT_MAX + 1))
 
 
-def test_monitor_forgets_an_unloaded_version_after_its_time_and_no_failed_one() -> None:
+def test_monitor_forgets_unloaded_but_not_failed() -> None:
     clock = FakeClock()
     monitor = StateMonitor(clock)
 
@@ -138,7 +138,7 @@ def versions_known(monitor: StateMonitor) -> list[int]:
     return [item.id.version for item in monitor.statuses().get("m", ())]
 
 
-def test_monitor_forgets_a_failure_whose_files_are_gone_like_a_version_that_was_unloaded() -> None:
+def test_monitor_forgets_failure_of_removed_files() -> None:
     clock = FakeClock()
     monitor = monitor_of_failures(clock, 1, 2)
     monitor.versions_seen("m", frozenset({2}), frozenset({2}))
@@ -149,7 +149,7 @@ def test_monitor_forgets_a_failure_whose_files_are_gone_like_a_version_that_was_
     assert monitor.failed_versions("m") == {2}
 
 
-def test_monitor_forgets_a_failure_that_is_over_the_day_after() -> None:
+def test_monitor_forgets_finished_failure_next_day() -> None:
     clock = FakeClock()
     monitor = monitor_of_failures(clock, 1, 2)
     # 1 is still there, and nobody waits for it to be mended.
@@ -160,7 +160,7 @@ def test_monitor_forgets_a_failure_that_is_over_the_day_after() -> None:
     assert versions_known(monitor) == [2]
 
 
-def test_monitor_keeps_a_failure_that_is_watched_though_its_files_are_gone() -> None:
+def test_monitor_keeps_watched_failure_without_files() -> None:
     clock = FakeClock()
     monitor = monitor_of_failures(clock, 2)
     monitor.versions_seen("m", frozenset(), frozenset({2}))
@@ -168,7 +168,7 @@ def test_monitor_keeps_a_failure_that_is_watched_though_its_files_are_gone() -> 
     assert versions_known(monitor) == [2]
 
 
-def test_monitor_keeps_each_failure_that_is_watched_however_many_there_are() -> None:
+def test_monitor_keeps_every_watched_failure() -> None:
     # A base path of many broken versions under `all {}`: each can be mended in place.
     versions = range(1, ENDED_COUNT_MAX + 6)
     monitor = StateMonitor(FakeClock())
@@ -178,7 +178,7 @@ def test_monitor_keeps_each_failure_that_is_watched_however_many_there_are() -> 
     assert monitor.failed_versions("m") == frozenset(versions)
 
 
-def test_monitor_forgets_the_failures_of_a_model_without_a_source() -> None:
+def test_monitor_forgets_failures_without_source() -> None:
     clock = FakeClock()
     monitor = monitor_of_failures(clock, 2)
     monitor.versions_seen("m", frozenset({2}), frozenset({2}))
@@ -187,7 +187,7 @@ def test_monitor_forgets_the_failures_of_a_model_without_a_source() -> None:
     assert "m" not in monitor.statuses()
 
 
-def test_monitor_failure_that_was_forgotten_is_none_of_those_to_watch() -> None:
+def test_monitor_stops_watching_forgotten_failure() -> None:
     clock = FakeClock()
     monitor = monitor_of_failures(clock, 2)
     monitor.versions_seen("m", frozenset(), frozenset())
@@ -196,7 +196,7 @@ def test_monitor_failure_that_was_forgotten_is_none_of_those_to_watch() -> None:
     assert monitor.failed_versions("m") == frozenset()
 
 
-def test_monitor_model_whose_versions_are_all_forgotten_is_not_listed() -> None:
+def test_monitor_omits_model_with_forgotten_versions() -> None:
     clock = FakeClock()
     monitor = StateMonitor(clock)
     ended = ServableStatus(id=ServableId("m", 1), state=END, state_changed_wall_ns=clock.wall_ns())
@@ -211,7 +211,7 @@ def test_monitor_model_whose_versions_are_all_forgotten_is_not_listed() -> None:
     assert monitor.statuses()["m"] == (status(2),)
 
 
-def test_monitor_failed_versions_are_those_that_ended_with_an_error() -> None:
+def test_monitor_failed_versions_ended_with_error() -> None:
     monitor = StateMonitor(FakeClock())
     health = Health.of(DataLoss("bad checksum"))
     monitor.record(status(1, END))
@@ -224,13 +224,13 @@ def test_monitor_failed_versions_are_those_that_ended_with_an_error() -> None:
     assert monitor.failed_versions("unknown") == set()
 
 
-def test_monitor_wait_for_what_is_there_returns_at_once() -> None:
+def test_monitor_wait_for_present_state_returns() -> None:
     monitor = StateMonitor(FakeClock())
     monitor.record(status(1))
     assert monitor.wait_until(is_available, timeout_seconds=0)
 
 
-def test_monitor_wait_for_what_does_not_come_ends_at_the_timeout() -> None:
+def test_monitor_wait_for_absent_state_times_out() -> None:
     clock = FakeClock()
     monitor = StateMonitor(clock)
     assert not monitor.wait_until(is_available, timeout_seconds=5)

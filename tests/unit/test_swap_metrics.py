@@ -21,7 +21,7 @@ def samples_of(newest_first: Sequence[SwapRecord], name: str) -> dict[tuple[str,
     }
 
 
-def test_swap_shows_its_seconds_and_what_requests_took_in_each_part():
+def test_swap_shows_seconds_and_requests_per_part():
     swaps = [swap_of("m")]
     assert samples_of(swaps, "serving_swap_seconds") == {("m",): 2.0}
     latencies = samples_of(swaps, LATENCY)
@@ -53,14 +53,14 @@ def test_newest_swap_of_each_model_is_shown():
     assert requests["other", "during"] == 8
 
 
-def test_swap_under_way_shows_what_is_known_and_the_seconds_of_the_one_before():
+def test_running_swap_shows_known_and_previous_seconds():
     loading = swap_of("m", ended_at_ns=None, during=None, after=None, before=span_latency(5))
     newest_first = [loading, swap_of("m")]
     assert samples_of(newest_first, "serving_swap_requests") == {("m", "before"): 5}
     assert samples_of(newest_first, "serving_swap_seconds") == {("m",): 2.0}
 
 
-def test_swap_that_waits_for_its_load_does_not_hide_the_one_before():
+def test_waiting_swap_keeps_previous_swap_visible():
     waiting = swap_of(
         "m", load_started_at_ns=None, ended_at_ns=None, before=None, during=None, after=None
     )
@@ -68,7 +68,7 @@ def test_swap_that_waits_for_its_load_does_not_hide_the_one_before():
     assert samples_of(newest_first, "serving_swap_requests")["m", "during"] == 1_000
 
 
-def test_version_that_goes_once_its_time_is_over_hides_no_swap():
+def test_expired_version_keeps_swap_visible():
     unload = swap_of(
         "m", result=SwapResult.UNLOADED, ended_at_ns=20 * NS_PER_SECOND, during=span_latency(5)
     )

@@ -150,7 +150,7 @@ def world() -> World:
     return world
 
 
-def test_timeline_swap_has_the_stages_of_load_and_unload_in_order(world: World) -> None:
+def test_swap_has_load_and_unload_stages_in_order(world: World) -> None:
     world.swap(1, 2)
     stages = [(stage.task, stage.name, stage.version) for stage in world.newest.stages]
     assert stages == [
@@ -166,7 +166,7 @@ def test_timeline_swap_has_the_stages_of_load_and_unload_in_order(world: World) 
         assert earlier.ended_at_ns <= later.began_at_ns
 
 
-def test_timeline_swap_names_both_versions_and_adds_up_its_costs(world: World) -> None:
+def test_swap_names_both_versions_and_sums_costs(world: World) -> None:
     world.swap(1, 2)
     record = world.newest
     assert (record.version, record.previous_version) == (2, 1)
@@ -176,7 +176,7 @@ def test_timeline_swap_names_both_versions_and_adds_up_its_costs(world: World) -
     assert world.timeline.counts() == {("m", "published"): 2}
 
 
-def test_timeline_parts_of_a_swap_have_the_requests_that_ended_in_them(world: World) -> None:
+def test_parts_of_swap_hold_requests_ended_in_them(world: World) -> None:
     world.requests.answer(1)
     world.pass_time(1)
     world.tell(2, START)
@@ -200,7 +200,7 @@ def test_timeline_parts_of_a_swap_have_the_requests_that_ended_in_them(world: Wo
     assert (record.after.request_count, record.after.max_seconds) == (1, 0.003)
 
 
-def test_timeline_failures_of_a_swap_count_where_nobody_answered_too(world: World) -> None:
+def test_swap_counts_unmatched_requests_too(world: World) -> None:
     world.tell(2, START)
     world.tell(2, LOADING)
     world.clock.advance(2)
@@ -218,7 +218,7 @@ def test_timeline_failures_of_a_swap_count_where_nobody_answered_too(world: Worl
     assert (after.failed_count, after.unmatched_count) == (0, 0)
 
 
-def test_timeline_other_models_requests_are_not_a_swaps(world: World) -> None:
+def test_swap_excludes_requests_of_other_models(world: World) -> None:
     world.load(2)
     world.requests.answer(50, model="other")
     world.unload(1)
@@ -227,7 +227,7 @@ def test_timeline_other_models_requests_are_not_a_swaps(world: World) -> None:
     assert world.newest.during.request_count == 0
 
 
-def test_timeline_swap_is_logged_once_when_its_effect_is_over(world: World) -> None:
+def test_swap_is_logged_once_after_its_effect(world: World) -> None:
     world.swap(1, 2)
     world.requests.answer(9)
     with capture_logs() as logs:
@@ -242,7 +242,7 @@ def test_timeline_swap_is_logged_once_when_its_effect_is_over(world: World) -> N
     assert len(line) + 1 <= 10
 
 
-def test_timeline_swap_that_failed_is_logged_in_ten_keys(world: World) -> None:
+def test_failed_swap_is_logged_in_ten_keys(world: World) -> None:
     world.tell(2, START)
     world.tell(2, LOADING)
     refused = GateVerdict(gate="drift", mode="enforce", is_passed=False, reason="NaN")
@@ -256,7 +256,7 @@ def test_timeline_swap_that_failed_is_logged_in_ten_keys(world: World) -> None:
     assert len(line) + 1 <= 10
 
 
-def test_timeline_slab_that_is_still_due_keeps_the_swap_open(world: World) -> None:
+def test_outstanding_slab_keeps_swap_open(world: World) -> None:
     world.is_slab_due = True
     world.swap(1, 2)
     world.pass_time(5)
@@ -285,7 +285,7 @@ def test_timeline_failed_load_has_its_reason(world: World) -> None:
     assert world.timeline.counts()["m", "load_failed"] == 1
 
 
-def test_timeline_version_that_an_enforced_gate_refuses_is_refused(world: World) -> None:
+def test_version_rejected_by_enforced_gate_is_refused(world: World) -> None:
     verdict = GateVerdict(gate="golden", mode="enforce", is_passed=False, reason="NaN")
     world.tell(2, START)
     world.tell(2, LOADING)
@@ -296,7 +296,7 @@ def test_timeline_version_that_an_enforced_gate_refuses_is_refused(world: World)
     assert world.newest.verdicts == (verdict,)
 
 
-def test_timeline_version_that_only_warned_and_then_failed_is_not_refused(world: World) -> None:
+def test_version_failed_after_warning_is_not_refused(world: World) -> None:
     verdict = GateVerdict(gate="golden", mode="warn", is_passed=False)
     world.tell(2, START)
     world.tell(2, LOADING)
@@ -304,14 +304,14 @@ def test_timeline_version_that_only_warned_and_then_failed_is_not_refused(world:
     assert world.newest.result is SwapResult.LOAD_FAILED
 
 
-def test_timeline_version_omitted_while_it_loads_is_cancelled(world: World) -> None:
+def test_version_omitted_during_load_is_cancelled(world: World) -> None:
     world.tell(2, START)
     world.tell(2, LOADING)
     world.tell(2, END, health=Health(StatusCode.CANCELLED, "no longer aspired"))
     assert world.newest.result is SwapResult.CANCELLED
 
 
-def test_timeline_version_omitted_before_anything_happened_is_no_swap(world: World) -> None:
+def test_version_omitted_before_any_stage_is_no_swap(world: World) -> None:
     before = world.timeline.records()
     world.tell(2, START)
     world.tell(2, END, health=Health(StatusCode.CANCELLED, "no longer aspired"))
@@ -324,7 +324,7 @@ def test_timeline_version_that_just_goes_is_an_unload(world: World) -> None:
     assert [stage.name for stage in world.newest.stages] == ["quiesce", "destroy", "return_slab"]
 
 
-def test_timeline_unload_beside_the_version_that_answers_has_no_version_before(
+def test_unload_beside_answering_version_stands_alone(
     world: World,
 ) -> None:
     world.load(2)
@@ -333,7 +333,7 @@ def test_timeline_unload_beside_the_version_that_answers_has_no_version_before(
     assert (world.newest.result, world.newest.previous_version) == (SwapResult.UNLOADED, None)
 
 
-def test_timeline_old_version_that_goes_first_belongs_to_the_swap(world: World) -> None:
+def test_old_version_leaving_first_belongs_to_swap(world: World) -> None:
     world.tell(2, START)
     world.unload(1)
     world.tell(2, LOADING)
@@ -357,7 +357,7 @@ def test_timeline_rollback_is_a_swap_without_a_load(world: World) -> None:
     assert record.before is not None
 
 
-def test_timeline_next_load_ends_the_comparison_of_the_swap_before(world: World) -> None:
+def test_next_load_ends_comparison_of_previous_swap(world: World) -> None:
     world.swap(1, 2)
     world.pass_time(3)
     world.requests.answer(4)
@@ -373,7 +373,7 @@ def test_timeline_next_load_ends_the_comparison_of_the_swap_before(world: World)
     assert second.before.span_seconds == first.after.span_seconds
 
 
-def test_timeline_slab_that_is_back_before_the_load_is_not_counted_to_its_end(world: World) -> None:
+def test_slab_returned_before_load_is_not_counted(world: World) -> None:
     world.tell(2, START)
     world.unload(1)
     world.pass_time(0.5)
@@ -386,7 +386,7 @@ def test_timeline_slab_that_is_back_before_the_load_is_not_counted_to_its_end(wo
     assert world.newest.ended_at_ns == world.newest.published_at_ns
 
 
-def test_timeline_old_version_that_goes_first_is_during_the_swap(world: World) -> None:
+def test_old_version_leaving_first_counts_as_during(world: World) -> None:
     world.tell(2, START)
     world.tell(1, UNLOADING)
     world.requests.answer(8)
@@ -403,7 +403,7 @@ def test_timeline_old_version_that_goes_first_is_during_the_swap(world: World) -
     assert record.during.request_count == 1
 
 
-def test_timeline_version_taken_back_while_the_old_one_goes_is_a_swap(world: World) -> None:
+def test_version_retaken_during_unload_is_swap(world: World) -> None:
     world.tell(2, START)
     world.tell(1, UNLOADING)
     world.tell(2, END, health=Health(StatusCode.CANCELLED, "no longer aspired"))
@@ -416,7 +416,7 @@ def test_timeline_version_taken_back_while_the_old_one_goes_is_a_swap(world: Wor
     assert record.ended_at_ns == world.clock.now_ns()
 
 
-def test_timeline_rollback_ends_the_comparison_of_the_swap_before(world: World) -> None:
+def test_rollback_ends_comparison_of_previous_swap(world: World) -> None:
     world.swap(1, 2)
     world.pass_time(3)
     world.timeline.default_version_changed("m", 1, 2, ROLLED_BACK)
@@ -428,7 +428,7 @@ def test_timeline_rollback_ends_the_comparison_of_the_swap_before(world: World) 
     assert rollback.before.span_seconds == swap.after.span_seconds < 3
 
 
-def test_timeline_swap_beside_another_of_its_model_is_compared_with_nothing(world: World) -> None:
+def test_parallel_swap_of_model_has_no_comparison(world: World) -> None:
     world.tell(2, START)
     world.tell(3, START)
     world.tell(2, LOADING)
@@ -437,7 +437,7 @@ def test_timeline_swap_beside_another_of_its_model_is_compared_with_nothing(worl
     assert [record.before is None for record in world.timeline.records()[:2]] == [True, False]
 
 
-def test_timeline_what_comes_after_a_swap_is_not_during_the_one_beside_it(world: World) -> None:
+def test_later_events_are_not_during_parallel_swap(world: World) -> None:
     world.tell(2, START)
     world.tell(3, START)
     world.tell(2, LOADING)
@@ -455,7 +455,7 @@ def test_timeline_what_comes_after_a_swap_is_not_during_the_one_beside_it(world:
     assert second.after.request_count == 0
 
 
-def test_timeline_load_under_way_is_shown_as_far_as_it_has_come(world: World) -> None:
+def test_running_load_is_shown_with_its_progress(world: World) -> None:
     world.tell(2, START)
     world.tell(2, LOADING)
     world.end_stage(2, LoadStage.RESTORE, 2)
@@ -464,7 +464,7 @@ def test_timeline_load_under_way_is_shown_as_far_as_it_has_come(world: World) ->
     assert record.stages[-1].name == "restore"
 
 
-def test_timeline_version_aspired_again_long_after_it_was_found_begins_now(world: World) -> None:
+def test_version_aspired_again_much_later_starts_now(world: World) -> None:
     now_ns = world.clock.now_ns()
     status = ServableStatus(
         id=ServableId("m", 2),
@@ -476,7 +476,7 @@ def test_timeline_version_aspired_again_long_after_it_was_found_begins_now(world
     assert world.newest.began_at_ns == now_ns
 
 
-def test_timeline_remembers_a_bounded_number_with_ids_of_their_own(world: World) -> None:
+def test_timeline_remembers_bounded_number_by_id(world: World) -> None:
     for version in range(2, RECORD_COUNT_MAX + 20):
         world.load(version)
         world.pass_time(15)
@@ -536,7 +536,7 @@ def test_swap_trace_has_each_stage_and_the_publish(world: World, get: Any) -> No
     assert trace_document(world.newest)["traceEvents"] == events
 
 
-def test_swap_trace_of_a_model_with_any_name_can_be_saved(world: World, get: Any) -> None:
+def test_swap_trace_accepts_any_model_name(world: World, get: Any) -> None:
     world.tell(7, START, name="模型/ä")
     world.tell(7, LOADING, name="模型/ä")
     assert get(f"/v1/swaps/{world.newest.id}/trace")["otherData"]["model"] == "模型/ä"
@@ -583,7 +583,7 @@ def test_second_load_of_a_model_is_cut_from_the_first() -> None:
     assert world.requests.cut_count == cut_count + 1
 
 
-def test_unloads_of_a_stop_open_no_swaps_and_need_no_cuts() -> None:
+def test_unloads_of_stop_open_no_swap_and_cut_nothing() -> None:
     world = World()
     names = [f"model-{number}" for number in range(200)]
     for state in (START, LOADING, AVAILABLE):
@@ -599,7 +599,7 @@ def test_unloads_of_a_stop_open_no_swaps_and_need_no_cuts() -> None:
     assert world.requests.cut_count == cut_count
 
 
-def test_stop_logs_the_swaps_that_have_just_ended_with_one_cut() -> None:
+def test_stop_logs_just_ended_swaps_with_one_cut() -> None:
     world = World()
     names = [f"model-{number}" for number in range(200)]
     for state in (START, LOADING, AVAILABLE):

@@ -126,7 +126,7 @@ def test_timeline_instants_of_a_swap_are_in_order(
 
 @settings(deadline=None)
 @given(STEPS)
-def test_timeline_no_swap_is_compared_with_what_another_did(
+def test_swap_comparison_excludes_other_swaps(
     steps: Steps,
 ) -> None:
     for record in lives_of(steps).told:

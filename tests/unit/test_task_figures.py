@@ -18,7 +18,7 @@ def touch_pages() -> None:
             pages[offset] = 1
 
 
-def test_thread_costs_count_the_pages_that_the_thread_touches() -> None:
+def test_thread_costs_count_touched_pages() -> None:
     told: dict[str, float] = {}
     with thread_costs("load", told.update):
         touch_pages()
@@ -35,7 +35,7 @@ def test_thread_costs_leave_out_those_of_other_threads() -> None:
     assert told["load_page_fault_count"] < PAGE_COUNT
 
 
-def test_thread_costs_of_a_task_that_fails_are_told_too() -> None:
+def test_thread_costs_of_failing_task_are_reported() -> None:
     told: dict[str, float] = {}
     with pytest.raises(ValueError, match="broken"), thread_costs("unload", told.update):
         raise ValueError("broken")

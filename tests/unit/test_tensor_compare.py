@@ -59,7 +59,7 @@ def floats(*values: float) -> Any:
         (np.array([1, 2], np.float16), np.array([1, 4], np.float16), TENTH, 1),
     ],
 )
-def test_compare_counts_the_values_beyond_the_tolerance(
+def test_compare_counts_values_beyond_tolerance(
     was: Any, now: Any, tolerance: Tolerance, changed_count: int
 ):
     comparison = compare(was, now, tolerance)
@@ -99,7 +99,7 @@ def test_compare_tells_what_no_tolerance_excuses(was: Any, now: Any, fault: str)
     assert compare_outputs(outputs(was), outputs(now), TENTH).faults == (fault,)
 
 
-def test_compare_tells_of_an_output_more_and_does_not_call_it_a_fault():
+def test_compare_reports_extra_output_without_fault():
     comparison = compare_outputs(
         outputs({"y": floats(1)}), outputs({"y": floats(1), "z": 2}), EXACT
     )
@@ -127,7 +127,7 @@ def test_compare_leaves_out_what_has_no_numpy_dtype():
     assert compare_outputs({"y": tensor}, {"y": tensor}, EXACT) == Comparison()
 
 
-def test_compare_tells_of_a_tensor_that_contradicts_itself():
+def test_compare_reports_contradictory_tensor():
     broken = tensor_pb2.TensorProto(dtype=types_pb2.DT_FLOAT, float_val=[1, 2])
     (fault,) = compare_outputs({"y": broken}, {"y": broken}, EXACT).faults
     assert "2 values for a tensor of shape []" in fault
@@ -151,7 +151,7 @@ TOLERANCES = st.builds(Tolerance, relative=st.floats(0, 1), absolute=st.floats(0
 
 
 @given(array=ARRAYS, tolerance=TOLERANCES)
-def test_compare_of_an_answer_with_itself_finds_nothing(array: Any, tolerance: Tolerance):
+def test_compare_of_answer_with_itself_is_empty(array: Any, tolerance: Tolerance):
     assert compare(array, array, tolerance) == Comparison(value_count=array.size)
 
 

@@ -47,11 +47,11 @@ def test_tensor_proto_of_bytes_round_trips(values: list[bytes]):
 
 
 @given(st.lists(st.binary(max_size=5), max_size=5))
-def test_tensor_proto_of_a_plain_list_of_bytes_keeps_zeros_at_their_ends(values: list[bytes]):
+def test_bytes_list_keeps_trailing_zeros(values: list[bytes]):
     assert from_tensor_proto(to_tensor_proto([*values, b"a\0"])).tolist() == [*values, b"a\0"]
 
 
-def test_tensor_proto_of_text_beside_a_number_is_refused():
+def test_text_beside_number_is_refused():
     with pytest.raises(InvalidArgument, match="1 is not text"):
         to_tensor_proto(["a", 1])  # type: ignore[arg-type]
 
@@ -60,7 +60,7 @@ def test_tensor_proto_of_text_is_utf_8():
     assert from_tensor_proto(to_tensor_proto([["ä", "b"]])).tolist() == [["ä".encode(), b"b"]]
 
 
-def test_tensor_proto_of_transposed_array_keeps_logical_order():
+def test_transposed_array_keeps_logical_order():
     array = np.arange(6, dtype=np.int32).reshape(2, 3).T
     assert from_tensor_proto(to_tensor_proto(array)).tolist() == array.tolist()
 
@@ -86,9 +86,7 @@ def test_tensor_proto_of_big_endian_array_keeps_values():
         (proto_with(types_pb2.DT_FLOAT8_E5M2, [1], float8_val=b"\x3c"), [1.0]),
     ],
 )
-def test_from_tensor_proto_typed_values_fill_up_with_the_last(
-    proto: tensor_pb2.TensorProto, expected: object
-):
+def test_typed_values_repeat_last_one(proto: tensor_pb2.TensorProto, expected: object):
     assert from_tensor_proto(proto).tolist() == expected
 
 
@@ -101,9 +99,7 @@ def test_from_tensor_proto_typed_values_fill_up_with_the_last(
         (proto_with(types_pb2.DT_RESOURCE, [1]), "DT_RESOURCE"),
     ],
 )
-def test_from_tensor_proto_contradiction_raises_invalid_argument(
-    proto: tensor_pb2.TensorProto, message: str
-):
+def test_contradictory_proto_is_invalid_argument(proto: tensor_pb2.TensorProto, message: str):
     with pytest.raises(InvalidArgument, match=message):
         from_tensor_proto(proto)
 
@@ -115,7 +111,7 @@ def test_from_tensor_proto_array_is_writable():
 
 
 @pytest.mark.parametrize("values", [np.array(["2020"], "M8[D]"), np.array([{}], object)])
-def test_to_tensor_proto_what_no_tensor_holds_raises_invalid_argument(values: np.ndarray):
+def test_unrepresentable_array_is_invalid_argument(values: np.ndarray):
     with pytest.raises(InvalidArgument):
         to_tensor_proto(values)
 
@@ -124,6 +120,6 @@ def test_array_dtype_of_string_is_object():
     assert array_dtype(types_pb2.DT_STRING) == np.dtype(object)
 
 
-def test_data_type_name_of_unknown_number_is_the_number():
+def test_unknown_data_type_is_named_by_number():
     assert data_type_name(1) == "DT_FLOAT"
     assert data_type_name(9999) == "DataType 9999"

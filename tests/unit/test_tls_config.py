@@ -70,7 +70,7 @@ def test_read_tls_config_of_no_file_says_which(tmp_path: Path):
         read_tls_config(tmp_path / "tls.config")
 
 
-def test_tls_config_of_another_text_is_refused_without_the_line(server: Identity):
+def test_tls_config_bad_text_is_refused_unquoted(server: Identity):
     key = server.key.replace("\n", "\\n")
     message = reason(f'client_verify: maybe server_key: "{key}"')
     assert "line 1, column 16" in message
@@ -91,7 +91,7 @@ def test_tls_config_of_another_text_is_refused_without_the_line(server: Identity
         ("{key}", "{server}", "{broken}", True, "custom_ca must be certificates as PEM text"),
     ],
 )
-def test_tls_config_that_no_server_could_have_is_refused_with_the_field(
+def test_tls_config_unusable_field_is_refused_by_name(
     server: Identity,
     other: Identity,
     key: str,

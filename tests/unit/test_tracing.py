@@ -100,7 +100,7 @@ def test_call_that_nobody_samples_is_no_span(world: World):
     assert world.exporter.batches == []
 
 
-def test_round_takes_all_there_is_in_batches_of_a_bound(world: World):
+def test_round_exports_all_in_bounded_batches(world: World):
     world.look(*[FakeRequestSpan()] * 1_000)
     assert len(world.exporter.spans) == 5_000
     assert max(map(len, world.exporter.batches)) <= BATCH_SPANS_MAX
@@ -122,7 +122,7 @@ def test_new_ids_are_hexadecimal_and_never_the_same():
 # --- What is dropped ------------------------------------------------------------------------------
 
 
-def test_refused_spans_are_dropped_and_counted_and_told_once_a_minute(world: World):
+def test_refused_spans_are_counted_and_logged_sparsely(world: World):
     world.exporter.refusal = "connection refused"
     (line,) = world.look(FakeRequestSpan())
     assert line["event"] == "spans_not_exported"
@@ -159,7 +159,7 @@ def test_dropped_counts_have_the_data_planes_too(world: World):
 
 
 @pytest.mark.parametrize("code", list(StatusCode))
-def test_request_that_fails_by_the_servers_fault_is_logged(world: World, code: StatusCode):
+def test_request_failed_by_server_is_logged(world: World, code: StatusCode):
     lines = world.look(FakeRequestSpan(code=int(code), message="why"))
     if code not in (StatusCode.INTERNAL, StatusCode.UNKNOWN, StatusCode.DATA_LOSS):
         assert lines == []
@@ -208,7 +208,7 @@ def test_stop_exports_what_is_there():
     assert exporter.is_stopped.is_set()
 
 
-def test_stop_waits_for_a_collector_no_longer_than_it_may():
+def test_stop_waits_limited_time_for_collector():
     buffer, exporter = FakeSpanBuffer(), FakeExporter()
     exporter.is_hanging = True
     tracing = Tracing(buffer, exporter, slow_seconds=0, clock=SystemClock())

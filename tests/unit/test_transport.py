@@ -20,7 +20,7 @@ def make(ssl_config_file: Path | str = "", **settings: object) -> Transport:
     return Transport(config, FakePlane(), FakeClock())
 
 
-def test_transport_is_plain_and_like_tensorflow_servings_by_default():
+def test_transport_defaults_match_tensorflow_serving():
     transport = make()
     options = transport.grpc_options
     assert options["certificates"] is None

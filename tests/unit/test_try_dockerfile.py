@@ -8,7 +8,7 @@ import try_dockerfile
 PATTERNS = [".git", "build", ".venv-*", "**/__pycache__", "**/*.so"]
 
 
-def test_instructions_comments_and_continued_lines_are_joined() -> None:
+def test_continued_lines_are_joined_across_comments() -> None:
     text = "# A comment.\nFROM debian AS build\n\nRUN one \\\n  two\n"
 
     assert try_dockerfile.instructions(text) == [("FROM", "debian AS build"), ("RUN", "one    two")]
@@ -19,7 +19,7 @@ def test_instructions_comments_and_continued_lines_are_joined() -> None:
     ["build", "build/editable/a.o", ".venv-3.12/bin", "__pycache__", "serving/__pycache__/a.pyc",
      "serving/data_plane/_native.so", "a.so"],
 )  # fmt: skip
-def test_is_ignored_path_that_a_pattern_names_is_ignored(path: str) -> None:
+def test_is_ignored_matches_patterns(path: str) -> None:
     assert try_dockerfile.is_ignored(path, PATTERNS)
 
 

@@ -37,7 +37,7 @@ def test_unload_held_by_a_request_is_not_destroyed() -> None:
     assert not way_out.servable.is_destroyed
 
 
-def test_unload_is_destroyed_in_the_turn_after_the_last_handle() -> None:
+def test_version_is_destroyed_right_after_last_handle() -> None:
     way_out = WayOut(handle_count=1)
     way_out.unload.take_turn()
     way_out.clock.advance(2)

@@ -40,7 +40,7 @@ def test_bar_for_a_failure_goes_when_the_files_change() -> None:
     assert world.states() == {1: END, 2: AVAILABLE}
 
 
-def test_bar_for_a_failure_says_who_when_and_why_and_is_not_kept() -> None:
+def test_block_for_failure_is_described_but_not_kept() -> None:
     world = world_of_a_failure_without_cover()
     status = world.manager.stream_status("m")
     assert status is not None
@@ -55,7 +55,7 @@ def test_bar_for_a_failure_says_who_when_and_why_and_is_not_kept() -> None:
     assert world.kept_blocked_versions == {"m": {}}
 
 
-def test_bar_of_a_rollback_stays_whatever_becomes_of_the_files() -> None:
+def test_block_of_rollback_ignores_file_changes() -> None:
     world = world_with(KEEP)
     world.settle(1)
     world.settle(2)
@@ -67,7 +67,7 @@ def test_bar_of_a_rollback_stays_whatever_becomes_of_the_files() -> None:
     assert world.blocked_versions["m"] == frozenset({2})
 
 
-def test_rollback_of_a_version_barred_for_a_failure_outlives_its_files() -> None:
+def test_rollback_of_failed_version_outlives_files() -> None:
     world = world_of_a_failure_without_cover()
     world.on_disk = {0}
     world.manager.set_aspired("m", aspired(1))
@@ -88,7 +88,7 @@ def test_rollback_of_a_version_barred_for_a_failure_outlives_its_files() -> None
 # --- BlockedVersions that outlive the process ----------------------------------------------------------------
 
 
-def test_rollback_is_kept_with_who_when_and_why_until_it_is_allowed() -> None:
+def test_rollback_is_kept_in_full_until_allowed() -> None:
     world = world_with(KEEP)
     world.settle(1)
     world.settle(2)
@@ -103,7 +103,7 @@ def test_rollback_is_kept_with_who_when_and_why_until_it_is_allowed() -> None:
     assert world.kept_blocked_versions["m"] == {}
 
 
-def test_canary_that_is_rolled_back_by_its_figures_is_kept_with_them() -> None:
+def test_rule_rollback_is_kept_with_figures() -> None:
     world = world_with(JUDGED)
     world.settle(1)
     world.servable(1).figures = FakeStatistics(request_count=1_000, failed_count=0)
@@ -132,7 +132,7 @@ def test_stop_keeps_what_was_rolled_back() -> None:
 KEPT = {"m": {2: BlockedVersion(by=BlockedBy.OPERATOR, reason="rolled back", since_wall_ns=5)}}
 
 
-def test_version_rolled_back_before_a_restart_is_left_out() -> None:
+def test_rolled_back_version_stays_out_after_restart() -> None:
     world = World(blocked_versions=KEPT)
     assert world.manager.blocked("m") == {2}
     assert world.manager.blocked("n") == frozenset()
@@ -148,7 +148,7 @@ def test_version_rolled_back_before_a_restart_is_left_out() -> None:
     assert (status.blocked, status.blocked_versions[0]["reason"]) == ((2,), "rolled back")
 
 
-def test_version_rolled_back_before_a_restart_can_be_allowed() -> None:
+def test_restart_keeps_allow_for_rolled_back_version() -> None:
     world = World(blocked_versions=KEPT)
     answer(world, world.manager.allow("m", 2))
     assert (world.kept_blocked_versions, world.manager.blocked("m")) == ({"m": {}}, frozenset())
@@ -156,7 +156,7 @@ def test_version_rolled_back_before_a_restart_can_be_allowed() -> None:
     assert world.states() == {2: AVAILABLE}
 
 
-def test_settings_that_come_after_the_bars_hold_for_the_model() -> None:
+def test_later_settings_hold_for_blocked_model() -> None:
     world = World(blocked_versions=KEPT)
     world.manager.set_settings("m", KEEP)
     world.settle(1)
@@ -193,7 +193,7 @@ def set_settings(world: World, model_settings: ModelSettings) -> None:
     world.run_all()
 
 
-def test_version_that_a_gate_refused_is_tried_again_when_that_gate_is_relaxed() -> None:
+def test_refused_version_retries_once_gate_is_relaxed() -> None:
     world = world_of_a_refusal()
     with capture_logs() as logs:
         set_settings(world, RELAXED)
@@ -202,7 +202,7 @@ def test_version_that_a_gate_refused_is_tried_again_when_that_gate_is_relaxed() 
     assert told == ["the settings of gate 'drift' have changed"]
 
 
-def test_version_that_a_gate_refused_stays_out_when_others_are_relaxed() -> None:
+def test_refused_version_ignores_other_gates() -> None:
     world = world_of_a_refusal()
     set_settings(
         world,
@@ -227,7 +227,7 @@ def test_version_that_is_refused_again_is_tried_once() -> None:
     assert (world.states()[2], len(world.loading.loads)) == (END, 3)
 
 
-def test_settings_that_change_while_a_version_is_being_refused_count() -> None:
+def test_settings_changed_during_refusal_count() -> None:
     world = world_with(ENFORCED)
     world.settle(1)
     refuse(world, 2, Gate.DRIFT)
@@ -237,14 +237,14 @@ def test_settings_that_change_while_a_version_is_being_refused_count() -> None:
     assert world.states() == {1: END, 2: AVAILABLE}
 
 
-def test_refused_version_that_is_no_longer_aspired_is_not_tried_again() -> None:
+def test_unaspired_refused_version_is_not_retried() -> None:
     world = world_of_a_refusal()
     world.settle(1)
     set_settings(world, RELAXED)
     assert (world.states(), len(world.loading.loads)) == ({1: AVAILABLE, 2: END}, 2)
 
 
-def test_version_refused_without_cover_is_tried_again_when_its_gate_is_relaxed() -> None:
+def test_refused_version_without_cover_retries() -> None:
     resource = replace(ENFORCED, aspired_version_policy=PolicyName.RESOURCE)
     world = world_of_a_refusal(resource)
     assert world.blocked_versions["m"] == frozenset({2})
@@ -255,7 +255,7 @@ def test_version_refused_without_cover_is_tried_again_when_its_gate_is_relaxed()
     assert world.states() == {1: END, 2: AVAILABLE}
 
 
-def test_version_that_did_not_fit_is_tried_again_when_room_may_be_made() -> None:
+def test_unfit_version_retries_once_memory_may_go() -> None:
     world = World()
     world.settle(1)
     world.fail(2, *[DoesNotFitBeside("beside 1")] * 3)

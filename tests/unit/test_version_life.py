@@ -53,7 +53,7 @@ def routing(world: World) -> Routing:
 # --- The previous version -------------------------------------------------------------------------
 
 
-def test_previous_version_stays_for_its_time_and_then_goes() -> None:
+def test_previous_version_stays_for_its_time() -> None:
     world = world_with(KEEP)
     world.settle(1)
     world.settle(2)
@@ -105,7 +105,7 @@ def test_rollback_routes_at_once_and_blocks_the_other() -> None:
     assert world.states() == {1: AVAILABLE, 2: END}
 
 
-def test_rolled_back_version_is_not_loaded_again_until_it_is_allowed() -> None:
+def test_rolled_back_version_stays_out_until_allowed() -> None:
     world = world_with(KEEP)
     world.settle(1)
     world.settle(2)
@@ -122,7 +122,7 @@ def test_rolled_back_version_is_not_loaded_again_until_it_is_allowed() -> None:
     assert world.blocked_versions["m"] == frozenset()
 
 
-def test_allowed_while_still_in_memory_it_answers_again_without_a_load() -> None:
+def test_allowed_version_in_memory_needs_no_load() -> None:
     world = world_with(KEEP)
     world.settle(1)
     world.settle(2)
@@ -148,7 +148,7 @@ def test_rolled_back_version_never_answers_as_it_goes() -> None:
     assert routing(world) == Routing(default_version=1)
 
 
-def test_version_that_unloads_is_retired_before_an_unloader_runs() -> None:
+def test_unloading_version_retires_before_unloader() -> None:
     world = World()
     world.settle(1)
     seen: list[tuple[ServableState, list[int]]] = []
@@ -190,7 +190,7 @@ def test_version_after_a_rollback_serves_as_any_other() -> None:
     assert world.states()[2] is END
 
 
-def test_rollback_without_a_previous_version_says_how_to_have_one() -> None:
+def test_rollback_without_previous_names_remedy() -> None:
     world = World()
     world.settle(1)
     with pytest.raises(FailedPrecondition, match="keep_previous_seconds"):
@@ -198,7 +198,7 @@ def test_rollback_without_a_previous_version_says_how_to_have_one() -> None:
     assert world.blocked_versions == {}
 
 
-def test_cold_rollback_goes_on_serving_until_the_old_version_is_loaded() -> None:
+def test_cold_rollback_serves_until_old_version_loads() -> None:
     world = World()
     world.settle(2)
     world.on_disk = {1, 2}
@@ -215,13 +215,13 @@ def test_cold_rollback_goes_on_serving_until_the_old_version_is_loaded() -> None
     assert world.states() == {1: AVAILABLE, 2: END}
 
 
-def test_rollback_of_a_model_without_versions_is_not_found() -> None:
+def test_rollback_of_empty_model_is_not_found() -> None:
     world = World()
     with pytest.raises(NotFound, match="those that have: none"):
         answer(world, world.manager.rollback("m"))
 
 
-def test_allow_of_a_version_that_is_not_barred_says_which_are() -> None:
+def test_allow_of_unblocked_version_lists_blocked() -> None:
     world = World()
     world.settle(1)
     with pytest.raises(FailedPrecondition, match="version 1 is not blocked; blocked: none"):
@@ -231,7 +231,7 @@ def test_allow_of_a_version_that_is_not_barred_says_which_are() -> None:
 # --- Canary ---------------------------------------------------------------------------------------
 
 
-def test_new_version_begins_as_a_canary_beside_the_old_one() -> None:
+def test_new_version_starts_as_canary_beside_old() -> None:
     world = world_with(CANARY)
     world.settle(1)
     assert routing(world) == Routing(default_version=1)
@@ -244,7 +244,7 @@ def test_new_version_begins_as_a_canary_beside_the_old_one() -> None:
     assert world.serving_map.log == ["publish m/1", "publish m/2"]
 
 
-def test_promoted_canary_answers_everything_and_the_old_version_goes() -> None:
+def test_promoted_canary_replaces_old_version() -> None:
     world = world_with(CANARY)
     world.settle(1)
     world.settle(2)
@@ -254,7 +254,7 @@ def test_promoted_canary_answers_everything_and_the_old_version_goes() -> None:
     assert world.states() == {1: END, 2: AVAILABLE}
 
 
-def test_canary_rolled_back_by_hand_gets_nothing_and_goes() -> None:
+def test_manual_canary_rollback_unloads_it() -> None:
     world = world_with(CANARY)
     world.settle(1)
     world.settle(2)
@@ -271,7 +271,7 @@ def test_promote_without_a_canary_is_refused() -> None:
         answer(world, world.manager.promote("m"))
 
 
-def test_canary_that_a_newer_version_replaces_is_never_the_default() -> None:
+def test_canary_replaced_by_newer_is_never_default() -> None:
     world = world_with(CANARY)
     world.settle(1)
     world.settle(2)
@@ -308,7 +308,7 @@ def test_canary_waits_for_its_requests() -> None:
     assert routing(world).canary_version == 2
 
 
-def test_canary_whose_figures_are_good_is_promoted_by_rule() -> None:
+def test_canary_with_good_figures_is_promoted() -> None:
     world = judged(figures(1_000), figures(100))
     assert world.states() == {1: END, 2: AVAILABLE}
     assert world.changeovers == [("m", 2, 1, "promoted")]
@@ -323,9 +323,7 @@ def test_canary_whose_figures_are_good_is_promoted_by_rule() -> None:
         (figures(100, failed_count=50), "failures"),
     ],
 )
-def test_canary_whose_figures_are_bad_is_rolled_back_by_rule(
-    candidate: FakeStatistics, reason: str
-) -> None:
+def test_canary_with_bad_figures_is_rolled_back(candidate: FakeStatistics, reason: str) -> None:
     world = judged(figures(1_000), candidate)
     assert world.states() == {1: AVAILABLE, 2: END}
     verdict = world.status(2).verdicts[-1]
@@ -375,7 +373,7 @@ def test_resource_policy_unloads_before_it_loads() -> None:
 AUTO = ModelSettings(aspired_version_policy=PolicyName.AUTO)
 
 
-def test_auto_policy_keeps_the_old_version_where_both_fit() -> None:
+def test_auto_policy_keeps_old_version_if_both_fit() -> None:
     world = world_with(AUTO)
     world.settle(1)
     world.aspire(2)
@@ -451,7 +449,7 @@ def test_labelled_version_is_not_unloaded() -> None:
     assert world.states()[1] is END
 
 
-def test_further_version_is_put_off_by_the_jitter_and_the_first_is_not() -> None:
+def test_further_version_waits_for_jitter() -> None:
     world = World(load_jitter_seconds=60)
     world.settle(1)
     assert world.states() == {1: AVAILABLE}
@@ -482,7 +480,7 @@ def test_incumbent_of_a_lower_version_is_none() -> None:
     assert world.manager.incumbent(ServableId("m", 1)) is None
 
 
-def test_incumbent_is_none_beside_versions_aspired_together() -> None:
+def test_incumbent_is_none_among_joint_versions() -> None:
     world = World()
     world.aspire(1, 2)
     world.run_all()
@@ -515,7 +513,7 @@ def test_refused_rollback_names_rolled_back_version() -> None:
         answer(world, world.manager.rollback("m"))
 
 
-def test_cold_rollback_does_not_let_a_newer_load_take_over() -> None:
+def test_cold_rollback_bars_newer_load() -> None:
     world = World()
     world.settle(2)
     world.on_disk = {1, 2, 3}
@@ -534,7 +532,7 @@ def test_cold_rollback_goes_on_if_a_version_fails() -> None:
     assert world.blocked_versions["m"] == frozenset({2})
 
 
-def test_bars_outlive_a_model_without_versions_and_can_be_taken_back() -> None:
+def test_blocks_outlive_versions_and_can_be_lifted() -> None:
     world = world_with(KEEP)
     world.settle(1)
     world.settle(2)
@@ -546,7 +544,7 @@ def test_bars_outlive_a_model_without_versions_and_can_be_taken_back() -> None:
     assert world.blocked_versions["m"] == frozenset()
 
 
-def test_new_source_of_a_model_is_told_what_was_rolled_back() -> None:
+def test_new_source_receives_rolled_back_versions() -> None:
     world = world_with(KEEP)
     world.settle(1)
     world.settle(2)
@@ -568,7 +566,7 @@ def test_manager_stops_though_a_version_is_barred() -> None:
     assert not world.manager._streams
 
 
-def test_version_that_cannot_be_published_leaves_the_routing() -> None:
+def test_unpublishable_version_leaves_routing() -> None:
     world = World()
     world.settle(1)
 
@@ -594,7 +592,7 @@ def test_previous_versions_time_begins_at_promotion() -> None:
     assert world.manager.next_due_seconds() == 300
 
 
-def test_time_of_the_previous_version_begins_when_its_label_goes() -> None:
+def test_previous_time_starts_once_label_moves() -> None:
     world = world_with(KEEP)
     world.settle(1)
     world.router.set_labels("m", {"stable": 1})
@@ -628,7 +626,7 @@ def test_label_that_waits_is_told() -> None:
     assert (status.labels, status.waiting_labels) == ({}, {"stable": 9})
 
 
-def test_canary_that_is_withdrawn_and_comes_back_is_one_again() -> None:
+def test_returning_withdrawn_canary_is_canary_again() -> None:
     world = world_with(CANARY)
     world.settle(1)
     world.settle(2)
@@ -638,7 +636,7 @@ def test_canary_that_is_withdrawn_and_comes_back_is_one_again() -> None:
     assert routing(world).canary_version == 2
 
 
-def test_canary_that_is_allowed_while_in_memory_goes_on() -> None:
+def test_allowed_canary_in_memory_continues() -> None:
     world = world_with(ModelSettings(keep_previous_seconds=300, canary=CanarySettings(weight=0.1)))
     world.settle(1)
     world.settle(2)
@@ -650,7 +648,7 @@ def test_canary_that_is_allowed_while_in_memory_goes_on() -> None:
     assert routing(world).canary_version == 2
 
 
-def test_unpromoted_canary_of_two_aspired_versions_is_no_default() -> None:
+def test_unpromoted_canary_is_never_default() -> None:
     world = world_with(CANARY)
     world.settle(1)
     world.settle(1, 2)
@@ -666,7 +664,7 @@ def test_versions_that_come_together_are_no_canaries() -> None:
     assert routing(world) == Routing(default_version=2)
 
 
-def test_canary_share_follows_its_settings_and_ends_with_them() -> None:
+def test_canary_share_follows_settings() -> None:
     world = world_with(CANARY)
     world.settle(1)
     world.settle(2)
@@ -692,7 +690,7 @@ def test_canary_withdrawn_while_it_is_published_ends() -> None:
     assert world.states() == {1: AVAILABLE, 2: END}
 
 
-def test_load_that_is_put_off_leaves_the_manager_at_rest() -> None:
+def test_deferred_load_leaves_manager_at_rest() -> None:
     world = World(load_jitter_seconds=60)
     world.settle(1)
     world.aspire(1, 2)
@@ -706,7 +704,7 @@ def test_load_that_is_put_off_leaves_the_manager_at_rest() -> None:
 AUTO_AND_KEEP = ModelSettings(aspired_version_policy=PolicyName.AUTO, keep_previous_seconds=300)
 
 
-def test_auto_policy_waits_for_the_room_of_a_version_that_is_leaving() -> None:
+def test_auto_policy_awaits_memory_of_leaving_version() -> None:
     world = world_with(AUTO_AND_KEEP)
     world.settle(1)
     world.settle(2)
@@ -720,7 +718,7 @@ def test_auto_policy_waits_for_the_room_of_a_version_that_is_leaving() -> None:
     assert world.states()[3] is AVAILABLE
 
 
-def test_auto_policy_lets_nothing_go_where_a_label_keeps_the_room() -> None:
+def test_auto_policy_unloads_nothing_if_label_holds_it() -> None:
     world = world_with(AUTO)
     world.settle(1)
     world.router.set_labels("m", {"old": 1})
@@ -744,7 +742,7 @@ def test_auto_policy_needs_no_retries() -> None:
     assert world.states() == {1: END, 2: AVAILABLE}
 
 
-def test_room_is_no_longer_made_for_a_version_that_is_withdrawn() -> None:
+def test_withdrawn_version_frees_no_memory() -> None:
     world = world_with(AUTO)
     world.settle(1)
     world.servable(1).handle_count = 1
@@ -777,7 +775,7 @@ def test_version_zero_is_a_version() -> None:
     assert status.default_version == 0
 
 
-def test_change_to_availability_while_room_is_made_keeps_the_old_version() -> None:
+def test_change_to_availability_keeps_old_version() -> None:
     world = world_with(AUTO)
     world.settle(1)
     world.fail(2, DoesNotFitBeside("beside 1"))

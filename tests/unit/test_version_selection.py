@@ -46,7 +46,7 @@ def test_latest_of_no_version_is_refused(version_count: int) -> None:
 
 
 @given(SELECTIONS, VERSIONS)
-def test_selection_is_found_ascending_and_ignores_order(
+def test_selection_is_sorted_subset_in_any_order(
     selection: VersionSelection, found: frozenset[int]
 ) -> None:
     selected = selection.select(sorted(found))
@@ -81,7 +81,7 @@ def test_specific_versions_are_selected_or_missing(
         (Specific(frozenset({1, 3, 4})), Selected((1,), missing=(4,))),
     ],
 )
-def test_barred_version_is_not_selected_and_not_missing(
+def test_blocked_version_is_not_selected_or_missing(
     selection: VersionSelection, expected: Selected
 ) -> None:
     assert select_unblocked(selection, [1, 2, 3], {3}) == expected

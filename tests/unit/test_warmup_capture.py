@@ -38,7 +38,7 @@ def test_captured_requests_that_are_alike_are_one_log():
     assert filters(logs) == ["a", "b"]
 
 
-def test_captured_request_that_is_no_message_is_left_out():
+def test_unparsable_captured_request_is_left_out():
     assert filters(captured_logs([b"\xff\xff", request("a")], 2)) == ["a"]
 
 
@@ -72,12 +72,12 @@ def test_answered_logs_are_all_of_the_first_version():
     assert model.asked == [0, 7]
 
 
-def test_answered_logs_name_no_version_in_their_requests():
+def test_answered_logs_name_no_version():
     logs = answered_logs(captured_logs(map(request, "ab"), 2), FakeModel([7]).answer)
     assert logs[1].predict_log.request == captured_logs([request("b")], 1)[0].predict_log.request
 
 
-def test_answered_logs_of_a_version_that_goes_away_raise_with_the_record():
+def test_answered_logs_raise_if_version_leaves():
     model = FakeModel([7])
 
     def answer(message: predict_pb2.PredictRequest) -> predict_pb2.PredictResponse:

@@ -102,7 +102,7 @@ def test_log_with_an_unknown_dtype_names_it():
     assert faults(changed(x=tensor)) == ["input 'x': expected float32[?,2], got DT_QINT8[1,2]"]
 
 
-def test_log_of_an_unknown_signature_tells_which_there_are():
+def test_log_of_unknown_signature_lists_known():
     log = sound_log()
     log.predict_log.request.model_spec.signature_name = "s"
     assert faults(log) == ["no signature 's'; the version has ['serving_default']"]
@@ -117,7 +117,7 @@ def test_log_with_a_bad_output_filter_tells_each_name():
     ]
 
 
-def test_log_whose_response_the_version_cannot_give_tells_it():
+def test_log_with_impossible_response_is_fault():
     log = sound_log()
     log.predict_log.response.outputs["z"].CopyFrom(to_tensor_proto(np.ones(1, np.int64)))
     assert faults(log) == ["output 'z': expected int64[], got int64[1]"]
@@ -192,7 +192,7 @@ def test_sound_log_of_examples_has_no_fault(log: Log):
         (example_log("multi_inference_log", ("", "predict")), "method_name 'predict' is unknown"),
     ],
 )
-def test_log_of_examples_that_the_version_cannot_answer_is_a_fault(log: Log, fault: str):
+def test_log_with_unanswerable_examples_is_fault(log: Log, fault: str):
     (found,) = log_faults(log, EXAMPLE_SIGNATURES)
     assert fault in found
 
@@ -206,7 +206,7 @@ def test_file_of_sound_records_has_no_fault(tmp_path: Path):
     assert file_faults(tmp_path / "f", [sound_log().SerializeToString()] * 2) == []
 
 
-def test_file_tells_the_faults_of_every_record_with_its_number(tmp_path: Path):
+def test_file_lists_faults_by_record_number(tmp_path: Path):
     records = [b"", sound_log().SerializeToString(), b"\xff\xff"]
     assert file_faults(tmp_path / "f", records) == [
         "record 1: is empty, which no server replays; write a predict_log",
@@ -227,7 +227,7 @@ def test_file_without_records_is_a_fault(tmp_path: Path):
     assert "no sound record" in fault
 
 
-def test_damaged_file_tells_what_stands_before_the_damage_too(tmp_path: Path):
+def test_damaged_file_lists_records_before_damage(tmp_path: Path):
     path = tmp_path / "f"
     write_records(path, [b"", b"abc"])
     path.write_bytes(path.read_bytes()[:-1])

@@ -46,7 +46,7 @@ def test_summary_of_examples_counts_them(kind: str):
     assert not summary.has_response
 
 
-def test_summary_of_a_multi_inference_names_each_signature():
+def test_summary_of_multi_inference_names_signatures():
     log = prediction_log_pb2.PredictionLog()
     for name in ("a", "b"):
         spec = log.multi_inference_log.request.tasks.add().model_spec
@@ -79,7 +79,7 @@ def test_describe_tensor(shape: tuple[int | None, ...] | None, text: str):
     assert describe_tensor(FLOAT, shape) == text
 
 
-def test_table_on_a_terminal_is_drawn_with_the_shapes_in_brackets():
+def test_table_on_terminal_brackets_shapes():
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True

@@ -27,7 +27,7 @@ def warm_up_logs(version: Path) -> list[Log]:
     return list(read_logs(version / WARM_UP_FILE))
 
 
-def test_synthesize_writes_the_versions_file_and_check_finds_it_sound(
+def test_synthesize_writes_file_that_check_accepts(
     version: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert main(["synthesize", str(version), "--batch-sizes=1,8", "--count=2"]) == 0
@@ -49,7 +49,7 @@ def test_synthesize_overwrites_only_by_force(version: Path, capsys: pytest.Captu
     assert warm_up_logs(version) != before
 
 
-def test_synthesize_into_another_file_leaves_the_version_alone(version: Path, tmp_path: Path):
+def test_synthesize_to_other_file_keeps_version(version: Path, tmp_path: Path):
     output = tmp_path / "requests"
     assert main(["synthesize", str(version), f"--output={output}"]) == 0
     assert len(list(read_logs(output))) == 1
@@ -106,7 +106,7 @@ def test_inspect_json_of_a_file(version: Path, capsys: pytest.CaptureFixture[str
     assert document["totals"]["record_count"] == 1
 
 
-def test_inspect_of_a_damaged_file_shows_what_stands_before_and_exits_one(
+def test_inspect_damaged_file_prints_start_and_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     path = tmp_path / "requests"
@@ -118,7 +118,7 @@ def test_inspect_of_a_damaged_file_shows_what_stands_before_and_exits_one(
     assert "record at byte 16" in err
 
 
-def test_check_of_a_faulty_file_prints_a_line_a_fault_and_exits_one(
+def test_check_prints_line_per_fault_and_exits_one(
     version: Path, capsys: pytest.CaptureFixture[str]
 ):
     (version / WARM_UP_FILE).parent.mkdir()
@@ -142,7 +142,7 @@ def test_version_without_a_file_exits_one_with_a_hint(
 
 
 @pytest.mark.parametrize("command", ["check", "inspect", "synthesize"])
-def test_base_path_in_a_versions_place_names_the_versions(
+def test_base_path_given_as_version_lists_versions(
     command: str, version: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert main([command, str(version.parent)]) == 1
@@ -166,7 +166,7 @@ def test_inspect_of_another_file_prints_the_error(
     assert "not a TFRecord file" in err
 
 
-def test_main_without_command_is_wrong_usage_and_help_is_none(capsys: pytest.CaptureFixture[str]):
+def test_main_without_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]):
     assert main([]) == 2
     assert main(["--help"]) == 0
     assert "synthesize" in capsys.readouterr().out

@@ -78,7 +78,7 @@ def test_log_tells_its_kind_and_whether_it_is_answered(kind: str, is_answered: b
     assert (kind_of(log), has_response(log)) == (kind, is_answered)
 
 
-def test_encode_logs_of_the_same_request_gives_the_same_bytes():
+def test_equal_requests_encode_to_equal_bytes():
     def log_with_inputs(names: str) -> Log:
         log = prediction_log_pb2.PredictionLog()
         for name in names:
@@ -89,14 +89,14 @@ def test_encode_logs_of_the_same_request_gives_the_same_bytes():
     assert first == second
 
 
-def test_write_logs_at_the_limit_is_what_a_server_replays(tmp_path: Path):
+def test_log_at_limit_is_replayed_in_full(tmp_path: Path):
     (tmp_path / WARM_UP_FILE.parent).mkdir()
     write_logs(tmp_path / WARM_UP_FILE, [log_of("predict_log", "m")] * RECORD_COUNT_MAX)
     result = warm_up(tmp_path, lambda method, request: b"", iterations=1, clock=SetClock())
     assert result.record_count == RECORD_COUNT_MAX
 
 
-def test_write_logs_above_the_limit_is_refused_and_leaves_the_old_file(tmp_path: Path):
+def test_log_above_limit_keeps_old_file(tmp_path: Path):
     path = tmp_path / "logs"
     path.write_bytes(b"old")
     with pytest.raises(InvalidConfig, match=f"{RECORD_COUNT_MAX + 1} records"):
@@ -105,7 +105,7 @@ def test_write_logs_above_the_limit_is_refused_and_leaves_the_old_file(tmp_path:
 
 
 @pytest.mark.parametrize("kind", ["", "session_run_log", "predict_streamed_log"])
-def test_write_logs_of_a_kind_that_no_server_replays_is_refused(tmp_path: Path, kind: str):
+def test_unreplayable_kind_is_refused(tmp_path: Path, kind: str):
     log = prediction_log_pb2.PredictionLog()
     if kind:
         getattr(log, kind).SetInParent()

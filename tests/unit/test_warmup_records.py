@@ -53,9 +53,7 @@ def test_read_records_of_empty_file_yields_none(path: Path):
         (31, "checksum of the record at byte 19"),
     ],
 )
-def test_read_records_damaged_byte_raises_data_loss_with_offset(
-    path: Path, offset: int, message: str
-):
+def test_damaged_byte_raises_data_loss_with_offset(path: Path, offset: int, message: str):
     write_records(path, [b"abc", b"def"])
     damaged(path, offset)
     with pytest.raises(DataLoss, match=f"{re.escape(str(path))}.*{message}"):
@@ -70,7 +68,7 @@ def test_read_records_file_cut_short_raises_data_loss(path: Path, size: int):
         list(read_records(path))
 
 
-def test_read_records_yields_what_stands_before_the_damage(path: Path):
+def test_records_before_damage_are_read(path: Path):
     write_records(path, [b"abc", b"def"])
     damaged(path, 31)
     assert next(read_records(path)) == b"abc"
@@ -83,7 +81,7 @@ def test_decode_records_of_encoded_ones_round_trips(records: list[bytes]):
     assert list(decode_records(data, "reply")) == records
 
 
-def test_decode_records_damaged_raises_data_loss_with_its_source():
+def test_damaged_bytes_raise_data_loss_with_source():
     with pytest.raises(DataLoss, match=r"the reply: record at byte 0 .*cut short"):
         list(decode_records(encode_record(b"abc")[:-1], "the reply"))
 
@@ -97,7 +95,7 @@ def test_write_records_names_the_unwritable_file(
     assert raised.value.filename == str(path)
 
 
-def test_write_records_that_fails_halfway_leaves_the_old_file_alone(path: Path):
+def test_failed_write_keeps_old_file(path: Path):
     def failing() -> Iterator[bytes]:
         yield b"new"
         raise OSError("the disk is full")

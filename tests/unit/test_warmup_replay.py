@@ -57,7 +57,7 @@ def test_warm_up_without_file_runs_nothing(tmp_path: Path):
     assert servable.requested_models == []
 
 
-def test_warm_up_runs_each_record_in_order_and_times_it(tmp_path: Path):
+def test_warm_up_runs_and_times_records_in_order(tmp_path: Path):
     clock = SetClock()
     servable = FakeServable(clock, [1.0, 3.0, 2.0])
     directory = version_with(tmp_path, [predict_record(name) for name in "abc"])
@@ -88,7 +88,7 @@ def test_warm_up_at_the_limit_runs_all(tmp_path: Path):
     assert result.record_count == RECORD_COUNT_MAX
 
 
-def test_warm_up_above_the_limit_raises_before_anything_is_run(tmp_path: Path):
+def test_warm_up_above_limit_runs_nothing(tmp_path: Path):
     servable = FakeServable(SetClock())
     directory = version_with(tmp_path, [predict_record()] * (RECORD_COUNT_MAX + 1))
     with pytest.raises(InvalidConfig, match="more than 1000 records"):
@@ -119,9 +119,7 @@ def test_warm_up_of_other_kinds_raises_unimplemented(tmp_path: Path, kind: str):
         ("multi_inference_log", "MultiInference"),
     ],
 )
-def test_warm_up_asks_the_method_that_a_record_is_of_with_its_request(
-    tmp_path: Path, kind: str, method: str
-):
+def test_warm_up_calls_method_of_record(tmp_path: Path, kind: str, method: str):
     log = prediction_log_pb2.PredictionLog()
     request = getattr(log, kind).request
     spec = request.tasks.add().model_spec if kind == "multi_inference_log" else request.model_spec
@@ -143,13 +141,13 @@ def test_warm_up_empty_record_raises_invalid_config(tmp_path: Path):
         warm_up(directory, FakeServable(SetClock()).answer, iterations=1, clock=SetClock())
 
 
-def test_warm_up_record_that_is_no_message_raises_data_loss(tmp_path: Path):
+def test_warm_up_unparsable_record_is_data_loss(tmp_path: Path):
     directory = version_with(tmp_path, [predict_record(), b"\xff\xff"])
     with pytest.raises(DataLoss, match="record 2 is not a PredictionLog"):
         warm_up(directory, FakeServable(SetClock()).answer, iterations=1, clock=SetClock())
 
 
-def test_warm_up_damaged_file_raises_data_loss_before_anything_is_run(tmp_path: Path):
+def test_warm_up_damaged_file_runs_nothing(tmp_path: Path):
     servable = FakeServable(SetClock())
     directory = version_with(tmp_path, [predict_record(), predict_record()])
     path = directory / WARM_UP_FILE
@@ -159,7 +157,7 @@ def test_warm_up_damaged_file_raises_data_loss_before_anything_is_run(tmp_path: 
     assert servable.requested_models == []
 
 
-def test_warm_up_failing_record_raises_its_error_with_its_number(tmp_path: Path):
+def test_warm_up_failing_record_raises_with_number(tmp_path: Path):
     def fail_second(method: str, request: bytes) -> bytes:
         if predict_pb2.PredictRequest.FromString(request).model_spec.name == "b":
             raise InvalidArgument("input 'x' is missing")
@@ -172,7 +170,7 @@ def test_warm_up_failing_record_raises_its_error_with_its_number(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("iterations", "stop_after", "record"), [(1, 0, 1), (1, 2, 3), (2, 3, 2)])
-def test_warm_up_that_is_cancelled_stops_before_the_next_request(
+def test_warm_up_cancelled_stops_before_next_request(
     tmp_path: Path, iterations: int, stop_after: int, record: int
 ):
     servable = FakeServable(SetClock())

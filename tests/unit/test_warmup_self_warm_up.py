@@ -70,7 +70,7 @@ def test_self_warm_up_without_requests_calls_nothing():
     assert version.calls == []
 
 
-def test_self_warm_up_prepares_each_request_and_then_runs_it_twice():
+def test_self_warm_up_prepares_then_runs_twice():
     version = FakeVersion()
     result = version.warm_up([request_of("a"), request_of("b")])
     assert version.calls == [
@@ -82,13 +82,13 @@ def test_self_warm_up_prepares_each_request_and_then_runs_it_twice():
     )
 
 
-def test_self_warm_up_of_no_iterations_runs_each_request_once():
+def test_self_warm_up_without_iterations_runs_once():
     version = FakeVersion()
     version.warm_up([request_of("a")], iterations=0)
     assert version.calls == ["prepare a", "predict a"]
 
 
-def test_self_warm_up_request_that_fails_is_counted_and_the_others_run():
+def test_self_warm_up_counts_failure_and_continues():
     failing_call = "predict a"
     version = FakeVersion(
         {failing_call: InvalidArgument("input 'x' is missing"), "predict b": ResourceExhausted("b")}
@@ -107,7 +107,7 @@ def test_self_warm_up_runs_unprepared_requests():
     assert version.calls == ["prepare a", "predict a", "predict a"]
 
 
-def test_self_warm_up_request_that_is_no_message_is_run_as_any_other():
+def test_self_warm_up_runs_unparsable_request():
     calls: list[bytes] = []
     result = self_warm_up(
         [b"\xff\xff"], prepare=calls.append, predict=lambda request: b"", clock=SetClock()
@@ -136,7 +136,7 @@ def test_self_warm_up_late_runs_first_of_each_pair():
     assert (result.run_count, result.skipped_count, result.seconds) == (4, 2, 4)
 
 
-def test_self_warm_up_pair_whose_first_request_failed_is_tried_with_its_next():
+def test_self_warm_up_failed_pair_tries_next_request():
     version = FakeVersion({"predict old": InvalidArgument("no such input")})
     result = version.warm_up(
         [request_of("old"), request_of("new")], iterations=1, time_budget_seconds=0
@@ -146,7 +146,7 @@ def test_self_warm_up_pair_whose_first_request_failed_is_tried_with_its_next():
 
 
 @pytest.mark.parametrize("last_call", ["prepare a", "predict a", "predict b"])
-def test_self_warm_up_cancelled_raises_before_the_next_call(last_call: str):
+def test_self_warm_up_cancelled_stops_before_next_call(last_call: str):
     version = FakeVersion()
     version.cancel_after = last_call
     with pytest.raises(Cancelled, match="no longer aspired"):
@@ -154,7 +154,7 @@ def test_self_warm_up_cancelled_raises_before_the_next_call(last_call: str):
     assert version.calls[-1] == last_call
 
 
-def test_self_warm_up_cancelled_while_a_request_fails_raises_cancelled():
+def test_self_warm_up_cancelled_during_failure_raises():
     version = FakeVersion({"predict a": InvalidArgument("no such input")})
     version.cancel_after = "predict a"
     with pytest.raises(Cancelled, match="no longer aspired"):
@@ -165,9 +165,7 @@ def test_self_warm_up_cancelled_while_a_request_fails_raises_cancelled():
     pairs=st.lists(st.integers(0, 3), max_size=20),
     time_budget_seconds=st.floats(0, 20, allow_nan=False),
 )
-def test_self_warm_up_of_any_time_runs_each_pair_and_counts_every_request(
-    pairs: list[int], time_budget_seconds: float
-):
+def test_self_warm_up_runs_each_pair_in_any_time(pairs: list[int], time_budget_seconds: float):
     version = FakeVersion()
     requests = [request_of(str(pair), [f"y{pair}"]) for pair in pairs]
     result = version.warm_up(requests, time_budget_seconds=time_budget_seconds)

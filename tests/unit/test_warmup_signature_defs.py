@@ -11,7 +11,7 @@ from warmup.signature_defs import read_signature_defs
 DEFINITION = signature_def({"x": (FLOAT, (-1, 3))})
 
 
-def test_read_signature_defs_gives_those_of_the_tags_without_the_init_op(tmp_path: Path):
+def test_signature_defs_of_tags_omit_init_op(tmp_path: Path):
     definitions = {"serving_default": DEFINITION, "__saved_model_init_op": DEFINITION}
     directory = write_saved_model(tmp_path / "1", definitions)
     assert read_signature_defs(directory) == {"serving_default": DEFINITION}
@@ -26,25 +26,25 @@ def test_read_signature_defs_reads_pbtxt_too(tmp_path: Path):
     assert read_signature_defs(directory) == {"s": DEFINITION}
 
 
-def test_read_signature_defs_without_the_tags_says_which_there_are(tmp_path: Path):
+def test_signature_defs_without_tags_list_known_tags(tmp_path: Path):
     directory = write_saved_model(tmp_path / "1", {"s": DEFINITION}, tags=["serve", "gpu"])
     with pytest.raises(NotFound, match=r"tags \['serve'\]; there are \[\['gpu', 'serve'\]\]"):
         read_signature_defs(directory)
 
 
-def test_read_signature_defs_of_a_base_path_names_its_versions(tmp_path: Path):
+def test_signature_defs_of_base_path_list_versions(tmp_path: Path):
     for version in ("2", "10"):
         write_saved_model(tmp_path / version, {"s": DEFINITION})
     with pytest.raises(NotFound, match=f"neither .*; its versions are {tmp_path}/2, {tmp_path}/10"):
         read_signature_defs(tmp_path)
 
 
-def test_read_signature_defs_of_no_directory_is_not_found(tmp_path: Path):
+def test_signature_defs_of_missing_directory_not_found(tmp_path: Path):
     with pytest.raises(NotFound, match="is not a directory"):
         read_signature_defs(tmp_path / "nowhere")
 
 
-def test_read_signature_defs_of_a_damaged_file_is_data_loss(tmp_path: Path):
+def test_signature_defs_of_damaged_file_are_data_loss(tmp_path: Path):
     (tmp_path / "saved_model.pb").write_bytes(b"\xff\xff")
     with pytest.raises(DataLoss, match="does not parse"):
         read_signature_defs(tmp_path)

@@ -50,7 +50,7 @@ def shapes(logs: Sequence[Log], name: str) -> list[tuple[int, ...]]:
 
 @hypothesis_settings(deadline=None)
 @given(inputs=st.dictionaries(st.text("st", min_size=1), TENSORS, min_size=1), settings=SETTINGS)
-def test_synthesized_requests_of_any_signatures_fit_them(
+def test_synthesized_requests_fit_any_signature(
     inputs: dict[str, dict[str, Any]], settings: SynthesisSettings
 ):
     definitions = {name: signature_def(tensors) for name, tensors in inputs.items()}
@@ -70,7 +70,7 @@ def test_synthesize_has_a_request_for_each_batch_size():
     assert not np.array_equal(arrays(logs[0])["x"], arrays(logs[1])["x"])
 
 
-def test_synthesize_without_an_open_batch_ignores_the_batch_sizes():
+def test_fixed_batch_ignores_batch_sizes():
     definitions = {"s": signature_def({"x": (FLOAT, ())})}
     logs = synthesize(definitions, "m", SynthesisSettings(batch_sizes=[1, 8])).logs
     assert shapes(logs, "x") == [()]
@@ -102,7 +102,7 @@ def test_synthesize_is_the_same_for_the_same_seed_only():
     assert first != other
 
 
-def test_synthesize_leaves_out_what_cannot_be_made_up_and_says_why():
+def test_unmakeable_signature_is_skipped_with_reason():
     sparse = signature_def({})
     sparse.inputs["x"].coo_sparse.SetInParent()
     definitions = {
@@ -122,18 +122,18 @@ def test_synthesize_leaves_out_what_cannot_be_made_up_and_says_why():
     }
 
 
-def test_synthesize_of_named_signatures_is_of_those_only():
+def test_named_signatures_alone_are_synthesized():
     definitions = {name: signature_def({"x": (FLOAT, (-1,))}) for name in "abc"}
     logs = synthesize(definitions, "m", SynthesisSettings(), ["c", "a"]).logs
     assert [log.predict_log.request.model_spec.signature_name for log in logs] == ["c", "a"]
 
 
-def test_synthesize_of_a_signature_that_is_not_there_says_which_are():
+def test_missing_signature_lists_known():
     with pytest.raises(NotFound, match=r"no signature 't'; there are \['s'\]"):
         synthesize({"s": signature_def({})}, "m", SynthesisSettings(), ["t"])
 
 
-def test_synthesize_of_a_named_signature_that_cannot_be_made_up_raises():
+def test_unmakeable_named_signature_raises():
     definitions = {"s": signature_def({"r": (types_pb2.DT_RESOURCE, ())})}
     with pytest.raises(InvalidArgument, match="signature 's': input 'r': no numpy dtype"):
         synthesize(definitions, "m", SynthesisSettings(), ["s"])

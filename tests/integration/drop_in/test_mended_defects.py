@@ -20,7 +20,7 @@ PROVEN_BY_TESTS = [
     (
         "a version that ended is listed for ever (TFS#1488)",
         "unit/test_state_monitor.py",
-        "test_monitor_forgets_a_failure_whose_files_are_gone_like_a_version_that_was_unloaded",
+        "test_monitor_forgets_failure_of_removed_files",
     ),
     (
         "work goes on past the deadline (TFS#1265)",
