@@ -52,7 +52,7 @@ def retrying_stub(target: str) -> Iterator[PredictionServiceStub]:
         yield PredictionServiceStub(channel)
 
 
-def test_requests_beyond_the_limit_are_refused_at_once_and_the_others_answered(
+def test_limit_refuses_excess_requests_at_once(
     start_server: StartServer, slow_export: Path, base_path: Path
 ) -> None:
     flags = {"max_in_flight_requests": LIMIT}

@@ -196,7 +196,7 @@ def live_bytes_after(server: ModelServer, name: str, version: int) -> int:
         for name in ASKED
     ],
 )
-def test_version_answers_right_and_leaves_nothing_in_its_arena(
+def test_version_answers_right_and_empties_arena(
     served: Served, exported: Callable[[str], Path], tmp_path: Path, name: str
 ):
     asked, server, base_path = ASKED[name], served.server, served.base_paths[name]
@@ -219,9 +219,7 @@ def test_version_answers_right_and_leaves_nothing_in_its_arena(
     assert not logged(server, "arena_leaked", model=name)
 
 
-def test_models_that_may_write_to_their_memory_are_left_unsealed(
-    served: Served, exported: Callable[[str], Path]
-):
+def test_models_writing_to_memory_stay_unsealed(served: Served, exported: Callable[[str], Path]):
     if not served.is_sealing:
         pytest.skip("nothing is sealed on this server")
     for name in ("ctr", "tables", "strings", "partitioned", "constant", "counter"):
@@ -232,9 +230,7 @@ def test_models_that_may_write_to_their_memory_are_left_unsealed(
     assert unsealed == {"counter", "tables", "strings"}
 
 
-def test_model_that_writes_its_variables_goes_on_counting(
-    served: Served, exported: Callable[[str], Path]
-):
+def test_model_writing_variables_keeps_counting(served: Served, exported: Callable[[str], Path]):
     drop(exported("counter"), served.base_paths["counter"], 200)
     served.server.wait_until_available("counter", 200)
     with Client(served.server.target) as client:
@@ -259,7 +255,7 @@ def sealed_slabs(process_id: int) -> list[str]:
     return slabs
 
 
-def test_sealed_slab_of_an_unloaded_version_is_writable_again_for_the_next(
+def test_sealed_slab_is_writable_for_next_version(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path
 ):
     scale_model.write(base_path, 1, offset_count=WEIGHT_COUNT)
@@ -293,7 +289,7 @@ def _fault_of_weights(response: predict_pb2.PredictResponse) -> str:
 
 
 @pytest.mark.parametrize("is_sealing", [False, True], ids=["writable", "sealed"])
-def test_output_that_aliases_a_weight_is_one_versions_while_versions_swap(
+def test_aliased_weight_is_of_one_version_in_swaps(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path, is_sealing: bool
 ):
     scale_model.write(base_path, 1, offset_count=WEIGHT_COUNT)

@@ -292,7 +292,7 @@ BAD_REQUESTS: dict[str, tuple[Change, grpc.StatusCode, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", BAD_REQUESTS)
-def test_predict_bad_request_is_refused_with_value_and_remedy(caller: Caller, case: str):
+def test_predict_bad_request_names_value_and_remedy(caller: Caller, case: str):
     change, code, words = BAD_REQUESTS[case]
     request = good_request()
     change(request)
@@ -320,9 +320,7 @@ HUGE_TENSORS = {
 
 
 @pytest.mark.parametrize("case", HUGE_TENSORS)
-def test_predict_shape_that_cannot_be_allocates_nothing_of_its_size(
-    server: ModelServer, caller: Caller, case: str
-):
+def test_predict_impossible_shape_allocates_nothing(server: ModelServer, caller: Caller, case: str):
     request = good_request()
     HUGE_TENSORS[case](request)
     before_mib = address_space_mib_peak(server.process_id)
@@ -347,7 +345,7 @@ def test_strict_shapes_are_refused_before_allocation(
     assert address_space_mib_peak(server.process_id) - before_mib < ALLOCATION_MIB_MAX
 
 
-def test_predict_error_of_a_kernel_is_the_callers_fault(caller: Caller):
+def test_predict_kernel_error_is_fault_of_caller(caller: Caller):
     request = predict_request("echo", {"index": np.int32(3)}, signature_name="pick")
     code, message = refusal(lambda: caller.predict(request))
     assert (code, "3" in message) == (INVALID_ARGUMENT, True), message
@@ -375,12 +373,12 @@ def test_predict_bytes_that_are_no_request_are_invalid(caller: Caller, case: str
     assert str(len(message_bytes)) in message
 
 
-def test_predict_message_of_no_bytes_misses_its_model_spec(caller: Caller):
+def test_predict_empty_message_lacks_model_spec(caller: Caller):
     code, message = refusal(lambda: caller.send_bytes(PREDICT, b""))
     assert (code, "Missing ModelSpec" in message) == (INVALID_ARGUMENT, True), message
 
 
-def test_predict_error_message_is_cut_before_it_breaks_the_reply(caller: Caller):
+def test_predict_long_error_message_is_cut(caller: Caller):
     # 1 MB in a header would end the call with a protocol error instead of the reason.
     request = good_request()
     request.model_spec.name = "é" * 500_000
@@ -502,15 +500,13 @@ BAD_QUESTIONS: dict[str, tuple[str, bytes, grpc.StatusCode, tuple[str, ...]]] = 
 
 
 @pytest.mark.parametrize("case", BAD_QUESTIONS)
-def test_server_bad_question_is_refused_with_value_and_remedy(caller: Caller, case: str):
+def test_server_bad_request_names_value_and_remedy(caller: Caller, case: str):
     method, request_bytes, code, words = BAD_QUESTIONS[case]
     got_code, message = refusal(lambda: caller.send_bytes(method, request_bytes))
     assert (got_code, [word for word in words if word not in message]) == (code, []), message
 
 
-def test_server_bytes_that_are_no_http2_harm_no_other_connection(
-    server: ModelServer, caller: Caller
-):
+def test_server_non_http2_bytes_spare_connections(server: ModelServer, caller: Caller):
     for garbage in (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"\x16\x03\x01\x00\xff", bytes(5000)):
         with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
             connection.sendall(garbage)
@@ -538,7 +534,7 @@ def limited_caller(
         yield caller
 
 
-def test_server_message_over_the_limit_is_resource_exhausted(limited_caller: Caller):
+def test_server_oversized_message_is_exhausted(limited_caller: Caller):
     request = predict_request(
         "echo", {"dense": np.zeros((10_000, 3), np.float32), "ids": np.array([5])}
     )
@@ -547,7 +543,7 @@ def test_server_message_over_the_limit_is_resource_exhausted(limited_caller: Cal
     assert limited_caller.predict(good_request()).model_spec.version.value == 7
 
 
-def test_server_reply_over_the_limit_is_resource_exhausted(limited_caller: Caller):
+def test_server_oversized_reply_is_exhausted(limited_caller: Caller):
     request = predict_request("echo", {"count": np.int32(20_000)}, signature_name="fill")
     code, message = refusal(lambda: limited_caller.predict(request))
     assert (code, "65536" in message) == (RESOURCE_EXHAUSTED, True), message

@@ -64,7 +64,7 @@ def test_next_version_replays_what_was_captured(
     assert available["warm_up_seconds"] >= RUN_SECONDS
 
 
-def test_captured_records_hold_what_clients_sent_and_the_answers_to_it(
+def test_captured_records_hold_requests_and_answers(
     server: ModelServer, caller: Caller, tmp_path: Path
 ):
     request = predict_request("slow", {"x": np.int32(4)}, version=1, signature_name="quick")
@@ -80,13 +80,13 @@ def test_captured_records_hold_what_clients_sent_and_the_answers_to_it(
     assert array(log.predict_log.response.outputs["y"]) == 5
 
 
-def test_capture_before_any_request_exits_one_with_the_remedy(server: ModelServer, tmp_path: Path):
+def test_capture_before_requests_exits_one_with_remedy(server: ModelServer, tmp_path: Path):
     result = capture(server, "slow", "--output", tmp_path / "requests")
     assert result.returncode == 1
     assert "send it live traffic first" in result.stderr
 
 
-def test_capture_where_no_requests_are_kept_exits_one_with_the_remedy(
+def test_capture_without_kept_requests_exits_one(
     start_server: StartServer, slow_export: Path, base_path: Path, tmp_path: Path
 ):
     drop(slow_export, base_path, 1)

@@ -90,9 +90,7 @@ def start_scale(
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_no_request_fails_when_one_of_two_servers_ends_and_it_is_asked_again_when_it_is_back(
-    end: str, start_scale: Callable[..., ModelServer]
-):
+def test_client_survives_end_of_one_server(end: str, start_scale: Callable[..., ModelServer]):
     staying, leaving = start_scale(), start_scale()
     with Client([staying.target, leaving.target]) as client:
         wait_until(lambda: set(client.healths.values()) == {Health.SERVING}, "both are healthy")
@@ -121,7 +119,7 @@ def _answered_count(server: ModelServer) -> int:
     return round(sum(map(float, counts))) - 1
 
 
-def test_asyncio_client_loses_no_request_when_one_of_two_servers_stops(
+def test_asyncio_client_survives_end_of_one_server(
     start_scale: Callable[..., ModelServer],
 ):
     staying, leaving = start_scale(), start_scale()

@@ -43,7 +43,7 @@ def millpond(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_client_predict_on_a_real_server_is_the_reference_answer(server: ModelServer):
+def test_client_predict_returns_reference_answer(server: ModelServer):
     inputs = request_inputs(1, 20, TABLE_ROWS)
     with Client(server.target) as client:
         prediction = client.predict("ctr", inputs)
@@ -52,7 +52,7 @@ def test_client_predict_on_a_real_server_is_the_reference_answer(server: ModelSe
     np.testing.assert_allclose(prediction.outputs["ctr"], expected, atol=1e-5)
 
 
-def test_client_errors_of_a_real_server_have_their_class(server: ModelServer):
+def test_client_errors_have_their_class(server: ModelServer):
     with Client(server.target) as client:
         with pytest.raises(NotFound):
             client.predict("nobody", {})
@@ -99,14 +99,14 @@ def test_model_server_serves_on_either_allocator(base_path: Path, allocator: str
     assert ("libjemalloc" in maps) == (allocator == "jemalloc")
 
 
-def test_model_server_refused_flag_raises_with_the_reason(base_path: Path, tmp_path: Path):
+def test_model_server_refused_flag_raises_reason(base_path: Path, tmp_path: Path):
     log_path = tmp_path / "server.log"
     server = ModelServer(base_path=base_path, log_path=log_path, use_alts_credentials=True)
     with pytest.raises(Unavailable, match="--use_alts_credentials is refused"):
         server.start()
 
 
-def test_server_process_imports_no_tensorflow_and_no_grpcio(base_path: Path):
+def test_server_imports_neither_tensorflow_nor_grpcio(base_path: Path):
     code = (
         "import sys, threading\n"
         "from serving.config.flags import parse_flags\n"

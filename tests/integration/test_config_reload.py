@@ -120,7 +120,7 @@ def millpond(*arguments: object) -> subprocess.CompletedProcess[str]:
 # --- By RPC ---------------------------------------------------------------------------------------
 
 
-def test_reload_adds_a_model_and_answers_once_it_serves(
+def test_reload_adds_model_and_answers_once_it_serves(
     models: Models, client: Client, caller: Caller
 ) -> None:
     models.drop("b", 7)
@@ -145,7 +145,7 @@ def test_reload_removes_a_model_and_forgets_its_health(
 
 
 @pytest.mark.parametrize("poll_wait_seconds", [0, -1, 0.05])
-def test_reload_changes_a_version_policy_also_where_nothing_is_polled(
+def test_reload_changes_version_policy_without_polling(
     start_server: StartServer, models: Models, poll_wait_seconds: float
 ) -> None:
     models.drop("b", 5, 6)
@@ -165,7 +165,7 @@ def test_reload_changes_a_version_policy_also_where_nothing_is_polled(
         }
 
 
-def test_reload_brings_a_label_and_its_version_in_one_change_and_moves_it_back(
+def test_reload_moves_label_with_its_version_and_back(
     models: Models, client: Client, caller: Caller
 ) -> None:
     both = "model_version_policy { specific { versions: 1 versions: 2 } }"
@@ -195,7 +195,7 @@ def test_reload_label_is_honoured_by_model_status(
     assert message == "Unrecognized servable version label: next; labels of model 'a': stable"
 
 
-def test_reload_that_cannot_be_changes_nothing_and_requests_go_on(
+def test_impossible_reload_changes_nothing(
     server: ModelServer, models: Models, client: Client
 ) -> None:
     models.drop("b", 7)
@@ -219,7 +219,7 @@ def test_reload_that_cannot_be_changes_nothing_and_requests_go_on(
     assert [model.name for model in client.config()[0]] == ["a"]
 
 
-def test_reload_of_a_corrupt_model_says_so_while_others_serve(
+def test_reload_of_corrupt_model_reports_it_alone(
     models: Models, client: Client, caller: Caller
 ) -> None:
     models.drop("b", 7)
@@ -229,7 +229,7 @@ def test_reload_of_a_corrupt_model_says_so_while_others_serve(
     assert answering(caller, "a") == 1
 
 
-def test_reload_that_waits_leaves_status_alone_and_gives_way_to_the_next(
+def test_waiting_reload_yields_to_next_and_status(
     models: Models, client: Client, caller: Caller
 ) -> None:
     request = model_management_pb2.ReloadConfigRequest()
@@ -244,9 +244,7 @@ def test_reload_that_waits_leaves_status_alone_and_gives_way_to_the_next(
     assert "again before the new models were available" in message
 
 
-def test_reload_answers_what_did_not_come_before_its_caller_gives_up(
-    models: Models, caller: Caller
-) -> None:
+def test_reload_answers_before_caller_gives_up(models: Models, caller: Caller) -> None:
     models.drop("empty")
     request = model_management_pb2.ReloadConfigRequest()
     request.config.ParseFromString(models.configure(a="", empty=""))
@@ -261,7 +259,7 @@ def test_reload_answers_what_did_not_come_before_its_caller_gives_up(
     assert answering(caller, "a") == 1
 
 
-def test_reload_label_of_a_version_that_is_not_there_is_warned_of(
+def test_reload_warns_of_label_on_missing_version(
     server: ModelServer, models: Models, client: Client
 ) -> None:
     warning = "label stable waits for version 9: it is not in the base path"
@@ -284,7 +282,7 @@ def test_reload_label_of_a_version_that_is_not_there_is_warned_of(
 # --- By file --------------------------------------------------------------------------------------
 
 
-def test_edited_files_are_applied_and_bad_ones_are_told_once(
+def test_edits_apply_and_bad_ones_are_logged_once(
     start_server: StartServer, models: Models
 ) -> None:
     settings = models.directory / "settings.toml"
@@ -316,7 +314,7 @@ def test_edited_files_are_applied_and_bad_ones_are_told_once(
 # --- By command -----------------------------------------------------------------------------------
 
 
-def test_config_plan_prints_what_would_change_and_changes_nothing(
+def test_config_plan_prints_changes_without_applying(
     server: ModelServer, models: Models, client: Client
 ) -> None:
     settings = models.directory / "settings.toml"
@@ -334,7 +332,7 @@ def test_config_plan_prints_what_would_change_and_changes_nothing(
     assert [model.name for model in client.config()[0]] == ["a"]
 
 
-def test_config_apply_has_the_server_serve_what_the_file_says(
+def test_config_apply_makes_server_follow_file(
     server: ModelServer, models: Models, caller: Caller
 ) -> None:
     models.drop("b", 7)
@@ -349,9 +347,7 @@ def test_config_apply_has_the_server_serve_what_the_file_says(
     assert again.stdout == "no changes\n"
 
 
-def test_config_of_a_bad_file_exits_one_with_the_reason(
-    server: ModelServer, models: Models
-) -> None:
+def test_bad_config_file_exits_one_with_reason(server: ModelServer, models: Models) -> None:
     models.file.write_text("model_config_list {}")
     done = millpond("config", "apply", models.file, "--target", server.admin_target)
     assert (done.returncode, done.stdout) == (1, "")

@@ -41,7 +41,7 @@ def test_exported_ctr_model_answers_as_the_reference(directory: Path, version: i
     assert outputs["version"].numpy().tolist() == [version] * 25
 
 
-def test_exported_ctr_model_has_warm_up_records_of_several_sizes(directory: Path):
+def test_exported_ctr_model_has_mixed_warm_up_records(directory: Path):
     row_counts = []
 
     def ask(method: str, request: bytes) -> bytes:
@@ -60,19 +60,19 @@ def test_export_ctr_model_leaves_only_versions_behind(directory: Path):
     assert sorted(path.name for path in directory.iterdir()) == ["1", "2"]
 
 
-def test_export_ctr_model_existing_version_is_refused_and_kept(directory: Path):
+def test_export_ctr_model_keeps_existing_version(directory: Path):
     before = (directory / "1" / "saved_model.pb").stat().st_mtime_ns
     with pytest.raises(FailedPrecondition, match="is there already"):
         export_ctr_model(directory, 1, table_rows=TABLE_ROWS)
     assert (directory / "1" / "saved_model.pb").stat().st_mtime_ns == before
 
 
-def test_export_ctr_model_without_warm_up_writes_no_records(tmp_path: Path):
+def test_export_ctr_model_may_omit_warm_up_records(tmp_path: Path):
     path = export_ctr_model(tmp_path, 3, table_rows=10, with_warm_up=False)
     assert not (path / "assets.extra").exists()
 
 
-def test_demo_model_command_prints_the_path_and_none_of_tensorflows_greeting(tmp_path: Path):
+def test_demo_model_prints_only_path(tmp_path: Path):
     command = [sys.executable, "-m", "serving", "demo-model", str(tmp_path), "--version=4"]
     result = subprocess.run(
         [*command, "--rows=10"], capture_output=True, text=True, check=False, timeout=100
@@ -81,7 +81,7 @@ def test_demo_model_command_prints_the_path_and_none_of_tensorflows_greeting(tmp
     assert "oneDNN" not in result.stderr
 
 
-def test_demo_model_command_disk_that_refuses_is_one_line_and_leaves_nothing(tmp_path: Path):
+def test_demo_model_on_failing_disk_leaves_nothing(tmp_path: Path):
     command = [sys.executable, "-m", "serving", "demo-model", str(tmp_path), "--version=4"]
     result = subprocess.run(
         [*command, "--rows=1000"],

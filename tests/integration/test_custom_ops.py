@@ -74,9 +74,7 @@ def check_answers(server: ModelServer, directory: Path) -> None:
         np.testing.assert_array_equal(answer.outputs[name], values)
 
 
-def test_model_with_tensorflow_text_answers_as_python_does(
-    start_server: StartServer, text_export: Path
-):
+def test_tensorflow_text_model_answers_as_in_python(start_server: StartServer, text_export: Path):
     server = start_server(
         model_name="text", base_path=text_export.parent, op_package="tensorflow-text"
     )

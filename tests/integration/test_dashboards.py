@@ -196,7 +196,7 @@ def test_every_panel_has_something_to_show(prometheus: Prometheus):
     assert empty == []
 
 
-def test_every_panel_shows_one_model_and_version_that_are_chosen(prometheus: Prometheus):
+def test_every_panel_filters_by_model_and_version(prometheus: Prometheus):
     instance = prometheus.query("serving_build_info")[0].labels["instance"]
     # Grafana escapes a value for the regular expression, and that for PromQL's string.
     escaped = re.escape(instance).replace("\\", "\\\\")

@@ -5,7 +5,7 @@ import pytest
 from loadtest.commands.demo import main
 
 
-def test_demo_of_a_small_model_exits_zero_with_its_table(capsys: pytest.CaptureFixture[str]):
+def test_demo_of_small_model_exits_zero_with_table(capsys: pytest.CaptureFixture[str]):
     assert main(["--rows=1000"]) == 0
     out = capsys.readouterr().out
     wanted = ("sent", "answered by version 1", "answered by version 2", "p999 ms", "restore")

@@ -94,7 +94,7 @@ def test_source_version_spelled_twice_is_served_once(
     assert_serves(server, 1)
 
 
-def test_source_second_spelling_of_the_served_version_changes_nothing(
+def test_second_spelling_of_live_version_is_ignored(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path, tmp_path: Path
 ):
     drop(scale_model.write(tmp_path, 7), base_path, "007")
@@ -158,7 +158,7 @@ def half_copies(
 
 @pytest.mark.parametrize("spoil", [_remove, _empty, _halve, _shorten])
 @pytest.mark.parametrize("file", FILES)
-def test_half_copied_version_waits_until_it_is_complete(
+def test_half_copied_version_waits_until_complete(
     half_copies: tuple[ModelServer, Path, Iterator[int]],
     scale_model: ScaleModel,
     tmp_path: Path,
@@ -188,7 +188,7 @@ def test_half_copied_version_waits_until_it_is_complete(
     assert_serves(server, version)
 
 
-def test_broken_version_does_not_keep_a_sound_one_from_a_restart(
+def test_broken_version_spares_sound_one_at_restart(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path
 ):
     scale_model.write(base_path, 1)
@@ -199,7 +199,7 @@ def test_broken_version_does_not_keep_a_sound_one_from_a_restart(
     assert_serves(server, 1)
 
 
-def test_version_copied_file_by_file_is_served_when_the_last_is_there(
+def test_version_copied_by_file_serves_once_complete(
     server_of_one: ModelServer, scale_model: ScaleModel, base_path: Path, tmp_path: Path
 ):
     # In the order that hurts most: the graph and the index first, what they need last. Without
@@ -216,7 +216,7 @@ def test_version_copied_file_by_file_is_served_when_the_last_is_there(
     assert not logged(server_of_one, "load_failed")
 
 
-def test_version_still_being_written_waits_for_a_second_without_changes(
+def test_changing_version_waits_for_quiet_second(
     server_of_one: ModelServer, scale_model: ScaleModel, base_path: Path, tmp_path: Path
 ):
     # Each write makes the directory young again, complete though it is.
@@ -236,7 +236,7 @@ def test_version_still_being_written_waits_for_a_second_without_changes(
     assert began_at - last_before > 0.95
 
 
-def test_version_without_variables_is_complete_without_their_folder(
+def test_version_without_variables_needs_no_folder(
     start_server: StartServer, echo_export: Path, base_path: Path
 ):
     version = drop(echo_export, base_path, 1)
@@ -252,7 +252,7 @@ def test_version_without_variables_is_complete_without_their_folder(
 # --- Directories that go away -----------------------------------------------------------------------
 
 
-def test_version_removed_while_it_loads_ends_and_the_old_one_serves(
+def test_version_removed_during_load_keeps_old_one(
     start_server: StartServer, slow_export: Path, base_path: Path
 ):
     drop(slow_export, base_path, 1)
@@ -277,7 +277,7 @@ def test_version_removed_while_it_loads_ends_and_the_old_one_serves(
         wait_for_states(client, "slow", {1: END, 2: AVAILABLE}, WAIT_SECONDS)
 
 
-def test_base_path_that_vanishes_leaves_the_version_serving(
+def test_vanished_base_path_keeps_version_serving(
     server_of_one: ModelServer, scale_model: ScaleModel, base_path: Path
 ):
     away = base_path.rename(base_path.with_name("away"))
@@ -293,7 +293,7 @@ def test_base_path_that_vanishes_leaves_the_version_serving(
     assert_serves(server_of_one, 2)
 
 
-def test_base_path_that_empties_leaves_the_version_serving(
+def test_emptied_base_path_keeps_version_serving(
     server_of_one: ModelServer, scale_model: ScaleModel, base_path: Path
 ):
     shutil.rmtree(base_path / "1")
@@ -344,7 +344,7 @@ def test_one_models_bad_path_does_not_stop_the_others(
         wait_until(lambda: caller.health("") == SERVING, "the whole server to be SERVING")
 
 
-def test_one_models_path_that_vanishes_does_not_stop_the_others(
+def test_vanished_base_path_spares_other_models(
     start_server: StartServer,
     scale_model: ScaleModel,
     base_path: Path,
@@ -371,7 +371,7 @@ def test_one_models_path_that_vanishes_does_not_stop_the_others(
 # --- Versions that change ---------------------------------------------------------------------------
 
 
-def test_live_version_overwritten_in_place_goes_on_as_it_was_loaded(
+def test_overwritten_live_version_stays_as_loaded(
     server_of_one: ModelServer, scale_model: ScaleModel, base_path: Path, tmp_path: Path
 ):
     other = scale_model.write(tmp_path, 6)
@@ -387,7 +387,7 @@ def test_live_version_overwritten_in_place_goes_on_as_it_was_loaded(
     wait_for(server_of_one, {1: AVAILABLE})
 
 
-def test_version_swapped_up_and_removed_swaps_back_down(
+def test_removed_newer_version_swaps_back_down(
     server_of_one: ModelServer, scale_model: ScaleModel, base_path: Path
 ):
     scale_model.write(base_path, 2)

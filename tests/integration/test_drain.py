@@ -27,7 +27,7 @@ def serve_slow_model(start_server: StartServer, export: Path, base_path: Path) -
     return server
 
 
-def test_sigterm_answers_the_requests_that_wait_for_a_thread(
+def test_sigterm_answers_requests_waiting_for_thread(
     start_server: StartServer, slow_export: Path, base_path: Path
 ) -> None:
     server = serve_slow_model(start_server, slow_export, base_path)
@@ -58,7 +58,7 @@ def post_until_closed(server: ModelServer) -> list[int]:
             statuses.append(response.status_code)
 
 
-def test_sigterm_answers_what_runs_over_http_and_refuses_only_new_connections(
+def test_sigterm_finishes_http_and_refuses_connections(
     start_server: StartServer, slow_export: Path, base_path: Path
 ) -> None:
     server = serve_slow_model(start_server, slow_export, base_path)

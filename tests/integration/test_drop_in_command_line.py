@@ -60,7 +60,7 @@ DEFAULTS = {
 }
 
 
-def test_command_line_has_every_flag_of_tensorflow_serving():
+def test_command_line_covers_tensorflow_serving_flags():
     given = {"port", "rest_api_port", "model_name", "model_base_path", "monitoring_config_file"}
     assert {*DEFAULTS, *given} == {flag.name for flag in TENSORFLOW_SERVING_FLAGS}
 

@@ -100,14 +100,14 @@ def classes(result: Any) -> list[list[tuple[str, float]]]:
     ]
 
 
-def test_classify_answers_labels_and_scores_and_names_what_answered(stub: PredictionServiceStub):
+def test_classify_returns_labels_scores_and_model_spec(stub: PredictionServiceStub):
     response = stub.Classify(classification(), timeout=30)
     assert classes(response.result) == [[("low", x), ("high", y)] for x, y in PAIRS]
     assert response.model_spec.version.value == 4
     assert response.model_spec.signature_name == "serving_default"
 
 
-def test_classify_answers_labels_alone_and_scores_alone(stub: PredictionServiceStub):
+def test_classify_returns_labels_or_scores_alone(stub: PredictionServiceStub):
     labels = stub.Classify(classification("labels"), timeout=30)
     assert classes(labels.result) == [[("low", 0), ("high", 0)]] * 3
     scores = stub.Classify(classification("scores"), timeout=30)
@@ -120,7 +120,7 @@ def test_regress_answers_a_value_of_each_example(stub: PredictionServiceStub):
     assert response.model_spec.version.value == 4
 
 
-def test_context_fills_what_an_example_leaves_out_and_the_examples_feature_wins(
+def test_context_fills_gaps_and_example_feature_wins(
     stub: PredictionServiceStub,
 ):
     examples = [example(x=1.0), example(x=1.0, y=5.0), example()]
@@ -130,7 +130,7 @@ def test_context_fills_what_an_example_leaves_out_and_the_examples_feature_wins(
     assert values(response) == [regressed(1.0, 0.5), regressed(1.0, 5.0), regressed(10.0, 0.5)]
 
 
-def test_multi_inference_answers_each_task_in_its_order(stub: PredictionServiceStub):
+def test_multi_inference_answers_tasks_in_order(stub: PredictionServiceStub):
     response = stub.MultiInference(
         multi_inference(("regress", REGRESS), ("", CLASSIFY)), timeout=30
     )
@@ -143,7 +143,7 @@ def test_multi_inference_answers_each_task_in_its_order(stub: PredictionServiceS
     assert second.model_spec.version.value == 4
 
 
-def test_multi_inference_feeds_each_signature_its_input(stub: PredictionServiceStub):
+def test_multi_inference_feeds_each_signature(stub: PredictionServiceStub):
     tasks = ("elsewhere", REGRESS), ("regress", REGRESS)
     response = stub.MultiInference(multi_inference(*tasks), timeout=30)
     alone = [
@@ -178,7 +178,7 @@ def test_regress_of_another_signature_is_invalid(
     assert (code, in_message in message) == (INVALID, True), message
 
 
-def test_bad_requests_have_the_codes_of_tensorflow_serving(stub: PredictionServiceStub):
+def test_bad_requests_have_tensorflow_serving_codes(stub: PredictionServiceStub):
     empty = refusal(lambda: stub.Regress(regression(examples=[]), timeout=30))
     assert empty[0] == INVALID
     assert "Input is empty" in empty[1]
@@ -286,7 +286,7 @@ def test_warm_up_replays_records_of_all_three_kinds(
     server.wait_until_available("m", 1)
 
 
-def test_warm_up_record_that_fails_keeps_its_version_from_serving(
+def test_failing_warm_up_record_stops_version(
     start_server: StartServer, export: Path, base_path: Path
 ):
     drop(export, base_path, 1)
@@ -362,11 +362,11 @@ def test_session_run_is_unimplemented_without_its_flag(server: ModelServer):
     assert (code, "--enable_session_run" in message) == (UNIMPLEMENTED, True)
 
 
-def test_same_model_is_sealed_where_no_session_run_can_write_to_it(server: ModelServer):
+def test_same_model_is_sealed_without_session_run(server: ModelServer):
     assert not logged(server, "arena_not_sealed")
 
 
-def test_session_run_feeds_and_fetches_by_the_graphs_names(session_channel: grpc.Channel):
+def test_session_run_feeds_and_fetches_by_graph_name(session_channel: grpc.Channel):
     fetches = ["value:0", "examples:0", "value:0"]
     code, _ = refusal(
         lambda: session_run(session_channel, feeds={"examples:0": SERIALIZED}, fetches=fetches)
@@ -380,7 +380,7 @@ def test_session_run_feeds_and_fetches_by_the_graphs_names(session_channel: grpc
     assert response.model_spec.version.value == 4
 
 
-def test_session_run_takes_the_signatures_names_as_aliases(session_channel: grpc.Channel):
+def test_session_run_accepts_signature_aliases(session_channel: grpc.Channel):
     response = session_run(
         session_channel, feeds={"inputs": SERIALIZED}, fetches=["scores"], is_alias=True
     )
@@ -399,7 +399,7 @@ def test_session_run_that_cannot_be_is_refused(session_channel: grpc.Channel):
 
 
 # An arena of 400 kB that were read-only would end the process here.
-def test_session_run_may_write_to_a_variable_as_nothing_is_sealed(
+def test_session_run_may_write_unsealed_variable(
     session_server: ModelServer, session_channel: grpc.Channel
 ):
     unsealed = {event["model"] for event in logged(session_server, "arena_not_sealed")}
@@ -417,7 +417,7 @@ def test_session_run_may_write_to_a_variable_as_nothing_is_sealed(
 
 
 @pytest.mark.parametrize(("timeout", "timeout_ms"), [(0.3, 0), (30, 300)])
-def test_session_run_ends_at_the_deadline_or_the_runs_timeout(
+def test_session_run_ends_at_earlier_timeout(
     session_channel: grpc.Channel, timeout: float, timeout_ms: int
 ):
     code, _ = refusal(
@@ -435,7 +435,7 @@ def test_session_run_ends_at_the_deadline_or_the_runs_timeout(
 
 
 # More parts than SessionCallables keeps callables for.
-def test_session_run_of_many_parts_of_a_graph_answers_all(session_channel: grpc.Channel):
+def test_session_run_answers_many_parts_of_graph(session_channel: grpc.Channel):
     tensors = ["value:0", "Mean:0", "mul:0", "add:0", "stack:0", "Tile:0", "Shape:0"]
     for mask in range(1, 1 << len(tensors)):
         fetches = [name for bit, name in enumerate(tensors) if mask & 1 << bit]

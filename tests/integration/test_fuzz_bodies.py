@@ -70,7 +70,7 @@ def test_originals_are_answered(connection: http.client.HTTPConnection):
         assert status == 200, (document, body)
 
 
-def test_fuzzed_bodies_get_clean_answers_and_leave_nothing_behind(
+def test_fuzzed_bodies_get_clean_answers_without_leak(
     server: ModelServer, connection: http.client.HTTPConnection
 ):
     all_mutants = list(mutants(COUNT, SEED))

@@ -91,7 +91,7 @@ def parsed(message: bytes) -> predict_pb2.PredictRequest | None:
         return None
 
 
-def test_fuzzed_requests_get_clean_answers_and_the_server_goes_on(
+def test_fuzzed_requests_get_clean_answers(
     server: ModelServer,
     caller: Caller,
     all_mutants: list[Mutant],
@@ -247,9 +247,7 @@ def what_millpond_reads_of_a_tensor(tensor: bytes) -> bytes:
     return b"".join(part.raw for part in parts if part.number in read)
 
 
-def test_fuzzed_bytes_that_protobuf_refuses_are_refused_and_no_others(
-    caller: Caller, all_mutants: list[Mutant]
-):
+def test_fuzzed_bytes_are_refused_as_by_protobuf(caller: Caller, all_mutants: list[Mutant]):
     refused_count = 0
     for mutant in all_mutants:
         request = parsed(mutant.message)
@@ -267,9 +265,7 @@ def test_fuzzed_bytes_that_protobuf_refuses_are_refused_and_no_others(
     assert refused_count > COUNT / 10
 
 
-def test_fuzzed_requests_that_are_answered_are_answered_right(
-    caller: Caller, all_mutants: list[Mutant]
-):
+def test_answered_fuzzed_requests_are_right(caller: Caller, all_mutants: list[Mutant]):
     """An echo that comes back is what TensorFlow's own decoder makes of what was sent."""
     import tensorflow as tf
 
@@ -334,7 +330,7 @@ print(json.dumps(rounds))
 """
 
 
-def test_fuzzed_requests_free_every_byte_that_they_took(echo_export: Path):
+def test_fuzzed_requests_free_all_their_bytes(echo_export: Path):
     result = subprocess.run(
         [sys.executable, "-c", IN_PROCESS, str(echo_export), str(COUNT), str(SEED)],
         capture_output=True,

@@ -146,7 +146,7 @@ def assert_refused(server: ModelServer, client: Client, gate: str, *words: str) 
 # --- Enforced -------------------------------------------------------------------------------------
 
 
-def test_version_with_a_renamed_input_ends_and_its_predecessor_serves_on(
+def test_renamed_input_ends_version_not_predecessor(
     start_gated: StartGated, exports: dict[str, Path], base_path: Path
 ):
     drop(exports["doubles"], base_path, 1)
@@ -159,7 +159,7 @@ def test_version_with_a_renamed_input_ends_and_its_predecessor_serves_on(
         clients.wait_for_answers_of(3, 10)
 
 
-def test_version_that_answers_live_requests_with_nan_ends(
+def test_nan_answers_to_live_requests_end_version(
     start_gated: StartGated, exports: dict[str, Path], base_path: Path
 ):
     drop(exports["doubles"], base_path, 1)
@@ -170,7 +170,7 @@ def test_version_that_answers_live_requests_with_nan_ends(
         clients.wait_for_answers_of(1, 10)
 
 
-def test_version_whose_answers_drift_further_than_allowed_ends(
+def test_drifting_answers_end_version(
     start_gated: StartGated, exports: dict[str, Path], base_path: Path
 ):
     drop(exports["doubles"], base_path, 1)
@@ -180,7 +180,7 @@ def test_version_whose_answers_drift_further_than_allowed_ends(
         assert_refused(server, client, "drift", "100.0% of the values changed")
 
 
-def test_version_that_misses_a_golden_answer_ends_and_one_that_meets_it_serves(
+def test_missed_golden_answer_ends_version(
     start_gated: StartGated, exports: dict[str, Path], base_path: Path
 ):
     drop(exports["doubles"], base_path, 1)
@@ -192,7 +192,7 @@ def test_version_that_misses_a_golden_answer_ends_and_one_that_meets_it_serves(
         clients.wait_for_answers_of(3, 10)
 
 
-def test_first_version_of_a_model_has_to_meet_its_golden_answers_too(
+def test_golden_answers_bind_first_version(
     start_gated: StartGated, exports: dict[str, Path], base_path: Path
 ):
     drop_with(exports["triples"], base_path, 1, record(X, golden=X * 2))
@@ -212,7 +212,7 @@ def test_version_that_is_slower_than_allowed_ends(
         clients.wait_for_answers_of(1, 10)
 
 
-def test_version_that_fails_in_the_shadow_of_live_requests_ends(
+def test_shadow_failures_end_version(
     start_gated: StartGated, exports: dict[str, Path], base_path: Path
 ):
     drop(exports["doubles"], base_path, 1)
@@ -242,7 +242,7 @@ def _ask(caller: Caller, number: int) -> bool:
 # --- Not enforced ---------------------------------------------------------------------------------
 
 
-def test_gates_that_warn_tell_and_let_the_version_serve(
+def test_warning_gates_log_and_let_version_serve(
     start_gated: StartGated, exports: dict[str, Path], base_path: Path
 ):
     drop(exports["doubles"], base_path, 1)
@@ -289,7 +289,7 @@ def export_that_gets_faster(directory: Path) -> Path:
     return let_settle(directory)
 
 
-def test_version_that_gets_faster_all_the_time_ends_where_that_is_enforced(
+def test_enforced_convergence_ends_ever_faster_version(
     start_gated: StartGated, exports: dict[str, Path], base_path: Path, tmp_path: Path
 ):
     drop(exports["doubles"], base_path, 1)
@@ -301,7 +301,7 @@ def test_version_that_gets_faster_all_the_time_ends_where_that_is_enforced(
         assert_refused(server, client, "convergence", "still gets faster")
 
 
-def test_records_of_a_steady_version_are_run_until_that_is_seen(
+def test_steady_version_repeats_records_until_proven(
     start_gated: StartGated, exports: dict[str, Path], base_path: Path
 ):
     drop_with(exports["doubles"], base_path, 1, record(X), record(X * 2))
@@ -316,7 +316,7 @@ def test_records_of_a_steady_version_are_run_until_that_is_seen(
 
 
 @pytest.mark.parametrize(("mode", "state"), [("off", AVAILABLE), ("enforce", END)])
-def test_record_that_fails_ends_the_version_where_that_is_enforced(
+def test_enforced_warm_up_ends_version_with_bad_record(
     start_gated: StartGated, exports: dict[str, Path], base_path: Path, mode: str, state: Any
 ):
     drop_with(exports["doubles"], base_path, 1, record(X), record(X, input_name="nonsense"))
@@ -326,7 +326,7 @@ def test_record_that_fails_ends_the_version_where_that_is_enforced(
     assert bool(logged(server, "gate_not_passed", gate="warm_up")) == (mode == "enforce")
 
 
-def test_version_that_was_refused_is_tried_again_once_the_gate_is_relaxed(
+def test_refused_version_retries_once_gate_is_relaxed(
     start_server: StartServer, exports: dict[str, Path], base_path: Path, tmp_path: Path
 ):
     settings = tmp_path / "settings.toml"

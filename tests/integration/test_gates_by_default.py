@@ -163,7 +163,7 @@ def test_version_with_a_renamed_input_ends(start: Start, exports: dict[str, Path
     assert_refused(server, "signature", "input 'x' is gone, input 'z' is new")
 
 
-def test_version_with_wider_shapes_and_more_outputs_serves(
+def test_wider_shapes_and_more_outputs_pass(
     start: Start, exports: dict[str, Path], base_path: Path
 ):
     server = start()
@@ -200,7 +200,7 @@ def test_refused_version_serves_once_its_gate_warns(
     assert told["reason"] == "the settings of gate 'failed_share' have changed"
 
 
-def test_requests_that_the_predecessor_fails_do_not_count(
+def test_requests_predecessor_fails_do_not_count(
     start: Start, exports: dict[str, Path], base_path: Path, tmp_path: Path
 ):
     # Version 2 has other clients than version 1, whose requests are still kept.
@@ -216,7 +216,7 @@ def test_requests_that_the_predecessor_fails_do_not_count(
     assert logged(server, "gate_not_passed", version=3, gate="self_warm_up") == []
 
 
-def test_version_on_disk_comes_back_whatever_its_signature(
+def test_returning_version_passes_with_any_signature(
     start: Start, exports: dict[str, Path], base_path: Path
 ):
     server = start(MODE_OFF)

@@ -70,7 +70,7 @@ def received(connection: socket.socket) -> bytes:
 # --- Probes ---------------------------------------------------------------------------------------
 
 
-def test_readyz_is_503_with_the_reason_until_a_version_is_there(
+def test_readyz_is_503_with_reason_before_version(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path
 ) -> None:
     server = start_server(model_name="scale", base_path=base_path)
@@ -97,7 +97,7 @@ def test_readyz_says_what_a_version_lacks(start_server: StartServer, base_path: 
     wait_until(lambda: "saved_model.pb (or .pbtxt) does not parse" in why(server), "why it failed")
 
 
-def test_drain_is_told_until_the_last_request_is_answered(
+def test_drain_is_reported_until_last_answer(
     start_server: StartServer, slow_export: Path, base_path: Path
 ) -> None:
     drop(slow_export, base_path, 1)
@@ -122,9 +122,7 @@ def test_drain_is_told_until_the_last_request_is_answered(
 # --- Ports ----------------------------------------------------------------------------------------
 
 
-def test_port_of_http_that_is_taken_ends_the_start_with_address_and_reason(
-    base_path: Path, tmp_path: Path
-) -> None:
+def test_taken_http_port_stops_start_with_address(base_path: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = ModelServer(
@@ -187,7 +185,7 @@ def test_idle_connections_keep_no_probe_away(server: ModelServer) -> None:
         assert readyz(server)[0] == 200
 
 
-def test_more_connections_than_are_kept_take_the_places_of_idle_ones(server: ModelServer) -> None:
+def test_excess_connections_replace_idle_ones(server: ModelServer) -> None:
     with ExitStack() as stack:
         for _ in range(600):
             stack.enter_context(socket_to(server))
@@ -223,7 +221,7 @@ def test_probes_by_other_methods_and_of_other_paths(server: ModelServer) -> None
     assert json.loads(body) == {"error": "nothing is at /nothing"}
 
 
-def test_probe_is_answered_while_requests_take_all_cores(server: ModelServer) -> None:
+def test_probe_is_answered_while_cores_are_busy(server: ModelServer) -> None:
     is_over = threading.Event()
 
     def load() -> None:

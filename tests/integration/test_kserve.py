@@ -116,7 +116,7 @@ def test_health_and_metadata_are_as_clients_expect(triton: Any, client: Any) -> 
     assert [item["data_type"] for item in config["input"]] == ["TYPE_FP32", "TYPE_INT64"]
 
 
-def test_metadata_of_what_there_is_not_says_what_there_is(triton: Any, client: Any) -> None:
+def test_metadata_of_unknown_names_lists_known(triton: Any, client: Any) -> None:
     not_found = codes(triton, "NOT_FOUND", 404)
     assert "configured: echo" in is_refused(lambda: client.get_model_metadata("nowhere"), not_found)
     assert "available: 1" in is_refused(lambda: client.get_model_metadata("echo", "9"), not_found)
@@ -187,7 +187,7 @@ def test_infer_refuses_with_codes_and_reasons(triton: Any, client: Any) -> None:
     )
 
 
-def test_http_infer_takes_and_gives_json_as_well_as_binary_data(echo_server: ModelServer) -> None:
+def test_http_infer_handles_json_and_binary_data(echo_server: ModelServer) -> None:
     with client_of(triton_http, echo_server) as client:
         outputs = [
             triton_http.InferRequestedOutput("sum", binary_data=False),
@@ -255,9 +255,7 @@ def test_asyncio_clients_are_answered(echo_server: ModelServer) -> None:
     asyncio.run(ask(triton_http_aio, triton_http, "http"))
 
 
-def test_guesslang_takes_strings_and_gives_its_languages(
-    triton: Any, start_server: StartServer
-) -> None:
+def test_guesslang_maps_strings_to_languages(triton: Any, start_server: StartServer) -> None:
     server = start_server(
         model_name="guesslang", base_path=fetched("guesslang"), rest_api_port="auto"
     )
@@ -274,7 +272,7 @@ def test_guesslang_takes_strings_and_gives_its_languages(
     assert result.as_numpy("classes")[0, best[0]] == b"py"
 
 
-def test_index_load_and_unload_follow_a_client_where_it_may(
+def test_client_controls_index_load_and_unload(
     triton: Any, start_server: StartServer, echo_export: Path, base_path: Path
 ) -> None:
     exports.drop(echo_export, base_path, 1)
@@ -316,7 +314,7 @@ def test_load_and_unload_are_off_unless_a_flag_says_so(triton: Any, client: Any)
     assert client.is_model_ready("echo")
 
 
-def test_requests_during_swaps_are_all_answered_by_one_version(
+def test_requests_during_swaps_get_one_version_each(
     triton: Any, start_server: StartServer, scale_model: ScaleModel, base_path: Path
 ) -> None:
     scale_model.write(base_path, 1)

@@ -103,7 +103,7 @@ def ends(server: ModelServer) -> int:
 # --- Opening ----------------------------------------------------------------------------------------
 
 
-def test_server_port_zero_logs_the_port_that_it_listens_on(
+def test_server_logs_port_chosen_for_zero(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path
 ):
     scale_model.write(base_path, 1)
@@ -122,9 +122,7 @@ def test_server_listens_before_any_model_is_there(start_server: StartServer, bas
     assert [event["event"] for event in server.events()].count("ready") == 0
 
 
-def test_server_port_that_is_taken_ends_it_with_the_address(
-    start_server: StartServer, base_path: Path
-):
+def test_server_ends_with_address_of_taken_port(start_server: StartServer, base_path: Path):
     first = start_server(model_name="scale", base_path=base_path)
     result = subprocess.run(
         [
@@ -157,7 +155,7 @@ def test_server_answers_on_a_unix_socket_too(
 # --- Health -----------------------------------------------------------------------------------------
 
 
-def test_health_follows_each_model_from_load_to_failure_to_service(
+def test_health_follows_each_model_through_its_life(
     start_server: StartServer,
     slow_export: Path,
     scale_model: ScaleModel,
@@ -190,7 +188,7 @@ def test_health_follows_each_model_from_load_to_failure_to_service(
         assert {caller.health(service) for service in (*services, "bad", "good")} == {SERVING}
 
 
-def test_health_watch_tells_of_every_change_until_the_server_goes(
+def test_health_watch_reports_changes_until_stop(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path
 ):
     server = start_server(model_name="scale", base_path=base_path)
@@ -215,7 +213,7 @@ def code_of(error: Any) -> Any:
     return error.code()
 
 
-def test_health_watch_that_its_client_leaves_is_forgotten(slow_server: ModelServer):
+def test_abandoned_health_watch_is_forgotten(slow_server: ModelServer):
     for _ in range(50):
         with caller_to(slow_server.target) as caller:
             watch = caller.watch_health("slow")
@@ -225,7 +223,7 @@ def test_health_watch_that_its_client_leaves_is_forgotten(slow_server: ModelServ
         assert caller.predict(quick_request()).model_spec.version.value == 1
 
 
-def test_model_status_through_a_swap_has_the_wires_states_in_order(
+def test_model_status_during_swap_orders_states(
     slow_server: ModelServer, slow_export: Path, slow_base_path: Path, tmp_path: Path
 ):
     # Slow on both ends: the new version warms up and is compared with the old one, each by that
@@ -257,9 +255,7 @@ def test_model_status_through_a_swap_has_the_wires_states_in_order(
 # --- Deadlines and cancelled calls --------------------------------------------------------------------
 
 
-def test_request_that_runs_past_its_deadline_ends_and_stops_computing(
-    slow_server: ModelServer, slow_caller: Caller
-):
+def test_expired_request_stops_computing(slow_server: ModelServer, slow_caller: Caller):
     with pytest.raises(grpc.RpcError) as ended:
         slow_caller.predict(slow_request(LONG_SECONDS), timeout=0.5)
     assert code_of(ended.value) == grpc.StatusCode.DEADLINE_EXCEEDED
@@ -267,7 +263,7 @@ def test_request_that_runs_past_its_deadline_ends_and_stops_computing(
     assert slow_caller.predict(quick_request()).model_spec.version.value == 1
 
 
-def test_request_that_its_client_cancels_stops_computing_and_frees_its_version(
+def test_cancelled_request_stops_and_frees_version(
     slow_server: ModelServer, slow_caller: Caller, slow_export: Path, slow_base_path: Path
 ):
     running = slow_caller.start_predict(slow_request(LONG_SECONDS), timeout=LONG_SECONDS)
@@ -288,9 +284,7 @@ def test_request_whose_client_dies_stops_computing(slow_server: ModelServer):
     wait_until_idle(slow_server, SOON_SECONDS)
 
 
-def test_request_that_expires_while_it_waits_is_not_run(
-    start_server: StartServer, slow_base_path: Path
-):
+def test_request_expired_in_queue_never_runs(start_server: StartServer, slow_base_path: Path):
     # Fill every thread that may serve, so that the next request waits until its deadline has gone.
     server = start_server(
         model_name="slow", base_path=slow_base_path, grpc_completion_queue_count=1
@@ -309,7 +303,7 @@ def test_request_that_expires_while_it_waits_is_not_run(
         wait_until_idle(server, SOON_SECONDS)
 
 
-def test_slow_requests_delay_neither_others_nor_health_nor_another_models_swap(
+def test_slow_requests_delay_nothing_else(
     start_server: StartServer,
     slow_base_path: Path,
     scale_model: ScaleModel,
@@ -352,9 +346,7 @@ def late_code(server: ModelServer) -> Any:
         return caller.start_predict(quick_request(), timeout=60).code()
 
 
-def test_sigterm_lets_the_running_request_finish_and_exits_zero(
-    start_server: StartServer, slow_base_path: Path
-):
+def test_sigterm_finishes_request_and_exits_zero(start_server: StartServer, slow_base_path: Path):
     server = start_server(model_name="slow", base_path=slow_base_path, drain_seconds=60)
     server.wait_until_available("slow", 1)
     with caller_to(server.target) as caller:
@@ -393,7 +385,7 @@ def test_sigterm_runs_no_late_request_in_vain(slow_server: ModelServer):
     assert ran_count == 1 + late.count(grpc.StatusCode.OK)
 
 
-def test_sigterm_cancels_what_outlasts_the_drain_and_exits_zero(
+def test_sigterm_cancels_after_drain_and_exits_zero(
     start_server: StartServer, slow_base_path: Path
 ):
     server = start_server(model_name="slow", base_path=slow_base_path, drain_seconds=1)
@@ -485,7 +477,7 @@ def test_memory_of_an_unloaded_version_is_given_back(
         )
 
 
-def test_server_process_has_no_python_tensorflow_and_no_grpcio(slow_server: ModelServer):
+def test_server_has_no_python_tensorflow_or_grpcio(slow_server: ModelServer):
     files = mapped_files(slow_server.process_id)
     assert any(name.startswith("libtensorflow_cc") for name in files)
     assert not any(name.startswith(("_pywrap_tensorflow", "cygrpc")) for name in files)

@@ -76,7 +76,7 @@ def damaged_versions(
     [(SMALL_SHARD, 0), (LARGE_SHARD, 0), (LARGE_SHARD, 2_000_001), (LARGE_SHARD, -1)],
     ids=["of_a_small_tensor", "first", "in_the_middle", "last"],
 )
-def test_checkpoint_with_a_flipped_byte_is_refused_and_the_old_version_serves(
+def test_flipped_checkpoint_byte_keeps_old_version(
     damaged_versions: tuple[ModelServer, Path, Iterator[int]],
     scale_model: ScaleModel,
     shard: str,
@@ -122,7 +122,7 @@ def test_shard_cut_short_is_an_incomplete_version(
     shutil.rmtree(base_path / str(version))
 
 
-def test_shard_cut_short_while_it_is_restored_is_refused(
+def test_truncated_shard_is_refused_during_restore(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path
 ):
     scale_model.write(base_path, 1)
@@ -169,7 +169,7 @@ def start_limited(start_server: StartServer, base_path: Path, limit_bytes: int) 
     return server
 
 
-def test_version_above_the_memory_limit_is_refused_before_it_is_read(
+def test_version_above_memory_limit_is_never_read(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path
 ):
     scale_model.write(base_path, 1)
@@ -211,7 +211,7 @@ def test_memory_limit_counts_the_version_that_serves(
 # --- A version taken back while it loads ----------------------------------------------------------------
 
 
-def test_load_ends_within_a_second_when_its_directory_is_removed(
+def test_load_ends_soon_after_directory_removal(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path
 ):
     scale_model.write(base_path, 1)
@@ -259,7 +259,7 @@ def _logged_at(event: LogEvent) -> float:
         ("--load_priority=nonsense", "idle, nice"),
     ],
 )
-def test_flag_that_cannot_be_is_refused_with_the_remedy(base_path: Path, flag: str, remedy: str):
+def test_impossible_flag_is_refused_with_remedy(base_path: Path, flag: str, remedy: str):
     result = subprocess.run(
         [sys.executable, "-m", "serving", "serve", f"--model_base_path={base_path}", flag],
         capture_output=True,
@@ -274,7 +274,7 @@ def test_flag_that_cannot_be_is_refused_with_the_remedy(base_path: Path, flag: s
     assert remedy in line
 
 
-def test_server_without_jemalloc_preloaded_is_refused_with_the_remedy(base_path: Path):
+def test_server_without_jemalloc_names_remedy(base_path: Path):
     code = (
         "from serving.config.server_config import server_config\n"
         "from serving.base.errors import InvalidConfig\n"

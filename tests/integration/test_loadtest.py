@@ -44,7 +44,7 @@ def ran(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     return status, report
 
 
-def test_run_counts_every_request_and_finds_all_answers_right(server: ModelServer, tmp_path: Path):
+def test_run_counts_requests_and_verifies_answers(server: ModelServer, tmp_path: Path):
     status, report = ran(tmp_path, "run", f"--target={server.target}", "--duration=3", *LOAD)
     assert (status, report["errors"], report["wrong_answers"]) == (0, 0, 0)
     assert report["latency_all"].keys() >= FIGURES
@@ -54,16 +54,14 @@ def test_run_counts_every_request_and_finds_all_answers_right(server: ModelServe
     assert report["generator"]["issue_delay_p50_ms"] > 0
 
 
-def test_run_with_a_falsified_reference_finds_every_answer_wrong(
-    server: ModelServer, tmp_path: Path
-):
+def test_run_detects_falsified_reference(server: ModelServer, tmp_path: Path):
     arguments = ("run", f"--target={server.target}", "--duration=1", *FALSIFIED_LOAD)
     status, report = ran(tmp_path, *arguments)
     assert (status, report["errors"]) == (1, 0)
     assert report["wrong_answers"] == report["latency_all"]["count"] > 0
 
 
-def test_run_of_a_model_that_is_not_served_counts_its_errors(server: ModelServer, tmp_path: Path):
+def test_run_of_unserved_model_counts_errors(server: ModelServer, tmp_path: Path):
     arguments = ("run", f"--target={server.target}", "--model=absent", "--duration=1", *LOAD)
     status, report = ran(tmp_path, *arguments)
     assert (status, report["wrong_answers"]) == (1, 0)
@@ -71,7 +69,7 @@ def test_run_of_a_model_that_is_not_served_counts_its_errors(server: ModelServer
     assert "absent" in report["error_messages"][0]
 
 
-def test_run_with_an_output_filter_checks_what_it_asked_for(server: ModelServer, tmp_path: Path):
+def test_run_with_output_filter_checks_output(server: ModelServer, tmp_path: Path):
     arguments = ("run", f"--target={server.target}", "--duration=1", "--output-filter=ctr", *LOAD)
     status, report = ran(tmp_path, *arguments)
     assert (status, report["errors"], report["wrong_answers"]) == (0, 0, 0)
@@ -112,7 +110,7 @@ def test_swap_loses_nothing_and_reports_both_swaps(models: Path, tmp_path: Path)
     assert sorted(models.rglob("*")) == before
 
 
-def test_swap_shows_the_servers_figures_beside_the_clients_of_the_same_requests(
+def test_swap_compares_server_and_client_figures(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     _, report = ran(tmp_path, "swap", *swap_arguments(models))
@@ -130,7 +128,7 @@ def test_swap_shows_the_servers_figures_beside_the_clients_of_the_same_requests(
     assert "each swap by /v1/swaps | by its clients, median of 2" in capsys.readouterr().out
 
 
-def test_swap_with_a_falsified_reference_finds_one_content_wrong(
+def test_swap_detects_one_falsified_content(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     # Version 2 is the second export, and everything else the first.
@@ -147,14 +145,14 @@ def test_swap_with_another_warm_up_file_loses_nothing(models: Path, tmp_path: Pa
     assert (status, report["warm_up"]) == (0, mode)
 
 
-def test_neighbour_reloads_one_model_while_the_other_answers(models: Path, tmp_path: Path):
+def test_neighbour_reloads_one_of_two_models(models: Path, tmp_path: Path):
     status, report = ran(tmp_path, "neighbour", *swap_arguments(models))
     assert (status, report["errors"], report["wrong_answers"]) == (0, 0, 0)
     assert report["while_reloading_all"]["count"] > 0
     assert report["alone_all"]["count"] > 0
 
 
-def test_p999_is_the_servers_and_the_clients_of_the_same_requests(models: Path, tmp_path: Path):
+def test_p999_compares_server_and_client(models: Path, tmp_path: Path):
     # Loads that a slow machine bears, and yet 5,000 requests in a run.
     load = ("--rate=700", "--rows=3", f"--table-rows={TABLE_ROWS}")
     arguments = ("p999", f"--models={models}", "--runs=1", "--high-load=0.6", *load)
@@ -168,7 +166,7 @@ def test_p999_is_the_servers_and_the_clients_of_the_same_requests(models: Path, 
         assert is_in_its_bucket(run)
 
 
-def test_monitoring_compares_segments_with_visits_to_those_without(models: Path, tmp_path: Path):
+def test_monitoring_compares_visited_segments(models: Path, tmp_path: Path):
     arguments = ("monitoring", f"--models={models}", "--segments=1", "--segment-seconds=3", *LOAD)
     status, report = ran(tmp_path, *arguments)
     assert (status, report["errors"], report["wrong_answers"]) == (0, 0, 0)

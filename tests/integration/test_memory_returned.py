@@ -78,7 +78,7 @@ def start_small(
     return server, anonymous_mib(server.process_id)
 
 
-def test_without_spare_slabs_the_memory_of_an_unloaded_version_is_returned(
+def test_unload_without_spare_slab_returns_memory(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path, drop_big: DropBig
 ):
     server, before_mib = start_small(start_server, scale_model, base_path, spare_count=0)
@@ -96,7 +96,7 @@ def test_without_spare_slabs_the_memory_of_an_unloaded_version_is_returned(
     assert_answers_as(server, 5, parameters_of=5)
 
 
-def test_spare_slab_is_resident_before_the_next_version_and_takes_it_in(
+def test_resident_spare_slab_takes_next_version(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path, drop_big: DropBig
 ):
     server, before_mib = start_small(start_server, scale_model, base_path, spare_count=1)

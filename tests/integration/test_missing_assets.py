@@ -94,7 +94,7 @@ def test_fresh_version_waits_for_its_asset_then_serves(
     assert answer(server) == [2.0, 4.0]
 
 
-def test_asset_that_the_graph_reads_fails_the_load_until_it_comes(
+def test_missing_asset_fails_load_until_it_comes(
     start_server: StartServer, exports: Path, base_path: Path
 ):
     directory = drop_without_asset(exports / "read", base_path, 1)

@@ -318,7 +318,7 @@ def test_page_shows_no_bare_p999_of_few_requests(open_page: OpenPage) -> None:
         assert visit.pixels("latency", "p999") == 0
 
 
-def test_page_of_an_idle_server_shows_no_figures_of_long_ago(open_page: OpenPage) -> None:
+def test_page_of_idle_server_shows_no_old_figures(open_page: OpenPage) -> None:
     clock, scene = SystemClock(), FakePageSources()
     latency = FakeLatency(5_000, 1_000_000, 2_000_000, 3_000_000)
     now = clock.now_ns() // NS_PER_SECOND
@@ -483,7 +483,7 @@ def test_page_that_is_hidden_asks_nothing(open_page: OpenPage, busy_address: str
         visit.page.evaluate(set_hidden, False)
 
 
-def test_page_says_when_the_server_is_gone_and_goes_on_when_it_is_back(browser: Browser) -> None:
+def test_page_reports_lost_server_and_recovers(browser: Browser) -> None:
     clock = SystemClock()
     page = browser.new_page()
     lost = page.get_by_role("alert")
@@ -672,7 +672,7 @@ def formats(browser: Browser, empty_address: str) -> Page:
 # Over a real server
 
 
-def test_page_of_a_server_tells_a_swap_and_a_failed_load(
+def test_page_shows_swap_and_failed_load(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path, open_page: OpenPage
 ) -> None:
     scale_model.write(base_path, 1)

@@ -192,7 +192,7 @@ def is_refused(profiling: Profiling, *, waits: bool = False) -> bool:
     return error is not None
 
 
-def test_server_writes_nothing_where_the_client_names_a_path(channel: grpc.Channel, tmp_path: Path):
+def test_server_ignores_path_named_by_client(channel: grpc.Channel, tmp_path: Path):
     named = tmp_path / "named"
     response = profile_when_free(
         channel,

@@ -97,7 +97,7 @@ def fake_fed(tmp_path: Path, statistics: FakeRequestStatistics) -> Iterator[Prom
         assert http.join()
 
 
-def test_p999_by_buckets_is_within_a_bucket_of_the_true_one(
+def test_p999_by_buckets_is_within_one_bucket(
     fake_fed: Prometheus, statistics: FakeRequestStatistics
 ):
     fake_fed.wait_for(COUNT, has_value(0))
@@ -136,9 +136,7 @@ def prometheus(tmp_path: Path, scale_server: ModelServer) -> Iterator[Prometheus
         yield running
 
 
-def test_prometheus_sees_every_request_and_the_p999_of_a_real_server(
-    prometheus: Prometheus, scale_server: ModelServer
-):
+def test_prometheus_sees_all_requests_and_p999(prometheus: Prometheus, scale_server: ModelServer):
     prometheus.wait_for(COUNT, has_value(0))
     wrong = predict_request("scale", {"x": np.array([1, 2], np.int32)})
     unknown = predict_request("unknown", {"x": np.array([1, 2], np.float32)})
@@ -160,7 +158,7 @@ def test_prometheus_sees_every_request_and_the_p999_of_a_real_server(
     }
 
 
-def test_swap_is_seen_by_version_and_counted_on_by_model(
+def test_swap_is_seen_by_version_and_by_model(
     prometheus: Prometheus, scale_server: ModelServer, scale_model: ScaleModel, base_path: Path
 ):
     with caller_to(scale_server.target) as caller:

@@ -24,7 +24,7 @@ assert tf.__version__
     ],
     ids=["protos_first", "tensorflow_first"],
 )
-def test_protos_beside_tensorflow_share_message_classes(imports: str):
+def test_protos_share_classes_with_tensorflow(imports: str):
     result = subprocess.run(
         [sys.executable, "-c", imports + USE_BOTH],
         capture_output=True,

@@ -205,7 +205,7 @@ def swaps_under_way(
 # --- Tests ----------------------------------------------------------------------------------------------
 
 
-def test_counts_by_code_are_the_clients_while_versions_come_and_go(
+def test_counts_by_code_match_clients_across_swaps(
     server: ModelServer, pages: ServerPages, slow_export: Path, base_path: Path
 ):
     waited: Counts = Counter()
@@ -246,7 +246,7 @@ def test_endless_requests_given_up_are_counted_once(server: ModelServer, pages: 
     assert_all_names_say(metrics, counted)
 
 
-def test_requests_given_up_as_they_are_answered_are_counted_once_in_the_midst_of_swaps(
+def test_cancelled_answers_count_once_during_swaps(
     server: ModelServer, pages: ServerPages, slow_export: Path, base_path: Path
 ):
     with caller_to(server.target) as caller:
@@ -264,9 +264,7 @@ def test_requests_given_up_as_they_are_answered_are_counted_once_in_the_midst_of
     assert_all_names_say(metrics, counted)
 
 
-def test_requests_given_up_before_they_may_be_sent_are_counted_at_most_once(
-    server: ModelServer, pages: ServerPages
-):
+def test_cancelled_sends_count_at_most_once(server: ModelServer, pages: ServerPages):
     with caller_to(server.target) as caller:
         waited = sent(waited_calls(caller, 100))
         given_up = sent(given_up_calls(caller, quick(), NO_PATIENCE_SECONDS, 400))
@@ -278,7 +276,7 @@ def test_requests_given_up_before_they_may_be_sent_are_counted_at_most_once(
     assert counted["OK"] >= waited["OK"] + given_up["OK"]
 
 
-def test_a_version_that_comes_back_counts_anew_and_its_model_goes_on(
+def test_returning_version_counts_anew_model_goes_on(
     server: ModelServer, pages: ServerPages, slow_export: Path, base_path: Path
 ):
     with caller_to(server.target) as caller, Client(server.target) as client:

@@ -204,9 +204,7 @@ def mixed_calls(caller: Caller) -> list[Callable[[], object]]:
     return [call for count, call in kinds for _ in range(count)]
 
 
-def test_counts_by_code_are_the_clients_to_the_last_request(
-    server: RecordingServer, caller: Caller
-) -> None:
+def test_counts_by_code_match_clients_exactly(server: RecordingServer, caller: Caller) -> None:
     with ThreadPoolExecutor(4) as pool:
         got = Counter(pool.map(code_of, mixed_calls(caller)))
     got.update(expired_call(caller) for _ in range(4))
@@ -217,7 +215,7 @@ def test_counts_by_code_are_the_clients_to_the_last_request(
     assert set(got) == {0, 1, 3, 4, 5, 9}
 
 
-def test_a_request_is_counted_once_its_client_has_the_answer(
+def test_request_is_counted_before_client_has_answer(
     server: RecordingServer, caller: Caller
 ) -> None:
     for count in range(1, 101):
@@ -240,9 +238,7 @@ def test_codes_phases_and_edges_of_a_method_agree(server: RecordingServer, calle
     assert 0 <= told["at_most"]["0"][1] <= 20
 
 
-def test_metadata_and_status_are_recorded_by_their_names(
-    server: RecordingServer, caller: Caller
-) -> None:
+def test_metadata_and_status_are_recorded_by_name(server: RecordingServer, caller: Caller) -> None:
     request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
     request.model_spec.name = "slow"
     caller.metadata(request)
@@ -256,9 +252,7 @@ def test_metadata_and_status_are_recorded_by_their_names(
     assert methods["", 0, "GetModelStatus"]["count_by_code"] == {"5": 1}
 
 
-def test_a_version_that_is_gone_is_told_of_and_its_models_totals_never_go_down(
-    server: RecordingServer, caller: Caller
-) -> None:
+def test_model_totals_survive_removed_version(server: RecordingServer, caller: Caller) -> None:
     def total() -> int:
         return sum(server.methods("model_methods")["slow", 0, "Predict"]["count_by_code"].values())
 
@@ -275,9 +269,7 @@ def test_a_version_that_is_gone_is_told_of_and_its_models_totals_never_go_down(
     assert total() == 11
 
 
-def test_between_two_cuts_is_what_was_answered_between_them(
-    server: RecordingServer, caller: Caller
-) -> None:
+def test_two_cuts_enclose_answers_between_them(server: RecordingServer, caller: Caller) -> None:
     caller.predict(quick_request())
     from_ns = server.ask("cut")
     for _ in range(50):

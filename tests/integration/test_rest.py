@@ -91,7 +91,7 @@ def versions_of(server: ModelServer, name: str = "scale") -> list[str]:
         ),
     ],
 )
-def test_predict_answers_with_the_version_that_is_asked_for(client, path, body, outputs, version):
+def test_predict_answers_from_requested_version(client, path, body, outputs, version):
     status, answer, headers = client.ask("POST", f"/v1/models/{path}", body)
     assert status == 200, answer
     assert headers["x-millpond-model-version"] == version
@@ -100,7 +100,7 @@ def test_predict_answers_with_the_version_that_is_asked_for(client, path, body, 
 
 
 @pytest.mark.parametrize("instances", [[1.5, -2], [{"x": 1.5}, {"x": -2}]])
-def test_predict_of_rows_answers_rows_without_the_name_of_an_only_output(client, instances):
+def test_predict_rows_omit_name_of_only_output(client, instances):
     body = {"signature_name": "echo_float32", "instances": instances}
     status, answer, _ = client.ask("POST", "/v1/models/echo:predict", body)
     assert (status, answer) == (200, {"predictions": [1.5, -2.0]})
@@ -113,7 +113,7 @@ def test_predict_takes_a_compressed_body(client):
     assert (status, answer["outputs"]["y"]) == (200, [6])
 
 
-def test_predict_compresses_a_large_answer_where_that_is_accepted(client):
+def test_predict_compresses_large_answer_if_accepted(client):
     headers = {"Accept-Encoding": "gzip"}
     body = {"inputs": [1] * 10_000}
     status, answer, got = client.ask("POST", "/v1/models/scale:predict", body, **headers)
@@ -154,16 +154,14 @@ def test_predict_compresses_a_large_answer_where_that_is_accepted(client):
         ("OPTIONS", "/v1/models/scale:predict", None, 400, "Origin"),
     ],
 )
-def test_what_cannot_be_answered_says_why_and_the_connection_goes_on(
-    client, method, path, body, status, message
-):
+def test_unanswerable_request_keeps_connection(client, method, path, body, status, message):
     got, answer, _ = client.ask(method, path, body)
     assert got == status
     assert message in answer["error"]
     assert client.ask("GET", "/v1/models/scale")[0] == 200
 
 
-def test_a_body_above_the_limit_is_refused_before_it_is_sent(server):
+def test_body_above_limit_is_refused_before_sending(server):
     connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=ANSWER_SECONDS)
     connection.putrequest("POST", "/v1/models/scale:predict")
     connection.putheader("Content-Length", str(2**40))
@@ -192,7 +190,7 @@ def test_status_metadata_and_list_name_what_is_served(client):
     assert [model["name"] for model in models["models"]] == ["echo", "scale"]
 
 
-def test_a_page_of_another_site_may_ask_and_read_the_version(client):
+def test_page_of_other_site_may_read_version(client):
     origin = {"Origin": "https://page.example"}
     status, _, headers = client.ask("OPTIONS", "/v1/models/scale:predict", **origin)
     assert (status, headers["access-control-allow-origin"]) == (200, "*")
@@ -249,9 +247,7 @@ def clients_under_swaps(
     return server, [SteadyRestClient(server) for _ in range(4)]
 
 
-def test_no_request_fails_in_swaps_and_each_is_of_the_version_that_its_header_names(
-    clients_under_swaps, scale_model, base_path
-):
+def test_swaps_fail_no_request_and_match_header(clients_under_swaps, scale_model, base_path):
     server, clients = clients_under_swaps
 
     def swap_to(version: int) -> None:

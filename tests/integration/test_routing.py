@@ -139,7 +139,7 @@ def test_predict_and_metadata_go_by_default_and_label(server: RoutedServer, call
     assert (answering_version(caller), described_version(caller)) == (8, 8)
 
 
-def test_no_version_answers_unless_the_routing_names_it(server: RoutedServer, caller: Caller):
+def test_only_routed_version_answers(server: RoutedServer, caller: Caller):
     server.set_routing(labels={"next": 8})
     for ask in (answering_version, described_version):
         code, message = refusal(lambda ask=ask: ask(caller))  # type: ignore[misc]
@@ -148,7 +148,7 @@ def test_no_version_answers_unless_the_routing_names_it(server: RoutedServer, ca
     assert answering_version(caller, label="next") == 8
 
 
-def test_label_that_finds_nothing_is_refused_saying_why(server: RoutedServer, caller: Caller):
+def test_unmatched_label_is_refused_with_reason(server: RoutedServer, caller: Caller):
     server.set_routing(labels={"stable": 7, "later": 9})
     code, message = refusal(lambda: answering_version(caller, label="next"))
     assert code is grpc.StatusCode.INVALID_ARGUMENT
@@ -172,7 +172,7 @@ def test_canary_keeps_each_user_to_one_version(server: RoutedServer, caller: Cal
     assert {described_version(caller) for _ in range(20)} == {7}
 
 
-def test_canary_without_a_header_gets_its_share_at_random(server: RoutedServer, caller: Caller):
+def test_canary_without_header_gets_random_share(server: RoutedServer, caller: Caller):
     server.set_routing(default_version=7, canary_version=8, canary_weight=0.25)
     answers = Counter(answering_version(caller, user="user-1") for _ in range(400))
     # Five standard deviations of the binomial around 100.

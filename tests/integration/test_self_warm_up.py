@@ -57,7 +57,7 @@ def test_first_version_has_nothing_to_replay(server: ModelServer):
     assert wait_for_log(server, "self_warmed_up", version=1)["run_count"] == 0
 
 
-def test_new_version_replays_requests_with_the_output_filter_of_the_clients(
+def test_replay_keeps_output_filters_of_clients(
     server: ModelServer, caller: Caller, slow_export: Path, base_path: Path
 ):
     request = predict_request(
@@ -79,7 +79,7 @@ def test_version_after_next_replays_them_too(
         assert self_warm_up_seconds(server, version) >= REPLAY_SECONDS
 
 
-def test_replay_follows_the_records_of_the_warm_up_file(
+def test_replay_follows_warm_up_file(
     server: ModelServer, caller: Caller, slow_export: Path, base_path: Path
 ):
     caller.predict(predict_request("slow", {"seconds": np.float64(RUN_SECONDS)}))
@@ -93,7 +93,7 @@ def test_replay_follows_the_records_of_the_warm_up_file(
     assert stages.index("warm_up_seconds") < stages.index("self_warm_up_seconds")
 
 
-def test_statistics_count_the_requests_of_clients_and_no_replayed_one(
+def test_statistics_exclude_replayed_requests(
     server: ModelServer, caller: Caller, slow_export: Path, base_path: Path
 ):
     for _ in range(3):
@@ -119,7 +119,7 @@ def test_request_that_failed_is_not_replayed(
     assert wait_for_log(server, "self_warmed_up", version=2)["run_count"] == 0
 
 
-def test_version_that_cannot_answer_the_old_requests_serves_its_own(
+def test_version_unable_to_replay_serves_new_requests(
     start_server: StartServer,
     slow_export: Path,
     scale_model: ScaleModel,
@@ -140,7 +140,7 @@ def test_version_that_cannot_answer_the_old_requests_serves_its_own(
     assert answer.outputs["y"].tolist() == [4.0]
 
 
-def test_replay_does_not_change_what_a_version_that_counts_answers(
+def test_replay_leaves_counting_version_unchanged(
     start_server: StartServer, export_path: Path, base_path: Path
 ):
     export = exports.export_counter(export_path / "self-warm-up-counter")

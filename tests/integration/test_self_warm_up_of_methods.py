@@ -80,7 +80,7 @@ def start(start_server: StartServer, model: str, export: Path, base_path: Path) 
     return server
 
 
-def test_requests_of_rest_and_of_the_open_inference_protocol_warm_the_next_version(
+def test_rest_and_open_inference_requests_warm_next(
     start_server: StartServer, echo_export: Path, base_path: Path, tmp_path: Path
 ):
     server = start(start_server, "echo", echo_export, base_path)
@@ -116,7 +116,7 @@ def examples_export(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export_examples(tmp_path_factory.mktemp("exports") / "examples")
 
 
-def test_requests_of_examples_warm_the_signatures_that_they_ran(
+def test_example_requests_warm_their_signatures(
     start_server: StartServer, examples_export: Path, base_path: Path, tmp_path: Path
 ):
     server = start(start_server, "m", examples_export, base_path)

@@ -57,7 +57,7 @@ def versions_loaded(server: ModelServer) -> list[object]:
 
 
 @pytest.mark.parametrize("end", [ModelServer.stop, ModelServer.kill])
-def test_version_that_was_rolled_back_stays_out_after_a_restart_until_it_is_allowed(
+def test_rolled_back_version_survives_restart_blocked(
     start: Start, tmp_path: Path, end: Callable[[ModelServer], None]
 ):
     file = tmp_path / "state" / FILE_NAME
@@ -83,7 +83,7 @@ def test_version_that_was_rolled_back_stays_out_after_a_restart_until_it_is_allo
     assert versions_loaded(third) == [2]
 
 
-def test_version_that_was_rolled_back_serves_only_until_another_one_is_there(
+def test_rolled_back_version_serves_as_last_resort(
     start: Start, scale_model: ScaleModel, base_path: Path, tmp_path: Path
 ):
     first = start()
@@ -112,9 +112,7 @@ def test_damaged_state_is_told_of_and_stops_nothing(start: Start, tmp_path: Path
     roll_back(server, file)
 
 
-def test_state_that_cannot_be_written_is_told_of_and_a_rollback_holds_all_the_same(
-    start: Start, tmp_path: Path
-):
+def test_unwritable_state_is_logged_and_rollback_holds(start: Start, tmp_path: Path):
     (tmp_path / "state").write_text("no directory")
     server = start()
     server.wait_until_available("scale", 2)
@@ -140,7 +138,7 @@ def test_state_that_cannot_be_written_is_told_of_and_a_rollback_holds_all_the_sa
 KILLED_ROUNDS = 20
 
 
-def test_acknowledged_rollback_survives_a_kill_right_after(
+def test_acknowledged_rollback_survives_kill(
     start: Start, scale_model: ScaleModel, base_path: Path
 ):
     rolled_back: list[int] = []

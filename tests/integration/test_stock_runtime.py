@@ -69,7 +69,7 @@ def test_stock_runtime_swaps_under_load(
     assert clients.answer_counts[last] > 0
 
 
-def test_stock_runtime_answers_what_the_output_filter_names(server: ModelServer):
+def test_stock_runtime_obeys_output_filter(server: ModelServer):
     with caller_to(server.target) as caller:
         request = predict_request("scale", {"x": X}, output_filter=["version"])
         response = caller.predict(request)
@@ -86,7 +86,7 @@ def test_stock_runtime_has_no_arena_and_no_jemalloc(
     assert wait_for_log(server, "version_unloaded", version=1)["arena_live_bytes"] == 0
 
 
-def test_stock_runtime_refuses_a_damaged_checkpoint_and_serves_on(
+def test_stock_runtime_refuses_damaged_checkpoint(
     server: ModelServer, scale_model: ScaleModel, base_path: Path
 ):
     scale_model.write(base_path, 2, offset_count=1_000, prepare=_damage)
@@ -114,7 +114,7 @@ def test_stock_runtime_serves_tables_and_strings_right(
     assert outputs["count"].tolist() == [999_000, -1]
 
 
-def test_load_pool_without_the_stock_runtime_is_refused(base_path: Path, tmp_path: Path):
+def test_load_pool_needs_stock_runtime(base_path: Path, tmp_path: Path):
     server = ModelServer(
         base_path=base_path, log_path=tmp_path / "server.log", tensorflow_load_pool=True
     )

@@ -119,7 +119,7 @@ def client(server: ModelServer) -> Iterator[Client]:
 
 
 @pytest.mark.timeout(400 + 4 * SWAP_COUNT)
-def test_many_swaps_under_load_lose_no_request_and_no_memory(
+def test_many_swaps_lose_no_request_and_no_memory(
     server: ModelServer, client: Client, scale_model: ScaleModel, base_path: Path
 ):
     resident_mib = []
@@ -197,7 +197,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_load_that_fails_leaves_the_old_version_serving_and_the_next_is_tried(
+def test_failed_load_keeps_old_version_and_tries_next(
     server: ModelServer, client: Client, scale_model: ScaleModel, base_path: Path, case: str
 ):
     spoil, code, word = BROKEN[case]
@@ -216,7 +216,7 @@ def test_load_that_fails_leaves_the_old_version_serving_and_the_next_is_tried(
     assert set(clients.answer_counts) == {1, 3}
 
 
-def test_version_whose_load_failed_is_tried_again_when_dropped_again(
+def test_failed_version_retries_if_dropped_again(
     server: ModelServer, client: Client, scale_model: ScaleModel, base_path: Path
 ):
     scale_model.write(base_path, 2, prepare=_flip_a_bit_of_the_large_shard)
@@ -229,7 +229,7 @@ def test_version_whose_load_failed_is_tried_again_when_dropped_again(
     assert client.predict("scale", {"x": X}).version == 2
 
 
-def test_version_whose_load_failed_is_tried_again_when_replaced_at_once(
+def test_failed_version_retries_if_replaced_at_once(
     server: ModelServer, client: Client, scale_model: ScaleModel, base_path: Path, tmp_path: Path
 ):
     # What `rm -r 2; mv fixed 2` does between two polls, and `ln -sfn` always does.
@@ -244,7 +244,7 @@ def test_version_whose_load_failed_is_tried_again_when_replaced_at_once(
     wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
 
 
-def test_version_whose_load_failed_is_tried_again_when_mended_in_place(
+def test_failed_version_retries_if_mended_in_place(
     server: ModelServer, client: Client, scale_model: ScaleModel, base_path: Path, tmp_path: Path
 ):
     scale_model.write(
@@ -277,7 +277,7 @@ def test_version_warms_up_before_it_is_available(
     assert counted == run_count * 1_000_000
 
 
-def test_swap_while_an_old_request_runs_does_not_wait_for_it(
+def test_swap_does_not_wait_for_old_request(
     start_server: StartServer, slow_export: Path, base_path: Path
 ):
     shutil.copytree(slow_export, base_path / "1")

@@ -126,7 +126,7 @@ def test_tensorflows_libraries_call_nothing_of_grpcs(
     assert crossing(bindings, (TENSORFLOW,), GRPC_FAMILY) == []
 
 
-def test_module_calls_tensorflow_for_tensorflow_and_grpc_for_grpc(
+def test_module_calls_own_tensorflow_and_grpc(
     bindings: "Counter[tuple[str, str, bytes]]",
 ):
     symbols = {
@@ -144,7 +144,7 @@ def test_module_calls_tensorflow_for_tensorflow_and_grpc_for_grpc(
     assert any(b"grpc" in symbol for symbol in symbols["libgrpc"])
 
 
-def test_openssl_and_the_others_are_called_by_grpc_in_debians_libraries(
+def test_openssl_and_others_bind_to_debian_libraries(
     bindings: "Counter[tuple[str, str, bytes]]",
 ):
     called = {
@@ -164,14 +164,14 @@ def test_module_decompresses_by_debians_zlib(bindings: "Counter[tuple[str, str, 
     assert inflating == {"libz"}
 
 
-def test_pythons_ssl_which_looks_at_certificates_calls_nothing_of_tensorflows(
+def test_python_ssl_calls_nothing_of_tensorflow(
     bindings: "Counter[tuple[str, str, bytes]]",
 ):
     assert crossing(bindings, (PYTHON_SSL,), (TENSORFLOW,)) == []
     assert any(source.startswith(PYTHON_SSL) for source, _, _ in bindings)
 
 
-def test_op_library_calls_tensorflow_and_nothing_of_grpcs(
+def test_op_library_calls_tensorflow_but_not_grpc(
     bindings: "Counter[tuple[str, str, bytes]]",
 ):
     assert crossing(bindings, (OP_LIBRARY,), GRPC_FAMILY) == []
@@ -183,7 +183,7 @@ def test_op_library_calls_tensorflow_and_nothing_of_grpcs(
     assert any(b"OpDefBuilderWrapper" in symbol for symbol in called)
 
 
-def test_grpcs_libraries_and_the_module_call_nothing_of_an_op_library(
+def test_grpc_and_module_call_nothing_of_op_library(
     bindings: "Counter[tuple[str, str, bytes]]",
 ):
     assert crossing(bindings, (*GRPC_FAMILY, "_data_plane"), (OP_LIBRARY,)) == []

@@ -159,7 +159,7 @@ def test_predict_typed_field_arrives_bit_for_bit(caller: Caller, dtype: str):
 
 
 @pytest.mark.parametrize("dtype", NUMBER_DTYPES)
-def test_predict_fewer_values_than_elements_repeat_the_last(caller: Caller, dtype: str):
+def test_predict_too_few_values_repeat_last(caller: Caller, dtype: str):
     values = values_of(dtype)
     proto = tensor(dtype, (3, 3), **field_values(dtype, values[:2]))
     expected = np.array([values[0], *[values[1]] * 8], values.dtype).reshape(3, 3)
@@ -195,14 +195,14 @@ def test_predict_empty_tensor_keeps_its_shape(caller: Caller, dtype: str, shape:
     assert shape_of(echo(caller, dtype, tensor(dtype, shape))) == shape
 
 
-def test_predict_more_dimensions_than_numpy_has_keep_their_order(caller: Caller):
+def test_predict_keeps_order_beyond_numpy_dimensions(caller: Caller):
     shape = (1, 2, 1, 3, *[1] * 249, 4)
     values = [value - 12 for value in range(24)]
     answer = echo(caller, "int64", tensor("int64", shape, int64_val=values))
     assert (shape_of(answer), list(answer.int64_val)) == (shape, values)
 
 
-def test_predict_unpacked_values_arrive_like_packed_ones(caller: Caller):
+def test_predict_unpacked_values_equal_packed_ones(caller: Caller):
     # Proto2 clients and hand-written encoders send each element with a tag of its own.
     tag_and_value = [b"\x50" + bytes([value]) for value in (5, 6, 7)]
     packed_rest = b"\x52\x02\x08\x09"
@@ -227,7 +227,7 @@ def test_predict_content_wins_over_values(caller: Caller):
     assert_echoes(caller, "float32", proto, values)
 
 
-def test_predict_values_in_another_dtypes_field_do_not_count(caller: Caller):
+def test_predict_ignores_field_of_other_dtype(caller: Caller):
     proto = tensor("int64", (2,), int_val=[8, 9])
     assert by_tensorflow(proto) == bytes(16)
     assert_echoes(caller, "int64", proto, np.zeros(2, np.int64))
@@ -255,7 +255,7 @@ def test_predict_strings_arrive_byte_for_byte(caller: Caller):
     assert array(echo(caller, "string", proto)).tolist() == STRINGS
 
 
-def test_predict_strings_in_tensor_content_arrive_byte_for_byte(caller: Caller):
+def test_predict_strings_in_content_keep_every_byte(caller: Caller):
     # TensorFlow writes them as varint lengths followed by the strings.
     lengths = b"".join(_varint(len(value)) for value in STRINGS)
     content = lengths + b"".join(STRINGS)
@@ -263,7 +263,7 @@ def test_predict_strings_in_tensor_content_arrive_byte_for_byte(caller: Caller):
     assert array(echo(caller, "string", proto)).tolist() == STRINGS
 
 
-def test_predict_strings_that_are_too_few_repeat_the_last(caller: Caller):
+def test_predict_too_few_strings_repeat_last(caller: Caller):
     proto = tensor("string", (4,), string_val=[b"a", b"b\x00"])
     assert array(echo(caller, "string", proto)).tolist() == [b"a", b"b\x00", b"b\x00", b"b\x00"]
     assert array(echo(caller, "string", tensor("string", (2,)))).tolist() == [b"", b""]
@@ -341,21 +341,21 @@ def test_predict_with_a_filter_answers_those_outputs(caller: Caller, names: list
     }
 
 
-def test_predict_reply_names_model_version_and_signature(caller: Caller):
+def test_predict_reply_names_version_and_signature(caller: Caller):
     spec = caller.predict(default_request()).model_spec
     assert (spec.name, spec.version.value, spec.signature_name) == ("echo", 7, "serving_default")
     request = request_of("int8", tensor("int8", (1,)))
     assert caller.predict(request).model_spec.signature_name == "echo_int8"
 
 
-def test_predict_each_signature_runs_its_own_part_of_the_graph(caller: Caller):
+def test_predict_signature_runs_own_part_of_graph(caller: Caller):
     fill = caller.outputs("echo", {"count": np.int32(3)}, signature_name="fill")
     pick = caller.outputs("echo", {"index": np.int32(1)}, signature_name="pick")
     assert fill["ones"].tolist() == [1.0, 1.0, 1.0]
     assert pick["value"].tolist() == 20
 
 
-def test_metadata_has_every_signature_as_the_export_has_it(caller: Caller, echo_export: Path):
+def test_metadata_has_signatures_as_exported(caller: Caller, echo_export: Path):
     from serving.base.protos import saved_model_pb2
 
     request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
@@ -371,7 +371,7 @@ def test_metadata_has_every_signature_as_the_export_has_it(caller: Caller, echo_
     assert (reply.model_spec.name, reply.model_spec.version.value) == ("echo", 7)
 
 
-def test_predict_of_two_versions_answers_the_pinned_one_and_else_the_latest(
+def test_predict_answers_pinned_or_latest_version(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path, tmp_path: Path
 ):
     for version in (2, 5, 9):

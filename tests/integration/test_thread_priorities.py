@@ -102,7 +102,7 @@ def test_completion_queues_keep_their_priority(
     assert {nice_values(server)[thread] for thread in queues} == {0}
 
 
-def test_nice_background_threads_have_the_lowest_nice_value(
+def test_background_threads_have_lowest_priority(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path
 ):
     server = start_and_swap(start_server, scale_model, base_path, load_priority="nice")
@@ -167,7 +167,7 @@ def are_free(server: ModelServer) -> bool:
 
 
 @pytest.mark.skipif(not 2 <= len(CORES) <= 8, reason="pins on machines of 2 to 8 cores")
-def test_request_threads_have_a_core_each_while_a_version_loads(
+def test_request_threads_keep_cores_during_load(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path
 ):
     scale_model.write(base_path, 1)

@@ -100,7 +100,7 @@ def server(
 # --- Requests -------------------------------------------------------------------------------------
 
 
-def test_sampled_request_is_a_span_below_its_clients_with_its_phases(
+def test_sampled_request_is_child_span_with_phases(
     server: ModelServer, collector: Collector
 ) -> None:
     clock, trace = SystemClock(), Trace.new()
@@ -129,9 +129,7 @@ def test_sampled_request_is_a_span_below_its_clients_with_its_phases(
     assert min(lengths_ns) >= 0
 
 
-def test_request_that_is_not_sampled_or_of_no_trace_is_no_span(
-    server: ModelServer, collector: Collector
-) -> None:
+def test_unsampled_request_has_no_span(server: ModelServer, collector: Collector) -> None:
     unsampled = Trace.new(flags="00")
     predict(server, unsampled)
     predict(server, None)
@@ -144,9 +142,7 @@ def test_request_that_is_not_sampled_or_of_no_trace_is_no_span(
     assert traces == {sampled.trace_id}
 
 
-def test_request_that_finds_no_model_is_a_span_that_says_which(
-    server: ModelServer, collector: Collector
-) -> None:
+def test_unmatched_request_span_names_model(server: ModelServer, collector: Collector) -> None:
     trace = Trace.new()
     with pytest.raises(Exception, match="NOT_FOUND"):
         predict(server, trace, name="nobody")
@@ -186,7 +182,7 @@ def test_requests_are_counted_that_are_too_many(server: ModelServer, collector: 
 # --- Swaps ----------------------------------------------------------------------------------------
 
 
-def test_swaps_are_traces_of_their_stages_and_failed_ones_errors(
+def test_swaps_are_traces_with_stages_and_errors(
     server: ModelServer, collector: Collector, scale_model: ScaleModel, base_path: Path
 ) -> None:
     scale_model.write(base_path, 2)
@@ -229,7 +225,7 @@ def test_swaps_are_traces_of_their_stages_and_failed_ones_errors(
 # --- The log --------------------------------------------------------------------------------------
 
 
-def test_lines_of_a_rare_call_have_its_trace_also_where_nothing_is_traced(
+def test_rare_call_logs_have_trace_without_tracing(
     start_server: StartServer,
     scale_model: ScaleModel,
     base_path: Path,
@@ -257,7 +253,7 @@ def test_lines_of_a_rare_call_have_its_trace_also_where_nothing_is_traced(
     assert collector.posts == []
 
 
-def test_slow_sampled_request_is_logged_with_its_trace_without_a_collector(
+def test_slow_request_is_logged_without_collector(
     start_server: StartServer, slow_export: Path, base_path: Path
 ) -> None:
     drop(slow_export, base_path, 1)
@@ -279,7 +275,7 @@ def test_slow_sampled_request_is_logged_with_its_trace_without_a_collector(
 # --- What is not there ----------------------------------------------------------------------------
 
 
-def test_collector_that_is_gone_costs_spans_and_nothing_else(
+def test_lost_collector_costs_only_spans(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:

@@ -128,7 +128,7 @@ def tls(start_server: StartServer, echo_base: Path, tmp_path: Path) -> TlsServer
     return TlsServer(start_server, echo_base, tmp_path, is_mutual=False)
 
 
-def test_stock_stub_is_answered_over_tls_and_nobody_in_plain(tls: TlsServer):
+def test_stock_stub_needs_tls(tls: TlsServer):
     with tls.caller(tls.shown.certificate) as caller:
         response = caller.predict(echo_request())
         assert response.model_spec.version.value == 1
@@ -137,7 +137,7 @@ def test_stock_stub_is_answered_over_tls_and_nobody_in_plain(tls: TlsServer):
     assert code == grpc.StatusCode.UNAVAILABLE
 
 
-def test_client_without_a_certificate_of_the_ca_is_refused_where_it_is_verified(
+def test_client_without_certificate_is_refused(
     start_server: StartServer, echo_base: Path, tmp_path: Path
 ):
     tls = TlsServer(start_server, echo_base, tmp_path, is_mutual=True)
@@ -148,9 +148,7 @@ def test_client_without_a_certificate_of_the_ca_is_refused_where_it_is_verified(
     assert not tls.is_served(tls.shown, stranger)
 
 
-def test_certificates_are_replaced_while_requests_run_and_none_fails(
-    tls: TlsServer, tmp_path: Path
-):
+def test_certificates_change_without_failed_request(tls: TlsServer, tmp_path: Path):
     first, second = tls.shown, make_identity(tmp_path, "second")
     trusted = first.certificate + second.certificate
     is_over = threading.Event()
@@ -190,9 +188,7 @@ def test_certificates_are_replaced_while_requests_run_and_none_fails(
     assert failures == []
 
 
-def test_bad_edit_is_refused_and_told_and_the_certificates_before_go_on(
-    tls: TlsServer, tmp_path: Path
-):
+def test_bad_certificate_edit_keeps_old_ones(tls: TlsServer, tmp_path: Path):
     other = make_identity(tmp_path, "other")
     tls.file.write_text(config_text(other.key, tls.shown.certificate))
     event = tls.wait_for("certificates_refused")
@@ -205,7 +201,7 @@ def test_bad_edit_is_refused_and_told_and_the_certificates_before_go_on(
         )
 
 
-def test_server_with_a_bad_ssl_config_file_does_not_start_and_says_why(
+def test_bad_ssl_config_stops_start_with_reason(
     start_server: StartServer, echo_base: Path, tmp_path: Path
 ):
     file = tmp_path / "tls.config"
@@ -218,9 +214,7 @@ def test_server_with_a_bad_ssl_config_file_does_not_start_and_says_why(
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_compressed_requests_and_replies_have_the_values_of_plain_ones(
-    server: ModelServer, compression: grpc.Compression
-):
+def test_compressed_messages_have_equal_values(server: ModelServer, compression: grpc.Compression):
     with grpc.insecure_channel(server.target) as channel:
         predict = PredictionServiceStub(channel).Predict
         plain = predict(echo_request(), timeout=30)
@@ -258,15 +252,13 @@ def bytes_through_relay(server: ModelServer, compression: grpc.Compression) -> t
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_compressed_request_and_its_reply_take_less_of_the_wire(
-    server: ModelServer, compression: grpc.Compression
-):
+def test_compressed_messages_take_fewer_bytes(server: ModelServer, compression: grpc.Compression):
     plain = bytes_through_relay(server, grpc.Compression.NoCompression)
     compressed = bytes_through_relay(server, compression)
     assert np.all(np.array(compressed) * 2 < plain), (compressed, plain)
 
 
-def test_replies_are_compressed_for_everybody_where_the_server_is_told_so(
+def test_flag_compresses_replies_for_all_clients(
     start_server: StartServer, server: ModelServer, echo_base: Path
 ):
     always = start_server(model_name="echo", base_path=echo_base, grpc_compression="gzip")
@@ -275,7 +267,7 @@ def test_replies_are_compressed_for_everybody_where_the_server_is_told_so(
     assert bytes_through_relay(always, none)[1] * 2 < bytes_through_relay(server, none)[1]
 
 
-def test_bomb_is_refused_and_takes_no_more_memory_than_a_message(server: ModelServer):
+def test_compression_bomb_is_refused_within_limit(server: ModelServer):
     request = predict_pb2.PredictRequest()
     request.model_spec.name = "echo"
     request.inputs["x"].tensor_content = bytes(1_000_000_000)
@@ -297,7 +289,7 @@ def test_bomb_is_refused_and_takes_no_more_memory_than_a_message(server: ModelSe
 # Encodings of replies
 
 
-def test_tensor_content_and_typed_fields_carry_the_same_values(
+def test_tensor_content_equals_typed_fields(
     start_server: StartServer, server: ModelServer, echo_base: Path
 ):
     content = start_server(
@@ -321,7 +313,7 @@ def test_tensor_content_and_typed_fields_carry_the_same_values(
 # UNIX sockets
 
 
-def test_unix_socket_answers_and_is_a_socket_of_the_servers_user(server: ModelServer):
+def test_unix_socket_answers_and_is_not_world_writable(server: ModelServer):
     path = socket_path(server)
     assert stat.S_ISSOCK(path.stat().st_mode)
     assert not path.stat().st_mode & stat.S_IWOTH
@@ -329,7 +321,7 @@ def test_unix_socket_answers_and_is_a_socket_of_the_servers_user(server: ModelSe
         assert caller.predict(echo_request()).model_spec.version.value == 1
 
 
-def test_unix_socket_of_a_server_that_was_killed_is_taken_over(
+def test_unix_socket_of_killed_server_is_replaced(
     start_server: StartServer, echo_base: Path, tmp_path: Path
 ):
     path = tmp_path / "grpc.sock"
@@ -343,7 +335,7 @@ def test_unix_socket_of_a_server_that_was_killed_is_taken_over(
         caller.predict(echo_request())
 
 
-def test_unix_socket_path_that_is_too_long_keeps_the_server_from_starting(
+def test_unix_socket_path_too_long_stops_start(
     start_server: StartServer, echo_base: Path, tmp_path: Path
 ):
     path = tmp_path / ("x" * 108)
@@ -364,7 +356,7 @@ SERVICES = {
 }
 
 
-def test_reflections_own_client_lists_and_describes_every_service(server: ModelServer):
+def test_reflection_client_describes_every_service(server: ModelServer):
     with grpc.insecure_channel(server.target) as channel:
         database = ProtoReflectionDescriptorDatabase(channel)
         assert set(SERVICES) <= set(database.get_services())
@@ -381,7 +373,7 @@ def test_reflections_own_client_lists_and_describes_every_service(server: ModelS
             pool.FindServiceByName("millpond.v1.Unknown")
 
 
-def test_described_predict_answers_a_client_that_has_no_proto_of_its_own(server: ModelServer):
+def test_reflected_predict_needs_no_local_proto(server: ModelServer):
     from google.protobuf import message_factory
 
     with grpc.insecure_channel(server.target) as channel:
@@ -399,7 +391,7 @@ def test_described_predict_answers_a_client_that_has_no_proto_of_its_own(server:
     assert response.model_spec.version.value == 1
 
 
-def test_every_method_that_reflection_lists_is_one_that_the_server_has(server: ModelServer):
+def test_reflection_lists_only_present_methods(server: ModelServer):
     with grpc.insecure_channel(server.target) as channel:
         database = ProtoReflectionDescriptorDatabase(channel)
         pool: Any = DescriptorPool(database)
@@ -442,9 +434,7 @@ def test_v1_has_the_bytes_of_v1alpha(server: ModelServer):
     assert b"tensorflow.serving.PredictionService" in answers[0]
 
 
-def test_open_reflection_streams_do_not_hold_a_stop_back(
-    start_server: StartServer, echo_base: Path
-):
+def test_reflection_streams_do_not_delay_stop(start_server: StartServer, echo_base: Path):
     server = start_server(model_name="echo", base_path=echo_base, drain_seconds=60)
     is_over = threading.Event()
 

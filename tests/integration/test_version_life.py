@@ -80,7 +80,7 @@ def server_of_two(
     return server
 
 
-def test_rollback_under_load_is_seen_by_the_next_request_and_loses_none(
+def test_rollback_under_load_is_instant_and_lossless(
     server_of_two: ModelServer,
 ):
     request = predict_request("scale", {"x": X})
@@ -102,7 +102,7 @@ def test_rollback_under_load_is_seen_by_the_next_request_and_loses_none(
     assert not logged(server_of_two, "unload_started")
 
 
-def test_rolled_back_version_stays_out_while_its_files_are_there(
+def test_rolled_back_version_stays_out_on_disk(
     server_of_two: ModelServer, scale_model: ScaleModel, base_path: Path
 ):
     with Client(server_of_two.admin_target) as client:
@@ -115,9 +115,7 @@ def test_rolled_back_version_stays_out_while_its_files_are_there(
             client.allow("scale", 3)
 
 
-def test_version_that_is_removed_gives_way_to_the_one_kept_without_a_load(
-    server_of_two: ModelServer, base_path: Path
-):
+def test_removed_version_yields_to_kept_one_at_once(server_of_two: ModelServer, base_path: Path):
     shutil.rmtree(base_path / "2")
     with Client(server_of_two.admin_target) as client, caller_to(server_of_two.target) as caller:
         wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
@@ -138,7 +136,7 @@ def test_version_refused_by_a_gate_leaves_the_way_back(
     assert not logged(server_of_two, "unload_started")
 
 
-def test_previous_current_and_canary_have_slabs_of_their_own(
+def test_previous_current_and_canary_have_own_slabs(
     start_with: Callable[..., ModelServer], scale_model: ScaleModel, base_path: Path
 ):
     server = start_with("keep_previous_seconds = 600\ncanary = { weight = 0.5 }")
@@ -156,7 +154,7 @@ def test_previous_current_and_canary_have_slabs_of_their_own(
         wait_for_states(client, "scale", {1: END, 2: AVAILABLE, 3: AVAILABLE})
 
 
-def test_previous_version_is_given_up_if_three_do_not_fit(
+def test_previous_is_given_up_if_three_do_not_fit(
     start_with: Callable[..., ModelServer], scale_model: ScaleModel, base_path: Path
 ):
     server = start_with(
@@ -173,7 +171,7 @@ def test_previous_version_is_given_up_if_three_do_not_fit(
     assert "--model_memory_limit_bytes" in str(given_up["reason"])
 
 
-def test_rollback_without_a_version_in_memory_is_refused_and_done_cold_when_told(
+def test_rollback_without_previous_needs_cold_option(
     start_with: Callable[..., ModelServer], scale_model: ScaleModel, base_path: Path
 ):
     server = start_with("keep_previous_seconds = 0")
@@ -190,7 +188,7 @@ def test_rollback_without_a_version_in_memory_is_refused_and_done_cold_when_told
         wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
 
 
-def test_cold_rollback_command_names_each_blocked_version(
+def test_cold_rollback_command_names_blocked_versions(
     start_with: Callable[..., ModelServer],
     scale_model: ScaleModel,
     echo_export: Path,
@@ -217,7 +215,7 @@ def test_cold_rollback_command_names_each_blocked_version(
         assert answering_version(caller) == 1
 
 
-def test_rollback_while_the_previous_version_drains_loads_it_again(
+def test_rollback_during_drain_of_previous_reloads_it(
     start_with: Callable[..., ModelServer], scale_model: ScaleModel, base_path: Path
 ):
     server = start_with("keep_previous_seconds = 0")
@@ -252,7 +250,7 @@ def versions_of_users(caller: Caller, count: int) -> dict[str, int]:
     return found
 
 
-def test_canary_gets_its_users_and_the_same_ones_each_time(
+def test_canary_keeps_its_users(
     start_with: Callable[..., ModelServer], scale_model: ScaleModel, base_path: Path
 ):
     server = start_with('canary = { weight = 0.3, header = "x-user" }')
@@ -288,7 +286,7 @@ def test_canary_is_rolled_back_by_its_figures(
         assert [item["is_passed"] for item in verdicts if item["gate"] == "canary"] == [False]
 
 
-def test_auto_policy_swaps_where_memory_is_for_one_only(
+def test_auto_policy_swaps_in_memory_for_one(
     start_with: Callable[..., ModelServer], scale_model: ScaleModel, base_path: Path
 ):
     server = start_with(
@@ -302,7 +300,7 @@ def test_auto_policy_swaps_where_memory_is_for_one_only(
     assert "--model_memory_limit_bytes" in str(chosen["reason"])
 
 
-def test_availability_policy_keeps_the_old_version_where_memory_is_for_one_only(
+def test_availability_policy_keeps_old_if_one_fits(
     start_with: Callable[..., ModelServer], scale_model: ScaleModel, base_path: Path
 ):
     server = start_with(

@@ -55,7 +55,7 @@ def test_server_replays_what_synthesize_wrote(
     assert available["warm_up_seconds"] >= 2 * seconds
 
 
-def test_version_with_synthesized_records_of_every_dtype_is_served(
+def test_synthesized_records_warm_every_dtype(
     echo_export: Path, tmp_path: Path, base_path: Path, start_server: StartServer
 ):
     version = shutil.copytree(echo_export, tmp_path / "echo")

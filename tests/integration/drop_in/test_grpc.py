@@ -45,7 +45,7 @@ def test_session_run_without_its_flag_is_unimplemented(drop_in_caller: Caller):
     assert code is grpc.StatusCode.UNIMPLEMENTED, message
 
 
-def test_message_of_a_refusal_is_cut_where_the_request_is_long(drop_in_caller: Caller):
+def test_refusal_message_of_long_request_is_cut(drop_in_caller: Caller):
     name = "n" * 5_000
     request = predict(HALF, X, [name])
     _, message = refusal(lambda: drop_in_caller.predict(request))

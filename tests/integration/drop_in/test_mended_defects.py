@@ -25,12 +25,12 @@ PROVEN_BY_TESTS = [
     (
         "work goes on past the deadline (TFS#1265)",
         "integration/test_life_of_server.py",
-        "test_request_that_runs_past_its_deadline_ends_and_stops_computing",
+        "test_expired_request_stops_computing",
     ),
     (
         "REST looks the version up twice",
         "integration/drop_in/test_rest_swaps.py",
-        "test_rest_requests_during_swaps_are_each_answered_by_one_version_and_none_fails",
+        "test_rest_requests_during_swaps_never_fail",
     ),
     (
         "no list of models over REST (TFS#795)",
@@ -45,37 +45,37 @@ PROVEN_BY_TESTS = [
     (
         "only requests that succeed are recorded",
         "integration/test_request_counts.py",
-        "test_requests_given_up_as_they_are_answered_are_counted_once_in_the_midst_of_swaps",
+        "test_cancelled_answers_count_once_during_swaps",
     ),
     (
         "SIGTERM ends the process at once (TFS#1853)",
         "integration/test_drain.py",
-        "test_sigterm_answers_the_requests_that_wait_for_a_thread",
+        "test_sigterm_answers_requests_waiting_for_thread",
     ),
     (
         "a slow request of one model delays another's swap",
         "integration/test_life_of_server.py",
-        "test_slow_requests_delay_neither_others_nor_health_nor_another_models_swap",
+        "test_slow_requests_delay_nothing_else",
     ),
     (
         "a half-copied version is served",
         "integration/test_directories.py",
-        "test_half_copied_version_waits_until_it_is_complete",
+        "test_half_copied_version_waits_until_complete",
     ),
     (
         "a label and its version cannot come in one change (TFS#1608, TFS#1230)",
         "integration/test_config_reload.py",
-        "test_reload_brings_a_label_and_its_version_in_one_change_and_moves_it_back",
+        "test_reload_moves_label_with_its_version_and_back",
     ),
     (
         "a reload without polling hangs (TFS#1519)",
         "integration/test_config_reload.py",
-        "test_reload_changes_a_version_policy_also_where_nothing_is_polled",
+        "test_reload_changes_version_policy_without_polling",
     ),
     (
         "a reload of a model that does not come hangs (TFS#1565, TFS#1786)",
         "integration/test_config_reload.py",
-        "test_reload_answers_what_did_not_come_before_its_caller_gives_up",
+        "test_reload_answers_before_caller_gives_up",
     ),
     (
         "one unreadable base path stops all models (TFS#2189)",
@@ -90,7 +90,7 @@ def test_mended_defect_has_its_test(defect: str, file: str, test: str):
     assert f"def {test}(" in (TESTS / file).read_text(), defect
 
 
-def test_mended_defects_of_the_tables_are_said_in_their_rows():
+def test_mended_defects_are_listed_in_table_rows():
     mended = {row.name for row in grpc_rows.ROWS if row.mends}
     mended |= {row.name for row in rest_rows.ROWS if row.mends}
     assert {"status_of_a_label", "rows", "binary_both_ways", "path_that_there_is_not"} <= mended

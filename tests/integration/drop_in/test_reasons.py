@@ -32,7 +32,7 @@ def caller(start_server: StartServer, base_path: Path) -> Iterator[Caller]:
 # --- NOT_FOUND ------------------------------------------------------------------------------------
 
 
-def test_not_found_of_an_empty_base_path_has_the_reason(caller: Caller) -> None:
+def test_not_found_of_empty_base_path_has_reason(caller: Caller) -> None:
     code, message = refusal_with_reason(lambda: caller.outputs("scale", X))
     assert code == NOT_FOUND
     assert message.startswith("Servable not found for request: Latest(scale)")
@@ -43,7 +43,7 @@ def test_not_found_of_an_empty_base_path_has_the_reason(caller: Caller) -> None:
     assert refusal_with_reason(lambda: caller.outputs("other", X))[0] == NOT_FOUND
 
 
-def test_not_found_of_a_half_copied_version_names_the_file(
+def test_not_found_of_half_copied_version_names_file(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path, tmp_path: Path
 ) -> None:
     copy = scale_model.write(tmp_path / "whole", 3)
@@ -100,7 +100,7 @@ def test_requests_wait_for_the_first_version(
         assert caller.outputs("scale", X)["y"].tolist() == [2.0]
 
 
-def test_wait_for_the_first_version_ends_with_the_stage(
+def test_first_version_wait_ends_with_stage(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path
 ) -> None:
     scale_model.write(base_path, 1)

@@ -41,7 +41,7 @@ def test_reload_without_a_model_is_invalid(caller: Caller) -> None:
         assert "no model in it" in message
 
 
-def test_bad_config_file_ends_the_start_with_the_known_text(tmp_path: Path) -> None:
+def test_bad_config_file_stops_start_with_known_text(tmp_path: Path) -> None:
     path = tmp_path / "models.config"
     path.write_text("improperly formatted file")
     result = subprocess.run(

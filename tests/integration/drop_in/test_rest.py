@@ -96,7 +96,7 @@ def test_compressed_body_is_read(coding: str, http: httpx.Client):
     assert response.json() == {"predictions": [2.5] * 1_000}
 
 
-def test_body_that_is_no_gzip_though_it_says_so_is_refused(http: httpx.Client):
+def test_body_falsely_marked_gzip_is_refused(http: httpx.Client):
     response = http.post(f"{HALF}:predict", content=b"{}", headers={"content-encoding": "gzip"})
     assert response.status_code == 400
     assert list(response.json()) == ["error"]
@@ -138,9 +138,7 @@ def test_curl_gets_the_documented_answer(row: RestRow, drop_in_server: ModelServ
     assert json.loads(result.stdout) == row.answer
 
 
-def test_curl_that_sends_a_large_body_in_chunks_and_expects_to_be_told_is_answered(
-    drop_in_server: ModelServer, tmp_path: Path
-):
+def test_curl_with_large_chunked_body_is_answered(drop_in_server: ModelServer, tmp_path: Path):
     body = tmp_path / "body.json"
     body.write_text(json.dumps({"instances": [1.0] * 100_000}))
     result = subprocess.run(
