@@ -67,7 +67,7 @@ class AdmissionOfCallsTest : public testing::ServedModels {
   std::shared_ptr<servable::Admission> admission_;
 };
 
-TEST_F(AdmissionOfCallsTest, BeyondTheLimitRequestsAreRefusedAtOnceAndThoseWithinItAnswered) {
+TEST_F(AdmissionOfCallsTest, LimitRefusesExcessRequestsAtOnce) {
   StartWith(5);
   Replies held = BeginHeld(kRunCount);
   Replies parked = Begin(3, "held");
@@ -97,7 +97,7 @@ TEST_F(AdmissionOfCallsTest, BeyondTheLimitRequestsAreRefusedAtOnceAndThoseWithi
   EXPECT_TRUE(Predict("m").status.ok());
 }
 
-TEST_F(AdmissionOfCallsTest, AtItsLimitTheServerStillTellsItsHealthAndItsVersionsMetadataCounts) {
+TEST_F(AdmissionOfCallsTest, FullServerStillAnswersHealthAndCountsMetadata) {
   StartWith(kRunCount);
   server_->SetHealth("", true);
   Replies held = BeginHeld(kRunCount);

@@ -110,7 +110,7 @@ TEST(Admission, SpreadsWhenTheRefusedComeBack) {
   EXPECT_LE(*pushbacks_ms.rbegin(), 150);
 }
 
-TEST(Admission, ThreadsNeverHoldMoreThanTheLimitsAndLeaveNothingBehind) {
+TEST(Admission, ThreadsNeverExceedTheLimitsAndReleaseAll) {
   Admission admission(6);
   admission.SetModelLimits({{"limited", 3}});
   std::atomic<int> limited_count{0};

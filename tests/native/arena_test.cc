@@ -137,7 +137,7 @@ TEST_F(ArenaTest, ThePlannedSlabHoldsExactlyWhatItWasPlannedFor) {
   }
 }
 
-TEST_F(ArenaTest, TheEmbeddingTablesOfTheCtrModelTakeAtMostATenthMore) {
+TEST_F(ArenaTest, CtrEmbeddingTablesTakeAtMostATenthMore) {
   const std::vector<size_t> tables(26, 19'200'000);
   EXPECT_GE(PlanSlabBytes(tables), Sum(tables));
   EXPECT_LE(PlanSlabBytes(tables), Sum(tables) * 110 / 100);
@@ -191,7 +191,7 @@ TEST_F(ArenaTest, ALeakIsNamedBySizeAndCountAndKeepsTheArena) {
   EXPECT_TRUE(arena.Destroy().ok());
 }
 
-TEST_F(ArenaTest, AfterItsEndItGivesNoBlockAndASecondDestroyDoesNothing) {
+TEST_F(ArenaTest, EndedArenaGivesNoBlockAndEndsOnlyOnce) {
   SlabArena on_slab(4 * kMiB);
   Arena& arena = *on_slab.arena;
   arena.Deallocate(arena.Allocate(kMiB, kTensorAlignment));
@@ -203,7 +203,7 @@ TEST_F(ArenaTest, AfterItsEndItGivesNoBlockAndASecondDestroyDoesNothing) {
   EXPECT_TRUE(arena.LiveBlocksBySize().empty());
 }
 
-TEST_F(ArenaTest, BlocksThatOutliveTheirArenaStayValidOnTheQuarantinedSlab) {
+TEST_F(ArenaTest, BlocksOutlivingTheirArenaQuarantineTheSlab) {
   SlabArena on_slab(4 * kMiB);
   void* const leaked = on_slab.arena->Allocate(kMiB, kTensorAlignment);
   std::memset(leaked, 0x5a, kMiB);
@@ -228,7 +228,7 @@ TEST_F(ArenaTest, SealedSlabCanBeReadAndFreedIntoButNotAllocatedFrom) {
   EXPECT_TRUE(on_slab.slab->is_sealed());
 }
 
-TEST_F(ArenaTest, AThousandArenasOneAfterAnotherTouchTheSamePagesOfTheSlab) {
+TEST_F(ArenaTest, ThousandArenasInTurnTouchTheSamePages) {
   const std::vector<size_t> sizes = {19'200, 100, 300'000, 4096, kMiB, 77};
   const auto slab = std::move(Slab::Reserve(16 * kMiB).value());
   size_t resident_bytes_of_first = 0;

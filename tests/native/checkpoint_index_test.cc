@@ -106,7 +106,7 @@ TEST_F(CheckpointIndexTest, OneEntryIsFoundByItsName) {
   }
 }
 
-TEST_F(CheckpointIndexTest, APartitionedTensorHasAnEntryForTheWholeAndOneForEachSlice) {
+TEST_F(CheckpointIndexTest, PartitionedTensorHasEntriesForWholeAndSlices) {
   tensorflow::BundleWriter writer(tensorflow::Env::Default(), prefix_);
   for (const char* slice : {"0,1:-", "1,2:-"}) {
     const TensorSlice part = TensorSlice::ParseOrDie(slice);
@@ -172,7 +172,7 @@ TEST_F(CheckpointIndexTest, CutShortAtAnyByteIsDataLoss) {
   }
 }
 
-TEST_F(CheckpointIndexTest, AFooterThatNamesMoreThanTheFileIsDataLossAndAllocatesNothing) {
+TEST_F(CheckpointIndexTest, FooterBeyondTheFileIsDataLossWithoutAllocation) {
   WriteSmall();
   std::string index = ReadFile(index_path_);
   // The size of the metaindex block becomes a varint of 2^62.
@@ -181,7 +181,7 @@ TEST_F(CheckpointIndexTest, AFooterThatNamesMoreThanTheFileIsDataLossAndAllocate
   ExpectDamaged("footer");
 }
 
-TEST_F(CheckpointIndexTest, AnEntryThatDoesNotHoldTogetherIsDataLossWithItsName) {
+TEST_F(CheckpointIndexTest, InconsistentEntryIsDataLossWithItsName) {
   const std::vector<std::pair<std::function<void(BundleEntryProto*)>, std::string>> kEdits = {
       {[](auto* entry) { entry->set_offset(-1); }, "negative"},
       {[](auto* entry) { entry->set_size(-12); }, "negative"},

@@ -55,7 +55,7 @@ class ExampleMethodsTest : public ::testing::Test {
 using ClassifyTest = ExampleMethodsTest;
 using RegressTest = ExampleMethodsTest;
 
-TEST_F(ClassifyTest, SaysLabelsAndScoresOfEachExampleAndWhichVersionDidSo) {
+TEST_F(ClassifyTest, ReturnsLabelsAndScoresPerExampleAndVersion) {
   servable_.Add(
       "serving_default", {"classes", "scores"},
       {StringTensor({"x", "", "z", "w"}, {2, 2}), FloatTensor({0.5F, 0, -0.0F, 0.5F}, {2, 2})});

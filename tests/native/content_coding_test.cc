@@ -87,7 +87,7 @@ TEST(ContentCoding, ABombTakesNoMoreThanTheLimit) {
   EXPECT_LE(inflated.capacity(), 200'002);
 }
 
-TEST(ContentCoding, BytesThatAreCutShortOrChangedOrFollowedByOthersAreRefused) {
+TEST(ContentCoding, TruncatedChangedOrTrailingBytesAreRefused) {
   const std::string body = Body();
   std::string inflated;
   for (const std::string& coded : {Gzipped(body), Gzipped("x")}) {

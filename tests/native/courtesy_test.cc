@@ -12,7 +12,7 @@ TEST(Courtesy, APieceThatKeptItsCoreNeedsNoRest) {
   EXPECT_EQ(CourtesyRestNs(kMs + 50'000, kMs), 0);
 }
 
-TEST(Courtesy, APieceThatLostItsCoreRestsFourTimesAsLongAsItWorked) {
+TEST(Courtesy, PieceThatLostItsCoreRestsFourTimesItsWork) {
   EXPECT_EQ(CourtesyRestNs(3 * kMs, kMs), 4 * kMs);
 }
 

@@ -81,7 +81,7 @@ TEST(ExampleBody, AFeatureWithoutValuesIsOneWithoutAKind) {
   EXPECT_EQ(ReadOne("{}"), Example({}));
 }
 
-TEST(ExampleBody, TheContextStandsBeforeEachExampleWhereverItIsInTheBody) {
+TEST(ExampleBody, ContextPrecedesEachExampleFromAnyPlace) {
   const std::string context = Example({Feature("c", 3, Integers({5}))});
   const Examples expected{context + Example({Feature("a", 3, Integers({1}))}),
                           context + Example({Feature("a", 3, Integers({2}))})};
@@ -128,7 +128,7 @@ TEST(ExampleBody, WhatIsNoExampleIsRefusedWithTheFeature) {
   }
 }
 
-TEST(ExampleBody, AContextThatIsTooLargeForAllExamplesIsRefusedBeforeItIsCopied) {
+TEST(ExampleBody, OversizedContextIsRefusedBeforeItsCopy) {
   std::string body =
       R"({"context": {"c": ")" + std::string(1'000'000, 'x') + R"("}, "examples": [{})";
   for (int i = 0; i < 3'000; ++i) body += ",{}";

@@ -38,7 +38,7 @@ TEST(ExampleInputTest, EachExampleIsAStringOfItsOwnBytes) {
             (Strings{"one", "", "three"}));
 }
 
-TEST(ExampleInputTest, TheContextIsBeforeEachExampleSoThatTheExamplesFeaturesWin) {
+TEST(ExampleInputTest, ContextPrecedesExamplesSoThatTheirFeaturesWin) {
   EXPECT_EQ(TensorOf(ContextInput("context-", {"one", "", "three"})).value(),
             (Strings{"context-one", "context-", "context-three"}));
 }
@@ -80,7 +80,7 @@ TEST(ExampleInputTest, UnknownFieldsAreSkippedAndOtherBytesDoNotParse) {
 }
 
 // A context of 1 MiB and 4,096 examples of no bytes are 1 MiB on the wire.
-TEST(ExampleInputTest, AContextThatWouldBeRepeatedBeyondATensorIsRefusedBeforeItIs) {
+TEST(ExampleInputTest, ContextRepeatedBeyondATensorIsRefusedFirst) {
   const auto refused = TensorOf(ContextInput(std::string(size_t{1} << 20U, 'c'), Strings(4'096)));
   EXPECT_EQ(refused.status().code(), Code::kResourceExhausted);
 }

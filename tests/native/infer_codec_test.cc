@@ -139,7 +139,7 @@ TEST(InferCodecTest, TypedContentsOfEveryFieldAreTaken) {
               RawOf(std::vector<std::string>{"a", ""}));
 }
 
-TEST(InferCodecTest, TypedContentsThatContradictTheirDatatypeOrShapeAreRefused) {
+TEST(InferCodecTest, TypedContentsContradictingTheirSpecAreRefused) {
   const auto typed = [](int dtype, const char* datatype, const std::vector<int64_t>& dims,
                         const WireMessage& contents) {
     return RequestTo("of_" + std::to_string(dtype))
@@ -158,7 +158,7 @@ TEST(InferCodecTest, TypedContentsThatContradictTheirDatatypeOrShapeAreRefused) 
   ExpectRefused(typed(1, "FP32", {1'000'000'000, 1000}, WireMessage()), "holds 0 values");
 }
 
-TEST(InferCodecTest, RawContentsForOtherThanAllInputsOrBesideTypedOnesAreRefused) {
+TEST(InferCodecTest, MixedOrIncompleteRawContentsAreRefused) {
   const WireMessage input = InferInput("x", "FP32", {1});
   ExpectRefused(RequestTo("of_1").Message(5, input).Bytes(7, "1234").Bytes(7, "1234"),
                 "2 entries for 1 inputs");
@@ -229,7 +229,7 @@ TEST(InferCodecTest, BytesThatAreNoMessageAreRefused) {
   ExpectRefused(WireMessage().Bytes(1, "\xff"), "not an inference.ModelInferRequest");
 }
 
-TEST(InferCodecTest, TenThousandMutatedMessagesEndInAnAnswerOrACleanError) {
+TEST(InferCodecTest, TenThousandMutationsGetAnAnswerOrACleanError) {
   const WireMessage contents = WireMessage().Bytes(6, RawOf<float>({1, 2, 3}));
   const std::vector<std::string> seeds = {
       WireMessage()

@@ -58,7 +58,7 @@ class InferTest : public ::testing::Test {
   InferReply reply_;
 };
 
-TEST_F(InferTest, AnswersAllOutputsInTheSignaturesOrderWithVersionAndId) {
+TEST_F(InferTest, ReturnsOutputsInSignatureOrderWithVersionAndId) {
   ASSERT_TRUE(Infer().ok());
   EXPECT_EQ(reply_.model_name, "echo");
   EXPECT_EQ(reply_.version, 7);
@@ -89,7 +89,7 @@ TEST_F(InferTest, TheParameterSignatureNameSelectsAnotherSignature) {
   ExpectRefused(Code::kFailedPrecondition, "\"q\" not found");
 }
 
-TEST_F(InferTest, InputsThatTheSignatureHasNotOrThatAreThereTwiceAreRefused) {
+TEST_F(InferTest, UnknownOrDuplicateInputsAreRefused) {
   request_.inputs[0].name = "sentences";
   ExpectRefused(Code::kInvalidArgument, "Sent extra: {sentences}. Missing but required: {words}.");
   request_.inputs[0].name = "rows";
@@ -115,7 +115,7 @@ TEST_F(InferTest, AShapeThatTheSignatureDoesNotNameIsTheModelsToTake) {
   EXPECT_EQ(reply_.tensors.tensors()[0].dims, (std::vector<int64_t>{3}));
 }
 
-TEST_F(InferTest, ContentsThatContradictTheShapeAreRefusedWithoutItsMemory) {
+TEST_F(InferTest, ContentsContradictingTheShapeAllocateNothing) {
   request_.inputs[1].dims = {1'000'000'000'000, 3};
   ExpectRefused(Code::kInvalidArgument, "hold 12 bytes");
   request_.inputs[1].dims = {1, 3};
@@ -141,7 +141,7 @@ TEST_F(InferTest, BoolsOtherThanZeroAndOneBecomeOne) {
   EXPECT_EQ(reply_.tensors.tensors()[0].bytes, std::string("\x00\x01\x01", 3));
 }
 
-TEST_F(InferTest, WhatTheServerHasNotIsRefusedByNameAndWhatIsOffIsNot) {
+TEST_F(InferTest, ActiveUnsupportedParametersAreRefused) {
   request_.tensor_parameters = {{"shared_memory_region", "", 0}, {"classification", "", 0}};
   request_.parameters = {{"sequence_id", "", 0}, {"priority", "", 3}};
   EXPECT_TRUE(Infer().ok());
@@ -154,7 +154,7 @@ TEST_F(InferTest, WhatTheServerHasNotIsRefusedByNameAndWhatIsOffIsNot) {
   ExpectRefused(Code::kUnimplemented, "'sequence_id'");
 }
 
-TEST_F(InferTest, AnOutputWithoutADatatypeOfTheProtocolIsRefusedBeforeTheRun) {
+TEST_F(InferTest, OutputWithoutProtocolDatatypeIsRefusedUnrun) {
   request_.parameters = {{"signature_name", "complex"}};
   request_.inputs = {{"x", "FP32", {1}}};
   blocks_ = {RawOf<float>({1})};

@@ -82,7 +82,7 @@ std::vector<Distribution> Distributions() {
            }}};
 }
 
-TEST(LatencyHistogram, QuantilesOfAnyDistributionAreWithinTheErrorOfASortedList) {
+TEST(LatencyHistogram, QuantilesStayWithinTheErrorOfASortedList) {
   std::mt19937_64 rng(20240601);
   for (Distribution& distribution : Distributions()) {
     for (const int count : {1, 2, 3, 10, 999, 1'000, 1'001, 20'000}) {
@@ -128,7 +128,7 @@ TEST(LatencyHistogram, NegativeLatencyCountsAsZero) {
   EXPECT_EQ(snapshot.ValueAtQuantile(1), 0);
 }
 
-TEST(LatencyHistogram, LatencyBeyondTheLastBucketIsCountedAndReadsAsTheMaximum) {
+TEST(LatencyHistogram, LatencyBeyondTheLastBucketReadsAsTheMaximum) {
   LatencyHistogram histogram;
   histogram.Record(1 * kMs);
   histogram.Record(200 * kSecond);
@@ -191,7 +191,7 @@ INSTANTIATE_TEST_SUITE_P(Uses, LatencyHistogramOfUse,
                          ::testing::Values(LatencyHistogram::Use::kHot,
                                            LatencyHistogram::Use::kRare));
 
-TEST(LatencyHistogram, SnapshotBesideARecorderHoldsTheSumAndMaximumOfWhatItCounts) {
+TEST(LatencyHistogram, SnapshotHoldsSumAndMaximumOfItsCounts) {
   constexpr int64_t kRecordCount = 100'000;
   LatencyHistogram histogram;
   std::atomic<bool> recorder_runs{true};

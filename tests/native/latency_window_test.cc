@@ -77,7 +77,7 @@ TEST_F(LatencyWindowTest, TheLastSecondForgetsWhatCameBefore) {
   EXPECT_EQ(LastSecondMs(12.3), 0);   // since 11.4, when nothing came
 }
 
-TEST_F(LatencyWindowTest, ARetiredVersionIsForgottenAndANewOneBeginsAtItsFirstLook) {
+TEST_F(LatencyWindowTest, RetiredVersionIsForgottenNewOneStartsAtFirstLook) {
   const auto old_entry = Publish("m", 1);
   LastSecondMs(1.0);
   Answer(*old_entry, 70 * kMsNs);

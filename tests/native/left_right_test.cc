@@ -68,7 +68,7 @@ TEST(LeftRight, ConcurrentReadersSeeWholeValuesThatNeverGoBack) {
   EXPECT_EQ(Counted::alive_count.load(), 1);
 }
 
-TEST(LeftRight, WriteKeepsTheOldValueWhileAReaderHoldsItAndNewReadersSeeTheNewOne) {
+TEST(LeftRight, WriteKeepsTheOldValueForItsReadersOnly) {
   LeftRight<Counted> value(std::make_unique<Counted>(1));
   std::atomic<bool> is_reading{false};
   std::atomic<bool> may_leave{false};

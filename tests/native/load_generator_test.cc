@@ -91,7 +91,7 @@ TEST_F(IssueLoopTest, RunStoppedBeforehandIssuesNothing) {
   EXPECT_EQ(loop.Run(base::MonotonicNs()).issued_count, 0);
 }
 
-TEST_F(IssueLoopTest, RunStoppedMeanwhileEndsBeforeItsPlanAndHasItsAnswers) {
+TEST_F(IssueLoopTest, StoppedRunEndsBeforeItsPlanWithItsAnswers) {
   Plan plan = MakePlan(3);
   // In an hour: only a stop ends this run.
   plan.offsets_ns[2] = 3600 * kSecondNs;

@@ -84,7 +84,7 @@ TEST_F(MessageEncodingTest, AnEncodingThatTheClientDoesNotAcceptIsNotUsed) {
   ExpectEncoding(PredictIn(GRPC_COMPRESS_NONE), GRPC_COMPRESS_NONE);
 }
 
-TEST_F(MessageEncodingTest, AMessageThatGrowsBeyondTheLimitIsRefusedAndTheServerGoesOn) {
+TEST_F(MessageEncodingTest, MessageGrowingBeyondTheLimitIsRefused) {
   options_.max_message_bytes = 1'000'000;
   Start();
   for (const auto encoding : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
@@ -159,7 +159,7 @@ std::string AnswerTo(const std::string& bytes, int port) {
   return answer;
 }
 
-TEST_F(MessageEncodingTest, ACompressionThatIsUnknownIsUnimplementedAndTheClientHearsWhatIsKnown) {
+TEST_F(MessageEncodingTest, UnknownCompressionIsUnimplementedAndListsKnown) {
   Start();
   for (const char* const encoding : {"br", "snappy", "identity"}) {
     const std::string answer = AnswerTo(FlaggedCall(encoding, Request("m")), server_->port());

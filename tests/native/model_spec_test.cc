@@ -59,7 +59,7 @@ TEST(ModelSpec, AVersionThatComesTwiceIsMergedAsProtobufDoes) {
   EXPECT_EQ(spec.version, 7);
 }
 
-TEST(ModelSpec, UnknownFieldsAndKnownOnesOfAnotherWireTypeAreSkipped) {
+TEST(ModelSpec, UnknownAndMistypedFieldsAreSkipped) {
   ModelSpec spec;
   ASSERT_TRUE(
       Read(WireMessage().Varint(1, 5).Fixed32(2, 5).Group(9, WireMessage()).Bytes(1, "m"), &spec));
@@ -67,7 +67,7 @@ TEST(ModelSpec, UnknownFieldsAndKnownOnesOfAnotherWireTypeAreSkipped) {
   EXPECT_FALSE(spec.version);
 }
 
-TEST(ModelSpec, NamesThatAreNotUtf8AndVersionsThatAreNoMessageAreRefused) {
+TEST(ModelSpec, NonUtf8NamesAndBrokenVersionsAreRefused) {
   ModelSpec spec;
   EXPECT_FALSE(Read(WireMessage().Bytes(1, "\xff"), &spec));
   EXPECT_FALSE(Read(WireMessage().Bytes(3, "\xff"), &spec));

@@ -83,7 +83,7 @@ TEST_F(MultiInferenceTest, AnswersEachTaskInItsOrderFromTheSameExamples) {
   EXPECT_EQ(servable_.together_count, 1);
 }
 
-TEST_F(MultiInferenceTest, SignaturesOfDifferentInputTensorsGetTheSameExamples) {
+TEST_F(MultiInferenceTest, SignaturesOfDifferentInputsGetTheSameExamples) {
   const auto result_of = [](const std::string& signature) {
     return WireMessage()
         .Message(1, ModelSpecMessage("m", 7, signature))

@@ -149,7 +149,7 @@ TEST_F(ParameterMemoryTest, AfterTheSessionIsMadeItIsTooLateToSetIt) {
   EXPECT_EQ(model_->ParameterBytes().status().code(), Code::kFailedPrecondition);
 }
 
-TEST_F(ParameterMemoryTest, TooSmallForTheVariablesIsResourceExhaustedAndLeavesNothing) {
+TEST_F(ParameterMemoryTest, TooSmallMemoryIsExhaustedAndLeavesNothing) {
   Write(LargeVariableModel());
   FakeMemory parameters(kVariableBytes / 2);
   EXPECT_EQ(Load(&parameters).code(), Code::kResourceExhausted);

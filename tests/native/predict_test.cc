@@ -117,7 +117,7 @@ class PredictTest : public ::testing::Test {
   const std::string x_ = TensorBytes(Vector<float>({1, 2.5}));
 };
 
-TEST_F(PredictTest, AnswersAllOutputsAndTheEffectiveVersionAndSignature) {
+TEST_F(PredictTest, ReturnsAllOutputsWithVersionAndSignature) {
   PredictResponse response;
   ASSERT_TRUE(Predict(PredictMessage(ModelSpecMessage("m"), {{"x", x_}}), &response).ok());
   EXPECT_EQ(response.model_name, "m");
@@ -135,7 +135,7 @@ TEST_F(PredictTest, AnswersOnlyTheOutputsOfTheFilter) {
   EXPECT_TRUE(IsSame(ParseTensor(response.outputs.at("y")), Vector<float>({2, 5})));
 }
 
-TEST_F(PredictTest, AFilterOfAllOutputsInAnyOrderIsAnsweredByTheRightTensors) {
+TEST_F(PredictTest, ReorderedFilterReturnsTheRightTensors) {
   PredictResponse response;
   const std::string bytes = PredictMessage(ModelSpecMessage("m"), {{"x", x_}}, {"y", "x_back"});
   ASSERT_TRUE(Predict(bytes, &response).ok());
@@ -144,7 +144,7 @@ TEST_F(PredictTest, AFilterOfAllOutputsInAnyOrderIsAnsweredByTheRightTensors) {
   EXPECT_TRUE(IsSame(ParseTensor(response.outputs.at("y")), Vector<float>({2, 5})));
 }
 
-TEST_F(PredictTest, PrepareMakesReadyWhatTheRequestAsksForAndRunsNothing) {
+TEST_F(PredictTest, PrepareReadiesRequestedOutputsAndRunsNothing) {
   ASSERT_TRUE(Prepare(PredictMessage(ModelSpecMessage("m"), {}, {"y"})).ok());
   ASSERT_TRUE(Prepare(PredictMessage(ModelSpecMessage("m"), {})).ok());
   ASSERT_EQ(servable_.prepared().size(), 2);
@@ -199,7 +199,7 @@ TEST_F(PredictTest, OfAnInputSentTwiceTheLastCounts) {
   EXPECT_TRUE(IsSame(ParseTensor(response.outputs.at("y")), Vector<float>({2, 5})));
 }
 
-TEST_F(PredictTest, OfManyExtraInputsTheFirstAreNamedAndTheRestAreCounted) {
+TEST_F(PredictTest, ManyExtraInputsAreNamedFirstAndCounted) {
   WireMessage request;
   request.Message(1, ModelSpecMessage("m"));
   std::string listed;
@@ -268,7 +268,7 @@ TEST_F(PredictTest, AnErrorThatNoShapeExplainsKeepsItsCode) {
   }
 }
 
-TEST_F(PredictTest, ATensorThatDoesNotParseIsRefusedByTheNameOfItsInput) {
+TEST_F(PredictTest, UnparsableTensorIsRefusedByItsInputName) {
   const std::string bytes =
       WireMessage().Message(1, ModelSpecMessage("m")).Message(2, InputMessage("x", "\xff")).bytes();
   ExpectRefused(bytes, Code::kInvalidArgument,

@@ -47,7 +47,7 @@ TEST_P(MethodRecorderTest, CountsFailuresByCodeAndTheirLatencyToo) {
   EXPECT_EQ(summary.latency.max_ns(), 9'000'000);
 }
 
-TEST_P(MethodRecorderTest, ASnapshotHasTheCodesThatOccurredAndTheTotalOverThem) {
+TEST_P(MethodRecorderTest, SnapshotHasOccurredCodesAndTheirTotal) {
   recorder_.Record(Code::kOk, {{1'000, 2'000, 3'000, 4'000, 10'000}});
   recorder_.Record(Code::kNotFound,
                    {{5'000, PhaseTimes::kNone, PhaseTimes::kNone, PhaseTimes::kNone, 6'000}});

@@ -74,7 +74,7 @@ TEST_F(RequestReservoirTest, ANewOneHoldsNothingAndWantsTheFirstRequest) {
   EXPECT_TRUE(reservoir.Wants(KindOf(1, 100), now_ns_));
 }
 
-TEST_F(RequestReservoirTest, AKindThatWasTakenIsNotWantedAgainAtOnceAndOtherKindsAre) {
+TEST_F(RequestReservoirTest, TakenKindWaitsWhileOtherKindsAreWanted) {
   RequestReservoir reservoir(Limits(64));
   Offer(reservoir, 1, std::string(100, 'a'));
   EXPECT_FALSE(reservoir.Wants(KindOf(1, 100), now_ns_));
@@ -155,7 +155,7 @@ TEST_F(RequestReservoirTest, RequestsGoWithAge) {
   EXPECT_TRUE(Held(reservoir).empty());
 }
 
-TEST_F(RequestReservoirTest, AKindThatIsRareAmongOthersIsTakenAnewBeforeItIsTooOld) {
+TEST_F(RequestReservoirTest, RareKindIsTakenAnewBeforeItIsTooOld) {
   RequestReservoir reservoir(Limits(8));
   const auto offer_rare = [&] {
     Offer(reservoir, 2, "flood");  // so that no sample is due
@@ -175,7 +175,7 @@ TEST_F(RequestReservoirTest, ARequestAboveAQuarterOfTheBytesIsNotWanted) {
   EXPECT_FALSE(reservoir.Wants(KindOf(1, 1'001), now_ns_));
 }
 
-TEST_F(RequestReservoirTest, LargeRequestsTakeTheRoomOfEachOtherAndNotOfSmallPairs) {
+TEST_F(RequestReservoirTest, LargeRequestsDisplaceEachOtherNotSmallPairs) {
   RequestReservoir reservoir(Limits(64, 4'000));
   Offer(reservoir, 1, "small");
   for (int i = 0; i < 10; ++i) {

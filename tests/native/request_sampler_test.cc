@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
 
-TEST(RequestSampler, ASecondEndsOneAfterThatBeforeAndMissedOnesAreLeftOut) {
+TEST(RequestSampler, SecondsFollowEachOtherAndSkipMissedOnes) {
   EXPECT_EQ(NextSecondNs(10 * kSecond, 10 * kSecond), 11 * kSecond);
   EXPECT_EQ(NextSecondNs(10 * kSecond, 10 * kSecond + 999'999'999), 11 * kSecond);
   EXPECT_EQ(NextSecondNs(10 * kSecond, 11 * kSecond), 12 * kSecond);

@@ -117,7 +117,7 @@ TEST_F(RequestSampling, TheReservoirOutlivesItsVersion) {
   EXPECT_EQ(Sampled(), std::vector<std::string>{RequestFor({})});
 }
 
-TEST_F(RequestSampling, AModelInferRequestIsTakenAsThePredictRequestThatRunsTheSame) {
+TEST_F(RequestSampling, ModelInferIsSampledAsItsPredictRequest) {
   Publish(std::make_unique<EchoServable>());
   Start();
   const std::string rows = RawOf<float>({1, 2, 3});
@@ -137,7 +137,7 @@ TEST_F(RequestSampling, AModelInferRequestIsTakenAsThePredictRequestThatRunsTheS
       (std::vector<std::string>{PredictMessage(spec, {{"rows", rows}, {"words", "word"}}, {"b"})}));
 }
 
-TEST_F(RequestSampling, AClassifyAndARegressRequestAreTakenAsRequestsOfTheirExamples) {
+TEST_F(RequestSampling, ClassifyAndRegressAreSampledWithTheirExamples) {
   PublishExamples();
   Start();
   const std::string service = "/tensorflow.serving.PredictionService/";

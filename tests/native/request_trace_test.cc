@@ -60,7 +60,7 @@ class TracedCalls : public testing::ServedModels {
   const std::shared_ptr<SpanBuffer> spans_ = std::make_shared<SpanBuffer>(SpanBuffer::Limits());
 };
 
-TEST_F(TracedCalls, ASampledPredictTellsOfItsTraceItsVersionAndItsPhases) {
+TEST_F(TracedCalls, SampledPredictReportsTraceVersionAndPhases) {
   Start();
   const std::string request = Request("m");
   const int64_t before_ns = base::MonotonicNs();

@@ -224,7 +224,7 @@ TEST_F(RestPredictTest, ListsThatAreNoTensorAreRefused) {
                 "input 'b' at [1]: no list, but the others have a list; expected dtype 1[-1;-1;]");
 }
 
-TEST_F(RestPredictTest, ShapesThatTheSignatureDoesNotNameAreTheModelsToTake) {
+TEST_F(RestPredictTest, ShapesOutsideTheSignatureAreLeftToTheModel) {
   EXPECT_EQ(Predict(R"({"instances": [1.0, 2.0, 5.0]})"), R"({"predictions": [1.0, 2.0, 5.0]})");
   EXPECT_EQ(Seen().dims, Dims{3});
   EXPECT_EQ(Predict(R"({"instances": [[1, 2, 3]]})"), R"({"predictions": [[1.0, 2.0, 3.0]]})");

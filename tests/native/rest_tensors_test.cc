@@ -76,7 +76,7 @@ TEST_F(RestTensorsTest, NumbersStringsAndBoolsAreTensorFlows) {
   EXPECT_EQ(servable_.seen().shape(), tensorflow::TensorShape({2, 0}));
 }
 
-TEST_F(RestTensorsTest, ATensorThatGrewHasItsElementsAndShapeAndAnAlignedBuffer) {
+TEST_F(RestTensorsTest, GrownTensorKeepsElementsShapeAndAlignment) {
   std::string values = "[";
   constexpr int kRowCount = 5'000;
   for (int i = 0; i < kRowCount; ++i) {

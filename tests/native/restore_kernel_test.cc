@@ -277,7 +277,7 @@ TEST_F(RestoreKernelTest, StringsAndVariantsAreRestored) {
   EXPECT_TRUE(IsSame(restored[1], Strings(words)));
 }
 
-TEST_F(RestoreKernelTest, APartitionedTensorIsRestoredWholeInItsPartsAndInOtherParts) {
+TEST_F(RestoreKernelTest, PartitionedTensorIsRestoredInAnyParts) {
   const Tensor whole = Random(tensorflow::DT_FLOAT, {1'000, 90});
   {
     tensorflow::BundleWriter writer(tensorflow::Env::Default(), prefix_);
@@ -405,7 +405,7 @@ TEST_F(RestoreKernelTest, InputsThatDoNotFitTheDtypesAreInvalidArgument) {
   }
 }
 
-TEST_F(RestoreKernelTest, AFlippedByteAnywhereIsDataLossWithTensorFileAndOffset) {
+TEST_F(RestoreKernelTest, FlippedByteIsDataLossWithTensorFileAndOffset) {
   WriteBig();
   const std::string whole = ReadFile(shard_);
   const auto big_bytes = static_cast<size_t>(BigBytes());
@@ -438,7 +438,7 @@ TEST_F(RestoreKernelTest, AFlippedByteOfStringsOrOfASliceIsDataLoss) {
   }
 }
 
-TEST_F(RestoreKernelTest, AShardCutShortIsOutOfRangeWithBothSizesAndAllocatesNothing) {
+TEST_F(RestoreKernelTest, TruncatedShardIsOutOfRangeWithoutAllocation) {
   WriteBig();
   testing::CutFile(shard_, BigBytes() + 5);
   ExpectRefused(
@@ -462,7 +462,7 @@ TEST_F(RestoreKernelTest, AnIndexThatAsksForMoreThanThereIsAllocatesNothing) {
   EXPECT_EQ(memory_.memory.Statistics().allocation_count, 0);
 }
 
-TEST_F(RestoreKernelTest, AnAllocationThatFailsAtAnyTensorIsResourceExhaustedAndLeaksNothing) {
+TEST_F(RestoreKernelTest, FailedAllocationIsExhaustedAndLeaksNothing) {
   NamedTensors tensors;
   std::vector<Wish> wishes;
   for (int i = 0; i < 4; ++i) {
@@ -491,7 +491,7 @@ TEST_F(RestoreKernelTest, ProgressReachesTheExactSum) {
   EXPECT_EQ(control.restored_bytes, BigBytes() + 12);
 }
 
-TEST_F(RestoreKernelTest, ProgressOfAWholeCheckpointReachesTheSumOfTensorBytes) {
+TEST_F(RestoreKernelTest, ProgressReachesTheSumOfTensorBytes) {
   testing::WriteCheckpoint(prefix_, {{"numbers", Random(tensorflow::DT_DOUBLE, {1'000, 70})},
                                      {"words", Strings({"mill", std::string(500, 'x')})}});
   LoadControl control;
@@ -545,7 +545,7 @@ class SlowRestore {
   std::thread thread_;
 };
 
-TEST_F(RestoreKernelTest, ALoadThatIsCancelledHalfWayEndsCancelledAndLeaksNothing) {
+TEST_F(RestoreKernelTest, LoadCancelledHalfWayLeaksNothing) {
   WriteBig();
   LoadControl control;
   control.restore_bytes_per_second_max = 1;

@@ -72,7 +72,7 @@ TEST(IsForCanary, StickyValuesSplitByTheWeight) {
   }
 }
 
-TEST(IsForCanary, AStickyValueStaysOnItsSideAndARisingWeightTakesNobodyBack) {
+TEST(IsForCanary, StickyValueKeepsItsSideAsTheWeightRises) {
   for (int user = 0; user < 1'000; ++user) {
     bool was_for_canary = false;
     for (const double weight : {0.0, 0.05, 0.3, 0.3, 0.7, 1.0}) {

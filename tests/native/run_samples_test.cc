@@ -159,7 +159,7 @@ INSTANTIATE_TEST_SUITE_P(
                       tensorflow::DT_QUINT8),
     [](const auto& tested) { return tensorflow::DataTypeString(tested.param); });
 
-TEST_F(RunSamplesTest, ScalarsAndTensorsWithoutElementsAreKeptWithTheirShapes) {
+TEST_F(RunSamplesTest, ScalarsAndEmptyTensorsKeepTheirShapes) {
   const Tensor scalar = testing::Scalar<int64_t>(-5);
   const Tensor empty(tensorflow::DT_FLOAT, {0, 3});
   ASSERT_TRUE(Run({tensorflow::DT_INT64, tensorflow::DT_FLOAT}, {scalar, empty}).ok());
@@ -169,7 +169,7 @@ TEST_F(RunSamplesTest, ScalarsAndTensorsWithoutElementsAreKeptWithTheirShapes) {
   EXPECT_TRUE(IsSame(next.seen.at(1), empty));
 }
 
-TEST_F(RunSamplesTest, SomeOutputsAreKeptAsTheirFilterAndAreAKindOfTheirOwn) {
+TEST_F(RunSamplesTest, SomeOutputsAreKeptAsAKindOfTheirOwn) {
   const EchoServable servable(tensorflow::DT_FLOAT, tensorflow::DT_FLOAT);
   tf::OutputSet q(2);
   q.Add(1);
@@ -186,7 +186,7 @@ TEST_F(RunSamplesTest, SomeOutputsAreKeptAsTheirFilterAndAreAKindOfTheirOwn) {
   FAIL() << "none has the filter";
 }
 
-TEST_F(RunSamplesTest, ARequestIsOfTheKindOfThePredictRequestThatSaysTheSame) {
+TEST_F(RunSamplesTest, RequestSharesTheKindOfItsPredictRequest) {
   const EchoServable servable(tensorflow::DT_FLOAT, tensorflow::DT_FLOAT);
   ASSERT_TRUE(Run(servable, {Vector<float>({1}), Vector<float>({2})}).ok());
   const std::string bytes = Kept().at(0).bytes;

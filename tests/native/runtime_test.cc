@@ -65,7 +65,7 @@ std::multimap<std::string, int> ThreadPolicies() {
   return policies;
 }
 
-TEST(Runtime, TensorFlowsPoolsHaveThePriorityOfTheServerAndNotOfALoader) {
+TEST(Runtime, TensorFlowPoolsHaveTheServersPriority) {
   // What a loader does first; the pools are there already, so they do not take after it.
   std::thread([] {
     ASSERT_TRUE(base::SetThreadPriority(base::ThreadPriority::kIdle).ok());
@@ -108,7 +108,7 @@ TEST(MemoryAllocator, HandsOutTheResourcesBlocksAndReportsItsStatistics) {
   EXPECT_EQ(allocator.GetStats()->peak_bytes_in_use, 700);
 }
 
-TEST(MemoryAllocator, WithoutMemoryATensorIsNotInitializedAndNothingThrows) {
+TEST(MemoryAllocator, TensorWithoutMemoryIsUninitializedNoThrow) {
   memory::FakeMemory memory(1'000);
   MemoryAllocator allocator("fake", &memory);
   const tensorflow::Tensor tensor(&allocator, tensorflow::DT_INT8, {2'000});

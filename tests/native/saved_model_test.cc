@@ -97,7 +97,7 @@ TEST_F(SavedModelTest, VariablesAreRestoredFromTheCheckpoint) {
   EXPECT_EQ(Values<float>(outputs.tensors()[0]), (std::vector<float>{10, 200}));
 }
 
-TEST_F(SavedModelTest, TheInitOpFillsATableFromTheAssetWhereverTheModelMovedTo) {
+TEST_F(SavedModelTest, InitOpFillsTableFromAssetOfMovedModel) {
   Load(testing::TableModel());
   TensorList outputs;
   const Status ran = Run("serving_default", {Vector<tstring>({"pond", "lake", "mill"})}, &outputs);
@@ -111,7 +111,7 @@ TEST_F(SavedModelTest, TheInitOpIsNoSignatureForClients) {
   EXPECT_EQ(model_->signatures().count("serving_default"), 1);
 }
 
-TEST_F(SavedModelTest, OneTensorUnderTwoNamesAndAnInputHandedThroughAreOutputs) {
+TEST_F(SavedModelTest, SharedTensorAndPassedInputAreOutputs) {
   Load(testing::DoublingModel());
   TensorList outputs;
   ASSERT_TRUE(Run("names", {Vector<float>({3})}, &outputs).ok());
@@ -121,7 +121,7 @@ TEST_F(SavedModelTest, OneTensorUnderTwoNamesAndAnInputHandedThroughAreOutputs) 
   EXPECT_EQ(Values<float>(outputs.tensors()[2]), std::vector<float>{6});  // y_again
 }
 
-TEST_F(SavedModelTest, SomeOutputsAreAnsweredAlikeBeforeAndAfterTheyArePrepared) {
+TEST_F(SavedModelTest, SomeOutputsAreAnsweredAlikeOncePrepared) {
   Load(testing::DoublingModel());
   const Signature& names = model_->signatures().at("names");
   OutputSet outputs(3);
@@ -139,7 +139,7 @@ TEST_F(SavedModelTest, SomeOutputsAreAnsweredAlikeBeforeAndAfterTheyArePrepared)
   }
 }
 
-TEST_F(SavedModelTest, ASignatureThatCannotBeRunFailsItsRequestsAndNotTheLoad) {
+TEST_F(SavedModelTest, UnrunnableSignatureFailsRequestsNotTheLoad) {
   SavedModelFiles files = testing::DoublingModel();
   files.AddSignature("broken", {{"x", "x:0", tensorflow::DT_FLOAT}},
                      {{"y", "nowhere:0", tensorflow::DT_FLOAT}});
@@ -206,7 +206,7 @@ TEST_F(SavedModelTest, TheStepsAreCalledInOrderAndOnce) {
   EXPECT_EQ(model.MakeCallables().code(), Code::kFailedPrecondition);
 }
 
-TEST_F(SavedModelTest, OtherTagsAndMissingFilesAreNotFoundAndACutGraphIsDataLoss) {
+TEST_F(SavedModelTest, WrongTagsAreNotFoundAndACutGraphIsDataLoss) {
   testing::DoublingModel().Write(directory_.path());
   EXPECT_EQ(SavedModel(directory_.path(), {"train"}).ReadGraph().code(), Code::kNotFound);
   EXPECT_EQ(SavedModel(directory_.File("nowhere"), {"serve"}).ReadGraph().code(), Code::kNotFound);
@@ -244,7 +244,7 @@ TEST_F(SavedModelTest, AnInitOpThatFailsFailsTheLoad) {
   EXPECT_FALSE(model.IsReady());
 }
 
-TEST_F(SavedModelTest, TheSignatureDefMapHoldsTheSignaturesAsTheyWereExported) {
+TEST_F(SavedModelTest, SignatureDefMapHoldsSignaturesAsExported) {
   SavedModelFiles files = testing::DoublingModel();
   Load(files);
   const std::string_view bytes = model_->signature_def_map();

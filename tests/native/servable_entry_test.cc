@@ -99,7 +99,7 @@ TEST(ServableEntry, HandleCountIsTheHandlesAfterItIsRetiredToo) {
   EXPECT_EQ(entry->handle_count(), 1);
 }
 
-TEST(ServableEntry, DestroyIsRefusedWhilePublishedWhileRetiredAndWhileHeld) {
+TEST(ServableEntry, DestroyIsRefusedWhilePublishedRetiredOrHeld) {
   FakeServableFate fate;
   const auto entry = MakeFakeEntry("m", 7, &fate);
   {
@@ -125,7 +125,7 @@ TEST(ServableEntry, DestroyedBeforeItWasEverPublishedAndTwiceIsFine) {
   EXPECT_TRUE(entry->Destroy().ok());
 }
 
-TEST(ServableEntry, IsNotPublishedAgainWhileItRetiresOrOnceItIsDestroyed) {
+TEST(ServableEntry, IsNotPublishedWhileRetiringOrDestroyed) {
   const auto entry = MakeFakeEntry("m", 1);
   ASSERT_TRUE(entry->MarkPublished().ok());
   entry->MarkRetired();
@@ -187,7 +187,7 @@ TEST(ServableEntry, QuiesceWakesOnTheLastOfManyHandles) {
   });
 }
 
-TEST(ServableEntry, PublishedAgainAfterItQuiescedItServesAndRetiresAsBefore) {
+TEST(ServableEntry, RepublishedAfterQuiesceServesAndRetires) {
   const auto entry = MakeFakeEntry("m", 1);
   for (int life = 0; life < 3; ++life) {
     ASSERT_TRUE(entry->MarkPublished().ok());
@@ -202,7 +202,7 @@ TEST(ServableEntry, PublishedAgainAfterItQuiescedItServesAndRetiresAsBefore) {
 }
 
 // Its owner may run it at any time: to warm it up again before a rollback, for one.
-TEST(ServableEntry, AHandleOfTheOwnerBetweenTwoLivesDoesNotEndTheNextQuiesceEarly) {
+TEST(ServableEntry, OwnersHandleBetweenLivesKeepsTheNextQuiesce) {
   const auto entry = MakeFakeEntry("m", 1);
   ASSERT_TRUE(entry->MarkPublished().ok());
   entry->MarkRetired();

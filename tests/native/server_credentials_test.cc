@@ -90,19 +90,19 @@ TEST_F(ServerCredentialsTest, OnlyWhoSpeaksTlsAndTrustsTheCertificateIsServed) {
   EXPECT_EQ(Ask(*client_), grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST_F(ServerCredentialsTest, ClientsWithoutACertificateOfTheirCaAreRefusedWhereItIsRequired) {
+TEST_F(ServerCredentialsTest, ClientsWithoutRequiredCertificateAreRefused) {
   StartWith(Second().certificate, /*is_client_required=*/true);
   EXPECT_EQ(Ask(*Client(First(), &Second())), grpc::StatusCode::OK);
   EXPECT_EQ(Ask(*Client(First())), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(Ask(*Client(First(), &First())), grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST_F(ServerCredentialsTest, AClientsCertificateIsNotAskedForWhereItIsNotRequired) {
+TEST_F(ServerCredentialsTest, ClientCertificateIsOptionalByDefault) {
   StartWith(Second().certificate);
   EXPECT_EQ(Ask(*Client(First())), grpc::StatusCode::OK);
 }
 
-TEST_F(ServerCredentialsTest, ReplacedCertificatesAreForNewConnectionsAndOldOnesStay) {
+TEST_F(ServerCredentialsTest, ReplacedCertificatesApplyToNewConnections) {
   StartWith();
   const auto before = Client(First());
   EXPECT_EQ(Ask(*before), grpc::StatusCode::OK);
@@ -126,7 +126,7 @@ TEST_F(ServerCredentialsTest, AUnixSocketStaysPlain) {
   EXPECT_EQ(Ask(RawClient(address)), grpc::StatusCode::OK);
 }
 
-TEST_F(ServerCredentialsTest, CertificatesThatGrpcRefusesKeepTheServerFromStarting) {
+TEST_F(ServerCredentialsTest, CertificatesRefusedByGrpcStopTheStart) {
   options_.certificates =
       std::make_shared<ServerCertificates>(Certificates{"no key", "no certificate", ""}, false);
   rpc::Server server(&map_, options_);

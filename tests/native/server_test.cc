@@ -48,7 +48,7 @@ int64_t CountOf(const metrics::RequestSnapshot& requests, Code code) {
   return requests.count_by_code[static_cast<size_t>(code)];
 }
 
-TEST_F(ServerTest, PredictAnswersAndIsRecordedByTheVersionThatAnswered) {
+TEST_F(ServerTest, PredictIsRecordedByTheVersionThatAnswered) {
   Start();
   const RawClient::Reply reply = Predict("m");
   ASSERT_TRUE(reply.status.ok()) << reply.status.error_message();
@@ -200,7 +200,7 @@ class RoutingTest : public ServerTest {
   Scripted next_;
 };
 
-TEST_F(RoutingTest, PredictGoesByLabelAndDefaultAndSaysWhichVersionAnswered) {
+TEST_F(RoutingTest, PredictFollowsLabelsAndReturnsTheVersion) {
   Route({7, {{"stable", 7}, {"next", 8}}});
   Start();
   EXPECT_EQ(AnsweringVersion(ModelSpecMessage("m")), 7);
@@ -211,7 +211,7 @@ TEST_F(RoutingTest, PredictGoesByLabelAndDefaultAndSaysWhichVersionAnswered) {
   EXPECT_EQ(CountOf(next_.entry->requests().Of(metrics::Method::kPredict).Summary(), Code::kOk), 2);
 }
 
-TEST_F(RoutingTest, ALabelThatFindsNothingIsRefusedAndCountsAsUnmatched) {
+TEST_F(RoutingTest, UnmatchedLabelIsRefusedAndCounted) {
   Route({7, {{"later", 9}}});
   Start();
   const auto call = [&](const char* label) {
@@ -314,7 +314,7 @@ TEST_F(ServerTest, AnExpiredRequestIsNotRun) {
   EXPECT_EQ(quick_.servable->run_count(), 0);
 }
 
-TEST_F(ServerTest, AClientsCancellationReachesALongRunAndFreesWhatItHeld) {
+TEST_F(ServerTest, CancellationReachesALongRunAndFreesItsHold) {
   Start();
   grpc::ClientContext context;
   auto reply = client_->Begin(kPredictPath, Request("held"), &context);
@@ -357,7 +357,7 @@ TEST_F(ServerTest, ManyCancelledRunsLeaveNothingBehind) {
 
 // --- long runs ---
 
-TEST_F(ServerTest, LongRunsOnEveryQueueHoldUpNeitherHealthChecksNorOtherRequests) {
+TEST_F(ServerTest, LongRunsDelayNeitherHealthNorOtherRequests) {
   Start();
   server_->SetHealth("", true);
   auto held = BeginHeld(options_.completion_queue_count);
@@ -554,7 +554,7 @@ TEST_F(ServerTest, ShutdownWithMoreCallsThanItRunsEndsThemAll) {
 }
 
 // A kernel is not interrupted: its thread is waited for.
-TEST_F(ServerTest, ShutdownWaitsForARunThatIsLateToHeedItsCancellation) {
+TEST_F(ServerTest, ShutdownAwaitsARunThatCancelsLate) {
   testing::Gate begun;
   testing::Gate cancelled;
   Scripted deaf("deaf", 1, [&](const tf::RunContext& run) {

@@ -78,7 +78,7 @@ TEST(ServingMap, RetireGivesTheRequestsToTheVersionOfItsRouting) {
   EXPECT_EQ(LookedUpVersion(map, "m"), 1);
 }
 
-TEST(ServingMap, NoVersionAnswersUnnamedRequestsUnlessTheRoutingNamesIt) {
+TEST(ServingMap, OnlyTheRoutedVersionAnswersUnnamedRequests) {
   ServingMap map;
   ASSERT_TRUE(map.Publish(MakeFakeEntry("m", 1), Routing{}).ok());
   ASSERT_TRUE(map.Publish(MakeFakeEntry("m", 2), Routing{}).ok());
@@ -98,7 +98,7 @@ TEST(ServingMap, AVersionIsPublishedWithItsRouting) {
   EXPECT_EQ(AnsweringVersion(map, ByLabel("next")), 2);
 }
 
-TEST(ServingMap, AWrongRoutingIsRefusedAndNothingIsPublishedOrRetired) {
+TEST(ServingMap, WrongRoutingIsRefusedAndChangesNothing) {
   ServingMap map;
   ASSERT_TRUE(map.Publish(MakeFakeEntry("m", 1), Routing{1}).ok());
   const Routing wrong{1, {}, 2, 1.5};
@@ -166,7 +166,7 @@ TEST(ServingMap, ANameWhoseLastVersionIsRetiredIsNotFound) {
   EXPECT_TRUE(map.Versions("m").empty());
 }
 
-TEST(ServingMap, ASecondEntryOfAPublishedVersionIsRefusedAndChangesNothing) {
+TEST(ServingMap, SecondEntryOfAVersionIsRefusedUnchanged) {
   ServingMap map;
   const auto first = MakeFakeEntry("m", 1);
   const auto second = MakeFakeEntry("m", 1);
@@ -337,7 +337,7 @@ TEST(ServingMapRouting, AWrongOneIsRefusedAndChangesNothing) {
   EXPECT_EQ(AnsweringVersion(map, {}), 1);
 }
 
-TEST(ServingMapRouting, TheCanaryAnswersItsShareOfTheRequestsWithoutVersionAndLabel) {
+TEST(ServingMapRouting, CanaryAnswersItsShareOfUnversionedRequests) {
   ServingMap map;
   PublishVersions(map, 1, 3);
   ASSERT_TRUE(map.SetRouting("m", {1, {{"next", 3}}, 2, 1}).ok());
@@ -452,7 +452,7 @@ TEST(ServingMapRouting, NoRequestFailsWhileVersionsAndRoutingChange) {
 
 // Readers look versions up while they are swapped. None sees a version that is gone or destroyed,
 // and none destroys one.
-TEST(ServingMap, SwapsUnderReadersNeverShowThemADestroyedServableNorLetThemDestroyOne) {
+TEST(ServingMap, SwapsNeverShowReadersADestroyedServable) {
   constexpr int kSwapCount = 2'000;
   std::vector<FakeServableFate> fates(kSwapCount);
   ServingMap map;

@@ -85,7 +85,7 @@ TEST_F(SessionCallablesTest, TargetsRunAndGiveNothingBack) {
   EXPECT_EQ(callables_->kept_count(), 2U);
 }
 
-TEST_F(SessionCallablesTest, NoMoreThanALimitAreKeptAndTheOthersAreAnsweredAllTheSame) {
+TEST_F(SessionCallablesTest, CacheStaysWithinItsLimitAndAnswersTheRest) {
   for (int i = 0; i < kSumCount; ++i) {
     ExpectAnswer({{"a:0", "b:0"}, {"sum" + std::to_string(i) + ":0"}, {}}, {5, 3}, {8});
   }

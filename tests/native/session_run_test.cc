@@ -109,7 +109,7 @@ TEST_F(SessionRunTest, AliasesAreTheSignaturesNamesAndTheReplyHasThemToo) {
   ExpectRefused(Fetching("x").Varint(6, 1), Code::kInvalidArgument, "has no 'x'");
 }
 
-TEST_F(SessionRunTest, EndsAtTheEarlierOfTheCallsDeadlineAndTheRunsTimeout) {
+TEST_F(SessionRunTest, EndsAtTheEarlierOfDeadlineAndRunTimeout) {
   const auto deadline_ns = [this](uint64_t timeout_ms, int64_t call_deadline_ns) {
     tf::RunContext run;
     run.deadline_ns = call_deadline_ns;
@@ -144,7 +144,7 @@ TEST_F(SessionRunTest, WhatCannotBeIsRefused) {
   ExpectRefused(many, Code::kInvalidArgument, "10000");
 }
 
-TEST_F(SessionRunTest, AliasesWithoutAModelSpecAreThoseOfTheDefaultSignature) {
+TEST_F(SessionRunTest, AliasesWithoutModelSpecUseTheDefaultSignature) {
   const WireMessage request =
       WireMessage().Message(2, InputMessage("x", "tensor")).Bytes(3, "y").Varint(6, 1);
   EXPECT_TRUE(Ask(request).ok());

@@ -79,7 +79,7 @@ TEST(TensorFits, ComparesDtypeRankAndEachKnownSize) {
   EXPECT_FALSE(TensorFits(tensorflow::DT_FLOAT, {1, 1, 3}, spec));
 }
 
-TEST(TensorFits, TakesAScalarForAScalarAndAnyShapeWhereTheRankIsOpen) {
+TEST(TensorFits, AcceptsScalarsAndAnyShapeIfTheRankIsOpen) {
   const TensorSpec scalar = Checked(Spec(tensorflow::DT_INT64, {}));
   const TensorSpec any = Checked(testing::AnyShapeOf(tensorflow::DT_INT64));
   EXPECT_TRUE(TensorFits(tensorflow::DT_INT64, {}, scalar));

@@ -78,7 +78,7 @@ TEST_F(SlabPoolTest, SlabOfAnEndedVersionIsTheNextOnes) {
   EXPECT_EQ(next->ResidentBytes(), 4 * kMiB);
 }
 
-TEST_F(SlabPoolTest, WhatALargerVersionLeftBeyondTheNextOnesUseIsReturned) {
+TEST_F(SlabPoolTest, MemoryBeyondTheNextVersionsUseIsReturned) {
   auto slab = Take("a", 64 * kMiB);
   std::memset(slab->start(), 1, 60 * kMiB);
   pool_.Expect("a", 64 * kMiB, 4 * kMiB);
@@ -89,7 +89,7 @@ TEST_F(SlabPoolTest, WhatALargerVersionLeftBeyondTheNextOnesUseIsReturned) {
   EXPECT_EQ(Take("a", 64 * kMiB)->ResidentBytes(), 4 * kMiB);
 }
 
-TEST_F(SlabPoolTest, ASurplusThatTheKeeperHasNotComeToIsTheOwnersNextSlab) {
+TEST_F(SlabPoolTest, UnprocessedSurplusIsTheOwnersNextSlab) {
   auto slab = Take("a", 4 * kMiB);
   std::memset(slab->start(), 1, 4 * kMiB);
   std::byte* const start = slab->start();

@@ -35,7 +35,7 @@ TEST(SpanBuffer, GivesWhatWasPutTheOldestFirst) {
   EXPECT_TRUE(buffer.Take(100).empty());
 }
 
-TEST(SpanBuffer, DropsAndCountsWhatDoesNotFitAndTakesAgainOnceThereIsRoom) {
+TEST(SpanBuffer, DropsAndCountsOverflowThenAcceptsAgain) {
   SpanBuffer buffer({2, 100});
   for (const char* model : {"a", "b", "c", "d"}) buffer.Put(Span(model));
   EXPECT_EQ(buffer.dropped().full, 2);

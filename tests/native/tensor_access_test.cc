@@ -84,7 +84,7 @@ TEST_F(TensorAccessTest, WhatCannotBeATensorIsRefusedWithoutMemory) {
             Code::kResourceExhausted);
 }
 
-TEST_F(TensorAccessTest, AGrownTensorKeepsItsElementsAndIsShapedWithoutACopy) {
+TEST_F(TensorAccessTest, GrownTensorKeepsElementsWithoutACopy) {
   ASSERT_TRUE(MakeTensor(dtype::kInt32, {2}, 1, &list_).ok());
   Numbers()[0] = 1;
   Numbers()[1] = 2;

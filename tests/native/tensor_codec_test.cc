@@ -182,7 +182,7 @@ TEST(DecodeTensor, ReadsTypedFieldsThatAreNotPacked) {
   });
 }
 
-TEST(DecodeTensor, ReadsATypedFieldInSeveralRunsPackedAndNotAroundTheOtherFields) {
+TEST(DecodeTensor, ReadsATypedFieldInRunsAmongOtherFields) {
   TensorProto shape;
   shape.mutable_tensor_shape()->add_dim()->set_size(4);
   const std::string bytes =
@@ -215,7 +215,7 @@ bool RemoveLast(TensorProto* proto) {
   return true;
 }
 
-TEST(DecodeTensor, FillsWithTheLastValueAndWithZerosWithoutAnyAsTensorFlowDoes) {
+TEST(DecodeTensor, FillsWithTheLastValueOrZerosLikeTensorFlow) {
   ForEachTensor([](const Tensor& tensor, const std::string& what) {
     TensorProto proto = FieldProto(tensor);
     for (int removed = 0; removed < 10 && RemoveLast(&proto); ++removed) {
@@ -243,7 +243,7 @@ TEST(DecodeTensor, ReadsStringsWithNulsAndOfNoBytesInBothEncodings) {
   ExpectDecodesTo(ContentProto(strings).SerializeAsString(), strings, "tensor_content");
 }
 
-TEST(DecodeTensor, NegativeIntegersKeepTheirSignAndUnsignedOnesTheirSize) {
+TEST(DecodeTensor, IntegersKeepTheirSignAndSize) {
   ExpectDecodesTo(FieldProto(Vector<int8_t>({-128, -1, 127})).SerializeAsString(),
                   Vector<int8_t>({-128, -1, 127}), "int8");
   ExpectDecodesTo(FieldProto(Vector<int32_t>({INT32_MIN, -1})).SerializeAsString(),
@@ -282,7 +282,7 @@ TEST(DecodeTensor, LeavesDtypesOfPartsOfAByteAndVariantsToTensorFlow) {
   ExpectDecodesTo(FieldProto(variant).SerializeAsString(), variant, "variant");
 }
 
-TEST(DecodeTensor, UnknownFieldsDimNamesAndContentBesideTypedValuesAreNoHindrance) {
+TEST(DecodeTensor, IgnoresUnknownFieldsDimNamesAndSpareContent) {
   TensorProto proto = ContentProto(Vector<float>({1, 2}));
   proto.mutable_tensor_shape()->mutable_dim(0)->set_name("batch");
   proto.set_version_number(3);
@@ -393,7 +393,7 @@ std::vector<RefusedTensor> RefusedTensors() {
   };
 }
 
-TEST(DecodeTensor, RefusesWhatContradictsItselfWithoutAllocatingWhatItAsksFor) {
+TEST(DecodeTensor, RefusesContradictionsWithoutAllocating) {
   for (const RefusedTensor& row : RefusedTensors()) {
     TensorList list;
     RuntimeMemory().Forget();
@@ -405,7 +405,7 @@ TEST(DecodeTensor, RefusesWhatContradictsItselfWithoutAllocatingWhatItAsksFor) {
   }
 }
 
-TEST(DecodeTensor, RefusesTooManyValuesThatAreNotPackedWithTheSameMessage) {
+TEST(DecodeTensor, RefusesTooManyUnpackedValuesAlike) {
   for (const DataType dtype : {tensorflow::DT_FLOAT, tensorflow::DT_DOUBLE, tensorflow::DT_INT64}) {
     TensorProto proto = Proto(dtype, {2});
     for (int i = 0; i < 5; ++i) {
@@ -420,7 +420,7 @@ TEST(DecodeTensor, RefusesTooManyValuesThatAreNotPackedWithTheSameMessage) {
   }
 }
 
-TEST(DecodeTensor, RefusesADtypeOrShapeThatTheSpecDoesNotTakeWithoutAllocatingIt) {
+TEST(DecodeTensor, RefusesAWrongDtypeOrShapeWithoutAllocating) {
   TensorSpec spec = testing::AnyShapeOf(tensorflow::DT_FLOAT);
   spec.is_rank_known = true;
   spec.has_checked_shape = true;
@@ -496,7 +496,7 @@ TEST(EncodeTensor, WritesTypedFieldsByteForByteAsTensorFlowDoes) {
   });
 }
 
-TEST(EncodeTensor, WritesTensorContentByteForByteAsTensorFlowDoesButForStrings) {
+TEST(EncodeTensor, WritesTensorContentAsTensorFlowButForStrings) {
   ForEachTensor([](const Tensor& tensor, const std::string& what) {
     const bool is_string = tensor.dtype() == tensorflow::DT_STRING;
     EXPECT_EQ(Encode(tensor, TensorEncoding::kTensorContent),

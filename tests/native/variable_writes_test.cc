@@ -85,7 +85,7 @@ TEST(Writes, AFunctionThatIsNotThereMight) {
   EXPECT_TRUE(WritesVariables(files.meta_graph()));
 }
 
-TEST(Writes, AnOperationThatWritesInPlaceTakesNoVariableAndCouldHaveOnesMemory) {
+TEST(Writes, InPlaceOperationCountsAsAVariableWrite) {
   SavedModelFiles files = VariableModel();
   files.AddNode("over", "InplaceAdd", {"v/read", "x", "x"},
                 [](tensorflow::NodeDef* node) { (*node->mutable_attr())["T"].set_type(DT_FLOAT); });
@@ -102,7 +102,7 @@ TEST(Writes, AModelThatOnlyReadsVariablesCanBeSealed) {
   EXPECT_TRUE(CanBeSealed(testing::DoublingModel().meta_graph()));
 }
 
-TEST(Writes, AModelThatGathersStringsCannotAsItMayFreeThemWhileServing) {
+TEST(Writes, ModelThatGathersStringsCannotBeSealed) {
   EXPECT_FALSE(CanBeSealed(CallingModel("ResourceGather").meta_graph()));
   EXPECT_FALSE(WritesVariables(CallingModel("ResourceGather").meta_graph()));
 }
@@ -111,7 +111,7 @@ TEST(Writes, AModelThatWritesThemCannot) {
   EXPECT_FALSE(CanBeSealed(CallingModel("ResourceScatterAdd").meta_graph()));
 }
 
-TEST(Writes, AModelWithATableCannotAsItsKernelWritesToItsOwnMemory) {
+TEST(Writes, ModelWithATableCannotBeSealed) {
   EXPECT_FALSE(CanBeSealed(testing::TableModel().meta_graph()));
 }
 

@@ -25,7 +25,7 @@ class OverflowingMemoryTest : public ::testing::Test {
   OverflowingMemory memory_{&first_, range_, sizeof(range_), &second_};
 };
 
-TEST_F(OverflowingMemoryTest, WhatTheFirstHasNotComesFromTheSecondAndGoesBackThere) {
+TEST_F(OverflowingMemoryTest, SecondSourceFillsInForTheFirst) {
   void* const block = memory_.Allocate(1'000, kAlignment);
   ASSERT_NE(block, nullptr);
   EXPECT_EQ(memory_.overflow_block_count(), 1);
@@ -72,7 +72,7 @@ TEST_F(VersionArenaTest, ItsSlabIsTheNextVersions) {
   next->memory()->Deallocate(again);
 }
 
-TEST_F(VersionArenaTest, ABlockThatLeakedQuarantinesTheSlabAndCanStillBeFreed) {
+TEST_F(VersionArenaTest, LeakedBlockQuarantinesTheSlabAndMayBeFreed) {
   auto* const arena = Take(8 * kMiB).release();  // as LoadedVersion keeps it, for ever
   void* const block = arena->memory()->Allocate(5'000, kAlignment);
   const ArenaRemains remains = arena->Release();
@@ -85,7 +85,7 @@ TEST_F(VersionArenaTest, ABlockThatLeakedQuarantinesTheSlabAndCanStillBeFreed) {
   arena->memory()->Deallocate(block);
 }
 
-TEST_F(VersionArenaTest, WhatDoesNotFitTheSlabComesFromElsewhereAndIsCounted) {
+TEST_F(VersionArenaTest, OverflowOfTheSlabIsServedElsewhereAndCounted) {
   const auto arena = Take(2 * kMiB);
   void* const block = arena->memory()->Allocate(4 * kMiB, kAlignment);
   ASSERT_NE(block, nullptr);

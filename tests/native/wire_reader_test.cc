@@ -119,7 +119,7 @@ TEST(WireReader, ReadsTheSameWhereverOneCutFalls) {
   for (size_t cut = 0; cut <= message.size(); ++cut) EXPECT_EQ(Transcript(message, {cut}), whole);
 }
 
-TEST(WireReader, ReadsTheSameWhereverTwoCutsFallEmptySegmentsIncluded) {
+TEST(WireReader, ReadsTheSameWhereverTwoCutsFall) {
   const std::string message = EveryField();
   const std::string whole = Transcript(message);
   for (size_t first = 0; first <= message.size(); ++first) {
@@ -186,7 +186,7 @@ bool ReadsVarint(const std::string& bytes, size_t bytes_behind, uint64_t* value)
   return reader.ReadVarint(value) && reader.remaining_bytes() == bytes_behind;
 }
 
-TEST(WireReader, ReadsOverlongVarintsUpToTenBytesAndRefusesElevenOnBothPaths) {
+TEST(WireReader, ReadsVarintsUpToTenBytesAndRefusesEleven) {
   for (const size_t bytes_behind : {0, 5, 20}) {
     for (size_t size = 1; size <= 12; ++size) {
       uint64_t value = 0;
@@ -224,7 +224,7 @@ TEST(WireReader, RefusesTagsOfField0AndOfWireTypes6And7) {
   }
 }
 
-TEST(WireReader, ReadsTheLargestFieldNumberAndRefusesTagsBeyond32Bits) {
+TEST(WireReader, ReadsTheLargestFieldNumberRefusesLargerTags) {
   constexpr uint32_t kLargest = (1U << 29U) - 1;
   WireTag tag;
   ASSERT_TRUE(ReadsTag(WireMessage().Tag(kLargest, 5).bytes(), &tag));

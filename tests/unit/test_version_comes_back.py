@@ -148,7 +148,7 @@ def test_rolled_back_version_stays_out_after_restart() -> None:
     assert (status.blocked, status.blocked_versions[0]["reason"]) == ((2,), "rolled back")
 
 
-def test_restart_keeps_allow_for_rolled_back_version() -> None:
+def test_version_blocked_before_restart_can_be_allowed() -> None:
     world = World(blocked_versions=KEPT)
     answer(world, world.manager.allow("m", 2))
     assert (world.kept_blocked_versions, world.manager.blocked("m")) == ({"m": {}}, frozenset())
