@@ -47,7 +47,7 @@ help: ## List the targets
 
 .PHONY: demo
 demo: install ## Serve the CTR model, swap a version in and out under load, and print the figures
-	$(BIN)/python -m loadtest.commands.demo --directory $(BUILD)/demo $(ARGS)
+	$(BIN)/python -m loadtest demo --directory $(BUILD)/demo $(ARGS)
 
 .PHONY: serve
 serve: install ## Serve ARGS, for example ARGS="--model_name=ctr --model_base_path=/models/ctr"
@@ -61,7 +61,7 @@ lint: lint-python lint-native ## Check style, types, the ladder of native/ and, 
 
 .PHONY: bench
 bench: setup packages-bench ## Measure figures of docs/figures.md: start, requests per second, swaps under load
-	$(BIN)/python -m loadtest.commands.bench --directory $(BUILD)/demo $(ARGS)
+	$(BIN)/python -m loadtest bench --directory $(BUILD)/demo $(ARGS)
 
 .PHONY: bench-native
 bench-native: setup ## Measure the parts of native/ that requests run through, over jemalloc

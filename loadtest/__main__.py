@@ -1,5 +1,7 @@
 """Load tests: python -m loadtest COMMAND --help.
 
+    demo       swaps a version in and out under load, and shows the clients' figures
+    bench      start, requests per second and swaps: figures of docs/figures.md
     run        load on a running server
     swap       a server of a preset whose model is swapped under load
     ablation   `swap` for every preset in turn: the effect of each step
@@ -27,6 +29,8 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 
 from loadtest.commands.ablation import ABLATION
+from loadtest.commands.bench import BENCH
+from loadtest.commands.demo import DEMO
 from loadtest.commands.hostile import HOSTILE
 from loadtest.commands.life import LIFE
 from loadtest.commands.monitoring import MONITORING
@@ -45,6 +49,8 @@ from serving.base.closed_pipe import until_closed_pipe
 from serving.base.errors import MillpondError
 
 COMMANDS: Mapping[str, Command] = {
+    "demo": DEMO,
+    "bench": BENCH,
     "run": RUN,
     "swap": SWAP,
     "ablation": ABLATION,

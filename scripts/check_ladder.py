@@ -1,8 +1,8 @@
-"""Checks the order of the folders in native/ and serving/.
+"""Checks the order of the folders in native/, serving/ and loadtest/.
 
 A rung of native/ includes only itself and the rungs below it. Each foreign world (jemalloc,
 TensorFlow, gRPC, the binder) is included by one rung only; zlib by base, and by rest, which
-compresses. A room of serving/ imports only itself and the rooms below it.
+compresses. A room of serving/ or loadtest/ imports only itself and the rooms below it.
 
 Usage: check_ladder.py [REPOSITORY]
 """
@@ -19,8 +19,8 @@ from typing import NamedTuple
 # From the lowest to the highest.
 RUNGS = ("base", "metrics", "memory", "tf", "servable", "inference", "rpc", "rest", "python")
 
-# The rooms of serving/, from the lowest to the highest.
-ROOMS = (
+# The rooms of each Python package, from the lowest to the highest.
+SERVING_ROOMS = (
     "base",
     "core",
     "data_plane",
@@ -39,8 +39,12 @@ ROOMS = (
     "server",
     "commands",
 )
+ROOMS = {
+    "serving": SERVING_ROOMS,
+    "loadtest": ("plan", "drive", "measure", "report", "commands"),
+}
 
-# Above the rooms: the package itself and `python -m serving`, which may import every room.
+# Above the rooms: the package itself and `python -m PACKAGE`, which may import every room.
 ABOVE_ROOMS = frozenset({"__init__.py", "__main__.py"})
 
 # Beside the ladder: programs that may include every rung.
@@ -130,36 +134,37 @@ def check_ladder(native: Path) -> list[Violation]:
     return violations
 
 
-def imports_of(source: Path) -> Iterator[tuple[int, str]]:
-    """Yields the line and the dotted name of each module of serving/ that `source` imports."""
+def imports_of(source: Path, package: str) -> Iterator[tuple[int, str]]:
+    """Yields the line and the dotted name of each module of `package` that `source` imports."""
     for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module == "serving":
-            modules = [f"serving.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module == package:
+            modules = [f"{package}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             modules = [node.module or ""]
         else:
             continue
-        yield from ((node.lineno, name) for name in modules if name.startswith("serving."))
+        yield from ((node.lineno, name) for name in modules if name.startswith(f"{package}."))
 
 
-def check_rooms(serving: Path) -> list[Violation]:
-    """Returns every violation below `serving`, in the order of the paths."""
+def check_rooms(package: Path) -> list[Violation]:
+    """Returns every violation below `package`, in the order of the paths."""
+    rooms = ROOMS[package.name]
     violations: list[Violation] = []
-    for source in sorted(serving.rglob("*.py")):
-        room = source.relative_to(serving).parts[0]
+    for source in sorted(package.rglob("*.py")):
+        room = source.relative_to(package).parts[0]
         if room in ABOVE_ROOMS:
             continue
-        if room not in ROOMS:
-            violations.append(Violation(source, 1, f"'{room}' is not a room: {' < '.join(ROOMS)}"))
+        if room not in rooms:
+            violations.append(Violation(source, 1, f"'{room}' is not a room: {' < '.join(rooms)}"))
             continue
-        for line, module in imports_of(source):
+        for line, module in imports_of(source, package.name):
             other = module.split(".")[1]
-            if other not in ROOMS:
+            if other not in rooms:
                 message = f"{room} imports '{module}', which is not in a room"
                 violations.append(Violation(source, line, message))
-            elif ROOMS.index(other) > ROOMS.index(room):
+            elif rooms.index(other) > rooms.index(room):
                 message = f"{room} imports '{module}', but {other} is above it"
                 violations.append(Violation(source, line, message))
     return violations
@@ -171,7 +176,9 @@ def main(arguments: list[str]) -> int:
     if missing:
         print(f"check_ladder.py: {repository} has no folder {missing[0]}", file=sys.stderr)
         return 2
-    violations = check_ladder(repository / "native") + check_rooms(repository / "serving")
+    violations = check_ladder(repository / "native")
+    for package in ROOMS:
+        violations += check_rooms(repository / package)
     for violation in violations:
         print(violation, file=sys.stderr)
     return 1 if violations else 0

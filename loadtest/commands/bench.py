@@ -1,6 +1,4 @@
-"""Figures of docs/figures.md, measured in one run on this machine.
-
-    python -m loadtest.commands.bench [--directory DIR] [--swaps 100] [--repeats 5] [--json FILE]
+"""`bench`: figures of docs/figures.md, measured in one run on this machine.
 
 The figures are the time from start to first answer, requests per second over gRPC compared to the
 model alone, and requests lost over many swaps. The server and its clients share the cores.
@@ -22,19 +20,15 @@ import grpc
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.commands.demo import (
-    MODEL_NAME,
-    DemoModel,
-    checked_sender,
-    demo_directory,
-    prepare_model,
-)
+from loadtest.commands.options import Command
+from loadtest.drive.checked_sender import checked_sender
+from loadtest.drive.demo_model import MODEL_NAME, DemoModel, demo_directory, prepare_model
 from loadtest.drive.traffic import Traffic
 from loadtest.measure import h2load
 from loadtest.measure.latency import TooFewRequests, percentile_ms
 from loadtest.measure.swaps import check_all_succeeded
 from serving.base.clock import SystemClock, pause, seconds_since
-from serving.base.errors import MillpondError, Unavailable
+from serving.base.errors import Unavailable
 from serving.client.stubs import PredictionServiceStub
 from serving.commands.ctr_model import DEFAULT_TABLE_ROWS, request_inputs
 from serving.commands.ctr_request import predict_request
@@ -80,19 +74,13 @@ class SwapFigure:
     resident_mb_at_end: float
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs all measurements and prints them; returns exit status 1 if a request was lost."""
-    parsed = _parser().parse_args(arguments)
+def _run(parsed: argparse.Namespace) -> int:
     console = Console()
-    try:
-        with demo_directory(parsed.directory) as directory:
-            model = prepare_model(directory, parsed.rows, console.print)
-            start_seconds = [start_to_first_answer(model) for _ in range(parsed.repeats)]
-            throughput = [throughput_figure(model, r, parsed.repeats) for r in _REQUEST_COUNTS]
-            swaps = swap_figure(model, parsed.rows, parsed.swaps)
-    except MillpondError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
+    with demo_directory(parsed.directory) as directory:
+        model = prepare_model(directory, parsed.rows, console.print)
+        start_seconds = [start_to_first_answer(model) for _ in range(parsed.repeats)]
+        throughput = [throughput_figure(model, r, parsed.repeats) for r in _REQUEST_COUNTS]
+        swaps = swap_figure(model, parsed.rows, parsed.swaps)
     _print(console, start_seconds, throughput, swaps)
     if parsed.json:
         parsed.json.write_text(json.dumps(_as_json(start_seconds, throughput, swaps), indent=2))
@@ -246,17 +234,14 @@ def _as_json(
     }
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtest.commands.bench", description=__doc__, allow_abbrev=False
-    )
+def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--directory", type=Path, help="keep the exported versions here")
     parser.add_argument("--rows", type=int, default=DEFAULT_TABLE_ROWS, help="rows of each table")
     parser.add_argument("--swaps", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path, help="write the figures to this file too")
-    return parser
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+BENCH = Command(
+    "start, requests per second and swaps: figures of docs/figures.md", _add_options, _run
+)

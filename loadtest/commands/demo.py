@@ -1,77 +1,34 @@
-"""The demo: swaps a version in and out under load, and shows the clients' figures.
-
-    python -m loadtest.commands.demo [--directory DIR] [--rows 300000]
+"""`demo`: swaps a version in and out under load, and shows the clients' figures.
 
 The exit status is 0 only if no request failed and every answer was right for the version it names.
 """
 
 import argparse
 import collections
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import grpc
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.drive.traffic import Answer, Outcome, Send, Traffic
+from loadtest.commands.options import Command
+from loadtest.drive.checked_sender import checked_sender
+from loadtest.drive.demo_model import MODEL_NAME, DemoModel, demo_directory, prepare_model
+from loadtest.drive.traffic import Outcome, Traffic
 from loadtest.measure.latency import TooFewRequests, percentile_ms
 from loadtest.measure.swaps import Swap, is_unloaded, swaps_in
 from serving.base.clock import SystemClock
-from serving.base.closed_pipe import until_closed_pipe
-from serving.base.errors import InvalidConfig, MillpondError
-from serving.base.protos import predict_pb2
-from serving.base.tensor_proto import from_tensor_proto
 from serving.client.stubs import PredictionServiceStub
 from serving.commands.argument_types import positive_number, whole_number
-from serving.commands.ctr_model import DEFAULT_TABLE_ROWS, reference_answers, request_inputs
-from serving.commands.ctr_request import predict_request
+from serving.commands.ctr_model import DEFAULT_TABLE_ROWS
 from serving.server.model_server import ModelServer
 
-MODEL_NAME = "ctr"
-
-# The requests differ in their ids and are sent in turn.
-_REQUEST_SEEDS = range(16)
-# The answers are float32 sums of 429 products; the reference sums in float64.
-_TOLERANCE = 1e-5
-# Longer than the slowest request of a swap, shorter than the patience of the demo's user.
-_REQUEST_TIMEOUT_SECONDS = 10
 # Enough for a version of 500 MB from a cold disk.
 _SWAP_TIMEOUT_SECONDS = 120
 # The requests that p99.9 needs.
 _REQUEST_COUNT_MIN = 5_000
-
-
-@dataclass(frozen=True)
-class DemoModel:
-    """The CTR model on disk: the server polls `base_path`; versions wait in `staged`.
-
-    Both are on one file system, so that a version is added and removed by one rename.
-    """
-
-    base_path: Path
-    staged: Path
-
-    @classmethod
-    def below(cls, directory: Path, table_rows: int) -> "DemoModel":
-        """Returns the model's directories below `directory`; each table size has its own."""
-        root = directory / f"rows-{table_rows}"
-        return cls(root / "served" / MODEL_NAME, root / "staged" / MODEL_NAME)
-
-    def drop(self, version: int) -> None:
-        """Moves a version to the base path."""
-        (self.staged / str(version)).rename(self.base_path / str(version))
-
-    def remove(self, version: int) -> None:
-        """Moves a version away from the base path and keeps it for the next demo."""
-        (self.base_path / str(version)).rename(self.staged / str(version))
 
 
 @dataclass(frozen=True)
@@ -95,40 +52,13 @@ class Report:
         return bool(self.outcomes) and not self.failed and not self.wrong
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the demo and returns its exit status."""
-    return until_closed_pipe(lambda: _main(arguments))
-
-
-def _main(arguments: Sequence[str] | None) -> int:
-    parsed = _parser().parse_args(arguments)
+def _run(parsed: argparse.Namespace) -> int:
     console = Console()
-    try:
-        with demo_directory(parsed.directory) as directory:
-            model = prepare_model(directory, parsed.rows, console.print)
-            report = swap_under_load(model, parsed, console.print)
-    except BrokenPipeError:
-        raise
-    except (MillpondError, OSError) as error:
-        print(f"demo: {error}", file=sys.stderr)
-        return 1
+    with demo_directory(parsed.directory) as directory:
+        model = prepare_model(directory, parsed.rows, console.print)
+        report = swap_under_load(model, parsed, console.print)
     print_report(report, console)
     return 0 if report.is_clean else 1
-
-
-def prepare_model(directory: Path, table_rows: int, say: Callable[[str], None]) -> DemoModel:
-    """Exports versions 1 and 2 if they do not exist yet; 1 is served, 2 staged."""
-    model = DemoModel.below(directory, table_rows)
-    model.base_path.mkdir(parents=True, exist_ok=True)
-    model.staged.mkdir(parents=True, exist_ok=True)
-    if (model.base_path / "2").exists():  # an earlier demo was interrupted
-        model.remove(2)
-    for version, place in ((1, model.base_path), (2, model.staged)):
-        if (place / str(version)).exists():
-            say(f"version {version} was exported before")
-        else:
-            _export(place, version, table_rows)
-    return model
 
 
 def swap_under_load(
@@ -157,41 +87,6 @@ def swap_under_load(
             _swap_to_2_and_back(model, traffic, timeout_seconds, say)
         server.wait_for_event(lambda event: is_unloaded(event, 2), _SWAP_TIMEOUT_SECONDS)
         return Report(traffic.outcomes(), swaps_in(server.events()))
-
-
-def checked_sender(stub: Any, request_rows: int, table_rows: int) -> Send:
-    """Returns a `Send` that sends the requests in turn with the stock stub and checks version and
-    `ctr` of each answer.
-    """
-    inputs = [request_inputs(seed, request_rows, table_rows) for seed in _REQUEST_SEEDS]
-    requests = [predict_request(MODEL_NAME, arrays) for arrays in inputs]
-    expected = reference_answers((1, 2), inputs, table_rows)
-
-    def send(number: int) -> Answer:
-        index = number % len(requests)
-        response = stub.Predict(requests[index], timeout=_REQUEST_TIMEOUT_SECONDS)
-        return checked_answer(response, {v: answers[index] for v, answers in expected.items()})
-
-    return send
-
-
-def checked_answer(
-    response: predict_pb2.PredictResponse, expected: Mapping[int, np.ndarray[Any, Any]]
-) -> Answer:
-    """Returns the answer, which is right if `ctr` and the `version` output fit the reply's version.
-
-    `expected` has for each version the right `ctr`, float64[rows, 1].
-    """
-    version = response.model_spec.version.value
-    ctr = from_tensor_proto(response.outputs["ctr"])
-    versions = from_tensor_proto(response.outputs["version"])
-    is_right = (
-        version in expected
-        and ctr.shape == expected[version].shape
-        and bool(np.allclose(ctr, expected[version], rtol=0, atol=_TOLERANCE))
-        and bool((versions == version).all())
-    )
-    return Answer(version, is_right)
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -258,34 +153,7 @@ def _swaps_table(swaps: Sequence[Swap]) -> Table:
     return table
 
 
-def _export(place: Path, version: int, table_rows: int) -> None:
-    """Exports a version in a separate process, to keep TensorFlow's threads and memory out of the
-    clients' process.
-    """
-    command = [sys.executable, "-m", "serving", "demo-model", str(place)]
-    result = subprocess.run(
-        [*command, f"--version={version}", f"--rows={table_rows}"],
-        check=False,
-        stdout=subprocess.DEVNULL,
-    )
-    if result.returncode != 0:
-        raise InvalidConfig(f"version {version} could not be exported to {place}; see above")
-
-
-@contextmanager
-def demo_directory(given: Path | None) -> Iterator[Path]:
-    """Yields the given directory, or a temporary one that is removed at the end."""
-    if given is not None:
-        yield given.absolute()
-        return
-    with tempfile.TemporaryDirectory(prefix="millpond-demo-") as directory:
-        yield Path(directory)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtest.commands.demo", description=__doc__, allow_abbrev=False
-    )
+def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--directory", type=Path, help="keep the exported versions here for the next demo"
     )
@@ -297,8 +165,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rate", type=positive_number, default=400, help="requests per second")
     parser.add_argument("--allocator", default="jemalloc", help="see millpond serve --help")
-    return parser
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+DEMO = Command("swaps a version in and out under load, and shows the figures", _add_options, _run)

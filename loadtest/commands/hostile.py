@@ -11,7 +11,6 @@ from typing import Any
 
 from rich.console import Console
 
-from loadtest.commands.demo import MODEL_NAME
 from loadtest.commands.options import (
     Command,
     add_load_options,
@@ -21,16 +20,18 @@ from loadtest.commands.options import (
     positive_integer,
 )
 from loadtest.commands.plain_run import load_of, rate_of
+from loadtest.drive.demo_model import MODEL_NAME
 from loadtest.drive.demo_server import demo_server
 from loadtest.drive.generator import Generator
 from loadtest.drive.hostile_clients import Attack, Crowd, attacks
 from loadtest.measure.latency import figures, ratio
+from loadtest.measure.outcome_figures import error_messages, generator_figures, latencies_within_ns
 from loadtest.measure.process_memory import resident
 from loadtest.measure.timeline import Span
 from loadtest.plan.arrivals import ARRIVALS
 from loadtest.plan.ctr_load import CtrLoad
 from loadtest.plan.plan import Outcome
-from loadtest.report.report import error_messages, generator_figures, latencies_within_ns, machine
+from loadtest.report.report import machine
 from loadtest.report.tables import generator_line, latency_table, number, write_json
 from serving.base.clock import Clock, SystemClock, pause
 from serving.base.errors import Unavailable

@@ -14,10 +14,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.commands.demo import MODEL_NAME, DemoModel, demo_directory, prepare_model
-from loadtest.commands.life_slow_request import SlowRequestSetup, measure_slow_request
 from loadtest.commands.options import Command, positive, positive_integer, writable_file
+from loadtest.drive.demo_model import MODEL_NAME, DemoModel, demo_directory, prepare_model
 from loadtest.drive.version_series import VersionSeries
+from loadtest.measure.life_slow_request import SlowRequestSetup, measure_slow_request
 from loadtest.measure.timeline import LogClock
 from loadtest.plan.ctr_load import CtrLoad
 from loadtest.report.tables import number, write_json

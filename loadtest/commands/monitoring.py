@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from loadtest.commands.demo import MODEL_NAME
 from loadtest.commands.options import (
     Command,
     add_load_options,
@@ -25,10 +24,12 @@ from loadtest.commands.options import (
     positive_integer,
 )
 from loadtest.commands.plain_run import load_of, rate_of
+from loadtest.drive.demo_model import MODEL_NAME
 from loadtest.drive.demo_server import demo_server
 from loadtest.drive.generator import Generator
 from loadtest.drive.http_visitors import PagePolls, Visitor, scrape, visited
 from loadtest.measure.latency import figures, medians, ratio
+from loadtest.measure.outcome_figures import error_messages, generator_figures, latencies_within_ns
 from loadtest.measure.processor_time import (
     CoreShares,
     ProcessorTime,
@@ -40,7 +41,7 @@ from loadtest.measure.timeline import Span
 from loadtest.plan.arrivals import ARRIVALS
 from loadtest.plan.ctr_load import CtrLoad
 from loadtest.plan.plan import Outcome
-from loadtest.report.report import error_messages, generator_figures, latencies_within_ns, machine
+from loadtest.report.report import machine
 from loadtest.report.tables import cores_line, generator_line, latency_table, number, write_json
 from serving.base.clock import NS_PER_SECOND, Clock, SystemClock, pause, seconds_since
 from serving.http.server import HTTP_NICE

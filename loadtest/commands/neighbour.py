@@ -7,7 +7,6 @@ from typing import Any
 
 from rich.console import Console
 
-from loadtest.commands.demo import demo_directory, prepare_model
 from loadtest.commands.options import (
     Command,
     add_load_options,
@@ -16,6 +15,7 @@ from loadtest.commands.options import (
     setup_of,
 )
 from loadtest.commands.swap_command import exit_status
+from loadtest.drive.demo_model import demo_directory, prepare_model
 from loadtest.measure.saturation import at_share_of_saturation
 from loadtest.measure.scenario import measure, repeats_of
 from loadtest.report.report import swap_report

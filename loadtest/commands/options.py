@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.commands.demo import MODEL_NAME
+from loadtest.drive.demo_model import MODEL_NAME
 from loadtest.drive.version_series import WARM_UP_MODES
 from loadtest.measure.scenario import Setup
 from loadtest.plan.arrivals import ARRIVALS

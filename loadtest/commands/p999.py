@@ -16,7 +16,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.commands.demo import MODEL_NAME
 from loadtest.commands.options import (
     Command,
     add_load_options,
@@ -26,22 +25,18 @@ from loadtest.commands.options import (
     share,
 )
 from loadtest.commands.plain_run import NULL_REPLY, load_of
+from loadtest.drive.demo_model import MODEL_NAME
 from loadtest.drive.demo_server import demo_server
 from loadtest.drive.generator import Generator, null_server
 from loadtest.measure.latency import figures, medians
-from loadtest.measure.processor_time import CoreShares, ProcessorTime, core_shares
+from loadtest.measure.outcome_figures import error_messages, generator_figures, latencies_ns
+from loadtest.measure.processor_time import CoreShares, ProcessorTime, core_shares, worst_cores
 from loadtest.measure.saturation import saturation_rate
 from loadtest.measure.server_pages import Metrics, ServerPages
 from loadtest.plan.arrivals import ARRIVALS
 from loadtest.plan.ctr_load import CtrLoad
 from loadtest.plan.plan import Outcome, Plan
-from loadtest.report.report import (
-    error_messages,
-    generator_figures,
-    latencies_ns,
-    machine,
-    worst_cores,
-)
+from loadtest.report.report import machine
 from loadtest.report.tables import cores_line, generator_line, number, write_json
 from serving.base.clock import Clock, SystemClock, pause, seconds_since
 from serving.base.errors import InvalidConfig

@@ -5,8 +5,8 @@ import argparse
 
 from rich.console import Console
 
-from loadtest.commands.demo import MODEL_NAME
 from loadtest.commands.options import Command, add_load_options, host_and_port, positive
+from loadtest.drive.demo_model import MODEL_NAME
 from loadtest.drive.generator import Generator, null_server
 from loadtest.measure.saturation import saturation_rate
 from loadtest.plan.arrivals import ARRIVALS

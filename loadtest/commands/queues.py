@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 from rich.console import Console
 
-from loadtest.commands.demo import demo_directory, prepare_model
 from loadtest.commands.options import Command
 from loadtest.commands.variants import (
     Variant,
@@ -19,6 +18,7 @@ from loadtest.commands.variants import (
     print_variants,
     variants_report,
 )
+from loadtest.drive.demo_model import demo_directory, prepare_model
 from loadtest.report.tables import write_json
 
 VARIANTS: Mapping[str, Variant] = {

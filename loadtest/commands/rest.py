@@ -22,7 +22,6 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.commands.demo import MODEL_NAME, demo_directory, prepare_model
 from loadtest.commands.options import (
     Command,
     add_load_options,
@@ -33,14 +32,16 @@ from loadtest.commands.options import (
 )
 from loadtest.commands.plain_run import load_of
 from loadtest.commands.plain_run import rate_of as grpc_rate_of
+from loadtest.drive.demo_model import MODEL_NAME, demo_directory, prepare_model
 from loadtest.drive.generator import Generator
 from loadtest.drive.rest_load import closed_loop_rate, rows_body, steady_load
 from loadtest.measure.latency import figures, ratio
+from loadtest.measure.outcome_figures import error_messages, generator_figures, latencies_within_ns
 from loadtest.measure.timeline import Span
 from loadtest.plan.arrivals import ARRIVALS
 from loadtest.plan.plan import Outcome
 from loadtest.plan.presets import preset
-from loadtest.report.report import error_messages, generator_figures, latencies_within_ns, machine
+from loadtest.report.report import machine
 from loadtest.report.tables import generator_line, latency_table, number, write_json
 from serving.base.clock import NS_PER_SECOND, Clock, SystemClock, pause
 from serving.base.errors import Unavailable

@@ -13,8 +13,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.commands.demo import MODEL_NAME, demo_directory, prepare_model
 from loadtest.commands.options import Command, positive, writable_file
+from loadtest.drive.demo_model import MODEL_NAME, demo_directory, prepare_model
 from loadtest.drive.generator import Generator
 from loadtest.drive.soak_events import (
     EVENTS,

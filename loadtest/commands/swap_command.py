@@ -6,7 +6,6 @@ from typing import Any
 
 from rich.console import Console
 
-from loadtest.commands.demo import demo_directory, prepare_model
 from loadtest.commands.options import (
     Command,
     add_load_options,
@@ -15,6 +14,7 @@ from loadtest.commands.options import (
     picture_file,
     setup_of,
 )
+from loadtest.drive.demo_model import demo_directory, prepare_model
 from loadtest.measure.saturation import at_share_of_saturation
 from loadtest.measure.scenario import measure, repeats_of
 from loadtest.report.plot import check_can_plot, plot_runs

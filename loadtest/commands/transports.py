@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from loadtest.commands.demo import demo_directory, prepare_model
 from loadtest.commands.options import Command
 from loadtest.commands.variants import (
     Variant,
@@ -20,6 +19,7 @@ from loadtest.commands.variants import (
     print_variants,
     variants_report,
 )
+from loadtest.drive.demo_model import demo_directory, prepare_model
 from loadtest.drive.generator import ChannelOptions
 from loadtest.report.tables import write_json
 from serving.base.errors import Unavailable

@@ -11,8 +11,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.commands.demo import MODEL_NAME, demo_directory, prepare_model
 from loadtest.commands.options import Command, writable_file
+from loadtest.drive.demo_model import MODEL_NAME, demo_directory, prepare_model
 from loadtest.measure.process_memory import resident
 from loadtest.measure.swaps import is_unloaded
 from loadtest.plan.presets import preset

@@ -16,15 +16,16 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from loadtest.commands.demo import MODEL_NAME, DemoModel
 from loadtest.commands.options import add_models_option, positive, positive_integer, writable_file
+from loadtest.drive.demo_model import MODEL_NAME, DemoModel
 from loadtest.drive.generator import ChannelOptions, Generator
 from loadtest.measure.latency import figures, ratio
+from loadtest.measure.outcome_figures import error_messages, latencies_ns
 from loadtest.measure.saturation import closed_loop_rate
 from loadtest.plan.arrivals import ARRIVALS
 from loadtest.plan.ctr_load import CtrLoad
 from loadtest.plan.plan import Outcome
-from loadtest.report.report import error_messages, latencies_ns, machine
+from loadtest.report.report import machine
 from loadtest.report.tables import latency_table, number
 from serving.base.clock import NS_PER_SECOND, Clock, SystemClock, pause
 from serving.base.errors import Unavailable

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from loadtest.commands.demo import MODEL_NAME, demo_directory, prepare_model
+from loadtest.drive.demo_model import MODEL_NAME, demo_directory, prepare_model
 from loadtest.plan.presets import preset
 from serving.server.model_server import ModelServer
 

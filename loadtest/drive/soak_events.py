@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from loadtest.commands.demo import MODEL_NAME
+from loadtest.drive.demo_model import MODEL_NAME
 from loadtest.drive.soak_unfit import UnfitVersion
 from loadtest.drive.version_series import VersionSeries
 from serving.base.clock import Clock, pause

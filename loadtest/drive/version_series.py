@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from loadtest.commands.demo import DemoModel
+from loadtest.drive.demo_model import DemoModel
 from serving.base.errors import InvalidConfig
 from serving.base.protos import prediction_log_pb2
 from warmup.records import read_records, write_records

@@ -2,7 +2,7 @@
 server."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,3 +91,8 @@ def spent_ns(before: Mapping[str, int], after: Mapping[str, int]) -> int:
     lost.
     """
     return sum(time_ns - before.get(thread, 0) for thread, time_ns in after.items())
+
+
+def worst_cores(runs: Iterable[CoreShares]) -> CoreShares:
+    """Returns the shares of the run that was disturbed most."""
+    return max(runs, key=lambda cores: cores.other + cores.stolen)

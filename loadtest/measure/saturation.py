@@ -11,12 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from loadtest.commands.demo import DemoModel
+from loadtest.drive.demo_model import DemoModel
 from loadtest.drive.generator import ChannelOptions, Generator
+from loadtest.measure.outcome_figures import error_messages
 from loadtest.measure.scenario import Say, Setup, serving
 from loadtest.plan.ctr_load import CtrLoad
 from loadtest.plan.plan import Outcome
-from loadtest.report.report import error_messages
 from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.errors import Unavailable
 

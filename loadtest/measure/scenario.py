@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from loadtest.commands.demo import DemoModel
+from loadtest.drive.demo_model import DemoModel
 from loadtest.drive.generator import Generator
 from loadtest.drive.version_series import VersionSeries, content_of
 from loadtest.measure.process_memory import MemoryWatch, Resident

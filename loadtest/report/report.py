@@ -4,8 +4,7 @@ import os
 import platform
 import statistics
 import subprocess
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,18 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from loadtest.measure import process_memory
-from loadtest.measure.latency import NS_PER_MS, figures, ratio
+from loadtest.measure.latency import figures, ratio
+from loadtest.measure.outcome_figures import error_messages, generator_figures, latencies_ns
 from loadtest.measure.process_memory import Resident
-from loadtest.measure.processor_time import CoreShares
+from loadtest.measure.processor_time import worst_cores
 from loadtest.measure.scenario import Setup, SwapRun
 from loadtest.measure.server_swaps import medians_by_both, swaps_by_both
 from loadtest.measure.swaps import Swap
-from loadtest.measure.timeline import LATE_NS, Span, held_up_by_generator, late_stretches, windows
+from loadtest.measure.timeline import held_up_by_generator, late_stretches, windows
 from loadtest.plan.plan import Outcome
-from serving.base.clock import NS_PER_SECOND
 
 _BYTES_PER_MB = 1e6
-_ERROR_MESSAGES_SHOWN = 5
 _WINDOWS = ("steady", "load", "unload", "swap")
 
 
@@ -37,22 +35,6 @@ class WindowLatencies:
 
     clean: Mapping[str, npt.NDArray[np.int64]]
     all: Mapping[str, npt.NDArray[np.int64]]
-
-
-def latencies_ns(outcome: Outcome) -> npt.NDArray[np.int64]:
-    """Returns latencies from the due times, so that a late generator does not hide a slow
-    server.
-    """
-    return outcome.completed_ns - outcome.scheduled_ns
-
-
-def latencies_within_ns(outcome: Outcome, spans: Iterable[Span]) -> npt.NDArray[np.int64]:
-    """Returns the latencies of the requests that were due in one of `spans`."""
-    due_ns = outcome.scheduled_ns
-    is_within = np.zeros(len(due_ns), np.bool_)
-    for span in spans:
-        is_within |= (due_ns >= span.begin_ns) & (due_ns < span.end_ns)
-    return latencies_ns(outcome)[is_within]
 
 
 def window_latencies(runs: Sequence[SwapRun]) -> WindowLatencies:
@@ -152,37 +134,6 @@ def medians(runs: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     }
 
 
-def generator_figures(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Returns how well the generator kept to its plan, and its share of a core."""
-    delay_ns = np.concatenate([outcome.issued_ns - outcome.scheduled_ns for outcome in outcomes])
-    delay = figures(delay_ns)
-    stretches = [late_stretches(outcome) for outcome in outcomes]
-    left_out = [held_up_by_generator(o, s) for o, s in zip(outcomes, stretches, strict=True)]
-    run_ns = sum(int(np.ptp(outcome.scheduled_ns)) for outcome in outcomes if len(outcome.codes))
-    return {
-        **{f"issue_delay_{key}": value for key, value in delay.items() if key != "count"},
-        "is_realtime": all(outcome.is_realtime for outcome in outcomes),
-        "late_over_ms": LATE_NS / NS_PER_MS,
-        "late_stretch_count": sum(len(spans) for spans in stretches),
-        "late_seconds": round(sum(_seconds(span) for spans in stretches for span in spans), 4),
-        "left_out_count": sum(int(mask.sum()) for mask in left_out),
-        "core_share": round(sum(outcome.cpu_ns for outcome in outcomes) / max(run_ns, 1), 4),
-    }
-
-
-def error_messages(outcomes: Iterable[Outcome]) -> list[str]:
-    """Returns the most frequent messages of failed requests, each with its count."""
-    counts: Counter[str] = Counter()
-    for outcome in outcomes:
-        texts = [
-            f"{reply.code}: {reply.data.decode(errors='replace')}" for reply in outcome.replies
-        ]
-        for request in np.flatnonzero(outcome.codes):
-            number = outcome.reply_of[request]
-            counts[texts[number] if number >= 0 else f"{outcome.codes[request]}"] += 1
-    return [f"{count} x {text}" for text, count in counts.most_common(_ERROR_MESSAGES_SHOWN)]
-
-
 def machine() -> dict[str, Any]:
     """Returns the machine and the commit of a measurement."""
     return {
@@ -196,21 +147,12 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _seconds(span: Span) -> float:
-    return (span.end_ns - span.begin_ns) / NS_PER_SECOND
-
-
 def _swap_stages(swap: Swap) -> dict[str, Any]:
     return {
         "title": swap.title,
         "version": swap.version,
         "stage_seconds": dict(swap.stage_seconds),
     }
-
-
-def worst_cores(runs: Iterable[CoreShares]) -> CoreShares:
-    """Returns the shares of the run that was disturbed most."""
-    return max(runs, key=lambda cores: cores.other + cores.stolen)
 
 
 def _memory(runs: Sequence[SwapRun]) -> dict[str, Any]:

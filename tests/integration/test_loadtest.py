@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from loadtest.__main__ import main
-from loadtest.commands.demo import MODEL_NAME, DemoModel, prepare_model
 from loadtest.commands.p999 import is_in_its_bucket
+from loadtest.drive.demo_model import MODEL_NAME, DemoModel, prepare_model
 from loadtest.measure import scenario
 from serving import ModelServer
 from tests.integration.conftest import StartServer

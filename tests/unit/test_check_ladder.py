@@ -101,5 +101,24 @@ def test_check_rooms_good_import_passes(tmp_path: Path, name: str, line: str) ->
     assert check_ladder.main([str(tmp_path)]) == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "line", "violation_count"),
+    [
+        ("plan/arrivals.py", "from loadtest.measure.latency import figures", 1),
+        ("drive/generator.py", "from loadtest import report", 1),
+        ("extra/thing.py", "import os", 1),
+        ("measure/scenario.py", "from loadtest.drive.generator import Generator", 0),
+        ("plan/presets.py", "from serving.server.launcher import find_jemalloc", 0),
+        ("__main__.py", "from loadtest.commands.demo import DEMO", 0),
+    ],
+)
+def test_check_rooms_holds_the_load_tests_order(
+    tmp_path: Path, name: str, line: str, violation_count: int
+) -> None:
+    write(tmp_path / "loadtest", name, f"{line}\n")
+
+    assert len(check_ladder.check_rooms(tmp_path / "loadtest")) == violation_count
+
+
 def test_check_ladder_holds_for_this_repository() -> None:
     assert check_ladder.main([]) == 0

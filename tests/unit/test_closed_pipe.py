@@ -34,7 +34,7 @@ def run_without_reader(
     return result.returncode, result.stderr or ""
 
 
-@pytest.mark.parametrize("module", ["serving", "warmup", "loadtest", "loadtest.commands.demo"])
+@pytest.mark.parametrize("module", ["serving", "warmup", "loadtest"])
 def test_command_that_nobody_reads_ends_quietly(module: str):
     assert run_without_reader(["-m", module, "--help"]) == (EXIT_CLOSED_PIPE, "")
 
@@ -50,7 +50,7 @@ def test_command_ends_quietly_if_stderr_is_closed():
     assert run_without_reader(arguments, is_stderr_closed=True) == (EXIT_CLOSED_PIPE, "")
 
 
-@pytest.mark.parametrize("module", ["serving", "warmup", "loadtest", "loadtest.commands.demo"])
+@pytest.mark.parametrize("module", ["serving", "warmup", "loadtest"])
 def test_command_reports_full_disk_in_one_line(module: str):
     with open("/dev/full", "w") as full:
         result = subprocess.run(

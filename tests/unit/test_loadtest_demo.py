@@ -5,14 +5,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from loadtest.commands.demo import (
-    DemoModel,
-    Report,
-    checked_answer,
-    main,
-    prepare_model,
-    print_report,
-)
+from loadtest.__main__ import main
+from loadtest.commands.demo import Report, print_report
+from loadtest.drive.checked_sender import checked_answer
+from loadtest.drive.demo_model import DemoModel, prepare_model
 from loadtest.drive.traffic import Answer, Outcome
 from loadtest.measure.swaps import Swap
 from serving.base.protos import predict_pb2
@@ -113,14 +109,14 @@ def test_demo_models_of_different_sizes_are_apart(tmp_path: Path):
 
 def test_demo_unwritable_directory_exits_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "file").touch()
-    assert main([f"--directory={tmp_path / 'file'}"]) == 1
+    assert main(["demo", f"--directory={tmp_path / 'file'}"]) == 1
     err = capsys.readouterr().err
-    assert err.startswith("demo: ")
+    assert err.startswith("loadtest demo: ")
     assert str(tmp_path / "file") in err
 
 
 @pytest.mark.parametrize("argument", ["--rate=0", "--rate=fast", "--rows=0", "--request_rows=-1"])
 def test_demo_number_that_is_none_is_wrong_usage(argument: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit, match="2"):
-        main([argument])
+        main(["demo", argument])
     assert "number" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-from loadtest.commands.life_slow_request import ObservedSwap, report_of
+from loadtest.measure.life_slow_request import ObservedSwap, report_of
 from tests.unit.loadtest_outcomes import MS, outcome_of
 
 

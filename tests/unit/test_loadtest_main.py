@@ -39,6 +39,12 @@ def test_bad_command_line_exits_two_with_reason(
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str], command: str):
     assert status_of(command, "--help") == 0
+    assert "--help" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS.keys() - {"demo"}))
+def test_every_measurement_writes_json(capsys: pytest.CaptureFixture[str], command: str):
+    assert status_of(command, "--help") == 0
     assert "--json" in capsys.readouterr().out
 
 

@@ -9,19 +9,14 @@ from rich.console import Console
 from loadtest.commands.ablation import ablation_table
 from loadtest.commands.neighbour import neighbour_report
 from loadtest.commands.swap_command import exit_status, print_swap_report
+from loadtest.measure.outcome_figures import error_messages, generator_figures
 from loadtest.measure.process_memory import Resident
 from loadtest.measure.processor_time import CoreShares
 from loadtest.measure.scenario import Setup, SwapRun
 from loadtest.measure.swaps import Swap
 from loadtest.measure.timeline import Span, SwapSpans
 from loadtest.plan.plan import Outcome, Reply
-from loadtest.report.report import (
-    error_messages,
-    generator_figures,
-    medians,
-    run_report,
-    swap_report,
-)
+from loadtest.report.report import medians, run_report, swap_report
 from loadtest.report.tables import cores_line, write_json
 from tests.unit.loadtest_outcomes import MS, outcome_of, steady_outcome
 

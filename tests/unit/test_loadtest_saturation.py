@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.commands.demo import DemoModel
+from loadtest.drive.demo_model import DemoModel
 from loadtest.measure import saturation
 from loadtest.measure.saturation import at_share_of_saturation, rate_of, saturation_rate
 from loadtest.plan.ctr_load import CtrLoad

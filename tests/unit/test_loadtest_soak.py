@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtest.commands.demo import DemoModel
 from loadtest.commands.soak import SoakResult, answers_of
+from loadtest.drive.demo_model import DemoModel
 from loadtest.drive.soak_events import (
     FIRST_VERSION,
     World,

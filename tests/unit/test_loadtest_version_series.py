@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.commands.demo import DemoModel
+from loadtest.drive.demo_model import DemoModel
 from loadtest.drive.version_series import VersionSeries, content_of
 from serving.base.errors import InvalidConfig
 from serving.base.protos import prediction_log_pb2

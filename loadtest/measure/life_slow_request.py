@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 
-from loadtest.commands.demo import MODEL_NAME, DemoModel
+from loadtest.drive.demo_model import MODEL_NAME, DemoModel
 from loadtest.drive.generator import Generator
 from loadtest.drive.life_slow_model import SLOW_MODEL_NAME, prepare_slow_model, slow_request
 from loadtest.drive.version_series import VersionSeries, content_of
