@@ -1,9 +1,10 @@
-"""Checks how comments and docstrings read, and prints a table of their patterns.
+"""Checks how comments, docstrings and test names read, and prints a table of their patterns.
 
 Usage: check_prose.py [--table] [FOLDER...]
 
 Without --table it fails for each comment or docstring that opens with a word of OPENINGS, or that
-uses "where" for a condition. With --table it prints how many of 1,000 comments and docstrings match
+uses "where" for a condition, and for each test name of more than TEST_NAME_LENGTH_MAX characters.
+With --table it prints how many of 1,000 comments and docstrings match
 each pattern of PATTERNS; the limits are what well-kept code bases have.
 A C++ comment is a run of adjacent // lines. A Python comment is a run of # lines or a docstring.
 """
@@ -23,6 +24,15 @@ from typing import NamedTuple
 
 REPOSITORY = Path(__file__).parent.parent
 FOLDERS = ("millpond", "serving", "warmup", "loadtest", "scripts", "native")
+
+# The folder of the tests: its test names are checked, its comments are not.
+TESTS = "tests"
+
+# A longer name retells the test. The limit makes a name state one promise.
+TEST_NAME_LENGTH_MAX = 50
+
+PYTHON_TEST = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
+CPP_TEST = re.compile(r"^(?:TYPED_)?TEST(?:_F|_P)?\(\s*\w+,\s*(\w+)\)", re.MULTILINE)
 
 # native/rpc is to be replaced as a whole, and its prose with it.
 LEFT_OUT = ("native/rpc/",)
@@ -106,11 +116,24 @@ def comments_in(path: Path) -> Iterator[Comment]:
             yield Comment(path, line, joined)
 
 
-def comments_below(folders: Sequence[Path]) -> Iterator[Comment]:
+def test_names_in(path: Path) -> Iterator[tuple[int, str]]:
+    """Yields the line and the name of each test of pytest or GoogleTest in the file."""
+    text = path.read_text(encoding="utf-8")
+    pattern = PYTHON_TEST if path.suffix == ".py" else CPP_TEST
+    for match in pattern.finditer(text):
+        yield text.count("\n", 0, match.start(1)) + 1, match[1]
+
+
+def sources_below(folders: Sequence[Path]) -> Iterator[Path]:
     for folder in folders:
         for path in sorted(folder.rglob("*")):
             if path.suffix in (".py", ".pyi", ".cc", ".h", ".cpp", ".hpp"):
-                yield from comments_in(path)
+                yield path
+
+
+def comments_below(folders: Sequence[Path]) -> Iterator[Comment]:
+    for path in sources_below(folders):
+        yield from comments_in(path)
 
 
 def problem_with(text: str) -> str | None:
@@ -122,6 +145,23 @@ def problem_with(text: str) -> str | None:
     if where:
         return f"'{where[0]}' is a condition: write 'if' or 'when'"
     return None
+
+
+def problems_of_test_names(folders: Sequence[Path]) -> Iterator[str]:
+    for path in sources_below(folders):
+        for line, name in test_names_in(path):
+            if len(name) > TEST_NAME_LENGTH_MAX:
+                yield (
+                    f"{path}:{line}: {name}: the test name has {len(name)} characters:"
+                    f" state its promise in at most {TEST_NAME_LENGTH_MAX}"
+                )
+
+
+def problems_of_comments(comments: Sequence[Comment]) -> Iterator[str]:
+    for comment in comments:
+        problem = problem_with(comment.text)
+        if problem is not None:
+            yield f"{comment}: {problem}"
 
 
 def is_checked(path: Path) -> bool:
@@ -137,7 +177,7 @@ def print_table(comments: Sequence[Comment]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description="Checks how comments and docstrings read.")
+    parser = argparse.ArgumentParser(description="Checks how comments and test names read.")
     parser.add_argument("--table", action="store_true", help="print how often each pattern stands")
     parser.add_argument("folders", nargs="*", type=Path)
     parsed = parser.parse_args(arguments)
@@ -146,13 +186,13 @@ def main(arguments: Sequence[str]) -> int:
     if parsed.table:
         print_table(comments)
         return 0
-    broken = 0
-    for comment in comments:
-        problem = problem_with(comment.text)
-        if problem is not None:
-            print(f"{comment}: {problem}", file=sys.stderr)
-            broken += 1
-    return 1 if broken else 0
+    problems = [
+        *problems_of_comments(comments),
+        *problems_of_test_names(parsed.folders or [*folders, REPOSITORY / TESTS]),
+    ]
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The prose check of `make lint` finds what it is there to find."""
+"""Tests of the prose check that `make lint` runs."""
 
 from __future__ import annotations
 
@@ -53,6 +53,35 @@ def test_check_prose_names_file_line_and_remedy(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"{tmp_path / 'a.py'}:3: What it does.")
     assert "start with a verb" in line
+
+
+LONGEST = "x" * check_prose.TEST_NAME_LENGTH_MAX
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("test_a.py", "def test_{}() -> None: ..."),
+        ("test_a.py", "class A:\n    async def test_{}(self) -> None: ..."),
+        ("a_test.cc", "TEST(Suite, Nam{}) {{}}"),
+        ("a_test.cc", "TEST_F(\n    Suite, Nam{}) {{}}"),
+        ("contract.h", "TYPED_TEST_P(Suite, Nam{}) {{}}"),
+    ],
+)
+def test_check_prose_limits_length_of_test_names(tmp_path: Path, name: str, text: str) -> None:
+    prefix = len("test_" if name.endswith(".py") else "Nam")
+    assert check(tmp_path, name, text.format(LONGEST[prefix:])) == 0
+    assert check(tmp_path, name, text.format(LONGEST[prefix:] + "x")) == 1
+
+
+def test_check_prose_names_long_test_with_limit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check(tmp_path, "test_a.py", f"\ndef test_{LONGEST}() -> None: ...\n")
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{tmp_path / 'test_a.py'}:2: test_{LONGEST}: ")
+    assert line.endswith("the test name has 55 characters: state its promise in at most 50")
 
 
 def test_check_prose_table_counts_in_1000(
