@@ -62,10 +62,6 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             {"restore_bytes_per_second": 250_000_000},
             "Millpond, whose restores read at most 250 MB/s: for machines that are nearly full",
         ),
-        "guarded": Preset(
-            {"swap_p99_guard": 1.5},
-            "Millpond, whose restores slow down while live p99 is 1.5 times up",
-        ),
         "millpond": Preset({}, "this server with its defaults"),
     }
 )

@@ -4,11 +4,9 @@
 
 #include <utility>
 
-#include "native/base/clock.h"
 #include "native/base/thread_priority.h"
 #include "native/memory/background_arena.h"
 #include "native/python/binding.h"
-#include "native/servable/latency_window.h"
 
 namespace millpond::python {
 namespace {
@@ -16,7 +14,6 @@ namespace {
 namespace nb = nanobind;
 using memory::ArenaRemains;
 using memory::ArenaStatistics;
-using servable::LatencyWindow;
 
 base::StatusOr<base::ThreadPriority> ParsePriority(const std::string& name) {
   if (name == "idle") return base::ThreadPriority::kIdle;
@@ -126,25 +123,11 @@ void RegisterArena(nb::module_& module) {
       .def_ro("overflow_block_count", &ArenaRemains::overflow_block_count);
 }
 
-void RegisterLatencyWindow(nb::module_& module) {
-  constexpr double kP99 = 0.99;
-  nb::class_<LatencyWindow>(module, "LatencyWindow", nb::is_final())
-      .def(nb::init<servable::ServingMap*>(), nb::keep_alive<1, 2>(), nb::arg("serving_map"))
-      .def("p99_ns_since_start",
-           [](LatencyWindow& self) {
-             return WithoutGil([&] { return self.ValueSinceStart(kP99); });
-           })
-      .def("p99_ns_of_last_second", [](LatencyWindow& self) {
-        return WithoutGil([&] { return self.ValueOfLastSecond(kP99, base::MonotonicNs()); });
-      });
-}
-
 }  // namespace
 
 void RegisterMemory(nb::module_& module) {
   RegisterArena(module);
   RegisterSlabPool(module);
-  RegisterLatencyWindow(module);
   module.def("enter_background_thread", &EnterBackgroundThread, nb::arg("priority"));
 }
 

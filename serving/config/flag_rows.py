@@ -74,17 +74,6 @@ def seconds_not_negative(maximum: int) -> Reader:
     return read
 
 
-def factor(text: str) -> float:
-    """Reads 0 (off) or a factor above 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError("must be a number") from None
-    if value != 0 and not 1 < value < float("inf"):
-        raise ValueError("must be 0 (off) or a factor above 1, like 1.5")
-    return value
-
-
 def share(text: str) -> float:
     """Reads a share from 0 to 1."""
     try:

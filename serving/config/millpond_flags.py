@@ -7,7 +7,6 @@ from serving.config.flag_rows import (
     admin_address,
     boolean,
     choice,
-    factor,
     http_url,
     integer,
     local_path,
@@ -199,13 +198,6 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         integer(0),
         ServerConfig.restore_bytes_per_second,
         "most bytes per second that a load reads of its variables; 0: no limit",
-    ),
-    Flag(
-        "swap_p99_guard",
-        factor,
-        ServerConfig.swap_p99_guard,
-        "slow a restore down while live p99 is above this many times the p99 before it; 0: off",
-        "FACTOR",
     ),
     Flag(
         "self_warmup_requests",

@@ -128,7 +128,6 @@ class ServerConfig:
     load_patience_seconds: float = 2.0  # 0: for ever
     pin_request_threads: str = "loads"
     restore_bytes_per_second: int = 0  # 0: as fast as it can
-    swap_p99_guard: float = 0.0  # 0: off
     self_warmup_requests: int = 64  # 0: off
     warmup_capture_directory: str = ""  # "": off
     ready_with_stuck_sources: bool = True

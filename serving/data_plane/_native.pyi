@@ -199,17 +199,6 @@ class ArenaStatistics:
         """The bytes of all four that are resident in memory."""
 
 @final
-class LatencyWindow:
-    """Latencies of the requests of all published versions, in ns; 0 without requests."""
-
-    def __init__(self, serving_map: ServingMap) -> None: ...
-    def p99_ns_since_start(self) -> int:
-        """Returns the p99 of all requests that the versions published now have answered."""
-
-    def p99_ns_of_last_second(self) -> int:
-        """Returns the p99 of the requests since the oldest call within the last second."""
-
-@final
 class ServableStatistics:
     """The requests that ran the model of one version since it was loaded. Latencies are within 1 %
     (log-linear histogram).

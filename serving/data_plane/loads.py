@@ -74,24 +74,6 @@ class SlabPool(Protocol):
         ...
 
 
-class PacedLoad(Protocol):
-    """The part of a load that restores."""
-
-    def set_restore_bytes_per_second(self, bytes_per_second: int) -> None: ...
-
-
-class LatencyWindow(Protocol):
-    """The latency of live requests (`_native.LatencyWindow`); 0 if there were no requests."""
-
-    def p99_ns_since_start(self) -> int:
-        """Returns the p99 of all requests that the versions published now have answered."""
-        ...
-
-    def p99_ns_of_last_second(self) -> int:
-        """Returns the p99 of the requests since the oldest call within the last second."""
-        ...
-
-
 class SavedModelLoad(Protocol):
     """The steps of `_native.SavedModelLoad`, in order. Dropping it before `finish` frees everything."""
 

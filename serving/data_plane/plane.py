@@ -1,9 +1,9 @@
 """The data plane as the server sees it: `serving.data_plane._native`, or a test's replacement."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-from serving.data_plane.loads import LatencyWindow, SavedModelPlane, SlabPool
+from serving.data_plane.loads import SavedModelPlane, SlabPool
 from serving.data_plane.request_statistics import RequestStatistics
 from serving.data_plane.requests import (
     Admission,
@@ -78,8 +78,6 @@ class DataPlane(SavedModelPlane, Protocol):
     def ServerCertificates(self) -> Callable[..., ServerCertificates]: ...  # noqa: N802
     @property
     def ReflectionTable(self) -> Callable[..., object]: ...  # noqa: N802
-    @property
-    def LatencyWindow(self) -> Callable[[Any], LatencyWindow]: ...  # noqa: N802
     @property
     def start_trace(self) -> StartTrace: ...
     def build_info(self) -> Mapping[str, str]: ...

@@ -22,7 +22,6 @@ from serving.gates.gate_trials import GateSubject
 from serving.gates.gates import refusal
 from serving.loading.arenas import Arenas, report_remains
 from serving.loading.op_packages import missing_ops_message
-from serving.loading.restore_pace import RestorePace
 from warmup.self_warm_up import SelfWarmUpResult, warm_joint_runs
 
 WarmUp = Callable[[Path, Callable[[str, bytes], bytes], Callable[[], bool]], object]
@@ -101,7 +100,7 @@ class LoadSettings:
     request_statistics: RequestStatistics | None = None
     gates: Callable[[], GateSettings] = GateSettings
     incumbent: Callable[[ServableId], Servable | None] = lambda servable_id: None
-    pace: RestorePace
+    restore_bytes_per_second: int = 0
     # Registers ops that a graph lacks, with a function that loads a library. Returns True if a second
     # read of the graph may find them.
     add_ops: Callable[[Sequence[str], Callable[[str], Sequence[str]]], bool] = (
@@ -293,8 +292,8 @@ class SavedModelLoader:
 
     def _restore(self, load: SavedModelLoad) -> None:
         start_ns = self._clock.now_ns()
-        with self._settings.pace.applied_to(load):
-            load.restore()
+        load.set_restore_bytes_per_second(self._settings.restore_bytes_per_second)
+        load.restore()
         seconds = seconds_since(self._clock, start_ns)
         _log.info(
             "restored",

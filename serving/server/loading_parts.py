@@ -1,4 +1,4 @@
-"""The parts that load and unload versions: memory, pace, threads."""
+"""The parts that load and unload versions: memory and threads."""
 
 import os
 from collections.abc import Callable
@@ -17,14 +17,13 @@ from serving.core.servable import ServableId
 from serving.data_plane.loads import SlabPool
 from serving.data_plane.plane import GrpcServer
 from serving.data_plane.request_statistics import RequestStatistics
-from serving.data_plane.servables import Servable, ServingMap
+from serving.data_plane.servables import Servable
 from serving.loading.arenas import Arenas, MemoryLimits
 from serving.loading.initial_loads import InitialLoads, lower_thread
 from serving.loading.loader import LoadSettings, statuses_as_errors
 from serving.loading.memory_fit import available_bytes
 from serving.loading.request_cores import RequestCores
 from serving.loading.reservoirs import Reservoirs
-from serving.loading.restore_pace import FixedPace, GuardedPace, GuardSettings, RestorePace
 from serving.loading.starvation_watch import StarvationWatch
 from serving.rpc.capture_service import CaptureDirectory
 from serving.server.foundation import Foundation
@@ -52,7 +51,6 @@ def load_settings(
     foundation: Foundation,
     *,
     arenas: Arenas | None,
-    pace: RestorePace,
     incumbent: Callable[[ServableId], Servable | None],
     request_statistics: RequestStatistics,
 ) -> LoadSettings:
@@ -70,7 +68,7 @@ def load_settings(
         is_sealing=foundation.config.arena_seal,
         has_strict_input_shapes=foundation.config.strict_input_shapes,
         incumbent=incumbent,
-        pace=pace,
+        restore_bytes_per_second=foundation.config.restore_bytes_per_second,
         request_statistics=request_statistics,
         add_ops=InstalledOps(installed_op_libraries).load,
     )
@@ -125,18 +123,6 @@ def make_capture(
         reservoirs.by_name,
         on_thread_start=enter_background,
         clock=foundation.clock,
-    )
-
-
-def make_pace(foundation: Foundation, *, serving_map: ServingMap) -> RestorePace:
-    if foundation.config.swap_p99_guard == 0:
-        return FixedPace(foundation.config.restore_bytes_per_second)
-    settings = GuardSettings(
-        factor=foundation.config.swap_p99_guard,
-        bytes_per_second_max=foundation.config.restore_bytes_per_second,
-    )
-    return GuardedPace(
-        settings, window=foundation.data_plane.LatencyWindow(serving_map), clock=foundation.clock
     )
 
 

@@ -126,13 +126,13 @@ class Server:
         model_parts.check_platforms(config)
         rpc_parts.initialize(self._foundation)
         # Each step needs the parts that the steps before it have made.
-        self._make_memory_and_pace()
+        self._make_data_plane_state()
         self._make_manager()
         self._make_models()
         self._make_services()
 
-    def _make_memory_and_pace(self) -> None:
-        """Makes the data plane's state, and the pace and threads of loads."""
+    def _make_data_plane_state(self) -> None:
+        """Makes the data plane's state, and the memory and threads of loads."""
         config, plane = self._config, self._plane
         self._serving_map = plane.ServingMap()
         self._monitor = StateMonitor(self._clock)
@@ -144,7 +144,6 @@ class Server:
         self._memory = rpc_parts.make_request_memory(self._foundation)
         self._tracing = monitoring_parts.make_tracing(self._foundation)
         self._slab_pool = loading_parts.make_slab_pool(self._foundation)
-        self._pace = loading_parts.make_pace(self._foundation, serving_map=self._serving_map)
         self._enter_background = loading_parts.make_background(self._foundation)
         self._starvation_watch = loading_parts.make_starvation_watch(
             self._foundation, enter_background=self._enter_background
@@ -161,7 +160,6 @@ class Server:
         load_settings = loading_parts.load_settings(
             self._foundation,
             arenas=arenas,
-            pace=self._pace,
             incumbent=self._incumbent,
             request_statistics=self._request_statistics,
         )
@@ -556,7 +554,6 @@ class Server:
         self._swaps.stop()
         if not self._tracing.stop(TRACING_TIMEOUT_SECONDS):
             _log.warning("spans_left_behind", timeout_seconds=TRACING_TIMEOUT_SECONDS)
-        self._pace.stop()
         self._request_statistics.stop()
         if self._starvation_watch is not None:
             self._starvation_watch.stop()

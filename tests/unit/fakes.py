@@ -755,10 +755,6 @@ class FakePlane:
     def SpanBuffer(self, *, capacity: int, per_second_max: int) -> FakeSpanBuffer:  # noqa: N802
         return FakeSpanBuffer(capacity=capacity, per_second_max=per_second_max)
 
-    def LatencyWindow(self, serving_map: FakeServingMap) -> "FakeLatencyWindow":  # noqa: N802
-        assert serving_map is self.serving_map
-        return FakeLatencyWindow()
-
     def check_saved_model(self, directory: str) -> list[str]:
         self.take_step("check_saved_model")
         if not Path(directory, "saved_model.pb").exists():
@@ -905,22 +901,6 @@ class FakeReservoir:
 
     def statistics(self) -> FakeReservoirStatistics:
         return FakeReservoirStatistics(len(self.kept), sum(map(len, self.kept)))
-
-
-@dataclass
-class FakeLatencyWindow:
-    """`_native.LatencyWindow`: the figures of each call of last_second in turn, then the last."""
-
-    since_start_ns: int = 1_000_000
-    last_second_ns: list[int] = field(default_factory=lambda: [1_000_000])
-
-    def p99_ns_since_start(self) -> int:
-        return self.since_start_ns
-
-    def p99_ns_of_last_second(self) -> int:
-        return (
-            self.last_second_ns.pop(0) if len(self.last_second_ns) > 1 else self.last_second_ns[0]
-        )
 
 
 class FakeSavedModelLoad:

@@ -20,7 +20,6 @@ from serving.core.model_settings import GateMode, GateSettings
 from serving.core.servable import LoadStage, ServableId
 from serving.loading.arenas import Arenas, MemoryLimits
 from serving.loading.loader import LoadSettings, SavedModelLoader, WarmUp
-from serving.loading.restore_pace import FixedPace
 from tests.unit.fakes import (
     FakeClock,
     FakePlane,
@@ -63,7 +62,6 @@ def make_loader(
         "tags": ("serve", "gpu"),
         "warm_up": warm_up,
         "self_warm_up": no_self_warm_up,
-        "pace": FixedPace(),
     }
     return SavedModelLoader(
         ServableId("m", 7),
@@ -339,7 +337,7 @@ def test_loader_cancellation_reaches_data_plane_step(version: Path) -> None:
 
 def test_loader_restores_at_its_pace(version: Path) -> None:
     plane = FakePlane()
-    make_loader(version, plane, pace=FixedPace(5_000)).load(FakeProgress())
+    make_loader(version, plane, restore_bytes_per_second=5_000).load(FakeProgress())
     assert plane.loads[0].bytes_per_second == [5_000]
 
 

@@ -11,7 +11,6 @@ from serving.core.servable import ServableId
 from serving.core.version_selection import All, Latest, Specific, VersionSelection
 from serving.loading.loader import LoadSettings, SavedModelLoader
 from serving.loading.reservoirs import Reservoirs
-from serving.loading.restore_pace import FixedPace
 from serving.server.model_loaders import ModelLoaders, serving_count
 from tests.unit.fakes import FakeClock, FakePlane
 
@@ -38,7 +37,6 @@ def make_loaders(plane: FakePlane, *, has_strict_input_shapes: bool = False) -> 
         warm_up=nothing,
         self_warm_up=nothing,
         has_strict_input_shapes=has_strict_input_shapes,
-        pace=FixedPace(0),
     )
     reservoirs = Reservoirs(partial(plane.RequestReservoir, request_count_max=1))
     return ModelLoaders(settings, reservoirs=reservoirs, plane=plane, clock=FakeClock())
