@@ -1,8 +1,10 @@
-"""Checks the order of the folders in native/, serving/ and loadtest/.
+"""Checks the order of native/, serving/ and loadtest/, and the imports between tests.
 
 A rung of native/ includes only itself and the rungs below it. Each foreign world (jemalloc,
 TensorFlow, gRPC, the binder) is included by one rung only; zlib by base, and by rest, which
 compresses. A room of serving/ or loadtest/ imports only itself and the rooms below it.
+
+No file below tests/ imports a test file: what test files share is in modules beside them.
 
 Usage: check_ladder.py [REPOSITORY]
 """
@@ -170,6 +172,25 @@ def check_rooms(package: Path) -> list[Violation]:
     return violations
 
 
+def names_imported(source: Path) -> Iterator[tuple[int, str]]:
+    """Yields the line and the dotted name of everything that `source` imports."""
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def check_tests(tests: Path) -> list[Violation]:
+    """Returns every import of a test file below `tests`, in the order of the paths."""
+    return [
+        Violation(source, line, f"'{name}' is in a test file; move it to a module beside")
+        for source in sorted(tests.rglob("*.py"))
+        for line, name in names_imported(source)
+        if re.match(r"tests\.(.+\.)?test_", name)
+    ]
+
+
 def main(arguments: list[str]) -> int:
     repository = Path(arguments[0]) if arguments else Path(__file__).parent.parent
     missing = [name for name in ("native", "serving") if not (repository / name).is_dir()]
@@ -179,6 +200,7 @@ def main(arguments: list[str]) -> int:
     violations = check_ladder(repository / "native")
     for package in ROOMS:
         violations += check_rooms(repository / package)
+    violations += check_tests(repository / "tests")
     for violation in violations:
         print(violation, file=sys.stderr)
     return 1 if violations else 0

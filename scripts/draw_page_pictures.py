@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, expect, sync_playwright
 
 from serving.base.clock import SystemClock
 from tests.integration.page_server import serve_page
-from tests.unit.page_fakes import busy_scene
+from tests.unit.fakes.page import busy_scene
 
 COLOR_COUNT = 128
 """Of a picture's palette: enough for flat colours and smooth text, and a third of the bytes."""

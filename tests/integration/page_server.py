@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from serving.base.clock import NS_PER_SECOND, Clock
 from serving.monitoring.page_data import PageData
 from serving.monitoring.page_routes import page_routes
-from tests.unit.page_fakes import FakePageSources
+from tests.unit.fakes.page import FakePageSources
 
 STARTUP_SECONDS_MAX = 20.0
 

@@ -1,6 +1,8 @@
-"""The kernel's figures of a server process."""
+"""Server processes: what the kernel reports of them, and commands beside them."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 
@@ -46,3 +48,13 @@ def is_alive(process_id: int) -> bool:
     except FileNotFoundError:
         return False
     return stat.rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def millpond(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "serving", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )

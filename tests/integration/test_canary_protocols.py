@@ -13,7 +13,7 @@ from tests.integration.clients import wait_for_states, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
 from tests.integration.logs import logged
-from tests.integration.test_rest import RestClient
+from tests.integration.rest_clients import RestClient
 
 REQUEST_COUNT = 50
 # A few hundred requests, on a machine that is busy with other tests.

@@ -15,6 +15,7 @@ from serving.client import Client
 from serving.commands.ctr_export import export_ctr_model
 from serving.commands.ctr_model import reference_answer, request_inputs
 from serving.core.servable import AVAILABLE
+from tests.integration.processes import millpond
 
 TABLE_ROWS = 100
 
@@ -31,16 +32,6 @@ def server(base_path: Path) -> Iterator[ModelServer]:
     with ModelServer(model_name="ctr", base_path=base_path) as server:
         server.wait_until_available("ctr", 3)
         yield server
-
-
-def millpond(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "serving", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
 
 
 def test_client_predict_returns_reference_answer(server: ModelServer):

@@ -11,9 +11,7 @@ import pytest
 from serving import ModelServer
 from serving.base.protos import (
     classification_pb2,
-    inference_pb2,
     prediction_log_pb2,
-    regression_pb2,
     session_service_pb2,
 )
 from serving.base.tensor_proto import from_tensor_proto, to_tensor_proto
@@ -25,20 +23,25 @@ from tests.integration.example_exports import (
     PREDICT,
     REGRESS,
     example,
-    example_input,
     export_examples,
     regressed,
 )
+from tests.integration.example_requests import (
+    EXAMPLES,
+    PAIRS,
+    classes,
+    classification,
+    multi_inference,
+    regression,
+    values,
+)
 from tests.integration.exports import drop
 from tests.integration.logs import logged
-from tests.integration.test_real_models import SOURCES, TOLERANCE, fetched, python_answer
+from tests.integration.real_models import SOURCES, TOLERANCE, fetched, python_answer
 from warmup.prediction_log import WARM_UP_FILE, write_logs
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 UNIMPLEMENTED = grpc.StatusCode.UNIMPLEMENTED
-
-PAIRS = [(0.25, 0.75), (0.0, 1.0), (-2.5, 8.0)]
-EXAMPLES = [example(x=x, y=y) for x, y in PAIRS]
 
 
 @pytest.fixture(scope="module")
@@ -61,43 +64,6 @@ def server(
 def stub(server: ModelServer) -> Iterator[PredictionServiceStub]:
     with channel_to(server.target) as channel:
         yield PredictionServiceStub(channel)
-
-
-def classification(signature: str = "", model: str = "m", **of_input: Any) -> Any:
-    request = classification_pb2.ClassificationRequest()
-    request.model_spec.name = model
-    request.model_spec.signature_name = signature
-    request.input.CopyFrom(example_input(**(of_input or {"examples": EXAMPLES})))
-    return request
-
-
-def regression(signature: str = "regress", model: str = "m", **of_input: Any) -> Any:
-    request = regression_pb2.RegressionRequest()
-    request.model_spec.name = model
-    request.model_spec.signature_name = signature
-    request.input.CopyFrom(example_input(**(of_input or {"examples": EXAMPLES})))
-    return request
-
-
-def multi_inference(*tasks: tuple[str, str], model: str = "m") -> Any:
-    request = inference_pb2.MultiInferenceRequest()
-    request.input.CopyFrom(example_input(EXAMPLES))
-    for signature, method_name in tasks:
-        task = request.tasks.add(method_name=method_name)
-        task.model_spec.name = model
-        task.model_spec.signature_name = signature
-    return request
-
-
-def values(response: Any) -> list[float]:
-    return [entry.value for entry in response.result.regressions]
-
-
-def classes(result: Any) -> list[list[tuple[str, float]]]:
-    return [
-        [(entry.label, entry.score) for entry in classified.classes]
-        for classified in result.classifications
-    ]
 
 
 def test_classify_returns_labels_scores_and_model_spec(stub: PredictionServiceStub):

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,22 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.grpc.aio as triton_grpc_aio
 import tritonclient.http as triton_http
 import tritonclient.http.aio as triton_http_aio
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from tritonclient.utils import InferenceServerException
 
 from serving import ModelServer
 from tests.integration import exports
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
-from tests.integration.test_real_models import fetched
-
-MODULES: dict[str, Any] = {"grpc": triton_grpc, "http": triton_http}
-
-DENSE = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
-IDS = np.array([7, 8], np.int64)
+from tests.integration.kserve_clients import (
+    DENSE,
+    IDS,
+    MODULES,
+    client_of,
+    echo_inputs,
+    tensor,
+    url_of,
+)
+from tests.integration.real_models import fetched
 
 DTYPES = [
     *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
@@ -46,37 +49,15 @@ def echo_server(
     return server
 
 
-def url_of(server: ModelServer, transport: str) -> str:
-    if transport == "grpc":
-        return server.target
-    return server.url.removeprefix("http://")
-
-
 @pytest.fixture(params=list(MODULES))
 def triton(request: pytest.FixtureRequest) -> Any:
     return MODULES[request.param]
-
-
-def client_of(triton: Any, server: ModelServer) -> Any:
-    transport = "grpc" if triton is triton_grpc else "http"
-    return closing(triton.InferenceServerClient(url_of(server, transport)))
 
 
 @pytest.fixture
 def client(triton: Any, echo_server: ModelServer) -> Iterator[Any]:
     with client_of(triton, echo_server) as client:
         yield client
-
-
-def tensor(triton: Any, name: str, array: Any, **how: Any) -> Any:
-    datatype = "BYTES" if array.dtype == object else np_to_triton_dtype(array.dtype)
-    made = triton.InferInput(name, list(array.shape), datatype)
-    made.set_data_from_numpy(array, **how)
-    return made
-
-
-def echo_inputs(triton: Any, **how: Any) -> list[Any]:
-    return [tensor(triton, "dense", DENSE, **how), tensor(triton, "ids", IDS, **how)]
 
 
 def is_refused(action: Any, status: str) -> str:

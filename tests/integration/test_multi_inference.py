@@ -14,8 +14,8 @@ from serving.client.stubs import PredictionServiceStub
 from tests.integration.clients import Caller, channel_to, refusal
 from tests.integration.conftest import StartServer
 from tests.integration.example_exports import CLASSIFY, PREDICT, REGRESS
+from tests.integration.example_requests import classes, classification, multi_inference, regression
 from tests.integration.exports import drop, let_settle
-from tests.integration.test_examples import classes, classification, multi_inference, regression
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 

@@ -20,7 +20,7 @@ from serving.rest.openapi import model_paths, openapi_document
 from tests.integration.clients import wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
-from tests.integration.test_rest import RestClient, versions_of
+from tests.integration.rest_clients import RestClient, versions_of
 
 CHECKS = (content_type_conformance, response_schema_conformance, status_code_conformance)
 EXAMPLES_PER_OPERATION = 25

@@ -21,8 +21,8 @@ from tests.integration.clients import caller_to, predict_request
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel, flip_a_byte
 from tests.integration.page_server import serve_page
-from tests.unit.fakes import FakeClock, FakeLatency
-from tests.unit.page_fakes import (
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.page import (
     FakeMethod,
     FakePageSources,
     FakePoint,
@@ -31,6 +31,7 @@ from tests.unit.page_fakes import (
     status,
     swap,
 )
+from tests.unit.fakes.requests import FakeLatency
 
 CHROMIUM = shutil.which("chromium")
 MARKUP = '<img src=x onerror="window.hit=1">\'&amp;</script><script>window.hit=1</script>'

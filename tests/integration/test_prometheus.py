@@ -26,7 +26,7 @@ from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
 from tests.integration.prometheus import Prometheus, Sample, running_prometheus
 from tests.unit import promtool
-from tests.unit.metric_fakes import FakeMethod, FakeRequestStatistics, fake_sources
+from tests.unit.fakes.metrics import FakeMethod, FakeRequestStatistics, fake_sources
 
 REQUEST_COUNT = 3_000
 # An empty model: requests for models that there are not.

@@ -18,16 +18,11 @@ from serving.client.stubs import PredictionServiceStub
 from tests.integration.clients import array, channel_to, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.example_exports import CLASSIFY, REGRESS, export_examples
+from tests.integration.example_requests import EXAMPLES, classification, multi_inference, regression
 from tests.integration.exports import drop
+from tests.integration.kserve_clients import DENSE, IDS, client_of, echo_inputs, tensor
 from tests.integration.logs import wait_for_log
-from tests.integration.test_examples import (
-    EXAMPLES,
-    classification,
-    multi_inference,
-    regression,
-)
-from tests.integration.test_kserve import DENSE, IDS, client_of, echo_inputs, tensor
-from tests.integration.test_rest import RestClient
+from tests.integration.rest_clients import RestClient
 from warmup.__main__ import main as warmup
 from warmup.prediction_log import WARM_UP_FILE, read_logs
 

@@ -194,7 +194,7 @@ def test_cold_rollback_command_names_blocked_versions(
     echo_export: Path,
     base_path: Path,
 ):
-    from tests.integration.test_commands import millpond
+    from tests.integration.processes import millpond
 
     server = start_with("keep_previous_seconds = 0")
     scale_model.write(base_path, 2, offset_count=OFFSET_COUNT)
@@ -315,7 +315,7 @@ def test_availability_policy_keeps_old_if_one_fits(
 
 
 def test_status_command_says_who_is_what(server_of_two: ModelServer):
-    from tests.integration.test_commands import millpond
+    from tests.integration.processes import millpond
 
     with Client(server_of_two.admin_target) as client:
         client.rollback("scale")

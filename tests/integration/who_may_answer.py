@@ -16,9 +16,9 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from serving.core.servable import UNLOADING, Routing
 from serving.data_plane import _native
-from tests.unit.fakes import FakeServable, FakeServingMap
-from tests.unit.test_manager import World
-from tests.unit.test_version_life_sequences import LifeMachine
+from tests.unit.fakes.servables import FakeServable, FakeServingMap
+from tests.unit.worlds.life_machine import LifeMachine
+from tests.unit.worlds.manager import World
 
 NAME = "m"
 VERSIONS = range(1, 5)

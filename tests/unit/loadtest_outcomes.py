@@ -1,9 +1,15 @@
-"""Outcomes of the load tests' generator, made from plain numbers."""
+"""Outcomes and runs of the load tests, made from plain numbers."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from loadtest.measure.process_memory import Resident
+from loadtest.measure.processor_time import CoreShares
+from loadtest.measure.scenario import Setup, SwapRun
+from loadtest.measure.swaps import Swap
+from loadtest.measure.timeline import Span, SwapSpans
 from loadtest.plan.plan import Outcome, Reply
 
 MS = 1_000_000
@@ -34,3 +40,43 @@ def outcome_of(
 def steady_outcome(request_count: int, latency_ms: float = 1) -> Outcome:
     """Returns an outcome with a request each ms, issued at once and answered after `latency_ms`."""
     return outcome_of([(ms, ms, ms + latency_ms) for ms in range(request_count)])
+
+
+SETUP = Setup(
+    preset="millpond",
+    loaded="ctr",
+    reloaded="ctr",
+    rate_per_second=300,
+    rows=100,
+    table_rows=10,
+    swaps=1,
+    swap_interval_seconds=6,
+    seed=1,
+)
+MEMORY = {
+    "before": Resident(0, 100_000_000, 50_000_000),
+    "one_version": Resident(1, 600_000_000, 550_000_000),
+    "two_versions": Resident(2, 1_100_000_000, 1_050_000_000),
+    "after_last_unload": Resident(3, 610_000_000, 560_000_000),
+    "all_unloaded": None,
+}
+
+
+def swap_run(outcome: Outcome, **changes: Any) -> SwapRun:
+    """A run whose one swap takes from 8 to 10 s and its second."""
+    values: dict[str, Any] = {
+        "outcome": outcome,
+        "is_wrong": outcome.codes < 0,
+        "spans": [SwapSpans(2, Span(8_000 * MS, 9_000 * MS), Span(9_500 * MS, 10_000 * MS))],
+        "stages": [Swap("load", 2, {"restore": 0.5}), Swap("unload", 1, {"destroy": 0.25})],
+        "steady_from_ns": 2_000 * MS,
+        "memory": MEMORY,
+        "arena_live_bytes": 0,
+        "cores": CoreShares(server=0.5, generator=0.05, other=0.01, stolen=0),
+    }
+    return SwapRun(**{**values, **changes})
+
+
+def slow_in_swap_outcome() -> Outcome:
+    """12,000 requests a ms apart, answered after 1 ms, and after 5 ms from 8 to 11 s."""
+    return outcome_of([(ms, ms, ms + (5 if 8_000 <= ms <= 11_000 else 1)) for ms in range(12_000)])

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from serving.base.protos import meta_graph_pb2, saved_model_pb2, types_pb2
+from serving.base.protos import get_model_metadata_pb2, meta_graph_pb2, saved_model_pb2, types_pb2
 
 FLOAT, INT64, STRING = types_pb2.DT_FLOAT, types_pb2.DT_INT64, types_pb2.DT_STRING
 
@@ -47,3 +47,13 @@ def write_saved_model(
     directory.mkdir(parents=True)
     (directory / "saved_model.pb").write_bytes(saved_model.SerializeToString())
     return directory
+
+
+def mixed_signatures(name: str = "serving_default") -> bytes:
+    """Returns a serialized SignatureDefMap with tensors of five dtypes."""
+    signature_map = get_model_metadata_pb2.SignatureDefMap()
+    inputs = {"words": (STRING, (-1,)), "any": (INT64, None), "one": (FLOAT, ())}
+    outputs = {"y": (types_pb2.DT_COMPLEX64, (-1, 3)), "z": (types_pb2.DT_BFLOAT16, (2,))}
+    signature_map.signature_def[name].CopyFrom(signature_def(inputs, outputs))
+    serialized: bytes = signature_map.SerializeToString()
+    return serialized

@@ -4,13 +4,9 @@ from structlog.testing import capture_logs
 from serving.base.errors import DoesNotFitBeside, ResourceExhausted
 from serving.core.servable import ServableId
 from serving.loading.arenas import Arenas, MemoryLimits, report_remains
-from tests.unit.fakes import (
-    FakePlane,
-    FakeRemains,
-    FakeSavedModelLoad,
-    FakeServable,
-    FakeSlabPool,
-)
+from tests.unit.fakes.data_plane import FakePlane, FakeSavedModelLoad, FakeSlabPool
+from tests.unit.fakes.memory import FakeRemains
+from tests.unit.fakes.servables import FakeServable
 
 ID = ServableId("m", 7)
 MB = 1_000_000

@@ -16,7 +16,7 @@ from serving.manager.blocked_version_file import (
     read_blocked_versions,
     write_blocked_versions,
 )
-from tests.unit.fakes import FakeClock
+from tests.unit.fakes.clocks import FakeClock
 
 BLOCKED = BlockedVersion(by=BlockedBy.OPERATOR, reason="wrong answers", since_wall_ns=5)
 

@@ -4,7 +4,7 @@ from serving.base.errors import InvalidConfig
 from serving.core.model_settings import CanarySettings
 from serving.core.servable import GateVerdict
 from serving.manager.canary import P999_REQUEST_COUNT_MIN, judge, rule_text
-from tests.unit.fakes import FakeStatistics
+from tests.unit.fakes.requests import FakeStatistics
 
 MANY = 10 * P999_REQUEST_COUNT_MIN
 NOT_JUDGED = "p999 is not judged below 1000 requests of either version"

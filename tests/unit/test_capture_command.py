@@ -12,7 +12,7 @@ from serving.base.errors import MillpondError
 from serving.base.protos import get_model_metadata_pb2, predict_pb2, types_pb2
 from serving.commands.cli import main
 from serving.rpc.capture_service import CAPTURE_WARM_UP, CaptureService
-from tests.unit.test_capture_service import FixedReservoir, request_for
+from tests.unit.fakes.requests import FakeReservoir, request_for
 from warmup.prediction_log import WARM_UP_FILE, Log, has_response, read_logs
 
 
@@ -22,7 +22,7 @@ class FakeModelServer:
     """
 
     def __init__(self) -> None:
-        reservoir = FixedReservoir([*map(request_for, "abc")])
+        reservoir = FakeReservoir(kept=[*map(request_for, "abc")])
         self._captures = CaptureService(lambda: ["m"], lambda name: reservoir)
 
     def answer(self, method: str, request: bytes, context: grpc.ServicerContext) -> bytes:

@@ -7,8 +7,8 @@ from structlog.testing import capture_logs
 
 from serving.base.clock import SystemClock
 from serving.rpc.capture_service import PERIOD_SECONDS, CaptureDirectory
-from tests.unit.fakes import FakeClock
-from tests.unit.test_capture_service import FixedReservoir, request_for
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.requests import FakeReservoir, request_for
 from warmup.prediction_log import WARM_UP_FILE, read_logs
 
 
@@ -17,16 +17,16 @@ def outputs(directory: Path, name: str) -> list[str]:
     return sorted(log.predict_log.request.output_filter[0] for log in logs)
 
 
-def capture_of(directory: Path, reservoirs: dict[str, FixedReservoir]) -> CaptureDirectory:
+def capture_of(directory: Path, reservoirs: dict[str, FakeReservoir]) -> CaptureDirectory:
     return CaptureDirectory(directory, lambda: reservoirs, clock=FakeClock())
 
 
 def test_each_model_with_requests_has_a_file(tmp_path: Path):
     directory = tmp_path / "made"
     reservoirs = {
-        "a": FixedReservoir([request_for("x"), request_for("y")]),
-        "b": FixedReservoir([request_for("z")]),
-        "idle": FixedReservoir([]),
+        "a": FakeReservoir(kept=[request_for("x"), request_for("y")]),
+        "b": FakeReservoir(kept=[request_for("z")]),
+        "idle": FakeReservoir(),
     }
     capture_of(directory, reservoirs).write_now()
     assert (outputs(directory, "a"), outputs(directory, "b")) == (["x", "y"], ["z"])
@@ -34,30 +34,30 @@ def test_each_model_with_requests_has_a_file(tmp_path: Path):
 
 
 def test_file_follows_reservoir_until_it_is_empty(tmp_path: Path):
-    reservoirs = {"m": FixedReservoir([request_for("x")])}
+    reservoirs = {"m": FakeReservoir(kept=[request_for("x")])}
     capture = capture_of(tmp_path, reservoirs)
     capture.write_now()
-    reservoirs["m"] = FixedReservoir([request_for("y")])
+    reservoirs["m"] = FakeReservoir(kept=[request_for("y")])
     capture.write_now()
     assert outputs(tmp_path, "m") == ["y"]
-    reservoirs["m"] = FixedReservoir([])
+    reservoirs["m"] = FakeReservoir()
     capture.write_now()
     assert outputs(tmp_path, "m") == ["y"]
 
 
 def test_file_without_news_is_not_written_again(tmp_path: Path):
-    reservoirs = {"m": FixedReservoir([request_for("x"), request_for("y")])}
+    reservoirs = {"m": FakeReservoir(kept=[request_for("x"), request_for("y")])}
     capture = capture_of(tmp_path, reservoirs)
     capture.write_now()
     (tmp_path / "m" / WARM_UP_FILE.name).unlink()
-    reservoirs["m"] = FixedReservoir([request_for("y"), request_for("x")])
+    reservoirs["m"] = FakeReservoir(kept=[request_for("y"), request_for("x")])
     capture.write_now()
     assert list((tmp_path / "m").iterdir()) == []
 
 
 def test_unwritable_file_spares_other_models(tmp_path: Path):
     (tmp_path / "a").write_bytes(b"no directory")
-    reservoirs = {name: FixedReservoir([request_for("x")]) for name in ("a", "b")}
+    reservoirs = {name: FakeReservoir(kept=[request_for("x")]) for name in ("a", "b")}
     capture = capture_of(tmp_path, reservoirs)
     capture.write_now()
     assert outputs(tmp_path, "b") == ["x"]
@@ -70,7 +70,7 @@ def test_unwritable_file_is_logged_with_name_and_flag(tmp_path: Path):
     path = tmp_path / "m" / WARM_UP_FILE.name
     path.mkdir(parents=True)
     with capture_logs() as logs:
-        capture_of(tmp_path, {"m": FixedReservoir([request_for("x")])}).write_now()
+        capture_of(tmp_path, {"m": FakeReservoir(kept=[request_for("x")])}).write_now()
     (warning,) = logs
     assert warning["reason"].endswith(f"{str(path)!r}")
     assert ".partial" not in warning["reason"]
@@ -79,7 +79,7 @@ def test_unwritable_file_is_logged_with_name_and_flag(tmp_path: Path):
 
 def test_stop_writes_once_more_and_ends_the_thread(tmp_path: Path):
     priorities: list[str] = []
-    reservoirs = {"m": FixedReservoir([request_for("x")])}
+    reservoirs = {"m": FakeReservoir(kept=[request_for("x")])}
     capture = CaptureDirectory(
         tmp_path,
         lambda: reservoirs,
@@ -94,7 +94,7 @@ def test_stop_writes_once_more_and_ends_the_thread(tmp_path: Path):
 
 
 def test_stop_without_start_writes_nothing(tmp_path: Path):
-    capture = capture_of(tmp_path, {"m": FixedReservoir([request_for("x")])})
+    capture = capture_of(tmp_path, {"m": FakeReservoir(kept=[request_for("x")])})
     assert capture.stop(1)
     assert list(tmp_path.iterdir()) == []
 
@@ -110,7 +110,7 @@ def test_thread_looks_again_each_period(tmp_path: Path):
                 return condition.wait(20)
             return super().wait(condition, timeout_seconds)
 
-    def reservoirs() -> dict[str, FixedReservoir]:
+    def reservoirs() -> dict[str, FakeReservoir]:
         looks.append(len(clock.waits))
         return {}
 
@@ -128,7 +128,7 @@ def test_thread_looks_again_each_period(tmp_path: Path):
 def test_name_with_a_path_in_it_stays_in_the_directory(tmp_path: Path):
     directory = tmp_path / "a" / "captured"
     names = ["../../x", str(tmp_path / "abs"), ".."]
-    capture_of(directory, {n: FixedReservoir([request_for("x")]) for n in names}).write_now()
+    capture_of(directory, {n: FakeReservoir(kept=[request_for("x")]) for n in names}).write_now()
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.parent.parent for path in files} == {directory}
     assert len(files) == len(names)
@@ -139,6 +139,6 @@ def test_model_directory_that_is_a_link_gets_no_file(tmp_path: Path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "m").symlink_to(tmp_path / "elsewhere")
     with capture_logs() as logs:
-        capture_of(tmp_path, {"m": FixedReservoir([request_for("x")])}).write_now()
+        capture_of(tmp_path, {"m": FakeReservoir(kept=[request_for("x")])}).write_now()
     assert [line["event"] for line in logs] == ["warm_up_capture_failed"]
     assert list((tmp_path / "elsewhere").iterdir()) == []

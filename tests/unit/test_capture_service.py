@@ -1,40 +1,17 @@
 import json
-from collections.abc import Sequence
 
 import pytest
 
 from serving.base.errors import FailedPrecondition, InvalidArgument, NotFound
-from serving.base.protos import predict_pb2
 from serving.rpc.capture_service import CaptureService
-from tests.unit.fakes import FakeReservoirStatistics
+from tests.unit.fakes.requests import FakeReservoir, request_for
 from warmup.prediction_log import Log
 from warmup.records import decode_records
 
 
-class FixedReservoir:
-    """Holds the requests that it is made with."""
-
-    def __init__(self, requests: Sequence[bytes]) -> None:
-        self._requests = requests
-
-    def requests(self) -> Sequence[bytes]:
-        return self._requests
-
-    def joint_requests(self) -> Sequence[bytes]:
-        return []
-
-    def statistics(self) -> FakeReservoirStatistics:
-        return FakeReservoirStatistics(len(self._requests), sum(map(len, self._requests)))
-
-
-def request_for(output: str) -> bytes:
-    data: bytes = predict_pb2.PredictRequest(output_filter=[output]).SerializeToString()
-    return data
-
-
 def service() -> CaptureService:
     """Model `busy` with requests for a, b and c, `idle` without any, `off` without a reservoir."""
-    reservoirs = {"busy": FixedReservoir([*map(request_for, "abc")]), "idle": FixedReservoir([])}
+    reservoirs = {"busy": FakeReservoir(kept=[*map(request_for, "abc")]), "idle": FakeReservoir()}
     return CaptureService(lambda: ["busy", "idle", "off"], reservoirs.get)
 
 

@@ -7,9 +7,9 @@ from structlog.testing import capture_logs
 
 from serving.config.tls_config import read_tls_config
 from serving.reload.certificate_watch import CertificateWatcher
-from tests.unit.fakes import FakeClock, FakeServerCertificates
+from tests.unit.fakes.clocks import FakeClock, WritingClock
+from tests.unit.fakes.servers import FakeServerCertificates
 from tests.unit.pem import Identity, config_text, make_identity
-from tests.unit.test_config_watch import WritingClock
 
 
 @pytest.fixture(scope="module")

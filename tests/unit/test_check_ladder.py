@@ -120,5 +120,26 @@ def test_check_rooms_holds_the_load_tests_order(
     assert len(check_ladder.check_rooms(tmp_path / "loadtest")) == violation_count
 
 
+@pytest.mark.parametrize(
+    ("line", "violation_count"),
+    [
+        ("from tests.unit.test_manager import World", 1),
+        ("from tests.unit import test_manager", 1),
+        ("import tests.integration.test_rest", 1),
+        ("from tests.unit.worlds.manager import World", 0),
+        ("from tensorflow.python.platform import test_util", 0),
+    ],
+)
+def test_check_tests_finds_imports_of_test_files(
+    tmp_path: Path, line: str, violation_count: int
+) -> None:
+    for folder in ("native", "serving"):
+        (tmp_path / folder).mkdir()
+    write(tmp_path / "tests", "unit/test_a.py", f"def late() -> None:\n    {line}\n")
+
+    assert len(check_ladder.check_tests(tmp_path / "tests")) == violation_count
+    assert check_ladder.main([str(tmp_path)]) == violation_count
+
+
 def test_check_ladder_holds_for_this_repository() -> None:
     assert check_ladder.main([]) == 0

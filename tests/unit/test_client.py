@@ -39,7 +39,8 @@ from serving.reload.config_watch import ConfigRefusal
 from serving.rpc.admin_service import ALLOW, PROMOTE, ROLLBACK, AdminService
 from serving.rpc.rare_calls import answer
 from serving.source.notes import Note
-from tests.unit.fakes import FakeRareCall, FakeServable
+from tests.unit.fakes.servables import FakeServable
+from tests.unit.fakes.servers import FakeRareCall
 from warmup.signature_defs import INIT_OP_SIGNATURE
 
 Answer = TypeVar("Answer")

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from serving.base.errors import InvalidArgument, StatusCode, Unavailable
 from serving.client.failures import Failure, error_of, failure_of
 from serving.client.retries import ONE_ATTEMPT, Attempts, RetryPolicy, pause_seconds
-from tests.unit.client_fakes import FakeRpcError
-from tests.unit.fakes import FakeClock
+from tests.unit.fakes.client import FakeRpcError
+from tests.unit.fakes.clocks import FakeClock
 
 UNAVAILABLE = Failure(StatusCode.UNAVAILABLE)
 POLICY = RetryPolicy(attempt_count_max=4, pause_seconds_first=0.1, pause_seconds_max=0.3)

@@ -29,8 +29,8 @@ from serving.base.tensor_proto import to_tensor_proto
 from serving.client import AsyncClient, Client, Health, RetryPolicy, ScoredClass, Tls
 from serving.client.health_watch import HealthWatch
 from serving.core.servable import AVAILABLE, LOADING, ServableState
-from tests.unit.client_fakes import FakeAsyncChannel, FakeChannel, FakeRpcError, FakeServer
-from tests.unit.fakes import FakeClock
+from tests.unit.fakes.client import FakeAsyncChannel, FakeChannel, FakeRpcError, FakeServer
+from tests.unit.fakes.clocks import FakeClock
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
 SERVING_RESPONSE, NOT_SERVING_RESPONSE = b"\x08\x01", b"\x08\x02"

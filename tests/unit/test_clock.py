@@ -1,7 +1,7 @@
 import threading
 
 from serving.base.clock import NS_PER_SECOND, SystemClock, seconds_since
-from tests.unit.fakes import FakeClock
+from tests.unit.fakes.clocks import FakeClock
 
 
 def test_system_clock_now_never_goes_back() -> None:

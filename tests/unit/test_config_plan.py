@@ -9,7 +9,8 @@ from serving.base.errors import InvalidConfig
 from serving.config.plan import ConfigPlan, ModelChange, applied, plan_change
 from serving.config.server_config import ModelConfig
 from serving.core.model_settings import CanarySettings, GateMode, GateSettings, ModelSettings
-from serving.core.version_selection import All, Latest, Specific
+from serving.core.version_selection import Specific
+from tests.unit.worlds.reload import CONFIGS
 
 X = ModelConfig(name="x", base_path="/x")
 Y = ModelConfig(name="y", base_path="/y")
@@ -69,16 +70,6 @@ def test_plan_change_that_cannot_be_is_refused(wanted: list[ModelConfig], messag
 
 
 # --- Any two configurations -----------------------------------------------------------------------
-
-MODELS = st.builds(
-    ModelConfig,
-    name=st.sampled_from("abcd"),
-    base_path=st.sampled_from(["/one", "/two"]),
-    version_selection=st.sampled_from([Latest(1), Latest(2), All(), Specific(frozenset({1, 2}))]),
-    labels=st.dictionaries(st.sampled_from(["stable", "next"]), st.integers(1, 2)),
-    settings=st.builds(ModelSettings, keep_previous_seconds=st.sampled_from([0.0, 60.0])),
-)
-CONFIGS = st.lists(MODELS, unique_by=lambda model: model.name)
 
 
 @given(CONFIGS, CONFIGS)

@@ -1,5 +1,3 @@
-import threading
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -27,64 +25,13 @@ from serving.core.servable import (
     ServableState,
     ServableStatus,
 )
-from serving.manager.state_monitor import StateMonitor
-from serving.reload.config_reload import ConfigReloader, has_failed
-from tests.unit.fakes import FakeClock
-from tests.unit.test_served_models import World
+from serving.reload.config_reload import has_failed
+from tests.unit.worlds.reload import A, Reload
 
-A = ModelConfig(name="a", base_path="/a")
 B = ModelConfig(name="b", base_path="/b")
 C = ModelConfig(name="c", base_path="/c")
 BAD = Health(StatusCode.DATA_LOSS, "bad checksum")
 GIVEN_UP = Health(StatusCode.CANCELLED, "no longer aspired before it was loaded")
-
-
-class EventClock(FakeClock):
-    """What happens while somebody waits: one event a wait, and then time passes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.events: list[Callable[[], object]] = []
-
-    def wait(self, condition: threading.Condition, timeout_seconds: float | None) -> bool:
-        if self.events:
-            self.advance(1)
-            self.events.pop(0)()
-            return True
-        return super().wait(condition, timeout_seconds)
-
-
-class Reload:
-    """A reloader whose models are fakes, beginning with model a."""
-
-    def __init__(self, settings: SettingsByModel | None = None) -> None:
-        self.world = World()
-        self.clock = EventClock()
-        self.monitor = StateMonitor(self.clock)
-        self.world.configure(A)
-        self.reloader = ConfigReloader(
-            self.world.models, self.monitor, settings or SettingsByModel(), self.clock
-        )
-
-    def record(
-        self, name: str, state: ServableState, health: Health = HEALTHY, version: int = 1
-    ) -> None:
-        self.monitor.record(
-            ServableStatus(
-                id=ServableId(name, version),
-                state=state,
-                health=health,
-                state_changed_wall_ns=self.clock.wall_ns(),
-            )
-        )
-
-    def will_be(self, name: str, state: ServableState, health: Health = HEALTHY) -> None:
-        self.clock.events.append(lambda: self.record(name, state, health))
-
-    def error(self, *models: ModelConfig, timeout_seconds: float = 60) -> MillpondError:
-        with pytest.raises(MillpondError) as caught:
-            self.reloader.reload(models, timeout_seconds)
-        return caught.value
 
 
 @pytest.fixture

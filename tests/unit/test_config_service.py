@@ -11,8 +11,8 @@ from serving.core.version_selection import All, Latest, Specific
 from serving.reload.config_reload import ConfigReloader
 from serving.rpc.config_service import RELOAD_CONFIG, RELOAD_TIMEOUT_SECONDS, ConfigService
 from serving.rpc.rare_calls import answer
-from tests.unit.fakes import FakeRareCall
-from tests.unit.test_config_reload import Reload
+from tests.unit.fakes.servers import FakeRareCall
+from tests.unit.worlds.reload import Reload
 
 KEPT = ModelSettings(keep_previous_seconds=60, canary=CanarySettings(weight=0.5))
 

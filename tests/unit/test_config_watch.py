@@ -10,26 +10,12 @@ from serving.base.errors import InvalidConfig
 from serving.config.model_settings_file import SettingsByModel
 from serving.config.server_config import ModelConfig
 from serving.reload.config_watch import ConfigRefusal, ConfigWatcher
-from tests.unit.fakes import FakeClock
+from tests.unit.fakes.clocks import FakeClock, WritingClock
 
 
 def config_text(*names: str) -> str:
     configs = (f'config {{ name: "{name}" base_path: "/{name}" }}' for name in names)
     return "model_config_list { " + " ".join(configs) + " }"
-
-
-class WritingClock(FakeClock):
-    """Writes to a file while somebody waits, a text each time."""
-
-    def __init__(self, path: Path, *texts: str) -> None:
-        super().__init__()
-        self._path = path
-        self.texts = list(texts)
-
-    def wait(self, condition: threading.Condition, timeout_seconds: float | None) -> bool:
-        if self.texts:
-            self._path.write_text(self.texts.pop(0))
-        return super().wait(condition, timeout_seconds)
 
 
 class Watch:

@@ -7,7 +7,7 @@ from serving.core.model_settings import GateMode, GateSettings, ModelSettings, P
 from serving.core.servable import END, Health, ServableId, ServableStatus
 from serving.gates.gates import Gate, verdict_of
 from serving.manager.failed_loads import FailedLoad, why_try_again
-from tests.unit.fakes import permanent
+from tests.unit.fakes.errors import permanent
 
 ENFORCE, WARN = GateMode.ENFORCE, GateMode.WARN
 

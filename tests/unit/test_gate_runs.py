@@ -26,7 +26,10 @@ from serving.gates.gate_trials import (
     GateSubject,
 )
 from serving.loading.loader import statuses_as_errors
-from tests.unit.fakes import FakeClock, FakeReservoir, FakeServable, StatusError
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.errors import StatusError
+from tests.unit.fakes.requests import FakeReservoir
+from tests.unit.fakes.servables import FakeServable
 from warmup.prediction_log import WARM_UP_FILE, Log, write_logs
 from warmup.replay import Ask
 from warmup.self_warm_up import SelfWarmUpResult

@@ -23,7 +23,9 @@ from serving.core.servable import (
     UnloadStage,
 )
 from serving.manager.harness import IllegalMove, LoaderHarness, RetryPolicy
-from tests.unit.fakes import FakeClock, FakeServable, permanent, transient
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.errors import permanent, transient
+from tests.unit.fakes.servables import FakeServable
 
 ID = ServableId("m", 7)
 RETRY = RetryPolicy(retry_count_max=2, interval_ns=60 * NS_PER_SECOND)

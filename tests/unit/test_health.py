@@ -4,7 +4,7 @@ from serving.core.servable import AVAILABLE, END, LOADING, UNLOADING, ServableId
 from serving.core.servable import ServableStatus as Status
 from serving.manager.state_monitor import StateMonitor, Statuses
 from serving.rpc.health import SERVER_SERVICES, HealthReporter, serving_by_service
-from tests.unit.fakes import FakeClock
+from tests.unit.fakes.clocks import FakeClock
 
 
 def statuses(name: str, *states: ServableState) -> tuple[Status, ...]:

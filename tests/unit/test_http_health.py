@@ -19,7 +19,7 @@ from serving.http.health_routes import (
 from serving.manager.state_monitor import StateMonitor
 from serving.rpc.health import HealthReporter, HealthView, why_unavailable
 from serving.source.notes import Note
-from tests.unit.fakes import FakeClock
+from tests.unit.fakes.clocks import FakeClock
 
 FAILED = Health(StatusCode.DATA_LOSS, "bad checksum")
 

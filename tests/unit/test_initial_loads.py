@@ -9,7 +9,9 @@ from serving.base.executor import ThreadExecutor
 from serving.loading.initial_loads import InitialLoads, lower_thread
 from serving.loading.request_cores import RequestCores
 from serving.loading.starvation_watch import StarvationWatch
-from tests.unit.fakes import FakeClock, FakeGrpcServer, FakeScheduler
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.servers import FakeGrpcServer
+from tests.unit.fakes.threads import FakeScheduler
 
 
 class Threads:

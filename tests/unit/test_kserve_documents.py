@@ -1,7 +1,6 @@
 import pytest
 
 from serving.base.errors import FailedPrecondition, StatusCode
-from serving.base.protos import get_model_metadata_pb2, types_pb2
 from serving.core.servable import (
     AVAILABLE,
     END,
@@ -15,18 +14,9 @@ from serving.core.servable import (
     ServableStatus,
 )
 from serving.kserve import documents
-from tests.unit.signatures import FLOAT, INT64, STRING, signature_def
+from tests.unit.signatures import mixed_signatures
 
 BAD = Health(StatusCode.DATA_LOSS, "bad checksum")
-
-
-def signatures(name: str = "serving_default") -> bytes:
-    signature_map = get_model_metadata_pb2.SignatureDefMap()
-    inputs = {"words": (STRING, (-1,)), "any": (INT64, None), "one": (FLOAT, ())}
-    outputs = {"y": (types_pb2.DT_COMPLEX64, (-1, 3)), "z": (types_pb2.DT_BFLOAT16, (2,))}
-    signature_map.signature_def[name].CopyFrom(signature_def(inputs, outputs))
-    serialized: bytes = signature_map.SerializeToString()
-    return serialized
 
 
 def status(version: int, state: ServableState, health: Health = HEALTHY) -> ServableStatus:
@@ -34,7 +24,7 @@ def status(version: int, state: ServableState, health: Health = HEALTHY) -> Serv
 
 
 def test_metadata_describes_default_signature() -> None:
-    assert documents.model_metadata("m", [3, 1], signatures()) == {
+    assert documents.model_metadata("m", [3, 1], mixed_signatures()) == {
         "name": "m",
         "versions": ["1", "3"],
         "platform": "tensorflow_savedmodel",
@@ -51,7 +41,7 @@ def test_metadata_describes_default_signature() -> None:
 
 
 def test_config_has_whole_shapes_and_tritons_types() -> None:
-    config = documents.model_config("m", signatures())
+    config = documents.model_config("m", mixed_signatures())
     assert (config["platform"], config["max_batch_size"]) == ("tensorflow_savedmodel", 0)
     assert [item["data_type"] for item in config["input"]] == [
         *("TYPE_INT64", "TYPE_FP32", "TYPE_STRING")
@@ -61,9 +51,9 @@ def test_config_has_whole_shapes_and_tritons_types() -> None:
 
 def test_metadata_without_default_signature_lists_all() -> None:
     with pytest.raises(FailedPrecondition, match="signature_name: other"):
-        documents.model_metadata("m", [1], signatures("other"))
+        documents.model_metadata("m", [1], mixed_signatures("other"))
     with pytest.raises(FailedPrecondition, match="signature_name: other"):
-        documents.model_config("m", signatures("other"))
+        documents.model_config("m", mixed_signatures("other"))
 
 
 def index(*versions: ServableStatus, unloaded: str = "", is_ready_only: bool = False):

@@ -19,17 +19,17 @@ from serving.rest.asgi import RestSettings
 from serving.rest.bridge import RestTarget
 from serving.rpc.health import HealthView
 from serving.rpc.rare_calls import Waiting
-from tests.unit.fakes import FakeClock, FakeEndedRequest
-from tests.unit.test_kserve_documents import signatures
-from tests.unit.test_kserve_repository import FakeSelection
-from tests.unit.test_rest_model_api import FakeBridge
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.rest import FakeBridge, FakeSelection
+from tests.unit.fakes.servers import FakeEndedRequest
+from tests.unit.signatures import mixed_signatures
 
 PREFIX = "/inference.GRPCInferenceService/"
 
 
 class FakeSignatures:
     def signature_def_map(self) -> bytes:
-        return signatures()
+        return mixed_signatures()
 
 
 class FakeRoutes:

@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import pytest
 
@@ -28,21 +27,10 @@ from serving.kserve.repository import (
     repository_parameters_in_the_way,
 )
 from serving.manager.state_monitor import StateMonitor
-from tests.unit.fakes import FakeClock
-from tests.unit.test_config_reload import EventClock
+from tests.unit.fakes.clocks import EventClock, FakeClock
+from tests.unit.fakes.rest import FakeSelection
 
 BAD = Health(StatusCode.DATA_LOSS, "bad checksum")
-
-
-@dataclass
-class FakeSelection:
-    """What a repository says is to be selected."""
-
-    unloaded: frozenset[str] = frozenset()
-    said: list[tuple[str, bool]] = field(default_factory=list)
-
-    def set_unloaded(self, name: str, *, is_unloaded: bool) -> None:
-        self.said.append((name, is_unloaded))
 
 
 class Served:

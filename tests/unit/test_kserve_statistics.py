@@ -1,5 +1,5 @@
 from serving.kserve.statistics import model_statistics
-from tests.unit.metric_fakes import FakeMethod
+from tests.unit.fakes.metrics import FakeMethod
 
 OK, INVALID_ARGUMENT = 0, 3
 

@@ -9,9 +9,9 @@ from serving.core.model_settings import ModelSettings, PolicyName
 from serving.core.servable import AVAILABLE, END
 from serving.core.version_selection import All
 from serving.manager.stream import Stream
-from tests.unit.fakes import permanent
-from tests.unit.test_manager import World
-from tests.unit.test_version_life_sequences import DiskAndPolicy
+from tests.unit.fakes.errors import permanent
+from tests.unit.worlds.lives import DiskAndPolicy
+from tests.unit.worlds.manager import World
 
 AVAILABILITY = ModelSettings()
 RESOURCE = ModelSettings(aspired_version_policy=PolicyName.RESOURCE)

@@ -11,7 +11,7 @@ import pytest
 from serving.base.errors import InvalidConfig, MillpondError, Unavailable
 from serving.config.listen_addresses import ListenAddresses, listen_error, reason_for_not_listening
 from serving.server.admin_listener import AdminListener
-from tests.unit.fakes import FakeGrpcServer
+from tests.unit.fakes.servers import FakeGrpcServer
 
 
 def error_of(host: str = "127.0.0.1", port: int = 0, socket_path: object = "") -> MillpondError:

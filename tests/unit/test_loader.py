@@ -20,16 +20,13 @@ from serving.core.model_settings import GateMode, GateSettings
 from serving.core.servable import LoadStage, ServableId
 from serving.loading.arenas import Arenas, MemoryLimits
 from serving.loading.loader import LoadSettings, SavedModelLoader, WarmUp
-from tests.unit.fakes import (
-    FakeClock,
-    FakePlane,
-    FakeProgress,
-    FakeRemains,
-    FakeReservoir,
-    FakeServable,
-    FakeSlabPool,
-    StatusError,
-)
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.data_plane import FakePlane, FakeSlabPool
+from tests.unit.fakes.errors import StatusError
+from tests.unit.fakes.loads import FakeProgress
+from tests.unit.fakes.memory import FakeRemains
+from tests.unit.fakes.requests import FakeReservoir
+from tests.unit.fakes.servables import FakeServable
 from warmup.self_warm_up import SelfWarmUpResult
 
 Ask = Callable[[str, bytes], bytes]

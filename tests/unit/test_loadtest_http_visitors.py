@@ -14,7 +14,7 @@ from serving.config.server_config import HttpPort
 from serving.http.app import HttpAppSettings, make_http_app
 from serving.http.server import HttpServer
 from serving.monitoring.collector import MetricsExposition
-from tests.unit.metric_fakes import fake_sources
+from tests.unit.fakes.metrics import fake_sources
 
 
 class Pages:

@@ -5,7 +5,7 @@ import pytest
 
 from loadtest.report.plot import binned, check_can_plot, plot_runs
 from serving.base.errors import FailedPrecondition
-from tests.unit.test_loadtest_report import slow_in_swap_outcome, swap_run
+from tests.unit.loadtest_outcomes import slow_in_swap_outcome, swap_run
 
 
 def test_binned_groups_latencies_by_due_time():

@@ -9,9 +9,8 @@ from loadtest.measure.saturation import at_share_of_saturation, rate_of, saturat
 from loadtest.plan.ctr_load import CtrLoad
 from loadtest.plan.plan import Reply
 from serving.base.errors import Unavailable
-from tests.unit.fakes import FakeClock
-from tests.unit.loadtest_outcomes import outcome_of
-from tests.unit.test_loadtest_report import SETUP
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.loadtest_outcomes import SETUP, outcome_of
 
 
 def test_saturation_rate_comes_from_run_not_probe(

@@ -7,8 +7,7 @@ from loadtest.measure.process_memory import Resident
 from loadtest.measure.scenario import repeats_of
 from loadtest.measure.timeline import Span, SwapSpans
 from serving.base.errors import Unavailable
-from tests.unit.loadtest_outcomes import MS, steady_outcome
-from tests.unit.test_loadtest_report import SETUP
+from tests.unit.loadtest_outcomes import MS, SETUP, steady_outcome
 
 SPANS = [SwapSpans(2, Span(20, 29), Span(30, 35))]
 

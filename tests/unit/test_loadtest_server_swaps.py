@@ -13,7 +13,7 @@ from loadtest.measure.server_swaps import (
 )
 from loadtest.measure.timeline import LogClock, Span
 from serving.base.errors import Unavailable
-from tests.unit.fakes import FakeClock
+from tests.unit.fakes.clocks import FakeClock
 from tests.unit.loadtest_outcomes import MS, outcome_of
 
 CLOCK = LogClock(offset_ns=1_000 * MS)

@@ -33,7 +33,7 @@ from serving.config.model_settings_file import SettingsByModel, read_model_setti
 from serving.config.server_config import ModelConfig
 from serving.core.model_settings import GateMode, PolicyName
 from serving.core.version_selection import All, Latest, Specific
-from tests.unit.fakes import FakeClock
+from tests.unit.fakes.clocks import FakeClock
 from tests.unit.loadtest_outcomes import outcome_of, steady_outcome
 from warmup.records import read_records, write_records
 

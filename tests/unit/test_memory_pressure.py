@@ -8,8 +8,8 @@ from structlog.testing import capture_logs
 from serving.base.errors import DoesNotFitBeside, ResourceExhausted, StatusCode
 from serving.core.model_settings import ModelSettings, PolicyName
 from serving.core.servable import AVAILABLE, END, LOADING, START, UNLOADING
-from tests.unit.fakes import permanent, transient
-from tests.unit.test_manager import RETRY_SECONDS, World
+from tests.unit.fakes.errors import permanent, transient
+from tests.unit.worlds.manager import RETRY_SECONDS, World
 
 AVAILABILITY = ModelSettings()
 RESOURCE = ModelSettings(aspired_version_policy=PolicyName.RESOURCE)

@@ -39,13 +39,10 @@ from serving.monitoring.native_histogram import EDGES_NS, native_histogram
 from serving.monitoring.request_metrics import LATENCY_EDGES_NS
 from serving.monitoring.tensorflow_serving_metrics import EDGES_NS as TFS_EDGES_NS
 from tests.unit import promtool
-from tests.unit.fakes import FakeArenaStatistics, FakeClock, FakeReservoirStatistics
-from tests.unit.metric_fakes import (
-    FakeMethod,
-    FakeRequestStatistics,
-    fake_sources,
-    swap_of,
-)
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.memory import FakeArenaStatistics
+from tests.unit.fakes.metrics import FakeMethod, FakeRequestStatistics, fake_sources, swap_of
+from tests.unit.fakes.requests import FakeReservoirStatistics
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "observability.md"
 MS = 1_000_000

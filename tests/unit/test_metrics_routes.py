@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from serving.manager.state_monitor import Statuses
 from serving.monitoring.collector import ExpositionFormat, MetricsExposition
 from serving.monitoring.metrics_routes import PATHS, metrics_routes
-from tests.unit.metric_fakes import fake_sources
+from tests.unit.fakes.metrics import fake_sources
 
 PLAIN = {"accept": "text/plain", "accept-encoding": "identity"}
 OPENMETRICS = {

@@ -11,7 +11,7 @@ from serving.config.flags import FLAGS, Flag, RefusedFlag, parse_flags
 from serving.config.tensorflow_serving_flags import TENSORFLOW_SERVING_FLAGS
 from serving.http.app import BODY_BYTES_MAX
 from serving.rest.asgi import MODEL_VERSION_HEADER
-from tests.unit.test_flags import TENSORFLOW_SERVING_FLAGS as NAMES_BY_ITS_HELP
+from tests.unit.tensorflow_serving_flags import NAMES_IN_HELP
 
 PAGE = Path(__file__).parents[2] / "docs" / "migrating.md"
 ROW = re.compile(r"\| `(?P<name>\w+)` \| (?P<default>[^|]*) \| (?P<verdict>[^|]+) \|")
@@ -50,7 +50,7 @@ def verdict_of(flag: RefusedFlag) -> str:
 
 def test_migrating_page_lists_48_flags_in_help_order():
     assert [row.name for row in ROWS] == [flag.name for flag in TENSORFLOW_SERVING_FLAGS]
-    assert sorted(row.name for row in ROWS) == sorted(NAMES_BY_ITS_HELP)
+    assert sorted(row.name for row in ROWS) == sorted(NAMES_IN_HELP)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

@@ -12,7 +12,8 @@ from serving.core.version_selection import All, Latest, Specific, VersionSelecti
 from serving.loading.loader import LoadSettings, SavedModelLoader
 from serving.loading.reservoirs import Reservoirs
 from serving.server.model_loaders import ModelLoaders, serving_count
-from tests.unit.fakes import FakeClock, FakePlane
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.data_plane import FakePlane
 
 M = ModelConfig(name="m", base_path="/m")
 

@@ -15,7 +15,7 @@ from serving.core.servable import (
 )
 from serving.manager.model_notes import ModelNotes, NotePublisher, model_notes
 from serving.source.notes import Note
-from tests.unit.fakes import FakeServingMap
+from tests.unit.fakes.servables import FakeServingMap
 
 FAILED = Health(StatusCode.DATA_LOSS, "bad checksum")
 EMPTY = Note.of("no_version_in_base_path", "info")

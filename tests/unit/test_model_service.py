@@ -13,7 +13,7 @@ from serving.core.servable import (
 )
 from serving.manager.state_monitor import StateMonitor
 from serving.rpc.model_service import ModelService
-from tests.unit.fakes import FakeClock
+from tests.unit.fakes.clocks import FakeClock
 
 
 class Models:

@@ -28,16 +28,11 @@ from serving.monitoring.page_data import (
 )
 from serving.monitoring.page_points import points_json
 from serving.monitoring.swap_record import SwapResult
-from tests.unit.fakes import FakeArenaStatistics, FakeClock, FakeLatency
-from tests.unit.metric_fakes import fake_sources
-from tests.unit.page_fakes import (
-    FakeMethod,
-    FakePageSources,
-    FakePoint,
-    busy_scene,
-    status,
-    swap,
-)
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.memory import FakeArenaStatistics
+from tests.unit.fakes.metrics import fake_sources
+from tests.unit.fakes.page import FakeMethod, FakePageSources, FakePoint, busy_scene, status, swap
+from tests.unit.fakes.requests import FakeLatency
 
 SECOND = NS_PER_SECOND
 

@@ -10,8 +10,8 @@ from serving.base.errors import StatusCode
 from serving.core.servable import END, Health
 from serving.monitoring.page_data import PageData
 from serving.monitoring.page_routes import PAGE_DIRECTORY, page_routes, read_page_files
-from tests.unit.fakes import FakeClock
-from tests.unit.page_fakes import FakePageSources, FakePoint, status
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.page import FakePageSources, FakePoint, status
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from serving.base.clock import Clock, SystemClock
 from serving.base.periodic_thread import PeriodicThread
-from tests.unit.fakes import FakeClock
+from tests.unit.fakes.clocks import FakeClock
 
 
 class Turns:

@@ -8,9 +8,8 @@ from structlog.testing import capture_logs
 from serving.base.errors import DoesNotFitBeside, FailedPrecondition
 from serving.core.model_settings import CanarySettings, ModelSettings, PolicyName
 from serving.core.servable import AVAILABLE, END, LOADING, UNLOADING, Routing, ServableState
-from tests.unit.fakes import permanent, transient
-from tests.unit.test_manager import RETRY_SECONDS, World
-from tests.unit.test_version_life import answer, routing, world_with
+from tests.unit.fakes.errors import permanent, transient
+from tests.unit.worlds.manager import RETRY_SECONDS, World, answer, routing, world_with
 
 KEEP_SECONDS = 300
 KEEP = ModelSettings(keep_previous_seconds=KEEP_SECONDS)

@@ -1,6 +1,5 @@
 """Traces one at a time, and what ends them."""
 
-import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -12,21 +11,11 @@ from serving.base.errors import ResourceExhausted, StatusCode
 from serving.rpc.profiler_messages import message_class
 from serving.rpc.profiler_service import MONITOR, PROFILE, TERMINATE, ProfilerService
 from serving.rpc.rare_calls import answer
-from tests.unit.fakes import FakeClock, FakeRareCall, FakeTracer
+from tests.unit.fakes.clocks import FakeClock, HeldClock
+from tests.unit.fakes.servers import FakeRareCall
+from tests.unit.fakes.tracing import FakeTracer
 
 FREE_BYTES = 1_000_000
-
-
-class HeldClock(FakeClock):
-    """Its waits last until the condition is notified, or `advance_all` is called on it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_waiting = threading.Event()
-
-    def wait(self, condition: threading.Condition, timeout_seconds: float | None) -> bool:
-        self.is_waiting.set()
-        return condition.wait(30)
 
 
 class Bench:

@@ -18,7 +18,9 @@ from serving.rpc.rare_calls import (
     answer,
     patience_seconds,
 )
-from tests.unit.fakes import FakeClock, FakeGrpcServer, FakeRareCall, FakeTraceContext
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.servers import FakeGrpcServer, FakeRareCall
+from tests.unit.fakes.tracing import FakeTraceContext
 
 
 def reverse(request: bytes) -> bytes:

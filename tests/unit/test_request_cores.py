@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from serving.loading.request_cores import PINNED_CORES_MAX, RequestCores, pin_always
-from tests.unit.fakes import FakeGrpcServer
+from tests.unit.fakes.servers import FakeGrpcServer
 
 
 def test_pinning_spans_first_to_last_task():

@@ -15,7 +15,7 @@ from serving.rpc.request_memory import (
     RequestMemoryLimits,
     request_memory_limits,
 )
-from tests.unit.fakes import FakeByteBudget
+from tests.unit.fakes.requests import FakeByteBudget
 
 GIB = 2**30
 MIB = 2**20

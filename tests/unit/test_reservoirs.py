@@ -1,9 +1,9 @@
 from serving.loading.reservoirs import Reservoirs
-from tests.unit.test_capture_service import FixedReservoir
+from tests.unit.fakes.requests import FakeReservoir
 
 
 def reservoirs() -> Reservoirs:
-    return Reservoirs(lambda: FixedReservoir([]))
+    return Reservoirs(FakeReservoir)
 
 
 def test_each_model_has_one_reservoir_of_its_own():

@@ -6,7 +6,8 @@ import pytest
 from serving.base.errors import StatusCode
 from serving.rest import bridge as bridge_module
 from serving.rest.bridge import RestBridge, RestTarget
-from tests.unit.fakes import FakeEndedRequest, FakeRestWorkers, StatusError
+from tests.unit.fakes.errors import StatusError
+from tests.unit.fakes.servers import FakeEndedRequest, FakeRestWorkers
 
 TARGET = RestTarget("RestPredict", "m", 3)
 HEADERS = [(b"accept", b"*/*")]

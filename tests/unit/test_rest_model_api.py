@@ -17,27 +17,13 @@ from serving.rest.asgi import PrefixRouter, RestSettings
 from serving.rest.bridge import RestBridge, RestTarget
 from serving.rest.model_api import ModelApi, ModelQuestions
 from serving.rpc.model_service import ModelService
-from tests.unit.fakes import FakeEndedRequest, FakeRestWorkers, StatusError
+from tests.unit.fakes.errors import StatusError
+from tests.unit.fakes.rest import FakeBridge
+from tests.unit.fakes.servers import FakeEndedRequest
 
 BODY = b'{"instances": [1, 2]}'
 ERROR = {"error": "m has no such version"}
 STATUSES: Statuses = {"m": (ServableStatus(id=ServableId("m", 3), state=AVAILABLE),)}
-
-
-class FakeBridge(RestBridge):
-    """Gives each request the answer that a test says."""
-
-    def __init__(self) -> None:
-        super().__init__(FakeRestWorkers(), timeout_seconds=30, status_error=StatusError)
-        self.answer = FakeEndedRequest(1, body=b'{"predictions": [2]}', version=3)
-        self.error: Exception | None = None
-        self.asked: list[tuple[RestTarget, bytes]] = []
-
-    async def submit(self, target, headers, body, *, connection=None, timeout_seconds=None):
-        if self.error is not None:
-            raise self.error
-        self.asked.append((target, body))
-        return self.answer
 
 
 class FakeModels:

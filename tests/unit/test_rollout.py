@@ -6,9 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from serving.core.model_settings import CanarySettings, ModelSettings
-from tests.unit.fakes import permanent
-from tests.unit.test_manager import World
-from tests.unit.test_version_life import CANARY, JUDGED, answer, figures, world_with
+from tests.unit.fakes.errors import permanent
+from tests.unit.worlds.manager import CANARY, JUDGED, World, answer, figures, world_with
 
 KEPT = ModelSettings(keep_previous_seconds=300, canary=CanarySettings(weight=0.1))
 OFF = ModelSettings(keep_previous_seconds=300)

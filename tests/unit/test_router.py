@@ -11,7 +11,8 @@ from serving.core.model_settings import CanarySettings
 from serving.core.servable import Routing, ServableId
 from serving.manager.canary import rule_text
 from serving.manager.router import Canary, Router, RoutingRequests, decide_routing
-from tests.unit.fakes import FakeServable, FakeServingMap, permanent
+from tests.unit.fakes.errors import permanent
+from tests.unit.fakes.servables import FakeServable, FakeServingMap
 
 NOTHING = Routing()
 SHARE = Canary(version=3, weight=0.1, header="user")

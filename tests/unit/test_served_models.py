@@ -1,129 +1,17 @@
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.config.plan import plan_change
 from serving.config.server_config import ModelConfig
 from serving.core.model_settings import ModelSettings
-from serving.core.servable import AspiredVersion
-from serving.core.version_selection import Latest, VersionSelection
-from serving.reload.served_models import ServedModels
-from serving.source.notes import Note
-from tests.unit.test_config_plan import CONFIGS
+from serving.core.version_selection import Latest
+from tests.unit.worlds.reload import CONFIGS, World
 
 A = ModelConfig(name="a", base_path="/a")
 B = ModelConfig(name="b", base_path="/b", labels={"stable": 1})
 KEPT = ModelSettings(keep_previous_seconds=60)
-
-
-class FakeSource:
-    """A source that notes in its world what it is told."""
-
-    def __init__(self, world: "World", model: ModelConfig) -> None:
-        self.world = world
-        self.name = model.name
-        self.base_path = model.base_path
-        self.selection = model.version_selection
-        self.labels = model.labels
-        self.blocked: frozenset[int] = frozenset()
-        self.is_over_in_time = True
-
-    def selectable_versions(self) -> frozenset[int]:
-        return frozenset({7})
-
-    def _say(self, what: str) -> None:
-        self.world.log.append(f"{self.name} {what}")
-
-    def start(self) -> None:
-        if self.name in self.world.refused:
-            raise RuntimeError("can't start new thread")
-        # A load or a listener may ask for its model from here on.
-        assert self.name in self.world.loaders
-        assert self.name in self.world.models.names
-        assert self.world.models.found_versions(self.name)
-        self.world.models.set_blocked(self.name, frozenset({7}))
-        assert self.blocked == {7}
-        self.blocked = frozenset()
-        self.world.running[self.name] = self
-        self._say("start")
-
-    def stop(self) -> None:
-        self.world.running.pop(self.name, None)
-        self._say("stop")
-
-    def join(self, timeout_seconds: float) -> bool:
-        del timeout_seconds
-        return self.is_over_in_time
-
-    def set_selection(self, selection: VersionSelection, labels: Mapping[str, int]) -> None:
-        if selection != self.selection:
-            self._say(f"select {selection}")
-        self.selection = selection
-        self.labels = labels
-
-    def set_blocked(self, versions: frozenset[int]) -> None:
-        self.blocked = versions
-
-    def set_base_path(self, base_path: str) -> None:
-        self.base_path = base_path
-        self._say(f"base_path {base_path}")
-
-    def found_versions(self) -> frozenset[int]:
-        return frozenset({1, 2})
-
-    def notes(self) -> list[Note]:
-        return [Note.of("no_version_in_base_path")]
-
-
-class World:
-    """Everything around the served models, as fakes that keep what they are told."""
-
-    def __init__(self) -> None:
-        self.log: list[str] = []
-        self.refused: set[str] = set()
-        self.running: dict[str, FakeSource] = {}
-        self.loaders: list[str] = []
-        self.load_settings: dict[str, ModelSettings] = {}
-        self.labels: dict[str, Mapping[str, int]] = {}
-        self.settings: dict[str, ModelSettings] = {}
-        self.on_set_settings: Callable[[], object] = lambda: None
-        self.names: Sequence[str] = ()
-        self.models = ServedModels(
-            make_source=lambda model: FakeSource(self, model),
-            set_loaders=self.set_loaders,
-            manager=self,
-            set_labels=self.set_labels,
-            names_changed=self.set_names,
-        )
-
-    def set_loaders(self, models: Sequence[ModelConfig]) -> None:
-        self.loaders = [model.name for model in models]
-        self.load_settings = {model.name: model.settings for model in models}
-
-    def set_labels(self, name: str, labels: Mapping[str, int]) -> None:
-        self.labels[name] = labels
-        self.log.append(f"{name} labels {dict(labels)}")
-
-    def set_names(self, names: Sequence[str]) -> None:
-        self.names = names
-
-    def set_settings(self, name: str, settings: ModelSettings) -> None:
-        self.on_set_settings()
-        self.settings[name] = settings
-        self.log.append(f"{name} settings")
-
-    def set_aspired(self, name: str, versions: Sequence[AspiredVersion]) -> None:
-        assert list(versions) == []
-        self.log.append(f"{name} unload")
-
-    def configure(self, *models: ModelConfig) -> list[str]:
-        """What is said while these become the models."""
-        self.log.clear()
-        self.models.apply(plan_change(self.models.models, models))
-        return self.log
 
 
 def test_added_model_is_labelled_before_source_starts() -> None:

@@ -29,17 +29,11 @@ from serving.rpc.model_service import GET_MODEL_STATUS
 from serving.rpc.profiler_service import METHODS as PROFILER_METHODS
 from serving.server.server import Server
 from serving.server.stop_signals import ECHO_SECONDS, StopSignals
-from tests.unit.fakes import (
-    FakeClock,
-    FakeEndedRequest,
-    FakeGrpcServer,
-    FakePlane,
-    FakeRareCall,
-    FakeSpanBuffer,
-    FakeTraceContext,
-    StatusError,
-)
-from tests.unit.tracing_fakes import FakeExporter, FakeRequestSpan
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.data_plane import FakePlane
+from tests.unit.fakes.errors import StatusError
+from tests.unit.fakes.servers import FakeEndedRequest, FakeGrpcServer, FakeRareCall
+from tests.unit.fakes.tracing import FakeExporter, FakeRequestSpan, FakeSpanBuffer, FakeTraceContext
 
 
 def drop(base_path: Path, version: int) -> None:

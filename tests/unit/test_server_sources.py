@@ -12,18 +12,12 @@ from serving.monitoring.collector import MetricsCollector
 from serving.monitoring.metric_sources import MetricSources
 from serving.monitoring.server_sources import arena_statistics, models_ready, reservoir_statistics
 from serving.rpc.health import HealthView
-from tests.unit.fakes import (
-    FakeAdmission,
-    FakeArenaStatistics,
-    FakeByteBudget,
-    FakeClock,
-    FakePlane,
-    FakeReservoir,
-    FakeServable,
-    FakeServingMap,
-    FakeSlabPool,
-)
-from tests.unit.metric_fakes import FakeRequestStatistics, swap_of
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.data_plane import FakePlane, FakeSlabPool
+from tests.unit.fakes.memory import FakeArenaStatistics
+from tests.unit.fakes.metrics import FakeRequestStatistics, swap_of
+from tests.unit.fakes.requests import FakeAdmission, FakeByteBudget, FakeReservoir
+from tests.unit.fakes.servables import FakeServable, FakeServingMap
 
 FIRST, SECOND = ServableId("m", 1), ServableId("m", 2)
 

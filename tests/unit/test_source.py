@@ -21,7 +21,7 @@ from serving.source.listing import Listing
 from serving.source.notes import Note
 from serving.source.poller_pool import Pollable
 from serving.source.settling import RECHECK_NS, Fingerprint
-from tests.unit.fakes import FakeClock
+from tests.unit.fakes.clocks import FakeClock
 
 
 class Aspirations(SourceListener):

@@ -13,8 +13,7 @@ from serving.core.servable import GateVerdict
 from serving.monitoring.spans import call_span, request_spans, swap_spans
 from serving.monitoring.swap_record import SpanLatency, StageSpan, SwapRecord, SwapResult
 from serving.rpc.rare_calls import AnsweredCall
-from tests.unit.fakes import FakeTraceContext
-from tests.unit.tracing_fakes import RECEIVED_NS, FakeRequestSpan, Ids
+from tests.unit.fakes.tracing import RECEIVED_NS, FakeRequestSpan, FakeTraceContext, Ids
 
 WALL_OFFSET_NS = 1_700_000_000 * NS_PER_SECOND
 

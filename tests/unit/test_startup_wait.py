@@ -15,7 +15,7 @@ from serving.core.servable import (
 )
 from serving.manager.startup_wait import LOG_SECONDS, AwaitedModel, StartupWait, awaited_models
 from serving.manager.state_monitor import Statuses
-from tests.unit.fakes import FakeClock
+from tests.unit.fakes.clocks import FakeClock
 
 
 def statuses(**states: ServableState) -> Statuses:

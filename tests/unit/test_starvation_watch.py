@@ -5,7 +5,8 @@ from structlog.testing import capture_logs
 
 from serving.base.clock import SystemClock
 from serving.loading.starvation_watch import LinuxScheduler, StarvationWatch
-from tests.unit.fakes import FakeClock, FakeScheduler
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.threads import FakeScheduler
 
 SECOND_NS = 1_000_000_000
 

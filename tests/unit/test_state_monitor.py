@@ -24,7 +24,7 @@ from serving.manager.state_monitor import (
     StateMonitor,
     Statuses,
 )
-from tests.unit.fakes import FakeClock
+from tests.unit.fakes.clocks import FakeClock
 
 
 def status(version: int, state: ServableState = AVAILABLE, name: str = "m") -> ServableStatus:

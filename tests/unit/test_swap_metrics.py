@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from serving.base.clock import NS_PER_SECOND
 from serving.monitoring.swap_metrics import swap_metrics
 from serving.monitoring.swap_record import SwapRecord, SwapResult
-from tests.unit.metric_fakes import swap_of
-from tests.unit.page_fakes import span_latency
+from tests.unit.fakes.metrics import swap_of
+from tests.unit.fakes.page import span_latency
 
 LATENCY = "serving_swap_latency_seconds"
 

@@ -14,7 +14,7 @@ from serving.monitoring.swap_record import (
     problem_of,
     record_document,
 )
-from tests.unit.page_fakes import span_latency, status, swap
+from tests.unit.fakes.page import span_latency, status, swap
 
 SECOND = NS_PER_SECOND
 DRIFT = GateVerdict(gate="drift", mode="warn", is_passed=False, reason="NaN")

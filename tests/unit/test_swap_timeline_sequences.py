@@ -18,7 +18,7 @@ from serving.core.servable import (
 )
 from serving.manager.listener import ROLLED_BACK
 from serving.monitoring.swap_record import SwapRecord, SwapResult
-from tests.unit.test_swap_timeline import World
+from tests.unit.worlds.swaps import World
 
 CALM_MS, BUSY_MS = 1.0, 9.0
 

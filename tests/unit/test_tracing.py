@@ -16,8 +16,14 @@ from serving.monitoring.tracing import (
     Tracing,
 )
 from serving.rpc.rare_calls import AnsweredCall
-from tests.unit.fakes import FakeClock, FakeSpanBuffer, FakeTraceContext
-from tests.unit.tracing_fakes import FakeExporter, FakeRequestSpan, Ids
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.tracing import (
+    FakeExporter,
+    FakeRequestSpan,
+    FakeSpanBuffer,
+    FakeTraceContext,
+    Ids,
+)
 
 
 class World:

@@ -6,7 +6,9 @@ from structlog.testing import capture_logs
 from serving.base.errors import InvalidConfig
 from serving.config.server_config import ServerConfig
 from serving.rpc.transport import Transport
-from tests.unit.fakes import FakeClock, FakePlane, FakeServerCertificates
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.data_plane import FakePlane
+from tests.unit.fakes.servers import FakeServerCertificates
 from tests.unit.pem import Identity, config_text, make_identity
 
 

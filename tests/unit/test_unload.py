@@ -3,7 +3,9 @@ from structlog.testing import capture_logs
 
 from serving.core.servable import ServableId, UnloadStage
 from serving.loading.unload import QUIESCE_WARNING_SECONDS, Unload
-from tests.unit.fakes import FakeClock, FakeRemains, FakeServable
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.memory import FakeRemains
+from tests.unit.fakes.servables import FakeServable
 
 ID = ServableId("m", 7)
 

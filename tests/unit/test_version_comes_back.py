@@ -11,9 +11,18 @@ from serving.core.blocked_versions import BlockedBy, BlockedVersion
 from serving.core.model_settings import GateMode, GateSettings, ModelSettings, PolicyName
 from serving.core.servable import AVAILABLE, END, ServableId
 from serving.gates.gates import Gate, verdict_of
-from tests.unit.fakes import FakeStatistics, permanent
-from tests.unit.test_manager import RETRY_SECONDS, World, aspired
-from tests.unit.test_version_life import JUDGED, KEEP, answer, judge, world_with
+from tests.unit.fakes.errors import permanent
+from tests.unit.fakes.requests import FakeStatistics
+from tests.unit.worlds.manager import (
+    JUDGED,
+    KEEP,
+    RETRY_SECONDS,
+    World,
+    answer,
+    aspired,
+    judge,
+    world_with,
+)
 
 # --- What takes a block away ------------------------------------------------------------------------
 

@@ -1,8 +1,6 @@
 """The manager beyond load and unload: policies, the previous version, rollback, canary, labels."""
 
-from concurrent.futures import Future
 from dataclasses import replace
-from typing import TypeVar
 
 import pytest
 
@@ -17,38 +15,21 @@ from serving.core.servable import (
     ServableId,
     ServableState,
 )
-from serving.manager import canary
 from serving.manager.harness import RetryPolicy
-from tests.unit.fakes import FakeStatistics, StatusError, permanent
-from tests.unit.test_manager import World, aspired
-
-KEEP = ModelSettings(keep_previous_seconds=300)
-CANARY = ModelSettings(canary=CanarySettings(weight=0.1, header="user"))
-JUDGED = ModelSettings(canary=CanarySettings(weight=0.1, request_count=100))
-
-Answer = TypeVar("Answer")
-
-
-def world_with(model_settings: ModelSettings) -> World:
-    world = World()
-    world.manager.set_settings("m", model_settings)
-    return world
-
-
-def judge(world: World) -> None:
-    """Lets the time pass until a canary's figures are looked at."""
-    world.clock.advance(canary.PERIOD_SECONDS)
-    world.manager.tick()
-
-
-def answer(world: World, future: "Future[Answer]") -> Answer:
-    world.manager.tick()
-    return future.result(timeout=0)
-
-
-def routing(world: World) -> Routing:
-    return world.serving_map.routings.get("m", Routing())
-
+from tests.unit.fakes.errors import StatusError, permanent
+from tests.unit.fakes.requests import FakeStatistics
+from tests.unit.worlds.manager import (
+    CANARY,
+    JUDGED,
+    KEEP,
+    World,
+    answer,
+    aspired,
+    figures,
+    judge,
+    routing,
+    world_with,
+)
 
 # --- The previous version -------------------------------------------------------------------------
 
@@ -279,12 +260,6 @@ def test_canary_replaced_by_newer_is_never_default() -> None:
     assert routing(world).default_version == 1
     assert routing(world).canary_version == 3
     assert world.states() == {1: AVAILABLE, 2: END, 3: AVAILABLE}
-
-
-def figures(request_count: int, failed_count: int = 0, p999_ns: int = 1_000_000) -> FakeStatistics:
-    return FakeStatistics(
-        request_count=request_count, failed_count=failed_count, latency_ns_p999=p999_ns
-    )
 
 
 def judged(

@@ -12,7 +12,7 @@ from serving.base.protos import (
     prediction_log_pb2,
     regression_pb2,
 )
-from tests.unit.fakes import SetClock
+from tests.unit.fakes.clocks import SetClock
 from warmup.prediction_log import (
     RECORD_COUNT_MAX,
     WARM_UP_FILE,

@@ -12,7 +12,7 @@ from serving.base.errors import (
     Unimplemented,
 )
 from serving.base.protos import predict_pb2, prediction_log_pb2
-from tests.unit.fakes import SetClock
+from tests.unit.fakes.clocks import SetClock
 from warmup.records import write_records
 from warmup.replay import RECORD_COUNT_MAX, WARM_UP_FILE, WarmUpResult, warm_up
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import Cancelled, InvalidArgument, ResourceExhausted
 from serving.base.protos import predict_pb2
-from tests.unit.fakes import SetClock
+from tests.unit.fakes.clocks import SetClock
 from warmup.self_warm_up import SelfWarmUpResult, self_warm_up, warm_joint_runs
 
 

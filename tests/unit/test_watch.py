@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from serving.base.clock import SystemClock
 from serving.base.periodic_thread import Watch
-from tests.unit.fakes import FakeClock
+from tests.unit.fakes.clocks import FakeClock
 
 
 def test_looks_at_what_is_watched_and_not_after() -> None:

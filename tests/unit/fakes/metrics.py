@@ -9,14 +9,10 @@ from serving.core.servable import Routing, ServableId, ServableStatus
 from serving.data_plane.request_statistics import HistoryPoint
 from serving.monitoring.metric_sources import MetricSources
 from serving.monitoring.swap_record import SwapRecord, SwapResult
-from tests.unit.fakes import (
-    FakeAdmission,
-    FakeByteBudget,
-    FakeClock,
-    FakeRequestMemory,
-    FakeSlabPoolStatistics,
-)
-from tests.unit.page_fakes import span_latency
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.memory import FakeRequestMemory, FakeSlabPoolStatistics
+from tests.unit.fakes.page import span_latency
+from tests.unit.fakes.requests import FakeAdmission, FakeByteBudget
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ from serving.data_plane.request_statistics import HistoryPoint, LatencyFigures, 
 from serving.data_plane.servables import ArenaStatistics
 from serving.monitoring.page_data import PageSources
 from serving.monitoring.swap_record import SpanLatency, StageSpan, SwapRecord, SwapResult
-from tests.unit.fakes import FakeArenaStatistics, FakeLatency
+from tests.unit.fakes.memory import FakeArenaStatistics
+from tests.unit.fakes.requests import FakeLatency
 
 _MS = 1_000_000
 

@@ -1,0 +1,92 @@
+"""Clocks that stand still until a test moves them."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from serving.base.clock import NS_PER_SECOND
+
+
+class FakeClock:
+    """Stands still until it is advanced; waiting for a time advances it by that time."""
+
+    # An ordinary day, so that file times before and after it can be made.
+    START_WALL_NS = 1_700_000_000 * NS_PER_SECOND
+
+    def __init__(self) -> None:
+        self.ns = 1_000 * NS_PER_SECOND
+        self.waits: list[float] = []
+
+    def now_ns(self) -> int:
+        return self.ns
+
+    def wall_ns(self) -> int:
+        return self.START_WALL_NS + self.ns
+
+    def advance(self, seconds: float) -> None:
+        self.ns += round(seconds * NS_PER_SECOND)
+
+    def wait(self, condition: threading.Condition, timeout_seconds: float | None) -> bool:
+        del condition
+        if timeout_seconds is None:
+            raise AssertionError("waits without a limit, but no other thread can end the wait")
+        self.waits.append(timeout_seconds)
+        self.advance(timeout_seconds)
+        return False
+
+
+class SetClock:
+    """Begins at 0 and stands still until a test sets it; waiting for it fails."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def now_ns(self) -> int:
+        return self.ns
+
+    def wall_ns(self) -> int:
+        return self.ns
+
+    def wait(self, condition: threading.Condition, timeout_seconds: float | None) -> bool:
+        raise AssertionError("warm-up waits for nothing")
+
+
+class EventClock(FakeClock):
+    """What happens while somebody waits: one event a wait, and then time passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[Callable[[], object]] = []
+
+    def wait(self, condition: threading.Condition, timeout_seconds: float | None) -> bool:
+        if self.events:
+            self.advance(1)
+            self.events.pop(0)()
+            return True
+        return super().wait(condition, timeout_seconds)
+
+
+class WritingClock(FakeClock):
+    """Writes to a file while somebody waits, a text each time."""
+
+    def __init__(self, path: Path, *texts: str) -> None:
+        super().__init__()
+        self._path = path
+        self.texts = list(texts)
+
+    def wait(self, condition: threading.Condition, timeout_seconds: float | None) -> bool:
+        if self.texts:
+            self._path.write_text(self.texts.pop(0))
+        return super().wait(condition, timeout_seconds)
+
+
+class HeldClock(FakeClock):
+    """Its waits last until the condition is notified, or `advance_all` is called on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_waiting = threading.Event()
+
+    def wait(self, condition: threading.Condition, timeout_seconds: float | None) -> bool:
+        self.is_waiting.set()
+        return condition.wait(30)

@@ -1,0 +1,305 @@
+"""The module `serving.data_plane._native`, without TensorFlow and without gRPC."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from serving.core.servable import ServableId
+from tests.unit.fakes.errors import StatusError
+from tests.unit.fakes.memory import FakeRemains, FakeRequestMemory, FakeSlabPoolStatistics
+from tests.unit.fakes.requests import (
+    FakeAdmission,
+    FakeByteBudget,
+    FakeReservoir,
+    FakeSampledStatistics,
+)
+from tests.unit.fakes.servables import FakeServable, FakeServingMap
+from tests.unit.fakes.servers import FakeGrpcServer, FakeRestWorkers, FakeServerCertificates
+from tests.unit.fakes.tracing import FakeSpanBuffer, FakeTracer
+
+
+class FakePlane:
+    """Like the module `serving.data_plane._native`. Directories with a file `saved_model.pb` are complete.
+
+    `failures` raises the given error from the step of that name of every load.
+    """
+
+    # The names of the module's classes. "type: ignore" would hide mistakes; properties do not fit.
+    StatusError: type[Exception] = StatusError
+
+    def __init__(self) -> None:
+        self.warm_up_bytes = 0
+        self.serving_map = FakeServingMap()
+        self.grpc = FakeGrpcServer()
+        self.admin_grpc = FakeGrpcServer()
+        self.rest = FakeRestWorkers()
+        self.admissions: list[FakeAdmission] = []
+        self.budgets: list[FakeByteBudget] = []
+        self.run_memory_bytes = 0
+        self.failures: dict[str, Exception] = {}
+        self.steps: list[str] = []
+        self.servables: list[FakeServable] = []
+        self.after_step: Callable[[str], None] = lambda step: None
+        self.initialized: dict[str, object] = {}
+        self.allocator = "jemalloc"
+        self.pools: list[FakeSlabPool] = []
+        self.reservoirs: list[FakeReservoir] = []
+        self.request_statistics = FakeSampledStatistics()
+        self.may_write_variables = False
+        self.parameter_bytes = 1_000
+        self.missing_ops: list[str] = []
+        self.variables_without_value: list[str] = []
+        self.op_libraries: list[str] = []
+        self.background_threads: dict[str, str] = {}
+        # All loads, in their order.
+        self.loads: list[FakeSavedModelLoad] = []
+        self.start_trace = FakeTracer().start
+
+    def mark_request_memory_peak(self) -> None:
+        """Does nothing: the fake takes no memory."""
+
+    def request_memory_peak_rise_bytes(self) -> int:
+        return self.warm_up_bytes
+
+    def build_info(self) -> dict[str, str]:
+        return {"allocator": self.allocator, "millpond": "0.1.0"}
+
+    def request_memory_statistics(self) -> FakeRequestMemory:
+        return FakeRequestMemory()
+
+    def initialize(self, **options: object) -> None:
+        self.initialized = options
+
+    def load_op_library(self, path: str) -> list[str]:
+        if "broken" in path:
+            raise StatusError(9, f"op library {path} cannot be loaded")
+        self.op_libraries.append(path)
+        return ["AnOp"]
+
+    def enter_background_thread(self, priority: str) -> None:
+        self.background_threads[threading.current_thread().name] = priority
+
+    def SlabPool(self, *, spare_slab_count: int, thread_priority: str) -> "FakeSlabPool":  # noqa: N802
+        self.pools.append(FakeSlabPool(spare_slab_count, thread_priority))
+        return self.pools[-1]
+
+    def RequestReservoir(self, **bounds: float) -> "FakeReservoir":  # noqa: N802
+        self.reservoirs.append(FakeReservoir(bounds))
+        return self.reservoirs[-1]
+
+    def RequestStatistics(self) -> "FakeSampledStatistics":  # noqa: N802
+        return self.request_statistics
+
+    def SpanBuffer(self, *, capacity: int, per_second_max: int) -> FakeSpanBuffer:  # noqa: N802
+        return FakeSpanBuffer(capacity=capacity, per_second_max=per_second_max)
+
+    def check_saved_model(self, directory: str) -> list[str]:
+        self.take_step("check_saved_model")
+        if not Path(directory, "saved_model.pb").exists():
+            raise StatusError(9, f"{directory}: saved_model.pb is missing")
+        return ["assets/words.txt"] if Path(directory, "names_an_asset").exists() else []
+
+    def SavedModelLoad(  # noqa: N802 (as the module has it)
+        self, name: str, version: int, directory: str, tags: Sequence[str]
+    ) -> "FakeSavedModelLoad":
+        del directory
+        self.steps.append(f"load tags={','.join(tags)}")
+        self.loads.append(FakeSavedModelLoad(self, ServableId(name, version)))
+        return self.loads[-1]
+
+    def ServingMap(self) -> FakeServingMap:  # noqa: N802
+        return self.serving_map
+
+    def Admission(self, total_limit: int) -> FakeAdmission:  # noqa: N802
+        self.admissions.append(FakeAdmission(total_limit))
+        return self.admissions[-1]
+
+    def ByteBudget(self, limit_bytes: int) -> FakeByteBudget:  # noqa: N802
+        self.budgets.append(FakeByteBudget(limit_bytes))
+        return self.budgets[-1]
+
+    def set_run_memory_bytes(self, bytes: int) -> None:  # noqa: A002
+        self.run_memory_bytes = bytes
+
+    def set_replay_seconds(self, seconds: float) -> None:
+        self.replay_seconds = seconds
+
+    def runs_ended_by_memory(self) -> int:
+        return 0
+
+    def ServerCertificates(self, **certificates: object) -> FakeServerCertificates:  # noqa: N802
+        return FakeServerCertificates(certificates)
+
+    def ReflectionTable(self, **tables: object) -> object:  # noqa: N802
+        return tables
+
+    def GrpcServer(  # noqa: N802
+        self,
+        serving_map: FakeServingMap,
+        *,
+        addresses: Sequence[str],
+        completion_queue_count: int,
+        max_message_bytes: int,
+        channel_arguments: Mapping[str, int | str],
+        rare_methods: Sequence[str],
+        request_statistics: "FakeSampledStatistics",
+        spans: FakeSpanBuffer | None,
+        admission: FakeAdmission,
+        max_thread_count: int,
+        reply_bytes_max: int,
+        budget: FakeByteBudget,
+        **transport: object,
+    ) -> FakeGrpcServer:
+        del serving_map
+        assert request_statistics is self.request_statistics
+        # The data port always has a TCP address.
+        grpc = self.admin_grpc if addresses[0].startswith("unix:") else self.grpc
+        grpc.options = {
+            "addresses": list(addresses),
+            "completion_queue_count": completion_queue_count,
+            "max_message_bytes": max_message_bytes,
+            "channel_arguments": dict(channel_arguments),
+            "rare_methods": list(rare_methods),
+            "spans": spans,
+            "admission": admission,
+            "max_thread_count": max_thread_count,
+            "reply_bytes_max": reply_bytes_max,
+            "budget": budget,
+            **transport,
+        }
+        return grpc
+
+    def RestWorkers(  # noqa: N802
+        self, serving_map: FakeServingMap, **options: object
+    ) -> FakeRestWorkers:
+        del serving_map
+        self.rest.options = options
+        return self.rest
+
+    def take_step(self, step: str) -> None:
+        self.steps.append(step)
+        if step in self.failures:
+            raise self.failures[step]
+        self.after_step(step)
+
+
+@dataclass(frozen=True)
+class FakeMemoryPlan:
+    """`_native.MemoryPlan`."""
+
+    parameter_bytes: int
+    slab_bytes: int
+
+
+@dataclass
+class FakeSlabPool:
+    """`_native.SlabPool`: counts the slabs that it gave."""
+
+    spare_slab_count: int = 1
+    thread_priority: str = "idle"
+    used_bytes: int = 0
+    resident_bytes: int = 0
+    expected: dict[str, FakeServable] = field(default_factory=dict)
+    serving_counts: dict[str, int] = field(default_factory=dict)
+    spares: set[str] = field(default_factory=set)
+    forgotten: list[str] = field(default_factory=list)
+    is_stopped: bool = False
+
+    def expect(self, owner: str, servable: FakeServable, serving_count: int) -> None:
+        self.expected[owner] = servable
+        self.serving_counts[owner] = serving_count
+
+    def has_spare(self, owner: str) -> bool:
+        return owner in self.spares
+
+    def forget(self, owner: str) -> None:
+        self.forgotten.append(owner)
+
+    def statistics(self) -> FakeSlabPoolStatistics:
+        return FakeSlabPoolStatistics()
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+class FakeSavedModelLoad:
+    """Like `_native.SavedModelLoad`."""
+
+    def __init__(self, plane: FakePlane, servable_id: ServableId) -> None:
+        self._plane = plane
+        self._id = servable_id
+        self.remains = FakeRemains()
+        self.is_discarded = False
+        self.is_cancelled = False
+        self.restored_bytes = 0
+        self.bytes_per_second: list[int] = []
+        self.prepared: list[bytes] = []
+        self.request_statistics: FakeSampledStatistics | None = None
+        self.headroom_bytes = 0
+
+    def read_graph(self) -> None:
+        self._plane.take_step("read_graph")
+
+    def check_input_shapes(self) -> None:
+        self._plane.take_step("check_input_shapes")
+
+    def missing_ops(self) -> list[str]:
+        return self._plane.missing_ops
+
+    def plan_memory(self, headroom_bytes: int) -> FakeMemoryPlan:
+        self.headroom_bytes = headroom_bytes
+        parameter_bytes = self._plane.parameter_bytes
+        return FakeMemoryPlan(parameter_bytes, parameter_bytes + headroom_bytes)
+
+    def take_arena(self, pool: FakeSlabPool, slab_bytes: int) -> int:
+        self._plane.take_step("take_arena")
+        pool.used_bytes += slab_bytes
+        return pool.resident_bytes
+
+    def create_session(self) -> None:
+        self._plane.take_step("create_session")
+
+    def restore(self) -> None:
+        self._plane.take_step("restore")
+
+    def run_init(self) -> None:
+        self._plane.take_step("run_init")
+
+    def variables_without_value(self) -> list[str]:
+        return self._plane.variables_without_value
+
+    @property
+    def may_write_variables(self) -> bool:
+        return self._plane.may_write_variables
+
+    def make_callables(self) -> None:
+        self._plane.take_step("make_callables")
+
+    def prepare(self, request: bytes) -> None:
+        self._plane.take_step("prepare")
+        self.prepared.append(request)
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+    def set_restore_bytes_per_second(self, bytes_per_second: int) -> None:
+        self.bytes_per_second.append(bytes_per_second)
+
+    def discard(self) -> FakeRemains:
+        assert not self.is_discarded
+        self.is_discarded = True
+        return self.remains
+
+    def finish(
+        self,
+        reservoir: FakeReservoir | None,
+        request_statistics: "FakeSampledStatistics | None" = None,
+    ) -> FakeServable:
+        self._plane.take_step("finish")
+        del reservoir
+        self.request_statistics = request_statistics
+        servable = FakeServable(self._id)
+        servable.may_write_variables = self._plane.may_write_variables
+        self._plane.servables.append(servable)
+        return servable

@@ -1,0 +1,17 @@
+"""Errors of the data plane and of loads."""
+
+from serving.base.errors import DataLoss, MillpondError, Unavailable
+
+
+class StatusError(Exception):
+    """Like `_native.StatusError`: its args are a code and a message."""
+
+
+def transient(message: str = "disk is away") -> MillpondError:
+    """Returns an error that a retry may resolve."""
+    return Unavailable(message)
+
+
+def permanent(message: str = "bad checksum") -> MillpondError:
+    """Returns an error that the same files will raise again."""
+    return DataLoss(message)

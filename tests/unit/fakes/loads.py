@@ -1,0 +1,80 @@
+"""Loaders, and the progress that they report to."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from serving.base.errors import Cancelled
+from serving.core.cancellation import Cancellation
+from serving.core.servable import GateVerdict, LoadStage, ServableId
+from serving.loading.loader import LoadProgress
+from tests.unit.fakes.servables import FakeServable
+
+
+@dataclass
+class FakeLoaders:
+    """Makes loaders that succeed, or fail with the next of the id's `failures`, one a load."""
+
+    failures: dict[ServableId, list[Exception]] = field(default_factory=dict)
+    servables: list[FakeServable] = field(default_factory=list)
+    loads: list[ServableId] = field(default_factory=list)
+    # The figures that each load reports.
+    figures: Mapping[str, float] = field(default_factory=dict)
+    # The gate verdicts of the next load of a version.
+    verdicts: dict[ServableId, list[GateVerdict]] = field(default_factory=dict)
+    # Called in the middle of each load, such as to cancel it.
+    during: Callable[[], None] = lambda: None
+
+    def make(self, servable_id: ServableId, directory: str) -> "FakeLoader":
+        del directory
+        return FakeLoader(servable_id, self)
+
+
+class FakeLoader:
+    """A loader with two stages that makes a servable."""
+
+    def __init__(self, servable_id: ServableId, loaders: FakeLoaders) -> None:
+        self._id = servable_id
+        self._loaders = loaders
+
+    def load(self, progress: LoadProgress) -> FakeServable:
+        for stage in (LoadStage.RESTORE, LoadStage.WARM_UP):
+            if progress.cancellation.is_cancelled:
+                raise Cancelled(f"{self._id}: stopped before {stage.value}")
+            progress.stage_began(stage)
+            progress.stage_ended(stage, 0.5)
+        self._loaders.loads.append(self._id)
+        progress.measured(self._loaders.figures)
+        for verdict in self._loaders.verdicts.pop(self._id, []):
+            progress.gate_ended(verdict)
+        self._loaders.during()
+        failures = self._loaders.failures.get(self._id, [])
+        if failures:
+            raise failures.pop(0)
+        servable = FakeServable(self._id)
+        self._loaders.servables.append(servable)
+        return servable
+
+
+class FakeProgress:
+    """Records a load's reports as lines; `cancel_after` cancels the load after that stage."""
+
+    def __init__(self, cancel_after: LoadStage | None = None) -> None:
+        self.lines: list[str] = []
+        self.verdicts: list[GateVerdict] = []
+        self.figures: dict[str, float] = {}
+        self.cancellation = Cancellation()
+        self._cancel_after = cancel_after
+
+    def stage_began(self, stage: LoadStage) -> None:
+        self.lines.append(f"{stage.value} began")
+
+    def gate_ended(self, verdict: GateVerdict) -> None:
+        self.verdicts.append(verdict)
+
+    def measured(self, figures: Mapping[str, float]) -> None:
+        self.figures.update(figures)
+
+    def stage_ended(self, stage: LoadStage, seconds: float) -> None:
+        self.lines.append(f"{stage.value} {seconds:g}")
+        if stage is self._cancel_after:
+            self.cancellation.cancel()

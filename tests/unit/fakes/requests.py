@@ -1,0 +1,139 @@
+"""Statistics, reservoirs and limits of requests."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from serving.base.protos import predict_pb2
+from serving.data_plane.request_statistics import (
+    HistoryPoint,
+    LatencyFigures,
+    MethodStatistics,
+)
+
+
+@dataclass(frozen=True)
+class FakeStatistics:
+    """Figures that a test can find again in a log line."""
+
+    request_count: int = 7
+    failed_count: int = 2
+    latency_ns_p50: int = 1_000_000
+    latency_ns_p99: int = 2_000_000
+    latency_ns_p999: int = 3_000_000
+
+    def since(self, earlier: "FakeStatistics") -> "FakeStatistics":
+        return replace(
+            self,
+            request_count=self.request_count - earlier.request_count,
+            failed_count=self.failed_count - earlier.failed_count,
+        )
+
+
+@dataclass(frozen=True)
+class FakeReservoirStatistics:
+    """The content of a `FakeReservoir`."""
+
+    request_count: int = 2
+    request_bytes: int = 64
+
+
+@dataclass(frozen=True)
+class FakeLatency:
+    """`LatencyFigures` that a test sets; by default without requests."""
+
+    count: int = 0
+    p50_ns: int = 0
+    p99_ns: int = 0
+    p999_ns: int = 0
+    p90_ns: int = 0
+    max_ns: int = 0
+    sum_ns: int = 0
+
+
+class FakeSampledStatistics:
+    """`_native.RequestStatistics` of a server without requests."""
+
+    def __init__(self) -> None:
+        self.is_stopped = False
+        self.models: list[str] = []
+
+    def add_models(self, models: Sequence[str]) -> None:
+        self.models.extend(models)
+
+    def methods(self) -> list[MethodStatistics]:
+        return []
+
+    def model_methods(self) -> list[MethodStatistics]:
+        return []
+
+    def history(self, model: str | None, since_ns: int = 0) -> list[HistoryPoint]:
+        del model, since_ns
+        return []
+
+    def between(self, model: str, from_ns: int, to_ns: int) -> LatencyFigures:
+        del model, from_ns, to_ns
+        return FakeLatency()
+
+    def cut(self) -> int:
+        return 0
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+class FakeAdmission:
+    """Like `_native.Admission`, with a fixed count in flight."""
+
+    def __init__(
+        self, total_limit: int, *, in_flight_count: int = 0, refused_count: int = 0
+    ) -> None:
+        self.total_limit = total_limit
+        self.model_limits: dict[str, int] = {}
+        self.in_flight_count = in_flight_count
+        self.refused_count = refused_count
+
+    def set_model_limits(self, limits: Mapping[str, int]) -> None:
+        self.model_limits = dict(limits)
+
+
+@dataclass
+class FakeByteBudget:
+    """`_native.ByteBudget`: counts, and refuses beyond its limit."""
+
+    limit_bytes: int
+    in_use_bytes: int = 0
+    refused_count: int = 0
+
+    def take(self, bytes: int) -> bool:  # noqa: A002
+        if bytes > self.limit_bytes - self.in_use_bytes:
+            self.refused_count += 1
+            return False
+        self.in_use_bytes += bytes
+        return True
+
+    def return_bytes(self, bytes: int) -> None:  # noqa: A002
+        self.in_use_bytes -= bytes
+
+
+@dataclass
+class FakeReservoir:
+    """`_native.RequestReservoir`; tests fill `kept`."""
+
+    bounds: Mapping[str, float] = field(default_factory=dict)
+    kept: list[bytes] = field(default_factory=list)
+
+    kept_jointly: list[bytes] = field(default_factory=list)
+
+    def requests(self) -> list[bytes]:
+        return self.kept
+
+    def joint_requests(self) -> list[bytes]:
+        return self.kept_jointly
+
+    def statistics(self) -> FakeReservoirStatistics:
+        return FakeReservoirStatistics(len(self.kept), sum(map(len, self.kept)))
+
+
+def request_for(output: str) -> bytes:
+    data: bytes = predict_pb2.PredictRequest(output_filter=[output]).SerializeToString()
+    return data

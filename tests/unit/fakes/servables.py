@@ -1,0 +1,120 @@
+"""Loaded versions, and the map that publishes them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from serving.core.servable import Routing, ServableId
+from tests.unit.fakes.errors import StatusError
+from tests.unit.fakes.memory import FakeArenaStatistics, FakeRemains
+from tests.unit.fakes.requests import FakeStatistics
+
+
+class FakeServable:
+    """A loaded version. Tests set `handle_count`; it quiesces when that is 0."""
+
+    def __init__(self, servable_id: ServableId) -> None:
+        self.id = servable_id
+        self.handle_count = 0
+        self.is_published = False
+        self.is_destroyed = False
+        self.predict_error: Exception | None = None
+        # Set by tests: its answers, and a serialized SignatureDefMap.
+        self.respond: Callable[[bytes], bytes] = lambda request: b"answer"
+        self.signatures = b""
+        self.predicted: list[bytes] = []
+        self.prepared: list[bytes] = []
+        self.answered_jointly: list[bytes] = []
+        self.remains = FakeRemains()
+        self.arena_overflow_block_count = 0
+        # Set by tests.
+        self.arena: FakeArenaStatistics | None = None
+        self.may_write_variables = False
+        self.is_sealed = False
+        self.figures = FakeStatistics()
+
+    def prepare(self, request: bytes) -> None:
+        assert not self.is_destroyed
+        self.prepared.append(request)
+
+    def seal_arena(self) -> bool:
+        assert not self.is_destroyed
+        self.is_sealed = not self.may_write_variables
+        return self.is_sealed
+
+    def answer(self, method: str, request: bytes) -> bytes:
+        if method == "MultiInference":
+            self.answered_jointly.append(request)
+            return self.respond(request)
+        assert method == "Predict"
+        return self.predict(request)
+
+    def predict(self, request: bytes) -> bytes:
+        assert not self.is_destroyed
+        self.predicted.append(request)
+        if self.predict_error is not None:
+            raise self.predict_error
+        return self.respond(request)
+
+    def signature_def_map(self) -> bytes:
+        assert not self.is_destroyed
+        return self.signatures
+
+    def statistics(self) -> FakeStatistics:
+        assert not self.is_destroyed
+        return self.figures
+
+    def arena_statistics(self) -> FakeArenaStatistics | None:
+        if self.is_destroyed:
+            raise StatusError(9, f"{self.id} is destroyed")
+        return self.arena
+
+    def quiesce(self, timeout_seconds: float) -> bool:
+        del timeout_seconds
+        assert not self.is_published, f"{self.id} is quiesced while it is published"
+        return self.handle_count == 0
+
+    def destroy(self) -> FakeRemains:
+        assert not self.is_published, f"{self.id} is destroyed while it is published"
+        assert self.handle_count == 0, f"{self.id} is destroyed while requests hold it"
+        assert not self.is_destroyed, f"{self.id} is destroyed twice"
+        self.is_destroyed = True
+        return self.remains
+
+
+class FakeServingMap:
+    """Published servables by id, and every publish and retire in order."""
+
+    def __init__(self) -> None:
+        self.published: dict[ServableId, FakeServable] = {}
+        self.routings: dict[str, Routing] = {}
+        self.notes: dict[str, dict[str, object]] = {}
+        self.log: list[str] = []
+
+    def publish(self, servable: FakeServable, routing: Routing) -> None:
+        assert servable.id not in self.published
+        assert not servable.is_destroyed
+        servable.is_published = True
+        self.published[servable.id] = servable
+        self._route(servable.id.name, routing)
+        self.log.append(f"publish {servable.id}")
+
+    def retire(self, name: str, version: int, routing: Routing) -> None:
+        self.published.pop(ServableId(name, version)).is_published = False
+        self._route(name, routing)
+        self.log.append(f"retire {name}/{version}")
+
+    def set_routing(self, name: str, routing: Routing) -> None:
+        self._route(name, routing)
+        self.log.append(f"route {name}")
+
+    def _route(self, name: str, routing: Routing) -> None:
+        self.routings[name] = replace(routing, labels=dict(routing.labels))
+        versions = self.versions(name)
+        named = {routing.default_version, routing.canary_version, *routing.labels.values()}
+        assert named - {None} <= set(versions), f"{routing} with {versions}"
+
+    def set_notes(self, name: str, **notes: object) -> None:
+        self.notes[name] = notes
+
+    def versions(self, name: str) -> list[int]:
+        return sorted(key.version for key in self.published if key.name == name)

@@ -1,0 +1,51 @@
+"""Executors and thread priorities without threads."""
+
+from collections import deque
+
+from serving.base.executor import Task
+
+
+class FakeScheduler:
+    """Tests set `waited`; `refusal` is raised at each attempt to raise a priority."""
+
+    def __init__(self) -> None:
+        self.waited = 0
+        self.raised: list[int] = []
+        self.refusal: OSError | None = None
+
+    def waited_ns(self, thread_id: int) -> int:
+        return self.waited
+
+    def raise_priority(self, thread_id: int) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.raised.append(thread_id)
+
+
+class ManualExecutor:
+    """Runs tasks when a test calls for it, on the caller's thread."""
+
+    def __init__(self) -> None:
+        self.tasks: deque[Task] = deque()
+        self.is_started = False
+        self.is_stopped = False
+
+    def start(self) -> None:
+        self.is_started = True
+
+    def submit(self, task: Task, owner: str = "") -> None:
+        del owner
+        self.tasks.append(task)
+
+    def stop(self, timeout_seconds: float) -> bool:
+        del timeout_seconds
+        self.is_stopped = True
+        return True
+
+    def run_one(self) -> None:
+        if self.tasks:
+            self.tasks.popleft()()
+
+    def run_all(self) -> None:
+        while self.tasks:
+            self.run_one()

@@ -1,0 +1,185 @@
+"""The manager with fakes around it: its threads run when a test calls for them."""
+
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future
+from typing import TypeVar
+
+from serving.base.clock import NS_PER_SECOND
+from serving.core.blocked_versions import BlockedVersions
+from serving.core.model_settings import CanarySettings, ModelSettings
+from serving.core.servable import (
+    AspiredVersion,
+    Routing,
+    ServableId,
+    ServableState,
+    ServableStatus,
+)
+from serving.manager import canary
+from serving.manager.harness import RetryPolicy
+from serving.manager.listener import ManagerListener
+from serving.manager.manager import AspiredVersionsManager
+from serving.manager.router import Router
+from serving.manager.state_monitor import StateMonitor
+from serving.manager.stream import SwapJitter
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.loads import FakeLoaders
+from tests.unit.fakes.requests import FakeStatistics
+from tests.unit.fakes.servables import FakeServable, FakeServingMap
+from tests.unit.fakes.threads import ManualExecutor
+
+RETRY_SECONDS = 60
+
+
+def aspired(*versions: int, found_at_ns: int = 0) -> list[AspiredVersion]:
+    return [
+        AspiredVersion(version=version, directory=f"/m/{version}", found_at_ns=found_at_ns)
+        for version in versions
+    ]
+
+
+class FakeVersionMemory:
+    """What the manager tells of versions and models that are gone."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    def unloaded(self, servable_id: ServableId) -> None:
+        self.log.append(f"unloaded {servable_id}")
+
+    def forget(self, name: str) -> None:
+        self.log.append(f"forget {name}")
+
+
+class WorldListener(ManagerListener):
+    """Remembers in a world what its manager reports, and finds the versions of its disk."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+
+    def found_versions(self, name: str) -> Collection[int]:
+        return self._world.on_disk
+
+    def blocked_versions_changed(self, name: str, versions: frozenset[int]) -> None:
+        self._world.blocked_versions[name] = versions
+
+    def keep_blocked_versions(self, name: str, blocked_versions: BlockedVersions) -> None:
+        self._world.kept_blocked_versions[name] = blocked_versions
+
+    def default_version_changed(
+        self, name: str, version: int, previous_version: int | None, how: str
+    ) -> None:
+        self._world.changeovers.append((name, version, previous_version, how))
+
+
+class World:
+    """A manager without threads: what runs, runs when a test says so."""
+
+    def __init__(
+        self,
+        load_jitter_seconds: float = 0.0,
+        blocked_versions: Mapping[str, BlockedVersions] | None = None,
+        serving_map: FakeServingMap | None = None,
+    ) -> None:
+        self.clock = FakeClock()
+        self.serving_map = serving_map or FakeServingMap()
+        self.router = Router(self.serving_map)
+        self.blocked_versions: dict[str, frozenset[int]] = {}
+        self.kept_blocked_versions: dict[str, BlockedVersions] = {}
+        self.on_disk: set[int] = set()
+        self.loading = FakeLoaders()
+        self.loaders = ManualExecutor()
+        self.unloaders = ManualExecutor()
+        self.monitor = StateMonitor(self.clock)
+        self.history: dict[ServableId, list[ServableState]] = {}
+        self.monitor.add_listener(self._remember)
+        self.memory = FakeVersionMemory()
+        self.changeovers: list[tuple[str, int, int | None, str]] = []
+        self.manager = AspiredVersionsManager(
+            make_loader=self.loading.make,
+            retry=RetryPolicy(retry_count_max=2, interval_ns=RETRY_SECONDS * NS_PER_SECOND),
+            loaders=self.loaders,
+            unloaders=self.unloaders,
+            version_memory=self.memory,
+            router=self.router,
+            listener=WorldListener(self),
+            blocked_versions=blocked_versions or {},
+            swap_jitter=SwapJitter(max_seconds=load_jitter_seconds, random=lambda: 0.5),
+            monitor=self.monitor,
+            clock=self.clock,
+        )
+
+    def _remember(self, status: ServableStatus) -> None:
+        self.history.setdefault(status.id, []).append(status.state)
+
+    def aspire(self, *versions: int, name: str = "m", found_at_ns: int = 0) -> None:
+        self.manager.set_aspired(name, aspired(*versions, found_at_ns=found_at_ns))
+        self.manager.tick()
+
+    def run_loads(self) -> None:
+        self.loaders.run_all()
+        self.manager.tick()
+
+    def run_unloads(self) -> None:
+        """One turn for every unload under way."""
+        for _ in range(len(self.unloaders.tasks)):
+            self.unloaders.run_one()
+        self.manager.tick()
+
+    def settle(self, *versions: int, name: str = "m") -> None:
+        """Aspires and runs everything until nothing is left to do now."""
+        self.aspire(*versions, name=name)
+        self.run_all()
+
+    def run_all(self) -> None:
+        """Runs everything until nothing is left to do now."""
+        while self.loaders.tasks or self.unloaders.tasks:
+            self.run_loads()
+            self.run_unloads()
+
+    def states(self, name: str = "m") -> dict[int, ServableState]:
+        return {item.id.version: item.state for item in self.monitor.statuses().get(name, ())}
+
+    def status(self, version: int) -> ServableStatus:
+        status = self.monitor.status(ServableId("m", version))
+        assert status is not None
+        return status
+
+    def servable(self, version: int) -> FakeServable:
+        """The one made last of this version."""
+        return [item for item in self.loading.servables if item.id.version == version][-1]
+
+    def fail(self, version: int, *errors: Exception) -> None:
+        self.loading.failures[ServableId("m", version)] = list(errors)
+
+
+KEEP = ModelSettings(keep_previous_seconds=300)
+CANARY = ModelSettings(canary=CanarySettings(weight=0.1, header="user"))
+JUDGED = ModelSettings(canary=CanarySettings(weight=0.1, request_count=100))
+Answer = TypeVar("Answer")
+
+
+def world_with(model_settings: ModelSettings) -> World:
+    world = World()
+    world.manager.set_settings("m", model_settings)
+    return world
+
+
+def judge(world: World) -> None:
+    """Lets the time pass until a canary's figures are looked at."""
+    world.clock.advance(canary.PERIOD_SECONDS)
+    world.manager.tick()
+
+
+def answer(world: World, future: "Future[Answer]") -> Answer:
+    world.manager.tick()
+    return future.result(timeout=0)
+
+
+def routing(world: World) -> Routing:
+    return world.serving_map.routings.get("m", Routing())
+
+
+def figures(request_count: int, failed_count: int = 0, p999_ns: int = 1_000_000) -> FakeStatistics:
+    return FakeStatistics(
+        request_count=request_count, failed_count=failed_count, latency_ns_p999=p999_ns
+    )
