@@ -29,7 +29,7 @@ NOT_RUN: Mapping[str, str] = {
     "network": "needs another machine",
     "fragment": "a part of a file",
 }
-"""Reasons why a block is not run, as its mark spells them."""
+"""Reasons not to run a block, as its mark spells them."""
 
 _FENCE = re.compile(r"^```(\S+)(?: ([^\n]*))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _BARE_FENCE = re.compile(r"^(?:```|~~~) *$", re.MULTILINE)
@@ -54,18 +54,18 @@ class Block:
 
     @property
     def reason_not_run(self) -> str:
-        """The reason that its mark names; "" if it runs."""
+        """The reason that the block's mark names; "" if the block runs."""
         _, found, reason = self.marks.partition("not-run: ")
         return reason if found else ""
 
     @property
     def file(self) -> str:
-        """The file that it is the text of, or ""."""
+        """The file with the block's text, or ""."""
         return self._value("file")
 
     @property
     def answer_path(self) -> str:
-        """The path of the server whose answer it shows, or ""."""
+        """The path of the server with the block's answer, or ""."""
         return self._value("of")
 
     @property
@@ -78,7 +78,7 @@ class Block:
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """All fenced blocks of a page, in its order."""
+    """Returns all fenced blocks of a page, in order."""
     text = page.read_text()
     return [
         Block(page, text.count("\n", 0, found.start(3)) + 1, found[1], found[2] or "", found[3])
@@ -91,23 +91,23 @@ def all_blocks() -> list[Block]:
 
 
 def model_of(page: Path) -> str:
-    """The model that a server of the page's examples has from the start, or ""."""
+    """Returns the model that a server of the page's examples has from the start, or ""."""
     found = _MODEL.search(page.read_text())
     return found[1] if found else ""
 
 
 def prose_of(page: Path) -> str:
-    """The page's text without its fenced blocks."""
+    """Returns the page's text without its fenced blocks."""
     return _FENCE.sub("", page.read_text())
 
 
 def has_bare_fence(page: Path) -> bool:
-    """Whether a block has no language."""
+    """Returns True if a block has no language."""
     return _BARE_FENCE.search(prose_of(page)) is not None
 
 
 def inline_code(page: Path) -> list[str]:
-    """What stands between single backticks, tables included."""
+    """Returns the texts between single backticks, tables included."""
     return _CODE.findall(prose_of(page))
 
 
@@ -116,14 +116,15 @@ def links_of(page: Path) -> list[str]:
 
 
 def anchors_of(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Returns the anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", prose_of(page), re.MULTILINE)
     plain = (re.sub(r"[`*]|\[|\]\([^)]*\)", "", heading).lower() for heading in headings)
     return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
 
 
 def commands_of(text: str) -> list[str]:
-    """The commands of a shell block: one for each line, continued lines joined, comments left out.
+    """Returns the commands of a shell block: one for each line, with continued lines joined and
+    comments left out.
 
     A quoted text that spans lines, and the body of a loop, stay in one command.
     """
@@ -146,12 +147,12 @@ def _is_whole(text: str) -> bool:
 
 
 def words_of(command: str) -> list[str]:
-    """The words of one command, without comments; shell operators are words."""
+    """Returns the words of one command, without comments; shell operators are words."""
     return shlex.split(command, comments=True)
 
 
 def simple_commands(command: str) -> Iterator[Sequence[str]]:
-    """The parts of a command line between `&&`, `||`, `;` and `|`."""
+    """Returns the parts of a command line between `&&`, `||`, `;` and `|`."""
     part: list[str] = []
     for word in words_of(command):
         if word in ("&&", "||", ";", "|", "&"):

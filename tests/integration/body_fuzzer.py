@@ -1,4 +1,4 @@
-"""Mutated JSON bodies of REST, the same ones for the same seed."""
+"""Mutates JSON bodies of REST requests, repeatably from a seed."""
 
 import json
 import random
@@ -18,7 +18,7 @@ _KEYS = ("instances", "inputs", "signature_name", "x", "dense", "ids", "b64", "d
 
 @dataclass(frozen=True)
 class Mutant:
-    """`number` and `kind` say which one it is when a test fails."""
+    """A changed body. `number` and `kind` identify it in the message of a failing test."""
 
     number: int
     kind: str
@@ -27,7 +27,7 @@ class Mutant:
 
 
 def originals() -> Sequence[tuple[str, Any]]:
-    """Paths and bodies that the echo model answers."""
+    """Returns paths and bodies that the echo model answers."""
     rows = [{"x": [1.5, -2, 3e-5 * n]} for n in range(3)]
     columns = {"dense": [[1, 2, 3], [4, 5, 6]], "ids": [7, 8]}
     echoed: Mapping[str, Any] = {
@@ -55,7 +55,7 @@ def originals() -> Sequence[tuple[str, Any]]:
 
 
 def mutants(count: int, seed: int) -> Iterator[Mutant]:
-    """`count` mutants of `originals`, half of them of bytes and half of values."""
+    """Yields `count` mutants of `originals`: half with changed bytes, half with changed values."""
     chance = random.Random(seed)
     requests = originals()
     for number in range(count):
@@ -72,7 +72,7 @@ def mutants(count: int, seed: int) -> Iterator[Mutant]:
 
 
 def _mutated(chance: random.Random, value: Any) -> Any:
-    """`value` with one place in it changed; the original stays."""
+    """Returns a copy of `value` with one place changed."""
     if isinstance(value, (dict, list)) and value and chance.random() < 0.85:
         key = chance.choice(list(value) if isinstance(value, dict) else range(len(value)))
         inner = _mutated(chance, value[key])
@@ -84,7 +84,7 @@ def _mutated(chance: random.Random, value: Any) -> Any:
             key = chance.choice(_KEYS)
         return {**kept, key: inner}
     if isinstance(value, (int, float)) and chance.random() < 0.5:
-        # Such bodies are answered.
+        # The model answers these bodies.
         return chance.choice((0, 1, 2, 100))
     return _replaced(chance, value)
 

@@ -1,4 +1,4 @@
-"""Clients for the tests: stock stubs, raw bytes, and the server's refusals."""
+"""Clients for the tests: stock stubs, raw bytes, and the errors of the server."""
 
 import threading
 from collections import Counter
@@ -26,11 +26,13 @@ SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 _CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # Each its own connection, so that one test's load is not another's queue.
+    # Each channel has its own connection, so that the load of one test does not queue behind
+    # another.
     ("grpc.use_local_subchannel_pool", 1),
 ]
 _POLL_SECONDS = 0.02
-# A test waits for a state, never for a time: this only ends a wait for what never comes.
+# A test waits for a state, never for a time. This limit only ends a wait for a state that never
+# comes.
 TIMEOUT_SECONDS = 120.0
 _clock = SystemClock()
 
@@ -49,7 +51,7 @@ def predict_request(
     signature_name: str = "",
     output_filter: Sequence[str] = (),
 ) -> predict_pb2.PredictRequest:
-    """A request as clients make them; `inputs` are arrays."""
+    """Returns a request as clients make them; `inputs` are arrays."""
     request = predict_pb2.PredictRequest(output_filter=output_filter)
     request.model_spec.name = name
     request.model_spec.signature_name = signature_name
@@ -61,7 +63,7 @@ def predict_request(
 
 
 class Caller:
-    """One channel's stubs. Every call has a deadline, so that a hang is a failure."""
+    """The stubs of one channel. Every call has a deadline, so that a hang is a failure."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         self.channel = channel
@@ -74,11 +76,11 @@ class Caller:
     def start_predict(
         self, request: predict_pb2.PredictRequest, timeout: float = TIMEOUT_SECONDS
     ) -> Any:
-        """A call under way: `result()`, `cancel()`, `code()`."""
+        """Starts a call and returns it: `result()`, `cancel()` and `code()` follow it."""
         return self._predictions.Predict.future(request, timeout=timeout)
 
     def outputs(self, name: str, inputs: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-        """The outputs of one request, as arrays."""
+        """Returns the outputs of one request as arrays."""
         response = self.predict(predict_request(name, inputs, **more))
         return {key: from_tensor_proto(tensor) for key, tensor in response.outputs.items()}
 
@@ -89,17 +91,19 @@ class Caller:
         return self._predictions.GetModelMetadata(request, timeout=TIMEOUT_SECONDS)
 
     def send_bytes(self, method: str, message: bytes, timeout: float = TIMEOUT_SECONDS) -> bytes:
-        """Any bytes to any method; the bytes that come back."""
+        """Sends any bytes to any method and returns the bytes of the reply."""
         call: Any = self.channel.unary_unary(method)
         reply: bytes = call(message, timeout=timeout)
         return reply
 
     def health(self, service: str) -> int:
-        """grpc.health.v1's number for a service name; raises where the server does not know it."""
+        """Returns the number of grpc.health.v1 for a service name; raises if the server does not
+        have it.
+        """
         return health_status(self.send_bytes(HEALTH_CHECK, health_request(service)))
 
     def watch_health(self, service: str) -> Any:
-        """A running Watch: iterates over serialized statuses; `cancel()` it."""
+        """Starts a Watch, which iterates over serialized statuses; `cancel()` ends it."""
         watch: Any = self.channel.unary_stream(HEALTH_WATCH)
         return watch(health_request(service), timeout=60)
 
@@ -111,18 +115,18 @@ def caller_to(target: str) -> Iterator[Caller]:
 
 
 def health_request(service: str) -> bytes:
-    """A serialized HealthCheckRequest."""
+    """Returns a serialized HealthCheckRequest."""
     name = service.encode()
     return bytes([0x0A, len(name)]) + name if name else b""
 
 
 def health_status(response: bytes) -> int:
-    """The status of a serialized HealthCheckResponse."""
+    """Returns the status of a serialized HealthCheckResponse."""
     return response[1] if response else 0
 
 
 def refusal(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
-    """The code and the message with which `call` fails."""
+    """Returns the code and the message with which `call` fails."""
     try:
         answer = call()
     except grpc.RpcError as error:
@@ -132,21 +136,23 @@ def refusal(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
 
 
 def refusal_with_reason(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
-    """Returns what `refusal` does, of a message that is not empty and has no blank at an end."""
+    """Returns the same as `refusal` and asserts that the message is not empty and does not end in a
+    blank.
+    """
     code, message = refusal(call)
     assert message == message.strip() != ""
     return code, message
 
 
 def array(tensor: Any) -> Any:
-    """The array of a TensorProto of an answer."""
+    """Returns a TensorProto of an answer as an array."""
     return from_tensor_proto(tensor)
 
 
 def wait_until(
     is_so: Callable[[], object], what: str, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> None:
-    """Looks again and again until `is_so()` is true; fails saying `what` where it does not come."""
+    """Without self-warm-up a version that no request reached has run nothing at all."""
     deadline_ns = _clock.now_ns() + round(timeout_seconds * NS_PER_SECOND)
     condition = threading.Condition()
     while not is_so():
@@ -162,7 +168,7 @@ def wait_for_states(
     wanted: Mapping[int, ServableState],
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> None:
-    """Waits until GetModelStatus says of every version in `wanted` what is wanted."""
+    """Waits until GetModelStatus returns the wanted state of every version in `wanted`."""
     seen: dict[int, ServableState] = {}
 
     def is_so() -> bool:
@@ -184,9 +190,9 @@ def is_right(answer: Any, expected: Any) -> bool:
 
 
 class SteadyClients:
-    """Threads that each send one request over and over and have every answer checked.
+    """Threads that send one request over and over and check every answer.
 
-    `fault` gets a response and says what is wrong with it, "" where nothing is.
+    `fault` gets a response and returns its fault, or "" if it is right.
     """
 
     def __init__(
@@ -197,7 +203,7 @@ class SteadyClients:
         count: int = 3,
     ) -> None:
         self.answer_counts: Counter[int] = Counter()
-        """By version; only right answers."""
+        """The number of right answers by version."""
         self.failures: list[str] = []
         self._target = target
         self._request = request
@@ -209,7 +215,7 @@ class SteadyClients:
 
     @contextmanager
     def running(self) -> Iterator["SteadyClients"]:
-        """Sends from here to the end of `with`."""
+        """Sends requests until the end of `with`."""
         for thread in self._threads:
             thread.start()
         try:
@@ -220,7 +226,7 @@ class SteadyClients:
                 thread.join()
 
     def wait_for_answers_of(self, version: int, count: int = 1) -> None:
-        """Waits for so many more; fails at once where anything has gone wrong."""
+        """Waits for `count` more answers of `version`; fails at once after any wrong answer."""
         wanted = self.answer_counts[version] + count
         wait_until(
             lambda: self.answer_counts[version] >= wanted or self.failures,

@@ -1,8 +1,8 @@
 """Servers and models for the integration tests.
 
-A server from here has three manners: it takes a free port, it listens when the test gets it, and it
-is stopped afterwards, cleanly or the test fails; a failing test shows the end of its log. Models
-are exported once a session, so that TensorFlow's import (3 to 5 s) is paid once.
+A server from here takes a free port and listens when the test gets it. It is stopped afterwards:
+cleanly, or the test fails. A failing test shows the end of the server's log. Models are exported
+once a session, so that the import of TensorFlow (3 to 5 s) is paid once.
 """
 
 import sys
@@ -48,7 +48,7 @@ def _servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
 
         def start(**arguments: object) -> ModelServer:
             log_path = tmp_path_factory.mktemp("server") / "server.log"
-            # Quick looks at the disk: a swap should take as long as it takes and not a poll more.
+            # The server polls the disk often, so that a swap takes no longer than its own work.
             settings: dict[str, object] = {
                 "file_system_poll_wait_seconds": 0.05,
                 "start_timeout_seconds": TIMEOUT_SECONDS,
@@ -97,7 +97,7 @@ def scale_model(export_path: Path) -> ScaleModel:
 
 @pytest.fixture
 def base_path(tmp_path: Path) -> Path:
-    """An empty base path."""
+    """Returns an empty base path."""
     path = tmp_path / "base"
     path.mkdir()
     return path
@@ -109,7 +109,7 @@ def write_config() -> Callable[[Path, Mapping[str, Path]], Path]:
 
 
 def _write_config(directory: Path, base_paths: Mapping[str, Path]) -> Path:
-    """A --model_config_file with these models."""
+    """Writes a --model_config_file with these models."""
     models = (
         f'config {{ name: "{name}" base_path: "{path}" model_platform: "tensorflow" }}'
         for name, path in base_paths.items()

@@ -1,4 +1,4 @@
-"""Models that take serialized tf.Examples, exported by TensorFlow, and the messages to ask them with."""
+"""Models on serialized tf.Examples, exported by TensorFlow, and messages for them."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,13 +17,14 @@ PREDICT = "tensorflow/serving/predict"
 
 
 def export_examples(directory: Path) -> Path:
-    """A TensorFlow 1 model of the features `x` and `y` of an Example, floats that are 0 where left out.
+    """Exports a TensorFlow 1 model of the features `x` and `y` of an Example: floats, 0 if left
+    out.
 
-    `regress`: x * weight + y, `weight` being 2 at first and a variable of 400 kB. `serving_default`
-    classifies: "low" with the score x, "high" with y; `labels` and `scores` are one of the two.
-    `modern` is `serving_default` saved as TensorFlow 2 does, `wide` a regression of two columns,
-    `elsewhere` one of another input. For SessionRun the node `set_weights` writes `new_weight` to
-    the variable.
+    `regress` is x * weight + y; `weight` is a variable of 400 kB that starts as 2.
+    `serving_default` classifies: "low" with the score x, "high" with y. `labels` and `scores`
+    return one of the two. `modern` is `serving_default` saved as by TensorFlow 2, `wide` a
+    regression of two columns, and `elsewhere` a regression of another input. For SessionRun the
+    node `set_weights` writes `new_weight` to the variable.
     """
     import tensorflow as tf
 
@@ -81,7 +82,7 @@ def _signature(examples: Any, outputs: Mapping[str, Any], method_name: str) -> A
 
 
 def example(**features: float | bytes) -> example_pb2.Example:
-    """An Example with one value a feature."""
+    """Returns an Example with one value for each feature."""
     message = example_pb2.Example()
     for name, value in features.items():
         feature = message.features.feature[name]
@@ -95,7 +96,7 @@ def example(**features: float | bytes) -> example_pb2.Example:
 def example_input(
     examples: Iterable[example_pb2.Example], context: example_pb2.Example | None = None
 ) -> input_pb2.Input:
-    """An Input, of an ExampleListWithContext where there is a context."""
+    """Returns an Input; it holds an ExampleListWithContext if there is a context."""
     message = input_pb2.Input()
     if context is None:
         message.example_list.examples.extend(examples)
@@ -106,5 +107,5 @@ def example_input(
 
 
 def regressed(x: float, y: float, weight: float = 2.0) -> float:
-    """What `regress` says of one example."""
+    """Returns the expected answer of `regress` to one example."""
     return float(np.float32(x) * np.float32(weight) + np.float32(y))

@@ -1,6 +1,6 @@
 """The models of the integration tests, exported by TensorFlow.
 
-TensorFlow is imported (5 s) when the first of these is called, not when a test is collected.
+The first call of one of these functions imports TensorFlow (5 s); collecting the tests does not.
 """
 
 import os
@@ -17,7 +17,7 @@ from serving.base.tensor_proto import to_tensor_proto
 from warmup.records import write_records
 from warmup.replay import WARM_UP_FILE
 
-# Every dtype that a TensorProto carries in a field of plain values.
+# Every dtype with its own field of plain values in TensorProto.
 ECHO_DTYPES = (
     *("float32", "float64", "float16", "bfloat16", "float8_e5m2", "float8_e4m3fn"),
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -25,7 +25,7 @@ ECHO_DTYPES = (
     *("bool", "string", "complex64", "complex128"),
 )
 
-# Of a version that `ScaleModel` writes: its scale, and its offsets.
+# The variables of a version that `ScaleModel` writes: its scale, and its offsets.
 SMALL_SHARD = "variables/variables.data-00000-of-00002"
 LARGE_SHARD = "variables/variables.data-00001-of-00002"
 
@@ -43,7 +43,9 @@ def let_settle(directory: Path) -> Path:
 
 
 def drop(source: Path, base_path: Path, version: int | str) -> Path:
-    """Copies an export to `base_path/version` as a careful person does: beside it, then renamed."""
+    """Copies an export to `base_path/version` as a careful person does: beside it first, then by a
+    rename.
+    """
     beside = base_path / f".{version}.partial"
     shutil.copytree(source, beside)
     return let_settle(beside).rename(base_path / str(version))
@@ -76,11 +78,11 @@ def write_warm_up(
 
 
 def export_echo(directory: Path) -> Path:
-    """A model without variables that gives back what it is sent, so that a test sees what arrived.
+    """Exports a model without variables that returns its input, so that a test sees what arrived.
 
     `echo_DTYPE`: `x` of any shape to `y`. `serving_default`: `dense` float32[?,3] and `ids`
     int64[?] to `sum`, `next` and the constant `kind`. `fill`: `count` to that many ones. `pick`:
-    the element `index` of [10, 20, 30], which fails while it runs for any other index.
+    the element `index` of [10, 20, 30]; any other index fails during the run.
     """
     import tensorflow as tf
 
@@ -112,9 +114,9 @@ def export_echo(directory: Path) -> Path:
 
 
 def export_slow(directory: Path) -> Path:
-    """A model that computes for as long as it is told, whatever the machine's speed.
+    """Exports a model that computes for a given time, whatever the machine's speed.
 
-    `serving_default`: the load tests' `compute_for`. `quick`: `x` to `x + 1`.
+    `serving_default` is the load tests' `compute_for`. `quick` maps `x` to `x + 1`.
     """
     import tensorflow as tf
 
@@ -129,9 +131,9 @@ def export_slow(directory: Path) -> Path:
     return let_settle(directory)
 
 
-# 5,000 bytes are far more than a string holds in itself (22), and some hold nothing.
+# 5,000 bytes exceed the 22 bytes that a string holds in itself by far, and some words are empty.
 def table_word(number: int) -> bytes:
-    """The word of that number in the models below, of 0 to 5,000 bytes."""
+    """Returns the word of that number in the models below: 0 to 5,000 bytes."""
     return b"" if number == 0 else b"%d-" % number * (number * 1_250 // TABLE_WORD_COUNT)
 
 
@@ -141,10 +143,11 @@ CONSTANT_COUNT = 1_000_000
 
 
 def export_tables(directory: Path) -> Path:
-    """A model of three hash tables, filled from an asset, from constants, and from the checkpoint.
+    """Exports a model of three hash tables, filled from an asset, from constants, and from the
+    checkpoint.
 
-    `words` to `id` (its line in the asset; -1: in none), `name` (of the id, "?" for -1) and `count`
-    (1,000 times the id, from a mutable table that was saved with these contents).
+    `words` to `id` (its line in the asset, -1 if it is unknown), `name` (of the id, "?" for -1) and
+    `count` (1,000 times the id, from a mutable table that was saved with these contents).
     """
     import tensorflow as tf
 
@@ -184,7 +187,9 @@ def export_tables(directory: Path) -> Path:
 
 
 def export_strings(directory: Path) -> Path:
-    """A model with a variable of strings: `ids` to `words`, those of `table_word`, and `all` of them."""
+    """Exports a model with a variable of strings: `ids` to `words`, those of `table_word`, and
+    `all` of them.
+    """
     import tensorflow as tf
 
     module = tf.Module()
@@ -199,7 +204,9 @@ def export_strings(directory: Path) -> Path:
 
 
 def export_constant(directory: Path) -> Path:
-    """A model without variables and with a frozen constant of 4 MB: `ids` to `squares`, and `all`."""
+    """Exports a model without variables and with a frozen constant of 4 MB: `ids` to `squares`, and
+    `all`.
+    """
     import tensorflow as tf
 
     squares = np.arange(CONSTANT_COUNT, dtype=np.float32) ** 2
@@ -214,7 +221,9 @@ def export_constant(directory: Path) -> Path:
 
 
 def export_counter(directory: Path) -> Path:
-    """A model that writes to its variables: adds `by` to each of a million, and says the `sum`."""
+    """Exports a model that writes to its variables: it adds `by` to each of a million and returns
+    the `sum`.
+    """
     import tensorflow as tf
 
     module = tf.Module()
@@ -229,10 +238,11 @@ def export_counter(directory: Path) -> Path:
 
 
 def export_partitioned(directory: Path, part_count: int, saved_part_count: int) -> Path:
-    """A TensorFlow 1 model whose two tables lie in parts: `ids` to their `rows` and `resource_rows`.
+    """Exports a TensorFlow 1 model with two partitioned tables: `ids` to their `rows` and
+    `resource_rows`.
 
-    Row n of both is [n, n + 0.25, n + 0.5, n + 0.75]. The checkpoint was written by a graph of
-    `saved_part_count` parts, so that a part is restored out of several slices where they differ.
+    Row n of both is [n, n + 0.25, n + 0.5, n + 0.75]. A graph of `saved_part_count` parts wrote the
+    checkpoint. If that count differs from the graph's own, a part is restored from several slices.
     """
     import tensorflow as tf
 
@@ -279,16 +289,16 @@ def _partitioned_tables(session: Any, part_count: int) -> list[Any]:
 
 
 def partitioned_rows(ids: Any) -> Any:
-    """What a model of `export_partitioned` answers."""
+    """Returns the expected answer of a model of `export_partitioned`."""
     return (np.asarray(ids)[:, np.newaxis] + np.arange(4) / 4).astype(np.float32)
 
 
 class ScaleModel:
     """Versions of one graph that differ in their variables: `y = x * scale + offsets[0]`.
 
-    Both variables are the version's number, so that each answer tells whose parameters it was
-    computed with. `weights`: nothing to `offsets`, the variable itself. Exported once; a version is
-    then a few milliseconds of writing a checkpoint.
+    Both variables are the version's number, so that each answer identifies the parameters that it
+    was computed with. `weights` returns `offsets`, the variable itself. The graph is exported once;
+    a version then takes a few milliseconds to write a checkpoint.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -322,7 +332,7 @@ class ScaleModel:
 
     @staticmethod
     def answer(version: int, x: Any) -> Any:
-        """What the version says to `x`."""
+        """Returns the expected answer of the version to `x`."""
         return np.asarray(x, np.float32) * np.float32(version) + np.float32(version)
 
     def write(
@@ -333,9 +343,9 @@ class ScaleModel:
         offset_count: int = 1,
         prepare: Callable[[Path], object] = lambda directory: None,
     ) -> Path:
-        """Writes `base_path/version`, renamed into place once `prepare` has had its way with it.
+        """Writes `base_path/version`, renamed into place after `prepare` has changed it.
 
-        Its variables lie in two shards; `offset_count` float32 are their size.
+        Its variables lie in two shards; `offset_count` is the number of float32 values in them.
         """
         beside = base_path / f".{version}.partial"
         (beside / "variables").mkdir(parents=True)

@@ -11,17 +11,17 @@ _marks = itertools.count(9_000_000)
 
 
 def wait_for_log(server: ModelServer, event: str, **values: object) -> LogEvent:
-    """Waits for an event with these values, past ones included."""
+    """Waits for an event with these values; past events count too."""
     return server.wait_for_event(lambda logged: _is(logged, event, values), TIMEOUT_SECONDS)
 
 
 def logged(server: ModelServer, event: str, **values: object) -> list[LogEvent]:
-    """The events with these values until now."""
+    """Returns the events with these values so far."""
     return [logged for logged in server.events() if _is(logged, event, values)]
 
 
 def wait_for_a_poll(server: ModelServer, base_path: Path, model: str = "scale") -> None:
-    """Returns when the source has looked at `base_path` after this was called."""
+    """Waits until the source has polled `base_path` once more."""
     mark = base_path / str(next(_marks))
     mark.touch()
     wait_for_log(server, "numeric_file_ignored", name=mark.name, model=model)

@@ -1,4 +1,4 @@
-"""The live page over faked figures, served as the real server does: uvicorn on a thread of its own."""
+"""The live page over fake figures, served like the real one: by uvicorn on its own thread."""
 
 import socket
 import threading
@@ -20,11 +20,14 @@ STARTUP_SECONDS_MAX = 20.0
 def serve_page(
     scene: FakePageSources, clock: Clock, port: int = 0, *, started_seconds_ago: float = 3_600
 ) -> Iterator[str]:
-    """Gives the page's address; inside the context it answers, and afterwards nothing listens there."""
+    """Yields the page's address.
+
+    It answers inside the context; afterwards nothing listens there.
+    """
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
-    # Connections that come before the server is ready wait.
+    # Connections wait in the backlog until the server is ready.
     listener.listen()
     started_wall_ns = clock.wall_ns() - round(started_seconds_ago * NS_PER_SECOND)
     data = PageData(scene.sources(), clock, "1.2.3", started_wall_ns=started_wall_ns)

@@ -14,35 +14,38 @@ def _status_mib(process_id: int, field: str) -> float:
 
 
 def resident_mib(process_id: int) -> float:
-    """Memory that the process holds now."""
+    """Returns the memory that the process holds now."""
     return _status_mib(process_id, "VmRSS")
 
 
 def anonymous_mib(process_id: int) -> float:
-    """The same without mapped files: what it has allocated and touched."""
+    """Returns the memory without mapped files: allocated and touched."""
     return _status_mib(process_id, "RssAnon")
 
 
 def address_space_mib_peak(process_id: int) -> float:
-    """The most address space the process ever had: sees allocations that were never touched."""
+    """Returns the largest address space of the process so far: includes allocations that were never
+    touched.
+    """
     return _status_mib(process_id, "VmPeak")
 
 
 def cpu_seconds(process_id: int) -> float:
-    """Processor time of all threads, ended ones included."""
-    # After the name in parentheses, which may hold spaces: fields 14 and 15 are utime and stime.
+    """Returns the processor time of all threads, ended ones included."""
+    # The fields follow the name in parentheses, which may hold spaces. Fields 14 and 15 are utime
+    # and stime.
     fields = Path(f"/proc/{process_id}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def mapped_files(process_id: int) -> set[str]:
-    """The names of the files that are mapped, libraries above all."""
+    """Returns the names of the mapped files, mostly libraries."""
     lines = Path(f"/proc/{process_id}/maps").read_text().splitlines()
     return {Path(line.split(maxsplit=5)[5]).name for line in lines if line.count("/")}
 
 
 def is_alive(process_id: int) -> bool:
-    """Whether the process runs; a zombie does not."""
+    """Returns True if the process runs; a zombie does not."""
     try:
         stat = Path(f"/proc/{process_id}/stat").read_text()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A real Prometheus server that scrapes what a test tells it to."""
+"""A real Prometheus server that scrapes the targets of a test."""
 
 import json
 import socket
@@ -18,7 +18,7 @@ from tests.unit.promtool import tool
 SCRAPE_SECONDS = 0.5
 _START_SECONDS = 30
 _STOP_SECONDS = 20
-# No proxy: it is on this machine.
+# The server is on this machine, so requests bypass any proxy.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -31,13 +31,13 @@ class Sample:
 
 
 class Prometheus:
-    """A running server. `query` raises what HTTP raises where the expression is wrong."""
+    """A running server. `query` raises the HTTP error if the expression is wrong."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def query(self, expression: str) -> list[Sample]:
-        """An instant vector, now."""
+        """Returns an instant vector, evaluated now."""
         found = self._get("/api/v1/query", {"query": expression})
         return [
             Sample(labels=result["metric"], value=float(result["value"][1]))
@@ -45,7 +45,7 @@ class Prometheus:
         ]
 
     def query_range(self, expression: str, *, seconds: float) -> list[Mapping[str, str]]:
-        """The labels of each series that the expression has had in the last seconds."""
+        """Returns the labels of each series that the expression has had in the last seconds."""
         now_seconds = self.value("vector(time())")
         parameters = {
             "query": expression,
@@ -57,12 +57,12 @@ class Prometheus:
         return [result["metric"] for result in found["data"]["result"]]
 
     def rules(self) -> list[Mapping[str, Any]]:
-        """All rules as Prometheus last evaluated them."""
+        """Returns all rules as Prometheus last evaluated them."""
         groups = self._get("/api/v1/rules", {})["data"]["groups"]
         return [rule for group in groups for rule in group["rules"]]
 
     def value(self, expression: str) -> float:
-        """The one value that the expression has."""
+        """Returns the only value of the expression."""
         samples = self.query(expression)
         assert len(samples) == 1, (expression, samples)
         return samples[0].value
@@ -70,7 +70,7 @@ class Prometheus:
     def wait_for(
         self, expression: str, is_reached: Callable[[list[Sample]], object], seconds: float = 20
     ) -> list[Sample]:
-        """Asks until it is so."""
+        """Polls until the expression has that value."""
         samples: list[Sample] = []
 
         def has_reached() -> object:
@@ -97,7 +97,7 @@ class Prometheus:
 def running_prometheus(
     directory: Path, target_url: str, *, rule_files: Sequence[Path] = ()
 ) -> Iterator[Prometheus]:
-    """Scrapes `target_url` every SCRAPE_SECONDS; its files are in `directory`."""
+    """Runs a server that scrapes `target_url` every SCRAPE_SECONDS; its files lie in `directory`."""
     config = {
         "global": {
             "scrape_interval": f"{round(SCRAPE_SECONDS * 1_000)}ms",
@@ -112,7 +112,7 @@ def running_prometheus(
             }
         ],
     }
-    # JSON is YAML.
+    # JSON is valid YAML.
     (directory / "prometheus.yml").write_text(json.dumps(config))
     prometheus = Prometheus(f"http://127.0.0.1:{_free_port()}")
     with (directory / "prometheus.log").open("w") as log:

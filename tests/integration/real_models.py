@@ -28,7 +28,7 @@ def fetched(name: str) -> Path:
 
 
 def python_answer(directory: Path, signature_name: str, inputs: dict[str, Any]) -> dict[str, Any]:
-    """What tf.saved_model answers. Run eagerly beside the server, on the same machine."""
+    """Returns the answer of tf.saved_model, run eagerly beside the server on the same machine."""
     import tensorflow as tf
 
     signature = tf.saved_model.load(str(directory)).signatures[signature_name]

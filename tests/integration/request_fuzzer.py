@@ -1,4 +1,4 @@
-"""Mutated PredictRequests, the same ones for the same seed."""
+"""Mutates PredictRequests, repeatably from a seed."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -10,8 +10,8 @@ import numpy as np
 from serving.base.protos import predict_pb2, tensor_pb2, types_pb2
 from tests.integration.clients import predict_request
 
-# Sizes of a dimension that break a careless product, and some that are merely wrong. None between
-# 2^16 and 2^33: such tensors are legal, and a run would be gigabytes of them.
+# Sizes of a dimension that break a careless product, and some that are merely wrong. Sizes between
+# 2^16 and 2^33 are left out: their tensors are legal, and a run would take gigabytes.
 _SIZES = (-(2**63), -2, -1, 0, 1, 2, 3, 7, 2**16, 2**33, 2**40, 2**62, 2**63 - 1)
 _NAMES = ("", "x", "dense", "ids", "DENSE", "x" * 300, "a\x00b", "Größe")
 _VALUE_FIELDS = (
@@ -22,7 +22,7 @@ _VALUE_FIELDS = (
 
 @dataclass(frozen=True)
 class Mutant:
-    """`number` and `kind` say which one it is when a test fails."""
+    """A changed request. `number` and `kind` identify it in the message of a failing test."""
 
     number: int
     kind: str
@@ -30,7 +30,7 @@ class Mutant:
 
 
 def originals() -> list[predict_pb2.PredictRequest]:
-    """Requests that the echo model answers."""
+    """Returns requests that the echo model answers."""
     random_numbers = np.random.default_rng(4)
     dense = random_numbers.normal(size=(5, 3)).astype(np.float32)
     ids = random_numbers.integers(0, 2**40, 7)
@@ -61,7 +61,7 @@ def originals() -> list[predict_pb2.PredictRequest]:
 
 
 def mutants(count: int, seed: int) -> Iterator[Mutant]:
-    """`count` mutants of `originals`, half of them of bytes and half of fields."""
+    """Yields `count` mutants of `originals`: half with changed bytes, half with changed fields."""
     chance = random.Random(seed)
     requests = originals()
     serialized = [request.SerializeToString() for request in requests]
@@ -128,7 +128,7 @@ def _repeat(chance: random.Random, messages: Sequence[bytes]) -> bytes:
 
 
 def _concatenate(chance: random.Random, messages: Sequence[bytes]) -> bytes:
-    # Legal: protobuf merges messages that follow each other.
+    # This is legal: protobuf merges messages that follow each other.
     return chance.choice(messages) + chance.choice(messages)
 
 
@@ -144,7 +144,7 @@ _BYTE_MUTATIONS: tuple[Callable[[random.Random, Sequence[bytes]], bytes], ...] =
 def _any_input(
     chance: random.Random, request: predict_pb2.PredictRequest
 ) -> tensor_pb2.TensorProto:
-    # Sorted: the order of a map is not the same in every process.
+    # The order of a map differs between processes, so it is sorted.
     name = chance.choice(sorted(request.inputs) or ["x"])
     tensor: tensor_pb2.TensorProto = request.inputs[name]
     return tensor

@@ -13,7 +13,7 @@ ANSWER_SECONDS = 30
 
 
 class RestClient:
-    """One connection that is kept."""
+    """One connection that stays open."""
 
     def __init__(self, server: ModelServer) -> None:
         self._connection = http.client.HTTPConnection(
@@ -23,7 +23,7 @@ class RestClient:
     def ask(
         self, method: str, path: str, body: object = None, **headers: str
     ) -> tuple[int, Any, http.client.HTTPMessage]:
-        """Status, document and headers."""
+        """Returns status, document and headers."""
         content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         self._connection.request(method, path, content, headers)
         response = self._connection.getresponse()
@@ -40,7 +40,7 @@ def versions_of(server: ModelServer, name: str = "scale") -> list[str]:
 
 
 class SteadyRestClient:
-    """Predicts over and over on a connection; keeps what was not right."""
+    """Predicts over and over on a connection and keeps the wrong answers."""
 
     def __init__(self, server: ModelServer) -> None:
         self._client = RestClient(server)

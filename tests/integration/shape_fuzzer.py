@@ -1,4 +1,4 @@
-"""Requests whose inputs have random shapes: what a signature names, or anything else of few elements."""
+"""Requests with inputs of random shapes: as in the signature, or any other with few elements."""
 
 import random
 from collections.abc import Iterator, Sequence

@@ -33,7 +33,7 @@ RETRY = {
         }
     ]
 }
-"""Without the server's pushback the second attempt would come in a minute."""
+"""Without the server's pushback the second attempt would come a minute later."""
 
 
 def serve_slow_model(
@@ -91,11 +91,11 @@ def test_connection_whose_client_is_gone_is_closed(
     host, _, port = server.target.rpartition(":")
     with closing(socket.create_connection((host, int(port)), timeout=30)) as connection:
         connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(type_=4))
-        # It hears the server's pings, and answers none.
+        # This client reads the server's pings and answers none of them.
         while connection.recv(4096):
             pass
 
 
 def _frame(type_: int, payload: bytes = b"") -> bytes:
-    """Of HTTP/2, on stream 0, without flags."""
+    """An HTTP/2 frame on stream 0, without flags."""
     return struct.pack(">I", len(payload))[1:] + bytes([type_, 0]) + bytes(4) + payload

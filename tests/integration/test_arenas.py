@@ -1,4 +1,4 @@
-"""Versions in arenas: whatever a model is made of, its answers are right and nothing of it remains."""
+"""Versions in arenas: any kind of model answers right and leaves no memory behind."""
 
 import shutil
 from collections.abc import Callable, Mapping
@@ -30,11 +30,11 @@ MODELS = Path(REPOSITORY, "build", "models")
 CTR_TABLE_ROWS = 1_000
 TOLERANCE = 1e-5
 
-# 4 MB: far above what a response might copy on its way.
+# 4 MB, far above the amount that a response might copy on its way.
 WEIGHT_COUNT = 1_000_000
 ALIASING_SWAP_COUNT = 10
 
-# Less than the headroom of a slab, and more than any other mapping of a server without names.
+# Less than the headroom of a slab, and more than any other anonymous mapping of a server.
 SLAB_BYTES_MIN = 200 * 2**20
 
 WriteConfig = Callable[[Path, Mapping[str, Path]], Path]
@@ -42,7 +42,7 @@ WriteConfig = Callable[[Path, Mapping[str, Path]], Path]
 
 @dataclass(frozen=True)
 class Asked:
-    """How a model is exported, and one request with what it answers (None: it is not known here)."""
+    """A way to export a model, and one request with its answer (None if it is unknown here)."""
 
     export: Callable[[Path], Path]
     inputs: Mapping[str, Any]
@@ -111,7 +111,7 @@ ASKED = {
             "all": np.arange(exports.CONSTANT_COUNT, dtype=np.float32) ** 2,
         },
     ),
-    # Of a version that has answered nothing else.
+    # Valid only for the first request of a version that has answered nothing else.
     "counter": Asked(exports.export_counter, {"by": np.int64(2)}, {"sum": 2_000_000}),
     "basic_pitch": Asked(
         _fetched("basic_pitch"), {"input_2": _AUDIO[np.newaxis, :, np.newaxis]}, None
@@ -125,7 +125,7 @@ REAL_MODELS = ("basic_pitch", "guesslang")
 
 @dataclass(frozen=True)
 class Served:
-    """A server of all models of ASKED, whose base paths are empty until a test drops a version."""
+    """Starts a server of all models of ASKED. Base paths are empty until a test drops a version."""
 
     server: ModelServer
     base_paths: Mapping[str, Path]
@@ -146,7 +146,7 @@ def served(
     server = start_module_server(
         model_config_file=write_config(directory, base_paths),
         arena_seal=request.param,
-        # So that a version which no request reached has run nothing at all.
+        # Without self-warm-up a version that no request reached has run nothing at all.
         self_warmup_requests=0,
     )
     return Served(server, base_paths, request.param)
@@ -154,7 +154,7 @@ def served(
 
 @pytest.fixture(scope="module")
 def exported(export_path: Path) -> Callable[[str], Path]:
-    """Exports a model of ASKED where that was not done before."""
+    """Exports a model of ASKED on the first call."""
     done: dict[str, Path] = {}
 
     def export(name: str) -> Path:
@@ -183,7 +183,7 @@ def assert_same(name: str, answer: Mapping[str, Any], expected: Mapping[str, Any
 
 
 def live_bytes_after(server: ModelServer, name: str, version: int) -> int:
-    """What the log says was live in the arena of a version when it was unloaded."""
+    """Returns the live bytes that the log reports for the arena of an unloaded version."""
     unloaded = wait_for_log(server, "version_unloaded", model=name, version=version)
     live_bytes: int = unloaded["arena_live_bytes"]
     return live_bytes
@@ -226,7 +226,7 @@ def test_models_writing_to_memory_stay_unsealed(served: Served, exported: Callab
         drop(exported(name), served.base_paths[name], 100)
         served.server.wait_until_available(name, 100)
     unsealed = {event["model"] for event in logged(served.server, "arena_not_sealed", version=100)}
-    # The kernel of a table writes to a tensor of its own, and one that gathers strings frees some.
+    # The kernel of a table writes to its own tensor; one that gathers strings frees some of them.
     assert unsealed == {"counter", "tables", "strings"}
 
 
@@ -245,7 +245,7 @@ def test_model_writing_variables_keeps_counting(served: Served, exported: Callab
 
 
 def sealed_slabs(process_id: int) -> list[str]:
-    """The addresses of read-only mappings of no file that are as large as a slab."""
+    """Returns the addresses of read-only anonymous mappings that are as large as a slab."""
     slabs = []
     for line in Path(f"/proc/{process_id}/maps").read_text().splitlines():
         addresses, access, _, _, inode, *_ = line.split(maxsplit=5)
@@ -272,12 +272,13 @@ def test_sealed_slab_is_writable_for_next_version(
             slabs.append(slab)
             answer = client.predict("scale", {"x": np.ones(2, np.float32)})
             assert answer.outputs["y"].tolist() == [2 * version] * 2
-    # One serves and one is spare, in turns.
+    # One slab serves and one is spare, in turns.
     assert slabs[0] != slabs[1]
     assert slabs == [*slabs[:2], *slabs[:2], slabs[0]]
 
 
-# --- Outputs that are the version's own memory -------------------------------------------------------
+# --- Outputs that share the version's own memory
+# -----------------------------------------------------
 
 
 def _fault_of_weights(response: predict_pb2.PredictResponse) -> str:

@@ -1,4 +1,4 @@
-"""Bad requests to a real server: each is refused with its gRPC code and a message that helps."""
+"""Bad requests to a real server: each is refused with its gRPC code and a helpful message."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -42,8 +42,8 @@ UNIMPLEMENTED = grpc.StatusCode.UNIMPLEMENTED
 
 Change = Callable[[predict_pb2.PredictRequest], object]
 
-# Far above what a server needs for a small request (a thread's stack is 8 MiB), far below the
-# tensors that the requests here claim to have.
+# Far above the needs of a small request (a thread's stack is 8 MiB), and far below the tensors that
+# the requests here claim to have.
 ALLOCATION_MIB_MAX = 128
 
 
@@ -66,7 +66,7 @@ def caller(server: ModelServer) -> Iterator[Caller]:
 
 @pytest.fixture(autouse=True)
 def _still_answers(caller: Caller) -> Iterator[None]:
-    """After each test of this module the server still gives the right answer."""
+    """Checks after each test of this module that the server still gives the right answer."""
     yield
     response = caller.predict(good_request())
     assert array(response.outputs["sum"]).tolist() == [3.0, 12.0]
@@ -110,8 +110,8 @@ def _unknown_rank(request: predict_pb2.PredictRequest) -> None:
     request.inputs["dense"].tensor_shape.unknown_rank = True
 
 
-# Each: what is done to a good request, the code, and what the message must hold: the value in
-# question, and the remedy or what would be right.
+# Each row has the change to a good request, the code, and fragments of the message: the bad value,
+# and the remedy or a right value.
 BAD_REQUESTS: dict[str, tuple[Change, grpc.StatusCode, tuple[str, ...]]] = {
     "no_model_spec": (
         lambda request: request.ClearField("model_spec"),
@@ -309,7 +309,7 @@ def test_shape_that_the_kernels_take_is_answered(caller: Caller, shape: tuple[in
 
 
 HUGE_TENSORS = {
-    # Each names at least 1.2 GB and sends a few bytes.
+    # Each request names at least 1.2 GB and sends a few bytes.
     "content_contradicts": _float_dense([100_000_000, 3], bytes(24)),
     "values_are_too_many_bytes": _float_dense([200_000_000, 3], float_val=[1]),
     "overflow": _float_dense([2**40, 2**40], float_val=[1]),
@@ -332,7 +332,7 @@ def test_predict_impossible_shape_allocates_nothing(server: ModelServer, caller:
 def test_strict_shapes_are_refused_before_allocation(
     start_server: StartServer, echo_export: Path, base_path: Path
 ):
-    # 20 bytes on the wire that say "a vector of 1.2 GB, all ones", for an input of rank 2.
+    # 20 bytes on the wire that announce a vector of 1.2 GB, all ones, for an input of rank 2.
     drop(echo_export, base_path, 7)
     server = start_server(model_name="echo", base_path=base_path, strict_input_shapes=True)
     server.wait_until_available("echo", 7)
@@ -379,7 +379,7 @@ def test_predict_empty_message_lacks_model_spec(caller: Caller):
 
 
 def test_predict_long_error_message_is_cut(caller: Caller):
-    # 1 MB in a header would end the call with a protocol error instead of the reason.
+    # A header of 1 MB would end the call with a protocol error instead of the reason.
     request = good_request()
     request.model_spec.name = "é" * 500_000
     code, message = refusal(lambda: caller.predict(request))
@@ -392,7 +392,7 @@ def test_predict_long_error_message_is_cut(caller: Caller):
     "method",
     [
         "/tensorflow.serving.PredictionService/Predikt",
-        "/tensorflow.serving.SessionService/SessionRun",  # without its flag
+        "/tensorflow.serving.SessionService/SessionRun",  # --enable_session_run is off
         "/nobody.Knows/This",
         "/no_slash",
     ],
@@ -520,7 +520,7 @@ def test_server_non_http2_bytes_spare_connections(server: ModelServer, caller: C
 def limited_caller(
     start_module_server: StartServer, echo_export: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Caller]:
-    """A server that takes and gives 64 KiB a message."""
+    """Starts a server with a limit of 64 KiB for requests and replies."""
     base_path = tmp_path_factory.mktemp("limited")
     drop(echo_export, base_path, 7)
     server = start_module_server(

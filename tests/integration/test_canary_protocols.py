@@ -20,7 +20,10 @@ REQUEST_COUNT = 50
 VERDICT_TIMEOUT_SECONDS = 120
 
 Ask = Callable[[RestClient, bool], int]
-"""Sends one request, and returns the HTTP status. True: one that version 2 refuses."""
+"""Sends one request and returns the HTTP status.
+
+If the argument is true, version 2 refuses the request.
+"""
 
 
 def ask_rest(client: RestClient, is_bad: bool) -> int:
@@ -60,7 +63,7 @@ def server(
 
 
 def ask_until(server: ModelServer, event: str, ask: Callable[[], int], *statuses: int) -> None:
-    """Sends requests until the log has `event`; each is answered with one of `statuses`."""
+    """Sends requests until the log has `event`; each answer has one of `statuses`."""
 
     def is_told() -> bool:
         assert ask() in statuses
@@ -80,7 +83,7 @@ def test_canary_gets_its_verdict_over_http_alone(server: ModelServer, ask: Ask):
     assert verdict["is_passed"]
     assert verdict["figures"]["request_count"] >= REQUEST_COUNT
     assert verdict["figures"]["failed_count"] == 0
-    # What went is told with all that it has answered.
+    # The unloaded version is reported with all requests that it answered.
     (unloaded,) = logged(server, "version_unloaded")
     assert unloaded["version"] == 1
     assert unloaded["request_count"] > 0
@@ -90,7 +93,7 @@ def test_canary_gets_its_verdict_over_http_alone(server: ModelServer, ask: Ask):
 @PROTOCOLS
 def test_bad_canary_is_rolled_back_over_http_alone(server: ModelServer, ask: Ask):
     rest = RestClient(server)
-    # It is gone (404) a moment before the log is read.
+    # The version is gone (404) a moment before the log is read.
     ask_until(server, "canary_failed", lambda: ask(rest, True), 400, 404)
     with Client(server.admin_target) as client:
         wait_for_states(client, "scale", {1: AVAILABLE, 2: END})

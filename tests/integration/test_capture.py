@@ -1,6 +1,7 @@
 """Capture: live requests of a running server become the warm-up file of the next version.
 
-A request of `slow` runs for as long as it says, so the seconds of the stage tell what was replayed.
+A request of `slow` computes for the seconds that it carries, so the seconds of a stage show which
+requests were replayed.
 """
 
 import shutil

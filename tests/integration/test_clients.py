@@ -1,4 +1,4 @@
-"""`serving.client` against real servers, and several of them."""
+"""`serving.client` with one real server, and with several."""
 
 import asyncio
 import re
@@ -39,7 +39,7 @@ def half_plus_two(
 
 
 class Traffic:
-    """Threads that predict over one client, each answer checked."""
+    """Threads that predict over one client and check every answer."""
 
     def __init__(self, client: Client, count: int = 4) -> None:
         self.answered_count = 0
@@ -107,7 +107,7 @@ def test_client_survives_end_of_one_server(end: str, start_scale: Callable[..., 
 
 
 def _answered_count(server: ModelServer) -> int:
-    """Successful Predict requests, by the server's own count."""
+    """Returns the number of successful Predict requests, by the server's own count."""
     with Client(server.target) as client:
         before = client.predict("scale", {"x": X})
     assert before.version == 1

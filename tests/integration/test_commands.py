@@ -103,7 +103,7 @@ def test_server_imports_neither_tensorflow_nor_grpcio(base_path: Path):
         "from serving.config.flags import parse_flags\n"
         "from serving.config.server_config import server_config\n"
         "from serving.server.server import Server\n"
-        # Arenas want jemalloc, which this process was not started with.
+        # Arenas need jemalloc, and this process was started without it.
         f"flags = parse_flags(['--model_base_path={base_path}', '--port=0', '--arena=false'])\n"
         "server = Server(server_config(flags))\n"
         "server.start()\n"
@@ -111,7 +111,7 @@ def test_server_imports_neither_tensorflow_nor_grpcio(base_path: Path):
         "assert server.monitor.wait_until(available, 60)\n"
         "found = sorted({'tensorflow', 'grpc'} & set(sys.modules))\n"
         "server.stop()\n"
-        # When nobody else writes to standard output any more.
+        # Reading ends when no process has standard output open any more.
         "print(found)"
     )
     result = subprocess.run(

@@ -1,4 +1,6 @@
-"""Other models, policies and labels for a server that runs: by RPC, by file, and by `millpond config`."""
+"""Changes of models, policies and labels in a running server: by RPC, by file, and by `millpond
+config`.
+"""
 
 import subprocess
 import sys
@@ -37,7 +39,7 @@ X = np.array([1, 2, 3], np.float32)
 
 
 class Models:
-    """A config file, and one base path for each model that it may name."""
+    """A config file, and one base path for each model that the file may name."""
 
     def __init__(self, directory: Path, scale_model: ScaleModel) -> None:
         self.directory = directory
@@ -50,7 +52,10 @@ class Models:
             self._scale_model.write(self.directory / name, version)
 
     def configure(self, **models: str) -> bytes:
-        """Writes the file, replaced at once, and returns it as clients send it. Values are fields."""
+        """Writes the file by an atomic replacement and returns it as clients send it.
+
+        Values are fields.
+        """
         configs = (
             f'config {{ name: "{name}" base_path: "{self.directory / name}" {fields} }}'
             for name, fields in models.items()
@@ -96,7 +101,7 @@ def request_for(name: str, *, version: int | None = None, label: str | None = No
 
 
 def answering(caller: Caller, name: str, label: str | None = None) -> int:
-    """The version that answers, whose answer is right."""
+    """Returns the version that answers, after a check of the answer."""
     response = caller.predict(request_for(name, label=label))
     version: int = response.model_spec.version.value
     assert is_right(array(response.outputs["y"]), ScaleModel.answer(version, X))
@@ -126,7 +131,7 @@ def test_reload_adds_model_and_answers_once_it_serves(
     models.drop("b", 7)
     client.reload_config(models.configure(a="", b=""))
     assert (answering(caller, "b"), answering(caller, "a")) == (7, 1)
-    # Health follows the states on a thread of its own.
+    # Health follows the states on its own thread.
     wait_until(lambda: caller.health("b") == SERVING, "health of the new model")
 
 
@@ -173,7 +178,7 @@ def test_reload_moves_label_with_its_version_and_back(
     assert answering(caller, "a", "stable") == 1
     models.drop("a", 2)
     client.reload_config(models.configure(a=f"{both} {labelled('stable', 2)}"))
-    # Until version 2 serves, the label is where it was: no request with it fails.
+    # Until version 2 serves, the label stays on version 1: no request with it fails.
     wait_until(lambda: answering(caller, "a", "stable") == 2, "the label to move")
     client.reload_config(models.configure(a=f"{both} {labelled('stable', 1)}"))
     assert answering(caller, "a", "stable") == 1
@@ -250,7 +255,7 @@ def test_reload_answers_before_caller_gives_up(models: Models, caller: Caller) -
     request.config.ParseFromString(models.configure(a="", empty=""))
     stub = ModelServiceStub(caller.channel)
     code, message = refusal(lambda: stub.HandleReloadConfigRequest(request, timeout=3))
-    # No DEADLINE_EXCEEDED, which is what gRPC says by itself where no answer comes in time.
+    # The code is not DEADLINE_EXCEEDED, which gRPC itself returns if no answer comes in time.
     assert code == grpc.StatusCode.UNKNOWN
     base_path = models.directory / "empty"
     assert message.startswith(

@@ -1,4 +1,6 @@
-"""The exported CTR model, run by TensorFlow, against the reference answer computed without it."""
+"""The exported CTR model, run by TensorFlow, against the reference answer computed without
+TensorFlow.
+"""
 
 import re
 import resource
@@ -89,7 +91,7 @@ def test_demo_model_on_failing_disk_leaves_nothing(tmp_path: Path):
         text=True,
         check=False,
         timeout=100,
-        # As of a full disk: TensorFlow writes files of more than this.
+        # This imitates a full disk: TensorFlow writes files larger than this limit.
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
     )
     assert result.returncode == 1

@@ -1,4 +1,4 @@
-"""Models with ops that TensorFlow does not have: tensorflow-text's, out of its wheel."""
+"""Models with ops that TensorFlow lacks: those of tensorflow-text, from its wheel."""
 
 import shutil
 from importlib.metadata import version
@@ -25,7 +25,9 @@ VOCABULARY = ["[UNK]", "the", "quick", "brown", "fox", "un", "##aff", "##able", 
 
 @pytest.fixture(scope="module")
 def text_export(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Splits sentences into words and looks those up: one kernel of each library that it takes."""
+    """Exports a model that splits sentences into words and looks them up: one kernel from each of
+    the two libraries.
+    """
     import tensorflow as tf
     import tensorflow_text as text
 
@@ -82,7 +84,7 @@ def test_tensorflow_text_model_answers_as_in_python(start_server: StartServer, t
     loaded = logged(server, "op_library_loaded")
     assert [event["path"] for event in loaded] == list(text_libraries())
     assert "SentencepieceTokenizeOp" in {op for event in loaded for op in event["ops"]}
-    # Nothing was imported, and there is one TensorFlow, to which the libraries are bound.
+    # Nothing was imported, and all libraries are bound to the one TensorFlow.
     mapped = mapped_files(server.process_id)
     assert "_whitespace_tokenizer_v2.so" in mapped
     assert "_pywrap_tensorflow_internal.so" not in mapped

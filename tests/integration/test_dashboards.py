@@ -1,8 +1,8 @@
-"""Every expression of dashboards, rules and alerts, asked of a real Prometheus that scrapes a real server.
+"""Every expression of dashboards, rules and alerts, evaluated by a real Prometheus that scrapes a
+real server.
 
-The server has been through a load, a swap and a version that could not be loaded, under requests of
-which some failed. Grafana itself is in neither Debian nor PyPI: its part, putting values in the place of
-variables, is done here.
+The server has been through a load, a swap and a failed load, under requests of which some failed.
+Grafana itself is in neither Debian nor PyPI. Its part, replacing variables by values, is done here.
 """
 
 import json
@@ -38,39 +38,41 @@ DEPLOY = Path(REPOSITORY) / "deploy"
 RULE_FILES = [DEPLOY / "prometheus" / f"{name}_rules.yml" for name in ("recording", "alert")]
 X = np.array([1.0, 2.5], np.float32)
 
-# A p999 is of so many requests at least (recording_rules.yml), before a swap and during it.
+# A p999 needs at least this many requests (recording_rules.yml), before a swap and during it.
 REQUEST_COUNT = 1_000
 
-# A swap is over when its effect is: 10 s after the last of it, on a busy machine some more.
+# A swap is over when its effect is: 10 s after its last step, and later on a busy machine.
 SWAP_SECONDS = 60
 
 EMPTY_WHEN_HEALTHY = {
     'code=~"UNKNOWN|DEADLINE_EXCEEDED': "no request has failed by the server's fault",
 }
-"""What rules read and the scenario has no series of: a part of the selector's text, and why."""
+"""Selectors of rules without a series in the scenario: a part of the selector's text, and the
+reason.
+"""
 
 FIRING = {"MillpondLoadFailed"}
 """Alerts that the scenario raises."""
 
 MAY_FIRE = {"MillpondGateNotPassed", "MillpondSwapHurtTail"}
-"""Alerts that are up to the machine that the test runs on."""
+"""Alerts that depend on the machine of the test."""
 
 
 class Case(NamedTuple):
-    """One expression as it stands in a file, and where."""
+    """One expression as it is in a file, and its place."""
 
     place: str
     expr: str
 
 
 def dashboards() -> Iterator[tuple[str, Any]]:
-    """By name."""
+    """Returns the dashboards by name."""
     for path in sorted((DEPLOY / "grafana").glob("*.json")):
         yield path.stem, json.loads(path.read_text())
 
 
 def dashboard_cases() -> list[Case]:
-    """Every target and annotation."""
+    """Returns the expressions of every target and annotation."""
     return [
         *(
             Case(f"{name}: {panel['title']} {target['refId']}", target["expr"])
@@ -87,7 +89,7 @@ def dashboard_cases() -> list[Case]:
 
 
 def variable_cases() -> list[Case]:
-    """The series that each variable's values are of."""
+    """Returns the series that the values of each variable come from."""
     return [
         Case(f"{name}: ${variable['name']}", found)
         for name, dashboard in dashboards()
@@ -101,7 +103,9 @@ ALL = {"instance": ".*", "model": ".*", "version": ".*"}
 
 
 def filled_in(expr: str, variables: dict[str, str]) -> str:
-    """As Grafana fills it in: variables by name, its own intervals for a range of an hour."""
+    """Fills in an expression like Grafana: variables by name, and its own intervals for a range of
+    an hour.
+    """
     intervals = {"__rate_interval": "1m", "__interval": "15s", "__range": "1h"}
     for name, value in {**intervals, **variables}.items():
         expr = expr.replace(f"${name}", value)
@@ -110,13 +114,13 @@ def filled_in(expr: str, variables: dict[str, str]) -> str:
 
 
 def selectors_of(expr: str) -> list[str]:
-    """The series that an expression reads."""
+    """Returns the series that an expression reads."""
     names = r"(?:serving|process|up|model|slo|guard|instance_model|instance_version)"
     return re.findall(rf"\b({names}(?:[_:][a-z0-9_:]+)?\b(?:\{{[^}}]*\}})?)(?!\()", _bare(expr))
 
 
 def _bare(expr: str) -> str:
-    """Without the label lists of `by (...)` and `on (...)`, which hold names too."""
+    """The label lists of `by (...)` and `on (...)` hold names too, so they are removed."""
     return re.sub(r"\b(?:by|on|ignoring|without) \([^)]*\)", "", expr)
 
 
@@ -142,7 +146,9 @@ def _fail_a_request(target: str) -> None:
 def _live_through(
     server: ModelServer, prometheus: Prometheus, scale_model: ScaleModel, base_path: Path
 ) -> None:
-    """Requests, a swap under them, a version that is broken, and the time until all of it is known."""
+    """Runs requests, a swap under load and a broken version, and waits until Prometheus has all of
+    it.
+    """
     clients = SteadyClients(server.target, predict_request("scale", {"x": X}), _fault, count=2)
     with clients.running(), Client(server.target) as client:
         _fail_a_request(server.target)
@@ -168,7 +174,7 @@ def prometheus(
     scale_model: ScaleModel,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Prometheus]:
-    """After the scenario."""
+    """Returns Prometheus after the scenario."""
     directory = tmp_path_factory.mktemp("prometheus")
     base_path = directory / "base"
     base_path.mkdir()
@@ -198,7 +204,7 @@ def test_every_panel_has_something_to_show(prometheus: Prometheus):
 
 def test_every_panel_filters_by_model_and_version(prometheus: Prometheus):
     instance = prometheus.query("serving_build_info")[0].labels["instance"]
-    # Grafana escapes a value for the regular expression, and that for PromQL's string.
+    # Grafana escapes a value for the regular expression, and then for PromQL's string.
     escaped = re.escape(instance).replace("\\", "\\\\")
     chosen = {"instance": escaped, "model": "scale", "version": "(1|2)"}
     for case in dashboard_cases():

@@ -34,7 +34,7 @@ WriteConfig = Callable[[Path, Mapping[str, Path]], Path]
 
 
 def assert_serves(server: ModelServer, version: int, name: str = "scale") -> None:
-    """The model answers as its version does whose parameters were exported."""
+    """Asserts that the model answers with the parameters of that version."""
     with Client(server.target) as client:
         prediction = client.predict(name, {"x": X})
     assert prediction.version == version
@@ -109,7 +109,7 @@ def test_second_spelling_of_live_version_is_ignored(
 def test_source_symbolic_link_to_a_version_is_one(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path, tmp_path: Path
 ):
-    # How Kubernetes mounts, and how people point at what lies elsewhere.
+    # Kubernetes mounts volumes like this, and people link to other places like this.
     (base_path / "5").symlink_to(scale_model.write(tmp_path, 5))
     server = start_server(model_name="scale", base_path=base_path)
     server.wait_until_available("scale", 5)
@@ -148,7 +148,7 @@ def half_copies(
     scale_model: ScaleModel,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[ModelServer, Path, Iterator[int]]:
-    """A server of `scale`, its base path, and version numbers that nobody has used yet."""
+    """A server of `scale`, its base path, and version numbers that are still unused."""
     base_path = tmp_path_factory.mktemp("half_copies")
     scale_model.write(base_path, 1)
     server = start_module_server(model_name="scale", base_path=base_path)
@@ -202,8 +202,9 @@ def test_broken_version_spares_sound_one_at_restart(
 def test_version_copied_by_file_serves_once_complete(
     server_of_one: ModelServer, scale_model: ScaleModel, base_path: Path, tmp_path: Path
 ):
-    # In the order that hurts most: the graph and the index first, what they need last. Without
-    # let_settle, so that the second for which a directory must not change is waited out.
+    # This is the worst order: the graph and the index come first, and the files that they need come
+    # last. let_settle is left out, so the server waits until the directory has been unchanged for a
+    # second.
     whole = scale_model.write(tmp_path, 2, offset_count=1_000)
     (base_path / "2" / "variables").mkdir(parents=True)
     for file in FILES:
@@ -219,7 +220,7 @@ def test_version_copied_by_file_serves_once_complete(
 def test_changing_version_waits_for_quiet_second(
     server_of_one: ModelServer, scale_model: ScaleModel, base_path: Path, tmp_path: Path
 ):
-    # Each write makes the directory young again, complete though it is.
+    # Each write makes the directory young again, although it is complete.
     whole = scale_model.write(tmp_path, 2)
     shutil.copytree(whole, base_path / "2", copy_function=shutil.copyfile)
     written = base_path / "2" / "growing"
@@ -258,7 +259,7 @@ def test_version_removed_during_load_keeps_old_one(
     drop(slow_export, base_path, 1)
     server = start_server(model_name="slow", base_path=base_path)
     server.wait_until_available("slow", 1)
-    # Its load takes as long as its warm-up record: long enough to be caught in it.
+    # The load takes as long as its warm-up record: long enough for a removal during the load.
     second = base_path.parent / "second"
     shutil.copytree(slow_export, second)
     write_warm_up(second, "slow", [{"seconds": np.float64(1.0)}] * 2)
@@ -271,7 +272,7 @@ def test_version_removed_during_load_keeps_old_one(
         assert status.error_code in (StatusCode.NOT_FOUND, StatusCode.CANCELLED)
         answer = client.predict("slow", {"x": np.int32(4)}, signature_name="quick")
         assert (answer.version, answer.outputs["y"].tolist()) == (1, 5)
-        # The number is not burnt, once a poll has seen the removal.
+        # The number can be used again once a poll has seen the removal.
         wait_for_a_poll(server, base_path, "slow")
         drop(slow_export, base_path, 2)
         wait_for_states(client, "slow", {1: END, 2: AVAILABLE}, WAIT_SECONDS)
@@ -333,7 +334,7 @@ def test_one_models_bad_path_does_not_stop_the_others(
     scale_model.write(base_path, 2)
     wait_for(server, {2: AVAILABLE, 1: END}, "good")
     assert_serves(server, 2, "good")
-    # What was bad may become good.
+    # A broken version may be mended.
     if bad == "a_file":
         bad_path.unlink()
     bad_path.mkdir(exist_ok=True)

@@ -1,8 +1,9 @@
 """Runs the examples of README.md and docs/, page by page, against real servers.
 
-What the marks of a block mean is in tests/documents.py. A page's blocks run in its order in a
-directory of their own: paths below /models, /tmp, /data and /etc/millpond lead there, and ports lead
-to the page's server. `millpond serve` runs in the background and is stopped at the end, cleanly.
+The marks of a block are described in tests/documents.py. The blocks of a page run in order in a
+directory of their own: paths below /models, /tmp, /data and /etc/millpond lead there, and ports
+lead to the page's server. `millpond serve` runs in the background and is stopped at the end,
+cleanly.
 """
 
 import contextlib
@@ -38,17 +39,17 @@ RUNNABLE = [
     )
 ]
 MODELS = {"ctr": 1, "half_plus_two": 123}
-# What a comment behind a print says, item by item if it shows several lines.
+# The expected output, in a comment behind a print; several lines are items in order.
 PRINTED = re.compile(r"print\(.*\)  # (.*)$", re.MULTILINE)
 NO_TENSORFLOW = "\nimport sys\nassert 'tensorflow' not in sys.modules\n"
-# The file that a comment promises not to need TensorFlow.
+# The comment promises that this file works without TensorFlow.
 WITHOUT_TENSORFLOW = "clients.md"
-# What is asked again until it shows what the page shows: it changes nothing.
+# Commands that change nothing: they are repeated until the output matches the page.
 QUESTIONS = re.compile(r"(millpond status|curl (?!.*-X POST))")
 # Several examples of a page import TensorFlow, which takes half a minute on a busy machine.
 COMMAND_TIMEOUT_SECONDS = 300
 PAGE_TIMEOUT_SECONDS = 1500
-# In place of 500 MB.
+# Replaces 500 MB.
 TABLE_ROWS = 1000
 WRAPPER = """#!{python}
 import os, sys
@@ -74,7 +75,7 @@ def free_port() -> int:
 
 
 class World:
-    """A directory, two ports and at most one server: what the examples of a page run in."""
+    """The place in which the examples of a page run: a directory, two ports and at most one server."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -85,7 +86,7 @@ class World:
         self._run_directory = tempfile.TemporaryDirectory(prefix="millpond-")
         for name in ("bin", "models", "tmp", "data", "etc/millpond"):
             (directory / name).mkdir(parents=True)
-        # What an example names that makes a client and asks nothing.
+        # The names of an example that makes a client and sends no request.
         for name in ("ca.pem", "client.pem", "client.key"):
             (directory / name).touch()
         self._install_wrapper()
@@ -112,7 +113,7 @@ class World:
         }
 
     def here(self, text: str) -> str:
-        """The text of an example, with the paths and ports of this world."""
+        """Returns the text of an example with the paths and ports of this sandbox."""
         text = re.sub(
             r"(?<![\w/.:-])/(models|tmp|data|etc/millpond)\b",
             lambda found: f"{self.directory}/{found[1]}",
@@ -123,7 +124,7 @@ class World:
         )
 
     def run_shell(self, text: str) -> str:
-        """Runs a block's commands and returns what they print."""
+        """Runs a block's commands and returns their output."""
         printed = []
         script: list[str] = []
         for command in commands_of(text):
@@ -157,7 +158,7 @@ class World:
         return result.stdout
 
     def serve(self, arguments: list[str]) -> None:
-        """Starts a server in place of the one that runs, and waits until it is ready."""
+        """Starts a server in place of the running one and waits until it is ready."""
         self.stop()
         with self._log_path.open("ab") as log:
             self._server = subprocess.Popen(
@@ -185,7 +186,7 @@ class World:
         return content
 
     def stop(self) -> None:
-        """Ends the server. Fails if it does not end in good order."""
+        """Ends the server. Fails if it does not end cleanly."""
         if self._server is None:
             return
         server, self._server = self._server, None
@@ -214,7 +215,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The models of the drop-in tests, exported by a process of its own."""
+    """Exports the models of the drop-in tests in a process of its own."""
     directory = tmp_path_factory.mktemp("exports")
     subprocess.run(
         [sys.executable, "-m", "tests.integration.drop_in.export_models", str(directory)],
@@ -275,7 +276,9 @@ def run_python(block: Block, world: World) -> str:
 
 
 def check_output(block: Block, asked: Block, printed: str, world: World) -> None:
-    """Compares what a page shows with what was printed; a question is asked until both agree."""
+    """Compares the output on a page with the real output; repeats a read-only command until both
+    agree.
+    """
     is_question = all(QUESTIONS.match(command) for command in commands_of(asked.text))
     shown = block.text.rstrip("\n")
     last = printed
@@ -294,20 +297,22 @@ def check_output(block: Block, asked: Block, printed: str, world: World) -> None
 
 
 def matches(shown: str, printed: str) -> bool:
-    """Whether both are one text; `…` stands for any, and a run of blanks for any other."""
+    """Returns True if both texts match; `…` stands for any text, and a run of blanks for any other."""
     here = world_free(shown)
     pattern = re.escape(here).replace(re.escape("…"), ".*")
     return re.fullmatch(pattern, world_free(printed), re.DOTALL) is not None
 
 
 def world_free(text: str) -> str:
-    """The text without what differs from run to run: paths of the sandbox, widths of columns."""
+    """Returns the text without the parts that differ between runs: paths of the sandbox, and widths
+    of columns.
+    """
     text = re.sub(r"/\S*/world/(?=models|tmp|data|etc)", "/", text)
     return "\n".join(" ".join(line.split()) for line in text.strip().splitlines())
 
 
 def check_answer(block: Block, world: World) -> None:
-    """Each key that the page shows is one of the server's answer."""
+    """Checks that each key on the page is in the server's answer."""
     shown = json.loads(block.text)
     last: Any = None
 
@@ -324,7 +329,10 @@ def check_answer(block: Block, world: World) -> None:
 
 
 def missing_keys(shown: Any, actual: Any, path: str = "") -> list[str]:
-    """The keys of `shown` that `actual` lacks; `…` is no key. Of a list the first items count."""
+    """Returns the keys of `shown` that `actual` lacks; `…` is not a key.
+
+    A list counts with its first items.
+    """
     if isinstance(shown, list) and shown:
         return missing_keys(shown[0], actual[0] if actual else {}, f"{path}[0]")
     if not isinstance(shown, Mapping):

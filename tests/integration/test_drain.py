@@ -1,4 +1,4 @@
-"""A drain answers every request that had arrived, those too that no thread had taken up."""
+"""A drain answers every request that has arrived, even if no thread has taken it up yet."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from tests.integration.clients import caller_to, predict_request, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import drop
 
-# Far above the threads that may serve at a time, four a core.
+# Far more requests than threads serve at a time, which are four a core.
 REQUEST_COUNT = 16 * (os.cpu_count() or 1)
 RUN_SECONDS = 0.1
 PREDICT_PATH = "/v1/models/slow:predict"
@@ -41,12 +41,12 @@ def test_sigterm_answers_requests_waiting_for_thread(
     stopped = server.wait_for_event(lambda event: event["event"] == "stopped", 10)
     assert stopped["is_complete"]
     assert not [event for event in server.events() if event["event"] == "requests_cut_short"]
-    server.kill()  # it has ended by itself, which the fixture would take for a death
+    server.kill()  # The server has ended by itself, which the fixture would report as a crash.
 
 
 def post_until_closed(server: ModelServer) -> list[int]:
-    """The statuses of requests over one connection, one after the other, until an answer closes it or
-    the port does.
+    """Returns the statuses of sequential requests over one connection, until an answer or the port
+    closes it.
     """
     statuses: list[int] = []
     with httpx.Client(base_url=server.url, timeout=60) as http:
@@ -62,7 +62,7 @@ def test_sigterm_finishes_http_and_refuses_connections(
     start_server: StartServer, slow_export: Path, base_path: Path
 ) -> None:
     server = serve_slow_model(start_server, slow_export, base_path)
-    # Longer than responses have after the requests.
+    # Longer than responses take after the last request.
     slow = {"inputs": {"seconds": 4.0}}
     with ThreadPoolExecutor(3) as threads:
         running = threads.submit(httpx.post, server.url + PREDICT_PATH, json=slow, timeout=60)
@@ -75,11 +75,11 @@ def test_sigterm_finishes_http_and_refuses_connections(
         assert running.result().headers["connection"] == "close"
     assert server.wait_for_event(lambda event: event["event"] == "stopped", 10)["is_complete"]
     assert not [event for event in server.events() if event["event"] == "http_requests_cut_short"]
-    server.kill()  # it has ended by itself, which the fixture would take for a death
+    server.kill()  # The server has ended by itself, which the fixture would report as a crash.
 
 
 def rest_count(server: ModelServer) -> int:
-    """Returns how many requests over HTTP were answered."""
+    """Returns the number of answered requests over HTTP."""
     return metric(server, "serving_request_latency_seconds_count", 'method="RestPredict"')
 
 

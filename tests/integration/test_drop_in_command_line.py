@@ -1,4 +1,4 @@
-"""A command line made for tensorflow_model_server, its defaults spelled out, starts Millpond."""
+"""A command line for tensorflow_model_server with its defaults spelled out also starts Millpond."""
 
 from pathlib import Path
 from urllib.request import urlopen
@@ -12,7 +12,7 @@ from tests.integration.exports import ScaleModel
 
 X = np.array([1.0, 2.5, -3.0], np.float32)
 
-# What TensorFlow Serving does where nothing is said, but with health.
+# The defaults of TensorFlow Serving, and the health service.
 DEFAULTS = {
     "grpc_socket_path": "",
     "rest_api_num_threads": 8,

@@ -1,4 +1,4 @@
-"""A version whose warm-up does not end: it fails, and its predecessor and other versions serve."""
+"""A version with an endless warm-up fails, and its predecessor and other versions serve."""
 
 import math
 import shutil

@@ -199,7 +199,7 @@ def test_guesslang_classifies_as_python_does(start_server: StartServer):
     server.wait_until_available("guesslang", 1)
     inputs = {"inputs": np.array([source.encode() for source in SOURCES], object)}
     expected = python_answer(base_path / "1", "classification", inputs)
-    # The graph's input is text itself and no Example: what reaches it is an Example's bytes.
+    # The graph's input is plain text instead of an Example: an Example's bytes reach it.
     request = classification_pb2.ClassificationRequest()
     request.model_spec.name = "guesslang"
     request.model_spec.signature_name = "classification"
@@ -220,7 +220,7 @@ def test_guesslang_classifies_as_python_does(start_server: StartServer):
 
 
 def _delimited(field: int, body: bytes) -> bytes:
-    """A length-delimited field of protobuf."""
+    """Returns a length-delimited field of protobuf."""
     length, rest = [], len(body)
     while rest >= 0x80:
         length.append(rest & 0x7F | 0x80)
@@ -364,7 +364,7 @@ def test_session_run_that_cannot_be_is_refused(session_channel: grpc.Channel):
     assert code_of(model="nobody", fetches=["value:0"]) == grpc.StatusCode.NOT_FOUND
 
 
-# An arena of 400 kB that were read-only would end the process here.
+# A read-only arena of 400 kB would end the process here.
 def test_session_run_may_write_unsealed_variable(
     session_server: ModelServer, session_channel: grpc.Channel
 ):

@@ -1,4 +1,4 @@
-"""Requests that reach no version count as those of the model that they name."""
+"""Requests that reach no version count as requests of the model that they name."""
 
 from functools import partial
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A server whose log nothing reads: its pipe is full from the first line on."""
+"""A server with an unread log: its pipe is full from the first line on."""
 
 import fcntl
 import os
@@ -30,7 +30,7 @@ def free_port() -> int:
 
 
 def full_pipe() -> tuple[int, int]:
-    """A pipe that takes not one byte more."""
+    """Returns a pipe that is completely full."""
     read_end, write_end = os.pipe()
     fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, 4096)
     os.write(write_end, b"#" * 4095 + b"\n")

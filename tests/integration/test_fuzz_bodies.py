@@ -1,6 +1,6 @@
 """Ten thousand mutated JSON bodies over HTTP: no crash, no leak, always a clean answer.
 
-MILLPOND_FUZZ_SEED and MILLPOND_FUZZ_BODY_COUNT make other or more of them.
+MILLPOND_FUZZ_SEED and MILLPOND_FUZZ_BODY_COUNT change the bodies and their number.
 """
 
 import http.client
@@ -26,7 +26,7 @@ COUNT = int(os.environ.get("MILLPOND_FUZZ_BODY_COUNT", "10000"))
 
 CLEAN_STATUSES = {200, 400, 404, 429}
 ANSWER_SECONDS = 30
-# A leak of one tensor of one request in a hundred would be more than this.
+# A leak of one tensor in one request of a hundred would exceed this.
 GROWTH_MIB_MAX = 6.0
 
 
@@ -52,7 +52,7 @@ def send(connection: http.client.HTTPConnection, path: str, body: bytes) -> tupl
 
 
 def send_clean(connection: http.client.HTTPConnection, mutant: Mutant) -> int:
-    """The status of an answer that is as it should be, whatever it says."""
+    """Returns the status after a check that the answer is well-formed."""
     status, body = send(connection, mutant.path, mutant.body)
     assert status in CLEAN_STATUSES, f"{mutant}: {status} {body!r}"
     answer = json.loads(body)
@@ -75,12 +75,12 @@ def test_fuzzed_bodies_get_clean_answers_without_leak(
 ):
     all_mutants = list(mutants(COUNT, SEED))
     statuses = Counter(send_clean(connection, mutant) for mutant in all_mutants)
-    # The fuzzer reaches the refusals and the answers both.
+    # The fuzzer reaches both the refusals and the answers.
     assert statuses[200] > COUNT / 20, statuses
     assert statuses[400] > COUNT / 5, statuses
     assert {mutant.path for mutant in all_mutants} == {PREDICT, INFER}
     assert is_alive(server.process_id)
-    # What is made once is made by now; what a round freed, jemalloc gives back in 10 s.
+    # One-time allocations are done by now; jemalloc returns the memory freed in a round after 10 s.
     before_mib = anonymous_mib(server.process_id)
     for mutant in all_mutants[: COUNT // 2]:
         send_clean(connection, mutant)

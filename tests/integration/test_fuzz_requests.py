@@ -1,6 +1,6 @@
-"""Ten thousand mutated requests: no crash, no leak, no answer that is wrong.
+"""Ten thousand mutated requests: no crash, no leak, no wrong answer.
 
-MILLPOND_FUZZ_SEED and MILLPOND_FUZZ_COUNT make other or more of them.
+MILLPOND_FUZZ_SEED and MILLPOND_FUZZ_COUNT change the requests and their number.
 """
 
 import json
@@ -37,7 +37,7 @@ from tests.integration.request_fuzzer import Mutant, mutants, originals
 SEED = int(os.environ.get("MILLPOND_FUZZ_SEED", "20261121"))
 COUNT = int(os.environ.get("MILLPOND_FUZZ_COUNT", "10000"))
 
-# What the clients' mistakes may be told. Everything else would be a mistake of ours.
+# The codes for mistakes of a client. Any other code would be a mistake of the server.
 CLEAN_CODES = {
     grpc.StatusCode.OK,
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -46,7 +46,7 @@ CLEAN_CODES = {
     # A tensor above 2 GB.
     grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
-# A leak of one tensor of one request in a hundred would be more than this in a thousand of them.
+# A leak of one tensor in one request of a hundred would exceed this in a thousand requests.
 GROWTH_MIB_MAX = 4.0
 
 
@@ -75,7 +75,7 @@ def caller(server: ModelServer) -> Iterator[Caller]:
 
 
 def send(caller: Caller, message: bytes) -> tuple[grpc.StatusCode, str, bytes]:
-    """The code, the message and the bytes of the answer."""
+    """Returns the code, the message and the bytes of the answer."""
     try:
         return grpc.StatusCode.OK, "", caller.send_bytes(PREDICT, message)
     except grpc.RpcError as error:
@@ -84,7 +84,7 @@ def send(caller: Caller, message: bytes) -> tuple[grpc.StatusCode, str, bytes]:
 
 
 def parsed(message: bytes) -> predict_pb2.PredictRequest | None:
-    """What Python's protobuf reads; None where it refuses the bytes."""
+    """Returns the message as Python's protobuf reads it, or None if it refuses the bytes."""
     try:
         return predict_pb2.PredictRequest.FromString(message)
     except DecodeError:
@@ -104,13 +104,13 @@ def test_fuzzed_requests_get_clean_answers(
         assert code in CLEAN_CODES, f"{mutant}: {code} {details}"
         codes[code] += 1
     assert is_alive(server.process_id)
-    # The fuzzer reaches the refusals and the answers both.
+    # The fuzzer reaches both the refusals and the answers.
     assert codes[grpc.StatusCode.OK] > COUNT / 20, codes
     assert codes[grpc.StatusCode.INVALID_ARGUMENT] > COUNT / 5, codes
     answer = caller.predict(originals()[0])
     ids = array(originals()[0].inputs["ids"])
     assert array(answer.outputs["next"]).tolist() == (ids + 1).tolist()
-    # None of them holds a handle still: the version that answered can be unloaded.
+    # No request still holds a handle: the version that answered can be unloaded.
     drop(echo_export, echo_base_path, 8)
     with Client(server.target) as client:
         wait_for_states(client, "echo", {7: END, 8: AVAILABLE})
@@ -124,7 +124,8 @@ def test_fuzzed_requests_do_not_grow_the_server(
             send(caller, mutant.message)
         return anonymous_mib(server.process_id)
 
-    # The first round makes what is made once; what a round freed, jemalloc gives back in 10 s.
+    # The first round does all one-time allocations; jemalloc returns the memory freed in a round
+    # after 10 s.
     send_all()
     before_mib = send_all()
     send_all()
@@ -156,7 +157,7 @@ DELIMITED = 2
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a message: `raw` is all of it, `body` what a delimited one holds."""
+    """One field of a message: `raw` is all of it, `body` the content of a delimited field."""
 
     number: int
     kind: int
@@ -165,7 +166,7 @@ class Field:
 
 
 def fields(message: bytes) -> Iterator[Field]:
-    """The fields of a message that is well-formed so far; IndexError where it is not."""
+    """Yields the fields of a message as long as it is well-formed; then raises IndexError."""
     position = 0
     while position < len(message):
         begin = position
@@ -182,7 +183,7 @@ def fields(message: bytes) -> Iterator[Field]:
 
 
 def read_varint(message: bytes, position: int) -> tuple[int, int]:
-    """The value and the position after it."""
+    """Returns the value and the position after it."""
     value = shift = 0
     while True:
         byte = message[position]
@@ -203,7 +204,7 @@ def delimited(number: int, body: bytes) -> bytes:
 
 
 def has_entry_with_two_values(message: bytes) -> bool:
-    """Protobuf merges the two; no encoder writes such a thing, and Millpond refuses it."""
+    """Protobuf merges the two fields. Encoders never write this, and Millpond refuses it."""
     return any(
         sum((field.number, field.kind) == (VALUE, DELIMITED) for field in fields(entry.body)) > 1
         for entry in fields(message)
@@ -212,10 +213,10 @@ def has_entry_with_two_values(message: bytes) -> bool:
 
 
 def what_millpond_reads(message: bytes) -> bytes:
-    """The message without what is passed over unread.
+    """Returns the message without the parts that the server skips unread.
 
-    That is: request options and the like; an input that a later one of the same name replaces; in
-    a tensor the values for other dtypes.
+    These parts are request options and the like, an input that a later one of the same name
+    replaces, and in a tensor the values for other dtypes.
     """
     kept = []
     inputs: dict[bytes, bytes] = {}
@@ -266,7 +267,7 @@ def test_fuzzed_bytes_are_refused_as_by_protobuf(caller: Caller, all_mutants: li
 
 
 def test_answered_fuzzed_requests_are_right(caller: Caller, all_mutants: list[Mutant]):
-    """An echo that comes back is what TensorFlow's own decoder makes of what was sent."""
+    """The answer of the echo equals the sent tensor as TensorFlow's own decoder reads it."""
     import tensorflow as tf
 
     checked_count = 0
@@ -301,8 +302,8 @@ def test_answered_fuzzed_requests_are_right(caller: Caller, all_mutants: list[Mu
     assert checked_count > COUNT / 20
 
 
-# Answers every mutant three times through Servable.predict, the code path of the gRPC method, and
-# prints the allocator's bytes in use and the handles held after each round.
+# Answers every mutant three times through Servable.predict, the code path of the gRPC method.
+# Prints the allocator's bytes in use and the number of handles after each round.
 IN_PROCESS = """
 import json, sys
 from serving.data_plane import _native
@@ -339,7 +340,7 @@ def test_fuzzed_requests_free_all_their_bytes(echo_export: Path):
         timeout=110,
     )
     assert result.returncode == 0, result.stderr[-3000:]
-    # The first round may still make what is made once, like an executor's state.
+    # The first round may still make one-time allocations, such as an executor's state.
     _, second, third = json.loads(result.stdout.splitlines()[-1])
     assert second == third
     assert third[1] == 0

@@ -1,4 +1,4 @@
-"""Gates: a version that would not serve its predecessor's clients ends, and the predecessor serves on."""
+"""Gates: a version that would fail its predecessor's clients ends, and the predecessor serves on."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ from warmup.prediction_log import WARM_UP_FILE, Log, write_logs
 
 X = np.array([1.0, 2.5, -3.0], np.float32)
 
-# Far above what the predecessor takes, and what a machine's noise is.
+# Far above the time of the predecessor, and above the noise of a machine.
 SLOW_SECONDS = 0.05
 
 
@@ -46,7 +46,10 @@ class GatedModels:
     def export(
         self, name: str, *, factor: float, input_name: str = "x", seconds: float = 0
     ) -> Path:
-        """`seconds` is how long it computes at least, whatever the machine's speed."""
+        """Exports the version.
+
+        `seconds` is its least time of computing, whatever the machine's speed.
+        """
         import tensorflow as tf
 
         def serving_default(**inputs: Any) -> dict[str, Any]:
@@ -100,7 +103,7 @@ def start_gated(start_server: StartServer, base_path: Path, tmp_path: Path) -> S
 
 @contextmanager
 def serving_first(server: ModelServer) -> Iterator[tuple[SteadyClients, Client]]:
-    """Clients of version 1, whose every answer must be right until the end of `with`."""
+    """Runs clients of version 1 until the end of `with`; every answer must be right."""
     server.wait_until_available("gated", 1)
     steady = SteadyClients(server.target, predict_request("gated", {"x": X}), _fault, count=1)
     with steady.running() as clients, Client(server.admin_target) as client:
@@ -110,7 +113,7 @@ def serving_first(server: ModelServer) -> Iterator[tuple[SteadyClients, Client]]
 
 
 def _fault(response: Any) -> str:
-    """Version 1 doubles, and so do all others that are let through here."""
+    """Version 1 doubles its input, like all other versions that pass the gates here."""
     return "" if is_right(array(response.outputs["y"]), X * 2) else f"wrong answer: {response}"
 
 
@@ -123,7 +126,7 @@ def record(x: Any, golden: Any = None, input_name: str = "x") -> Log:
 
 
 def drop_with(export: Path, base_path: Path, version: int, *records: Log) -> None:
-    """Drops a version whose warm-up file has these records."""
+    """Drops a version with these records in its warm-up file."""
     beside = drop(export, base_path, f"{version}.prepared")
     path = beside / WARM_UP_FILE
     path.parent.mkdir(exist_ok=True)
@@ -132,7 +135,7 @@ def drop_with(export: Path, base_path: Path, version: int, *records: Log) -> Non
 
 
 def assert_refused(server: ModelServer, client: Client, gate: str, *words: str) -> None:
-    """Version 2 ends because of `gate`, for good, and version 1 is available."""
+    """Waits until version 2 has ended for good because of `gate`, and version 1 is available."""
     wait_for_states(client, "gated", {1: AVAILABLE, 2: END})
     (status,) = client.model_status("gated", 2)
     assert status.error_code == StatusCode.FAILED_PRECONDITION
@@ -219,7 +222,7 @@ def test_shadow_failures_end_version(
     server = start_gated(drift="off", shadow="enforce", shadow_request_count=5, shadow_seconds=20)
     server.wait_until_available("gated", 1)
     numbers = itertools.count()
-    # No steady clients: of what is sent over and over the reservoir would keep little else.
+    # Steady clients are left out: the reservoir would keep little besides their repeated request.
     with Client(server.admin_target) as client, caller_to(server.target) as caller:
         drop(exports["nan"], base_path, 2)
         wait_until(
@@ -232,7 +235,7 @@ def test_shadow_failures_end_version(
 
 
 def _ask(caller: Caller, number: int) -> bool:
-    """One request more, unlike all before it, answered by version 1."""
+    """Version 1 answers one more request, unlike all before it."""
     x = np.array([number], np.float32)
     response: predict_pb2.PredictResponse = caller.predict(predict_request("gated", {"x": x}))
     assert response.model_spec.version.value == 1
@@ -260,10 +263,11 @@ def test_warning_gates_log_and_let_version_serve(
 
 # --- Convergence ----------------------------------------------------------------------------------
 
-# From the export to when the version below is as fast as any, and the share of what is left of that
-# which each of its runs takes: a run takes 0.85 of the time of the one before, well below the 0.9 at
-# which nothing is gained by another. Its records are run for nine seconds: six runs more than the
-# first where its load begins at once, and not to the end where it begins some seconds later.
+# FASTER_SECONDS is the time from the export until the version below is fast, and RUN_RATIO the
+# share of the remaining time that each run takes. A run thus takes 0.85 of the time of the run
+# before, well below the 0.9 at which another run gains nothing. Its records run for nine seconds.
+# This makes six runs after the first if the load begins at once. The runs do not last to the end if
+# it begins some seconds later.
 FASTER_SECONDS = 15.0
 RUN_RATIO = 0.15
 

@@ -1,4 +1,4 @@
-"""Gates without any settings: a version that fails what its predecessor answers is not published."""
+"""Gates without any settings: a version that fails its predecessor's requests is not published."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +25,7 @@ MODE_OFF = '[default.gates]\nsignature = "off"\nself_warm_up = "off"\nfailed_sha
 def export(path: Path, *, input_name: str = "x", size_min: int = 0, wide: bool = False) -> Path:
     """Exports `y = 2 * x`, which fails for fewer than `size_min` values.
 
-    `wide`: takes any rank and has one output more.
+    `wide` accepts any rank and has one more output.
     """
     import tensorflow as tf
 
@@ -96,7 +96,7 @@ def ask_all_sizes(server: ModelServer) -> None:
 
 
 def assert_refused(server: ModelServer, gate: str, *words: str) -> None:
-    """Version 2 has ended because of `gate`, and version 1 answers every size."""
+    """Waits until version 2 has ended because of `gate`, and version 1 answers every size."""
     with Client(server.admin_target) as client:
         wait_for_states(client, "m", {1: AVAILABLE, 2: END})
         (status,) = client.model_status("m", 2)
@@ -203,7 +203,7 @@ def test_refused_version_serves_once_its_gate_warns(
 def test_requests_predecessor_fails_do_not_count(
     start: Start, exports: dict[str, Path], base_path: Path, tmp_path: Path
 ):
-    # Version 2 has other clients than version 1, whose requests are still kept.
+    # Version 2 has other clients than version 1, and the requests of version 1 are still kept.
     server = start(MODE_OFF)
     ask_all_sizes(server)
     drop(exports["renamed"], base_path, 2)

@@ -1,4 +1,4 @@
-"""The HTTP server of a real process: probes, the drain, the ports, and clients that mean no good."""
+"""The HTTP server of a real process: probes, the drain, the ports, and hostile clients."""
 
 import http.client
 import json
@@ -23,7 +23,7 @@ from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel, drop
 from tests.integration.logs import logged, wait_for_log
 
-# As ConnectionLimits has them.
+# The limit in ConnectionLimits.
 HEAD_SECONDS = 10
 HEAD_BYTES_MAX = 32 * 2**10
 
@@ -55,12 +55,12 @@ def socket_to(server: ModelServer) -> Iterator[socket.socket]:
 
 
 def why(server: ModelServer) -> str:
-    """Why there is no version of the model `scale`."""
+    """Returns the reason why the model `scale` has no version."""
     return str(readyz(server)[1]["models"]["scale"]["reason"])
 
 
 def received(connection: socket.socket) -> bytes:
-    """All until the server hangs up."""
+    """Returns all bytes until the server closes the connection."""
     parts = []
     while part := connection.recv(65_536):
         parts.append(part)
@@ -116,7 +116,7 @@ def test_drain_is_reported_until_last_answer(
         assert received(idle) == b""
     stopped = wait_for_log(server, "stopped")
     assert stopped["is_complete"]
-    server.kill()  # it has ended by itself, which the fixture would take for a death
+    server.kill()  # The server has ended by itself, which the fixture would report as a crash.
 
 
 # --- Ports ----------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def test_server_without_http_has_no_thread_for_it(
     assert wait_for_log(server, "listening")["http_port"] is None
 
 
-# --- Clients that mean no good --------------------------------------------------------------------
+# --- Hostile clients ------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

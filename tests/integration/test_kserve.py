@@ -1,4 +1,4 @@
-"""The open inference protocol, as Triton's own client speaks it: `tritonclient`, unmodified."""
+"""The open inference protocol, spoken by Triton's own client: `tritonclient`, unmodified."""
 
 import asyncio
 import threading
@@ -162,7 +162,7 @@ def test_infer_refuses_with_codes_and_reasons(triton: Any, client: Any) -> None:
     )
     shared = triton.InferInput("dense", [2, 3], "FP32")
     shared.set_shared_memory("region", 24)
-    # It has two such parameters, in a map, which has no order.
+    # The request has two such parameters in a map, which has no order.
     assert "parameter 'shared_memory_" in is_refused(
         lambda: client.infer("echo", [shared, inputs[1]]), unimplemented
     )
@@ -275,7 +275,7 @@ def test_client_controls_index_load_and_unload(
         is_refused(
             lambda: client.infer("echo", echo_inputs(triton)), codes(triton, "NOT_FOUND", 404)
         )
-        # Not a version that comes in the meantime either.
+        # A version that comes in the meantime is not loaded either.
         exports.drop(echo_export, base_path, 2)
         client.load_model("echo")
         assert client.is_model_ready("echo")

@@ -1,4 +1,4 @@
-"""A server's life: opening, health, deadlines, cancelled calls, memory, and how it ends."""
+"""A server's life: opening, health, deadlines, cancelled calls, memory, and its end."""
 
 import os
 import shutil
@@ -36,9 +36,9 @@ from tests.integration.processes import anonymous_mib, cpu_seconds, is_alive, ma
 
 WriteConfig = Callable[[Path, Mapping[str, Path]], Path]
 
-# What takes milliseconds may take this long on a slow machine with busy neighbours.
+# Limit for steps of milliseconds, on a slow machine with busy neighbours.
 SOON_SECONDS = 30
-# A request that runs this long has not ended by itself before a test that waits "soon" gives up.
+# A request of this length is still running when a test that waits "soon" gives up.
 LONG_SECONDS = 200
 
 _clock = SystemClock()
@@ -64,7 +64,7 @@ def slow_caller(slow_server: ModelServer) -> Iterator[Caller]:
 
 
 def slow_request(seconds: float) -> Any:
-    """Keeps a core busy for as long as it says."""
+    """Keeps a core busy for the given seconds."""
     return predict_request("slow", {"seconds": np.float64(seconds)})
 
 
@@ -73,13 +73,13 @@ def quick_request() -> Any:
 
 
 def wait_until_busy(server: ModelServer) -> None:
-    """Returns when the server has computed for a while since this was called."""
+    """Waits until the server has computed for a while since the call."""
     before = cpu_seconds(server.process_id)
     wait_until(lambda: cpu_seconds(server.process_id) > before + 0.2, "the request to run")
 
 
 def wait_until_idle(server: ModelServer, timeout_seconds: float) -> None:
-    """Returns when the server has used next to no processor for a third of a second."""
+    """Waits until the server has used almost no processor time for a third of a second."""
     last_seconds, since_ns = cpu_seconds(server.process_id), _clock.now_ns()
 
     def is_idle() -> bool:
@@ -93,7 +93,9 @@ def wait_until_idle(server: ModelServer, timeout_seconds: float) -> None:
 
 
 def ends(server: ModelServer) -> int:
-    """Waits for the process's end and returns its status; its fixture then has nothing to stop."""
+    """Waits for the end of the process and returns its status; its fixture then has nothing to
+    stop.
+    """
     assert server._process is not None
     status = server._process.wait(SOON_SECONDS)
     server.kill()
@@ -226,8 +228,8 @@ def test_abandoned_health_watch_is_forgotten(slow_server: ModelServer):
 def test_model_status_during_swap_orders_states(
     slow_server: ModelServer, slow_export: Path, slow_base_path: Path, tmp_path: Path
 ):
-    # Slow on both ends: the new version warms up and is compared with the old one, each by that
-    # record, and the old one has a request to finish after it.
+    # The swap is slow at both ends. The new version warms up and is compared with the old one, each
+    # by that record, and the old version finishes a request afterwards.
     version = shutil.copytree(slow_export, tmp_path / "second")
     write_warm_up(version, "slow", [{"seconds": np.float64(0.3)}])
     with caller_to(slow_server.target) as caller, Client(slow_server.target) as client:
@@ -248,7 +250,7 @@ def test_model_status_during_swap_orders_states(
     old = [states[1] for states in seen]
     assert list(dict.fromkeys(new)) == [LOADING, AVAILABLE]
     assert list(dict.fromkeys(old)) == [AVAILABLE, UNLOADING, END]
-    # Never a moment without a version that answers.
+    # A version answers at every moment.
     assert all(AVAILABLE in states.values() for states in seen)
 
 
@@ -270,7 +272,7 @@ def test_cancelled_request_stops_and_frees_version(
     wait_until_busy(slow_server)
     running.cancel()
     wait_until_idle(slow_server, SOON_SECONDS)
-    # It held version 1, which can only end once that is let go.
+    # The request held version 1, which can only end once the request is released.
     drop(slow_export, slow_base_path, 2)
     with Client(slow_server.target) as client:
         wait_for_states(client, "slow", {1: END, 2: AVAILABLE})
@@ -285,7 +287,8 @@ def test_request_whose_client_dies_stops_computing(slow_server: ModelServer):
 
 
 def test_request_expired_in_queue_never_runs(start_server: StartServer, slow_base_path: Path):
-    # Fill every thread that may serve, so that the next request waits until its deadline has gone.
+    # These requests fill every thread, so that the next request waits until its deadline has
+    # passed.
     server = start_server(
         model_name="slow", base_path=slow_base_path, grpc_completion_queue_count=1
     )
@@ -299,7 +302,7 @@ def test_request_expired_in_queue_never_runs(start_server: StartServer, slow_bas
         assert waiting.code() == grpc.StatusCode.DEADLINE_EXCEEDED
         for call in busy:
             call.result()
-        # Had it been run, a core would be busy for long now.
+        # If the request had run, a core would be busy for a long time now.
         wait_until_idle(server, SOON_SECONDS)
 
 
@@ -317,7 +320,7 @@ def test_slow_requests_delay_nothing_else(
     server = start_server(model_config_file=config)
     server.wait_until_available("slow", 1)
     server.wait_until_available("scale", 1)
-    # As many as there are completion queues: each one's thread has a slow request.
+    # One slow request for each completion queue: the thread of each queue is busy.
     with caller_to(server.target) as caller, Client(server.target) as client:
         running = [
             caller.start_predict(slow_request(LONG_SECONDS), timeout=LONG_SECONDS)
@@ -330,7 +333,7 @@ def test_slow_requests_delay_nothing_else(
             assert caller.health("scale") == SERVING
         scale_model.write(scale_path, 2)
         wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
-        # All that ended while they ran.
+        # All of these calls ended while the slow requests ran.
         assert not any(call.done() for call in running)
         for call in running:
             call.cancel()
@@ -341,7 +344,7 @@ def test_slow_requests_delay_nothing_else(
 
 
 def late_code(server: ModelServer) -> Any:
-    """How a request ends that comes over a new connection."""
+    """Returns the end of a request over a new connection."""
     with caller_to(server.target) as caller:
         return caller.start_predict(quick_request(), timeout=60).code()
 
@@ -356,7 +359,7 @@ def test_sigterm_finishes_request_and_exits_zero(start_server: StartServer, slow
         wait_until_busy(server)
         os.kill(server.process_id, signal.SIGTERM)
         assert health_status(next(watch)) == NOT_SERVING
-        # Health turns first, so that balancers look elsewhere; then the port refuses.
+        # Health turns first, so that balancers send requests elsewhere; then the port refuses.
         wait_until(lambda: late_code(server) != grpc.StatusCode.OK, "new requests to be refused")
         assert not running.done()
         answer = running.result()
@@ -416,7 +419,8 @@ def test_second_signal_exits_at_once(
         assert not running.done()
 
         def has_ended() -> bool:
-            # Again and again, as a person does: one that comes at once is taken for an echo.
+            # The signal is sent repeatedly, as a person does: one that comes at once counts as an
+            # echo of the first.
             os.kill(server.process_id, second)
             return not is_alive(server.process_id)
 
@@ -470,7 +474,7 @@ def test_memory_of_an_unloaded_version_is_given_back(
         assert anonymous_mib(server.process_id) > before_mib + 0.9 * version_mib
         scale_model.write(base_path, 3)
         wait_for_states(client, "scale", {2: END, 3: AVAILABLE})
-        # jemalloc waits 10 s before it gives pages back, in case they are wanted again.
+        # jemalloc waits 10 s before it returns pages, in case they are needed again.
         wait_until(
             lambda: anonymous_mib(server.process_id) < before_mib + 0.25 * version_mib,
             f"{version_mib} MiB to be given back; before: {before_mib:.0f} MiB",

@@ -1,4 +1,7 @@
-"""Loads that fail: damaged files, too little memory, a version taken back. The old one serves on."""
+"""Failing loads: damaged files, too little memory, a version removed again.
+
+The old version serves on.
+"""
 
 import itertools
 import os
@@ -60,7 +63,7 @@ def damaged_versions(
     scale_model: ScaleModel,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[ModelServer, Path, Iterator[int]]:
-    """A server of `scale` version 1, its base path, and version numbers that nobody has used yet."""
+    """A server of `scale` version 1, its base path, and version numbers that are still unused."""
     base_path = tmp_path_factory.mktemp("damaged_versions")
     scale_model.write(base_path, 1)
     server = start_module_server(model_name="scale", base_path=base_path)
@@ -175,7 +178,7 @@ def test_version_above_memory_limit_is_never_read(
     scale_model.write(base_path, 1)
     server = start_limited(start_server, base_path, 50 * MB)
     with clients_of(server).running() as clients, Client(server.target) as client:
-        # A checksum that differs would be found by who reads it.
+        # A wrong checksum would only be found by a read.
         scale_model.write(
             base_path,
             2,
@@ -196,7 +199,8 @@ def test_version_above_memory_limit_is_never_read(
 def test_memory_limit_counts_the_version_that_serves(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path
 ):
-    # One of 40 MB fits, and not beside another: old and new are in memory together during a swap.
+    # One version of 40 MB fits, and a second one does not: old and new are in memory together
+    # during a swap.
     scale_model.write(base_path, 1, offset_count=10 * OFFSET_COUNT)
     server = start_limited(start_server, base_path, 60 * MB)
     scale_model.write(base_path, 2, offset_count=10 * OFFSET_COUNT)
@@ -208,7 +212,8 @@ def test_memory_limit_counts_the_version_that_serves(
         assert client.predict("scale", {"x": X}).version == 1
 
 
-# --- A version taken back while it loads ----------------------------------------------------------------
+# --- A version removed during its load
+# ------------------------------------------------------------------
 
 
 def test_load_ends_soon_after_directory_removal(
@@ -301,7 +306,7 @@ def test_server_without_jemalloc_names_remedy(base_path: Path):
 def test_server_without_arenas_serves_on_glibc(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path
 ):
-    # What the refusal of --allocator=glibc proposes.
+    # The remedy in the refusal of --allocator=glibc.
     scale_model.write(base_path, 1)
     server = start_server(model_name="scale", base_path=base_path, allocator="glibc", arena=False)
     server.wait_until_available("scale", 1)

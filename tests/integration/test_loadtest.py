@@ -15,8 +15,8 @@ from tests.integration.conftest import StartServer
 
 TABLE_ROWS = 1_000
 LOAD = ["--rate=200", "--rows=3", f"--table-rows={TABLE_ROWS}"]
-# Half of these ids are beyond the served tables, whose answers are those of a remainder: not the
-# reference's.
+# Half of these ids are beyond the served tables. Their answers come from the remainder of the id
+# and differ from the reference.
 FALSIFIED_LOAD = ["--rate=200", "--rows=3", f"--table-rows={2 * TABLE_ROWS}"]
 FIGURES = {"count", "p50_ms", "p90_ms", "p99_ms", "p999_ms", "max_ms"}
 
@@ -37,7 +37,7 @@ def server(models: Path, start_module_server: StartServer) -> ModelServer:
 
 
 def ran(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
-    """The exit status of the command and the JSON that it wrote."""
+    """Returns the exit status of the command and the JSON that it wrote."""
     path = tmp_path / "report.json"
     status = main([*arguments, f"--json={path}"])
     report: dict[str, Any] = json.loads(path.read_text())
@@ -117,10 +117,11 @@ def test_swap_compares_server_and_client_figures(
     assert [swap["version"] for swap in report["server_swaps"]] == [2, 3]
     for swap in report["server_swaps"]:
         server, clients = swap["server"], swap["clients"]
-        # A swap and its second; what ends at an edge may be in one of the two: 50 ms of requests.
+        # A request that ends at the edge of a swap and its last second may be counted on either
+        # side: 50 ms of requests.
         assert clients["count"] > 150
         assert abs(server["count"] - clients["count"]) <= 10
-        # No request took the server longer than its client, within the histogram's error.
+        # The server took no longer than its client for any request, within the histogram's error.
         assert 0 < server["p50_ms"] <= clients["p50_ms"] * 1.02
     both = report["server_swaps_median"]
     assert both["swap_count"] == 2
@@ -131,7 +132,7 @@ def test_swap_compares_server_and_client_figures(
 def test_swap_detects_one_falsified_content(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    # Version 2 is the second export, and everything else the first.
+    # Version 2 is the second export, and all other versions are the first.
     monkeypatch.setattr(scenario, "content_of", lambda version: 1)
     status, report = ran(tmp_path, "swap", *swap_arguments(models))
     assert (status, report["errors"]) == (1, 0)
@@ -153,7 +154,7 @@ def test_neighbour_reloads_one_of_two_models(models: Path, tmp_path: Path):
 
 
 def test_p999_compares_server_and_client(models: Path, tmp_path: Path):
-    # Loads that a slow machine bears, and yet 5,000 requests in a run.
+    # Loads that a slow machine bears, with still 5,000 requests in a run.
     load = ("--rate=700", "--rows=3", f"--table-rows={TABLE_ROWS}")
     arguments = ("p999", f"--models={models}", "--runs=1", "--high-load=0.6", *load)
     status, report = ran(tmp_path, *arguments)
@@ -161,7 +162,7 @@ def test_p999_compares_server_and_client(models: Path, tmp_path: Path):
     for at_rate in report["loads"]:
         (run,) = at_rate["runs"]
         assert run["server_count"] == run["clients_count"] > 5_000
-        # No request took the server longer than its client, within the stated error.
+        # The server took no longer than its client for any request, within the stated error.
         assert all(0 < run["server"][key] <= run["clients"][key] * 1.008 for key in run["server"])
         assert is_in_its_bucket(run)
 

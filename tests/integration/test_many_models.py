@@ -1,4 +1,6 @@
-"""A server of 200 small models: all of them come, and the number of models makes no threads."""
+"""A server of 200 small models: all of them load, and the number of threads does not depend on the
+number of models.
+"""
 
 import os
 from collections.abc import Callable, Mapping
@@ -41,5 +43,5 @@ def test_many_models_start_without_a_thread_each(
             assert [status.state for status in client.model_status(name)] == [AVAILABLE]
             answer = client.predict(name, {"x": np.array([5.0], np.float32)})
             assert answer.outputs["y"] == [4.5]
-    # Pollers and loaders, of which there are as many as cores until the port opens.
+    # Pollers and loaders: one a core each, until the port opens.
     assert thread_count(server.process_id) <= few_count + 20 + len(os.sched_getaffinity(0))

@@ -1,4 +1,6 @@
-"""Memory of unloaded versions: back with the system, or kept as the spare slab of the next one."""
+"""Memory of unloaded versions: returned to the system, or kept as the spare slab of the next
+version.
+"""
 
 import statistics
 from collections.abc import Callable
@@ -16,7 +18,7 @@ from tests.integration.exports import ScaleModel
 from tests.integration.logs import logged, wait_for_log
 from tests.integration.processes import anonymous_mib
 
-# 200 MB: what a server spends on its own is small beside it.
+# 200 MB: the server's own memory is small beside it.
 OFFSET_COUNT = 50_000_000
 VERSION_MIB = OFFSET_COUNT * 4 / 2**20
 TOLERANCE_MIB = 0.05 * VERSION_MIB
@@ -28,7 +30,7 @@ DropBig = Callable[[Path, int], None]
 
 @pytest.fixture(scope="module")
 def drop_big(scale_model: ScaleModel, tmp_path_factory: pytest.TempPathFactory) -> DropBig:
-    """Makes `base_path/version` a version of 200 MB, whose answers are those of version 1 or 2."""
+    """Makes `base_path/version` a version of 200 MB with the answers of version 1 or 2."""
     directory = tmp_path_factory.mktemp("big")
     paths = [scale_model.write(directory, n, offset_count=OFFSET_COUNT) for n in (1, 2)]
 
@@ -69,7 +71,9 @@ def wait_for_memory(server: ModelServer, wanted_mib: float, what: str) -> None:
 def start_small(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path, spare_count: int
 ) -> tuple[ModelServer, float]:
-    """A server that has swapped one small version for another, and the memory it holds then."""
+    """Returns a server that has swapped one small version for another, and the memory that it holds
+    then.
+    """
     scale_model.write(base_path, 1)
     server = start_server(model_name="scale", base_path=base_path, arena_spare_slabs=spare_count)
     server.wait_until_available("scale", 1)
@@ -112,7 +116,8 @@ def test_resident_spare_slab_takes_next_version(
     drop_big(base_path, 4)
     wait_until(is_swapped, "version 4 in the place of 3")
     assert_answers_as(server, 4, parameters_of=2)
-    # Neither a third slab while both are loaded, nor one given back to be had again.
+    # There is neither a third slab while both versions are loaded nor a slab that is returned and
+    # taken again.
     assert max(seen_mib) < before_mib + 2 * VERSION_MIB + TOLERANCE_MIB
     assert min(seen_mib) > before_mib + 2 * VERSION_MIB - TOLERANCE_MIB
     wait_for_memory(server, before_mib + 2 * VERSION_MIB, "after the swap")
@@ -133,7 +138,7 @@ def test_memory_is_flat_over_many_swaps(
         drop_big(base_path, version)
         wait_for_swap(server, version - 1, version)
         assert_answers_as(server, version, parameters_of=(version - 1) % 2 + 1)
-        # The keeper gives a slab back, or touches a spare one, in its own time.
+        # The keeper returns a slab, or touches a spare one, in its own time.
         wait_for_memory(server, at_rest_mib, f"after {version} versions")
         settled_mib.append(anonymous_mib(server.process_id))
     early = statistics.median(settled_mib[3:8])

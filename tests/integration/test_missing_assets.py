@@ -22,7 +22,9 @@ X = np.array([1.0, 2.0], np.float32)
 
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`unread` names an asset that nothing reads, `read` one that fills a table at load."""
+    """Exports a model: `unread` names an asset that nothing reads, `read` one that fills a table at
+    load.
+    """
     import tensorflow as tf
 
     directory = tmp_path_factory.mktemp("exports")
@@ -84,7 +86,7 @@ def test_fresh_version_waits_for_its_asset_then_serves(
     server = start_server(model_name="m", base_path=base_path, missing_asset_wait_seconds=3)
     server.wait_until_available("m", 1)
     directory = drop_without_asset(exports / "unread", base_path, 2)
-    # A copy that ended just now.
+    # The copy has just ended.
     os.utime(directory)
     incomplete = wait_for_log(server, "version_incomplete", version=2)
     assert f"{WORDS} is missing" in incomplete["reason"]

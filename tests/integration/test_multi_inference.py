@@ -1,4 +1,6 @@
-"""MultiInference on an export of TensorFlow 2, whose signatures have an input placeholder each."""
+"""MultiInference on an export of TensorFlow 2, in which each signature has its own input
+placeholder.
+"""
 
 from collections.abc import Iterator
 from functools import partial
@@ -19,7 +21,8 @@ from tests.integration.exports import drop, let_settle
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 
-# Each alone waits for what the other puts into a queue: they end in one run and no other way.
+# Each signature waits for a value that the other puts into a queue: they end only in one common
+# run.
 MEETING = ("meet_left", REGRESS), ("meet_right", REGRESS)
 
 
@@ -54,11 +57,12 @@ def stub(channel: grpc.Channel) -> PredictionServiceStub:
 
 
 def export_tf2_examples(directory: Path) -> Path:
-    """Saves a module of TensorFlow 2 whose signatures parse the features `x` and `y` of an Example.
+    """Saves a module of TensorFlow 2 with signatures that parse the features `x` and `y` of an
+    Example.
 
-    `classify` has the scores x and y of "low" and "high", `regress` is x * 2 + y, `strict` is x and
-    has no default for it. `meet_left` and `meet_right` each put a number into a queue that the other
-    takes it from; `let_go` puts one into both.
+    `classify` has the scores x and y of "low" and "high", `regress` is x * 2 + y, and `strict` is x
+    without a default. `meet_left` and `meet_right` each put a number into a queue that the other
+    takes it from. `let_go` puts one into both.
     """
     import tensorflow as tf
 
@@ -148,7 +152,7 @@ def test_all_signatures_are_one_run(channel: grpc.Channel, stub: PredictionServi
             left, right = (values(result.regression_result) for result in response.results)
             assert left == right == values(stub.Regress(regression_of_x(), timeout=60).result)
     finally:
-        # A run that waits for the other signature goes on.
+        # A run that waits for the other signature ends.
         Caller(channel).outputs("m", {"x": np.zeros(1, np.float32)})
 
 

@@ -1,4 +1,4 @@
-"""REST does what its own description says, for requests that schemathesis makes of it."""
+"""REST follows its own description, for requests that schemathesis generates from it."""
 
 import hypothesis
 import pytest
@@ -50,7 +50,7 @@ def server(
 
 
 def checks_of(operation: str):
-    """A probe's 503 is an answer, where it is described as one."""
+    """A 503 of a probe is an answer if the description lists it."""
     method, path = operation.split(" ")
     has_503 = "503" in DOCUMENT["paths"][path][method.lower()]["responses"]
     return [*CHECKS] if has_503 else [*CHECKS, not_a_server_error]

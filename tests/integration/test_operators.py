@@ -1,4 +1,4 @@
-"""Operating is not predicting: who may do what, over which port of a real server."""
+"""Access of operators and of clients: the permitted methods on each port of a real server."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def server(start_module_server: StartServer, base_path: Path, run_directory: Pat
 def failure(
     target: str, method: str, metadata: Sequence[tuple[str, str]] = ()
 ) -> tuple[grpc.StatusCode, str] | None:
-    """How an empty call of a method fails; None if it is answered."""
+    """Returns the error of an empty call of a method; None if it is answered."""
     with grpc.insecure_channel(target) as channel:
         try:
             call: Any = channel.unary_unary(method)
@@ -100,16 +100,16 @@ def test_control_is_refused_to_who_comes_by_proxy(server: ModelServer, method: s
 
 @pytest.mark.parametrize("method", CONTROL_METHODS)
 def test_control_is_open_to_this_machine(server: ModelServer, method: str):
-    # Each fails for what an empty request lacks, and not for its caller.
+    # Each call fails because of the empty request, and not because of its caller.
     failed = failure(server.target, method)
     assert failed is None or failed[0] != grpc.StatusCode.PERMISSION_DENIED
 
 
 def own_address() -> str:
-    """An address of this machine that is no loopback one; "" if there is none."""
+    """Returns an address of this machine that is not a loopback address; "" if there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            # Of a datagram socket this sends nothing.
+            # Connecting a datagram socket sends nothing.
             probe.connect(("192.0.2.1", 9))
         except OSError:
             return ""

@@ -1,4 +1,4 @@
-"""The live page in a real Chromium, over faked figures."""
+"""The live page in a real Chromium, over fake figures."""
 
 import json
 import re
@@ -36,7 +36,7 @@ from tests.unit.fakes.requests import FakeLatency
 CHROMIUM = shutil.which("chromium")
 MARKUP = '<img src=x onerror="window.hit=1">\'&amp;</script><script>window.hit=1</script>'
 
-# Pixels of a canvas that have a colour of the page's, to a little of antialiasing.
+# Counts the pixels of a canvas in one of the page's colours, with a tolerance for antialiasing.
 COUNT_PIXELS = """
 ([selector, name]) => {
   const probe = document.createElement("i");
@@ -56,7 +56,7 @@ COUNT_PIXELS = """
 }
 """
 
-# All text that is shown, with its contrast to what lies behind it (WCAG 2).
+# Returns all visible text with its contrast to the background (WCAG 2).
 FIND_LOW_CONTRAST = """
 () => {
   const numbers = (color) => color.match(/[\\d.]+/g).map(Number);
@@ -91,7 +91,7 @@ FIND_LOW_CONTRAST = """
 """
 
 
-# The share of a chart's width in which its p50 line is drawn.
+# Returns the share of a chart's width that its p50 line spans.
 DRAWN_SHARE = """
 (selector) => {
   const canvas = document.querySelector(`${selector} canvas`);
@@ -111,7 +111,7 @@ DRAWN_SHARE = """
 }
 """
 
-# Pieces of text of two cells, or tiles, that touch or overlap each other on one line.
+# Returns pieces of text of two cells, or tiles, that touch or overlap on one line.
 FIND_TOUCHING_TEXT = """
 () => {
   const texts = [];
@@ -143,7 +143,7 @@ FIND_TOUCHING_TEXT = """
 
 @dataclass
 class Visit:
-    """A page that is open, and what the browser had to say meanwhile."""
+    """An open page and the messages of the browser."""
 
     page: Page
     address: str
@@ -179,13 +179,13 @@ OpenPage = Callable[..., Visit]
 def browser() -> Iterator[Browser]:
     assert CHROMIUM, "no chromium: scripts/install_packages.sh test"
     with sync_playwright() as playwright:
-        # Chromium's sandbox wants a user who is not root; what it opens here is ours.
+        # Chromium's sandbox refuses to run as root; the pages that it opens here are ours.
         yield playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
 
 
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[OpenPage]:
-    """Opens the page of a scene and waits for its first data. Nothing may be complained of."""
+    """Opens the page of a scene and waits for its first data. The browser must log no error."""
     contexts: list[Any] = []
     visits: list[Visit] = []
 
@@ -224,7 +224,7 @@ def empty_address() -> Iterator[str]:
         yield address
 
 
-# What is shown
+# Contents of the page
 
 
 def test_page_draws_latency_requests_and_marks(open_page: OpenPage, busy_address: str) -> None:
@@ -243,7 +243,7 @@ def test_page_of_one_model_marks_no_swap_of_another(open_page: OpenPage, busy_ad
 
 
 def test_page_shows_few_failures_among_thousands(open_page: OpenPage, busy_address: str) -> None:
-    # Of a model without a failed load, whose mark has the same colour.
+    # The model without a failed load has a mark of the same colour.
     visit = open_page(busy_address, path="/#model=ctr")
     assert visit.pixels("requests", "failed") > 30
 
@@ -295,7 +295,8 @@ def test_page_hides_unloaded_versions_until_asked(open_page: OpenPage, busy_addr
 
 
 def test_page_shows_no_bare_p999_of_few_requests(open_page: OpenPage) -> None:
-    clock = FakeClock()  # it stands still: the tiles' figures do not age while a slow page opens
+    # The clock stands still: the tiles' figures do not age while a slow page opens.
+    clock = FakeClock()
     few = FakeLatency(999, 1_000_000, 2_000_000, 3_000_000)
     tail = {name: span_latency(999, 0.0061) for name in ("before", "during", "after")}
     scene = FakePageSources(
@@ -334,7 +335,7 @@ def test_page_of_idle_server_shows_no_old_figures(open_page: OpenPage) -> None:
         visit.page.locator("#latency").focus()
         visit.page.keyboard.press("End")
         expect(visit.page.locator("[data-tile=p999] dd")).to_have_text("3.00 ms")
-        # Two short strokes, and no line over the nine idle minutes between them.
+        # Two short strokes, and a gap for the nine idle minutes between them.
         assert 0 < visit.pixels("latency", "p999") < 100
 
 
@@ -438,7 +439,7 @@ def test_page_of_an_empty_server_says_so(open_page: OpenPage, empty_address: str
         expect(page.get_by_text(text)).to_be_visible()
 
 
-# How it follows
+# Updates of the page
 
 
 def test_page_fetches_only_what_is_new(open_page: OpenPage, busy_address: str) -> None:
@@ -475,7 +476,7 @@ def test_page_that_is_hidden_asks_nothing(open_page: OpenPage, busy_address: str
       document.dispatchEvent(new Event("visibilitychange"));
     }"""
     visit.page.evaluate(set_hidden, True)
-    # One may have been under way.
+    # One poll may have been under way.
     visit.page.wait_for_timeout(500)
     count = len(visit.polls)
     visit.page.wait_for_timeout(2_500)
@@ -493,17 +494,17 @@ def test_page_reports_lost_server_and_recovers(browser: Browser) -> None:
         expect(page.locator("#connection")).to_have_text("live")
         expect(lost).to_be_hidden()
     expect(lost).to_contain_text("Connection to the server lost")
-    # What was known is still there.
+    # The old data is still there.
     expect(page.get_by_role("table", name="Swaps").locator("tbody tr")).to_have_count(6)
     with serve_page(FakePageSources(), clock, urlparse(address).port or 0):
         expect(lost).to_be_hidden(timeout=15_000)
-        # Another process: nothing of the one before.
+        # Another process starts without the data of the one before.
         expect(page.get_by_text("No swap yet")).to_be_visible()
         expect(page.get_by_text("No request in the last")).to_be_visible()
         page.close()
 
 
-# Whose it is
+# Names of the server
 
 
 def test_page_shows_one_model_and_remembers_it(open_page: OpenPage, busy_address: str) -> None:
@@ -541,7 +542,7 @@ def test_page_names_with_markup_are_inert(open_page: OpenPage) -> None:
         assert page.evaluate("window.hit") is None
 
 
-# Whom it serves
+# Accessibility
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -700,7 +701,7 @@ def test_page_shows_swap_and_failed_load(
     scale_model.write(base_path, 3, prepare=damage)
     expect(versions.filter(has_text="v3")).to_contain_text("DATA_LOSS", timeout=30_000)
     expect(swaps.first).to_contain_text("load failed")
-    # After the first load, or still with it.
+    # The page opened after the first load, or during it.
     expect(swaps.locator(".weak").filter(has_text="of only 200").first).to_be_visible()
     with page.expect_download() as download:
         page.get_by_role("link", name="trace of scale v2").click()

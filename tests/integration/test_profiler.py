@@ -1,4 +1,4 @@
-"""TensorFlow's profiler against a running server: its stock client, and what a stranger's request does."""
+"""TensorFlow's profiler against a running server: its stock client, and hostile requests."""
 
 import json
 import subprocess
@@ -29,12 +29,12 @@ from tests.integration.clients import (
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
 
-# TensorFlow's client asks for costly ops only: of so many elements each is.
+# TensorFlow's client lists costly ops only: each has this many elements.
 X = np.linspace(-3, 3, 100_000, dtype=np.float32)
 LONG_MS = 60_000
 CLIENT_SECONDS = 300
 
-# What people write, and what TensorBoard does when it captures a profile.
+# The calls that people write by hand, and that TensorBoard makes to capture a profile.
 STOCK_CLIENT = """
 import json, sys
 import tensorflow as tf
@@ -56,7 +56,7 @@ print(json.dumps({"saved": saved, "monitored": monitored}))
 
 @dataclass(frozen=True)
 class Traced:
-    """What the stock client saved and printed, while other clients asked the model."""
+    """Returns the files and the output of the stock client, which ran beside other clients."""
 
     saved: dict[str, list[str]]
     monitored: str
@@ -151,7 +151,7 @@ def channel(server: ModelServer) -> Iterator[grpc.Channel]:
 
 
 def profile_when_free(channel: grpc.Channel, **fields: Any) -> Any:
-    """The response to a short trace, once no other trace runs."""
+    """Returns the response to a short trace, after all other traces have ended."""
     profiling = Profiling(channel, profile_request(**fields))
 
     def is_answered() -> bool:
@@ -166,7 +166,7 @@ def profile_when_free(channel: grpc.Channel, **fields: Any) -> Any:
 
 
 def start_long_trace(channel: grpc.Channel, **fields: Any) -> Profiling:
-    """A trace of a minute that runs, as another one's refusal shows."""
+    """Starts a trace of a minute; it runs once another trace is refused."""
     request = profile_request(duration_ms=LONG_MS, **fields)
     profiling = Profiling(channel, request)
 
@@ -183,7 +183,7 @@ def start_long_trace(channel: grpc.Channel, **fields: Any) -> Profiling:
 
 
 def is_refused(profiling: Profiling, *, waits: bool = False) -> bool:
-    """Whether another trace runs instead; raises if the call fails otherwise."""
+    """Returns True if another trace runs instead; raises if the call fails otherwise."""
     if not waits and not profiling.call.done():
         return False
     error = profiling.call.exception()

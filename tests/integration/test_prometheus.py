@@ -1,6 +1,6 @@
-"""Metrics as a real Prometheus server reads them: scraped, stored, and asked for with PromQL.
+"""Metrics as a real Prometheus server reads them: scraped, stored, and queried with PromQL.
 
-First of requests whose latencies are known, then of a real server.
+The first tests use requests of known latencies, the others a real server.
 """
 
 import random
@@ -29,7 +29,7 @@ from tests.unit import promtool
 from tests.unit.fakes.metrics import FakeMethod, FakeRequestStatistics, fake_sources
 
 REQUEST_COUNT = 3_000
-# An empty model: requests for models that there are not.
+# The empty model, for requests that name an unknown model.
 PREDICT = 'method="Predict",model!=""'
 P999_BY_BUCKETS = (
     "histogram_quantile(0.999, sum by (model, le) "
@@ -40,14 +40,14 @@ COUNT = f'serving_request_latency_seconds_count{{{PREDICT},code="OK"}}'
 
 
 def bucket_around(seconds: float) -> tuple[float, float]:
-    """The edges of the bucket that a latency lies in, in seconds."""
+    """Returns the edges of the bucket of a latency, in seconds."""
     index = bisect_left(LATENCY_EDGES_NS, seconds * NS_PER_SECOND)
     below, above = LATENCY_EDGES_NS[index - 1 : index + 1]
     return below / NS_PER_SECOND, above / NS_PER_SECOND
 
 
 def is_within_a_bucket(by_buckets: float, seconds: float) -> bool:
-    """As near as buckets can tell; 0.8 % is the error of the quantile itself."""
+    """Checks a quantile to within its bucket; 0.8 % is the error of the quantile itself."""
     below, above = bucket_around(seconds)
     return below * 0.992 <= by_buckets <= above * 1.008
 
@@ -56,11 +56,12 @@ def has_value(value: float) -> Callable[[list[Sample]], object]:
     return lambda samples: [sample.value for sample in samples] == [value]
 
 
-# --- Of requests that are known -------------------------------------------------------------------------
+# --- Known requests
+# --------------------------------------------------------------------------------------
 
 
 def latencies_with_a_tail() -> list[int]:
-    """About 1 ms, and one in 500 some 80 ms."""
+    """About 1 ms, and some 80 ms for one in 500."""
     draw = random.Random(1)
     body = [round(draw.lognormvariate(0, 0.3) * 1e6) for _ in range(REQUEST_COUNT)]
     tail = [round(draw.uniform(60, 100) * 1e6) for _ in range(REQUEST_COUNT // 500)]
@@ -74,7 +75,7 @@ def method_of(latencies_ns: list[int]) -> FakeMethod:
 
 @pytest.fixture
 def statistics() -> FakeRequestStatistics:
-    """A version that is there and has had no request; a test's to go on from."""
+    """A version that has had no request yet; a test adds requests to it."""
     idle = method_of([])
     return FakeRequestStatistics(by_version=[idle], by_model=[idle])
 
@@ -108,12 +109,13 @@ def test_p999_by_buckets_is_within_one_bucket(
     true_seconds = sorted(latencies_ns)[int(0.999 * len(latencies_ns))] / NS_PER_SECOND
     assert fake_fed.value(P999) == pytest.approx(true_seconds)
     assert is_within_a_bucket(fake_fed.value(P999_BY_BUCKETS), true_seconds)
-    # The buckets of TensorFlow Serving, for comparison, are too wide for that.
+    # The buckets of TensorFlow Serving are too wide for this.
     theirs = "histogram_quantile(0.999, :tensorflow:serving:request_latency_bucket)"
     assert not is_within_a_bucket(fake_fed.value(theirs) / 1e6, true_seconds)
 
 
-# --- Of a real server -------------------------------------------------------------------------------------
+# --- A real server
+# ----------------------------------------------------------------------------------------
 
 
 RIGHT = predict_request("scale", {"x": np.array([1, 2], np.float32)})
@@ -123,7 +125,7 @@ RIGHT = predict_request("scale", {"x": np.array([1, 2], np.float32)})
 def scale_server(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path
 ) -> ModelServer:
-    """With version 1 of `scale` answering."""
+    """Starts a server on which version 1 of `scale` answers."""
     scale_model.write(base_path, 1)
     server = start_server(model_name="scale", base_path=base_path)
     wait_until(lambda: httpx.get(f"{server.url}/readyz").status_code == 200, "ready")

@@ -1,4 +1,5 @@
-"""Real models served, against what TensorFlow's Python answers from the same files, to 1e-5.
+"""Real models served, compared with the answers of TensorFlow's Python from the same files, to
+1e-5.
 
 basic-pitch (TensorFlow 2, audio) and guesslang (a TensorFlow 1 estimator export: strings, tables,
 classify signatures) come from their wheels: run `python scripts/fetch_models.py` once. The CTR
@@ -23,7 +24,8 @@ TABLE_ROWS = 1_000
 def python_session_answer(
     directory: Path, signature_name: str, inputs: dict[str, Any]
 ) -> dict[str, Any]:
-    """The same through tf.compat.v1.saved_model, for a model that tf.saved_model cannot load.
+    """Returns the same through tf.compat.v1.saved_model, for a model that tf.saved_model cannot
+    load.
 
     basic-pitch was saved together with its optimizer by Keras 2, and today's TensorFlow gives up on
     that ("'_UserObject' object has no attribute 'add_slot'").
@@ -81,7 +83,7 @@ def test_basic_pitch_served_answers_as_python_does(start_server: StartServer):
     with Client(server.target) as client:
         served = client.predict("basic_pitch", {"input_2": audio}).outputs
     expected = python_session_answer(base_path / "1", "serving_default", {"input_2": audio})
-    # The chord is heard: the comparison below is not one of silences.
+    # The model detects the chord: the comparison below is not one of silences.
     assert expected["note"].max() > 0.3
     assert_same(served, expected)
 

@@ -1,14 +1,15 @@
-"""The server's counts at /metrics, held against those of its clients, to the last request.
+"""The server's counts at /metrics, compared with those of its clients, to the last request.
 
-What must be equal: every request that reached the server is counted once, by one code.
+Every request that reached the server is counted once, under one code. The codes compare as follows:
 
-- Where a client waits for its answer, its code is the server's: equal by code.
-- Where it cancels a request that runs for ever, that code is the server's too. Where its deadline
-  passes, the server counts DEADLINE_EXCEEDED, or CANCELLED if the client's cancellation came before
+- If the client waits for its answer, its code is the server's: the counts are equal by code.
+- If the client cancels an endless request, its code is the server's too. If its deadline passes,
+  the server counts DEADLINE_EXCEEDED. It counts CANCELLED if the client's cancellation came before
   the deadline had passed at the server: the wire gives no reason with a cancellation.
-- Where it gives up while the answer may be on its way, the server counts it as OK or as given up:
+- If the client cancels while the answer may be on its way, the server counts OK or a cancellation:
   the sum is equal, and OK is no less than the clients'.
-- Where it gives up before the request may have been sent, the server has counted it or never saw it.
+- If the client cancels before the request may have been sent, the server has counted it or never
+  saw it.
 """
 
 import random
@@ -44,16 +45,16 @@ REQUESTS = "serving_requests_total"
 LATENCY_COUNT = "serving_request_latency_seconds_count"
 TFS_COUNT = ":tensorflow:serving:request_count"
 GIVEN_UP = frozenset({"OK", "DEADLINE_EXCEEDED", "CANCELLED"})
-"""What the server may count a request as whose client gave it up."""
+"""Codes under which the server may count a request that its client has cancelled."""
 
-# So long that the request has reached the server on any machine, and then that the answer and the end
-# of the client's patience race.
+# Long enough for the request to reach the server on any machine; then the answer and the client's
+# cancellation race.
 RUN_SECONDS = 0.2
 PATIENCE_SECONDS = (0.199, 0.2, 0.201, 0.202, 0.205, 0.25)
-# About what it takes to send a request.
+# About the time of sending a request.
 NO_PATIENCE_SECONDS = (0.0003, 0.0005, 0.001, 0.002, 0.004)
 LONG_SECONDS = 30.0
-"""Longer than any deadline: such a run ends by it, or by its cancellation."""
+"""Longer than any deadline: such a run ends by its deadline or its cancellation."""
 
 Counts = Counter[str]
 Calls = list[Callable[[], str]]
@@ -61,7 +62,7 @@ Calls = list[Callable[[], str]]
 
 @pytest.fixture
 def server(start_server: StartServer, slow_export: Path, base_path: Path) -> ModelServer:
-    """With version 1 of `slow` answering."""
+    """Starts a server on which version 1 of `slow` answers."""
     drop(slow_export, base_path, 1)
     server = start_server(model_name=MODEL, base_path=base_path)
     server.wait_until_available(MODEL, 1)
@@ -73,11 +74,12 @@ def pages(server: ModelServer) -> ServerPages:
     return ServerPages(server.url)
 
 
-# --- What clients send ----------------------------------------------------------------------------------
+# --- Requests of clients
+# --------------------------------------------------------------------------------
 
 
 def code_of(call: Callable[[], object]) -> str:
-    """The name of the code with which a call ends for its client."""
+    """Returns the name of the code with which a call ends for its client."""
     try:
         call()
     except grpc.FutureCancelledError:
@@ -106,7 +108,7 @@ def run_of(seconds: float) -> Any:
 
 
 def cancelled_after(caller: Caller, request: Any, seconds: float) -> str:
-    """Unless it was answered before."""
+    """Cancels the call unless it was answered before."""
     call = caller.start_predict(request)
     with suppress(grpc.FutureTimeoutError, grpc.RpcError):
         call.result(timeout=seconds)
@@ -115,7 +117,7 @@ def cancelled_after(caller: Caller, request: Any, seconds: float) -> str:
 
 
 def waited_calls(caller: Caller, count: int) -> Calls:
-    """Calls whose clients wait for the answer, of all kinds, mixed."""
+    """Yields calls of all kinds, mixed, with clients that wait for the answer."""
     requests: list[tuple[int, Any]] = [
         (6, quick()),
         (1, of_wrong_dtype()),
@@ -135,7 +137,9 @@ def waited_calls(caller: Caller, count: int) -> Calls:
 def given_up_calls(
     caller: Caller, request: Any, patience_seconds: Sequence[float], count: int
 ) -> Calls:
-    """By their deadlines and by their clients in turn, each after one of these times."""
+    """Yields calls that end by their deadline and by their client in turn, each after one of these
+    times.
+    """
     draw = random.Random(2)
     calls: Calls = []
     for _ in range(count // 2):
@@ -146,21 +150,26 @@ def given_up_calls(
 
 
 def sent(calls: Calls) -> Counts:
-    """The calls by the codes with which they ended, from several threads at once."""
+    """Runs the calls from several threads at once and counts the codes with which they ended."""
     with ThreadPoolExecutor(CLIENT_THREAD_COUNT) as pool:
         return Counter(pool.map(lambda call: call(), calls))
 
 
-# --- What the server counted ----------------------------------------------------------------------------
+# --- Counts of the server
+# -------------------------------------------------------------------------------
 
 
 def predicted(metrics: Metrics) -> Counts:
-    """By code, summed over versions and over the requests that found none."""
+    """Returns the requests by code, summed over versions and including requests that found no
+    version.
+    """
     return metrics.counts_by("code", REQUESTS, method="Predict")
 
 
 def assert_all_names_say(metrics: Metrics, counts: Counts) -> None:
-    """The counter, the histogram, and TensorFlow Serving's counter, which knows no version."""
+    """Checks that the counter, the histogram, and TensorFlow Serving's counter, which has no
+    version, agree.
+    """
     assert +predicted(metrics) == +counts
     assert +metrics.counts_by("code", LATENCY_COUNT, method="Predict") == +counts
     assert +metrics.counts_by("status", TFS_COUNT) == +counts
@@ -171,7 +180,7 @@ def without(counts: Counts, codes: Collection[str]) -> Counts:
 
 
 def settled(pages: ServerPages, total: int) -> Metrics:
-    """The page once `total` requests have ended: of one that is given up the server learns later."""
+    """Returns the page once `total` requests have ended: the server learns of a cancellation later."""
     wait_until(lambda: predicted(pages.metrics()).total() >= total, f"{total} requests counted")
     wait_until_in_flight(pages, 0)
     return pages.metrics()
@@ -213,14 +222,15 @@ def test_counts_by_code_match_clients_across_swaps(
     with caller_to(server.target) as caller:
         waited += sent(waited_calls(caller, 100))
         with swaps_under_way(server, slow_export, base_path, versions) as swapping:
-            # Until the last swap, however slow the machine: each version answers some requests.
+            # This lasts until the last swap, however slow the machine: each version answers some
+            # requests.
             while not swapping.done():
                 waited += sent(waited_calls(caller, 100))
         waited += sent(waited_calls(caller, 100))
     metrics = pages.metrics()
     assert_all_names_say(metrics, waited)
     assert set(waited) == {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION"}
-    # Ended versions are still told of, for ten minutes: the sum is over them too.
+    # Ended versions stay on the page for ten minutes: the sum includes them.
     by_version = metrics.counts_by("version", REQUESTS, method="Predict", code="OK")
     assert set(by_version) == {"1", *map(str, versions)}
     assert by_version["1"] > 0
@@ -228,7 +238,7 @@ def test_counts_by_code_match_clients_across_swaps(
 
 
 def test_endless_requests_given_up_are_counted_once(server: ModelServer, pages: ServerPages):
-    """A cancellation is CANCELLED; a deadline may have passed at the client first."""
+    """A cancellation counts as CANCELLED; a deadline may have passed at the client first."""
     with caller_to(server.target) as caller:
         seen = sent(waited_calls(caller, 100))
         expiring = [caller.start_predict(run_of(LONG_SECONDS), timeout=5) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""Requests that want more memory than one client may have: each fails, and the server goes on."""
+"""Requests that exceed the memory limit of one client: each fails, and the server goes on."""
 
 import json
 import socket
@@ -37,12 +37,14 @@ MIB = 2**20
 BUDGET_BYTES = 256 * MIB
 RUN_BYTES = 128 * MIB
 SLACK_MIB = 192
-"""Python's copies of one body and reply, what jemalloc keeps for a second, and a kernel at work."""
+"""Python's copies of one body and reply, the pages that jemalloc keeps for a second, and a kernel
+at work.
+"""
 
 
 @pytest.fixture(scope="module")
 def hungry_export(export_path: Path) -> Path:
-    """A model whose replies and kernels take as much memory as its inputs say."""
+    """A model with replies and kernels that take as much memory as its inputs demand."""
     import tensorflow as tf
 
     def function(body: Callable[..., Any], **inputs: Any) -> Any:
@@ -110,7 +112,7 @@ def ask(server: ModelServer, body: bytes, path: str = "/v1/models/hungry:predict
 
 @contextmanager
 def watched_memory(server: ModelServer) -> Iterator[Callable[[], float]]:
-    """How many MiB the server has grown by at most, so far."""
+    """Returns the greatest growth of the server so far, in MiB."""
     before = resident_mib(server.process_id)
     peaks = [before]
     is_over = threading.Event()
@@ -161,7 +163,7 @@ def test_a_loop_ends_once_it_has_taken_too_much(server: ModelServer) -> None:
     with watched_memory(server) as grown_mib:
         status, message = ask(server, body % 18)
         assert (status, b"--run_memory_bytes" in message) == (429, True), message
-        # What each step frees is not counted against the run.
+        # Memory that a step frees does not offset the run.
         assert ask(server, body % 10)[0] == 200
         assert grown_mib() < RUN_BYTES / MIB + SLACK_MIB
 
@@ -169,7 +171,7 @@ def test_a_loop_ends_once_it_has_taken_too_much(server: ModelServer) -> None:
 def test_strings_of_kernels_count_too(server: ModelServer) -> None:
     body = b'{"signature_name":"words","inputs":%d}'
     assert ask(server, body % 10)[0] == 200
-    # A kernel makes them on several threads: each try spreads them in another way.
+    # A kernel allocates on several threads, and each try spreads the memory in another way.
     for _ in range(10):
         status, message = ask(server, body % 200_000)
         assert (status, b"--run_memory_bytes" in message) == (429, True), message
@@ -210,7 +212,9 @@ def test_many_large_bodies_stay_within_the_budget(server: ModelServer) -> None:
 
 
 def in_parallel(calls: Sequence[Callable[[], Any]], server: ModelServer) -> list[Any]:
-    """Returns what `calls` return, each on a thread of its own; probes are answered all the while."""
+    """Runs each of `calls` on its own thread and returns their results; probes are answered all the
+    while.
+    """
     with ThreadPoolExecutor(len(calls)) as pool:
         futures = [pool.submit(call) for call in calls]
         while not all(future.done() for future in futures):
@@ -219,7 +223,7 @@ def in_parallel(calls: Sequence[Callable[[], Any]], server: ModelServer) -> list
 
 
 CLOSED = 0
-"""The status of a body whose connection the server closed before all of it was sent."""
+"""The status of a body if the server closed the connection before all of it was sent."""
 
 
 def ask_until_closed(server: ModelServer, body: bytes) -> Any:

@@ -1,4 +1,4 @@
-"""What the data plane has recorded of requests, held against what their clients got."""
+"""The data plane's record of requests, compared with the answers that clients got."""
 
 import json
 import subprocess
@@ -16,8 +16,8 @@ import pytest
 from serving.base.protos import get_model_metadata_pb2, get_model_status_pb2
 from tests.integration.clients import Caller, caller_to, predict_request, wait_until
 
-# Serves version 1 of "slow", refuses each GetModelStatus, prints its port, and then does what each
-# line says and prints the answer.
+# Serves version 1 of "slow", refuses each GetModelStatus and prints its port. Then runs each line
+# of its input and prints the result.
 SERVE = """
 import json, sys, threading
 from serving.data_plane import _native
@@ -94,13 +94,13 @@ statistics.stop()
 
 DEADLINE_SECONDS = 1.0
 LONG_SECONDS = 30.0
-"""Longer than any deadline: such a run ends by it, or by its cancellation."""
+"""Longer than any deadline: such a run ends by its deadline or its cancellation."""
 
 Methods = dict[tuple[str, int, str], dict[str, Any]]
 
 
 class RecordingServer:
-    """A server process that tells what it has recorded."""
+    """A server process that prints its statistics."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
@@ -113,11 +113,13 @@ class RecordingServer:
         return json.loads(self._line())
 
     def methods(self, which: str = "methods") -> Methods:
-        """By model, version and method."""
+        """Returns the statistics by model, version and method."""
         return {tuple(method["key"]): method for method in self.ask(which)}
 
     def counts(self) -> Counter[int]:
-        """Predict's, of all versions and of those that found none, by code."""
+        """Returns the counts of Predict by code, over all versions and requests that found no
+        version.
+        """
         counts: Counter[int] = Counter()
         for (_, _, method), told in self.methods().items():
             if method == "Predict":
@@ -149,7 +151,7 @@ def caller(server: RecordingServer) -> Iterator[Caller]:
 
 
 def code_of(call: Callable[[], object]) -> int:
-    """The number of the code with which a call ends."""
+    """Returns the number of the code with which a call ends."""
     try:
         call()
     except grpc.RpcError as error:
@@ -164,7 +166,7 @@ def quick_request(name: str = "slow", version: int | None = None) -> Any:
 
 
 def bad_request() -> Any:
-    """Of another dtype than the signature's."""
+    """The dtype differs from the signature's."""
     return predict_request("slow", {"x": np.float32(1)}, signature_name="quick")
 
 
@@ -178,7 +180,7 @@ def expired_call(caller: Caller) -> int:
 
 
 def cancelled_call(caller: Caller, server: RecordingServer) -> int:
-    """Cancelled while it runs: one that is cancelled on its way there the server never sees."""
+    """Cancels the request during its run: the server never sees one that is cancelled on its way."""
     wait_until(lambda: in_flight(server) == 0, "no other request runs")
     call = caller.start_predict(long_request())
     wait_until(lambda: in_flight(server) > 0, "the request runs")
@@ -193,7 +195,7 @@ def in_flight(server: RecordingServer) -> int:
 
 
 def mixed_calls(caller: Caller) -> list[Callable[[], object]]:
-    """Requests that are answered, or refused."""
+    """Returns requests that are answered or refused."""
     kinds: list[tuple[int, Callable[[], object]]] = [
         (300, lambda: caller.predict(quick_request())),
         (60, lambda: caller.predict(bad_request())),
@@ -209,7 +211,7 @@ def test_counts_by_code_match_clients_exactly(server: RecordingServer, caller: C
         got = Counter(pool.map(code_of, mixed_calls(caller)))
     got.update(expired_call(caller) for _ in range(4))
     got.update(cancelled_call(caller, server) for _ in range(3))
-    # Of a request that its client gives up the server learns later.
+    # The server learns of a cancelled request later.
     wait_until(lambda: in_flight(server) == 0, "no version is held")
     assert server.counts() == got
     assert set(got) == {0, 1, 3, 4, 5, 9}

@@ -1,4 +1,4 @@
-"""REST over a real server: what TensorFlow Serving documents, and swaps under load."""
+"""REST over a real server: TensorFlow Serving's documented API, and swaps under load."""
 
 import gzip
 import http.client

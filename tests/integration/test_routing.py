@@ -1,5 +1,7 @@
-"""What `ServingMap.set_routing` makes of requests: two versions behind the data plane's own server,
-without the control plane. Every rule by itself is in tests/native.
+"""The effect of `ServingMap.set_routing` on requests: two versions behind the data plane's own
+server, without the control plane.
+
+The single rules are tested in tests/native.
 """
 
 import json
@@ -17,8 +19,8 @@ from serving.base.protos import get_model_metadata_pb2
 from serving.client.stubs import PredictionServiceStub
 from tests.integration.clients import Caller, caller_to, predict_request, refusal
 
-# Serves versions 7 and 8 of "echo", prints its port, and then sets the routing that each line says
-# and prints None, or the error.
+# Serves versions 7 and 8 of "echo" and prints its port. Then sets the routing on each line of its
+# input, and prints None or the error.
 SERVE = """
 import json, sys
 from types import MappingProxyType
@@ -55,7 +57,7 @@ INVALID_ARGUMENT = 3
 
 
 class RoutedServer:
-    """A server process whose routing tests set."""
+    """A server process with a routing that tests set."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
@@ -70,7 +72,7 @@ class RoutedServer:
         canary_weight: float = 0.0,
         canary_header: str = "",
     ) -> list[object] | None:
-        """None, or the code and the message of the error."""
+        """Returns None, or the code and the message of the error."""
         routing = {
             "default_version": default_version,
             "labels": labels or {},
@@ -109,7 +111,9 @@ def caller(server: RoutedServer) -> Iterator[Caller]:
 
 
 def answering_version(caller: Caller, *, label: str = "", user: str = "") -> int:
-    """The version that answers a Predict with that label, and with that user in its metadata."""
+    """Returns the version that answers a Predict with that label, and with that user in its
+    metadata.
+    """
     request = predict_request("echo", {"count": np.int32(1)}, signature_name="fill")
     if label:
         request.model_spec.version_label = label
@@ -120,7 +124,7 @@ def answering_version(caller: Caller, *, label: str = "", user: str = "") -> int
 
 
 def described_version(caller: Caller, label: str = "") -> int:
-    """The version that GetModelMetadata answers for."""
+    """Returns the version that GetModelMetadata answers for."""
     request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
     request.model_spec.name = "echo"
     if label:
@@ -168,7 +172,7 @@ def test_canary_keeps_each_user_to_one_version(server: RoutedServer, caller: Cal
     sides = [answering_version(caller, user=user) for user in users]
     assert set(sides) == {7, 8}
     assert [answering_version(caller, user=user) for user in users] == sides
-    # The description of a model must not depend on who asks, or when.
+    # The description of a model must not depend on the caller or the time.
     assert {described_version(caller) for _ in range(20)} == {7}
 
 

@@ -1,6 +1,7 @@
 """Self-warm-up: a new version runs its predecessor's live requests before it serves.
 
-A request of `slow` runs for as long as it says, so the seconds of the stage tell what was replayed.
+A request of `slow` computes for the seconds that it carries, so the seconds of a stage show which
+requests were replayed.
 """
 
 from collections.abc import Iterator
@@ -46,7 +47,7 @@ def caller(server: ModelServer) -> Iterator[Caller]:
 
 
 def self_warm_up_seconds(server: ModelServer, version: int) -> float:
-    """What the log says the stage took; fails where there was none."""
+    """Returns the seconds of the stage in the log; fails if the stage is missing."""
     seconds: float = wait_for_log(server, "version_available", version=version)[
         "self_warm_up_seconds"
     ]
@@ -72,7 +73,7 @@ def test_replay_keeps_output_filters_of_clients(
 def test_version_after_next_replays_them_too(
     server: ModelServer, caller: Caller, slow_export: Path, base_path: Path
 ):
-    # What a version with little traffic answered is not forgotten with it.
+    # The requests of a version with little traffic outlive the version.
     caller.predict(predict_request("slow", {"seconds": np.float64(RUN_SECONDS)}))
     for version in (2, 3):
         drop(slow_export, base_path, version)

@@ -1,4 +1,6 @@
-"""Self-warm-up of models that nobody asks by Predict over gRPC: REST, the open inference protocol, examples."""
+"""Self-warm-up of models whose clients never call Predict over gRPC: REST, the open inference
+protocol, examples.
+"""
 
 import subprocess
 import sys
@@ -26,7 +28,7 @@ from tests.integration.rest_clients import RestClient
 from warmup.__main__ import main as warmup
 from warmup.prediction_log import WARM_UP_FILE, read_logs
 
-# Times the examples of other requests.
+# Repeats the examples, for a request of another size.
 MANY = 20
 
 
@@ -42,7 +44,9 @@ def wait_until_kept(server: ModelServer, model: str, count: int) -> None:
 
 
 def captured(server: ModelServer, model: str, version: Path) -> list[predict_pb2.PredictRequest]:
-    """What `millpond capture` writes for `version`; `python -m warmup check` has accepted it."""
+    """Returns the records of `millpond capture` for `version`; `python -m warmup check` has
+    accepted the file.
+    """
     command = [sys.executable, "-m", "serving", "capture", model, "--target", server.admin_target]
     written = subprocess.run(
         [*command, "--output", str(version)],
@@ -61,7 +65,7 @@ def inputs_of(request: predict_pb2.PredictRequest) -> Mapping[str, Any]:
 
 
 def swap(server: ModelServer, model: str, export: Path, base_path: Path) -> Any:
-    """Drops version 2; what the log says of its self-warm-up."""
+    """Drops version 2 and returns the log event of its self-warm-up."""
     drop(export, base_path, 2)
     warmed = wait_for_log(server, "self_warmed_up", version=2)
     server.wait_until_available(model, 2)
@@ -119,7 +123,7 @@ def test_example_requests_warm_their_signatures(
         stub = PredictionServiceStub(channel)
         stub.MultiInference(multi_inference(("regress", REGRESS), ("", CLASSIFY)), timeout=30)
         wait_until_kept(server, "m", 2)
-        # Of a size that no request had, and so at once.
+        # The reservoir takes a request of a new size at once.
         stub.Regress(regression(examples=EXAMPLES * MANY), timeout=30)
         wait_until_kept(server, "m", 3)
         stub.Classify(classification("labels"), timeout=30)

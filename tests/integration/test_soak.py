@@ -14,11 +14,11 @@ def test_random_changes_lose_no_request():
     setup = SoakSetup(minutes=SECONDS / 60, rate_per_second=100, seed=5, load_count_min=6)
     result = soak(setup, Console(quiet=True))
     assert len(result.outcome.codes) > 50 * SECONDS
-    # Enough happened, and versions came and went by it.
+    # The soak made enough changes, and they changed versions.
     assert set(result.done) >= {event.__name__ for event in OPENING}
     assert result.loads["version_available"] >= 6
     assert result.loads["version_unloaded"] >= 4
-    # The unfit version was met, and a gate refused it.
+    # The soak met the unfit version, and a gate refused it.
     assert result.refusals["FAILED_PRECONDITION"] >= 1
     assert not result.forbidden_answers
     assert not result.bugs

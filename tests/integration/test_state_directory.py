@@ -1,4 +1,6 @@
-"""What outlives a server: what was rolled back, and how it says that it could not remember."""
+"""State that outlives a server: rolled-back versions, and the report of a state that could not be
+written.
+"""
 
 import json
 import shutil
@@ -25,7 +27,7 @@ Start = Callable[[], ModelServer]
 def start(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path, tmp_path: Path
 ) -> Start:
-    """Starts a server of `scale`, whose versions 1 and 2 are there, on the same state each time."""
+    """Starts a server of `scale` with versions 1 and 2, on the same state each time."""
     for version in (1, 2):
         scale_model.write(base_path, version)
     settings = tmp_path / "settings.toml"
@@ -43,11 +45,11 @@ def start(
 
 
 def roll_back(server: ModelServer, file: Path) -> None:
-    """Takes version 2 out, for which 1 is loaded from disk, and waits until that is kept."""
+    """Rolls back version 2, loads version 1 from disk for it, and waits until the state is written."""
     server.wait_until_available("scale", 2)
     with Client(server.admin_target) as client:
         client.rollback("scale", is_cold_allowed=True)
-        # The reply comes after the disk.
+        # The reply comes after the write.
         assert 2 in read_blocked_versions(file)["scale"]
         wait_for_states(client, "scale", {1: AVAILABLE})
 

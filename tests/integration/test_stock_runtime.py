@@ -1,4 +1,4 @@
-"""The stock runtime: TensorFlow's own devices, allocator, restore and pools, to compare with."""
+"""The stock runtime: TensorFlow's own devices, allocator, restore and pools, for comparison."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Base paths that hang or lead nowhere: each holds up itself, and no other model."""
+"""Base paths that hang or lead nowhere: each stops its own model only."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ def test_pipe_in_a_version_stops_no_source(
     note = wait_for_log(server, "version_incomplete", version=2)
     assert f"{name} is a named pipe" in str(note["reason"])
     with Client(server.admin_target) as client:
-        # The same source finds what comes later, and the version once it is mended.
+        # The same source finds later versions, and the broken version once it is mended.
         scale_model.write(base_path, 3)
         wait_for_states(client, "scale", {3: AVAILABLE})
         (version / name).unlink()

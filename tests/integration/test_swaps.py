@@ -1,6 +1,6 @@
-"""Swaps under load from stock stubs: nothing lost, nothing wrong, nothing left behind.
+"""Swaps under load from stock stubs: no lost request, no wrong answer, no leftover.
 
-MILLPOND_SWAPS sets how many (40; 100 for the long form).
+MILLPOND_SWAPS sets their number (40; 100 for the long form).
 """
 
 import os
@@ -40,13 +40,13 @@ SWAP_COUNT = int(os.environ.get("MILLPOND_SWAPS", "40"))
 CLIENT_COUNT = 3
 X = np.array([1.0], np.float32)
 
-# 4 MB: a version that is not given back shows in the process's memory after a few swaps.
+# 4 MB: a leaked version shows in the process's memory after a few swaps.
 OFFSET_COUNT = 1_000_000
 VERSION_MIB = OFFSET_COUNT * 4 / 2**20
 
 
 class Clients:
-    """Stock stubs that send one request after the other, each checked against its version."""
+    """Stock stubs that send one request after the other and check each answer against its version."""
 
     def __init__(self, target: str) -> None:
         self.answer_counts: Counter[int] = Counter()
@@ -133,7 +133,7 @@ def test_many_swaps_lose_no_request_and_no_memory(
             resident_mib.append(anonymous_mib(server.process_id))
     assert clients.failures == []
     assert set(clients.answer_counts) == set(range(1, SWAP_COUNT + 2))
-    # Allocators spread out in the first dozen. Had versions been kept, each swap would add one.
+    # Allocators grow during the first dozen swaps. If versions leaked, each swap would add one.
     quarter = SWAP_COUNT // 4
     early = statistics.median(resident_mib[quarter : 2 * quarter])
     late = statistics.median(resident_mib[-quarter:])
@@ -232,7 +232,7 @@ def test_failed_version_retries_if_dropped_again(
 def test_failed_version_retries_if_replaced_at_once(
     server: ModelServer, client: Client, scale_model: ScaleModel, base_path: Path, tmp_path: Path
 ):
-    # What `rm -r 2; mv fixed 2` does between two polls, and `ln -sfn` always does.
+    # This imitates `rm -r 2; mv fixed 2` between two polls, which `ln -sfn` always does.
     damaged = scale_model.write(
         tmp_path, 2, offset_count=OFFSET_COUNT, prepare=_flip_a_bit_of_the_large_shard
     )
@@ -252,7 +252,7 @@ def test_failed_version_retries_if_mended_in_place(
     )
     wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
     sound = scale_model.write(tmp_path, 2, offset_count=OFFSET_COUNT)
-    # Same sizes, same times: as `rsync -a` leaves them.
+    # Sizes and times stay the same, as `rsync -a` leaves them.
     shutil.copytree(sound, base_path / "2", dirs_exist_ok=True)
     wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
     assert client.predict("scale", {"x": X}).version == 2
@@ -293,6 +293,6 @@ def test_swap_does_not_wait_for_old_request(
             lambda: caller.predict(quick).model_spec.version.value == 2, "an answer of version 2"
         )
         assert not running.done()
-        # The old version stays for as long as its last request needs it, and no longer.
+        # The old version stays exactly as long as its last request needs it.
         assert running.result().model_spec.version.value == 1
         wait_for_states(client, "slow", {1: END, 2: AVAILABLE})

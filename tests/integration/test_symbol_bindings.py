@@ -1,8 +1,8 @@
-"""Whose functions a server process calls: gRPC's own libraries, or those inside TensorFlow.
+"""Checks which libraries a server process calls: gRPC's own, or those inside TensorFlow.
 
 libtensorflow_cc exports a gRPC, a BoringSSL, a zlib and a re2 that are not compatible with Debian's
-(see serving/data_plane/_native.py). What the dynamic linker bound is what it says itself: LD_DEBUG=bindings,
-with LD_BIND_NOW so that it binds everything.
+(see serving/data_plane/_native.py). The dynamic linker prints its bindings itself, with
+LD_DEBUG=bindings; LD_BIND_NOW makes it bind everything.
 """
 
 import os
@@ -18,7 +18,7 @@ import pytest
 from serving.config.op_library_files import op_libraries_of
 from tests.unit.pem import make_identity
 
-# Loads the data plane as `millpond serve` does, and does what a start does.
+# Loads the data plane as `millpond serve` does, and takes the steps of a start.
 START = """
 import socket, ssl, sys
 from serving.data_plane import _native
@@ -56,7 +56,7 @@ GRPC_FAMILY = (
 )
 TENSORFLOW = "libtensorflow"
 PYTHON_SSL = "_ssl."
-# Of tensorflow-text, with copies of re2, zlib and abseil of its own.
+# Libraries of tensorflow-text, with their own copies of re2, zlib and abseil.
 OP_LIBRARY = "_sentencepiece_tokenizer"
 # Instances of std templates: the same code on either side.
 HARMLESS = re.compile(rb"_Z(NK?|T[ISV])?St")
@@ -68,7 +68,9 @@ def library(path: bytes) -> str:
 
 @pytest.fixture(scope="module")
 def bindings(tmp_path_factory: pytest.TempPathFactory) -> "Counter[tuple[str, str, bytes]]":
-    """(from, to, symbol) of what crosses between gRPC's libraries, TensorFlow's and the module."""
+    """Returns (from, to, symbol) of each binding between gRPC's libraries, TensorFlow's and the
+    module.
+    """
     log_path = tmp_path_factory.mktemp("bindings") / "ld"
     environment = {
         **os.environ,
@@ -85,7 +87,8 @@ def bindings(tmp_path_factory: pytest.TempPathFactory) -> "Counter[tuple[str, st
     command = [sys.executable, "-c", START, op_library, server.key, server.certificate]
     subprocess.run(command, env=environment, check=True, timeout=100)
     found: Counter[tuple[str, str, bytes]] = Counter()
-    # Hundreds of megabytes: read line by line, and only what is asked about is kept.
+    # The output has hundreds of megabytes: it is read line by line, and only relevant bindings are
+    # kept.
     for path in log_path.parent.glob("ld.*"):
         with path.open("rb") as lines:
             for line in lines:
@@ -106,7 +109,7 @@ def is_ours(name: str) -> bool:
 def crossing(
     bindings: "Counter[tuple[str, str, bytes]]", sources: tuple[str, ...], targets: tuple[str, ...]
 ) -> list[str]:
-    """Bindings from `sources` to `targets` that are not harmless."""
+    """Returns the bindings from `sources` to `targets`, without the harmless ones."""
     return sorted(
         f"{source} -> {target}: {symbol.decode()}"
         for source, target, symbol in bindings
@@ -139,7 +142,7 @@ def test_module_calls_own_tensorflow_and_grpc(
     }
     assert [s for s in symbols[TENSORFLOW] if b"grpc" in s.lower()] == []
     assert [s for s in symbols["libgrpc"] if b"tensorflow" in s or b"3tsl" in s] == []
-    # And it does call both: the bindings were really read.
+    # The module does call both: the bindings were really read.
     assert any(b"tensorflow" in symbol for symbol in symbols[TENSORFLOW])
     assert any(b"grpc" in symbol for symbol in symbols["libgrpc"])
 

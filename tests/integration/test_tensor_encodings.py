@@ -1,6 +1,6 @@
-"""Every encoding that a client may send arrives right: sent to a model that gives it back.
+"""Every encoding that a client may send arrives right: a model returns it unchanged.
 
-What came back is read, and what should have come back is made, by TensorFlow's own conversions.
+TensorFlow's own conversions read the answer and make the expected value.
 """
 
 from collections.abc import Iterator
@@ -62,7 +62,7 @@ def caller(server: ModelServer) -> Iterator[Caller]:
 
 
 def array_dtype(dtype: str) -> Any:
-    """The numpy dtype with the memory of a TensorFlow dtype."""
+    """Returns the numpy dtype with the memory of a TensorFlow dtype."""
     import ml_dtypes
 
     name = _QUANTIZED.get(dtype, dtype)
@@ -70,7 +70,7 @@ def array_dtype(dtype: str) -> Any:
 
 
 def values_of(dtype: str) -> Any:
-    """Six values of a dtype, its extremes among them."""
+    """Returns six values of a dtype, its extremes among them."""
     kind = array_dtype(dtype)
     if kind.kind in "iu":
         limits = np.iinfo(kind)
@@ -83,7 +83,7 @@ def values_of(dtype: str) -> Any:
 
 
 def field_values(dtype: str, values: Any) -> dict[str, Any]:
-    """The typed field of TensorProto that carries `values`, as tensor.proto has it."""
+    """Returns the typed field of TensorProto that carries `values`, as tensor.proto has it."""
     flat = values.reshape(-1)
     if dtype == "complex64":
         return {"scomplex_val": flat.view(np.float32).tolist()}
@@ -124,7 +124,7 @@ def echo(caller: Caller, dtype: str, proto: tensor_pb2.TensorProto) -> tensor_pb
 
 
 def by_tensorflow(proto: tensor_pb2.TensorProto) -> bytes:
-    """The memory of the tensor as TensorFlow's own decoder reads it."""
+    """Returns the memory of the tensor as TensorFlow's own decoder reads it."""
     import tensorflow as tf
 
     dtype = tf.dtypes.as_dtype(proto.dtype)
@@ -137,10 +137,10 @@ def shape_of(proto: tensor_pb2.TensorProto) -> tuple[int, ...]:
 
 
 def assert_echoes(caller: Caller, dtype: str, proto: tensor_pb2.TensorProto, expected: Any) -> None:
-    """The answer to `proto` is `expected`, bit for bit."""
+    """Asserts that the answer to `proto` is `expected`, bit for bit."""
     answer = echo(caller, dtype, proto)
     assert shape_of(answer) == expected.shape
-    # NaNs and signed zeros count, so bytes are compared and not values.
+    # Bytes are compared in place of values, because NaNs and signed zeros count.
     assert by_tensorflow(answer) == expected.tobytes()
 
 
@@ -203,7 +203,7 @@ def test_predict_keeps_order_beyond_numpy_dimensions(caller: Caller):
 
 
 def test_predict_unpacked_values_equal_packed_ones(caller: Caller):
-    # Proto2 clients and hand-written encoders send each element with a tag of its own.
+    # Proto2 clients and hand-written encoders send each element with its own tag.
     tag_and_value = [b"\x50" + bytes([value]) for value in (5, 6, 7)]
     packed_rest = b"\x52\x02\x08\x09"
     message = tensor("int64", (5,)).SerializeToString() + b"".join(tag_and_value) + packed_rest
@@ -220,7 +220,7 @@ def test_predict_unpacked_values_equal_packed_ones(caller: Caller):
 
 
 def test_predict_content_wins_over_values(caller: Caller):
-    # As in TensorFlow: typed fields are looked at only where there is no content.
+    # As in TensorFlow, typed fields are read only if there is no content.
     values = np.array([1, 2], np.float32)
     proto = tensor("float32", (2,), tensor_content=values.tobytes(), float_val=[8, 9])
     assert by_tensorflow(proto) == values.tobytes()
@@ -312,7 +312,8 @@ def test_predict_compressed_message_arrives(server: ModelServer, compression: An
     assert array(answer).tolist() == [1.5] * 1000
 
 
-# --- What is asked for ------------------------------------------------------------------------------
+# --- Requested outputs and versions
+# -----------------------------------------------------------------
 
 
 def default_request(**more: Any) -> predict_pb2.PredictRequest:

@@ -1,4 +1,4 @@
-"""serving.base.tensor_proto against TensorFlow's own conversion, both ways, for every dtype it has."""
+"""serving.base.tensor_proto against TensorFlow's own conversion, both ways, for every dtype."""
 
 import ml_dtypes
 import numpy as np

@@ -1,5 +1,6 @@
-"""Who runs at which priority: loads, unloads and the keeping of slabs at idle, requests never. And on
-which cores."""
+"""The priority and the cores of each thread: loads, unloads and the slab keeper run at idle
+priority, requests never.
+"""
 
 import os
 import shutil
@@ -19,14 +20,15 @@ from tests.integration.exports import ScaleModel
 
 LOADER_COUNT = 3
 UNLOADER_COUNT = 2
-# These, and the slab keeper. A Python thread's name does not reach the kernel: they are counted.
+# These threads, and the slab keeper. A Python thread's name does not reach the kernel: they are
+# counted.
 BACKGROUND_COUNT = LOADER_COUNT + UNLOADER_COUNT + 1
 
 LOWEST_NICE = 19
 
 
 def thread_names(server: ModelServer) -> dict[int, str]:
-    """By thread id; a thread that ends meanwhile is left out."""
+    """Returns the priorities by thread id; a thread that ends meanwhile is left out."""
     names = {}
     for task in Path(f"/proc/{server.process_id}/task").iterdir():
         try:
@@ -47,7 +49,7 @@ def nice_values(server: ModelServer) -> Mapping[int, int]:
 def start_and_swap(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path, **flags: object
 ) -> ModelServer:
-    """A server that has loaded, answered and unloaded: all its threads have been made."""
+    """Starts a server and runs a load, a request and an unload: all its threads exist."""
     scale_model.write(base_path, 1)
     server = start_server(
         model_name="scale",
@@ -69,7 +71,8 @@ def start_and_swap(
 def test_exactly_the_background_threads_are_idle(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path, listen_before_ready: bool
 ):
-    # Exactly: a pool that a loader started would have the loader's priority, and requests in it.
+    # The comparison is exact: a pool that a loader started would run requests at the loader's
+    # priority.
     server = start_and_swap(
         start_server, scale_model, base_path, listen_before_ready=listen_before_ready
     )
@@ -77,7 +80,8 @@ def test_exactly_the_background_threads_are_idle(
     idle = [
         thread
         for thread, policy in policies(server).items()
-        # Folds constants of graphs that a loader optimizes, so it may be as idle as one.
+        # This thread folds constants of graphs that a loader optimizes, so it may be idle like a
+        # loader.
         if policy == os.SCHED_IDLE and names.get(thread) != "tf_graph_runner"
     ]
     assert len(idle) == BACKGROUND_COUNT, [names.get(thread) for thread in idle]
@@ -119,7 +123,7 @@ def test_background_threads_have_lowest_priority(
 def test_normal_background_threads_are_as_any_other(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path
 ):
-    # Without HTTP, whose threads have a nice value of their own.
+    # HTTP is off, because its threads have their own nice value.
     server = start_and_swap(
         start_server, scale_model, base_path, load_priority="normal", rest_api_port=0
     )
@@ -145,19 +149,19 @@ def test_stock_runtime_has_no_idle_thread(
     assert set(policies(server).values()) == {os.SCHED_OTHER}
 
 
-# --- On which cores the request threads run -------------------------------------------------------
+# --- Cores of the request threads -----------------------------------------------------------------
 
 CORES = os.sched_getaffinity(0)
 
 
 def request_cores(server: ModelServer) -> list[set[int]]:
-    """Of each request thread, the cores that it may run on."""
+    """Returns the cores of each request thread."""
     names = thread_names(server)
     return [os.sched_getaffinity(thread) for thread, name in names.items() if name[:3] == "cq-"]
 
 
 def are_pinned(server: ModelServer) -> bool:
-    """Whether each core has one request thread and no other may run on it."""
+    """Returns True if each core has exactly one request thread."""
     cores = request_cores(server)
     return all(len(own) == 1 for own in cores) and set().union(*cores) == CORES
 
@@ -175,7 +179,8 @@ def test_request_threads_keep_cores_during_load(
         model_name="scale",
         base_path=base_path,
         restore_bytes_per_second=400_000,
-        admin_address="off",  # Its threads answer no predictions, and are not pinned.
+        # The threads of this server answer no predictions, and are not pinned.
+        admin_address="off",
     )
     server.wait_until_available("scale", 1)
     wait_until(lambda: are_free(server), "free threads after the first load")

@@ -1,4 +1,4 @@
-"""Traces: what a real server tells a collector and its log of requests, calls and swaps."""
+"""Traces: a real server exports requests, calls and swaps to a collector and to its log."""
 
 import json
 import os
@@ -51,7 +51,7 @@ class Trace:
 
 
 def call(server: ModelServer, method: str, message: bytes, trace: Trace | None) -> bytes:
-    """One call of `trace`; None: of none."""
+    """Makes one call in `trace`, or outside of any trace for None."""
     metadata = trace.metadata if trace is not None else []
     target = server.admin_target if method == ROLLBACK else server.target
     with caller_to(target) as caller:
@@ -65,7 +65,7 @@ def predict(server: ModelServer, trace: Trace | None, name: str = "scale") -> by
 
 
 def spans_of(collector: Collector, trace: Trace, count: int) -> list[Span]:
-    """The trace's, once so many have come."""
+    """Waits for `count` spans of the trace and returns them."""
 
     def come() -> list[Span]:
         return [span for span in collector.spans() if span.trace_id.hex() == trace.trace_id]
@@ -134,7 +134,7 @@ def test_unsampled_request_has_no_span(server: ModelServer, collector: Collector
     predict(server, unsampled)
     predict(server, None)
     predict(server, Trace("0" * 32, "0" * 16))
-    # Comes after them, and so alone.
+    # This request comes after the others, so its span comes alone.
     sampled = Trace.new()
     predict(server, sampled)
     spans_of(collector, sampled, 5)
@@ -149,7 +149,7 @@ def test_unmatched_request_span_names_model(server: ModelServer, collector: Coll
     roots = [span for span in spans_of(collector, trace, 3) if span.kind == Span.SPAN_KIND_SERVER]
     assert attributes(roots[0])["millpond.model"] == "nobody"
     assert attributes(roots[0])["rpc.response.status_code"] == "NOT_FOUND"
-    # The client's fault, by OpenTelemetry's rule no error of the server's.
+    # The fault is the client's, so by OpenTelemetry's rule the server's span is not an error.
     assert roots[0].status.code == roots[0].status.STATUS_CODE_UNSET
 
 
@@ -198,7 +198,7 @@ def test_swaps_are_traces_with_stages_and_errors(
     def roots() -> dict[str, Span]:
         return {span.name: span for span in collector.spans() if span.name.startswith("swap ")}
 
-    # A swap is over ten seconds after its end.
+    # A swap is over ten seconds after its last step.
     wait_until(
         lambda: {"swap scale/2", "swap scale/3"} <= set(roots()), "both swaps", timeout_seconds=60
     )
@@ -232,14 +232,14 @@ def test_rare_call_logs_have_trace_without_tracing(
     collector: Collector,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # What an orchestrator may set for every process turns nothing on.
+    # An orchestrator may set this for every process; alone it turns nothing on.
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
     for version in (1, 2):
         scale_model.write(base_path, version)
     server = start_server(model_name="scale", base_path=base_path)
     server.wait_until_available("scale", version=2)
     rollback, sampled = Trace.new(flags="00"), Trace.new()
-    # Of the control thread, which does what the call asks for.
+    # The control thread logs this line, because it does the work of the call.
     call(
         server, ROLLBACK, json.dumps({"model": "scale", "is_cold_allowed": True}).encode(), rollback
     )
@@ -272,7 +272,8 @@ def test_slow_request_is_logged_without_collector(
     assert len(logged(server, "request_slow")) == 1
 
 
-# --- What is not there ----------------------------------------------------------------------------
+# --- Missing parts
+# ----------------------------------------------------------------------------------
 
 
 def test_lost_collector_costs_only_spans(
@@ -291,13 +292,13 @@ def test_lost_collector_costs_only_spans(
     server.stop()
     assert logged(server, "stopped", is_complete=True)
     assert len(logged(server, "spans_not_exported")) == 1
-    # Nor does the library write lines of its own.
+    # The library does not write lines of its own either.
     lines = server.log_path.read_text().splitlines()
     assert [line for line in lines if "xport" in line and not line.startswith("{")] == []
 
 
 def test_server_without_the_extra_says_what_to_install(tmp_path: Path) -> None:
-    # Found before the installed one.
+    # Python finds this module before the installed one.
     package = tmp_path / "opentelemetry"
     package.mkdir()
     (package / "__init__.py").write_text('raise ImportError("no module named opentelemetry")')

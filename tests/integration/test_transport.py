@@ -50,7 +50,7 @@ def echo_base(tmp_path_factory: pytest.TempPathFactory, echo_export: Path) -> Pa
 def server(
     start_module_server: StartServer, echo_base: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> ModelServer:
-    """Without TLS, with a UNIX socket, and 4 MB a message."""
+    """Starts a server without TLS, with a UNIX socket and messages of up to 4 MB."""
     path = tmp_path_factory.mktemp("socket") / "grpc.sock"
     server = start_module_server(
         model_name="echo",
@@ -79,7 +79,9 @@ def echo_request() -> predict_pb2.PredictRequest:
 
 
 class TlsServer:
-    """A server with --ssl_config_file; the file, and the identities in and beside it."""
+    """Starts a server with --ssl_config_file; returns it with the file, and the identities in the
+    file and beside it.
+    """
 
     def __init__(self, start: StartServer, base_path: Path, directory: Path, is_mutual: bool):
         self.ca = make_identity(directory, "ca")
@@ -93,7 +95,7 @@ class TlsServer:
         return self.server.wait_for_event(lambda logged: logged["event"] == event, 60)
 
     def show(self, identity: Identity) -> None:
-        """Writes the file anew."""
+        """Replaces the file."""
         self.shown = identity
         ca = self.ca.certificate if self.is_mutual else ""
         text = config_text(identity.key, identity.certificate, ca, client_verify=self.is_mutual)
@@ -223,11 +225,11 @@ def test_compressed_messages_have_equal_values(server: ModelServer, compression:
 
 
 def bytes_through_relay(server: ModelServer, compression: grpc.Compression) -> tuple[int, int]:
-    """How many bytes a large Predict and its reply take on the wire."""
+    """Returns the number of bytes that a large Predict and its reply take on the wire."""
     counts = [0, 0]
 
     def copy(number: int, source: socket.socket, to: socket.socket) -> None:
-        with suppress(OSError):  # The other end has gone first.
+        with suppress(OSError):  # The other end has closed first.
             while chunk := source.recv(65536):
                 counts[number] += len(chunk)
                 to.sendall(chunk)
@@ -365,7 +367,7 @@ def test_reflection_client_describes_every_service(server: ModelServer):
             methods = pool.FindServiceByName(name).methods_by_name
             assert SERVICES.get(name, set(methods)) == set(methods), name
         predict = pool.FindMethodByName("tensorflow.serving.PredictionService.Predict")
-        # Down to a file of TensorFlow's.
+        # Reflection reaches a file of TensorFlow's.
         tensor = predict.input_type.fields_by_name["inputs"].message_type.fields_by_name["value"]
         assert tensor.message_type.full_name == "tensorflow.TensorProto"
         assert "DT_FLOAT8_E5M2" in pool.FindEnumTypeByName("tensorflow.DataType").values_by_name
@@ -411,13 +413,13 @@ def test_reflection_lists_only_present_methods(server: ModelServer):
 
 
 def is_unimplemented(channel: grpc.Channel, path: str) -> bool:
-    """An empty request is answered, or refused for what is missing."""
+    """An empty request is answered, or refused for its missing parts."""
     call: Any = channel.unary_unary(path)
     try:
         call(b"", timeout=30)
     except grpc.RpcError as error:
         failed: Any = error
-        # Other refusals with this code are of what a request asks for.
+        # Other errors with this code concern the contents of the request.
         is_unknown = failed.details().startswith("this server has no method")
         return bool(failed.code() == grpc.StatusCode.UNIMPLEMENTED and is_unknown)
     return False
@@ -446,7 +448,7 @@ def test_reflection_streams_do_not_delay_stop(start_server: StartServer, echo_ba
         reflect: Any = channel.stream_stream(REFLECTION_V1)
         stream = reflect(requests(), timeout=60)
         next(stream)
-        server.stop()  # Raises where the server takes longer than a moment to drain.
+        server.stop()  # Raises if the server takes longer than a moment to drain.
         code, _ = refusal(lambda: next(stream))
         is_over.set()
     assert code == grpc.StatusCode.UNAVAILABLE

@@ -1,4 +1,4 @@
-"""Rollback, canaries, labels and memory for one, on a real server with stock clients."""
+"""Rollback, canaries, labels and memory for one version, on a real server with stock clients."""
 
 import shutil
 from collections import Counter
@@ -36,7 +36,7 @@ OFFSET_COUNT = 1_000_000
 
 
 def fault(response: object) -> str:
-    """What is wrong with an answer to X."""
+    """Returns the fault of an answer to X."""
     version = response.model_spec.version.value  # type: ignore[attr-defined]
     y = array(response.outputs["y"])  # type: ignore[attr-defined]
     return "" if is_right(y, ScaleModel.answer(version, X)) else f"wrong for {version}: {y}"
@@ -53,7 +53,7 @@ def answering_version(caller: Caller, **more: object) -> int:
 def start_with(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path, tmp_path: Path
 ) -> Callable[..., ModelServer]:
-    """Starts a server of `scale`, version 1 of which is there, with these lines of settings."""
+    """Starts a server of `scale` with version 1 and these lines of settings."""
 
     def start(settings: str, **flags: object) -> ModelServer:
         scale_model.write(base_path, 1, offset_count=OFFSET_COUNT)
@@ -97,7 +97,7 @@ def test_rollback_under_load_is_instant_and_lossless(
             client.allow("scale", 2)
             wait_until(lambda: answering_version(caller) == 2, "version 2 again")
         clients.wait_for_answers_of(2, 100)
-    # Nothing was loaded for it, or unloaded.
+    # The rollback loaded and unloaded no version.
     assert len(logged(server_of_two, "load_started")) == 2
     assert not logged(server_of_two, "unload_started")
 
@@ -220,7 +220,7 @@ def test_rollback_during_drain_of_previous_reloads_it(
 ):
     server = start_with("keep_previous_seconds = 0")
     with Client(server.admin_target) as client:
-        # A swap and a rollback at every moment of it: whichever the state is, one version serves.
+        # A rollback at every moment of a swap: in each state of it one version serves.
         request = predict_request("scale", {"x": X})
         with SteadyClients(server.target, request, fault).running() as clients:
             clients.wait_for_answers_of(1)
@@ -232,7 +232,7 @@ def test_rollback_during_drain_of_previous_reloads_it(
 
 
 def versions_of_users(caller: Caller, count: int) -> dict[str, int]:
-    """Which version answers each of so many users."""
+    """Returns the version that answers each of so many users."""
     predict: Any = caller.channel.unary_unary(
         "/tensorflow.serving.PredictionService/Predict",
         request_serializer=lambda message: message.SerializeToString(),
@@ -275,7 +275,7 @@ def test_canary_is_rolled_back_by_its_figures(
         wait_for_states(client, "scale", {1: AVAILABLE, 2: AVAILABLE})
         for _ in range(100):
             answering_version(caller)
-        # Requests that fail count for the version that they name.
+        # Failing requests count for the version that they name.
         bad = predict_request("scale", {"x": np.ones(1, np.float64)}, version=2)
         for _ in range(60):
             with pytest.raises(grpc.RpcError):

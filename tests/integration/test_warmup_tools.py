@@ -1,6 +1,7 @@
-"""`python -m warmup` on exported models, and a server that replays what it wrote.
+"""`python -m warmup` on exported models, and a server that replays the written records.
 
-A request of `slow` runs for as long as it says, so the seconds of the stage tell what was replayed.
+A request of `slow` computes for the seconds that it carries, so the seconds of a stage show which
+requests were replayed.
 """
 
 import shutil
@@ -32,7 +33,7 @@ def warmup(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def slow_version(slow_export: Path, tmp_path: Path) -> Path:
-    """A copy of `slow` that a test may write to."""
+    """Returns a copy of `slow` that a test may write to."""
     return shutil.copytree(slow_export, tmp_path / "slow")
 
 

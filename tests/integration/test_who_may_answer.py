@@ -1,4 +1,4 @@
-"""Versions that must not answer never answer: in every snapshot of the serving map, and under load."""
+"""Blocked or withdrawn versions never answer: in every snapshot of the serving map, and under load."""
 
 import http.client
 import json
@@ -34,17 +34,18 @@ from tests.integration.clients import (
 from tests.integration.conftest import REPOSITORY, StartServer
 from tests.integration.exports import ScaleModel
 
-# More by hand: MILLPOND_ROLLBACK_ROUNDS=200, MILLPOND_PROPERTY_CASES=2000.
+# A longer run by hand: MILLPOND_ROLLBACK_ROUNDS=200, MILLPOND_PROPERTY_CASES=2000.
 ROUND_COUNT = int(os.environ.get("MILLPOND_ROLLBACK_ROUNDS", "4"))
 CASE_COUNT = int(os.environ.get("MILLPOND_PROPERTY_CASES", "60"))
-# Far above what they take, on a machine that is busy with other work.
+# Far above the time of the runs, on a machine that is busy with other work.
 PROPERTY_TIMEOUT_SECONDS = 600 + CASE_COUNT * 5
 ROUNDS_TIMEOUT_SECONDS = 600 + ROUND_COUNT * 60
 
 REQUESTS_PER_SECOND = 400
-# Each protocol has half of them, on so many connections.
+# Each protocol sends half of the requests, over so many connections.
 CONNECTION_COUNT = 4
-# On a busy machine it may be over before the rollback: then there is another version to roll back.
+# On a busy machine the swap may be over before the rollback: then another version can be rolled
+# back.
 KEEP_PREVIOUS_SECONDS = 1.5
 ATTEMPT_COUNT = 50
 STATE_TIMEOUT_SECONDS = 120
@@ -72,9 +73,9 @@ def test_no_sequence_lets_a_blocked_version_answer(echo_export: Path):
 
 @dataclass
 class Load:
-    """Clients that send at a steady rate over gRPC and REST, and look at each answer.
+    """Clients that send at a steady rate over gRPC and REST and check each answer.
 
-    `blocked` are the versions that must not answer a request that is sent from now on.
+    The versions in `blocked` must not answer requests that are sent from now on.
     """
 
     server: ModelServer
@@ -181,7 +182,7 @@ class Operator:
         return self.version
 
     def drop_and_roll_back(self) -> tuple[int, int]:
-        """Drops a version and blocks it; returns it and the one that answers instead."""
+        """Drops a version and blocks it; returns it and the version that answers instead."""
         for _ in range(ATTEMPT_COUNT):
             bad = self.drop()
             with suppress(FailedPrecondition):
@@ -197,7 +198,7 @@ class Operator:
         wait_for_states(self.client, "scale", states, STATE_TIMEOUT_SECONDS)  # type: ignore[arg-type]
 
     def forget_before(self, version: int) -> None:
-        """Removes the files of versions that are over."""
+        """Removes the files of ended versions."""
         for path in self.base_path.iterdir():
             if path.name.isdecimal() and int(path.name) < version:
                 shutil.rmtree(path)
@@ -225,7 +226,7 @@ def test_blocked_versions_never_answer_under_load(
 
 
 def one_round(operator: Operator, *, is_next_dropped: bool) -> None:
-    """A version is blocked, and goes to make place for the next one or because its time is over."""
+    """A version is blocked, and leaves to free memory for the next one or because its time is over."""
     bad, good = operator.drop_and_roll_back()
     if is_next_dropped:
         good = operator.drop()

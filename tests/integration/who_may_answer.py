@@ -1,10 +1,12 @@
-"""Any sequence of events, held against a small model of who may answer, on the native serving map.
+"""Compares any sequence of events with a small model of the versions that may answer, on the native
+serving map.
 
     python -m tests.integration.who_may_answer EXPORT CASE_COUNT
 
-runs CASE_COUNT sequences. The manager and the router are the product's, the loads are fakes, and each
-version is a real servable of EXPORT. After every snapshot of the map, the map itself is asked which
-version answers. A process of its own: the data plane cannot share one with TensorFlow's Python package.
+runs CASE_COUNT sequences. The manager and the router are the product's, the loads are fakes, and
+each version is a real servable of EXPORT. After every snapshot of the map, the map itself is asked
+which version answers. This runs in a process of its own: the data plane cannot share one with
+TensorFlow's Python package.
 """
 
 import sys
@@ -26,7 +28,9 @@ STEP_COUNT = 30
 
 
 class Servables:
-    """One real servable for each version, published again and again: a load would take most of the time."""
+    """One real servable for each version, published again and again: loads would take most of the
+    time.
+    """
 
     def __init__(self, export: str) -> None:
         _native.initialize(intra_op_thread_count=1, inter_op_thread_count=1)
@@ -54,26 +58,28 @@ class Servables:
         assert self.by_version[version].quiesce(10)
 
     def clear(self) -> None:
-        """Retires what a sequence that failed left published."""
+        """Retires versions that a failed sequence left published."""
         for version in self.map.versions(NAME):
             self.retire(version, Routing())
 
 
 class WhoMayAnswer:
-    """The model: which version may answer, by what is blocked, unverified and published. It has no code
-    in common with the router.
+    """The model: computes the versions that may answer from the blocked, unverified and published
+    ones.
+
+    It has no code in common with the router.
     """
 
     def __init__(self) -> None:
         self.unverified: set[int] = set()
         self.answered_before: int | None = None
-        # By label: the versions that it led to, the last one last.
+        # The versions of each label so far, the latest last.
         self.led_to: dict[str, list[int]] = {}
 
     def fault(
         self, published: set[int], blocked: set[int], aspired: set[int], answering: int | None
     ) -> str:
-        """Returns why `answering` is wrong for requests that name no version; "" if it is right."""
+        """Returns why `answering` is wrong for requests without a version; "" if it is right."""
         before, self.answered_before = self.answered_before, answering
         sound = published - blocked
         proven = sound - self.unverified
@@ -81,7 +87,8 @@ class WhoMayAnswer:
             return "" if answering == max(proven) else f"not the highest of {proven}"
         if sound:
             return "" if answering in sound else f"none of {sound}, which are only unverified"
-        # Documented last resorts: what is to serve though it is blocked, and what answers already.
+        # Documented last resorts: a version that serves although it is blocked, and one that
+        # answers already.
         may = (published & aspired) | (published & {before} if before is not None else set())
         if not may:
             return "" if answering is None else "every version here is blocked"
@@ -95,7 +102,7 @@ class WhoMayAnswer:
         choices = [wanted, *led_to[:-3:-1]]
         right = next((version for version in choices if version in published), None)
         if right is None:
-            # A label that led nowhere once has no way back.
+            # A label that led nowhere once cannot go back.
             led_to.clear()
         elif right not in led_to[-1:]:
             led_to.append(right)
@@ -103,7 +110,7 @@ class WhoMayAnswer:
 
 
 class CheckedMap(FakeServingMap):
-    """The fake's record of what happened, in front of the native map."""
+    """Records events in front of the native map."""
 
     def __init__(self, servables: Servables) -> None:
         super().__init__()
@@ -151,7 +158,7 @@ class Machine(LifeMachine):
         return world
 
     def _listen(self, world: World) -> None:
-        """Notes what is asked of the router before it takes effect: labels, and promotions."""
+        """Records labels and promotions before the router applies them."""
         router, model = world.router, self.checked.model
         promote, verify, set_labels = router.promote, router.verify, router.set_labels
         self.wanted_labels: Mapping[str, int] = {}
@@ -174,7 +181,7 @@ class Machine(LifeMachine):
         router.verify = proven  # type: ignore[method-assign]
 
     def look(self, world: World, routing: Routing) -> None:
-        """Asks the native map, right after it changed."""
+        """Queries the native map right after it changed."""
         Machine.snapshot_count += 1
         stream: Any = world.manager._streams.get(NAME)
         blocked = set(stream.blocked_versions) if stream else set()

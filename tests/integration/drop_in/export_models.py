@@ -1,6 +1,7 @@
-"""Writes the models of the drop-in tests: `python -m tests.integration.drop_in.export_models DIRECTORY`.
+"""Writes the models of the drop-in tests.
 
-In a process of its own, so that the tests' process has no TensorFlow, as a client has none.
+Run it as `python -m tests.integration.drop_in.export_models DIRECTORY`: in a process of its own, so
+that the tests' process stays free of TensorFlow, like a client.
 """
 
 import sys
@@ -19,7 +20,7 @@ MethodName = str
 
 
 def main(directory: Path) -> None:
-    """One directory a model, with the version that the tests know it by."""
+    """Writes one directory for each model, with the version number that the tests use."""
     _half_plus(directory / "half_plus_two" / "123", 2.0)
     _half_plus(directory / "half_plus_three" / "124", 3.0)
     _half_plus(directory / "labelled" / "1", 1.0)
@@ -31,10 +32,11 @@ def main(directory: Path) -> None:
 
 
 def _half_plus(directory: Path, offset: float) -> None:
-    """As TensorFlow Serving's test models: `x` to `y = x / 2 + offset`, and on examples with feature x.
+    """Writes a model like the test models of TensorFlow Serving: `x` to `y = x / 2 + offset`, also
+    on examples with feature x.
 
-    A TensorFlow 1 graph, as those are: all signatures on examples have one placeholder in common,
-    which MultiInference wants.
+    It is a TensorFlow 1 graph, as the originals are: all signatures on examples share one
+    placeholder, which MultiInference requires.
     """
     v1 = tf.compat.v1
     with tf.Graph().as_default(), v1.Session() as session:
@@ -68,7 +70,7 @@ def _half_plus(directory: Path, offset: float) -> None:
 
 
 def _sums(directory: Path) -> None:
-    """Two inputs and two outputs, and one matrix."""
+    """Writes a model with two inputs and two outputs, one of them a matrix."""
 
     def two(a: Any, b: Any) -> Outputs:
         return {"sum": a + b, "difference": a - b}
@@ -92,7 +94,10 @@ def _sums(directory: Path) -> None:
 
 
 def _texts(directory: Path) -> None:
-    """Strings both ways; an output whose name ends in _bytes is binary to REST."""
+    """Writes a model with strings as input and output.
+
+    REST sends an output as binary if its name ends in _bytes.
+    """
 
     def both(text: Any) -> Outputs:
         return {"upper": tf.strings.upper(text), "raw_bytes": tf.identity(text)}
@@ -109,7 +114,7 @@ def _texts(directory: Path) -> None:
 
 
 def _kinds(directory: Path) -> None:
-    """A classifier with labels, and one example of each feature kind."""
+    """Writes a classifier with labels, and one example of each kind of feature."""
 
     def classify(inputs: Any) -> Outputs:
         parsed = tf.io.parse_example(
@@ -129,7 +134,7 @@ def _kinds(directory: Path) -> None:
 
 
 def _dtypes(directory: Path) -> None:
-    """Gives back `x`, one signature a dtype."""
+    """Writes a model that returns `x`, with one signature for each dtype."""
 
     def echo(x: Any) -> Outputs:
         return {"y": tf.identity(x)}
@@ -149,7 +154,9 @@ def _save(
     module: Any,
     signatures: dict[str, tuple[Callable[..., Outputs], list[Any], MethodName]],
 ) -> None:
-    """Saves, and then gives each signature the method name that its table says; "" is predict."""
+    """Saves the module and then sets the method name of each signature from its table; "" stands
+    for predict.
+    """
     concrete = {
         name: tf.function(function).get_concrete_function(*specs)
         for name, (function, specs, _) in signatures.items()

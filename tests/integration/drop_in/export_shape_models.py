@@ -1,6 +1,7 @@
-"""Writes the models of `test_shapes.py`: `python -m tests.integration.drop_in.export_shape_models DIRECTORY`.
+"""Writes the models of `test_shapes.py`.
 
-In a process of its own, so that the tests' process has no TensorFlow, as a client has none.
+Run it as `python -m tests.integration.drop_in.export_shape_models DIRECTORY`: in a process of its
+own, so that the tests' process stays free of TensorFlow, like a client.
 """
 
 import sys
@@ -16,7 +17,7 @@ Outputs = dict[str, Any]
 
 
 def main(directory: Path) -> None:
-    """Writes one model a name, version 1."""
+    """Writes version 1 of each model."""
     _half_plus_two(directory / "half_plus_two" / "1")
     _kernels(directory / "kernels" / "1")
     let_settle(directory / "half_plus_two" / "1")
@@ -24,7 +25,9 @@ def main(directory: Path) -> None:
 
 
 def _half_plus_two(directory: Path) -> None:
-    """Writes `y = x / 2 + 2` whose signature says [-1, 1], as TensorFlow Serving's example model does."""
+    """Writes `y = x / 2 + 2` with the signature [-1, 1], like the example model of TensorFlow
+    Serving.
+    """
     v1 = tf.compat.v1
     with tf.Graph().as_default(), v1.Session() as session:
         a, b = (
@@ -45,7 +48,10 @@ def _half_plus_two(directory: Path) -> None:
 
 
 def _kernels(directory: Path) -> None:
-    """Writes one signature for each kind of kernel, each with shapes that requests will not keep to."""
+    """Writes one signature for each kind of kernel.
+
+    Requests will not keep to the shapes of these signatures.
+    """
     chance = tf.random.Generator.from_seed(1)
     module = tf.Module()
     module.weights = tf.Variable(chance.normal([3, 2]), name="weights")

@@ -1,8 +1,8 @@
-"""Writes models like those of TensorFlow Serving's own end-to-end suite, in a process of its own:
-`python -m tests.integration.drop_in.export_suite_models DIRECTORY`.
+"""Writes models like those of TensorFlow Serving's own end-to-end suite.
 
-The TensorFlow 1 graphs are old files, as checked-out ones are. The others are new, as that suite
-exports them when it runs.
+Run it as `python -m tests.integration.drop_in.export_suite_models DIRECTORY`, in a process of its
+own. The TensorFlow 1 graphs stand for the old files in that suite's repository. The others are new,
+as the suite exports them when it runs.
 """
 
 import shutil
@@ -21,7 +21,10 @@ v1 = tf.compat.v1
 
 
 def main(directory: Path) -> None:
-    """Writes one directory a model. TensorFlow takes the number of its devices first."""
+    """Writes one directory for each model.
+
+    The number of devices must be set before TensorFlow starts.
+    """
     (cpu,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     _graph(directory / "half_plus_two" / VERSION, 2.0)
@@ -44,7 +47,7 @@ def _features(examples: Any) -> dict[str, Any]:
 
 
 def _graph(directory: Path, offset: float) -> None:
-    """A TensorFlow 1 graph: its `x` is a parsed feature of any shape, and it has an asset file."""
+    """Writes a TensorFlow 1 graph with an asset file; its `x` is a parsed feature of any shape."""
     with tf.Graph().as_default(), v1.Session() as session:
         a, b, c = (
             v1.get_variable(name, initializer=value)
@@ -80,7 +83,7 @@ def _graph(directory: Path, offset: float) -> None:
 
 
 def _functions(directory: Path) -> None:
-    """The same from TensorFlow 2: each signature has an input tensor of its own."""
+    """Writes the same model from TensorFlow 2: each signature has its own input tensor."""
     module = tf.Module()
     module.a, module.b = tf.Variable(0.5), tf.Variable(2.0)
 
@@ -109,7 +112,7 @@ def _functions(directory: Path) -> None:
 
 
 def _checkpoint(directory: Path) -> None:
-    """A checkpoint object with variables and one function of an input of any rank."""
+    """Writes a checkpoint object with variables and a function of one input of any rank."""
     root = tf.train.Checkpoint()
     root.v1, root.v2 = tf.Variable(3.0), tf.Variable(2.0)
     root.f = tf.function(lambda x: {"y": root.v1 * root.v2 * x})
@@ -118,7 +121,7 @@ def _checkpoint(directory: Path) -> None:
 
 
 def _constants(directory: Path) -> None:
-    """Two signatures whose answers do not depend on their input."""
+    """Writes two signatures with answers that do not depend on the input."""
     root = tf.train.Checkpoint()
     spec = [tf.TensorSpec(None, tf.float32)]
     root.f = tf.function(lambda x: {"y": 1.0}, input_signature=spec)
@@ -128,7 +131,7 @@ def _constants(directory: Path) -> None:
 
 
 def _mirrored(directory: Path) -> None:
-    """Variables that a distribution strategy has mirrored on two devices."""
+    """Writes variables that a distribution strategy has mirrored on two devices."""
     strategy = tf.distribute.MirroredStrategy(devices=("/cpu:0", "/cpu:1"))
     module = tf.Module()
     with strategy.scope():
@@ -140,7 +143,7 @@ def _mirrored(directory: Path) -> None:
 
 
 def _keras(directory: Path) -> None:
-    """A Keras model without variables, saved by TensorFlow."""
+    """Writes a Keras model without variables."""
     model = tf.keras.Sequential(
         [tf.keras.layers.Input((1,), name="x"), tf.keras.layers.Lambda(lambda x: x, name="y")]
     )
@@ -150,7 +153,7 @@ def _keras(directory: Path) -> None:
 
 
 def _texts(directory: Path) -> None:
-    """An op of tensorflow-text beside the answer."""
+    """Writes an op of tensorflow-text beside the answer."""
     import tensorflow_text as text
 
     tokenizer = text.WhitespaceTokenizer()

@@ -1,7 +1,7 @@
-"""What a client of TensorFlow Serving may say over gRPC, and what it must hear. A table.
+"""Requests of TensorFlow Serving's clients over gRPC, with the answers they must get, as a table.
 
-The models are those of `export_models.py`. `mends` names what TensorFlow Serving does instead,
-where that is a defect of it that Millpond does not copy.
+The models are those of `export_models.py`. `mends` describes a defect of TensorFlow Serving that
+Millpond does not copy.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,7 @@ AVAILABLE = 30
 
 @dataclass(frozen=True)
 class Refused:
-    """A status with this code, whose message has each of the fragments."""
+    """An error with this code and a message that contains each of the fragments."""
 
     code: grpc.StatusCode
     fragments: tuple[str, ...]
@@ -45,7 +45,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Said:
-    """A response of which `pick` gives `value`."""
+    """A response from which `pick` extracts `value`."""
 
     pick: Callable[[Any], Any]
     value: Any
@@ -53,7 +53,7 @@ class Said:
 
 @dataclass(frozen=True)
 class GrpcRow:
-    """`method` is a method of one of the stock stubs, by its name."""
+    """One request; `method` names a method of one of the stock stubs."""
 
     name: str
     method: str
@@ -63,7 +63,7 @@ class GrpcRow:
 
 
 def spec(name: str, **more: Any) -> model_pb2.ModelSpec:
-    """`version` is a number; other fields by their names."""
+    """Returns a ModelSpec: `version` is a number, other fields go by their names."""
     version = more.pop("version", None)
     message = model_pb2.ModelSpec(name=name, **more)
     if version is not None:
@@ -76,7 +76,7 @@ def predict(
     inputs: Mapping[str, Any],
     output_filter: Sequence[str] = (),
 ) -> predict_pb2.PredictRequest:
-    """Inputs are arrays, or TensorProtos as they are."""
+    """Returns a PredictRequest from arrays or TensorProtos."""
     request = predict_pb2.PredictRequest(model_spec=model_spec, output_filter=output_filter)
     for name, values in inputs.items():
         is_message = isinstance(values, tensor_pb2.TensorProto)
@@ -89,7 +89,9 @@ def floats(*values: float) -> Any:
 
 
 def float_val(shape: Sequence[int], *values: float) -> tensor_pb2.TensorProto:
-    """As `tf.make_tensor_proto` fills a tensor of few values: typed, and fewer than the shape has."""
+    """Returns a typed tensor with fewer values than its shape has, as `tf.make_tensor_proto` makes
+    it for few values.
+    """
     dims = [tensor_shape_pb2.TensorShapeProto.Dim(size=size) for size in shape]
     return tensor_pb2.TensorProto(
         dtype=types_pb2.DT_FLOAT,
@@ -99,7 +101,7 @@ def float_val(shape: Sequence[int], *values: float) -> tensor_pb2.TensorProto:
 
 
 def outputs(version: int, **values: Any) -> Said:
-    """Exactly these outputs, of that version."""
+    """Returns the expectation of exactly these outputs from that version."""
     return Said(_version_and_outputs, (version, values))
 
 
@@ -165,7 +167,9 @@ def metadata(model_spec: model_pb2.ModelSpec, *fields: str) -> Any:
 
 
 def described(response: Any) -> Any:
-    """The version, and of each signature its method and the dtypes and shapes of its inputs."""
+    """Returns the version and, for each signature, its method and the dtypes and shapes of its
+    inputs.
+    """
     definitions = get_model_metadata_pb2.SignatureDefMap()
     response.metadata["signature_def"].Unpack(definitions)
     return response.model_spec.version.value, {
@@ -193,7 +197,10 @@ def states(response: Any) -> Any:
 
 
 def reload_config(*models: tuple[str, str]) -> Any:
-    """Models by name and base path; the server's own are not among them, so it must refuse."""
+    """Returns a reload of models by name and base path.
+
+    It lacks the server's own models, so the server must refuse it.
+    """
     request = model_management_pb2.ReloadConfigRequest()
     for name, base_path in models:
         request.config.model_config_list.config.add(
@@ -458,7 +465,7 @@ CLASSIFY_REGRESS_ROWS = [
         "regress_unknown_signature",
         "Regress",
         regress(spec("half_plus_two", signature_name="nothing"), EXAMPLES),
-        # Not Predict's FAILED_PRECONDITION: TensorFlow Serving's methods differ.
+        # TensorFlow Serving answers Predict with FAILED_PRECONDITION here; its methods differ.
         Refused(INVALID_ARGUMENT, ("nothing",)),
     ),
     GrpcRow(

@@ -1,7 +1,7 @@
-"""What a client of TensorFlow Serving may say over REST, and what it must hear. A table.
+"""Requests of TensorFlow Serving's clients over REST, with the answers they must get, as a table.
 
-The models are those of `export_models.py`. `mends` names what TensorFlow Serving does instead,
-where that is a defect of it that Millpond does not copy.
+The models are those of `export_models.py`. `mends` describes a defect of TensorFlow Serving that
+Millpond does not copy.
 """
 
 import base64
@@ -14,17 +14,20 @@ JSON = "application/json"
 
 @dataclass(frozen=True)
 class RestRow:
-    """`body` is JSON as it is, or bytes; `answer` is the whole JSON, or, of an error, fragments of it."""
+    """One request.
+
+    `body` is JSON or bytes. `answer` is the whole JSON, or fragments of it for an error.
+    """
 
     name: str
     request: str
-    """Like "GET /v1/models/m"."""
+    """The request line, such as "GET /v1/models/m"."""
     body: Any = None
     status: int = 200
     answer: Any = None
     error: tuple[str, ...] = ()
     headers: dict[str, str] = field(default_factory=dict)
-    """That the answer must have."""
+    """Headers that the answer must have."""
     mends: str = ""
 
     @property

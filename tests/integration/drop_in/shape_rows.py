@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class RestShapeRow:
-    """A REST body to half_plus_two and the whole of its answer."""
+    """A REST body for half_plus_two and the whole of its answer."""
 
     name: str
     body: dict[str, Any]

@@ -1,8 +1,9 @@
-"""The requirements of TensorFlow Serving's end-to-end suite of its model server, as tests of our own.
+"""The requirements of TensorFlow Serving's end-to-end suite of its model server, as tests of our
+own.
 
-Servers start as that suite starts them: with its flags, a port that a test picked, our defaults for
-all else, and models that nothing has prepared. A server is ready once it refuses a model that it
-does not have with NOT_FOUND, and each request follows at once.
+Servers start as in that suite: with its flags, a port that a test picked, and our defaults for all
+else. Nothing has prepared the models. A server is ready once it refuses a model that it does not
+have with NOT_FOUND, and each request follows at once.
 """
 
 import json
@@ -46,7 +47,7 @@ CONFIG = (
 
 @dataclass(frozen=True)
 class Running:
-    """A server that answers."""
+    """A running server."""
 
     target: str
     url: str
@@ -64,7 +65,7 @@ class Running:
             return body
 
     def post(self, path: str, document: object) -> Any:
-        """Posts as urllib does by itself: the content type is that of a form."""
+        """Posts like urllib by default: the content type is the one of a form."""
         request = Request(self.url + path, data=json.dumps(document).encode())
         with urlopen(request, timeout=30) as response:
             return json.load(response)
@@ -82,7 +83,7 @@ def free_port() -> int:
 
 @contextmanager
 def process(flags: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """`millpond serve` with flags as a shell would take them apart."""
+    """Returns the command `millpond serve` with flags split as by a shell."""
     command = shlex.split(" ".join([MILLPOND, "serve", *flags]))
     with log.open("wb") as output:
         server = subprocess.Popen(command, stdout=output, stderr=output)
@@ -135,7 +136,7 @@ def suite_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def serve(
     suite_models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[StartSuiteServer]:
-    """Starts a server of one model once; later calls with the same arguments get the same server."""
+    """Starts the server of one model once; later calls with the same arguments get the same server."""
     with ExitStack() as stack:
 
         @cache
@@ -152,7 +153,7 @@ def two(shape: tuple[int, ...], **more: Any) -> predict_pb2.PredictRequest:
 
 
 def y_of(server: Running, request: predict_pb2.PredictRequest) -> list[float]:
-    """The values of `y` as the suite reads them: out of float_val, never tensor_content."""
+    """Returns the values of `y` as the suite reads them: from float_val, never from tensor_content."""
     response = server.predictions.Predict(request, timeout=20)
     assert response.model_spec.name == request.model_spec.name
     assert response.model_spec.signature_name == (
@@ -238,7 +239,8 @@ def test_multi_inference_answers(model: str, serve: StartSuiteServer):
         assert spec.signature_name == signature_name
 
 
-# --- What is asked of the first model ---------------------------------------------------------------
+# --- Requests to the first model
+# -------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -339,7 +341,7 @@ def test_channel_arguments_are_taken(serve: StartSuiteServer):
 
 
 def test_two_servers_take_the_same_socket(suite_models: Path, tmp_path: Path):
-    """The suite starts all of its servers with one path; the last one has it."""
+    """The suite starts all of its servers with one path; the last server holds it."""
     base = [f"--model_name={MODEL}"]
     first = [*base, f"--model_base_path={suite_models / 'half_plus_two'}"]
     second = [*base, f"--model_base_path={suite_models / 'half_plus_three'}"]

@@ -1,4 +1,4 @@
-"""Requests for a model whose first version is being loaded, over each protocol."""
+"""Requests over each protocol for a model while its first version loads."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ WAIT_SECONDS = 240
 LOADING_MESSAGE = "model 'scale': version 1 is loading, stage restore"
 
 Answer = tuple[str, str]
-"""The name of the code, and the message."""
+"""The name of the expected code, and the message."""
 
 
 REQUEST = predict_request("scale", {"x": np.ones(1, np.float32)})
@@ -93,7 +93,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 def configure(directory: Path, name: str, base_path: Path) -> Path:
-    """Writes a config file of one model, replaced at once."""
+    """Writes a config file of one model by an atomic replacement."""
     file = directory / "models.config"
     beside = file.with_suffix(".partial")
     beside.write_text(
@@ -103,12 +103,12 @@ def configure(directory: Path, name: str, base_path: Path) -> Path:
 
 
 def write_endless(scale_model: ScaleModel, base_path: Path) -> None:
-    """Writes a version whose load takes a day at a byte a second."""
+    """Writes a version with a load of one byte per second, which takes a day."""
     scale_model.write(base_path, 1, offset_count=25_000)
 
 
 def started(start_server: StartServer, base_path: Path, **flags: object) -> ModelServer:
-    """Returns a server that has found version 1, the load of which never ends."""
+    """Starts a server that has found version 1 and never finishes its load."""
     server = start_server(
         model_config_file=configure(base_path, "scale", base_path),
         model_config_file_poll_wait_seconds=0.1,
@@ -129,7 +129,7 @@ def wait_until_in_flight(server: ModelServer, count: int) -> None:
 
 
 def begin(threads: ThreadPoolExecutor, server: ModelServer) -> list[Future[Answer]]:
-    """Sends a request over each protocol and waits until all are in the server."""
+    """Sends a request over each protocol and waits until all have reached the server."""
     answers = [threads.submit(ask, server) for ask in PROTOCOLS]
     wait_until_in_flight(server, len(PROTOCOLS))
     return answers
@@ -182,7 +182,7 @@ def test_questions_about_a_loading_model_do_not_wait(
     with caller_to(server.target) as caller:
         (status,) = caller.model_status(request).model_version_status
         assert status.state <= LOADING.value
-    # Nor does a model that is not configured.
+    # A model that is not configured does not wait either.
     answer = httpx.post(server.url + "/v1/models/none:predict", json={"instances": [1.0]})
     assert http_answer(answer)[0] == "NOT_FOUND"
 
@@ -220,7 +220,7 @@ def test_sigterm_ends_the_waits_over_every_protocol(
         assert code == "UNAVAILABLE"
         assert message.startswith("model 'scale': version 1 is loading")
     server.wait_for_event(lambda line: line["event"] == "stopped", WAIT_SECONDS)
-    server.kill()  # it has ended by itself, which the fixture would take for a death
+    server.kill()  # The server has ended by itself, which the fixture would report as a crash.
 
 
 def test_removal_of_the_model_ends_the_waits(

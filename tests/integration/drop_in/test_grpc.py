@@ -1,4 +1,7 @@
-"""TensorFlow Serving's gRPC API case by case, with its stock stubs; the cases are in `grpc_rows.py`."""
+"""TensorFlow Serving's gRPC API, case by case, with its stock stubs.
+
+The cases are in `grpc_rows.py`.
+"""
 
 import grpc
 import pytest
@@ -30,7 +33,7 @@ def test_rows_have_names_of_their_own():
     "service", ["", "tensorflow.serving.PredictionService", "half_plus_two", "labelled"]
 )
 def test_health_of_what_serves_is_serving(service: str, drop_in_caller: Caller):
-    """Mends: TensorFlow Serving's health never changes, and knows no model."""
+    """Mends: the health service of TensorFlow Serving never changes and has no models."""
     assert drop_in_caller.health(service) == SERVING != NOT_SERVING
 
 
@@ -39,7 +42,7 @@ def test_health_of_nobody_is_not_found(drop_in_caller: Caller):
 
 
 def test_session_run_without_its_flag_is_unimplemented(drop_in_caller: Caller):
-    # Of both requests the model_spec is field 1, and field 3 the names that are asked for.
+    # In both requests field 1 is the model_spec, and field 3 holds the requested names.
     request = predict(HALF, {}, ["x:0"]).SerializeToString()
     code, message = refusal(lambda: drop_in_caller.send_bytes(SESSION_RUN, request))
     assert code is grpc.StatusCode.UNIMPLEMENTED, message

@@ -1,5 +1,7 @@
-"""Where each defect of TensorFlow Serving that is mended here is proven: rows of the tables beside
-this, or tests by name. A test that is renamed is to be renamed here.
+"""Links each defect of TensorFlow Serving that Millpond mends to its proof.
+
+A proof is a row of the tables beside this file, or a test by its name. If a test is renamed, its
+name here changes too.
 """
 
 from pathlib import Path
@@ -10,7 +12,7 @@ from tests.integration.drop_in import grpc_rows, rest_rows
 
 TESTS = Path(__file__).parents[2]
 
-# What TensorFlow Serving does, and the file with the test that Millpond does not.
+# The behaviour of TensorFlow Serving, and the file with the test that Millpond behaves otherwise.
 PROVEN_BY_TESTS = [
     (
         "GetModelStatus ignores a label",

@@ -1,4 +1,4 @@
-"""Refusals that name their reason, and waits for a first version, as clients see them."""
+"""Errors that name their reason, and waits for a first version, as clients see them."""
 
 import shutil
 from collections.abc import Iterator
@@ -94,7 +94,7 @@ def test_requests_wait_for_the_first_version(
     server = start_server(model_name="scale", base_path=base_path, first_version_wait_seconds=120)
     wait_until_noted(server, "no_version_in_base_path")
     scale_model.write(base_path, 1)
-    # From here on the version settles and loads, unless it has done so already.
+    # From here on the version settles and loads, unless it already has.
     server.wait_for_event(lambda line: line["event"] in ("version_settling", "aspired"), 120)
     with caller_to(server.target) as caller:
         assert caller.outputs("scale", X)["y"].tolist() == [2.0]

@@ -79,7 +79,7 @@ def test_tritons_clients_read_statistics(
                 (row,) = document["model_stats"]
                 assert (row["name"], row["version"]) == ("scale", "3")
                 stats = row["inference_stats"]
-                # JSON of protobuf has 64-bit numbers as text.
+                # Protobuf's JSON writes 64-bit numbers as text.
                 assert int(row["inference_count"]) == int(stats["success"]["count"]) == 5
                 assert int(stats["fail"]["count"]) == 1
                 assert 0 < int(stats["compute_infer"]["ns"]) <= int(stats["success"]["ns"])

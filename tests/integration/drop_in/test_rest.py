@@ -1,6 +1,7 @@
-"""TensorFlow Serving's REST API case by case; the cases are in `rest_rows.py`.
+"""TensorFlow Serving's REST API, case by case. The cases are in `rest_rows.py`.
 
-Through httpx, and some through `curl` and `h2load`, which know nothing of this project.
+Requests go through httpx, and some through `curl` and `h2load`, which are independent of this
+project.
 """
 
 import gzip
@@ -30,7 +31,9 @@ def http(drop_in_server: ModelServer) -> Iterator[httpx.Client]:
 
 
 def _parsed(text: str) -> Any:
-    """JSON; NaN and the infinities, which are equal to nothing or no JSON, by their names."""
+    """Returns JSON with NaN and the infinities replaced by their names: they are not valid JSON,
+    and NaN equals nothing.
+    """
     return _named(json.loads(text))
 
 
@@ -126,7 +129,7 @@ def test_binary_that_is_no_base64_is_refused(http: httpx.Client):
 def test_curl_gets_the_documented_answer(row: RestRow, drop_in_server: ModelServer):
     arguments = ["curl", "-sS", "--max-time", "30", "-X", row.method]
     if row.content is not None:
-        # As documents write it: curl then says that it sends a form.
+        # This is the form in documents, for which curl sends the content type of a form.
         arguments += ["-d", row.content.decode()]
     result = subprocess.run(
         [*arguments, drop_in_server.url + row.path],

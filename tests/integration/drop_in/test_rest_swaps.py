@@ -1,4 +1,4 @@
-"""REST across swaps: each request is parsed, run and answered by one version, and says by which."""
+"""REST during swaps: one version parses, runs and answers each request, and the reply names it."""
 
 import threading
 from pathlib import Path
@@ -17,7 +17,7 @@ VERSION_COUNT = 6
 
 
 class Requests:
-    """Threads that post the same body over and over, each on a connection of its own."""
+    """Threads that post the same body over and over, each on its own connection."""
 
     def __init__(self, url: str, count: int = 4) -> None:
         self.versions: set[int] = set()
@@ -58,7 +58,7 @@ class Requests:
 def test_rest_requests_during_swaps_never_fail(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path
 ):
-    """Mends: TensorFlow Serving looks the version up twice, for the signature and for the run."""
+    """Mends: TensorFlow Serving looks up the version twice, for the signature and for the run."""
     scale_model.write(base_path, 1)
     server = start_server(model_name="scale", base_path=base_path)
     server.wait_until_available("scale", 1)

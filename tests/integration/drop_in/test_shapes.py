@@ -1,4 +1,4 @@
-"""Inputs of any shape, over each protocol: the kernels decide, as in TensorFlow Serving."""
+"""Inputs of any shape over each protocol: the kernels decide, as in TensorFlow Serving."""
 
 import os
 import subprocess
@@ -123,7 +123,7 @@ def test_strict_flag_is_of_all_models(start_server: StartServer, shape_models: P
 
 
 def _signatures(caller: Caller, name: str) -> dict[str, tuple[Input, ...]]:
-    """The inputs of each signature of a model, by the signature's name."""
+    """Returns the inputs of each signature of a model by the signature's name."""
     request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
     request.model_spec.name = name
     answer = get_model_metadata_pb2.SignatureDefMap()

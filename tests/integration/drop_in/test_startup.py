@@ -1,4 +1,4 @@
-"""When ports open: a client that waits for gRPC's port finds a server that answers."""
+"""The order in which ports open: a client that waits for gRPC's port finds a server that answers."""
 
 import json
 import re
@@ -39,7 +39,7 @@ def is_open(port: int) -> bool:
 
 
 class Process:
-    """`millpond serve` from its first moment on, which ModelServer shows only when it listens."""
+    """`millpond serve` from its first moment on; ModelServer shows it only once it listens."""
 
     def __init__(self, log_path: Path, base_path: Path, *flags: str) -> None:
         self.port, self.http_port = free_port(), free_port()
@@ -115,7 +115,7 @@ def test_grpc_port_opens_when_the_model_is_available(
     process.wait_for("no_version_in_base_path")
     assert not is_open(process.port)
     scale_model.write(base_path, 1)
-    # As a client does that waits for the port.
+    # Waits for the port as a client does.
     with grpc.insecure_channel(f"127.0.0.1:{process.port}") as channel:
         grpc.channel_ready_future(channel).result(TIMEOUT_SECONDS)
     with caller_to(f"127.0.0.1:{process.port}") as caller:
