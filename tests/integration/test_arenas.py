@@ -277,8 +277,7 @@ def test_sealed_slab_is_writable_for_next_version(
     assert slabs == [*slabs[:2], *slabs[:2], slabs[0]]
 
 
-# --- Outputs that share the version's own memory
-# -----------------------------------------------------
+# --- Outputs that share the version's own memory --------------------------------------------------
 
 
 def _fault_of_weights(response: predict_pb2.PredictResponse) -> str:

@@ -212,8 +212,7 @@ def test_memory_limit_counts_the_version_that_serves(
         assert client.predict("scale", {"x": X}).version == 1
 
 
-# --- A version removed during its load
-# ------------------------------------------------------------------
+# --- A version removed during its load ------------------------------------------------------------
 
 
 def test_load_ends_soon_after_directory_removal(

@@ -56,8 +56,7 @@ def has_value(value: float) -> Callable[[list[Sample]], object]:
     return lambda samples: [sample.value for sample in samples] == [value]
 
 
-# --- Known requests
-# --------------------------------------------------------------------------------------
+# --- Known requests -------------------------------------------------------------------------------
 
 
 def latencies_with_a_tail() -> list[int]:
@@ -114,8 +113,7 @@ def test_p999_by_buckets_is_within_one_bucket(
     assert not is_within_a_bucket(fake_fed.value(theirs) / 1e6, true_seconds)
 
 
-# --- A real server
-# ----------------------------------------------------------------------------------------
+# --- A real server --------------------------------------------------------------------------------
 
 
 RIGHT = predict_request("scale", {"x": np.array([1, 2], np.float32)})

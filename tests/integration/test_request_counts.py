@@ -74,8 +74,7 @@ def pages(server: ModelServer) -> ServerPages:
     return ServerPages(server.url)
 
 
-# --- Requests of clients
-# --------------------------------------------------------------------------------
+# --- Requests of clients --------------------------------------------------------------------------
 
 
 def code_of(call: Callable[[], object]) -> str:
@@ -155,8 +154,7 @@ def sent(calls: Calls) -> Counts:
         return Counter(pool.map(lambda call: call(), calls))
 
 
-# --- Counts of the server
-# -------------------------------------------------------------------------------
+# --- Counts of the server -------------------------------------------------------------------------
 
 
 def predicted(metrics: Metrics) -> Counts:

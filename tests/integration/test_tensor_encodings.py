@@ -312,8 +312,7 @@ def test_predict_compressed_message_arrives(server: ModelServer, compression: An
     assert array(answer).tolist() == [1.5] * 1000
 
 
-# --- Requested outputs and versions
-# -----------------------------------------------------------------
+# --- Requested outputs and versions ---------------------------------------------------------------
 
 
 def default_request(**more: Any) -> predict_pb2.PredictRequest:

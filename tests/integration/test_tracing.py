@@ -272,8 +272,7 @@ def test_slow_request_is_logged_without_collector(
     assert len(logged(server, "request_slow")) == 1
 
 
-# --- Missing parts
-# ----------------------------------------------------------------------------------
+# --- Missing parts --------------------------------------------------------------------------------
 
 
 def test_lost_collector_costs_only_spans(

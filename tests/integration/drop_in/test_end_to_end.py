@@ -239,8 +239,7 @@ def test_multi_inference_answers(model: str, serve: StartSuiteServer):
         assert spec.signature_name == signature_name
 
 
-# --- Requests to the first model
-# -------------------------------------------------------------------
+# --- Requests to the first model ------------------------------------------------------------------
 
 
 @pytest.fixture
