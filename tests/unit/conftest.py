@@ -10,6 +10,6 @@ REPOSITORY = str(Path(__file__).parents[2])
 if REPOSITORY not in sys.path:
     sys.path.insert(0, REPOSITORY)
 
-# An example may take any time: a unit test states what holds on a machine of any speed.
+# An example may take any time: a unit test holds on a machine of any speed.
 settings.register_profile("any_speed", deadline=None)
 settings.load_profile("any_speed")

@@ -63,7 +63,7 @@ MEMORY = {
 
 
 def swap_run(outcome: Outcome, **changes: Any) -> SwapRun:
-    """A run whose one swap takes from 8 to 10 s and its second."""
+    """Returns a run with one swap, from 8 to 10 s, and the second after it."""
     values: dict[str, Any] = {
         "outcome": outcome,
         "is_wrong": outcome.codes < 0,
@@ -78,5 +78,5 @@ def swap_run(outcome: Outcome, **changes: Any) -> SwapRun:
 
 
 def slow_in_swap_outcome() -> Outcome:
-    """12,000 requests a ms apart, answered after 1 ms, and after 5 ms from 8 to 11 s."""
+    """Returns 12,000 requests, 1 ms apart: answered after 1 ms, and after 5 ms from 8 to 11 s."""
     return outcome_of([(ms, ms, ms + (5 if 8_000 <= ms <= 11_000 else 1)) for ms in range(12_000)])

@@ -11,7 +11,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
 class Collector(ThreadingHTTPServer):
-    """Accepts posts; answers `status`."""
+    """Accepts posts and answers `status`."""
 
     daemon_threads = True
 

@@ -14,7 +14,10 @@ class Identity:
 
 
 def make_identity(directory: Path, name: str, issuer: Identity | None = None) -> Identity:
-    """For localhost and 127.0.0.1; signed by itself, and then a CA too, or by `issuer`."""
+    """Makes a certificate for localhost and 127.0.0.1.
+
+    Without `issuer` it is self-signed and a CA.
+    """
     key, certificate = directory / f"{name}.key", directory / f"{name}.crt"
     command = ["openssl", "req", "-x509", "-nodes", "-days", "1", "-subj", f"/CN={name}"]
     command += ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
@@ -33,7 +36,7 @@ def make_identity(directory: Path, name: str, issuer: Identity | None = None) ->
 def config_text(
     key: str, certificate: str, custom_ca: str = "", *, client_verify: bool = False
 ) -> str:
-    """A text SSLConfig."""
+    """Returns an SSLConfig in text form."""
     fields = {"server_key": key, "server_cert": certificate, "custom_ca": custom_ca}
     lines = [f'{name}: "{text}"'.replace("\n", "\\n") for name, text in fields.items() if text]
     return "\n".join([*lines, f"client_verify: {str(client_verify).lower()}"])

@@ -1,4 +1,4 @@
-"""promtool, which comes with Debian's Prometheus."""
+"""promtool, which Debian's package of Prometheus contains."""
 
 import shutil
 import subprocess
@@ -13,12 +13,12 @@ def complaints(page: str) -> list[str]:
         text=True,
         check=False,
     )
-    assert done.returncode in (0, 3), done.stderr  # 3: readable, and lint found something.
+    assert done.returncode in (0, 3), done.stderr  # 3: readable, with findings of the linter.
     return (done.stdout + done.stderr).splitlines()
 
 
 def tool(name: str) -> str:
-    """The path of one of the package's programs."""
+    """Returns the path of one of the package's programs."""
     path = shutil.which(name)
     assert path is not None, f"{name} is missing: run `scripts/install_packages.sh test`"
     return path

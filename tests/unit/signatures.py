@@ -8,7 +8,7 @@ from serving.base.protos import get_model_metadata_pb2, meta_graph_pb2, saved_mo
 
 FLOAT, INT64, STRING = types_pb2.DT_FLOAT, types_pb2.DT_INT64, types_pb2.DT_STRING
 
-# A dtype, and a shape in which -1 is open; None: any.
+# A dtype and a shape. -1 is an open dimension; the shape None stands for any.
 Tensor = tuple[int, Sequence[int] | None]
 
 
@@ -17,7 +17,7 @@ def signature_def(
     outputs: Mapping[str, Tensor] | None = None,
     method_name: str = "tensorflow/serving/predict",
 ) -> Any:
-    """`outputs` is `y`, float32[?], where left out."""
+    """Returns a signature; without `outputs` it returns `y`, float32[?]."""
     definition = meta_graph_pb2.SignatureDef(method_name=method_name)
     for infos, tensors in (
         (definition.inputs, inputs),
@@ -38,7 +38,7 @@ def signature_def(
 def write_saved_model(
     directory: Path, definitions: Mapping[str, Any], tags: Sequence[str] = ("serve",)
 ) -> Path:
-    """A version with these signatures, and no graph."""
+    """Writes a version with these signatures and without a graph."""
     saved_model = saved_model_pb2.SavedModel()
     meta_graph = saved_model.meta_graphs.add()
     meta_graph.meta_info_def.tags.extend(tags)

@@ -22,7 +22,7 @@ BLOCKED = BlockedVersion(by=BlockedBy.OPERATOR, reason="wrong answers", since_wa
 
 
 class Disk:
-    """Writes as `write_blocked_versions`, or refuses as often as a test says."""
+    """Writes like `write_blocked_versions`, or fails as often as a test sets."""
 
     def __init__(self, refusal_count: int = 0) -> None:
         self.refusal_count = refusal_count
@@ -171,7 +171,7 @@ def test_thread_writes_at_once_and_at_stop(tmp_path: Path):
 
 def test_thread_tries_again_by_itself(tmp_path: Path):
     disk, clock = Disk(refusal_count=2), FakeClock()
-    # FakeClock's waits return at once, and end where the thread would wait for a change.
+    # FakeClock's waits return at once, so they end before a change comes.
     keeper = BlockedVersionFile(tmp_path, clock=clock, write=disk.write)
     keeper.keep("m", {7: BLOCKED})
     for _ in range(3):
@@ -221,7 +221,7 @@ def test_wait_until_kept_returns_the_disks_refusal(tmp_path: Path):
     keeper.start()
     keeper.keep("m", {7: BLOCKED})
     assert "Permission denied" in keeper.wait_until_kept(60)
-    # A later call asks the disk again.
+    # A later call uses the disk again.
     while keeper.wait_until_kept(60):
         pass
     assert read_blocked_versions(tmp_path / FILE_NAME) == {"m": {7: BLOCKED}}

@@ -17,8 +17,9 @@ from warmup.prediction_log import WARM_UP_FILE, Log, has_response, read_logs
 
 
 class FakeModelServer:
-    """Model `m` answered requests for a, b and c. Version 7, which serves now, has no output c any
-    more, and refuses b for a reason of its own.
+    """Model `m` answered requests for a, b and c.
+
+    Version 7, which serves now, has lost the output c, and refuses b for a reason of its own.
     """
 
     def __init__(self) -> None:

@@ -36,14 +36,14 @@ class Watch:
         )
 
     def poll(self, count: int = 2) -> list[tuple[str, str]]:
-        """What is logged in so many looks: event, and reason if there is one."""
+        """Returns the events logged in `count` polls, with the reason if there is one."""
         with capture_logs() as logs:
             for _ in range(count):
                 self.watcher.poll()
         return [(log["event"], log.get("reason", "")) for log in logs]
 
     def reason(self) -> str:
-        """Of the one refusal that is told in three looks."""
+        """Returns the reason of the refusal, which is logged once in three polls."""
         ((event, reason),) = self.poll(3)
         assert event == "certificates_refused"
         assert self.watcher.refusal is not None

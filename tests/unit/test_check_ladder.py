@@ -1,4 +1,4 @@
-"""The ladder check of `make lint` finds what it is there to find."""
+"""Tests of the ladder check that `make lint` runs."""
 
 from __future__ import annotations
 

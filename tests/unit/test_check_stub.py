@@ -1,4 +1,4 @@
-"""The check of the seam's stub finds what it is there to find."""
+"""Tests of the check that compares the stub with the module."""
 
 from __future__ import annotations
 

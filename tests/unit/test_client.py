@@ -1,4 +1,4 @@
-"""The client, and the commands that are made of it, against a gRPC server of stock parts."""
+"""The client and the commands built on it, against a gRPC server of stock parts."""
 
 import io
 import json
@@ -66,7 +66,7 @@ STATUSES = (
 
 
 class FakeControl:
-    """Version 10 of `m` answers; 9 can be put back, and nothing else can be done."""
+    """Version 10 of `m` answers. Only version 9 can be rolled back to; other operations fail."""
 
     def rollback(self, name: str, *, is_cold_allowed: bool) -> "Future[Rollback]":
         blocked = (
@@ -104,7 +104,7 @@ def _done(value: Answer) -> "Future[Answer]":
 def _answered(
     handler: Callable[[bytes], bytes], request: bytes, context: grpc.ServicerContext
 ) -> bytes:
-    """As a rare call is answered."""
+    """Answers like a rare call."""
     try:
         return handler(request)
     except MillpondError as error:

@@ -13,7 +13,7 @@ FLOATS, INTEGERS, BYTES = "float_list", "int64_list", "bytes_list"
 
 
 def feature(values: Any) -> tuple[str | None, list[Any]]:
-    """The kind and the values of the feature that is made of `values`."""
+    """Returns the kind and the values of the feature that is made from `values`."""
     message = example({"f": values}).features.feature["f"]
     kind = message.WhichOneof("kind")
     return kind, list(getattr(message, kind).value) if kind else []

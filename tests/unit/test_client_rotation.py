@@ -29,7 +29,8 @@ HEALTHS = st.lists(st.sampled_from(Health), min_size=1, max_size=5)
         ([UNKNOWN, SERVING], 1, None, 1),
         ([UNKNOWN, DOWN], 0, None, 0),
         ([DOWN, DOWN], 0, None, 1),
-        # After a failure: another one where there is one, a server that is down only at last.
+        # After a failure another server is chosen if there is one; a server that is down comes
+        # last.
         ([SERVING, SERVING], 1, 0, 1),
         ([SERVING, UNKNOWN], 1, 0, 1),
         ([SERVING, DOWN], 0, 0, 0),

@@ -1,4 +1,6 @@
-"""Both clients against servers without a network, and what they share: who is asked, when, how often."""
+"""Both clients against servers without a network: the choice of servers, the time and the number of
+calls.
+"""
 
 import asyncio
 import subprocess
@@ -46,7 +48,7 @@ def answered(version: int = 1) -> predict_pb2.PredictResponse:
 
 
 def status(**states: ServableState) -> get_model_status_pb2.GetModelStatusResponse:
-    """Of versions `v1=AVAILABLE`."""
+    """Returns the statuses of versions, given like `v1=AVAILABLE`."""
     response = get_model_status_pb2.GetModelStatusResponse()
     for version, state in states.items():
         response.model_version_status.add(version=int(version[1:]), state=int(state))
@@ -54,7 +56,7 @@ def status(**states: ServableState) -> get_model_status_pb2.GetModelStatusRespon
 
 
 class Blocking:
-    """A client, driven as both kinds are here."""
+    """Drives a client; both kinds have the same methods here."""
 
     def __init__(self, servers: dict[str, FakeServer], **settings: Any) -> None:
         self.clock = FakeClock()
@@ -73,7 +75,7 @@ class Blocking:
 
 
 class Asyncio:
-    """The same of an AsyncClient, whose sleeps advance the clock."""
+    """Drives an AsyncClient, whose sleeps advance the clock."""
 
     def __init__(self, servers: dict[str, FakeServer], **settings: Any) -> None:
         self.clock = FakeClock()
@@ -378,7 +380,7 @@ def test_close_stops_retries_of_running_calls():
     assert len(server.calls) == 1
 
 
-# --- What it takes ----------------------------------------------------------------------------------
+# --- Imports and options --------------------------------------------------------------------------
 
 
 def test_client_import_loads_no_server_code():

@@ -25,7 +25,7 @@ def _openssl(*arguments: str) -> None:
 
 
 def _certificate(directory: Path, name: str, extension: str) -> None:
-    """`name`.pem and its key, signed by ca.pem."""
+    """Writes `name`.pem and its key, signed by ca.pem."""
     key, request = str(directory / f"{name}.key"), str(directory / f"{name}.csr")
     _openssl(
         *("req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
@@ -41,7 +41,7 @@ def _certificate(directory: Path, name: str, extension: str) -> None:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """ca.pem, server.pem of the name `models.test`, client.pem, and their keys."""
+    """Writes ca.pem, server.pem for the name `models.test`, client.pem, and their keys."""
     directory = tmp_path_factory.mktemp("certificates")
     _openssl(
         *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
@@ -132,7 +132,8 @@ def test_command_reaches_a_server_by_its_tls_options(
         f"--tls_key={certificates / 'client.key'}",
         "--tls_server_name=models.test",
     ]
-    # The server has no method but one, whose answer is no metadata: reaching it is what counts.
+    # The server has a single method, and its answer is not metadata: the test only checks that the
+    # call arrives.
     assert main(["predict", "m", *options]) == 1
     assert "no signature 'serving_default'" in capsys.readouterr().err
 

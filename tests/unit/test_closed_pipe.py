@@ -1,4 +1,4 @@
-"""Commands whose reader went away first, each in a process of its own."""
+"""Commands with a reader that leaves first, each in a process of its own."""
 
 import os
 import subprocess
@@ -11,14 +11,14 @@ import pytest
 from serving.base.closed_pipe import EXIT_CLOSED_PIPE, EXIT_FAILURE, until_closed_pipe
 from warmup.records import write_records
 
-# More than Python and the kernel keep of what is printed.
+# More output than Python and the kernel buffer.
 RECORD_COUNT = 10_000
 
 
 def run_without_reader(
     arguments: Sequence[str], *, is_stderr_closed: bool = False
 ) -> tuple[int, str]:
-    """The exit status and standard error of `python ARGUMENTS`, whose output nobody reads."""
+    """Returns the exit status and standard error of `python ARGUMENTS` with an unread output."""
     read_end, write_end = os.pipe()
     os.close(read_end)
     with os.fdopen(write_end, "wb") as output:

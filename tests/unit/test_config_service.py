@@ -18,7 +18,7 @@ KEPT = ModelSettings(keep_previous_seconds=60, canary=CanarySettings(weight=0.5)
 
 
 class Service(Reload):
-    """The service on a reloader whose models are fakes."""
+    """The service on a reloader with fake models."""
 
     def __init__(self) -> None:
         super().__init__(SettingsByModel(KEPT))

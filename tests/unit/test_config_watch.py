@@ -19,7 +19,7 @@ def config_text(*names: str) -> str:
 
 
 class Watch:
-    """A watcher of two files, and each change that it asked for: names, and who has settings."""
+    """A watcher of two files, with a record of each change: names, and the models with settings."""
 
     def __init__(self, directory: Path) -> None:
         self.config = directory / "models.config"
@@ -57,7 +57,7 @@ class Watch:
         return self.watcher.refusal
 
     def refusals(self, poll_count: int = 2) -> list[str]:
-        """What is logged, in so many looks."""
+        """Returns the events logged in `count` polls."""
         with capture_logs() as logs:
             for _ in range(poll_count):
                 self.watcher.poll()
@@ -89,7 +89,7 @@ def test_watcher_edited_config_is_applied_once(watch: Watch) -> None:
 
 
 def test_watcher_edited_settings_keep_models(watch: Watch) -> None:
-    # As an RPC has made them: the config file has no model b.
+    # An RPC has made these models: the config file lacks model b.
     watch.names = ["a", "b"]
     watch.settings.write_text("[models.b]\nkeep_previous_seconds = 5")
     watch.watcher.poll()
@@ -278,7 +278,7 @@ def test_changing_file_is_read_once_it_rests(tmp_path: Path):
         str(path), "", period_seconds=5, change=change, model_names=lambda: ["a"], clock=clock
     )
     watcher.poll()
-    # Emptied first, then a part that parses, then all of it.
+    # The file is empty first, then holds a part that parses, then all of it.
     path.write_text("")
     clock.texts = [config_text("a", "b"), whole]
     with capture_logs() as logs:

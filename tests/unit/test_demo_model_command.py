@@ -1,4 +1,4 @@
-"""`millpond demo-model`: what it refuses before TensorFlow is imported."""
+"""`millpond demo-model`: the arguments that it refuses before it imports TensorFlow."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ from serving.commands.cli import main
 
 @pytest.fixture(autouse=True)
 def without_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An import of it fails."""
+    """Makes an import of the module fail."""
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     monkeypatch.delitem(sys.modules, "serving.commands.ctr_export", raising=False)
 

@@ -1,4 +1,4 @@
-"""The image's commands, with a `millpond` on the path that says how it was called."""
+"""The image's commands, with a `millpond` on the path that prints its own arguments."""
 
 import os
 import subprocess
@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 DOCKER = Path(__file__).parents[2] / "scripts" / "docker"
-# As the Dockerfile sets them.
+# The variables that the Dockerfile sets.
 IMAGE = {"MODEL_BASE_PATH": "/models", "MODEL_NAME": "model", "MILLPOND_PORT": "8500"}
 
 
 def called(tmp_path: Path, script: str, *arguments: str, **environment: str) -> list[str]:
-    """The arguments that `script` gives to millpond."""
+    """Returns the arguments that `script` passes to millpond."""
     millpond = tmp_path / "millpond"
     millpond.write_text('#!/bin/sh\nfor argument in "$@"; do echo "$argument"; done\n')
     millpond.chmod(0o755)

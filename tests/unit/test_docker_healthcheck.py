@@ -16,7 +16,7 @@ import pytest
 from tests.unit.pem import make_identity
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "docker" / "healthcheck.py"
-# Of discard: nobody listens there.
+# The port of the discard service: nothing listens there.
 NOWHERE = "9"
 SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 
@@ -30,7 +30,7 @@ class Health(grpc.GenericRpcHandler):
 
 
 class Servers:
-    """By `grpc` and `readyz` on ports of this machine, as long as the test."""
+    """Serves `grpc` and `readyz` on ports of this machine during the test."""
 
     def __init__(self) -> None:
         self._grpc = grpc.server(ThreadPoolExecutor(1))
@@ -65,7 +65,7 @@ class Servers:
             self._http.server_close()
 
     def checked(self) -> tuple[int, str]:
-        """Exit status and what it says."""
+        """Returns the exit status and the output."""
         result = subprocess.run(
             [sys.executable, SCRIPT],
             env={**os.environ, **self.ports},

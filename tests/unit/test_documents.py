@@ -1,4 +1,4 @@
-"""README.md and docs/: their links, their examples' marks, and each name that they spell."""
+"""README.md and docs/: their links, the marks of their examples, and each name in them."""
 
 import contextlib
 import io
@@ -45,7 +45,7 @@ README_LINES_MAX = 150
 # Names below these folders are those of the product.
 SOURCES = ("serving", "warmup", "loadtest", "native", "deploy", "scripts", "tests", "Dockerfile")
 SUFFIXES = {".py", ".pyi", ".h", ".cc", ".js", ".html", ".yml", ".json", ".sh", ".toml", ".txt", ""}
-# Flags of other programs that the pages spell.
+# Flags of other programs on the pages.
 FOREIGN_FLAGS = {
     "pip": {"no-deps", "no-build-isolation", "wheel-dir", "group", "editable"},
     "docker": {"build-arg"},
@@ -56,10 +56,10 @@ FOREIGN_FLAGS = {
 }
 # Names of other programs and libraries.
 FOREIGN_NAMES = {"export_saved_model"}
-# A file, and not a part of a web address.
+# A file name that is not part of a web address.
 MARKDOWN_FILE = re.compile(r"(?<![\w/.-])(?:\.\./|docs/|deploy/)*([\w-]+\.md)\b")
 FLAG = re.compile(r"(?<![\w-])--(\w[\w.-]*)")
-# Each has a plainer word (docs/extending.md).
+# A plainer word exists for each (docs/extending.md).
 ODD_ENGLISH = (
     r"\bwhere (?:it|there|they|one|none|nothing|no|this|that)\b",
     r"\b(?:tell|tells|told|nobody|somebody)\b",
@@ -84,7 +84,7 @@ def blocks(language: str) -> list[Block]:
 
 @cache
 def sources() -> str:
-    """The text of the product and of its tests."""
+    """Returns the text of the product and of its tests."""
     listed = subprocess.run(
         ["git", "ls-files", *SOURCES], cwd=REPOSITORY, capture_output=True, text=True, check=True
     ).stdout.splitlines()
@@ -94,7 +94,7 @@ def sources() -> str:
 
 
 def help_of(main, *arguments: str) -> str:
-    """What a command prints for --help, whether it returns or exits."""
+    """Returns the output of a command for --help, whether it returns or exits."""
     with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
         main([*arguments, "--help"])
     return printed.getvalue()
@@ -102,7 +102,7 @@ def help_of(main, *arguments: str) -> str:
 
 @cache
 def flags_of(program: str, command: str) -> frozenset[str]:
-    """The flags of a command of `millpond`, `loadtest` or `warmup`."""
+    """Returns the flags of a command of `millpond`, `loadtest` or `warmup`."""
     mains = {"millpond": millpond_main, "loadtest": loadtest_main, "warmup": warmup_main}
     if (program, command) == ("millpond", "serve"):
         return frozenset(FLAGS) | {"help"}
@@ -246,7 +246,7 @@ def check_module(words: Sequence[str]) -> None:
 
 
 def check_docker(words: Sequence[str]) -> None:
-    """Millpond's own words after its image's name: a command of it, or flags of `serve`."""
+    """Returns Millpond's own words after the name of its image: a command, or flags of `serve`."""
     if "millpond" not in words:
         return
     rest = words[list(words).index("millpond") + 1 :]
@@ -280,7 +280,7 @@ def test_each_yaml_block_is_yaml(block: Block):
 
 
 def _containers(document: object) -> list[dict[str, list[str]]]:
-    """The containers of a Kubernetes manifest, wherever they are in it."""
+    """Returns the containers of a Kubernetes manifest, wherever they are in it."""
     if isinstance(document, dict):
         own = document.get("containers", [])
         return [*own, *(row for value in document.values() for row in _containers(value))]
@@ -305,7 +305,7 @@ def test_each_promql_block_asks_for_metrics_that_exist(block: Block):
 
 @pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
 def test_each_page_with_examples_has_a_server_for_them(page: Path):
-    """A page whose examples ask a server names its model, or starts the server itself."""
+    """A page with examples that call a server names its model, or starts the server itself."""
     texts = [block.text for block in blocks_of(page) if not block.reason_not_run]
     asks = [text for text in texts if re.search(r"localhost:8[56]\d\d|127\.0\.0\.1:85", text)]
     starts = [text for text in texts if "millpond serve" in text]

@@ -159,7 +159,7 @@ def test_executor_hurry_runs_rest_on_new_threads() -> None:
         executor.submit(meet)
     began: queue.SimpleQueue[str] = queue.SimpleQueue()
     executor.hurry(2, on_thread_start=lambda: began.put(threading.current_thread().name))
-    # Both run at once, beside the task that came before them.
+    # Both run at once, beside the earlier task.
     meeting.wait(60)
     assert {ran.get(), ran.get()} == {began.get(), began.get()} == {"unloader-1", "unloader-2"}
     may_end.set()

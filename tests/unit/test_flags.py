@@ -16,7 +16,7 @@ def test_flags_table_covers_tensorflow_serving():
     assert set(NAMES_IN_HELP) <= set(FLAGS)
 
 
-# Spelled out or not, what TensorFlow Serving does where nothing is said.
+# The defaults of TensorFlow Serving, as accepted in spelled-out form.
 DEFAULTS_OF_REFUSED_FLAGS = [
     *("--enable_batching=false", "--batching_parameters_file="),
     *("--enable_per_model_batching_parameters=false", "--tensorflow_session_config_file="),
@@ -30,7 +30,7 @@ DEFAULTS_OF_REFUSED_FLAGS = [
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_parse_flags_refuses_flag_with_reason(name: str):
-    # None of them has this value for harmless.
+    # No refused flag accepts this value as harmless.
     with pytest.raises(InvalidConfig, match=f"--{name} is refused: .{{10,}}"):
         parse_flags([f"--{name}=unheard-of"])
 

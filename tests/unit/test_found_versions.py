@@ -193,7 +193,7 @@ def lacking(fingerprint: Fingerprint, now: Instant, wait_seconds: float = 30) ->
 
 @pytest.mark.parametrize(
     ("fingerprint", "checked_after_seconds", "is_complete"),
-    # OLD has been still for a second more than it is watched, FUTURE for no longer.
+    # OLD has been still for one second longer than the watching time, FUTURE for exactly that time.
     [(OLD, 28.9, False), (OLD, 29, True), (FUTURE, 29.9, False), (FUTURE, 30, True)],
 )
 def test_candidate_missing_asset_waits_until_still(
@@ -230,7 +230,7 @@ def checked_old(version: int) -> Candidate:
     return checked(observe(None, f"/m/{version}", OLD, NOW), "", NOW)
 
 
-# --- When to look again ---------------------------------------------------------------------------
+# --- Time of the next look ------------------------------------------------------------------------
 
 
 def memory_with(*fingerprints: Fingerprint) -> SourceState:
@@ -269,14 +269,14 @@ def test_next_poll_comes_when_candidate_may_settle(
 
 @dataclass
 class Disk:
-    """A base path of which a test says what is in it; every directory on it has settled."""
+    """A base path whose contents a test sets; every directory on it has settled."""
 
     selection: VersionSelection = Latest(1)
     blocked: frozenset[int] = frozenset()
     keeps_last: bool = True
     memory: SourceState = field(default_factory=SourceState)
     now: Instant = NOW
-    # What the files of each version are; all that are not in there have never changed.
+    # The files of each version; versions that are not in here have never changed.
     contents: dict[int, Fingerprint] = field(default_factory=dict)
 
     @property
@@ -289,13 +289,13 @@ class Disk:
         return [version.version for version in self.memory.aspired or ()]
 
     def change(self, version: int) -> None:
-        """Other bytes in the files of `version`, by a copy that keeps size and mtime."""
+        """Changes the bytes in the files of `version`, like a copy that keeps size and mtime."""
         (*head, ctime_ns) = self.contents.get(version, OLD).entries[1]
         file = (*head, ctime_ns + 1)
         self.contents[version] = Fingerprint((OLD.entries[0], file))  # type: ignore[arg-type]
 
     def move_away_and_back(self, version: int) -> None:
-        """The same files, below a directory whose ctime says that it was moved."""
+        """Keeps the files and changes the ctime of their directory, as a move does."""
         (own, *files) = self.contents.get(version, OLD).entries
         self.contents[version] = Fingerprint(((*own[:3], own[3] + 1), *files))
 
@@ -305,7 +305,7 @@ class Disk:
         incomplete: Mapping[int, str] | None = None,
         failed: Collection[int] = (),
     ) -> list[int]:
-        """One poll that sees `versions`; returns the aspired ones."""
+        """Runs one poll that sees `versions`; returns the aspired ones."""
         self.now = later(RECHECK_NS / NS_PER_SECOND, self.now)
         files = {**self.contents, **dict.fromkeys(incomplete or {}, HALF_COPIED)}
         on_disk = {version: f"/m/{version}" for version in versions}

@@ -78,7 +78,7 @@ def refuses(code: int, message: str) -> Respond:
 
 
 class Swap:
-    """Version 1 serves, version 2 stands before its gates."""
+    """Version 1 serves, and version 2 waits at its gates."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -108,7 +108,7 @@ class Swap:
         write_logs(path, logs)
 
     def takes(self, servable: FakeServable, *seconds: float, factor: float = 1.0) -> None:
-        """`servable` answers in these seconds, one after the other and then in the last."""
+        """Makes `servable` answer in these seconds, one after the other; the last value repeats."""
         left = list(seconds)
 
         def respond(serialized: bytes) -> bytes:
@@ -118,7 +118,7 @@ class Swap:
         servable.respond = respond
 
     def verdicts(self, **settings: Any) -> dict[str, GateVerdict]:
-        """Of the gates that `settings` name; all others are off."""
+        """Returns the verdicts of the gates that `settings` name; all others are off."""
         subject = GateSubject(
             directory=self.directory,
             candidate=self.candidate,
@@ -144,7 +144,7 @@ def swap(tmp_path: Path) -> Swap:
     return Swap(tmp_path)
 
 
-# --- Which gates run ------------------------------------------------------------------------------
+# --- Choice of gates ------------------------------------------------------------------------------
 
 
 def test_gates_that_are_off_run_nothing(swap: Swap):
@@ -391,7 +391,7 @@ def golden_tasks(value: float) -> Log:
 
 
 def answer_as(swap: Swap, log: Log) -> None:
-    """The new version answers what stands in `log`, whose method it has to be asked by."""
+    """The new version answers the content of `log`, which has to be run by its own method."""
     kind = log.WhichOneof("log_type")
     methods = {"classify_log": "Classify", "regress_log": "Regress"}
 
@@ -589,7 +589,7 @@ def test_latency_without_requests_passes_with_note(swap: Swap):
 
 
 def arrive(swap: Swap, *batches: list[float]) -> None:
-    """At each poll of the reservoir after the first the next of `batches` is in it."""
+    """Fills the reservoir with the next of `batches` at each poll after the first."""
     left = [list[float](), *batches]
 
     class Arrivals(FakeReservoir):
@@ -667,7 +667,7 @@ def test_shadow_without_reservoir_passes_with_note(swap: Swap):
     assert "--self_warmup_requests=0" in swap.verdict("shadow").reason
 
 
-# --- Cancelled, and a predecessor that goes -------------------------------------------------------
+# --- Cancellation, and a predecessor that leaves --------------------------------------------------
 
 
 @pytest.mark.parametrize("gate", ["golden", "latency", "drift"])
@@ -779,7 +779,7 @@ def replay(numbers: list[float], iterations: int, ask: Ask) -> None:
 
 
 def slow_at_first(clock: FakeClock, *seconds: float) -> Respond:
-    """Takes `seconds` at one run after the other, then always as long as at the last."""
+    """Takes each of `seconds` for one run after the other, and then always the last one."""
     left = list(seconds)
 
     def respond(serialized: bytes) -> bytes:
@@ -813,7 +813,7 @@ def test_watch_repeats_records_until_converged():
     assert verdict is not None
     assert (verdict.gate, verdict.mode, verdict.is_passed) == ("convergence", "warn", True)
     assert verdict.reason == ""
-    # After two passes the last took a tenth of the one before, after three as long.
+    # After two passes the last one took a tenth of the one before; after three it took as long.
     assert verdict.figures == {
         "pass_count": 3,
         "seconds": pytest.approx(0.34),

@@ -133,14 +133,14 @@ def test_warm_up_faults_show_first_few_and_count():
     [
         ([], None),
         ([[100], [100]], None),
-        # The first run is the one that a warm-up is for.
+        # The first run is left out: a warm-up exists for it.
         ([[900, 100]], None),
         ([[900, 100, 100]], 1.0),
         ([[900, 100, 50]], 0.5),
-        # Of an odd number, the first of the warm ones is left out.
+        # With an odd number of warm runs, the first is left out.
         ([[900, 800, 100, 50]], 0.5),
         ([[900, 8, 8, 800, 8, 8, 8]], 1.0),
-        # The median over the records: one that was interrupted says nothing of the version.
+        # The ratio is the median over the records: an interrupted record does not decide.
         ([[1, 100, 100], [1, 900, 100], [1, 100, 100]], 1.0),
         ([[0, 0, 0]], 0.0),
     ],
@@ -245,9 +245,9 @@ def test_convergence_ignores_order_of_records(
         ([milliseconds(9, 4, 8)], False),
         ([milliseconds(9, 4, 3.7)], False),
         ([milliseconds(9, 4, 3.5)], True),
-        # Below what is noise.
+        # This is below the noise.
         ([milliseconds(9, 0.2, 0.1)], False),
-        # Of most records.
+        # The rule looks at most records.
         ([milliseconds(9, 4, 3), milliseconds(9, 4, 4), milliseconds(9, 4, 4)], False),
     ],
 )
@@ -279,7 +279,7 @@ def latencies(predecessor_ms: list[float], candidate_ms: list[float]) -> list[La
         ([1, 2], [1, 6.1], False),
         # Requests are not compared one by one: clients see the distribution.
         ([1, 9], [9, 1], True),
-        # Within the noise, however many times it is.
+        # Within the noise, however large the ratio is.
         ([0.01], [0.2], True),
         ([0.01], [0.22], False),
         ([0], [1], False),

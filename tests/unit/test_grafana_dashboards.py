@@ -1,4 +1,5 @@
-"""Checks deploy/grafana/*.json: Grafana can read the files, and the server exports all that they read.
+"""Checks deploy/grafana/*.json: Grafana can read the files, and the server exports all metrics in
+them.
 
 tests/integration/test_dashboards.py checks with a real Prometheus that every expression has data.
 """

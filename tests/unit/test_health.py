@@ -50,7 +50,7 @@ def test_server_health_needs_model_and_all_required(
 
 
 class Reporter:
-    """A reporter, its monitor, and what it has pushed."""
+    """A reporter, its monitor, and the health that it has pushed."""
 
     def __init__(self) -> None:
         self.monitor = StateMonitor(FakeClock())
@@ -64,7 +64,7 @@ class Reporter:
         )
 
     def update(self, state: ServableState, name: str = "m") -> list[tuple[str, bool]]:
-        """What is pushed when the one version gets to `state`."""
+        """Returns the pushed health when the one version gets to `state`."""
         self.monitor.record(statuses(name, state)[0])
         self.pushed.clear()
         self.reporter.update()
@@ -167,7 +167,7 @@ def test_reporter_ignores_unloaded_model_until_loaded() -> None:
     excused.add("n")
     record("n", END)
     assert (pushed[""], pushed["n"]) == (True, False)
-    # On its way: it counts from when it comes.
+    # While it loads it does not count yet.
     excused.clear()
     record("n", LOADING)
     assert pushed[""]

@@ -36,7 +36,7 @@ def client_of(*routes: BaseRoute, **settings: float) -> TestClient:
     return TestClient(app, raise_server_exceptions=True)
 
 
-# --- What is not there, or goes wrong -------------------------------------------------------------
+# --- Missing routes and failing handlers ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/ok/", "/ok/more"])
@@ -132,7 +132,7 @@ def test_response_that_has_begun_may_go_on() -> None:
     async def handler(request: Request) -> Response:
         async def parts() -> AsyncIterator[bytes]:
             yield b"first "
-            # Longer than the timeout, which is over with the first bytes.
+            # Longer than the timeout, which only runs until the first bytes.
             assert not await closes_within(request, 0.05)
             yield b"last"
 
@@ -171,7 +171,7 @@ def test_handler_that_blocks_runs_on_another_thread() -> None:
     assert threads[0] != threads[1]
 
 
-# --- Other sites' pages ---------------------------------------------------------------------------
+# --- Pages of other sites -------------------------------------------------------------------------
 
 ORIGIN = {"Origin": "http://elsewhere"}
 

@@ -43,7 +43,7 @@ class FakeTask:
         self.coroutine = coroutine
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        """It is never done by itself."""
+        """Ignores the callback: the task never ends by itself."""
 
     def run(self) -> None:
         with pytest.raises(StopIteration):
@@ -51,7 +51,7 @@ class FakeTask:
 
 
 class FakeLoop:
-    """An event loop whose time stands still until it is advanced."""
+    """An event loop with a time that stands still until it is advanced."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -79,7 +79,7 @@ class FakeLoop:
 
 @dataclass
 class FakeTransport:
-    """What a client gets, and whether it was hung up on."""
+    """A client's view: the received bytes, and True once the server has closed the connection."""
 
     written: bytes = b""
     is_closed: bool = False
@@ -87,7 +87,7 @@ class FakeTransport:
     buffer_limits: dict[str, int] = field(default_factory=dict)
 
     def get_extra_info(self, name: str) -> None:
-        """Nothing is known of this one."""
+        """Returns no information: the fake connection has none."""
 
     def set_write_buffer_limits(self, **limits: int) -> None:
         self.buffer_limits = limits
@@ -106,10 +106,10 @@ class FakeTransport:
         return self.is_closed
 
     def pause_reading(self) -> None:
-        """uvicorn's flow control."""
+        """Uvicorn's flow control calls this."""
 
     def resume_reading(self) -> None:
-        """uvicorn's flow control."""
+        """Uvicorn's flow control calls this."""
 
     @property
     def status(self) -> int | None:
@@ -122,7 +122,7 @@ class FakeTransport:
 
 
 async def answer(scope: Any, receive: Any, send: Any) -> None:
-    """The application: 204 to everything."""
+    """The application: answers everything with 204."""
     del scope, receive
     await send({"type": "http.response.start", "status": 204, "headers": []})
     await send({"type": "http.response.body", "body": b""})
@@ -160,7 +160,7 @@ class Connections:
         return connection, transport
 
     def answer(self) -> None:
-        """Runs what was asked."""
+        """Runs the pending requests."""
         for task in self.loop.tasks:
             task.run()
         self.loop.tasks.clear()
@@ -171,7 +171,7 @@ class Connections:
         connection.shutdown()
 
     def close(self) -> None:
-        """Drops what a test did not let run."""
+        """Closes the coroutines that a test has not run."""
         for task in self.loop.tasks:
             task.coroutine.close()
 
@@ -356,7 +356,7 @@ def test_connection_lost_at_a_stop_leaves_no_timer(connections: Connections) -> 
 
 
 def head_of(byte_count: int) -> bytes:
-    """A head of which line, names and values have as many bytes."""
+    """Returns a head with so many bytes of line, names and values."""
     return b"GET / HTTP/1.1\r\na: " + b"x" * (byte_count - len("/a")) + b"\r\n\r\n"
 
 
@@ -418,7 +418,7 @@ def test_large_body_is_no_large_head(connections: Connections) -> None:
     connection.data_received(b"POST / HTTP/1.1\r\nContent-Length: 1000\r\n\r\n")
     for _ in range(9):
         connection.data_received(b"x" * 100)
-    # The end of the body and the begin of the next head together.
+    # The end of the body and the start of the next head arrive together.
     connection.data_received(b"x" * 100 + b"GET /" + b"x" * 150)
     assert not transport.is_closed
 
@@ -465,7 +465,7 @@ def test_longest_idle_of_busy_connections_is_none(connections: Connections) -> N
     assert longest_idle([connection]) is None
 
 
-# --- Bodies whose end is not agreed on ------------------------------------------------------------
+# --- Bodies with an ambiguous end -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

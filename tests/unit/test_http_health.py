@@ -42,7 +42,7 @@ def view(
     )
 
 
-# --- Why a model has no version -------------------------------------------------------------------
+# --- Reasons for a model without a version --------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_why_unavailable_tells_of_the_latest_version(
     assert why_unavailable(versions) == reason
 
 
-# --- Whether requests should come here ------------------------------------------------------------
+# --- Readiness for requests -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_why_unavailable_tells_of_the_latest_version(
         (view("mn"), False, "no version is available of: m, n"),
         (view("mn", status(1, AVAILABLE)), False, "no version is available of: n"),
         (view("mn", status(1, AVAILABLE), status(1, AVAILABLE, "n")), True, None),
-        # Added to a server that serves: it does not send the requests for `m` away.
+        # A model that is added to a serving server does not turn requests for `m` away.
         (view("m", status(1, AVAILABLE)), True, None),
         (view("", models=""), False, "no model is configured"),
         (view("m", status(1, AVAILABLE), is_draining=True), False, DRAINING),
@@ -142,11 +142,11 @@ def test_readiness_document_omits_empty_reasons() -> None:
     }
 
 
-# --- Over HTTP, as the reporter has it ------------------------------------------------------------
+# --- Over HTTP, with the reporter -----------------------------------------------------------------
 
 
 class Probes:
-    """A client of the two routes, and the reporter that they ask."""
+    """A client of the two routes, and the reporter behind them."""
 
     def __init__(self) -> None:
         self.monitor = StateMonitor(FakeClock())

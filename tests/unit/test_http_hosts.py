@@ -65,7 +65,9 @@ def test_loopback_binds_are_known(bound: str):
 
 
 def answered(rule: HostRule, *hosts: bytes) -> tuple[int, dict[str, Any]]:
-    """The status and body of a request with these Host headers; the application answers 204."""
+    """Returns the status and body of a request with these Host headers; the application answers
+    204.
+    """
     sent: list[Message] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

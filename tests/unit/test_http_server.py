@@ -35,7 +35,7 @@ async def hello(request: Request) -> Response:
 
 
 async def events(request: Request) -> Response:
-    """A response without end, as the page's."""
+    """Sends an endless response, like the page's."""
 
     async def parts() -> AsyncIterator[bytes]:
         yield b"first "
@@ -95,7 +95,7 @@ def test_http_server_leaks_no_thread_or_descriptor(make_server: MakeServer) -> N
         idle.connect()
         server.stop()
         assert server.join(10)
-    # A blocking handler's thread hears of the end, and nobody waits for it.
+    # The thread of a blocking handler is notified of the end, and the server does not wait for it.
     for thread in set(threading.enumerate()) - threads:
         thread.join(10)
     assert set(threading.enumerate()) <= threads
@@ -129,7 +129,7 @@ def test_http_server_stop_answers_unaccepted(
     is_held, may_go_on = threading.Event(), threading.Event()
 
     async def hold(request: Request) -> Response:
-        """Takes the whole event loop, so that no connection is accepted meanwhile."""
+        """Blocks the whole event loop, so that no connection is accepted meanwhile."""
         del request
         is_held.set()
         may_go_on.wait(60)

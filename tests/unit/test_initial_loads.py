@@ -15,7 +15,7 @@ from tests.unit.fakes.threads import FakeScheduler
 
 
 class Threads:
-    """Initial loads, and what they did to which thread."""
+    """Initial loads, and a log of their effects on threads."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -27,7 +27,7 @@ class Threads:
             around_background=self.around_background,
             other_threads=lambda: [12],
         )
-        # The threads whose loads are under way in the background.
+        # The threads with a load under way in the background.
         self.in_background: list[int] = []
 
     @contextmanager
@@ -125,7 +125,7 @@ def test_load_that_end_lowers_is_watched_and_pinned() -> None:
     loads.enter_thread()
     with ExitStack() as load:
         load.enter_context(loads.task())
-        # The wait before the port opened is the wait of a thread of usual priority.
+        # A wait before the port opened does not count: the thread had the usual priority.
         scheduler.waited = 100 * 10**9
         on_another_thread(loads.end)
         assert server.pins == [True]
@@ -135,7 +135,7 @@ def test_load_that_end_lowers_is_watched_and_pinned() -> None:
         patience.look()
         assert scheduler.raised == [loader_id]
     assert server.pins == [True, False]
-    # By `end`, and after the patience has raised it.
+    # The first time by `end`, the second after the starvation watch had raised it.
     assert lowered == [loader_id, loader_id]
 
 

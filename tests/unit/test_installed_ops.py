@@ -1,4 +1,4 @@
-"""Packages whose op libraries are loaded when a model needs them."""
+"""Packages with op libraries that are loaded when a model needs them."""
 
 from serving.base.errors import InvalidConfig
 from serving.config.installed_ops import InstalledOps

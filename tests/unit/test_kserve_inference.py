@@ -1,4 +1,4 @@
-"""What gRPC and HTTP make of the same answers."""
+"""The form of the same answers over gRPC and over HTTP."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -44,7 +44,7 @@ class FakeRoutes:
 
 
 class World:
-    """The model m, of which version 3 is available and 2 was unloaded, and new without any."""
+    """The model m with version 3 available and 2 unloaded, and the model new without versions."""
 
     def __init__(self) -> None:
         clock = FakeClock()

@@ -1,4 +1,7 @@
-"""The messages against those of Triton's own client, whose generated modules share this process."""
+"""The messages, compared with those of Triton's own client.
+
+Its generated modules share this process.
+"""
 
 from typing import Any
 
@@ -40,7 +43,7 @@ def theirs(name: str) -> Any:
 def test_message_has_the_fields_of_tritons(name: str) -> None:
     ours, known = fields(message_class(name).DESCRIPTOR), fields(theirs(name))
     assert ours.items() <= known.items()
-    # What a server leaves unsaid it need not know; what a client sends it has to.
+    # The server may omit fields of its replies, but it must read every field of a request.
     if name.startswith("ModelInfer") or name.endswith("Request"):
         assert ours == known
 

@@ -51,6 +51,6 @@ def test_path_of_nothing_is_refused_by_name(method: str, path: bytes) -> None:
 
 @given(st.sampled_from(["GET", "POST", "PUT"]), st.binary(max_size=60))
 def test_any_path_is_a_question_or_refused(method: str, tail: bytes) -> None:
-    # Nothing else than NotFound is raised.
+    # NotFound is the only error.
     with suppress(NotFound):
         assert parse_path(method, b"/v2/" + tail).what

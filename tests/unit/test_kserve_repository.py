@@ -34,7 +34,7 @@ BAD = Health(StatusCode.DATA_LOSS, "bad checksum")
 
 
 class Served:
-    """A repository of the model m, and what happens to it while somebody waits."""
+    """A repository of the model m, with events that happen during waits."""
 
     def __init__(self, *, is_allowed: bool = True) -> None:
         self.clock = EventClock()

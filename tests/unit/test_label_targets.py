@@ -17,7 +17,7 @@ from serving.core.label_targets import (
 )
 from serving.core.version_selection import All, Latest, Specific, VersionSelection
 
-# Of these, 5 is selected, 6 is being copied, 3 was rolled back, and label `kept` leads to 1.
+# Version 5 is selected, 6 is being copied, 3 was rolled back, and label `kept` leads to 1.
 KNOWN = KnownVersions(
     found=[1, 2, 3, 5], selected=[5], unfinished=[6], blocked=[3], in_effect={"kept": 1}
 )
@@ -48,7 +48,7 @@ def test_absent_targets_each_have_a_remedy() -> None:
     assert [target.remedy for target in targets] == list(REMEDIES.values())
 
 
-# --- As `millpond config plan` tells them ---------------------------------------------------------
+# --- In the output of `millpond config plan` ------------------------------------------------------
 
 M = ModelConfig(name="m", base_path="/m")
 
@@ -64,7 +64,7 @@ def described(**model: object) -> Mapping[str, Mapping[str, Any]]:
         (Latest(1), 3, {}, NOT_FOUND),
         (Latest(1), 1, {}, NOT_SELECTED),
         (Latest(1), 1, {"labels": {"stable": 1}}, None),
-        # Introduced in the same change.
+        # The same change adds the version.
         (All(), 1, {}, None),
         (Specific(frozenset({1})), 1, {}, None),
         (Specific(frozenset({3})), 3, {}, NOT_FOUND),

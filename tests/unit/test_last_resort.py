@@ -1,4 +1,6 @@
-"""A rolled back version comes back where nothing else can be loaded, and leaves as soon as it can."""
+"""A rolled-back version serves again if no other version can be loaded, and leaves as soon as one
+can.
+"""
 
 import pytest
 from structlog.testing import capture_logs
@@ -19,13 +21,13 @@ AUTO = ModelSettings(aspired_version_policy=PolicyName.AUTO)
 
 
 class Site:
-    """A model's disk and its server, after each step at rest."""
+    """A model's disk and its server, which comes to rest after each step."""
 
     def __init__(self, settings: ModelSettings, world: World | None = None) -> None:
         self.world = world or World()
         self.world.manager.set_settings("m", settings)
         self.disk = DiskAndPolicy(self.world)
-        # Memory for one, but where the policy wants two.
+        # Memory holds one version, or two if the policy needs two.
         self.disk.capacity = 9 if settings is AVAILABILITY else 1
 
     def drop(self, version: int, *, is_broken: bool = False) -> None:
@@ -52,7 +54,7 @@ class Site:
 
 
 def site_of_a_broken_rollback(settings: ModelSettings) -> Site:
-    """Version 2 serves, 1 is broken on disk, and somebody rolls back cold."""
+    """Version 2 serves, 1 is broken on disk, and an operator rolls back cold."""
     site = Site(settings)
     site.drop(2)
     site.drop(1, is_broken=True)
@@ -67,7 +69,7 @@ def test_cold_rollback_to_broken_restores_rolled_back(
     with capture_logs() as logs:
         site = site_of_a_broken_rollback(settings)
     assert site.serving == [2]
-    # What a person said still stands.
+    # The operator's block still holds.
     assert site.world.kept_blocked_versions["m"].keys() == {2}
     told = [log for log in logs if log["event"] == "blocked_version_comes_back"]
     if settings is not AVAILABILITY:
@@ -207,7 +209,7 @@ def test_failed_load_of_replaced_files_blocks_nothing() -> None:
     world.fail(2, permanent())
     world.aspire(2)
     world.run_unloads()
-    # Other files are found while those from before are being loaded.
+    # New files are found while the old ones are being loaded.
     world.aspire(2, found_at_ns=7)
     world.run_all()
     assert world.states() == {1: END, 2: AVAILABLE}

@@ -23,7 +23,7 @@ JEMALLOC = "/lib/libjemalloc.so.2"
 
 
 class Executed(Exception):
-    """What a fake exec raises, because the real one does not return either."""
+    """Raised by a fake exec, because the real one does not return either."""
 
     def __init__(self, path: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         self.path, self.arguments, self.environment = path, arguments, environment

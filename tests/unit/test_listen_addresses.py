@@ -1,4 +1,4 @@
-"""Why a server cannot listen, on this machine's own sockets."""
+"""Reasons why a server cannot listen, on this machine's own sockets."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ from tests.unit.fakes.servers import FakeGrpcServer
 
 
 def error_of(host: str = "127.0.0.1", port: int = 0, socket_path: object = "") -> MillpondError:
-    """There is one."""
+    """Returns the error of these addresses, which must have one."""
     error = listen_error(ListenAddresses(host=host, port=port, socket_path=str(socket_path)))
     assert error is not None
     return error
@@ -44,7 +44,7 @@ def test_port_that_is_taken_names_itself_alone(tmp_path: Path):
 
 
 def test_host_that_is_not_this_machines_may_become_so():
-    # For documentation only (RFC 5737).
+    # This range is for documentation only (RFC 5737).
     error = error_of("192.0.2.1", 8500)
     assert type(error) is Unavailable
     assert "192.0.2.1:8500: --host=192.0.2.1 is not an address of this machine" in str(error)

@@ -224,7 +224,7 @@ def test_loader_failing_record_keeps_status_code(version: Path) -> None:
         make_loader(version, plane, warm_up=warm_up).load(FakeProgress())
 
 
-# All but the last two: after the gates nothing more is to be stopped, and the manager publishes.
+# All stages but the last two: a load is not stopped after the gates, and the manager publishes.
 @pytest.mark.parametrize("stage", list(LoadStage)[:-2])
 def test_loader_cancelled_stops_before_the_next_stage(version: Path, stage: LoadStage) -> None:
     plane, progress = FakePlane(), FakeProgress(cancel_after=stage)
@@ -569,7 +569,7 @@ def two_records(directory: Path, ask: Ask, is_cancelled: IsCancelled) -> None:
 
 
 def refuse_bad(plane: FakePlane) -> WarmUp:
-    """A warm-up of two_records, one of which the version refuses."""
+    """Runs a warm-up of two records, one of which the version refuses."""
 
     def respond(request: bytes) -> bytes:
         if request == b"bad":
@@ -632,7 +632,7 @@ def test_loader_refuses_ever_faster_enforced_version(version: Path) -> None:
     with pytest.raises(FailedPrecondition, match="gate 'convergence': after 33 runs"):
         load_of_one_that_gets_faster(version, plane, progress, ENFORCE)
     assert plane.servables[0].is_destroyed
-    # The other gates are looked at first.
+    # The other gates are evaluated first.
     assert [verdict.gate for verdict in progress.verdicts] == ["warm_up", "convergence", "golden"]
 
 

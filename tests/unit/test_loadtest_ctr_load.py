@@ -23,7 +23,7 @@ def parsed_request(load: CtrLoad, payload: int) -> predict_pb2.PredictRequest:
 def right_reply(
     payload: int, version: int, content: int, outputs: tuple[str, ...] = ("ctr", "version")
 ) -> Reply:
-    """What a server says that serves export `content` as `version`."""
+    """Returns the reply of a server on which the export `content` serves as `version`."""
     request = parsed_request(LOAD, payload)
     inputs = {name: from_tensor_proto(tensor) for name, tensor in request.inputs.items()}
     ctr = reference_answer(content, inputs, TABLE_ROWS).astype(np.float32)

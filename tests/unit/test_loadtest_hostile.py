@@ -17,7 +17,7 @@ SEGMENT_MS = 6_000
 
 
 def report_of(kinds: Sequence[str], latencies_ms: Sequence[float]) -> dict[str, object]:
-    """A request each ms, and a segment after the other with one latency each."""
+    """Returns one request each ms, in consecutive segments with one latency each."""
     segments = [
         Segment(kind, Span(n * SEGMENT_MS * MS, (n + 1) * SEGMENT_MS * MS), n, n * 10**6)
         for n, kind in enumerate(kinds)
@@ -49,7 +49,7 @@ def test_table_shows_each_attack_and_the_goal():
 
 
 class Listener:
-    """Takes connections and keeps what each sent; closes the first one at once."""
+    """Accepts connections and keeps the bytes that each sent; closes the first one at once."""
 
     def __init__(self) -> None:
         self._server = socket.create_server(("127.0.0.1", 0))
@@ -94,7 +94,7 @@ def test_crowd_opens_again_what_the_server_closes(listener: Listener, is_http: b
 
 
 def frames(content: bytes) -> list[tuple[int, int, int, bytes]]:
-    """(kind, flags, stream, payload) of HTTP/2 frames, which must end with the last one."""
+    """Returns (kind, flags, stream, payload) of HTTP/2 frames, which must fill the bytes exactly."""
     found = []
     while content:
         size = int.from_bytes(content[:3], "big")

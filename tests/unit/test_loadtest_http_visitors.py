@@ -18,7 +18,7 @@ from tests.unit.fakes.metrics import fake_sources
 
 
 class Pages:
-    """What visitors asked for, in order."""
+    """The requests of visitors, in order."""
 
     def __init__(self) -> None:
         self.polls: list[tuple[str, str]] = []

@@ -26,7 +26,7 @@ SEGMENT_MS = 6_000
 
 
 def run_of(kinds: Sequence[str], latencies_ms: Sequence[float], **changes: Any) -> MonitoredRun:
-    """A request each ms, and a segment after the other with one latency each."""
+    """Returns one request each ms, in consecutive segments with one latency each."""
     segments = [
         Segment(kind, Span(n * SEGMENT_MS * MS, (n + 1) * SEGMENT_MS * MS), 0.001 * n)
         for n, kind in enumerate(kinds)

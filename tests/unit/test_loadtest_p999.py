@@ -25,7 +25,7 @@ NULL = steady_outcome(6_000, latency_ms=0.1)
 
 
 def page(counts: Mapping[str, int], quantiles: Mapping[str, float] = QUANTILES_SECONDS) -> Metrics:
-    """A scrape; `counts` by edge in seconds, cumulative, the last one of all."""
+    """Returns a scrape; `counts` is cumulative by edge in seconds, and its last value is the total."""
     lines = ["# TYPE serving_request_latency_seconds histogram"]
     for edge, count in counts.items():
         labels = f'{LABELS},code="OK",le="{edge}"'
@@ -44,7 +44,7 @@ AFTER = page({"0.0008": 5, "0.001": 6_097, "0.00125": 6_098, "+Inf": 6_100})
 
 
 def measured(after: Metrics = AFTER, *, is_in_window: bool = True) -> Measured:
-    """A run of 6,000 requests of 1 ms."""
+    """Returns a run of 6,000 requests of 1 ms."""
     cores = CoreShares(server=0.5, generator=0.05, other=0.01, stolen=0)
     return Measured(steady_outcome(6_000), BEFORE, after, is_in_window, cores)
 

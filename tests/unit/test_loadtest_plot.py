@@ -33,7 +33,7 @@ def test_plot_into_missing_directory_fails_before_run(tmp_path: Path):
 
 
 def _height(picture: Path) -> int:
-    """From a PNG's header."""
+    """The size in the header of the PNG."""
     data = picture.read_bytes()
     assert data.startswith(b"\x89PNG")
     return int.from_bytes(data[20:24], "big")

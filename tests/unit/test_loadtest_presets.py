@@ -4,7 +4,7 @@ from loadtest.plan.presets import PRESETS, preset
 from serving.base.errors import InvalidConfig
 from serving.config.flags import FLAGS
 
-# What other tools call by name.
+# Other tools use these names.
 CONTRACT = {"stock", "warmup-off", "load-threads", "jemalloc", "arena-fresh", "millpond"}
 
 

@@ -10,7 +10,7 @@ RssFile:\t     300 kB
 RssShmem:\t     100 kB
 Threads:\t7
 """
-# Above the largest that Linux gives out.
+# Above the largest process id of Linux.
 NO_PROCESS = 2**22 + 1
 
 

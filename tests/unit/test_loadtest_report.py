@@ -85,7 +85,7 @@ def test_delayed_requests_count_only_in_totals():
     assert report["windows"]["swap"]["max_ms"] == 1
     assert report["windows_all"]["swap"]["max_ms"] == 51
     assert report["generator"]["late_stretch_count"] == 1
-    # Those due from 8,500 to 8,551 ms, and the one answered at 8,500.
+    # The requests due from 8,500 to 8,551 ms, and the one answered at 8,500.
     assert report["generator"]["left_out_count"] == 53
 
 

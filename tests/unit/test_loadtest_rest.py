@@ -38,7 +38,8 @@ def test_report_has_round_medians_and_tail_per_kind():
         (MILLPOND, 1): [1_000.0, 3_000.0, 2_000.0],
         (BASELINE, 1): [500.0, 400.0, 9_000.0],
     }
-    # A second quiet, a second beside REST with twice the latency, and one that belongs to neither.
+    # A quiet second, a second beside REST with twice the latency, and a second that counts as
+    # neither.
     requests = [(ms, ms, ms + (2 if 1_000 <= ms < 2_000 else 1)) for ms in range(3_000)]
     spans = [(QUIET, Span(0, 1_000 * MS)), (BESIDE, Span(1_000 * MS, 2_000 * MS))]
     alone = {1: [MS] * 600}

@@ -25,7 +25,7 @@ serving_requests_total{model="",version="",code="NOT_FOUND"} 2
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    """Of a server with two pages."""
+    """Serves two pages."""
 
     async def metrics(request: Request) -> Response:
         return PlainTextResponse(PAGE)

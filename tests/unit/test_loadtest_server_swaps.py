@@ -38,7 +38,7 @@ def swap(version: int, **changes: Any) -> ServerSwap:
 
 
 class FakePages(ServerPages):
-    """Gives one list of records after the other, and the last one again and again."""
+    """Returns one list of records after the other, and repeats the last one."""
 
     def __init__(self, *answers: Sequence[Mapping[str, Any]]) -> None:
         super().__init__("http://127.0.0.1:1")

@@ -39,7 +39,7 @@ from warmup.records import read_records, write_records
 
 
 class FakePerson:
-    """A client of a server that has nothing to roll back, and one version blocked."""
+    """A client of a server without a version to roll back to and with one blocked version."""
 
     def __init__(self) -> None:
         self.allowed: list[int] = []
@@ -58,7 +58,7 @@ class FakePerson:
 
 
 class FakeUnfitVersion(UnfitVersion):
-    """Of which none is made."""
+    """Records dropped versions without exporting any."""
 
     def __init__(self) -> None:
         self.dropped: list[int] = []
@@ -83,7 +83,7 @@ def world(tmp_path: Path) -> World:
 
 
 def configured(world: World) -> dict[str, ModelConfig]:
-    """What the server reads: it must be able to."""
+    """The server must be able to read this."""
     models = read_model_config_file(world.directory / "models.config")
     return {model.name: model for model in models}
 
@@ -130,7 +130,7 @@ def test_settings_enforce_gates_and_can_be_read(world: World, seed: int) -> None
     for name in ("ctr", "neighbour"):
         gates = settings.of(name).gates
         assert (gates.golden, gates.drift) == (GateMode.ENFORCE, GateMode.ENFORCE)
-    # A model under load never goes without a version for want of memory.
+    # A model under load must never lose its only version to another version's memory.
     assert settings.of("ctr").aspired_version_policy is PolicyName.AVAILABILITY
 
 
@@ -146,7 +146,7 @@ def test_rest_restores_all_and_drops_highest_version(world: World) -> None:
     assert world.client.allowed == [7]
 
 
-# --- What must not serve --------------------------------------------------------------------------
+# --- Versions that must not serve -----------------------------------------------------------------
 
 
 def reply_of_version(version: int, code: StatusCode = StatusCode.OK) -> Reply:

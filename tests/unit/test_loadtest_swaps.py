@@ -3,7 +3,7 @@ import pytest
 from loadtest.measure.swaps import Swap, check_all_succeeded, is_unloaded, swaps_in
 from serving.base.errors import Unavailable
 
-# As serving.manager.manager and serving.loading.unload log them.
+# The events that serving.manager.manager and serving.loading.unload log.
 EVENTS = [
     {"event": "listening", "port": 1},
     {"event": "load_started", "model": "m", "version": 2},

@@ -9,7 +9,7 @@ from serving.base.errors import Unavailable
 
 
 class ImpatientClock:
-    """A clock on which every wait ends at once, with its time passed."""
+    """A clock that ends every wait at once and advances by its time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

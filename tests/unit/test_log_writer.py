@@ -22,7 +22,7 @@ class Pipe:
         self.text = ""
 
     def read_until(self, text: str) -> str:
-        """Reads, and waits for, all up to and with the first `text`."""
+        """Reads, with waits, up to the end of the first `text`."""
         while text not in self.text:
             piece = os.read(self.read_end, 65536)
             assert piece, f"the pipe ends without {text!r}"
@@ -61,7 +61,7 @@ def writer_of(descriptor: int, *, capacity_bytes: int = 1 << 20, may_block: bool
 
 @pytest.fixture
 def writer(pipe: Pipe) -> Iterator[LogWriter]:
-    """Keeps 2,000 bytes beside what the pipe holds."""
+    """The writer keeps 2,000 bytes beside the pipe's content."""
     assert unblock(pipe.write_end)
     writer = writer_of(pipe.write_end, capacity_bytes=2_000, may_block=False)
     yield writer
@@ -70,7 +70,7 @@ def writer(pipe: Pipe) -> Iterator[LogWriter]:
 
 def test_line_is_in_the_pipe_when_write_returns(pipe: Pipe, writer: LogWriter):
     writer.write("first\n")
-    # Not by the thread: a process that crashes now has written it.
+    # The caller's thread writes it, so a process that crashes now has written it.
     assert os.read(pipe.read_end, 100) == b"first\n"
 
 

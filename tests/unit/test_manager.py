@@ -302,7 +302,7 @@ def test_manager_publish_that_fails_frees_the_servable(
 
 def test_manager_unload_that_fails_ends_with_the_error(world: World) -> None:
     world.settle(1)
-    world.serving_map.published.clear()  # so that retire raises
+    world.serving_map.published.clear()  # This makes retire raise.
     with capture_logs() as logs:
         world.settle()
     assert world.states() == {1: END}
@@ -570,7 +570,7 @@ class ManagerMachine(RuleBasedStateMachine):
                 )
 
     def teardown(self) -> None:
-        """Everything ends: what is aspired is AVAILABLE or failed, then nothing is left."""
+        """Everything ends: aspired versions are AVAILABLE or failed, then nothing is left."""
         self.requests_end()
         self.run_until_idle()
         for version in self.aspired:

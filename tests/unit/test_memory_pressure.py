@@ -1,4 +1,6 @@
-"""MemoryPressure for a version: which others go for it, when, and when none do."""
+"""MemoryPressure for a version: the versions that leave for it, the time, and the cases without
+any.
+"""
 
 from dataclasses import replace
 
@@ -16,7 +18,7 @@ RESOURCE = ModelSettings(aspired_version_policy=PolicyName.RESOURCE)
 AUTO = ModelSettings(aspired_version_policy=PolicyName.AUTO)
 
 JITTER_SECONDS = 60
-# `World` draws a half of it.
+# `World` draws half of it.
 PUT_OFF_SECONDS = JITTER_SECONDS / 2
 
 
@@ -31,7 +33,7 @@ def refused(count: int = 100) -> list[Exception]:
 
 
 def pass_time(world: World, round_count: int = 10) -> None:
-    """Until every retry that there may be has been made."""
+    """Passes time until all possible retries have been made."""
     for _ in range(round_count):
         world.clock.advance(RETRY_SECONDS)
         world.manager.tick()
@@ -44,7 +46,7 @@ def room_reason(world: World) -> str:
     return status.room_reason
 
 
-# --- When -----------------------------------------------------------------------------------------
+# --- Time -----------------------------------------------------------------------------------------
 
 
 def test_unload_for_memory_waits_for_jitter() -> None:
@@ -76,7 +78,7 @@ def test_swap_waits_for_jitter_only_once() -> None:
 def test_load_without_jitter_frees_memory_after_it() -> None:
     world = world_with(AUTO, JITTER_SECONDS)
     world.fail(2, transient(), *refused(1))
-    # The first version of a model is not put off; when 2 is tried again, 1 serves.
+    # The first version of a model does not wait for the jitter; when 2 is retried, 1 serves.
     world.settle(1, 2)
     world.aspire(2)
     world.clock.advance(RETRY_SECONDS)
@@ -99,7 +101,7 @@ def test_old_version_leaves_at_once_beside_aspired() -> None:
     assert world.states() == {1: UNLOADING, 2: AVAILABLE, 3: START}
 
 
-# --- For whom -------------------------------------------------------------------------------------
+# --- Versions that may and may not cause an unload ------------------------------------------------
 
 
 @pytest.mark.parametrize("settings", [AVAILABILITY, RESOURCE, AUTO])
@@ -124,7 +126,7 @@ def test_unfit_version_retries_once_one_can_leave(
 ) -> None:
     world = world_with(settings)
     world.settle(1)
-    # As often as it is tried beside 1: by `auto` once more, before 1 goes.
+    # The number of tries beside 1: `auto` makes one more before 1 leaves.
     world.fail(2, *refused(4 if settings is AUTO else 3))
     world.settle(1, 2)
     pass_time(world)
@@ -168,7 +170,7 @@ def test_label_keeps_old_version_and_its_neighbour() -> None:
     assert world.states() == {1: AVAILABLE, 2: AVAILABLE, 3: LOADING}
 
 
-# --- And then -------------------------------------------------------------------------------------
+# --- Afterwards -----------------------------------------------------------------------------------
 
 
 def test_refused_load_retries_once_old_version_ends() -> None:
@@ -182,7 +184,7 @@ def test_refused_load_retries_once_old_version_ends() -> None:
     assert world.states() == {1: UNLOADING, 2: AVAILABLE, 3: LOADING}
     assert world.manager.next_due_seconds() == RETRY_SECONDS
     world.servable(1).handle_count = 0
-    # No time passes: it does not wait for its retry.
+    # No time passes: the load does not wait for its retry.
     world.run_all()
     assert world.states()[3] is AVAILABLE
 
@@ -219,7 +221,7 @@ def test_resource_retry_awaits_withdrawn_version() -> None:
     world.aspire(2)
     assert world.states() == {1: UNLOADING, 2: LOADING}
     assert not world.loaders.tasks
-    # Nothing is due until the unload says that it is over.
+    # Nothing is due until the unload reports its end.
     assert world.manager.next_due_seconds() is None
     world.servable(1).handle_count = 0
     world.run_all()

@@ -1,4 +1,4 @@
-"""What a scraper sees of requests, versions, memory and process."""
+"""A scraper's view of requests, versions, memory and process."""
 
 import gzip
 import re
@@ -58,7 +58,7 @@ def text_of(sources: MetricSources, accept: str = "") -> str:
 
 
 def series_of(sources: MetricSources) -> Series:
-    """Every sample of the plain text format, by name and labels."""
+    """Returns every sample of the plain text format, by name and labels."""
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for metric in plain_families(text_of(sources))
@@ -71,7 +71,7 @@ def value(series: Series, name: str, **labels: str) -> float:
 
 
 def having(series: Series, name: str) -> dict[tuple[str, ...], float]:
-    """The values of one metric, by label values in the order of the labels' names."""
+    """Returns the values of one metric by label values, in the order of the labels' names."""
     return {
         tuple(label for _, label in labels): number
         for (sample_name, labels), number in series.items()
@@ -494,7 +494,7 @@ def test_server_without_slab_pool_has_no_slab_series():
 
 
 def busy_sources() -> MetricSources:
-    """With a sample of every family."""
+    """A page with a sample of every family."""
     latencies: dict[int, Sequence[int]] = {0: [MS, 2 * MS], 5: [MS]}
     phases = {phase: [MS] for phase in ("queue", "decode", "run", "encode", "total")}
     busy = FakeMethod(latencies_ns=latencies, phases_ns=phases, recent_phases_ns=phases)
@@ -624,7 +624,7 @@ def test_older_formats_have_no_native_histograms(accept):
 
 
 def unpacked(histogram: NativeHistogram) -> dict[int, int]:
-    """The count of each bucket, by its index."""
+    """Returns the count of each bucket, by its index."""
     index, held, counts = 0, 0, {}
     deltas = iter(histogram.pos_deltas or ())
     for offset, length in histogram.pos_spans or ():

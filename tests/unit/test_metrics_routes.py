@@ -26,7 +26,7 @@ Answer = TypeVar("Answer")
 
 
 class HeldSources:
-    """A source whose collections begin at once, and end once it is opened."""
+    """A source with collections that begin at once and end when it is opened."""
 
     def __init__(self, *, is_open: bool = False) -> None:
         self._open = threading.Event()
@@ -49,7 +49,7 @@ class HeldSources:
 
 
 class CountedExposition(MetricsExposition):
-    """Lets a test wait for scrapers: whoever has negotiated asks for a page without any wait."""
+    """Lets a test wait for scrapers: after its negotiation a scraper requests the page at once."""
 
     def __init__(self, statuses: Callable[[], Statuses]) -> None:
         super().__init__(replace(fake_sources(), statuses=statuses))
@@ -69,7 +69,7 @@ def visit(
     exposition: MetricsExposition,
     scrape: Callable[[httpx.AsyncClient], Awaitable[Answer]],
 ) -> Answer:
-    """What `scrape` returns, of a client whose server has the routes."""
+    """Returns the result of `scrape` for a client of a server with the routes."""
     app = Starlette(routes=metrics_routes(exposition))
 
     async def visited() -> Answer:

@@ -1,4 +1,4 @@
-"""docs/migrating.md says of every flag of TensorFlow Serving what the server does with it."""
+"""docs/migrating.md states the treatment of every flag of TensorFlow Serving."""
 
 import re
 from pathlib import Path
@@ -31,14 +31,14 @@ ROWS = [
 
 
 def spelled(value: Any) -> str:
-    """A flag's value as the table has it."""
+    """Returns a flag's value as the table has it."""
     if value == "":
         return "empty"
     return f"`{str(value).lower()}`" if isinstance(value, bool) else f"`{value:g}`"
 
 
 def verdict_of(flag: RefusedFlag) -> str:
-    """What the table must say."""
+    """Returns the text that the table must have."""
     instead = " and ".join(f"`{name}`" for name in flag.replaced_by)
     taken = ", ".join(spelled(value) for value in flag.harmless)
     return (
@@ -74,7 +74,7 @@ def default_of(flag: Flag) -> str:
     """Returns the default of the parser, as the table spells it."""
     value = flag.default[0] if isinstance(flag.default, tuple) else flag.default
     if flag.name == "model_name":
-        value = value or "default"  # server_config names a model without a name so
+        value = value or "default"  # server_config's name for an unnamed model
     return "" if value in ("", {}) else spelled(value) if isinstance(value, float) else f"`{value}`"
 
 
@@ -84,7 +84,7 @@ def test_migrating_page_and_parser_have_same_default(row: Row):
     if isinstance(flag, RefusedFlag):
         assert (row.default or "empty") in map(spelled, flag.harmless)
     elif row.default.endswith(" a core"):
-        # Known at the start only: 0 stands for it.
+        # The value is only known at the start: 0 stands for it.
         assert default_of(flag) == "`0`"
         assert "0: " in flag.help
         assert flag.help.endswith("per core")
@@ -103,7 +103,7 @@ def test_migrating_page_names_flags_that_there_are(flag: str):
     assert flag in {*FLAGS, "help"}
 
 
-# Where TensorFlow Serving's default asks for something that Millpond does not do.
+# The flags for which TensorFlow Serving's default enables a feature that Millpond lacks.
 DEFAULTS_REFUSED = {
     "enable_grpc_healthcheck_service": "cannot be switched off",
     "model_base_path": "must not be empty",

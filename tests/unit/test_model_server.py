@@ -19,7 +19,8 @@ from serving.client import Tls
 from serving.core.servable import AVAILABLE, LOADING, ServableState
 from tests.unit.pem import make_identity
 
-# Logs its arguments, listens as far as the log says, and ends at SIGTERM with the status asked for.
+# Logs its arguments, listens unless the log is set otherwise, and ends at SIGTERM with the given
+# status.
 PROGRAM = """
 import json, os, signal, sys
 
@@ -77,7 +78,7 @@ class FakeModelService(grpc.GenericRpcHandler):
 
 @pytest.fixture
 def model_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeModelService]:
-    """What the program's log says it listens as."""
+    """Returns the listening address in the program's log."""
     service = FakeModelService()
     server = grpc.server(ThreadPoolExecutor(1))
     server.add_generic_rpc_handlers((service,))

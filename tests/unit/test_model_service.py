@@ -17,7 +17,7 @@ from tests.unit.fakes.clocks import FakeClock
 
 
 class Models:
-    """What is configured."""
+    """The configured models."""
 
     names = ("m", "empty")
 

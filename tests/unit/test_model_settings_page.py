@@ -32,7 +32,7 @@ def section(title: str) -> str:
 
 
 def spelled(value: object) -> str:
-    """A value as TOML has it."""
+    """Returns a value in TOML."""
     if isinstance(value, Enum):
         return f'"{value.value}"'
     return f'"{value}"' if isinstance(value, str) else f"{value:g}"
@@ -52,7 +52,7 @@ def test_settings_page_has_every_key_with_default(title: str):
 @pytest.mark.parametrize("title", KINDS)
 def test_settings_page_defaults_change_nothing(title: str):
     lines = [f"{key} = {value}" for key, value in ROW.findall(section(title))]
-    # Ratios and seconds are floats, which whole numbers stand for.
+    # Ratios and seconds are floats; whole numbers stand for them.
     text = "\n".join([f"[default{TABLES[title]}]", *lines])
     assert parse_model_settings(text, "page", []).default == ModelSettings()
 

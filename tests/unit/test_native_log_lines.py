@@ -60,7 +60,7 @@ with native_lines_as_events(is_human={log_format == "human"}, write=print):
     os.write(2, {(FATAL + chr(10)).encode() + b"terminate called"!r})
     os.kill(os.getpid(), {int(death)})
 """
-    # `run` reads to the end of standard error, which the reader holds until it has written.
+    # `run` reads to the end of standard error, which the reader keeps open until it has written.
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
@@ -71,7 +71,7 @@ with native_lines_as_events(is_human={log_format == "human"}, write=print):
 
 
 def test_native_lines_for_a_full_pipe_are_handed_over() -> None:
-    """In a process of its own, because descriptor 2 is the full pipe."""
+    """This runs in a process of its own, because descriptor 2 is the full pipe."""
     program = """
 import os, sys
 from serving.server.native_log_lines import native_lines_as_events

@@ -16,12 +16,12 @@ REGISTERS_OP = b"\0_ZN10tensorflow11register_op19OpDefBuilderWrapperclEv\0"
 REGISTERS_KERNEL = b"\0_ZN10tensorflow14kernel_factory17OpKernelRegistrar12InitInternal\0"
 PYTHON_MODULE = b"\0PyInit_tokenizer\0"
 
-# Where the parts of `shared_object` lie in the file; its segment is mapped a page further.
+# Positions of the parts of `shared_object` in the file; its segment is mapped a page further.
 _DYNAMIC_AT, _NAMES_AT, _MAPPED_AT = 0xC0, 0x100, 0x1000
 
 
 def shared_object(names: bytes) -> bytes:
-    """The least that is an ELF file with a dynamic string table."""
+    """Returns the smallest ELF file with a dynamic string table."""
     dynamic = struct.pack("<qQqQqQ", 5, _MAPPED_AT + _NAMES_AT, 10, len(names), 0, 0)
     size_bytes = _NAMES_AT + len(names)
     header = struct.pack(
@@ -38,7 +38,7 @@ OP_LIBRARY = shared_object(FRAMEWORK + REGISTERS_OP)
 
 
 class Site:
-    """A directory where packages are installed, on sys.path."""
+    """A directory with installed packages, on sys.path."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

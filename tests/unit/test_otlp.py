@@ -1,4 +1,4 @@
-"""OtlpExporter: what goes over the wire, to a collector in this process."""
+"""OtlpExporter: the bytes on the wire, to a collector in this process."""
 
 import logging
 import sys
@@ -112,7 +112,7 @@ def test_refusal_is_unavailable_and_only_output(
 def test_stopped_exporter_writes_nothing(
     collector: Collector, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
-    # As in the server; pytest has handlers of its own.
+    # Set up as in the server; pytest has handlers of its own.
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     exporter = OtlpExporter(collector.url, version="1")
     exporter.stop()

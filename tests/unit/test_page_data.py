@@ -1,4 +1,4 @@
-"""The live page's data: only what is new, and nothing that a few requests cannot verify."""
+"""The live page's data: only new data, and no figure of too few requests."""
 
 import json
 
@@ -88,7 +88,7 @@ def test_points_after_a_pause_are_of_their_own_second() -> None:
 )
 def test_points_lose_no_request_at_any_poll_rate(gaps_ms: list[int], polls: set[int]) -> None:
     ends_ms = [10_000 + sum(gaps_ms[: i + 1]) for i in range(len(gaps_ms))]
-    # One more, so long that nothing is kept back at the end.
+    # One more request, so long that nothing is kept back at the end.
     history = [FakePoint(ms * 1_000_000, count=500) for ms in [*ends_ms, ends_ms[-1] + 1_000]]
     requests, since_ns = 0.0, 10 * SECOND
     for length in sorted({*polls, len(history)}):
@@ -99,7 +99,7 @@ def test_points_lose_no_request_at_any_poll_rate(gaps_ms: list[int], polls: set[
         requests += sum(rate * each for rate, each in zip(columns["per_second"], seconds))
         since_ns = cursor_ns
     assert since_ns == history[-1].at_ns
-    # Times are to the hundredth of a second.
+    # Times are rounded to a hundredth of a second.
     assert requests == pytest.approx(500 * len(history), rel=0.05)
 
 

@@ -1,4 +1,4 @@
-"""PeriodicThread: its turns, what wakes and ends it, and what a bug in a turn does."""
+"""PeriodicThread: its turns, its wake and its end, and the effect of a bug in a turn."""
 
 import threading
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from tests.unit.fakes.clocks import FakeClock
 
 
 class Turns:
-    """A thread whose work a test can read in `done`; it ends itself at turn `last`."""
+    """A thread with its work in `done`, for a test to read; it ends itself at turn `last`."""
 
     def __init__(
         self, *, clock: Clock, wait_seconds: Callable[[], float | None] = lambda: 5, last: int = 0

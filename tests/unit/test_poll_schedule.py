@@ -132,7 +132,7 @@ def test_schedule_at_the_limit_dead_directories_wait():
     stuck = [look for look in list(schedule._looks) if look.is_stuck]
     assert taken_keys(schedule, now_ns) == ["live/z"]
     assert taken_keys(schedule, now_ns + 1_000 * S) == []
-    # A thread that comes back makes place for the next look there.
+    # A thread that returns makes place for the next look there.
     for look in stuck:
         schedule.ended(look, now_ns, 60.0)
     assert taken_keys(schedule, now_ns)[0].startswith("dead/")
@@ -158,7 +158,7 @@ def test_schedule_random_runs_hold_the_limits():
 
 
 def run_randomly(dice: random.Random) -> None:
-    """Directory `dead` hangs, `live` does not: each live source is looked at all the time."""
+    """Directory `dead` hangs, `live` does not: each live source is polled all the time."""
     keys = [f"{dice.choice(('dead', 'live'))}/{number}" for number in range(20)]
     schedule, now_ns = schedule_of(*keys), 0
     looked_at_ns = dict.fromkeys(keys, 0)

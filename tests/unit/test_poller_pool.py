@@ -19,7 +19,7 @@ LIMITS = PollLimits(
 
 
 class Disk:
-    """A source whose looks hang while a test says so."""
+    """A source with looks that hang while a test wants it."""
 
     def __init__(self, *, hangs: bool = False) -> None:
         self.pool: PollerPool | None = None
@@ -112,7 +112,7 @@ def test_stopped_pool_leaves_only_held_threads():
     pool.remove("0")
     assert pool.join(TIMEOUT_SECONDS)
     left = set(threading.enumerate()) - before
-    # Each look at the dead disk holds one.
+    # Each look at the dead disk holds one thread.
     assert len(left) == dead.hanging_count
     dead.set_hangs(False)
     for thread in left:

@@ -140,7 +140,7 @@ def test_previous_of_two_served_goes_once_both_serve() -> None:
     assert world.states() == {1: AVAILABLE, 2: AVAILABLE, 3: LOADING}
     assert previous(world) == 1
     world.run_all()
-    # Version 2, which is served anyway, is the way back from version 3.
+    # Version 2, which serves anyway, is the way back from version 3.
     assert world.states() == {1: END, 2: AVAILABLE, 3: AVAILABLE}
     assert previous(world) is None
 
@@ -232,7 +232,7 @@ def test_given_up_version_is_kept_on_return() -> None:
     world.fail(3, does_not_fit())
     world.aspire(3)
     world.loaders.run_all()
-    # In the same turn the control thread hears of the refusal, and then that 1 is wanted again.
+    # In one turn the control thread receives the refusal, and then that 1 is aspired again.
     world.aspire(1)
     world.run_all()
     world.settle(2)

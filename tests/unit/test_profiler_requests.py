@@ -1,4 +1,4 @@
-"""What a request for a trace means."""
+"""The fields of a request for a trace and their effect."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,8 @@ from serving.rpc.profiler_requests import (
 
 NOW_NS = 1_700_000_000_000_000_000
 
-# Of TensorFlow 2.21's client for trace('grpc://127.0.0.1:17662', '/tmp/logs', 1000), its tools left out.
+# The request of TensorFlow 2.21's client for trace('grpc://127.0.0.1:17662', '/tmp/logs', 1000),
+# without its tools.
 OPTIONS = bytes.fromhex("0801 1002 1801 2801 3801 48e807")
 STOCK_REQUEST = (
     bytes.fromhex("08e807 10c0843d")

@@ -1,4 +1,4 @@
-"""Traces one at a time, and what ends them."""
+"""Traces run one at a time, and each has an end."""
 
 from collections.abc import Callable
 from contextlib import nullcontext

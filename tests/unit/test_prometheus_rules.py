@@ -1,4 +1,4 @@
-"""Recording and alert rules as promtool sees them, and what each alert must have."""
+"""Recording and alert rules as promtool reads them, and the required parts of each alert."""
 
 import re
 import subprocess
@@ -16,7 +16,7 @@ TESTS = (DIRECTORY / "tests" / "alerts.yml").read_text()
 
 
 def alerts() -> dict[str, str]:
-    """The text of each, by its name."""
+    """Returns the text of each alert by its name."""
     first, *others = re.split(r"^ +- alert: ", ALERT_RULES, flags=re.MULTILINE)
     assert "expr" not in first
     return {text.partition("\n")[0]: text for text in others}
@@ -54,7 +54,7 @@ def test_alert_says_what_it_is_and_what_to_do(name: str):
 def test_alert_has_firing_and_silent_tests(name: str):
     asked = re.findall(rf"alertname: {name}\n +eval_time: \w+\n( +exp_alerts:)?", TESTS)
     assert set(asked) >= {" " * 8 + "exp_alerts:"}
-    # A test that says more than one series beside the one that raises it says the same.
+    # A test that lists more series than the firing one also covers the silent case.
     assert "" in asked or name == "MillpondSwapHurtTail"
 
 

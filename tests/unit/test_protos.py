@@ -1,4 +1,4 @@
-"""Each test runs in a process of its own: what is imported, and in which order, is the subject."""
+"""Each test runs in a process of its own: the subject is the order of imports."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""`import millpond` gives the public names, and imports only what a program uses."""
+"""`import millpond` gives the public names, and imports only the modules that a program uses."""
 
 from __future__ import annotations
 

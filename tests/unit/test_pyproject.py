@@ -1,4 +1,4 @@
-"""The lists of pyproject.toml that must agree, agree."""
+"""Lists of pyproject.toml that must agree."""
 
 from __future__ import annotations
 

@@ -153,11 +153,11 @@ def test_rare_call_threads_never_started_stop() -> None:
     assert RareCallThreads(FakeGrpcServer().take_rare_call, HANDLERS, clock=FakeClock()).stop()
 
 
-# --- Of a trace -----------------------------------------------------------------------------------
+# --- Traced calls ---------------------------------------------------------------------------------
 
 
 def answered_in_trace(call: FakeRareCall) -> tuple[list[AnsweredCall], list[dict[str, Any]]]:
-    """What is told of one call that the threads answer, and what it logs."""
+    """Returns the result and the logs of one call that the threads answer."""
     grpc, told, clock = FakeGrpcServer(), list[AnsweredCall](), FakeClock()
 
     def work(request: bytes) -> bytes:

@@ -33,7 +33,7 @@ def files_of(response: bytes) -> list[descriptor_pb2.FileDescriptorProto]:
 
 @pytest.fixture
 def scratch_files() -> list[FileDescriptor]:
-    """A file with one of everything that has a name, and one with a service that depends on it."""
+    """A file with one of everything that has a name, and a file with a service that depends on it."""
     types = descriptor_pb2.FileDescriptorProto(name="types.proto", package="pkg", syntax="proto2")
     outer = types.message_type.add(name="Outer")
     outer.extension_range.add(start=100, end=200)

@@ -14,7 +14,7 @@ HEADERS = [(b"accept", b"*/*")]
 
 
 class FakeConnection:
-    """A client's connection that a test loses."""
+    """A client's connection that a test closes."""
 
     def __init__(self) -> None:
         self.on_lost: Callable[[], None] | None = None
@@ -124,7 +124,7 @@ def test_submit_times_out_if_run_never_ends(workers, monkeypatch):
         answer = await bridge.submit(TARGET, HEADERS, b"")
         assert answer.code == StatusCode.DEADLINE_EXCEEDED
         assert "--rest_api_timeout_in_ms" in answer.message
-        # Its answer, which comes after all, is nobody's.
+        # Its answer comes after all and is dropped.
         workers.ends(FakeEndedRequest(1))
         second = asyncio.create_task(bridge.submit(TARGET, HEADERS, b"", timeout_seconds=30))
         await submitted(workers, 2)
@@ -152,10 +152,10 @@ def test_cores_are_held_while_requests_come(workers, monkeypatch):
         )
         answers = [asyncio.create_task(bridge.submit(TARGET, HEADERS, b"")) for _ in range(2)]
         await submitted(workers, 2)
-        # While one runs, however long.
+        # While one request runs, however long.
         workers.ends(FakeEndedRequest(1))
         await answers[0]
-        for _ in range(20):  # turns of the loop, with a look in each
+        for _ in range(20):  # turns of the loop, each with a sweep
             await asyncio.sleep(0)
         assert held == [True]
         workers.ends(FakeEndedRequest(2))

@@ -1,4 +1,4 @@
-"""Rollbacks and promotions: which versions they block, and how the log records a canary's end."""
+"""Rollbacks and promotions: the versions that they block, and the log of a canary's end."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ Step = Callable[[World], object]
 
 
 def told(settings: ModelSettings, *steps: Step) -> list[dict[str, object]]:
-    """The log of `steps` on a world whose version 2 is a canary beside version 1."""
+    """Returns the log of `steps` on a world with version 2 as a canary beside version 1."""
     world = world_with(settings)
     world.settle(1)
     world.settle(2)
@@ -31,7 +31,7 @@ def told(settings: ModelSettings, *steps: Step) -> list[dict[str, object]]:
 
 
 def answers(failed_count: int) -> Step:
-    """The canary has answered enough to be judged."""
+    """The canary has answered enough requests to be judged."""
 
     def answer(world: World) -> None:
         world.servable(2).figures = figures(100, failed_count)
@@ -72,11 +72,14 @@ def test_rule_rollback_names_bad_figures() -> None:
     assert "50.0% of its requests failed" in str(failed["reason"])
 
 
-# --- Which versions a rollback blocks --------------------------------------------------------------
+# --- Versions that a rollback blocks --------------------------------------------------------------
 
 
 def blocked_by_rollback(world: World) -> dict[int, tuple[bool, str]]:
-    """Rolls back, cold if need be: by version whether it served, and the end of the reason."""
+    """Rolls back, cold if need be.
+
+    Returns by version whether it served, and the end of the reason.
+    """
     done = answer(world, world.manager.rollback("m", is_cold_allowed=True))
     assert {item.version for item in done.blocked} <= world.blocked_versions["m"]
     return {
@@ -123,7 +126,8 @@ def test_rollback_names_version_just_serving() -> None:
     world = world_with(OFF)
     world.settle(1)
     world.aspire(2)
-    # Published; the control thread takes the end of the load in together with the rollback.
+    # Version 2 is published; the control thread handles the end of the load together with the
+    # rollback.
     world.loaders.run_all()
     assert blocked_by_rollback(world) == {2: (True, "it served")}
 

@@ -255,7 +255,9 @@ def test_lower_version_beside_canary_keeps_it() -> None:
 
 
 def told(*steps: Callable[[Router], object]) -> list[tuple[str, int]]:
-    """The events about canaries of versions 2 and then 3, both published as such, and of `steps`."""
+    """Returns the events about canaries of versions 2 and then 3, both published as such, and of
+    `steps`.
+    """
     router = Router(FakeServingMap())
     with capture_logs() as logs:
         publish(router, 1)
@@ -273,7 +275,7 @@ BEGUN = [("canary_started", 2), ("canary_ended", 2), ("canary_started", 3)]
     ("steps", "expected"),
     [
         ([], []),
-        # Whoever asks for an end tells it.
+        # The caller that ends a canary logs it.
         ([lambda router: router.promote("m")], []),
         ([lambda router: router.set_canary("m", None)], []),
         ([lambda router: router.set_blocked("m", frozenset({3}))], []),

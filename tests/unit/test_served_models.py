@@ -122,7 +122,7 @@ def test_unloaded_model_selects_nothing_until_loaded() -> None:
     world.models.set_unloaded("b", is_unloaded=True)
     source = world.running["b"]
     assert (str(source.selection), source.labels) == ("specific (none)", {})
-    # Whatever its configuration says meanwhile.
+    # The configuration may change meanwhile.
     world.configure(replace(B, version_selection=Latest(2)))
     assert str(source.selection) == "specific (none)"
     assert world.models.unloaded == {"b"}

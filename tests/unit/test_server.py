@@ -37,7 +37,7 @@ from tests.unit.fakes.tracing import FakeExporter, FakeRequestSpan, FakeSpanBuff
 
 
 def drop(base_path: Path, version: int) -> None:
-    """A version that has settled long ago, so that no test waits for it to."""
+    """Writes a version that has settled long ago, so that tests do not wait for it."""
     directory = base_path / str(version)
     directory.mkdir(parents=True)
     (directory / "saved_model.pb").write_bytes(b"graph")
@@ -67,7 +67,7 @@ RARE_METHODS = [
 
 def config_for(*base_paths: Path, **settings: object) -> ServerConfig:
     models = tuple(ModelConfig(name=path.name, base_path=str(path)) for path in base_paths)
-    # A port of the machine is taken only by the tests that are of it.
+    # Only the tests of ports take ports of the machine.
     settings = {"rest_api_port": HttpPort(None), "port": 0, "listen_before_ready": True, **settings}
     # Operator calls come over the one fake server.
     settings = {"admin_address": "off", "admin_on_data_port": "true", **settings}
@@ -484,7 +484,7 @@ def test_server_loads_at_the_priority_that_it_is_told(tmp_path: Path, plane: Fak
     assert server.monitor.wait_until(has_state("m", AVAILABLE), timeout_seconds=30)
     server.stop()
     while_serving = {"loader-0": "nice", "loader-1": "nice", "unloader-0": "nice"}
-    # A stop has no request to be slowed by an unload.
+    # A stopping server has no request that an unload could delay.
     core_count = len(os.sched_getaffinity(0))
     at_stop = {f"unloader-{number + 1}": "normal" for number in range(core_count)}
     assert plane.background_threads == {**while_serving, **at_stop}
@@ -645,7 +645,7 @@ def test_server_run_exits_if_stop_raises(
 
 
 class Signals:
-    """StopSignals and what it did."""
+    """StopSignals and a log of its effects."""
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
@@ -754,7 +754,7 @@ def test_server_stop_answers_http_before_workers_end(tmp_path: Path, plane: Fake
 
 
 def end_request_and_join(plane: FakePlane, join: Callable[..., bool], *arguments: float) -> bool:
-    """The request runs until somebody waits for it."""
+    """Ends the request, which runs until the server joins the workers, and joins them."""
     if plane.rest.log[-1] == "start" and plane.rest.submitted:
         plane.rest.ends(FakeEndedRequest(1))
         plane.rest.log.append("ends")
@@ -803,7 +803,7 @@ def test_server_grpc_on_default_http_port_skips_http(tmp_path: Path, plane: Fake
         server = Server(config_for(tmp_path / "m", port=8501, rest_api_port=port), native=plane)
         server.start()
     assert server.http_port is None
-    # Workers whom nobody could give a request have ended.
+    # The workers could not receive a request and have ended.
     assert plane.rest.log == ["start", "shutdown 0"]
     assert [log["reason"] for log in logs if log["event"] == "http_off"] == [
         "port 8501 is gRPC's; use --rest_api_port"
@@ -856,7 +856,7 @@ def test_server_exports_spans_of_swaps_and_calls(
     call = FakeRareCall(LIST_MODELS, b"", trace_context=FakeTraceContext())
     plane.grpc.call(call)
     assert call.is_answered.wait(30)
-    # The swap is over ten seconds after its end; here at once.
+    # The real time is ten seconds after the swap's end; here it is over at once.
     (record,) = server._swaps.records()
     for listener in server._swaps._listeners:
         listener(record)

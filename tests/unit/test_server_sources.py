@@ -30,7 +30,7 @@ def sources_of(
     swap_counts: Callable[[], Mapping[tuple[str, str], int]] = dict,
     is_draining: bool = False,
 ) -> MetricSources:
-    """Of a server with two versions of a model."""
+    """Returns the sources of a server with two versions of a model."""
     clock = FakeClock()
     monitor = StateMonitor(clock)
     for servable_id in (FIRST, SECOND):
@@ -67,7 +67,7 @@ def sources_of(
 
 
 def values(sources: MetricSources, name: str) -> dict[tuple[str, ...], float]:
-    """Of one metric, by its label values."""
+    """Returns the values of one metric by its label values."""
     return {
         tuple(sample.labels.values()): sample.value
         for metric in MetricsCollector(sources).collect()

@@ -1,4 +1,4 @@
-"""The signature and shape gates: which changes of signatures break a predecessor's clients."""
+"""The signature and shape gates: the changes of signatures that break a predecessor's clients."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ Tensors = Mapping[str, Tensor]
 
 
 def signature_map(**signatures: tuple[Tensors, Tensors]) -> bytes:
-    """Each of inputs and outputs; a shape has -1 for what is not known, and None for no rank."""
+    """Returns inputs or outputs. In a shape -1 is an open dimension; None is an unknown rank."""
     definitions = get_model_metadata_pb2.SignatureDefMap()
     for name, (inputs, outputs) in signatures.items():
         signature = definitions.signature_def[name]

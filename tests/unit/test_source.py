@@ -70,7 +70,7 @@ def check(directory: str) -> list[str]:
 
 
 class FakePollers:
-    """Looks at one source, on the caller's thread, when a test says so."""
+    """Polls one source on the caller's thread."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
@@ -92,7 +92,7 @@ class FakePollers:
         return True
 
     def look_while_due(self) -> None:
-        """Looks until the source is due no more by itself."""
+        """Polls until the source is not due any more by itself."""
         while self._is_due and self._source is not None:
             self._is_due = False
             self._look_count += 1
@@ -133,7 +133,7 @@ def make_source(
 
 
 def drop(base_path: Path, name: str, clock: FakeClock, *, age_seconds: float = 60) -> Path:
-    """A version directory whose newest change is `age_seconds` ago; complete."""
+    """Makes a complete version directory with its newest change `age_seconds` ago."""
     directory = base_path / name
     directory.mkdir(parents=True)
     (directory / "saved_model.pb").write_bytes(b"graph")
@@ -148,9 +148,10 @@ def set_age(directory: Path, clock: FakeClock, age_seconds: float) -> None:
 
 
 def copy_again(path: Path, content: bytes) -> None:
-    """As `cp -p`: with the modification time that it had."""
+    """Writes like `cp -p`: with the former modification time."""
     before = path.stat()
-    # Again, because the kernel's clock for ctime ticks a few hundred times a second only.
+    # It is written repeatedly, because the kernel's clock for ctime ticks a few hundred times a
+    # second only.
     while path.stat().st_ctime_ns == before.st_ctime_ns:
         path.write_bytes(content)
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -528,7 +529,7 @@ def test_source_never_polls_with_negative_period(
     assert aspirations.lists == []
 
 
-# --- What is wanted changes -----------------------------------------------------------------------
+# --- Changes of the selection ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("period_seconds", [0, -1])
@@ -603,7 +604,7 @@ def test_source_label_of_new_version_needs_no_warning(
         drop(tmp_path, "2", clock)
         source.set_selection(Specific(frozenset({2})), {"stable": 2})
         source.poll()
-        # Still being copied.
+        # It is still being copied.
         drop(tmp_path, "3", clock, age_seconds=0)
         source.set_selection(All(), {"stable": 3})
         source.poll()
@@ -740,7 +741,7 @@ def test_source_allowed_to_empty_drops_last_version(
     assert aspirations.lists == [[1], []]
 
 
-# --- Who overwrites a version that serves ---------------------------------------------------------
+# --- Overwriting a version that serves ------------------------------------------------------------
 
 
 def test_source_overwritten_version_is_reported_once(
@@ -779,7 +780,7 @@ def test_source_result_of_an_older_look_is_dropped(
 
     def hang(base_path: str) -> Listing:
         listing = list_children(base_path)
-        # While this look hangs, version 2 comes and a later look ends.
+        # While this poll hangs, version 2 comes and a later poll ends.
         monkeypatch.setattr("serving.source.file_system_source.list_children", list_children)
         drop(tmp_path, "2", clock)
         source.poll(2)
@@ -867,7 +868,8 @@ def test_source_aspires_returned_last_version_again(
     source = make_source(tmp_path, aspirations, clock)
     source.poll()
     before = fingerprint(str(directory))
-    # Again, because the kernel's clock for ctime ticks a few hundred times a second only.
+    # It is written repeatedly, because the kernel's clock for ctime ticks a few hundred times a
+    # second only.
     while fingerprint(str(directory)) == before:
         directory.rename(tmp_path / "away")
         source.poll()
@@ -886,7 +888,7 @@ def test_source_tells_of_each_version_that_is_found(
     source = make_source(tmp_path, aspirations, clock, Latest(1))
     source.poll()
     assert aspirations.anew == [1, 2]
-    # And of a blocked one that is mended after its failure.
+    # The same holds for a blocked version that is mended after its failure.
     aspirations.failed = {2}
     source.set_blocked(frozenset({2}))
     clock.advance(60)
@@ -917,7 +919,7 @@ def test_source_reports_disk_contents_and_watches(
 ) -> None:
     source = make_source(tmp_path / "m", aspirations, clock, Latest(1))
     source.poll()
-    assert aspirations.seen == []  # It could not look.
+    assert aspirations.seen == []  # The base path was missing.
     for version in ("1", "2", "3"):
         drop(tmp_path / "m", version, clock)
     source.poll()

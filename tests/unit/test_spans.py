@@ -1,4 +1,4 @@
-"""What a trace has of requests, calls and swaps."""
+"""The spans of requests, calls and swaps."""
 
 from dataclasses import replace
 

@@ -78,7 +78,7 @@ def test_awaited_model_is_configured_and_not_unloaded(
 ) -> None:
     awaited = AwaitedModel(lambda name: ())
     assert awaited.find(["a"]) == "a"
-    # The model that was found last is removed by then.
+    # The model that was found last has been removed by then.
     assert awaited.find(["b"], unloaded) == found
 
 

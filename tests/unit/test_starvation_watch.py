@@ -12,7 +12,7 @@ SECOND_NS = 1_000_000_000
 
 
 class Watch:
-    """A patience of 2 s whose looks are a test's own."""
+    """A starvation watch of 2 s; a test makes it look."""
 
     def __init__(self) -> None:
         self.scheduler = FakeScheduler()
@@ -98,7 +98,7 @@ def test_linux_scheduler_raises_an_idle_thread() -> None:
         try:
             LinuxScheduler().raise_priority(thread_id)
         except PermissionError:
-            policies.append(os.SCHED_OTHER)  # not ours to have here
+            policies.append(os.SCHED_OTHER)  # this process lacks the right to raise it
             return
         policies.append(os.sched_getscheduler(thread_id))
 

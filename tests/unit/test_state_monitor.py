@@ -152,7 +152,7 @@ def test_monitor_forgets_failure_of_removed_files() -> None:
 def test_monitor_forgets_finished_failure_next_day() -> None:
     clock = FakeClock()
     monitor = monitor_of_failures(clock, 1, 2)
-    # 1 is still there, and nobody waits for it to be mended.
+    # Version 1 is still on disk, and its source does not watch it for a repair.
     monitor.versions_seen("m", frozenset({1, 2}), frozenset({2}))
     clock.advance(FAILED_SECONDS_MAX)
     assert versions_known(monitor) == [1, 2]

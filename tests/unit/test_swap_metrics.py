@@ -1,4 +1,4 @@
-"""What a scraper sees of each model's last swap."""
+"""A scraper's view of each model's last swap."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ LATENCY = "serving_swap_latency_seconds"
 
 
 def samples_of(newest_first: Sequence[SwapRecord], name: str) -> dict[tuple[str, ...], float]:
-    """By label values in the order of the family's labels."""
+    """Returns the values by label values, in the order of the family's labels."""
     return {
         tuple(sample.labels.values()): sample.value
         for metric in swap_metrics(newest_first)

@@ -1,4 +1,4 @@
-"""SwapTimeline: what it makes of the states of versions and of the requests beside them."""
+"""SwapTimeline: the swaps that it derives from the states of versions and from concurrent requests."""
 
 import json
 from collections.abc import Callable
@@ -127,7 +127,7 @@ def test_swap_is_logged_once_after_its_effect(world: World) -> None:
     assert (line["event"], line["version"], line["result"]) == ("swap", 2, "published")
     assert line["seconds"] > 0
     assert "latency_seconds_p999_during" in line
-    # With the time, which the log's own configuration adds.
+    # The logged event with the time, which the log's own configuration adds.
     assert len(line) + 1 <= 10
 
 
@@ -257,7 +257,7 @@ def test_next_load_ends_comparison_of_previous_swap(world: World) -> None:
     assert first.after is not None
     assert first.after.request_count == 1
     assert first.after.span_seconds < 3.25
-    # What is compared with is not the swap before either.
+    # The comparison does not include the swap before either.
     assert second.before is not None
     assert second.before.span_seconds == first.after.span_seconds
 
@@ -370,7 +370,7 @@ def test_timeline_remembers_bounded_number_by_id(world: World) -> None:
         world.load(version)
         world.pass_time(15)
     for _ in range(2):
-        # Within one second, of the same version.
+        # Two loads of the same version within one second.
         world.tell(1, START)
         world.tell(1, LOADING)
         world.tell(1, END, health=Health(StatusCode.DATA_LOSS, "bad"))
@@ -454,7 +454,7 @@ def test_many_first_loads_need_few_cuts() -> None:
     for name in names:
         world.tell(1, LOADING, name=name)
         world.tell(1, AVAILABLE, name=name)
-    # None of them has answered a request that would have to be kept apart.
+    # No version has answered a request, so the statistics need no cut.
     assert world.requests.cut_count == 0
     world.pass_time(12)
     assert {record.model for record in world.timeline.records()} == set(names)

@@ -1,4 +1,6 @@
-"""SwapTimeline over lives of versions in any order: each swap ends, and what it is compared with was calm."""
+"""SwapTimeline over lives of versions in any order: each swap ends, and is compared with a calm
+time.
+"""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +24,8 @@ from tests.unit.worlds.swaps import World
 
 CALM_MS, BUSY_MS = 1.0, 9.0
 
-# Whose turn, the time before it, which of its moves, and whether memory is on its way back from then on.
+# The version, the time before its move, the choice of the move, and True if memory is on its way
+# back from then on.
 Steps = list[tuple[int, float, int, bool]]
 STEPS = st.lists(
     st.tuples(
@@ -37,11 +40,11 @@ STEPS = st.lists(
 NOT_PUBLISHED = (SwapResult.LOAD_FAILED, SwapResult.CANCELLED, SwapResult.UNLOADED)
 
 LONG_SECONDS = 90
-"""More than a slab is waited for, an unload has its effect, and a swap is compared with."""
+"""Longer than the wait for a slab, the effect of an unload, and the time of a comparison."""
 
 
 class Lives:
-    """Versions of one model that move as TRANSITIONS lets them, and requests that feel it."""
+    """Versions of one model that move as TRANSITIONS allows, and requests that slow down with them."""
 
     def __init__(self) -> None:
         self.world = World()
@@ -50,14 +53,16 @@ class Lives:
         self.world.timeline.add_listener(self.told.append)
 
     def pass_time(self, seconds: float) -> None:
-        """A request ends after each quarter of a second: slow while a version comes or goes."""
+        """Ends a request after each quarter of a second: a slow one while a version comes or
+        leaves.
+        """
         is_busy = not {LOADING, UNLOADING}.isdisjoint(self.states.values())
         for _ in range(round(seconds * 4)):
             self.world.pass_time(0.25)
             self.world.requests.answer(BUSY_MS if is_busy else CALM_MS)
 
     def step(self, version: int, choice: int) -> None:
-        """One of the version's moves; one that is AVAILABLE may also answer in another's place."""
+        """Makes one of the version's moves; an AVAILABLE version may also become the answering one."""
         state = self.states.get(version, END)
         if state is AVAILABLE and choice:
             previous_version = self.world.answering.get("m")
@@ -68,7 +73,7 @@ class Lives:
         self.move(version, moves[min(choice, len(moves) - 1)])
 
     def move(self, version: int, state: ServableState) -> None:
-        """Also where it is answered from: by the version that was published last."""
+        """Also updates the answering version: the one that was published last."""
         is_failure = state is END and self.states[version] is LOADING
         if state is AVAILABLE:
             self.world.answering["m"] = version
@@ -77,7 +82,7 @@ class Lives:
         self.world.tell(version, state, health=failed if is_failure else HEALTHY)
 
     def end(self) -> None:
-        """What is on its way ends, and the effects of it."""
+        """Ends all that is under way, and the effects of it."""
         for version, state in list(self.states.items()):
             if state not in (AVAILABLE, END):
                 self.move(version, END)

@@ -1,4 +1,4 @@
-"""What a task costs its thread."""
+"""The cost of a task for its thread."""
 
 import mmap
 import threading

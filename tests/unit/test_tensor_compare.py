@@ -39,7 +39,7 @@ def floats(*values: float) -> Any:
         (floats(1, 2), floats(1, 2), EXACT, 0),
         (floats(1, 2), floats(1, 2.5), EXACT, 1),
         (floats(10, 10), floats(10.9, 12), TENTH, 1),
-        # Of the larger one, whichever answer it is in.
+        # The tolerance is relative to the larger value, whichever answer has it.
         (floats(9), floats(10), TENTH, 0),
         (floats(10), floats(9), TENTH, 0),
         (floats(0), floats(1e-7), Tolerance(relative=0.1, absolute=1e-6), 0),
@@ -141,7 +141,7 @@ def test_compare_responses_reads_their_outputs():
     assert comparison.changed_count == 1
 
 
-# --- Of any answer --------------------------------------------------------------------------------
+# --- Any answer -----------------------------------------------------------------------------------
 
 ARRAYS = hnp.arrays(
     st.sampled_from([np.float32, np.float64, np.int64, np.uint8, np.bool_, np.complex64]),

@@ -1,4 +1,4 @@
-"""Tracing: what it takes, logs, exports and drops."""
+"""Tracing: the spans that it takes, logs, exports and drops."""
 
 import pytest
 from structlog.testing import capture_logs
@@ -43,7 +43,7 @@ class World:
         )
 
     def look(self, *requests: FakeRequestSpan) -> list[dict[str, object]]:
-        """A round over these requests; what it logs."""
+        """Runs a round over these requests and returns its logs."""
         self.buffer.requests.extend(requests)
         with capture_logs() as logs:
             self.tracing.look_now()
@@ -77,7 +77,7 @@ def swap() -> SwapRecord:
     )
 
 
-# --- What is exported -----------------------------------------------------------------------------
+# --- Exports --------------------------------------------------------------------------------------
 
 
 def test_round_exports_requests_calls_and_swaps(world: World):
@@ -125,7 +125,7 @@ def test_new_ids_are_hexadecimal_and_never_the_same():
     assert int(new_trace_id(), 16) != int(new_trace_id(), 16)
 
 
-# --- What is dropped ------------------------------------------------------------------------------
+# --- Drops ----------------------------------------------------------------------------------------
 
 
 def test_refused_spans_are_counted_and_logged_sparsely(world: World):
@@ -161,7 +161,7 @@ def test_dropped_counts_have_the_data_planes_too(world: World):
     assert world.tracing.dropped_counts() == {"over_rate": 4, "full": 3, "export": 0}
 
 
-# --- What is logged -------------------------------------------------------------------------------
+# --- Logs -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", list(StatusCode))
@@ -221,7 +221,7 @@ def test_stop_waits_limited_time_for_collector():
     tracing.start()
     tracing.add_swap(swap())
     assert not tracing.stop(timeout_seconds=0.05)
-    # Let go by the exporter's end.
+    # The exporter's end releases the thread.
     assert tracing._thread.join(30)
 
 

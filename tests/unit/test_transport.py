@@ -76,7 +76,7 @@ def test_transport_tells_of_a_file_that_was_spoilt(tmp_path: Path, server: Ident
     transport = make(file)
     file.write_text("no config")
     transport.start()
-    # A fake clock waits for nothing: the thread looks again and again.
+    # A fake clock does not wait: the thread looks again and again.
     while transport.refusal is None:
         pass
     transport.stop()

@@ -1,4 +1,4 @@
-"""The reader of the Dockerfile that stands in for docker reads it as docker does."""
+"""The reader of the Dockerfile, which stands in for docker, reads it as docker does."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What lets a version come back, or keeps it out: blocked_versions that are lifted or outlive the process, and
-settings that are worth another try.
+"""Reasons for a version to come back or stay out: lifted blocks, blocks that outlive the process,
+and changed settings that justify another try.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ from tests.unit.worlds.manager import (
     world_with,
 )
 
-# --- What takes a block away ------------------------------------------------------------------------
+# --- Blocks that are lifted -----------------------------------------------------------------------
 
 RESOURCE = ModelSettings(aspired_version_policy=PolicyName.RESOURCE)
 
@@ -87,14 +87,14 @@ def test_rollback_of_failed_version_outlives_files() -> None:
     world.manager.found_anew("m", 2)
     world.manager.tick()
     assert 2 in world.blocked_versions["m"]
-    # And a failure later is no reason to forget who said so.
+    # A later failure does not replace the operator's reason.
     world.manager._rollout.block(
         "m", world.manager._streams["m"], {2}, by=BlockedBy.FAILURE, reason="again"
     )
     assert world.kept_blocked_versions["m"][2].reason == "told"
 
 
-# --- BlockedVersions that outlive the process ----------------------------------------------------------------
+# --- Blocks that outlive the process --------------------------------------------------------------
 
 
 def test_rollback_is_kept_in_full_until_allowed() -> None:
@@ -149,7 +149,7 @@ def test_rolled_back_version_stays_out_after_restart() -> None:
     assert world.manager.next_due_seconds() is None
     world.settle(1)
     assert world.blocked_versions["m"] == frozenset({2})
-    # Even where it is aspired beside another one.
+    # This holds even if it is aspired beside another version.
     world.settle(1, 2)
     assert world.states() == {1: AVAILABLE}
     status = world.manager.stream_status("m")
@@ -173,14 +173,14 @@ def test_later_settings_hold_for_blocked_model() -> None:
     assert world.states() == {1: AVAILABLE, 3: AVAILABLE}
 
 
-# --- Settings that are worth another try ----------------------------------------------------------
+# --- Settings that justify another try ------------------------------------------------------------
 
 ENFORCED = ModelSettings(gates=GateSettings(drift=GateMode.ENFORCE))
 RELAXED = ModelSettings(gates=GateSettings(drift=GateMode.WARN))
 
 
 def refuse(world: World, version: int, *gates: Gate) -> None:
-    """The next load of `version` does not pass `gates`, which are enforced."""
+    """Makes the next load of `version` fail `gates`, which are enforced."""
     world.fail(version, FailedPrecondition("gates"))
     world.loading.verdicts[ServableId("m", version)] = [
         verdict_of(gate, GateMode.ENFORCE, ["bad"]) for gate in gates

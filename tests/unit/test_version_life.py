@@ -76,7 +76,7 @@ def test_rollback_routes_at_once_and_blocks_the_other() -> None:
     assert world.changeovers == [("m", 1, 2, "rolled_back")]
     assert routing(world).default_version == 1
     assert world.blocked_versions["m"] == frozenset({2})
-    # As the source goes on to say what is on disk, 2 stays out.
+    # The source goes on to list the versions on disk, and 2 stays out.
     world.settle(2)
     assert world.states() == {1: AVAILABLE, 2: AVAILABLE}
     assert routing(world).default_version == 1
@@ -122,7 +122,7 @@ def test_rolled_back_version_never_answers_as_it_goes() -> None:
     world.settle(2)
     world.manager.rollback("m")
     world.settle(1)
-    # The next version is dropped: 2 goes to make place, and no unloader has had a turn yet.
+    # The next version is dropped: 2 leaves to free memory, and no unloader has had a turn yet.
     world.aspire(3)
     assert world.states()[2] is ServableState.UNLOADING
     assert world.serving_map.versions("m") == [1]
@@ -150,13 +150,13 @@ def test_label_keeps_no_rolled_back_version_answering() -> None:
     world.manager.rollback("m", is_cold_allowed=True)
     world.settle(1)
     assert routing(world) == Routing(default_version=1, labels={"old": 2})
-    # Memory for one: 1 goes before 3 comes, and 2 stays for its label alone.
+    # Memory holds one version: 1 leaves before 3 comes, and 2 stays for its label alone.
     world.aspire(3)
     assert world.serving_map.versions("m") == [2]
     assert routing(world) == Routing(labels={"old": 2})
     world.fail(3, permanent())
     world.run_all()
-    # It was blocked by its failure, so that a source aspires the one before it.
+    # Its failure blocked it, so that a source aspires the one before it.
     assert 3 in world.blocked_versions["m"]
 
 
@@ -189,7 +189,7 @@ def test_cold_rollback_serves_until_old_version_loads() -> None:
         world.kept_blocked_versions["m"][2].reason == "rolled back from 2 to an earlier one on disk"
     )
     assert world.states() == {2: AVAILABLE}
-    # The source selects without what is blocked.
+    # The source selects without the blocked versions.
     world.aspire(1)
     assert world.states() == {1: LOADING, 2: AVAILABLE}
     world.run_all()
@@ -221,7 +221,7 @@ def test_new_version_starts_as_canary_beside_old() -> None:
         default_version=1, canary_version=2, canary_weight=0.1, canary_header="user"
     )
     assert world.states() == {1: AVAILABLE, 2: AVAILABLE}
-    # In one step: no request was to see it as the highest version.
+    # Both change in one step: no request may see it as the highest version.
     assert world.serving_map.log == ["publish m/1", "publish m/2"]
 
 
@@ -307,7 +307,7 @@ def test_canary_with_bad_figures_is_rolled_back(candidate: FakeStatistics, reaso
 
 
 def test_canary_is_compared_with_the_stable_version() -> None:
-    # Half of all requests failed yesterday, none of today's.
+    # Half of all requests failed yesterday, and none failed today.
     before, now = figures(9_000, failed_count=4_500), figures(10_000, failed_count=4_500)
     world = judged(now, figures(100, failed_count=8), stable_before=before)
     assert world.states() == {1: AVAILABLE, 2: END}
@@ -326,7 +326,7 @@ def test_allowed_canary_is_judged_by_new_requests() -> None:
     answer(world, world.manager.allow("m", 2))
     world.manager.tick()
     assert routing(world).canary_version == 2
-    # As many again, and none of these fails.
+    # As many requests again, without a failure.
     world.servable(2).figures = figures(300, failed_count=100)
     judge(world)
     assert (routing(world).canary_version, routing(world).default_version) == (None, 2)
@@ -383,7 +383,7 @@ def test_old_version_returns_if_its_successor_fails() -> None:
     world.fail(2, DoesNotFitBeside("m/2 needs 5 GB beside 5 GB"), permanent())
     world.settle(2)
     assert world.blocked_versions["m"] == frozenset({2})
-    # What the source then selects.
+    # The source then selects version 1.
     world.settle(1)
     assert world.states()[1] is AVAILABLE
 
@@ -585,7 +585,7 @@ def test_label_that_goes_wakes_the_manager() -> None:
     world.router.set_labels("m", {"stable": 1})
     world.settle(2)
     world.router.set_labels("m", {})
-    # No list from the source: the next tick is enough.
+    # The source sends no list: the next tick is enough.
     world.manager.tick()
     world.run_all()
     assert world.states() == {1: END, 2: AVAILABLE}
@@ -756,7 +756,7 @@ def test_change_to_availability_keeps_old_version() -> None:
     world.fail(2, DoesNotFitBeside("beside 1"))
     world.aspire(2)
     world.loaders.run_all()
-    # In the same turn the control thread hears of the refusal, and then of this.
+    # In one turn the control thread receives the refusal, and then this.
     world.manager.set_settings("m", ModelSettings())
     world.manager.tick()
     assert world.states()[1] is AVAILABLE

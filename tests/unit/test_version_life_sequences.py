@@ -1,4 +1,4 @@
-"""Any sequence of drops, failures, rollbacks and changes: what holds of a model's versions after each."""
+"""Any sequence of drops, failures, rollbacks and changes, and the invariants after each."""
 
 from hypothesis import settings
 

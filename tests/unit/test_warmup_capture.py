@@ -43,7 +43,7 @@ def test_unparsable_captured_request_is_left_out():
 
 
 class FakeModel:
-    """Answers by the newest of its versions, or by the one asked for."""
+    """Answers from the newest of its versions, or from the requested one."""
 
     def __init__(self, versions: list[int]) -> None:
         self.versions = versions

@@ -33,7 +33,7 @@ def sound_log() -> Log:
 
 
 def changed(**tensors: Any) -> Log:
-    """The sound log with other inputs; None takes one away."""
+    """Returns the sound log with other inputs; None removes one."""
     log = sound_log()
     for name, tensor in tensors.items():
         if tensor is None:
@@ -153,7 +153,7 @@ EXAMPLE_SIGNATURES = {
 
 
 def example_log(kind: str, *tasks: tuple[str, str], example_count: int = 1) -> Log:
-    """Of one signature, or of tasks of (signature, method_name)."""
+    """Returns a request of one signature, or of tasks of (signature, method_name)."""
     log = prediction_log_pb2.PredictionLog()
     request = getattr(log, kind).request
     if kind == "multi_inference_log":

@@ -1,4 +1,4 @@
-"""`python -m warmup`: its commands, on versions that were written down without TensorFlow."""
+"""`python -m warmup`: its commands, on versions that were written without TensorFlow."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from warmup.records import write_records
 
 @pytest.fixture
 def version(tmp_path: Path) -> Path:
-    """Version 7 of `ctr`, without a warm-up file."""
+    """Writes version 7 of `ctr`, without a warm-up file."""
     definitions = {
         "serving_default": signature_def({"x": (FLOAT, (-1, 2))}),
         "classify": signature_def(

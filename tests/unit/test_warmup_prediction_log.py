@@ -28,7 +28,7 @@ from warmup.prediction_log import (
 from warmup.records import write_records
 from warmup.replay import warm_up
 
-# A request of each kind that names its model, and an empty response to it.
+# Returns a request of each kind that names its model, and an empty response to it.
 REQUESTS = {
     "predict_log": (predict_pb2.PredictRequest, predict_pb2.PredictResponse),
     "classify_log": (

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from serving.base.errors import DataLoss
 from warmup.records import decode_records, encode_record, read_records, write_records
 
-# As tf.io.TFRecordWriter writes [b"a", b""]: the reference for the framing and both checksums.
+# Written like tf.io.TFRecordWriter writes [b"a", b""]: the reference for the framing and both
+# checksums.
 REFERENCE_HEX = "01000000000000000175de4161786ee428000000000000000029039807d8ea82a2"
 
 

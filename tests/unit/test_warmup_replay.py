@@ -18,7 +18,7 @@ from warmup.replay import RECORD_COUNT_MAX, WARM_UP_FILE, WarmUpResult, warm_up
 
 
 class FakeServable:
-    """Answers every request in the next of `seconds`, and keeps what it was asked."""
+    """Answers each request in the next of `seconds`, and records the requests."""
 
     def __init__(self, clock: SetClock, seconds: list[float] | None = None) -> None:
         self._clock = clock

@@ -25,7 +25,7 @@ def name_of(request: bytes) -> str:
 
 
 class FakeVersion:
-    """Keeps what it was asked, as lines; each predict takes a second, and some calls fail."""
+    """Records its calls as lines; each predict takes a second, and some calls fail."""
 
     def __init__(self, failures: dict[str, Exception] | None = None) -> None:
         self.clock = SetClock()
@@ -192,7 +192,7 @@ def test_warm_joint_runs_goes_on_after_a_failure():
     errors = warm_joint_runs(
         [request_of("a"), request_of("b")], answer=version.predict, clock=SetClock()
     )
-    # The one that failed is not repeated.
+    # The failed request is not repeated.
     assert version.calls == ["predict a", "predict b", "predict b"]
     assert errors == ["no such signature"]
 

@@ -1,4 +1,4 @@
-"""Watch: looks at what is watched while anything is, and not after."""
+"""Watch: it looks at its items while there are any, and not afterwards."""
 
 import threading
 from collections.abc import Mapping
@@ -69,5 +69,5 @@ def test_item_beside_others_waits_for_its_turn() -> None:
             watch.add("a", 1)
             watch.add("b", 2)
     watch.stop()
-    # One at the first item, and one as the thread ends.
+    # One look at the first item, and one as the thread ends.
     assert len(looks) <= 2

@@ -1,4 +1,4 @@
-"""Servers without a network: channels whose methods give prepared answers, or fail."""
+"""Servers without a network: channels with methods that return prepared answers, or fail."""
 
 import asyncio
 import threading
@@ -38,8 +38,8 @@ class FakeRpcError(grpc.RpcError):
 class FakeServer:
     """Answers each call with the next of `answers` and repeats the last one; raises an exception.
 
-    Each of `watches` has the statuses of one health watch, and may end with an exception. After them
-    a watch reports SERVING and stays open until its channel is closed.
+    Each of `watches` has the statuses of one health watch, and may end with an exception. After
+    them a watch reports SERVING and stays open until its channel is closed.
     """
 
     def __init__(self, *answers: Any, watches: Sequence[Sequence[Any]] = ()) -> None:

@@ -36,7 +36,7 @@ class FakeClock:
 
 
 class SetClock:
-    """Begins at 0 and stands still until a test sets it; waiting for it fails."""
+    """Begins at 0 and stands still until a test sets it; a wait on it fails."""
 
     def __init__(self) -> None:
         self.ns = 0
@@ -52,7 +52,7 @@ class SetClock:
 
 
 class EventClock(FakeClock):
-    """What happens while somebody waits: one event a wait, and then time passes."""
+    """Runs events during waits: one event for each wait, and then the time passes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class EventClock(FakeClock):
 
 
 class WritingClock(FakeClock):
-    """Writes to a file while somebody waits, a text each time."""
+    """Writes to a file during waits, one text for each."""
 
     def __init__(self, path: Path, *texts: str) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class WritingClock(FakeClock):
 
 
 class HeldClock(FakeClock):
-    """Its waits last until the condition is notified, or `advance_all` is called on it."""
+    """A clock with waits that last until the condition is notified, or until `advance_all`."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -194,7 +194,7 @@ class FakeMemoryPlan:
 
 @dataclass
 class FakeSlabPool:
-    """`_native.SlabPool`: counts the slabs that it gave."""
+    """`_native.SlabPool`: counts the slabs that it has handed out."""
 
     spare_slab_count: int = 1
     thread_priority: str = "idle"

@@ -21,7 +21,7 @@ class FakeLoaders:
     figures: Mapping[str, float] = field(default_factory=dict)
     # The gate verdicts of the next load of a version.
     verdicts: dict[ServableId, list[GateVerdict]] = field(default_factory=dict)
-    # Called in the middle of each load, such as to cancel it.
+    # Called in the middle of each load, for example to cancel it.
     during: Callable[[], None] = lambda: None
 
     def make(self, servable_id: ServableId, directory: str) -> "FakeLoader":

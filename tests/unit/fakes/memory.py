@@ -17,7 +17,7 @@ class FakeArenaStatistics:
 
 @dataclass(frozen=True)
 class FakeSlabPoolStatistics:
-    """Each figure its own."""
+    """Each figure has its own value."""
 
     in_use_count: int = 2
     in_use_bytes: int = 2_000
@@ -31,7 +31,7 @@ class FakeSlabPoolStatistics:
 
 @dataclass(frozen=True)
 class FakeRequestMemory:
-    """Each figure its own."""
+    """Each figure has its own value."""
 
     in_use_bytes: int = 5_000
     in_use_bytes_peak: int = 6_000

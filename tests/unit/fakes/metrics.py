@@ -58,7 +58,10 @@ class FakeFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class FakeMethod:
-    """`MethodStatistics` of a list of latencies. `phases_ns` are of all time and of the last 10 s."""
+    """`MethodStatistics` of a list of latencies.
+
+    `phases_ns` covers all time; `recent_phases_ns` the last 10 s.
+    """
 
     model: str = "m"
     version: int = 1

@@ -8,7 +8,7 @@ from tests.unit.fakes.servers import FakeEndedRequest, FakeRestWorkers
 
 
 class FakeBridge(RestBridge):
-    """Gives each request the answer that a test says."""
+    """Returns to each request the answer that a test has set."""
 
     def __init__(self) -> None:
         super().__init__(FakeRestWorkers(), timeout_seconds=30, status_error=StatusError)
@@ -25,7 +25,7 @@ class FakeBridge(RestBridge):
 
 @dataclass
 class FakeSelection:
-    """What a repository says is to be selected."""
+    """Records the selections of the repository."""
 
     unloaded: frozenset[str] = frozenset()
     said: list[tuple[str, bool]] = field(default_factory=list)

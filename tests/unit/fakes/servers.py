@@ -117,7 +117,7 @@ class FakeServerCertificates:
 
 @dataclass(frozen=True)
 class FakeEndedRequest:
-    """As `_native.EndedRestRequest`."""
+    """A fake of `_native.EndedRestRequest`."""
 
     id: int
     code: int = 0

@@ -100,7 +100,7 @@ class FakeRequestSpan:
     message: str = ""
     received_ns: int = RECEIVED_NS
     phase_ns: Mapping[str, int] = field(
-        # As the data plane has them: by name.
+        # The phases by name, as the data plane returns them.
         default_factory=lambda: {
             "decode": 2_000_000,
             "encode": 1_000_000,
@@ -114,7 +114,7 @@ class FakeRequestSpan:
 
 
 class FakeExporter:
-    """Keeps the batches that it is given; refuses them, or holds them, as a test says."""
+    """Keeps the batches that it receives; refuses them, or holds them, if a test sets that."""
 
     def __init__(self) -> None:
         self.batches: list[Sequence[Span]] = []

@@ -50,21 +50,22 @@ SETTINGS = st.builds(
     ),
 )
 Failures = list[Callable[[], MillpondError]]
-# Of the first loads after a drop: none most often, transient ones up to more than there are retries.
+# Failures of the first loads after a drop: mostly none, or more transient ones than there are
+# retries.
 FAILURES: st.SearchStrategy[Failures] = st.one_of(
     st.just([]),
     st.just([permanent]),
     st.lists(st.sampled_from([transient, permanent]), max_size=4),
 )
 JITTER_SECONDS = 60
-# Versions that fit beside each other; the last is more than there are.
+# Numbers of versions that fit beside each other; the last exceeds all versions.
 CAPACITIES = st.sampled_from([1, 2, 9])
-# More than all loads of all versions can want one after another, retries included.
+# More than all loads of all versions in sequence, retries included.
 REST_ROUND_COUNT = 15
 
 
 class LifeMachine(RuleBasedStateMachine):
-    """One model. Each rule is what a person, a disk, a thread or the clock may do next."""
+    """One model. Each rule is a possible next step of a person, a disk, a thread or the clock."""
 
     @initialize(
         is_brisk=st.booleans(),
@@ -75,9 +76,10 @@ class LifeMachine(RuleBasedStateMachine):
     def begin(
         self, is_brisk: bool, is_jittered: bool, capacity: int, model_settings: ModelSettings
     ) -> None:
-        """`is_brisk`: the server does all it can after each event, so that a sequence leads far.
+        """Starts a model. If `is_brisk`, the server does all it can after each event, so that a
+        sequence leads far.
 
-        Else its threads take their steps at any time between.
+        Otherwise its threads take their steps at any time between.
         """
         self.is_brisk = is_brisk
         jitter_seconds = JITTER_SECONDS if is_jittered else 0
@@ -91,20 +93,20 @@ class LifeMachine(RuleBasedStateMachine):
         self.effective_labels: Mapping[str, int] = {}
         self.answers: list[Future[Any]] = []
         self.change_settings(model_settings)
-        # What is worth seeing begins with a version that serves.
+        # Interesting sequences begin with a version that serves.
         self.drop(2, [])
         self.work()
 
     def make_world(self, jitter_seconds: int) -> World:
-        """Makes the manager and what it acts on."""
+        """Makes the manager and its surroundings."""
         return World(load_jitter_seconds=jitter_seconds)
 
     # --- The disk and people ----------------------------------------------------------------------
 
     @rule(version=VERSIONS, failures=FAILURES)
     def drop(self, version: int, failures: Failures) -> None:
-        """A version comes, or its files are replaced; its first loads fail with `failures`."""
-        # No two drops are found at the same instant: other files would look like the same.
+        """Adds a version, or replaces its files; its first loads fail with `failures`."""
+        # Two drops never have the same instant: otherwise new files would look like the old ones.
         self.world.clock.ns += 1
         self.disk.found_at_ns[version] = self.world.clock.now_ns()
         self.judge.failed.discard(version)
@@ -116,19 +118,19 @@ class LifeMachine(RuleBasedStateMachine):
 
     @rule(version=VERSIONS)
     def drop_good(self, version: int) -> None:
-        """As most are."""
+        """Most versions load without a failure."""
         self.drop(version, [])
 
     @rule(failures=FAILURES)
     def drop_soon_after_a_swap(self, failures: Failures) -> None:
-        """A further version comes while the one before may still be kept for a rollback."""
+        """Adds a further version while the one before may still be kept for a rollback."""
         self.drop_good(3)
         self.work()
         self.drop(4, failures)
 
     @rule(version=VERSIONS)
     def remove(self, version: int) -> None:
-        """The last one too."""
+        """Removes versions, even the last one."""
         self.disk.found_at_ns.pop(version, None)
         self.disk.aspire()
         self.go_on()
@@ -141,11 +143,11 @@ class LifeMachine(RuleBasedStateMachine):
 
     @rule()
     def stop_and_start(self) -> None:
-        """Nothing is wanted for a while, and nothing serves when the versions come back."""
+        """Aspires nothing for a while, so that nothing serves when the versions come back."""
         selection = self.disk.selection
         self.select(Specific(frozenset()))
         self.work()
-        # A label may go with its version here, and only here.
+        # Only here may a label disappear with its version.
         self.no_label_is_lost()
         self.select(selection)
 
@@ -168,7 +170,7 @@ class LifeMachine(RuleBasedStateMachine):
 
     @rule()
     def roll_back_as_the_others_turn_out_broken(self) -> None:
-        """Who rolls back cold finds out what the older versions on disk are worth."""
+        """A cold rollback finds out which of the older versions on disk still load."""
         for version in self.disk.found_at_ns.keys() - self.judge.in_state(AVAILABLE):
             self.drop(version, [permanent] * 4)
         self.roll_back(is_cold_allowed=True)
@@ -176,7 +178,7 @@ class LifeMachine(RuleBasedStateMachine):
 
     @rule(version=VERSIONS)
     def select_one_as_the_retry_of_another_is_due(self, version: int) -> None:
-        """Memory for both would be asked for where the one that goes is still there."""
+        """Memory for both would be requested while the old one is still there."""
         self.select(Latest(2))
         self.drop(version, [transient])
         self.work()
@@ -193,7 +195,7 @@ class LifeMachine(RuleBasedStateMachine):
         self.answers.append(self.world.manager.allow("m", version))
         self.go_on()
 
-    # --- What goes wrong, and what requests do ----------------------------------------------------
+    # --- Failures and requests --------------------------------------------------------------------
 
     @rule(capacity=CAPACITIES)
     def change_memory(self, capacity: int) -> None:
@@ -202,7 +204,7 @@ class LifeMachine(RuleBasedStateMachine):
 
     @rule(version=VERSIONS)
     def hold(self, version: int) -> None:
-        """A request that is slow: its version cannot be freed."""
+        """A slow request: its version cannot be freed."""
         for servable in self.world.serving_map.published.values():
             if servable.id.version == version:
                 servable.handle_count = 1
@@ -214,7 +216,7 @@ class LifeMachine(RuleBasedStateMachine):
 
     @rule(version=VERSIONS, failed_count=st.sampled_from([0, 150]))
     def answer_requests(self, version: int, failed_count: int) -> None:
-        """By which a canary is judged."""
+        """Adds requests, by which a canary is judged."""
         for servable in self.world.serving_map.published.values():
             if servable.id.version == version:
                 servable.figures = FakeStatistics(request_count=200, failed_count=failed_count)
@@ -227,11 +229,11 @@ class LifeMachine(RuleBasedStateMachine):
         self.take_turn()
 
     def take_turn(self) -> None:
-        """A turn of the control thread."""
+        """Runs a turn of the control thread."""
         self.world.manager.tick()
         self.judge.turn_ended()
         self.no_more_are_ready_than_the_policy_allows()
-        # What was blocked meanwhile is left out.
+        # The disk leaves out the versions that were blocked meanwhile.
         self.disk.aspire()
 
     @precondition(lambda self: not self.is_brisk)
@@ -251,7 +253,7 @@ class LifeMachine(RuleBasedStateMachine):
 
     @rule()
     def work(self) -> None:
-        """Everything that can be done now: most of what is worth seeing comes after it."""
+        """Does everything that can be done now: most interesting states come afterwards."""
         for _ in range(3):
             self.take_turn()
             self.world.loaders.run_all()
@@ -260,13 +262,13 @@ class LifeMachine(RuleBasedStateMachine):
         self.take_turn()
 
     def go_on(self) -> None:
-        """After an event."""
+        """Works on after an event, if the server is brisk."""
         if self.is_brisk:
             self.work()
 
     @rule()
     def rest(self) -> None:
-        """Whatever has happened: once nothing fails any more, what is wanted serves."""
+        """Whatever has happened: once failures end, all aspired versions serve."""
         self.world.loading.failures.clear()
         self.let_go()
         for _ in range(REST_ROUND_COUNT):
@@ -279,7 +281,7 @@ class LifeMachine(RuleBasedStateMachine):
 
     def what_is_wanted_serves(self) -> None:
         states, aspired = self.world.states(), self.judge.aspired
-        # Those that have failed wait for other files, and those that never fitted too.
+        # Failed versions wait for other files, and so do versions that never fitted.
         waiting = {version for version in aspired if states[version] is not AVAILABLE}
         assert all(states[version] is END for version in waiting), (
             f"{waiting} of {aspired} neither serve nor have failed: {states}"
@@ -288,7 +290,7 @@ class LifeMachine(RuleBasedStateMachine):
         assert not (blocked and self.judge.room()), (
             f"{blocked} were not tried again though {self.judge.room()} may go: {states}"
         )
-        # Those that have ended, for want of memory too, wait for other files.
+        # Ended versions wait for other files, even if memory was the reason.
         blocked_by_memory = {
             item for item in waiting & self.disk.blocked_by_memory if states[item] is not END
         }
@@ -299,7 +301,7 @@ class LifeMachine(RuleBasedStateMachine):
             assert not (loadable := self.loadable_though_blocked()), f"{loadable}: {states}"
 
     def loadable_though_blocked(self) -> set[int]:
-        """Versions that would serve if nobody had rolled them back, where all others have failed."""
+        """Returns rolled-back versions that could serve while all others have failed."""
         blocked_versions = self.world.manager._streams["m"].blocked_versions
         rolled_back = {
             version for version, block in blocked_versions.items() if block.is_until_told
@@ -307,17 +309,19 @@ class LifeMachine(RuleBasedStateMachine):
         sound = self.disk.found_at_ns.keys() - self.judge.failed
         return set(self.disk.selection.select(sound).versions) if sound <= rolled_back else set()
 
-    # --- What always holds ------------------------------------------------------------------------
+    # --- Invariants -------------------------------------------------------------------------------
 
     def no_more_are_ready_than_the_policy_allows(self) -> None:
-        """After a tick: beside named versions one as cover and one kept, and none by `resource`."""
+        """After a tick there are, beside named versions, at most one cover and one kept version;
+        none with `resource`.
+        """
         surplus = self.judge.surplus(AVAILABLE)
         policy = self.disk.settings.aspired_version_policy
         is_cover = not self.judge.in_state(AVAILABLE) & self.judge.aspired
         cover_count = int(is_cover and policy is not PolicyName.RESOURCE)
         count_max = cover_count + self.judge.kept_count_max()
         has_hope = self.judge.in_state(START, LOADING) & self.judge.aspired
-        # All that would make room stays until its instant; `rest` sees that this comes.
+        # All versions that could free memory stay until its instant; `rest` checks that this comes.
         is_waiting = (
             policy is not PolicyName.AVAILABILITY and self.judge.jitter_seconds and is_cover
         )
@@ -360,9 +364,10 @@ class LifeMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_label_is_lost(self) -> None:
-        """A label leads to its version as soon as that serves, and always to the one before till then.
+        """A label leads to its version as soon as that serves, and to the former version until
+        then.
 
-        Only an operator who wants no version at all takes it from one that serves.
+        It is only removed from a serving version if an operator wants no version at all.
         """
         serving = set(self.world.serving_map.versions("m")) - self.judge.in_state(UNLOADING)
         now = dict(self.world.router.labels("m"))

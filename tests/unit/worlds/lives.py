@@ -23,10 +23,10 @@ from tests.unit.worlds.manager import World
 
 
 class DiskAndPolicy:
-    """A model's disk, its selection and its memory, as the server's other parts stand for them.
+    """A model's disk, its selection and its memory, in place of the server's other parts.
 
-    Aspires as a `FileSystemSource` does: what is selected of what is found and not blocked; an empty
-    disk or a version that is missing empties nothing, only a selection of nothing does.
+    Aspires versions like a `FileSystemSource`: the selected of the found and unblocked ones. An
+    empty disk or a missing version removes nothing; only an empty selection does.
     """
 
     def __init__(self, world: World) -> None:
@@ -35,18 +35,18 @@ class DiskAndPolicy:
         self.selection: VersionSelection = Latest(1)
         self.settings = ModelSettings()
         self.capacity = 9
-        # Since they were aspired: versions that did not fit beside the others.
+        # Versions that did not fit beside the others, since they were aspired.
         self.refused: set[int] = set()
-        # Of those, since the memory was last another one.
+        # The refused versions since the last change of the memory.
         self.blocked_by_memory: set[int] = set()
-        # Hears of each load that gets memory, or is refused it.
+        # Called for each load with its version, and True if memory was refused.
         self.memory_asked: Callable[[int, bool], None] = lambda version, is_refused: None
         self._aspired: tuple[AspiredVersion, ...] = ()
         world.loading.during = self._take_memory
 
     @property
     def blocked(self) -> frozenset[int]:
-        """The versions that the source was told to leave out."""
+        """The versions that the source leaves out as blocked."""
         return self.world.blocked_versions.get("m", frozenset())
 
     def found(self, version: int) -> AspiredVersion:
@@ -55,8 +55,10 @@ class DiskAndPolicy:
         )
 
     def aspire(self) -> None:
-        """As after a poll, or where selection or blocked_versions are other ones: only a change is told."""
-        # As `selectable_versions` of a source: without versions that the selection never takes.
+        """Acts like a poll, or like a change of selection or blocked versions: only a change is
+        sent.
+        """
+        # Equals `selectable_versions` of a source: without versions that the selection never takes.
         self.world.on_disk = {
             version for version in self.found_at_ns if self.selection.select([version]).versions
         }
@@ -84,9 +86,9 @@ class DiskAndPolicy:
 
 
 class Judge:
-    """Looks at every move as it is made. `faults`: those that no policy allows.
+    """Checks every move as it is made. `faults` has the moves that no policy allows.
 
-    A listener that raises is only logged, so that what it finds is kept here for an invariant.
+    A listener that raises is only logged, so its findings are kept here for an invariant.
     """
 
     def __init__(self, disk: DiskAndPolicy, jitter_seconds: float) -> None:
@@ -96,11 +98,12 @@ class Judge:
         self.jitter_seconds = jitter_seconds
         self._states: dict[int, ServableState] = {}
         self._started_at_ns: dict[int, int] = {}
-        # Refused for want of memory the last time, when nothing could go for them.
+        # Versions whose last load was refused memory while no version could leave for them.
         self.blocked: set[int] = set()
-        # With the files that are there now.
+        # Versions that failed with their present files.
         self.failed: set[int] = set()
-        # The version that answered at the end of the last turn, and when each one ceased to.
+        # The version that answered at the end of the last turn, and the time at which each one
+        # ceased to answer.
         self.answered: int | None = None
         self.ceased_at_ns: dict[int, int] = {}
         self._world.monitor.add_listener(self._moved)
@@ -110,12 +113,12 @@ class Judge:
 
     @property
     def aspired(self) -> set[int]:
-        """What is aspired after blocked_versions, as the manager has it by now."""
+        """The aspired versions without the blocked ones, as the manager has them now."""
         stream = self._world.manager._streams.get("m")
         return set(stream.aspired) if stream else set()
 
     def named(self) -> set[int]:
-        """Those that stay because a label leads to them, or for a canary."""
+        """Returns the versions that stay for a label or for a canary."""
         seen = self._world.router.routing("m")
         pair = (seen.canary_version, seen.default_version) if seen.canary_version else ()
         return {version for version in (*seen.labels.values(), *pair) if version is not None}
@@ -124,11 +127,13 @@ class Judge:
         return {version for version, state in self._states.items() if state in states}
 
     def surplus(self, *states: ServableState) -> set[int]:
-        """Versions in one of `states` that are there for nobody's sake."""
+        """Returns versions in one of `states` that are neither aspired nor named."""
         return self.in_state(*states) - self.aspired - self.named()
 
     def room(self) -> set[int]:
-        """What may go for another version; nothing while a label or a canary keeps an old one."""
+        """Returns the versions that may leave for another; none while a label or a canary keeps an
+        old one.
+        """
         return set() if self.named() - self.aspired else self.surplus(AVAILABLE)
 
     def kept_count_max(self) -> int:
@@ -138,19 +143,19 @@ class Judge:
         return 1 if settings.keep_previous_seconds > 0 and not is_resource else 0
 
     def turn_ended(self) -> None:
-        """Notes which version answers now, as the manager has seen it."""
+        """Records the version that answers now, as the manager has seen it."""
         answering = self._world.router.answering("m")
         if self.answered not in (None, answering):
             self.ceased_at_ns[self.answered] = self._world.clock.now_ns()
         self.answered = answering
 
     def is_put_off(self) -> bool:
-        """Whether the swap to come may have to wait, to keep a fleet out of step."""
+        """Returns True if the coming swap may have to wait, to keep a fleet out of step."""
         coming = self.in_state(START, LOADING) & self.aspired
         return bool(coming) and not any(map(self._is_due, coming))
 
     def _is_due(self, version: int) -> bool:
-        # `World` draws a half of it.
+        # `World` draws half of it.
         return self._waited_ns(version) >= self.jitter_seconds / 2 * NS_PER_SECOND
 
     def _waited_ns(self, version: int) -> int:
@@ -162,7 +167,7 @@ class Judge:
             self.blocked.add(version)
 
     def _submitted(self, task: Task, owner: str = "") -> None:
-        """A load is handed to the loaders: the first one of a life, or one more."""
+        """Checks a load that is handed to the loaders: the first one of a life, or a retry."""
         assert isinstance(task, partial)
         version = task.args[0].id.version
         is_resource = self._disk.settings.aspired_version_policy is PolicyName.RESOURCE
@@ -192,7 +197,9 @@ class Judge:
         )
 
     def _judge_unload(self, version: int) -> None:
-        """The last version that serves goes only for one that will serve, by a policy that says so."""
+        """The last version that serves leaves only for one that will serve, by a policy that allows
+        it.
+        """
         if version in self.aspired:
             self._fault(f"{version} is unloaded though it is aspired")
         if self._is_way_back(version) and not self._is_kept_long_enough(version):
@@ -210,7 +217,9 @@ class Judge:
             self._fault(f"{version} is unloaded for nothing that could serve")
 
     def _is_way_back(self, version: int) -> bool:
-        """Whether a rollback of the version that answers leads to `version`, which answered before."""
+        """Returns True if a rollback of the answering version leads to `version`, which answered
+        before.
+        """
         answering = self._world.router.answering("m")
         if answering is None or version > answering or version in self._disk.blocked:
             return False
@@ -222,7 +231,7 @@ class Judge:
         return has_answered and not between - self._disk.blocked and not is_withdrawn
 
     def _is_kept_long_enough(self, version: int) -> bool:
-        """Whether its time is over, or it goes because nothing keeps it or a load needs its memory."""
+        """Returns True if its time is over, or if nothing keeps it or a load needs its memory."""
         is_needed = bool(self._disk.refused & self.aspired)
         if not self.kept_count_max() or not self.aspired or is_needed:
             return True
@@ -232,7 +241,7 @@ class Judge:
         return kept_seconds >= self._disk.settings.keep_previous_seconds
 
     def _judge_load(self, version: int) -> None:
-        """A load begins only where the policy has memory for it beside what is there."""
+        """A load begins only if the policy has memory for it beside the present versions."""
         is_covered = bool(self.in_state(AVAILABLE) & self.aspired)
         count_max = self.kept_count_max() + (0 if is_covered else 1)
         if len(surplus := self.surplus(AVAILABLE)) > count_max:

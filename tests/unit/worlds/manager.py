@@ -1,4 +1,4 @@
-"""The manager with fakes around it: its threads run when a test calls for them."""
+"""The manager with fakes around it: its threads run when a test runs them."""
 
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
@@ -38,7 +38,7 @@ def aspired(*versions: int, found_at_ns: int = 0) -> list[AspiredVersion]:
 
 
 class FakeVersionMemory:
-    """What the manager tells of versions and models that are gone."""
+    """Records the manager's reports of removed versions and models."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -51,7 +51,7 @@ class FakeVersionMemory:
 
 
 class WorldListener(ManagerListener):
-    """Remembers in a world what its manager reports, and finds the versions of its disk."""
+    """Records the reports of its manager in a world, and finds the versions of its disk."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -72,7 +72,7 @@ class WorldListener(ManagerListener):
 
 
 class World:
-    """A manager without threads: what runs, runs when a test says so."""
+    """A manager without threads: a test runs each task."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class World:
         self.manager.tick()
 
     def run_unloads(self) -> None:
-        """One turn for every unload under way."""
+        """Runs one turn for every unload under way."""
         for _ in range(len(self.unloaders.tasks)):
             self.unloaders.run_one()
         self.manager.tick()
@@ -145,7 +145,7 @@ class World:
         return status
 
     def servable(self, version: int) -> FakeServable:
-        """The one made last of this version."""
+        """Returns the latest servable of this version."""
         return [item for item in self.loading.servables if item.id.version == version][-1]
 
     def fail(self, version: int, *errors: Exception) -> None:
@@ -165,7 +165,7 @@ def world_with(model_settings: ModelSettings) -> World:
 
 
 def judge(world: World) -> None:
-    """Lets the time pass until a canary's figures are looked at."""
+    """Passes time until a canary's figures are evaluated."""
     world.clock.advance(canary.PERIOD_SECONDS)
     world.manager.tick()
 

@@ -39,7 +39,7 @@ CONFIGS = st.lists(MODELS, unique_by=lambda model: model.name)
 
 
 class FakeSource:
-    """A source that notes in its world what it is told."""
+    """A source that records its calls in its world."""
 
     def __init__(self, world: "World", model: ModelConfig) -> None:
         self.world = world
@@ -59,7 +59,7 @@ class FakeSource:
     def start(self) -> None:
         if self.name in self.world.refused:
             raise RuntimeError("can't start new thread")
-        # A load or a listener may ask for its model from here on.
+        # A load or a listener may use its model from here on.
         assert self.name in self.world.loaders
         assert self.name in self.world.models.names
         assert self.world.models.found_versions(self.name)
@@ -98,7 +98,7 @@ class FakeSource:
 
 
 class World:
-    """Everything around the served models, as fakes that keep what they are told."""
+    """Everything around the served models, as fakes that record their calls."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -139,7 +139,7 @@ class World:
         self.log.append(f"{name} unload")
 
     def configure(self, *models: ModelConfig) -> list[str]:
-        """What is said while these become the models."""
+        """Returns the logs while these become the models."""
         self.log.clear()
         self.models.apply(plan_change(self.models.models, models))
         return self.log
@@ -149,7 +149,7 @@ A = ModelConfig(name="a", base_path="/a")
 
 
 class Reload:
-    """A reloader whose models are fakes, beginning with model a."""
+    """A reloader with fake models that begins with model a."""
 
     def __init__(self, settings: SettingsByModel | None = None) -> None:
         self.world = World()

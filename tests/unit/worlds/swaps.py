@@ -1,4 +1,4 @@
-"""The swap timeline, with the lives of versions and the requests beside them."""
+"""The swap timeline, with the lives of versions and concurrent requests."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ MS = 1_000_000
 
 
 class RecordedRequests:
-    """RequestStatistics over a list of what ended when."""
+    """RequestStatistics over a list of the requests' ends."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
@@ -62,7 +62,7 @@ class RecordedRequests:
 
 
 class World:
-    """A timeline and the lives of versions that it is told of."""
+    """A timeline and the lives of its versions."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -116,7 +116,7 @@ class World:
         self.tell(version, END, figures={"unload_cpu_seconds": 0.125})
 
     def pass_time(self, seconds: float) -> None:
-        """As the timeline's thread sees it pass."""
+        """Passes time as the timeline's thread sees it."""
         for _ in range(round(seconds * 4)):
             self.clock.advance(0.25)
             self.timeline.look()
