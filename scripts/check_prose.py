@@ -23,10 +23,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 REPOSITORY = Path(__file__).parent.parent
-FOLDERS = ("millpond", "serving", "warmup", "loadtest", "scripts", "native")
-
-# The folder of the tests: its test names are checked, its comments are not.
-TESTS = "tests"
+FOLDERS = ("millpond", "serving", "warmup", "loadtest", "scripts", "native", "tests")
 
 # A longer name retells the test. The limit makes a name state one promise.
 TEST_NAME_LENGTH_MAX = 50
@@ -188,7 +185,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     problems = [
         *problems_of_comments(comments),
-        *problems_of_test_names(parsed.folders or [*folders, REPOSITORY / TESTS]),
+        *problems_of_test_names(folders),
     ]
     for problem in problems:
         print(problem, file=sys.stderr)

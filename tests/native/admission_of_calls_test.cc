@@ -92,7 +92,7 @@ TEST_F(AdmissionOfCallsTest, LimitRefusesExcessRequestsAtOnce) {
   gate_.Open();
   ExpectAllOk(&held);
   ExpectAllOk(&parked);
-  // Who has an answer is not in flight any more.
+  // A request that has its answer is not in flight any more.
   EXPECT_EQ(admission_->in_flight_count(), 0);
   EXPECT_TRUE(Predict("m").status.ok());
 }
@@ -178,14 +178,15 @@ TEST_F(AdmissionOfCallsTest, AParkedRequestWhoseClientHasGoneIsNotRun) {
   WaitUntilInFlight(kRunCount + 2);
   context.TryCancel();
   EXPECT_EQ(cancelled.get().code(), grpc::StatusCode::CANCELLED);
-  // In order on the one connection: when this has come, the cancellation has.
+  // Requests of one connection stay in order: once this one has come, the cancellation has come
+  // too.
   (void)client_->Call(kCheckPath, "");
   gate_.Open();
   ExpectAllOk(&held);
   ExpectAllOk(&waiting);
   WaitUntilInFlight(0);
   EXPECT_EQ(quick_.servable->run_count(), 1);
-  // Its wait for its turn is a part of its latency.
+  // The wait for its turn is a part of its latency.
   const auto latency = quick_.entry->requests().Of(metrics::Method::kPredict).Summary().latency;
   EXPECT_EQ(latency.count(), 2);
 }
@@ -216,7 +217,7 @@ TEST_F(AdmissionOfCallsTest, ADrainThatIsCutShortEndsWhatIsParked) {
   EXPECT_EQ(admission_->in_flight_count(), 0);
 }
 
-// Runs shorter than a watchdog's tick, so that only the threads that run them can refuse.
+// The runs are shorter than a watchdog's tick, so only the threads that run them can refuse.
 TEST_F(AdmissionOfCallsTest, ThreadsThatAreAlwaysBusyRefuseToo) {
   Scripted busy("busy", 1, [](const tf::RunContext&) {
     const int64_t end_ns = base::MonotonicNs() + 1'000'000;
@@ -239,7 +240,7 @@ TEST_F(AdmissionOfCallsTest, ThreadsThatAreAlwaysBusyRefuseToo) {
   EXPECT_EQ(busy.servable->run_count(), ok_count);
 }
 
-// Many clients in a closed loop, long and short runs, a limit that is reached and left all the
+// Many clients in a closed loop, long and short runs, and a limit that is reached and left all the
 // time.
 TEST_F(AdmissionOfCallsTest, NothingIsLostOnTheWayInAndOutOfOverload) {
   Scripted mixed("mixed", 1, [](const tf::RunContext&) {
@@ -271,7 +272,7 @@ int64_t ResidentBytes() {
   return pages * sysconf(_SC_PAGESIZE);
 }
 
-// Its model's name is looked at as it comes.
+// The server checks the model's name on arrival.
 TEST_F(AdmissionOfCallsTest, AParkedRequestStaysCompressed) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "AddressSanitizer keeps what is freed";

@@ -46,7 +46,7 @@ TEST(Admission, AModelsLimitIsItsOwn) {
   const auto refused = admission.Enter("slow");
   EXPECT_EQ(refused.status().code(), Code::kResourceExhausted);
   EXPECT_NE(refused.status().message().find("'slow'"), std::string::npos);
-  // A refused one counts nowhere.
+  // A refused request is not counted.
   EXPECT_EQ(admission.in_flight_count(), 1);
   const auto others = EnterTimes(&admission, 9, "quick");
   slow.clear();
@@ -74,7 +74,7 @@ TEST(Admission, NewModelLimitsHoldForThoseThatComeAfter) {
   admission.SetModelLimits({});
   EXPECT_FALSE(admission.has_model_limits());
   EXPECT_TRUE(admission.Enter("m").ok());
-  // Those that came under a limit give up what they took, and it is there when the limit is back.
+  // Requests that took a place under a limit return it, even if the limit was removed meanwhile.
   tickets.clear();
   more.clear();
   admission.SetModelLimits({{"m", 1}});

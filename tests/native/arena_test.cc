@@ -48,7 +48,7 @@ bool IsInside(const Slab& slab, const void* block) {
   return at >= slab.start() && at < slab.start() + slab.reserved_bytes();
 }
 
-// Blocks of these sizes, in this order; stops at the first that is refused.
+// Allocates blocks of these sizes in this order; stops at the first refused one.
 std::vector<void*> AllocateAll(Arena& arena, const std::vector<size_t>& sizes) {
   std::vector<void*> blocks;
   for (const size_t bytes : sizes) {
@@ -81,7 +81,7 @@ TEST_F(ArenaTest, FullSlabGivesNullptrAndTheArenaWorksOn) {
   SlabArena on_slab(8 * kMiB);
   Arena& arena = *on_slab.arena;
   const std::vector<void*> blocks = AllocateAll(arena, std::vector<size_t>(20, kMiB));
-  EXPECT_EQ(blocks.size(), 7);  // A page more for each: the eighth does not fit.
+  EXPECT_EQ(blocks.size(), 7);  // Each block takes one more page: the eighth does not fit.
   EXPECT_EQ(arena.Allocate(kMiB, kTensorAlignment), nullptr);
   arena.Deallocate(blocks[3]);
   void* const again = arena.Allocate(kMiB, kTensorAlignment);
@@ -165,7 +165,8 @@ TEST_F(ArenaTest, StatisticsDivideTheSlab) {
   EXPECT_EQ(statistics.retained_bytes, 2 * kMiB + kPageBytes);
   EXPECT_EQ(statistics.slab_reserved_bytes(), 16 * kMiB);
   EXPECT_GE(statistics.slab_resident_bytes, 3 * kMiB);
-  EXPECT_LE(statistics.slab_resident_bytes, 6 * kMiB);  // Huge pages may be more than was touched.
+  // Huge pages may hold more than was touched.
+  EXPECT_LE(statistics.slab_resident_bytes, 6 * kMiB);
   arena.Deallocate(kept);
 }
 
@@ -208,7 +209,7 @@ TEST_F(ArenaTest, BlocksOutlivingTheirArenaQuarantineTheSlab) {
   void* const leaked = on_slab.arena->Allocate(kMiB, kTensorAlignment);
   std::memset(leaked, 0x5a, kMiB);
   on_slab.arena.reset();
-  SlabArena other(4 * kMiB);  // Would be given the index if it had been freed.
+  SlabArena other(4 * kMiB);  // A new arena would get the index if it had been freed.
   other.arena->Deallocate(other.arena->Allocate(kMiB, kTensorAlignment));
   const auto* const bytes = static_cast<const unsigned char*>(leaked);
   for (size_t i = 0; i < kMiB; ++i) ASSERT_EQ(bytes[i], 0x5a);
@@ -275,7 +276,7 @@ void UseAtRandom(Arena& arena, const Slab& slab, int thread) {
 }
 
 TEST_F(ArenaTest, EightThreadsThatFillTheSlabAtRandomNeverShareAByte) {
-  SlabArena on_slab(24 * kMiB);  // Less than they want at times.
+  SlabArena on_slab(24 * kMiB);  // At times there is less memory than the threads need.
   testing::RunTogether(8, [&](int thread) { UseAtRandom(*on_slab.arena, *on_slab.slab, thread); });
   EXPECT_EQ(on_slab.arena->Statistics().in_use_bytes, 0);
   EXPECT_EQ(on_slab.arena->ArenaStats().active_bytes(), 0);

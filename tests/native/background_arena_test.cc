@@ -12,7 +12,7 @@
 namespace millpond::memory {
 namespace {
 
-// The arena that a block which the calling thread allocates now lies in.
+// Returns the arena of a block that the calling thread allocates now.
 unsigned ArenaOfNewBlock() {
   void* block = std::malloc(10'000);
   unsigned index = 0;

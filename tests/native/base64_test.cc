@@ -41,7 +41,7 @@ TEST(Base64, DecodesWithoutPaddingAndTheUrlSafeAlphabet) {
   EXPECT_EQ(Decoded("+/8="), "\xfb\xff");
 }
 
-// As Python's base64.encodebytes and MIME's encoders in other languages break it.
+// Line breaks as in Python's base64.encodebytes and in MIME encoders of other languages.
 TEST(Base64, DecodesWithWhitespaceAnywhere) {
   EXPECT_EQ(Decoded("Zm9v\nYmFy\n"), "foobar");
   EXPECT_EQ(Decoded("Zm9v\r\nYmE=\r\n"), "fooba");

@@ -13,7 +13,7 @@ TEST(CallQueue, IsAskingUntilGrpcWasAsked) {
   EXPECT_FALSE(queue.is_asking());
   queue.AskUnless(is_stopping, [&] {
     EXPECT_TRUE(queue.is_asking());
-    // The watchdog's, in the place of a thread that is held up.
+    // Takes the part of the watchdog for a thread that is held up.
     queue.AskUnless(is_stopping, [] {});
     EXPECT_TRUE(queue.is_asking());
   });

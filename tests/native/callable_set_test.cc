@@ -56,7 +56,7 @@ SavedModelFiles ManyOutputsModel(int output_count) {
   std::vector<SavedModelFiles::Named> outputs;
   std::string last = "x";
   for (int i = 0; i < output_count; ++i) {
-    // Sorted by name as by number.
+    // The order by name equals the order by number.
     const std::string name = "y" + std::to_string(1'000 + i);
     files.AddNode(name, "AddV2", {last, last}, SetFloat);
     outputs.push_back({name, name + ":0", DT_FLOAT});
@@ -142,7 +142,7 @@ TEST_F(CallableSetTest, AnOutputThatNobodyAskedForFailsNoRequest) {
   ASSERT_EQ(values.size(), 2);
   EXPECT_TRUE(std::isnan(values[0]));
   EXPECT_EQ(CodeOf({kBack}, NAN), Code::kOk);
-  // Made for that, and used from then on.
+  // Made for this set of outputs, and used from then on.
   EXPECT_EQ(callables_->prepared_set_count(), 2);
   ExpectAnswer({kDoubled, kBack}, 3, {6, 3});
 }

@@ -28,8 +28,9 @@ inline void WriteCheckpoint(const std::string& prefix, const NamedTensors& tenso
   ASSERT_TRUE(writer.Finish().ok());
 }
 
-// The index of the checkpoint `prefix` as keys and protos in bytes: what an exporter, or a fault,
-// could have made of it is written back with its checksums right. The header is under "".
+// The index of the checkpoint `prefix` as keys and serialized protos. A test changes them as an
+// exporter or a fault could have, and they are written back with right checksums. The header is
+// under "".
 class IndexFile {
  public:
   explicit IndexFile(const std::string& prefix) : path_(prefix + ".index") {

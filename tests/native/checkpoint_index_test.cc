@@ -37,7 +37,7 @@ class CheckpointIndexTest : public ::testing::Test {
                                        {"b", Scalar<int64_t>(7)},
                                        {"c", Vector<tensorflow::tstring>({"mill", "pond"})}});
   }
-  // The index of WriteSmall with one entry changed.
+  // Returns the index of WriteSmall with one entry changed.
   void WriteEdited(const std::string& key,
                    const std::function<void(BundleEntryProto*)>& edit) const {
     WriteSmall();
@@ -59,7 +59,7 @@ class CheckpointIndexTest : public ::testing::Test {
   const std::string index_path_ = prefix_ + ".index";
 };
 
-// All that is read, as text.
+// Returns everything that was read, as text.
 std::string Describe(const CheckpointIndex& index) {
   std::string text = std::to_string(index.header.shard_count) + " shards";
   for (const CheckpointEntry& entry : index.entries) {
@@ -159,7 +159,7 @@ TEST_F(CheckpointIndexTest, AnyFlippedByteIsDataLossOrChangesNothing) {
       ++refused_count;
     }
   }
-  // What nobody reads: an empty block and the footer's padding.
+  // These bytes are never read: an empty block and the footer's padding.
   EXPECT_GE(refused_count, (whole.size() - 64) * 3);
 }
 
@@ -241,7 +241,7 @@ TEST_F(CheckpointIndexTest, AHeaderWithAnImpossibleNumberOfShardsIsDataLoss) {
   }
 }
 
-// Nothing forbids it: an exporter may write equal tensors once.
+// This is allowed: an exporter may write equal tensors once.
 TEST_F(CheckpointIndexTest, TensorsMayShareBytes) {
   WriteSmall();
   IndexFile index(prefix_);

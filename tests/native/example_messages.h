@@ -22,7 +22,7 @@ inline WireMessage ExampleListInput(const std::vector<std::string>& examples) {
   return WireMessage().Message(1, list);
 }
 
-// The same of an ExampleListWithContext.
+// Returns the same of an ExampleListWithContext.
 inline WireMessage ContextInput(const std::string& context,
                                 const std::vector<std::string>& examples) {
   WireMessage list;
@@ -57,12 +57,12 @@ inline tf::TensorSpec SpecOf(const std::string& name, int dtype = tf::dtype::kSt
   return spec;
 }
 
-// A servable whose signatures take serialized examples, and answer what the test says.
+// A servable with signatures on serialized examples; a test sets its answers.
 class ExampleServable final : public servable::Servable {
  public:
   using Answer = std::vector<tensorflow::Tensor>;
 
-  // `outputs` by name, sorted; each run gives `answer`, a tensor for each.
+  // `outputs` are sorted by name; each run returns `answer`, with one tensor for each.
   tf::Signature& Add(const std::string& name, const std::vector<std::string>& outputs,
                      Answer answer) {
     tf::Signature signature;

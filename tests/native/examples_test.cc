@@ -22,7 +22,7 @@ using testing::SegmentedBytes;
 using testing::WireMessage;
 using Strings = std::vector<std::string>;
 
-// The tensor of an Input; what it says where it makes none.
+// Returns the tensor of an Input, or its error.
 base::StatusOr<Strings> TensorOf(const WireMessage& input, const std::vector<size_t>& cuts = {}) {
   const SegmentedBytes segmented(input.bytes(), cuts);
   ExampleInput examples;

@@ -14,7 +14,7 @@
 namespace millpond::memory {
 namespace {
 
-// Called as jemalloc calls them, over a range of addresses that nobody touches.
+// Calls the hooks as jemalloc does, over a range of addresses that are never touched.
 class ExtentHooksTest : public ::testing::Test {
  protected:
   static constexpr size_t kRangeBytes = 64 * kPageBytes;
@@ -25,7 +25,7 @@ class ExtentHooksTest : public ::testing::Test {
     extent_hooks_t* const table = hooks_.Table();
     void* const extent = table->alloc(table, address, bytes, alignment, &zero, &commit, 7);
     EXPECT_EQ(commit, extent != nullptr);
-    EXPECT_FALSE(extent != nullptr && zero);  // A used slab's pages are not.
+    EXPECT_FALSE(extent != nullptr && zero);  // The pages of a used slab are not zero.
     return static_cast<std::byte*>(extent);
   }
 

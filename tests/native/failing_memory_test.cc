@@ -37,7 +37,7 @@ INSTANTIATE_TYPED_TEST_SUITE_P(FailingArena, MemoryResourceContract, FailingAren
 
 constexpr int kBlockCount = 10;
 
-// As a load does: the blocks one after the other, all freed where one is refused.
+// Allocates like a load: one block after the other; frees all of them if one is refused.
 bool LoadsWhole(MemoryResource& memory) {
   std::vector<void*> blocks;
   while (blocks.size() < kBlockCount) {

@@ -37,7 +37,8 @@ class FakeMemory final : public MemoryResource {
     if (block == nullptr) return;
     const std::lock_guard lock(mutex_);
     const auto entry = bytes_of_block_.find(block);
-    if (entry == bytes_of_block_.end()) std::abort();  // Freed twice, or never ours.
+    // The block was freed twice, or belongs to another resource.
+    if (entry == bytes_of_block_.end()) std::abort();
     statistics_.in_use_bytes -= entry->second;
     bytes_of_block_.erase(entry);
     std::free(block);

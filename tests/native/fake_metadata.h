@@ -9,7 +9,7 @@
 
 namespace millpond::servable {
 
-// The metadata of a request: one key with a value, or nothing. It counts how often it is read.
+// The metadata of a request: one key with a value, or nothing. It counts its reads.
 class FakeMetadata final : public RequestMetadata {
  public:
   FakeMetadata() = default;

@@ -12,13 +12,13 @@
 
 namespace millpond::servable {
 
-// What became of a FakeServable; outlives it.
+// The fate of a FakeServable; it outlives the servable.
 struct FakeServableFate {
   std::atomic<bool> is_alive{true};
   std::thread::id destroyed_by;
 };
 
-// A servable without TensorFlow: it has an id, and it dies so that it is seen.
+// A servable without TensorFlow. It has an id and reports its destruction.
 class FakeServable final : public Servable {
  public:
   FakeServable(ServableId id, FakeServableFate* fate) : id_(std::move(id)), fate_(fate) {}
@@ -38,7 +38,8 @@ class FakeServable final : public Servable {
     return {};
   }
 
-  // A plain read, so that a sanitizer sees one of a servable that is being or has been destroyed.
+  // A plain read, so that a sanitizer detects a read of a servable that is being or has been
+  // destroyed.
   bool IsWhole() const { return alive_mark_ == kAlive; }
 
  private:

@@ -53,7 +53,7 @@ class FirstVersionWaitTest : public testing::ServedModels {
 TEST_F(FirstVersionWaitTest, RequestsAreAnsweredByTheVersionOnceItIsPublished) {
   StartWaiting(kLongNs);
   Replies replies = BeginLate(50);
-  // No thread waits with them.
+  // The waiting requests hold no thread.
   EXPECT_TRUE(Predict("m").status.ok());
   ASSERT_TRUE(servable::PublishHighest(map_, late_.entry).ok());
   for (auto& reply : replies) EXPECT_TRUE(reply.get().status.ok());
@@ -61,7 +61,7 @@ TEST_F(FirstVersionWaitTest, RequestsAreAnsweredByTheVersionOnceItIsPublished) {
   EXPECT_EQ(admission_->in_flight_count(), 0);
 }
 
-// Together they fit into the budget compressed, and not as they are read.
+// Together the requests fit into the budget compressed, but not decompressed.
 TEST_F(FirstVersionWaitTest, WhatWaitsGivesBackTheBytesOfItsReading) {
   constexpr int kCount = 8;
   constexpr int64_t kTensorBytes = 1'000'000;
@@ -77,7 +77,8 @@ TEST_F(FirstVersionWaitTest, WhatWaitsGivesBackTheBytesOfItsReading) {
     replies.push_back(client_->Begin(kPredictPath, request, &contexts[i]));
   }
   WaitUntilInFlight(kCount);
-  // The model changes, and has no version yet: they are read once more, and put aside again.
+  // The model changes and still has no version: the requests are read once more and put aside
+  // again.
   ASSERT_TRUE(map_.SetRouting("late", {}).ok());
   EXPECT_TRUE(Predict("m").status.ok());
   ASSERT_TRUE(servable::PublishHighest(map_, late_.entry).ok());
@@ -111,7 +112,7 @@ TEST_F(FirstVersionWaitTest, ADeadlineEndsTheWaitBeforeItPasses) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(3));
   const RawClient::Reply answer = client_->Call(kPredictPath, Request("late"), &context);
-  // A machine that stands still for long sees the deadline instead.
+  // If the machine stands still for long, the deadline ends the wait.
   EXPECT_TRUE(answer.code() == grpc::StatusCode::UNAVAILABLE ||
               answer.code() == grpc::StatusCode::DEADLINE_EXCEEDED);
 }
@@ -123,7 +124,7 @@ TEST_F(FirstVersionWaitTest, ACancellationEndsTheWait) {
   WaitUntilInFlight(1);
   context.TryCancel();
   EXPECT_EQ(reply.get().code(), grpc::StatusCode::CANCELLED);
-  // Its place is free again.
+  // The place of the request is free again.
   while (admission_->in_flight_count() > 0) std::this_thread::yield();
 }
 
@@ -145,7 +146,8 @@ TEST_F(FirstVersionWaitTest, BeyondTheBoundRequestsAreAnsweredAtOnce) {
   StartWaiting(kLongNs);
   const int count = static_cast<int>(AwaitingRequests::kCountMax);
   Replies replies = BeginLate(count);
-  // Those that have arrived may not wait yet: some of these are let in until the place is full.
+  // The requests that have arrived may not wait yet: some of them are let in until the place is
+  // full.
   Replies more;
   std::future_status ended = std::future_status::timeout;
   while (ended != std::future_status::ready) {

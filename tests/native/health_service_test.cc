@@ -48,7 +48,7 @@ class Watch {
   Watch(const RawClient& client, const std::string& request)
       : stream_(client.Watch(kWatchPath, request, &context_)) {}
 
-  // The next status, as the number on the wire, or "" at the end.
+  // Returns the next status as its number on the wire, or "" at the end.
   std::string Next() {
     grpc::ByteBuffer message;
     return stream_->Read(&message) ? testing::ToString(message) : "";
@@ -95,7 +95,7 @@ TEST_F(HealthTest, WatchTellsTheStatusAndEachChange) {
   server_->SetHealth("m", false);
   Watch watch(*client_, HealthRequest("m"));
   EXPECT_EQ(watch.Next(), HealthReply(HealthStatus::kNotServing));
-  server_->SetHealth("m", false);  // no change, so not told
+  server_->SetHealth("m", false);  // no change, so no message
   server_->SetHealth("other", true);
   server_->SetHealth("m", true);
   EXPECT_EQ(watch.Next(), HealthReply(HealthStatus::kServing));
@@ -124,7 +124,7 @@ TEST_F(HealthTest, ManyWatchersHearTheLastStatus) {
   server_->SetHealth("m", true);
   server_->RemoveHealth("other");
   for (auto& watch : watches) {
-    // Changes may be passed over, the last one never.
+    // Intermediate changes may be skipped, the last one never.
     std::string last;
     do {
       last = watch->Next();

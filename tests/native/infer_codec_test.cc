@@ -28,7 +28,7 @@ WireMessage RequestTo(const std::string& signature_name) {
       4, TextParameter("signature_name", signature_name));
 }
 
-// Asks the servable as a server would; `cut_at` cuts the message into segments.
+// Runs the request like a server; `cut_at` cuts the message into segments.
 Status Ask(const std::string& bytes, InferResponse* response, std::vector<size_t> cuts = {}) {
   static const testing::EchoServable servable;
   const SegmentedBytes segmented(bytes, cuts);
@@ -50,7 +50,7 @@ void ExpectRefused(const WireMessage& request, const std::string& in_message,
   EXPECT_NE(refused.message().find(in_message), std::string::npos) << refused.message();
 }
 
-// A request of typed contents to the signature of `dtype`: comes back raw.
+// Sends typed contents to the signature of `dtype`; the answer has raw contents.
 void ExpectTyped(int dtype, const std::string& datatype, const WireMessage& contents,
                  const std::vector<int64_t>& dims, const std::string& raw) {
   const std::string signature_name = "of_" + std::to_string(dtype);
@@ -260,7 +260,7 @@ TEST(InferCodecTest, TenThousandMutationsGetAnAnswerOrACleanError) {
     ASSERT_NE(status.code(), Code::kInternal) << i << ": " << status.message();
     ASSERT_EQ(status.ok(), status.message().empty()) << i;
   }
-  // Most mutations break the message; some change an element, or what is not looked at.
+  // Most mutations break the message; some change an element, or a part that is not read.
   EXPECT_GT(ok_count, 200);
   EXPECT_LT(ok_count, 9'000);
 }

@@ -22,7 +22,7 @@ constexpr char kWords[] =
     R"({"name": "words", "shape": [2], "datatype": "BYTES", "data": ["", "ü"]})";
 constexpr char kRows[] = R"({"name": "rows", "datatype": "FP32", "shape": [1, 3], )";
 
-// Of its own block, so that AddressSanitizer sees a read past its end.
+// Copies the text into its own block, so that AddressSanitizer detects a read past its end.
 Status Ask(const std::string& body, std::optional<size_t> json_bytes, RestReply* reply) {
   static const testing::EchoServable servable;
   const std::vector<char> block(body.begin(), body.end());

@@ -11,7 +11,7 @@
 
 namespace millpond::testing {
 
-// The bytes of elements as raw contents have them.
+// Returns the bytes of elements in the form of raw contents.
 template <typename T>
 std::string RawOf(const std::vector<T>& elements) {
   return {reinterpret_cast<const char*>(elements.data()), elements.size() * sizeof(T)};

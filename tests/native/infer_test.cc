@@ -176,7 +176,7 @@ TEST(SetModelVersionTest, NothingIsTheDefaultANumberAVersionAndElseALabel) {
   SetModelVersion("stable", &spec);
   EXPECT_EQ(spec.version, std::nullopt);
   EXPECT_EQ(spec.version_label, "stable");
-  // No number that a version can have: it finds no label, and is refused as one.
+  // A version can never have this number: the text finds no label and is refused as one.
   SetModelVersion("99999999999999999999", &spec);
   EXPECT_EQ(spec.version_label, "99999999999999999999");
   SetModelVersion("", &spec);

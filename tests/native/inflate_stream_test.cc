@@ -10,7 +10,7 @@ namespace {
 
 using State = InflateStream::State;
 
-// zlib's stream of "abc" and of nothing else.
+// zlib's stream of "abc" alone.
 std::string ZlibOfAbc() {
   std::string stream(compressBound(3), '\0');
   uLongf size = stream.size();

@@ -27,7 +27,7 @@ std::string Deflated(const std::string& text, int window_bits = kGzipWindowBits)
   return compressed;
 }
 
-// As it comes from the network: cut into slices of so many bytes.
+// Returns the bytes as the network delivers them: cut into slices of that many bytes.
 std::vector<grpc::Slice> Slices(const std::string& bytes, size_t slice_bytes) {
   std::vector<grpc::Slice> slices;
   for (size_t i = 0; i < bytes.size(); i += slice_bytes)

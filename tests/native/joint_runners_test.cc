@@ -161,7 +161,7 @@ TEST_F(JointRunnersTest, SignaturesOfOneInputAreJoinedWhateverItIs) {
   ASSERT_TRUE(Run({"sum", "same"}, 3, &values).ok());
   EXPECT_EQ(values[0][0], values[1][0]);
   EXPECT_GT(values[0][0], 3);
-  // To itself alone there is nothing to join.
+  // A single signature has nothing to be joined with.
   EXPECT_EQ(FindOrMake({"of_sum"}), nullptr);
 }
 

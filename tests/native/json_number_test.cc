@@ -103,7 +103,7 @@ TEST(JsonNumber, TooLargeIsRefusedAndTooSmallIsZero) {
   EXPECT_EQ(wide, 1);
 }
 
-// Decimal texts of all lengths and sizes: as the C library rounds them, which is right.
+// Decimal texts of all lengths and sizes are read as by the C library, which rounds right.
 TEST(JsonNumber, FloatsAreRoundedAsTheCLibraryDoes) {
   std::mt19937_64 rng(2'026);
   for (int i = 0; i < 200'000; ++i) {
@@ -123,7 +123,7 @@ TEST(JsonNumber, FloatsAreRoundedAsTheCLibraryDoes) {
   }
 }
 
-// The middles between two floats, and what lies just beside them: where double rounding is wrong.
+// Double rounding would go wrong at the middles between two floats and just beside them.
 TEST(JsonNumber, FloatsBetweenTwoAreRoundedRight) {
   std::mt19937_64 rng(7);
   for (int i = 0; i < 100'000; ++i) {

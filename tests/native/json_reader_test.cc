@@ -8,7 +8,8 @@
 namespace millpond::rest {
 namespace {
 
-// The text in a block of its own size, so that AddressSanitizer sees a read past its end.
+// Copies the text into a block of its own size, so that AddressSanitizer detects a read past its
+// end.
 class Text {
  public:
   explicit Text(std::string_view text) : bytes_(text.begin(), text.end()) {}

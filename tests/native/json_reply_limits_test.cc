@@ -12,7 +12,7 @@
 #include "native/tf/dtype.h"
 #include "tests/native/opaque_tensors.h"
 
-// Replies whose text is far longer than their tensors, and clients that do not wait.
+// Replies with texts far longer than their tensors, and clients that do not wait.
 namespace millpond::rest {
 namespace {
 

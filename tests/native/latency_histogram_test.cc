@@ -105,7 +105,7 @@ TEST(LatencyHistogram, EveryLatencyFrom1UsTo100SReadsWithinTheError) {
        latency_ns = std::max(latency_ns + 1, latency_ns * 1.0007)) {
     LatencyHistogram histogram;
     histogram.Record(static_cast<int64_t>(latency_ns));
-    histogram.Record(1'000 * kSecond);  // Else the quantile would read as the exact maximum.
+    histogram.Record(1'000 * kSecond);  // Otherwise the quantile would read as the exact maximum.
     ExpectWithinError(histogram.Snapshot().ValueAtQuantile(0.5), static_cast<int64_t>(latency_ns),
                       "alone");
   }
@@ -176,7 +176,7 @@ TEST_P(LatencyHistogramOfUse, CountsEveryRecordOfMoreThreadsThanShards) {
   EXPECT_EQ(histogram.Snapshot().sum_ns(), thread_count * kRecordCount * 2 * kMs);
 }
 
-// Each takes over the shard of one before it.
+// Each thread takes over the shard of an earlier one.
 TEST_P(LatencyHistogramOfUse, CountsEveryRecordOfThreadsThatFollowEachOther) {
   LatencyHistogram histogram(GetParam());
   for (int thread = 0; thread < 100; ++thread) {

@@ -12,7 +12,7 @@
 namespace millpond::servable {
 namespace {
 
-// Its halves differ once it is freed, and only then.
+// Its halves differ only after it was freed.
 struct Counted {
   explicit Counted(int64_t value) : first(value), second(value) { alive_count.fetch_add(1); }
   ~Counted() {
@@ -26,7 +26,7 @@ struct Counted {
   int64_t second;
 
   static std::atomic<int> alive_count;
-  static std::thread::id destroyed_by;  // read once the writer is joined, or by it
+  static std::thread::id destroyed_by;  // read after the writer was joined, or by the writer
 };
 std::atomic<int> Counted::alive_count{0};
 std::thread::id Counted::destroyed_by;
@@ -62,7 +62,8 @@ TEST(LeftRight, ConcurrentReadersSeeWholeValuesThatNeverGoBack) {
         ASSERT_GE(counted.first, last);
         last = counted.first;
       });
-      std::this_thread::yield();  // Fewer cores than readers: not to be preempted in a read.
+      // There are fewer cores than readers: a read should not be preempted.
+      std::this_thread::yield();
     }
   });
   EXPECT_EQ(Counted::alive_count.load(), 1);

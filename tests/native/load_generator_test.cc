@@ -93,7 +93,7 @@ TEST_F(IssueLoopTest, RunStoppedBeforehandIssuesNothing) {
 
 TEST_F(IssueLoopTest, StoppedRunEndsBeforeItsPlanWithItsAnswers) {
   Plan plan = MakePlan(3);
-  // In an hour: only a stop ends this run.
+  // The request is due in an hour: only a stop ends this run.
   plan.offsets_ns[2] = 3600 * kSecondNs;
   IssueLoop loop(plan, target_);
   ASSERT_TRUE(loop.Connect(10 * kSecondNs).ok());

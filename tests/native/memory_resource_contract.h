@@ -1,7 +1,7 @@
 #pragma once
 
-// What every memory::MemoryResource keeps: one suite, run over each of them. To add a resource,
-// write a subject and instantiate the suite with it:
+// The contract of every memory::MemoryResource: one suite, run over each of them. To add a
+// resource, write a subject and instantiate the suite with it:
 //
 //   struct RequestMemorySubject {
 //     static constexpr int64_t kPeakErrorBytes = ...;  // How far off its peak may be.

@@ -10,7 +10,7 @@
 
 #include "tests/native/served_models.h"
 
-// As in message_encoding.cc; the client's calls know it too.
+// Declared as in message_encoding.cc; it also works on the client's calls.
 grpc_compression_algorithm grpc_call_test_only_get_compression_algorithm(grpc_call* call);
 
 namespace millpond::rpc {
@@ -28,7 +28,7 @@ class MessageEncodingTest : public testing::ServedModels {
     grpc_compression_algorithm reply_encoding;
   };
 
-  // A Predict of a tensor of so many bytes, compressed or not, and how its reply came.
+  // A Predict of a tensor of that many bytes, compressed or not, and the encoding of its reply.
   Exchange PredictIn(grpc_compression_algorithm encoding, size_t tensor_bytes = 100'000) {
     grpc::ClientContext context;
     context.set_compression_algorithm(encoding);
@@ -99,9 +99,9 @@ TEST_F(MessageEncodingTest, MessageGrowingBeyondTheLimitIsRefused) {
   ExpectEncoding(PredictIn(GRPC_COMPRESS_GZIP, 400'000), GRPC_COMPRESS_GZIP);
 }
 
-// --- what gRPC's own client does not send ---
+// --- messages that gRPC's own client never sends -------------------------------------------------
 
-// HTTP/2: a length in three bytes, type, flags, stream.
+// An HTTP/2 frame: a length in three bytes, type, flags, stream.
 std::string Frame(char type, char flags, char stream, const std::string& payload) {
   const auto size = payload.size();
   const std::string head = {static_cast<char>(size >> 16U),
@@ -116,13 +116,14 @@ std::string Frame(char type, char flags, char stream, const std::string& payload
   return head + payload;
 }
 
-// HPACK: a literal that is not indexed, as it is.
+// HPACK: a literal without indexing and without Huffman coding.
 std::string Header(const std::string& name, const std::string& value) {
   const auto text = [](const std::string& s) { return static_cast<char>(s.size()) + s; };
   return std::string(1, '\0') + text(name) + text(value);
 }
 
-// A call on a new connection whose one message is `message`, flagged as compressed by `encoding`.
+// Sends a call on a new connection; its one message is `message`, flagged as compressed by
+// `encoding`.
 std::string FlaggedCall(const std::string& encoding, const std::string& message) {
   constexpr char kData = 0;
   constexpr char kHeaders = 1;
@@ -139,7 +140,7 @@ std::string FlaggedCall(const std::string& encoding, const std::string& message)
          Frame(kData, kEndStream, 1, '\1' + length + message);
 }
 
-// All that a server answers to `bytes` up to the end of the first call's trailers.
+// Returns the server's whole answer to `bytes`, up to the end of the first call's trailers.
 std::string AnswerTo(const std::string& bytes, int port) {
   const int connection = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};

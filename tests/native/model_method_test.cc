@@ -1,4 +1,4 @@
-// That every method which a version answers is recorded and traced by the version, as itself.
+// Every method that a version answers is recorded and traced by the version under its own name.
 #include "native/rpc/model_method.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// A library of ops as packages have them: made known when it is mapped.
+// A library of ops as in packages: it registers them when it is mapped.
 #include "tensorflow/c/ops.h"
 #include "tensorflow/c/tf_status.h"
 

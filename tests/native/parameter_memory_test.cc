@@ -30,7 +30,8 @@ constexpr int64_t kPlentyBytes = 1 << 30;
 constexpr int kVariableCount = 100'000;
 constexpr int64_t kVariableBytes = kVariableCount * sizeof(float);
 
-// Refuses the allocation of a number, counted from 0, and all after it or only that one.
+// Refuses the allocation of that number, counted from 0: either this one alone, or all after it
+// too.
 class RefusingMemory final : public memory::MemoryResource {
  public:
   explicit RefusingMemory(int64_t refused) : refused_(refused) {}
@@ -48,7 +49,7 @@ class RefusingMemory final : public memory::MemoryResource {
   FakeMemory memory_{kPlentyBytes};
 };
 
-// 0, step, 2 step, ...: as many as LargeVariableModel's variable has.
+// Returns 0, step, 2 step, ...: as many values as LargeVariableModel's variable has.
 Tensor Steps(float step) {
   Tensor values(tensorflow::DT_FLOAT, {kVariableCount});
   for (int i = 0; i < kVariableCount; ++i) values.flat<float>()(i) = static_cast<float>(i) * step;
@@ -62,7 +63,7 @@ class ParameterMemoryTest : public ::testing::Test {
  protected:
   void Write(const SavedModelFiles& files) { files.Write(directory_.path()); }
 
-  // Up to the first step that fails.
+  // Runs the steps until one fails.
   Status Load(memory::MemoryResource* parameters) {
     model_ = std::make_unique<SavedModel>(directory_.path(), std::vector<std::string>{"serve"});
     MILLPOND_RETURN_IF_ERROR(model_->ReadGraph());
@@ -99,7 +100,7 @@ TEST_F(ParameterMemoryTest, VariablesLieInItOnceAndNowhereElse) {
   ASSERT_TRUE(loaded.ok()) << loaded.message();
   const int64_t in_use_bytes = parameters_.Statistics().in_use_bytes;
   EXPECT_GE(in_use_bytes, kVariableBytes);
-  // No second copy, then or now.
+  // A second copy existed neither then nor now.
   EXPECT_LT(parameters_.Statistics().in_use_bytes_peak, kVariableBytes * 3 / 2);
   EXPECT_LT(RuntimeMemory().Statistics().in_use_bytes, requests_before + kVariableBytes / 2);
 }

@@ -49,7 +49,7 @@ std::vector<T> NumbersOf(const tensorflow::Tensor& tensor) {
   return values;
 }
 
-// A servable over the tests' own tensors: its outputs are `answer`'s, or its inputs handed through.
+// A servable over the tests' own tensors: it returns `answer`, or else its inputs.
 class PlainServable final : public servable::Servable {
  public:
   explicit PlainServable(const std::vector<tf::Signature>& signatures) {
@@ -79,7 +79,7 @@ class PlainServable final : public servable::Servable {
     return {};
   }
 
-  // Of the last run.
+  // The inputs of the last run.
   const Tensors& seen() const { return seen_; }
   const std::string& run_signature() const { return run_signature_; }
 

@@ -34,7 +34,7 @@ using testing::TensorBytes;
 using testing::Vector;
 using testing::WireMessage;
 
-// What a request holds, as text that two decoders can be compared by.
+// The content of a request, as text by which two decoders can be compared.
 struct Decoded {
   bool is_ok = false;
   std::string text;
@@ -64,7 +64,7 @@ Decoded DecodeOurs(const std::string& bytes, const std::vector<size_t>& cuts = {
   std::map<std::string, std::string> tensors;
   for (auto& input : request.inputs) {
     std::string& tensor = tensors[input.name];
-    tensor.clear();  // of those of one name the last counts
+    tensor.clear();  // the last one of a name counts
     input.tensor.AppendRest(&tensor);
   }
   for (const auto& [name, tensor] : tensors) {
@@ -182,7 +182,7 @@ std::string EveryField() {
          WireMessage().Message(1, WireMessage().Bytes(4, "stable")).Varint(9, 1).bytes();
 }
 
-// Protobuf refuses a request for a tensor that does not parse; this decoder leaves the tensors to
+// Protobuf refuses a request with a tensor that does not parse; this decoder leaves the tensors to
 // DecodeTensor.
 bool DoAllTensorsParse(const Decoded& decoded) {
   return std::all_of(decoded.tensors.begin(), decoded.tensors.end(), [](const std::string& bytes) {
@@ -229,8 +229,8 @@ TEST(DecodePredictRequest, CutShortAtAnyByteItReadsWhatProtobufReads) {
   }
 }
 
-// They differ in two rare cases: an entry of the map with two values, which protobuf would merge,
-// is refused, and a tensor that does not parse is overlooked where its input is sent again.
+// The decoders differ in two rare cases. An entry of the map with two values, which protobuf would
+// merge, is refused. A tensor that does not parse is skipped if its input is sent again.
 TEST(DecodePredictRequest, MutatedRequestsReadAsWithProtobuf) {
   const ProtobufDecoder protobuf;
   std::mt19937_64 rng(20'269);

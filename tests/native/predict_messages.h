@@ -21,7 +21,7 @@ inline WireMessage ModelSpecMessage(const std::string& name, std::optional<int64
   return spec;
 }
 
-// The same with a version_label.
+// Returns the same with a version_label.
 inline WireMessage LabelSpecMessage(const std::string& name, const std::string& label) {
   return ModelSpecMessage(name).Bytes(4, label);
 }

@@ -32,7 +32,7 @@ using testing::TensorBytes;
 using testing::Vector;
 using testing::WireMessage;
 
-// x: float32[?] -> x_back, y (twice x), where `script` lets it.
+// x: float32[?] -> x_back, y (twice x), if `script` allows it.
 class DoublingServable final : public servable::Servable {
  public:
   using Script = std::function<Status(const tf::RunContext&)>;
@@ -303,7 +303,7 @@ TEST_F(PredictTest, WhatTheRunSaysIsTheStatusAndItSeesTheContext) {
   EXPECT_EQ(seen_deadline_ns, 123);
 }
 
-// What is answered at all, is answered right.
+// Every successful answer is right.
 TEST_F(PredictTest, MutatedRequestsAreRefusedOrAnswered) {
   std::mt19937_64 rng(2'026);
   const std::string original =

@@ -66,7 +66,7 @@ TEST_F(RareCallTest, KnowsHowLongItsClientStillWaits) {
   const std::optional<int64_t> remaining_ns = call->RemainingNs(now_ns);
   ASSERT_TRUE(remaining_ns.has_value());
   EXPECT_GT(*remaining_ns, 30 * kSecondNs);
-  EXPECT_LE(*remaining_ns, 91 * kSecondNs);  // gRPC rounds a timeout up as it sends it
+  EXPECT_LE(*remaining_ns, 91 * kSecondNs);  // gRPC rounds a timeout up when it sends it
   EXPECT_EQ(call->RemainingNs(now_ns + kSecondNs), *remaining_ns - kSecondNs);
   EXPECT_EQ(call->RemainingNs(now_ns + *remaining_ns + kSecondNs), 0);
   ASSERT_TRUE(call->Reply("").ok());
@@ -137,7 +137,7 @@ TEST_F(RareCallTest, CallsAreTakenInTheOrderOfTheirArrival) {
 TEST_F(RareCallTest, MoreThanMayWaitAreRefused) {
   std::vector<std::future<RawClient::Reply>> waiting;
   for (size_t i = 0; i < RareCallQueue::kMaxWaiting + 1; ++i) waiting.push_back(Begin());
-  // One of them is refused; it is the only one with an answer.
+  // One of the calls is refused; it is the only one with an answer.
   std::future<RawClient::Reply>* refused = nullptr;
   while (refused == nullptr) {
     for (auto& reply : waiting) {
@@ -178,7 +178,7 @@ TEST_F(RareCallTest, CallsThatNobodyTookEndWithTheServer) {
   for (int i = 0; i < 5; ++i) waiting.push_back(Begin());
   auto taken = Take();
   ASSERT_TRUE(taken->Reply("").ok());
-  EXPECT_TRUE(Predict("m").status.ok());  // sent behind them, so they have come
+  EXPECT_TRUE(Predict("m").status.ok());  // sent behind the others, so they have come
   EXPECT_FALSE(server_->Shutdown(20'000'000));
   int answered_count = 0;
   for (auto& reply : waiting) answered_count += reply.get().status.ok() ? 1 : 0;

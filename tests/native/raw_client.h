@@ -24,7 +24,7 @@ inline std::string ToString(const grpc::ByteBuffer& buffer) {
   return {reinterpret_cast<const char*>(slice.begin()), slice.size()};
 }
 
-// A gRPC client that says what generated code says, in bytes.
+// A gRPC client that sends the same bytes as generated code.
 class RawClient {
  public:
   struct Reply {
@@ -34,7 +34,7 @@ class RawClient {
     grpc::StatusCode code() const { return status.error_code(); }
   };
 
-  // Connections of its own: another client's state does not matter.
+  // The client has its own connections: the state of other clients does not matter.
   explicit RawClient(const std::string& target,
                      const std::shared_ptr<grpc::ChannelCredentials>& credentials =
                          grpc::InsecureChannelCredentials(),

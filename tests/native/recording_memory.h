@@ -9,7 +9,7 @@
 
 namespace millpond::memory {
 
-// Remembers the largest block that was asked for, and hands everything on to another resource.
+// Remembers the largest requested block, and forwards everything to another resource.
 class RecordingMemory final : public MemoryResource {
  public:
   explicit RecordingMemory(MemoryResource* upstream) : upstream_(upstream) {}

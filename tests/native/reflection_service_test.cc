@@ -106,7 +106,7 @@ class Dialogue {
     stream_ = client.BeginWithoutMessage(path, &context_);
   }
 
-  // The answer, or "" where the stream has ended.
+  // Returns the answer, or "" if the stream has ended.
   std::string Ask(const std::string& request) {
     grpc::ByteBuffer answer;
     if (!stream_->Write(testing::ToByteBuffer(request))) return "";
@@ -116,7 +116,7 @@ class Dialogue {
     stream_->WritesDone();
     return stream_->Finish();
   }
-  // As the server ends it.
+  // Returns the status with which the server ends it.
   grpc::Status WaitForEnd() {
     grpc::ByteBuffer none;
     EXPECT_FALSE(stream_->Read(&none));
@@ -153,7 +153,7 @@ TEST_F(ReflectionTest, CompressedQuestionsAndPlainOnesMayFollowEachOther) {
   const WireMessage compressed = Ask(4, "pkg.B").Bytes(99, std::string(10'000, 'a'));
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(dialogue.Ask(compressed.bytes()), Response(compressed, 4, "the file b"));
-    // gRPC sends what does not get shorter as it is.
+    // gRPC sends a message uncompressed if compression does not shorten it.
     EXPECT_EQ(dialogue.Ask(Ask(7, "").bytes()), Response(Ask(7, ""), 6, "the services"));
   }
   EXPECT_TRUE(dialogue.End().ok());

@@ -117,7 +117,7 @@ TEST(ReplyBuffer, EndsSoonAfterItsDeadline) {
   ReplyLimits limits;
   limits.deadline_ns = MonotonicNs() + 20'000'000;
   ReplyBuffer buffer(limits);
-  // Ends by the deadline or by the limit of 2 GiB, never by itself.
+  // The deadline or the limit of 2 GiB ends this, never the reply itself.
   while (buffer.ok()) buffer.Append("[], ");
   EXPECT_EQ(buffer.status().code(), Code::kDeadlineExceeded);
 }

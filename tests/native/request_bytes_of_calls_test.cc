@@ -71,7 +71,7 @@ TEST_F(RequestBytesOfCallsTest, ARareCallCountsOnceUntilItIsAnswered) {
 
 TEST_F(RequestBytesOfCallsTest, RareCallsThatWaitStayWithinTheBudget) {
   StartWith(8 * kMib);
-  // While one is copied it takes twice its bytes.
+  // A request takes twice its bytes while it is copied.
   std::vector<std::future<RawClient::Reply>> replies;
   std::vector<std::unique_ptr<RareCall>> calls;
   for (int i = 0; i < 3; ++i) {

@@ -71,7 +71,7 @@ TEST(RequestMemory, CountsEveryBlockOfThreadsThatShareAShard) {
   EXPECT_EQ(memory.Statistics().allocation_count, 2 * kBlockCount + RequestMemory::kShardCount + 1);
 }
 
-// 1 where the page of the block's end has memory behind it, before anybody has touched it.
+// 1 if the page of the block's end has memory behind it before its first touch.
 int IsResident(void* block, size_t bytes) {
   unsigned char page = 0;
   const uintptr_t last = reinterpret_cast<uintptr_t>(block) + bytes - 1;

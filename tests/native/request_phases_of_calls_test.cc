@@ -1,4 +1,4 @@
-// What a server records of the calls that it answers.
+// The server's record of the calls that it answers.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -33,7 +33,7 @@ class RecordedCallsTest : public testing::ServedModels {
   static MethodSnapshot Of(const servable::ServableEntry& entry, Method method) {
     return entry.requests().Of(method).Snapshot();
   }
-  // Of the recorder that the server made.
+  // The statistics of the recorder that the server made.
   MethodSnapshot RareCalls() {
     return statistics_->MethodWithoutModel("GetModelStatus")->Snapshot();
   }
@@ -42,7 +42,7 @@ class RecordedCallsTest : public testing::ServedModels {
   }
 };
 
-// Recorded before it is answered, so each is counted by the time of its reply.
+// A call is recorded before it is answered, so each is counted by the time of its reply.
 TEST_F(RecordedCallsTest, APredictHasAllPhasesAndTheyAddUpToItsTotal) {
   ASSERT_TRUE(Predict("m").status.ok());
   const MethodSnapshot recorded = Of(*quick_.entry, Method::kPredict);
@@ -74,7 +74,7 @@ TEST_F(RecordedCallsTest, ABadInputEndsInDecodeAndAnExpiredRunInRun) {
   EXPECT_EQ(cancelled.phase(Phase::kEncode).count(), 0);
 }
 
-// A deadline that only the server has: the client sends it by hand and waits on.
+// A deadline of the server alone: the client sends it by hand and waits on.
 TEST_F(RecordedCallsTest, ADeadlineThatPassesHereIsExceededAndNotCancelled) {
   for (int64_t call = 1; call <= 2; ++call) {
     grpc::ClientContext context;

@@ -69,7 +69,7 @@ TEST_P(MethodRecorderTest, BeforeAnyRequestThereIsNothing) {
   EXPECT_EQ(recorder_.Summary().latency.count(), 0);
 }
 
-// Each code's histogram is made by whichever thread comes first.
+// The first thread that comes makes a code's histogram.
 TEST_P(MethodRecorderTest, CountsByCodeAddUpToTheLatenciesOfManyThreads) {
   testing::RunTogether(6, [&](int thread) {
     for (int record = 0; record < 5'000; ++record) {
@@ -114,7 +114,7 @@ TEST(RequestRecorder, ModelRunsAreAllMethodsThatRunTheModelOnceEach) {
     ++method_count;
   }
   const RequestSnapshot runs = requests.ModelRuns();
-  // All but GetModelMetadata.
+  // All methods but GetModelMetadata.
   EXPECT_EQ(runs.count_by_code[static_cast<size_t>(Code::kOk)], method_count - 1);
   EXPECT_EQ(runs.count_by_code[static_cast<size_t>(Code::kInternal)], method_count - 1);
   EXPECT_EQ(runs.latency.count(), 2 * (method_count - 1));

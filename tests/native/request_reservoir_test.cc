@@ -24,7 +24,7 @@ constexpr int64_t kStartNs = 1'000 * kMinute;
 // Above the longest time between two samples, below the time between two refreshes.
 constexpr int64_t kNextSampleNs = 100 * kMs;
 
-// The outputs of a signature of four whose bits are set in `mask`.
+// Returns the outputs with a set bit in `mask`, of a signature of four.
 tf::OutputSet Outputs(unsigned mask) {
   tf::OutputSet outputs(4);
   for (size_t i = 0; i < 4; ++i) {
@@ -46,7 +46,7 @@ class RequestReservoirTest : public ::testing::Test {
     return limits;
   }
 
-  // As the handler does, `later_ns` after the one before.
+  // Records like the handler, `later_ns` after the last call.
   void Offer(RequestReservoir& reservoir, unsigned mask, const std::string& bytes,
              int64_t later_ns = kNextSampleNs) {
     now_ns_ += later_ns;

@@ -1,4 +1,4 @@
-// What the methods offer to a model's reservoir, by a real server.
+// The samples that each method offers to a model's reservoir, through a real server.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -45,7 +45,7 @@ class RequestSampling : public ServedModels {
     const auto entry = std::make_shared<servable::ServableEntry>(std::move(servable), reservoir_);
     ASSERT_TRUE(servable::PublishHighest(map_, entry).ok());
   }
-  // "m" of ServedModels makes way for one that classifies and regresses examples.
+  // Replaces "m" of ServedModels by a model that classifies and regresses examples.
   void PublishExamples() {
     ASSERT_TRUE(servable::RetireVersion(map_, "m", 7).ok());
     auto examples = std::make_unique<ExampleServable>();
@@ -59,7 +59,7 @@ class RequestSampling : public ServedModels {
   static std::string OnExamples(const std::string& signature_name) {
     return ExampleMessage(ExampleSpec(signature_name), ExampleListInput({"one", "two"}));
   }
-  // What a request of these examples is kept as; strings as opaque_tensors.h writes them.
+  // Returns the sample of a request of these examples; strings are written as in opaque_tensors.h.
   static std::string KeptOf(const std::string& signature_name) {
     return PredictMessage(ExampleSpec(signature_name), {{"inputs", "onetwo"}});
   }
@@ -77,7 +77,7 @@ TEST_F(RequestSampling, EachSetOfOutputsThatIsAskedForIsTaken) {
   size_t sampled_count = 0;
   for (const auto& request : {RequestFor({}), RequestFor({"y"}), RequestFor({"x_back"})}) {
     ASSERT_TRUE(client_->Call(kPredictPath, request).status.ok());
-    // One at a time: a request whose thread meets another in the reservoir goes without a sample.
+    // One at a time: a request that meets another one in the reservoir goes without a sample.
     WaitUntilSampled(++sampled_count);
   }
   const auto sampled = Sampled();
@@ -176,7 +176,7 @@ TEST_F(RequestSampling, EachTaskOfAMultiInferenceRequestIsTaken) {
 TEST_F(RequestSampling, WhatRanOfARequestThatFailsIsNotTaken) {
   ASSERT_TRUE(servable::RetireVersion(map_, "m", 7).ok());
   auto examples = std::make_unique<ExampleServable>();
-  // It runs, and what it gives are no classes.
+  // The model runs, and its output is not in the form of classes.
   examples->Add("broken", {"classes"}, {FloatTensor({1}, {1})});
   examples->Add("serving_default", {"classes"}, {StringTensor({"low", "high"}, {2, 1})});
   Publish(std::move(examples));

@@ -43,7 +43,7 @@ class RequestStatisticsTest : public ::testing::Test {
     recorder.MarkEnded(now_ns_);
     PassSeconds(1);
   }
-  // Without requests to a method that answers none of them.
+  // Returns the statistics of one method; nullopt if it has no entry.
   std::optional<MethodStatistics> Find(const std::string& model, int64_t version,
                                        const std::string& method = "Predict") {
     return FindIn(statistics_.Methods(), {model, version, method});
@@ -289,7 +289,8 @@ TEST_F(RequestStatisticsTest, BetweenTwoCutsIsWhatWasAnsweredBetweenThem) {
   Answer(*version, 7, 60 * kMs);
   statistics_.Sample(now_ns_ += kSecond);
   EXPECT_EQ(statistics_.Between("m", from_ns, to_ns).count(), 120);
-  // Within the error, as a greater one came before.
+  // The window's maximum is only known within the error, because the version had a greater one
+  // before.
   EXPECT_NEAR(statistics_.Between("m", from_ns, to_ns).max_ns(), 4 * kMs, 0.008 * 4 * kMs);
   EXPECT_EQ(statistics_.Between("m", kStartNs, from_ns).count(), 1);
   EXPECT_EQ(statistics_.Between("m", to_ns, now_ns_).count(), 7);

@@ -1,4 +1,4 @@
-// Which calls of a real server become spans, and of what they tell.
+// Spans of a real server's calls, and their fields.
 #include "native/rpc/request_trace.h"
 
 #include <gtest/gtest.h>
@@ -88,8 +88,7 @@ TEST_F(TracedCalls, WhatIsNotSampledIsNone) {
   for (const std::string& traceparent : {Traceparent("00"), std::string(), std::string("00-x")}) {
     ASSERT_TRUE(CallWith(traceparent, kPredictPath, Request("m")).status.ok());
   }
-  // Behind the others on the same connection, but perhaps on another thread: what comes is it
-  // alone.
+  // It follows the others on the same connection, perhaps on another thread: its span comes alone.
   ASSERT_TRUE(CallWith(Traceparent("01"), kPredictPath, Request("m", 7)).status.ok());
   EXPECT_EQ(TakeOne().context.trace_id, kTraceId);
   EXPECT_TRUE(spans_->Take(100).empty());

@@ -25,7 +25,7 @@ using Dims = std::vector<int64_t>;
 using Floats = std::vector<float>;
 using Ints = std::vector<int64_t>;
 
-// Signatures whose outputs are their inputs.
+// Signatures with outputs equal to their inputs.
 tf::Signature EchoOf(const std::string& name, const std::vector<tf::TensorSpec>& specs) {
   tf::Signature signature;
   signature.name = name;
@@ -111,7 +111,7 @@ TEST_F(RestPredictTest, TheSignatureMayBeNamedBehindTheValues) {
             R"({"predictions": [[1.0, 2.0]]})");
   ExpectRefused(R"({"instances": [1.5], "signature_name": "any"})",
                 "input 'x' at [0]: 1.5 is not of expected type: dtype 9");
-  // Values that the default signature takes too are those of the one that is named.
+  // Values that also fit the default signature are values of the named signature.
   EXPECT_EQ(Predict(R"({"instances": [[1, 2]], "signature_name": "any"})"),
             R"({"predictions": [[1, 2]]})");
 }
@@ -338,7 +338,7 @@ TEST_F(RestPredictTest, WhatTheRunSaysIsTheStatus) {
   ExpectRefused(R"({"instances": [[1, 2]]})", "late", Code::kDeadlineExceeded);
 }
 
-// Long enough for the tensor to grow several times, with rows that end up longer than they began.
+// Long enough for the tensor to grow several times, with rows that end up longer than at first.
 TEST_F(RestPredictTest, ManyRowsAreReadWhole) {
   std::string body = R"({"signature_name": "any", "instances": [)";
   Ints expected;

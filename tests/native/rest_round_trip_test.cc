@@ -36,7 +36,7 @@ tf::Signature EchoSignature(int dtype) {
   return signature;
 }
 
-// A NaN has many bit patterns, and JSON one.
+// A NaN has many bit patterns in memory, and one in JSON.
 void NormalizeNaN(int dtype, std::string* bytes) {
   const auto fix = [&](auto zero, auto is_nan, auto nan) {
     for (size_t i = 0; i < bytes->size(); i += sizeof zero) {
@@ -82,7 +82,7 @@ tensorflow::Tensor ThroughJson(const tensorflow::Tensor& tensor, BodyFormat form
   const auto written = WritePredictReply(signature, format, list, {});
   EXPECT_TRUE(written.ok()) << written.status().message();
   const std::string reply(written.value().view());
-  // {"predictions": ...} of a reply is {"instances": ...} of a request.
+  // Makes {"instances": ...} of a request from {"predictions": ...} of a reply.
   const std::string key = format == BodyFormat::kRow ? "instances" : "inputs";
   const std::string body = "{\"" + key + "\"" + reply.substr(reply.find(':'));
   PredictBody read;
@@ -125,7 +125,7 @@ TEST(RestRoundTrip, EveryDtypeReadsBackItsLimits) {
          -std::numeric_limits<double>::max());
 }
 
-// Bodies of each dtype and both forms, a few bytes of which are changed: each is read or refused.
+// Bodies of each dtype and both forms, with a few bytes changed: each is read or refused.
 TEST(RestFuzz, MutatedBodiesAreReadOrRefused) {
   std::mt19937_64 rng(2'026);
   std::vector<std::unique_ptr<PlainServable>> servables;

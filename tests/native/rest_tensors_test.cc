@@ -1,4 +1,4 @@
-// JSON bodies over TensorFlow's tensors; what they are read as is tested without it (rest_test).
+// JSON bodies over TensorFlow's tensors; rest_test covers their reading without TensorFlow.
 #include <gtest/gtest.h>
 
 #include <string>

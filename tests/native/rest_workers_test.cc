@@ -30,7 +30,7 @@ using metrics::Method;
 using testing::Gate;
 using testing::Scripted;
 
-// Two models: "m" answers at once, what it answers is the body's; "held" waits for the gate.
+// Two models: "m" answers at once with the body's values; "held" waits for the gate.
 class RestWorkersTest : public ::testing::Test {
  protected:
   RestWorkersTest() : quick_("m", 7), held_("held", 1) {
@@ -70,7 +70,7 @@ class RestWorkersTest : public ::testing::Test {
     return RequestHeaders(std::move(fields));
   }
 
-  // Waits until `count` requests have ended, as an event loop does.
+  // Waits until `count` requests have ended, like an event loop.
   std::vector<EndedRequest> TakeEnded(size_t count) {
     std::vector<EndedRequest> all;
     while (all.size() < count) {
@@ -124,7 +124,7 @@ TEST_F(RestWorkersTest, RequestsForAFirstVersionWaitWithoutAThread) {
   map_.SetNotes("late", {"version 1 is loading", true, {}});
   Start();
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(workers_->Submit(Request("late")).ok());
-  // Threads are free for others while they wait.
+  // Threads are free for other requests meanwhile.
   EXPECT_TRUE(Answer(Request("m")).status.ok());
   Scripted late("late", 1);
   ASSERT_TRUE(servable::PublishHighest(map_, late.entry).ok());
@@ -132,7 +132,7 @@ TEST_F(RestWorkersTest, RequestsForAFirstVersionWaitWithoutAThread) {
   EXPECT_EQ(CountOf(late.entry->requests(), Method::kRestPredict, Code::kOk), 10);
 }
 
-// Whichever worker put it aside, another one looks after it as long as that one is busy.
+// While the worker that put it aside is busy, another worker watches it.
 TEST_F(RestWorkersTest, AFirstVersionIsSeenByTheWorkerThatIsFree) {
   options_.thread_count = 4;
   options_.first_version_wait_ns = kForeverNs;
@@ -154,7 +154,7 @@ TEST_F(RestWorkersTest, ABusyServerAlsoAnswersWhatWaitedForAVersion) {
   options_.thread_count = 1;
   options_.first_version_wait_ns = kForeverNs;
   Scripted late("late", 1);
-  // Each request brings the next one: the only worker always finds one that waits for it.
+  // Each request brings the next one: the only worker always has one waiting.
   options_.answer = [&](const RestRequest&, std::string_view, const servable::Servable& servable,
                         const tf::RunContext&, RestReply*, metrics::PhaseWatch*) -> base::Status {
     if (servable.id().name == "late") is_over = true;
@@ -289,7 +289,7 @@ TEST_F(RestWorkersTest, ARunCancelledAfterItsDeadlineHasExceededIt) {
   RestRequest request = Request("held");
   request.deadline_ns = base::MonotonicNs() + 20'000'000;
   const auto id = workers_->Submit(request);
-  // The gate does not look at deadlines, as a kernel that takes long does not.
+  // The gate ignores deadlines, like a long kernel.
   gate_.WaitForArrivals(1);
   while (base::MonotonicNs() < request.deadline_ns) std::this_thread::yield();
   workers_->Cancel(id.value());
@@ -428,7 +428,7 @@ TEST_F(RestWorkersTest, WhatAnAnsweredRequestRanIsKeptAndNoOtherRequests) {
     MILLPOND_RETURN_IF_ERROR(servable.Run(signature, tf::OutputSet::All(2), run, inputs, &outputs));
     return body == "fail" ? base::Internal("the output has no JSON") : base::Status();
   };
-  // One, which is through with a request before it takes the next.
+  // A single worker, which finishes one request before it takes the next.
   options_.thread_count = 1;
   Start();
   EXPECT_EQ(Answer(Request("sampled", "fail")).status.code(), Code::kInternal);

@@ -32,8 +32,8 @@
 #include "tests/native/tensors.h"
 #include "xla/tsl/lib/hash/crc32c.h"
 
-// This executable includes no tensorflow_runtime.h: it registers the kernel itself, and computes it
-// on a device of its own, whose memory counts and can end.
+// This executable leaves out tensorflow_runtime.h: it registers the kernel itself and runs it on
+// its own device, with memory that counts and can end.
 namespace millpond::tf {
 namespace {
 
@@ -61,7 +61,7 @@ class KernelEnvironment : public ::testing::Environment {
 ::testing::Environment* const kernel_environment =
     ::testing::AddGlobalTestEnvironment(new KernelEnvironment);
 
-// Memory that counts and can end. Outlives the tensors in it.
+// Memory that counts and can end. It outlives the tensors in it.
 struct FakeAllocator {
   explicit FakeAllocator(int64_t limit_bytes) : memory(limit_bytes) {}
   memory::FakeMemory memory;
@@ -130,7 +130,7 @@ class RestoreOp {
     return Compute(
         [](tensorflow::OpKernel* kernel, OpKernelContext* context) { kernel->Compute(context); });
   }
-  // What TensorFlow's own kernel does.
+  // Runs TensorFlow's own kernel.
   Restored RunStock() {
     return Compute([this](tensorflow::OpKernel*, OpKernelContext* context) {
       context->SetStatus(
@@ -183,7 +183,7 @@ class RestoreKernelTest : public ::testing::Test {
   RestoreOp Op(const std::vector<Wish>& wishes) { return {prefix_, wishes, &memory_}; }
   Restored Restore(const std::vector<Wish>& wishes) { return Op(wishes).Run(); }
 
-  // Ours and the stock kernel restore the same; returns it.
+  // Asserts that our kernel and the stock kernel restore the same; returns the result.
   std::vector<Tensor> ExpectAsStock(const std::vector<Wish>& wishes) {
     Restored ours = Restore(wishes);
     const Restored stock = Op(wishes).RunStock();
@@ -370,7 +370,7 @@ TEST_F(RestoreKernelTest, OutputsAreTheDevicesMemoryAndNothingElseIs) {
   EXPECT_EQ(memory_.memory.Statistics().in_use_bytes, BigBytes() + 12);
 }
 
-// --- What is refused ---
+// --- Refusals ------------------------------------------------------------------------------------
 
 TEST_F(RestoreKernelTest, WhatIsNotThereIsNotFoundByName) {
   ExpectRefused({{"w", tensorflow::DT_FLOAT, ""}}, absl::StatusCode::kNotFound,
@@ -389,7 +389,7 @@ TEST_F(RestoreKernelTest, AnotherDtypeOrShapeOrSliceIsInvalidArgument) {
   ExpectRefused({{"small", tensorflow::DT_INT32, ""}}, kInvalid, {"'small'", "int32", "float"});
   ExpectRefused({{"small", tensorflow::DT_FLOAT, "4 0,2"}}, kInvalid, {"'small'", "4 0,2", "[3]"});
   ExpectRefused({{"small", tensorflow::DT_FLOAT, "no slice"}}, kInvalid, {});
-  // TensorFlow's own word for a slice beyond its own shape.
+  // TensorFlow's own message for a slice beyond its shape.
   ExpectRefused({{"small", tensorflow::DT_FLOAT, "3 2,2"}}, absl::StatusCode::kInternal, {"2,2"});
   EXPECT_EQ(memory_.memory.Statistics().allocation_count, 0);
 }
@@ -432,7 +432,7 @@ TEST_F(RestoreKernelTest, AFlippedByteOfStringsOrOfASliceIsDataLoss) {
     flipped[position] = static_cast<char>(flipped[position] ^ 1);
     WriteFile(shard_, flipped);
     const absl::Status status = Restore({{"words", tensorflow::DT_STRING, ""}}).status;
-    // A longer string than there are bytes is the one other thing that can be seen first.
+    // The only other fault that can be found first is a string longer than the bytes.
     EXPECT_TRUE(absl::IsDataLoss(status) || absl::IsOutOfRange(status)) << position << status;
     EXPECT_NE(status.message().find("'words'"), std::string::npos) << status;
   }
@@ -575,12 +575,13 @@ TEST_F(RestoreKernelTest, TheLimitOfTheScopeSlowsTheRestore) {
   const LoadScope scope(&control);
   const int64_t start_ns = base::MonotonicNs();
   ASSERT_TRUE(Restore({{"big", tensorflow::DT_FLOAT, ""}}).status.ok());
-  // The last piece is not waited for.
+  // The restore does not wait for its last piece.
   const auto paid_bytes = static_cast<double>(BigBytes() - int64_t{ShardReader::kPieceBytes});
   EXPECT_GE(static_cast<double>(base::MonotonicNs() - start_ns), paid_bytes / 20e6 * 1e9 * 0.9);
 }
 
-// As TensorFlow 2 exports it: the op is within a function, which StatefulPartitionedCall calls.
+// The form of TensorFlow 2's export: the op is within a function, which StatefulPartitionedCall
+// calls.
 tensorflow::GraphDef FunctionThatRestores(const std::string& prefix, const std::string& name) {
   using tensorflow::FunctionDefHelper;
   const auto node_of =

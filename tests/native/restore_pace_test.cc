@@ -12,7 +12,7 @@ constexpr int64_t kSecondNs = 1'000'000'000;
 constexpr int64_t kMegabyte = 1'000'000;
 constexpr int64_t kPieceBytes = 100'000;
 
-// Reads pieces without a pause of its own until `end_ns`; what came through.
+// Reads pieces without a pause of its own until `end_ns`; returns the bytes read.
 int64_t ReadUntil(RestorePace& pace, int64_t* now_ns, int64_t end_ns, int64_t rate) {
   int64_t read_bytes = 0;
   while (*now_ns < end_ns) {

@@ -85,8 +85,8 @@ TEST(IsForCanary, StickyValueKeepsItsSideAsTheWeightRises) {
   }
 }
 
-// The servers of a fleet, of whatever build, agree on who gets the canary: the sides as a program
-// of its own worked them out from FNV-1a and splitmix64.
+// The servers of a fleet, of whatever build, send the same users to the canary. A program of its
+// own computed these sides from FNV-1a and splitmix64.
 TEST(IsForCanary, TheSideOfAStickyValueIsTheSameOnEveryServer) {
   std::string sides;
   for (int user = 0; user < 32; ++user) sides += IsUserForCanary(Canary(0.5), user) ? 'c' : '.';

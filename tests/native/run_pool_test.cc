@@ -1,5 +1,5 @@
-// What the tasks of a run on a pool's threads count for. Over jemalloc, which counts for each
-// thread.
+// The request that the tasks on a pool's threads count for. Runs over jemalloc, which counts for
+// each thread.
 #include "native/tf/run_pool.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ namespace {
 
 using base::Code;
 
-// A size class of jemalloc's, which counts whole ones.
+// A size class of jemalloc, which counts whole classes.
 constexpr int64_t kMiB = 1 << 20;
 
 // A pool whose tasks wait until the test runs them.
@@ -143,7 +143,7 @@ TEST_F(RunPoolTest, ATaskMayEndAfterItsRun) {
   EXPECT_EQ(next.bytes(), 0);
 }
 
-// On TensorFlow's own pool, whose threads work for one run after the other.
+// This runs on TensorFlow's own pool, whose threads work for one run after the other.
 TEST_F(RunPoolTest, RunsAtOnceCountApartAndReturnToZero) {
   constexpr int kTaskCount = 8;
   tsl::thread::ThreadPool threads(tensorflow::Env::Default(), "run_pool_test", 3);
@@ -156,7 +156,8 @@ TEST_F(RunPoolTest, RunsAtOnceCountApartAndReturnToZero) {
       for (Block& block : blocks) {
         pool.Schedule([&block, bytes] { block.Allocate(bytes); });
       }
-      // A task counts a moment after its work is done. Less or more than these never ends.
+      // A task is counted a moment after its work is done. If more or fewer are counted, the wait
+      // never ends.
       while (scope.bytes() < kTaskCount * bytes) std::this_thread::yield();
       EXPECT_LE(scope.bytes(), kTaskCount * (bytes + kSlackBytes));
       for (Block& block : blocks) {

@@ -1,4 +1,4 @@
-// What is kept of a request that is no PredictRequest, over TensorFlow's tensors.
+// Samples of requests other than PredictRequest, over TensorFlow's tensors.
 #include "native/inference/run_samples.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ constexpr int64_t kNowNs = 1'000'000'000;
 // Above the longest time between two samples.
 constexpr int64_t kNextSampleNs = 100'000'000;
 
-// Inputs a and b, of the dtypes that a test gives it, to themselves as p and q.
+// Returns the inputs a and b, of the dtypes that a test sets, as p and q.
 class EchoServable final : public servable::Servable {
  public:
   EchoServable(DataType a, DataType b) {
@@ -66,7 +66,7 @@ class EchoServable final : public servable::Servable {
     return Run(*signatures[0], tf::OutputSet::All(2), run, inputs, &(*results)[0]);
   }
 
-  // Of the last run.
+  // The outputs of the last run.
   mutable std::vector<Tensor> seen;
   mutable tf::OutputSet asked;
   Status fails_with;
@@ -76,7 +76,7 @@ class EchoServable final : public servable::Servable {
   tf::SignatureMap signatures_;
 };
 
-// Of two rows of three.
+// A tensor of two rows of three.
 Tensor PatternOf(DataType dtype) {
   Tensor tensor(dtype, {2, 3});
   if (dtype == tensorflow::DT_STRING) {
@@ -98,7 +98,7 @@ class RunSamplesTest : public ::testing::Test {
     return limits;
   }
 
-  // As a request at `now_ns` that is answered at once.
+  // Records a request at `now_ns` that is answered at once.
   Status Run(const EchoServable& servable, std::vector<Tensor> inputs,
              const tf::OutputSet& outputs = tf::OutputSet::All(2), int64_t now_ns = kNowNs) {
     RunSamples samples;
@@ -116,7 +116,7 @@ class RunSamplesTest : public ::testing::Test {
 
   std::vector<servable::SampledRequest> Kept() { return reservoir_->Requests(kNowNs); }
 
-  // Answers what is kept from a servable of the same signature.
+  // Sends the sample to a servable with the same signature and returns the answer.
   static void Replay(const std::string& bytes, const EchoServable& next) {
     const testing::SegmentedBytes segmented(bytes, {bytes.size() / 3});
     PredictRequest request;

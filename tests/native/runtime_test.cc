@@ -53,7 +53,7 @@ TEST(Runtime, DevicesOfASessionAllocateFromItToo) {
   EXPECT_EQ(devices[0]->GetAllocator({})->Name(), "millpond_request");
 }
 
-// The policy of every thread of this process, by its name.
+// Returns the scheduling policy of every thread of this process, by its name.
 std::multimap<std::string, int> ThreadPolicies() {
   std::multimap<std::string, int> policies;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -66,7 +66,7 @@ std::multimap<std::string, int> ThreadPolicies() {
 }
 
 TEST(Runtime, TensorFlowPoolsHaveTheServersPriority) {
-  // What a loader does first; the pools are there already, so they do not take after it.
+  // The first step of a loader; the pools exist already, so they do not inherit its priority.
   std::thread([] {
     ASSERT_TRUE(base::SetThreadPriority(base::ThreadPriority::kIdle).ok());
     const std::unique_ptr<tensorflow::Session> session(

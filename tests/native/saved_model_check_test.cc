@@ -68,7 +68,7 @@ TEST_F(SavedModelCheck, AnEmptyOrMissingDirectoryHasNoGraph) {
 
 TEST_F(SavedModelCheck, APipeInAnyPlaceIsRefusedAndNotOpened) {
   WriteVariableModel();
-  // The last two are read by TensorFlow's loader and by the warm-up.
+  // TensorFlow's loader and the warm-up read the last two.
   for (const char* const name : {"saved_model.pb", kIndex, kShard, "fingerprint.pb", "extra"}) {
     const std::string path = File(name);
     const std::string aside = directory_.File("aside");

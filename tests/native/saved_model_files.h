@@ -92,8 +92,8 @@ SavedModelFiles VariableModel(const tensorflow::Tensor& value);
 // serving_default (word -> line).
 SavedModelFiles TableModel();
 
-// Counts from x upwards while below `limit`: without an end where that is beyond 2^24, as float32
-// stands still there. Signature serving_default (x, limit -> y).
+// Counts from x upwards while below `limit`. A limit beyond 2^24 makes this endless, because
+// float32 stands still there. Signature serving_default (x, limit -> y).
 SavedModelFiles CountingModel();
 
 }  // namespace millpond::testing

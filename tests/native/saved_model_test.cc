@@ -59,7 +59,7 @@ class SavedModelTest : public ::testing::Test {
     ASSERT_TRUE(loaded.ok()) << loaded.message();
   }
 
-  // `inputs` in the order of the signature's.
+  // `inputs` are in the order of the signature.
   Status Run(const std::string& signature, std::vector<Tensor> inputs, TensorList* outputs,
              const RunContext& run = {}) const {
     TensorList list;
@@ -167,7 +167,7 @@ TEST_F(SavedModelTest, AShapeThatAnOpRefusesIsTheRequestsStatus) {
   TensorList outputs;
   const Status refused = Run("serving_default", {Vector<float>({1, 2, 3})}, &outputs);
   EXPECT_EQ(refused.code(), Code::kInvalidArgument);
-  // Of the op's shape function, which is asked before the kernel.
+  // The message is from the op's shape function, which runs before the kernel.
   EXPECT_NE(refused.message().find("must be equal, but are 2 and 3"), std::string::npos)
       << refused.message();
 }
@@ -175,7 +175,7 @@ TEST_F(SavedModelTest, AShapeThatAnOpRefusesIsTheRequestsStatus) {
 TEST_F(SavedModelTest, AShapeIsRefusedAgainAndAgainBesideOneThatPasses) {
   Load(testing::VariableModel(Vector<float>({10, 100})));
   TensorList outputs;
-  // [1,2] is not [2], as the signature has it, but the graph takes it.
+  // [1,2] differs from the signature's [2], but the graph accepts it.
   tensorflow::Tensor row(tensorflow::DT_FLOAT, {1, 2});
   row.flat<float>().setConstant(1);
   for (int i = 0; i < 3; ++i) {
@@ -298,7 +298,7 @@ TEST_F(SavedModelTest, AnOutputOutlivesItsModel) {
   EXPECT_EQ(Values<float>(outputs.tensors()[0]), (std::vector<float>{10, 200}));
 }
 
-// --- ServableDevice: what ends a run between two kernels ---
+// --- ServableDevice: the end of a run between two kernels ----------------------------------------
 
 TEST_F(SavedModelTest, ALoopRunsToItsEndWithinItsDeadline) {
   Load(testing::CountingModel());
@@ -331,7 +331,7 @@ TEST_F(SavedModelTest, APassedDeadlineRunsNoKernel) {
   EXPECT_EQ(RuntimeMemory().Statistics().allocation_count, before_count + 1);  // the input
 }
 
-// Waits until a run of CountingModel has been round its loop: each time allocates.
+// Waits until a run of CountingModel has completed a loop: each loop allocates.
 void WaitUntilItLoops() {
   const int64_t begin_count = RuntimeMemory().Statistics().allocation_count;
   while (RuntimeMemory().Statistics().allocation_count < begin_count + 100) {

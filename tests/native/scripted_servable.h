@@ -15,7 +15,7 @@
 
 namespace millpond::testing {
 
-// Holds runs up until it is opened, and says how many have come.
+// Holds runs until it is opened, and counts those that have come.
 class Gate {
  public:
   void Open() {
@@ -23,12 +23,12 @@ class Gate {
     is_open_ = true;
     changed_.notify_all();
   }
-  // In a run: waits until the gate is open or the run is to end, and says why it went on.
+  // Within a run: waits until the gate is open or the run is to end, and returns the reason.
   base::Status Pass(const tf::RunContext& run) {
     std::unique_lock lock(mutex_);
     arrived_count_ += 1;
     changed_.notify_all();
-    // Woken now and then, as a graph looks between two kernels whether it may go on.
+    // Wakes now and then, as a graph checks between two kernels if it may go on.
     while (!changed_.wait_for(lock, std::chrono::milliseconds(1), [this] { return is_open_; })) {
       if (run.is_cancelled != nullptr && *run.is_cancelled) {
         return {base::Code::kCancelled, "the run saw that it was cancelled"};
@@ -52,8 +52,8 @@ class Gate {
   int arrived_count_ = 0;
 };
 
-// A servable of one signature, x -> x_back, y (x reversed), whose runs a test may watch, hold up or
-// fail. Its tensors are opaque_tensors.h's.
+// A servable of one signature, x -> x_back, y (x reversed). A test may watch its runs, hold them or
+// make them fail. Its tensors are opaque_tensors.h's.
 class ScriptedServable final : public servable::Servable {
  public:
   using Script = std::function<base::Status(const tf::RunContext&)>;

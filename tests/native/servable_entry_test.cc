@@ -17,7 +17,7 @@ namespace {
 
 using base::Code;
 
-// Above what any machine takes to get there; a test that needs it has failed.
+// Above the time of any machine; a test that needs it has failed.
 constexpr int64_t kForeverNs = 60'000'000'000;
 
 bool HasQuiesced(ServableEntry& entry, int64_t timeout_ns = kForeverNs) {
@@ -201,7 +201,7 @@ TEST(ServableEntry, RepublishedAfterQuiesceServesAndRetires) {
   EXPECT_TRUE(entry->Destroy().ok());
 }
 
-// Its owner may run it at any time: to warm it up again before a rollback, for one.
+// Its owner may run it at any time, for example to warm it up again before a rollback.
 TEST(ServableEntry, OwnersHandleBetweenLivesKeepsTheNextQuiesce) {
   const auto entry = MakeFakeEntry("m", 1);
   ASSERT_TRUE(entry->MarkPublished().ok());

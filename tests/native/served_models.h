@@ -27,7 +27,7 @@ inline constexpr char kRarePath[] = "/tensorflow.serving.ModelService/GetModelSt
 
 inline constexpr char kTensor[] = "the bytes of a tensor";
 
-// Above what any machine takes to get there; a test that needs it has failed.
+// Above the time of any machine; a test that needs it has failed.
 inline constexpr int64_t kForeverNs = 60'000'000'000;
 
 // A server on a free port, with a client of it. "m" is a model that answers at once; "held" is one
@@ -64,7 +64,7 @@ class ServedModels : public ::testing::Test {
     return client_->Call(kPredictPath, Request(name));
   }
 
-  // As many runs of "held" at once as asked for; returns once all of them run.
+  // Starts the requested number of runs of "held"; returns once all of them run.
   std::vector<std::future<RawClient::Reply>> BeginHeld(int count) {
     const int before_count = gate_.arrived_count();
     std::vector<std::future<RawClient::Reply>> replies;
@@ -74,7 +74,7 @@ class ServedModels : public ::testing::Test {
     return replies;
   }
 
-  // Predict's that reached no version: no such model, bytes that do not parse.
+  // Predict requests that reached no version: an unknown model, or bytes that do not parse.
   metrics::RequestSnapshot UnmatchedRequests() const {
     return statistics_->unmatched()->Of(metrics::Method::kPredict).Summary();
   }

@@ -64,7 +64,8 @@ class ServerCredentialsTest : public testing::ServedModels {
     server_->SetHealth("", true);
   }
 
-  // Who trusts `server`, and is `client` where there is one.
+  // Returns a client that trusts `server`; with `client` it also has that
+  // certificate.
   std::unique_ptr<RawClient> Client(const Identity& server, const Identity* client = nullptr) {
     grpc::SslCredentialsOptions options;
     options.pem_root_certs = server.certificate;

@@ -103,7 +103,7 @@ TEST_F(ServerTest, BadRequestsGetTheirCodeAndCountWhereTheyBelong) {
   expect(Request(""), grpc::StatusCode::INVALID_ARGUMENT);
   expect(Request("nobody"), grpc::StatusCode::NOT_FOUND);
   expect(Request("m", 8), grpc::StatusCode::NOT_FOUND);
-  // Recorded before it is answered.
+  // A request is recorded before it is answered.
   const metrics::RequestSnapshot unmatched = UnmatchedRequests();
   EXPECT_EQ(CountOf(unmatched, Code::kInvalidArgument), 3);
   EXPECT_EQ(CountOf(unmatched, Code::kNotFound), 2);
@@ -187,7 +187,7 @@ class RoutingTest : public ServerTest {
 
   void Route(const servable::Routing& routing) { ASSERT_TRUE(map_.SetRouting("m", routing).ok()); }
 
-  // The version in the response; -1 where the request fails.
+  // Returns the version in the response, or -1 if the request fails.
   int64_t AnsweringVersion(const WireMessage& spec, const std::string& user = "") {
     grpc::ClientContext context;
     if (!user.empty()) context.AddMetadata("user-id", user);
@@ -225,7 +225,7 @@ TEST_F(RoutingTest, UnmatchedLabelIsRefusedAndCounted) {
 TEST_F(RoutingTest, TheCanaryIsStickyByTheRequestsMetadata) {
   Route({7, {}, 8, 0.5, "user-id"});
   Start();
-  // As routing_test.cc has it of user-0 to user-3.
+  // The sides of user-0 to user-3 in routing_test.cc.
   const std::vector<int64_t> expected = {8, 7, 8, 8};
   for (int round = 0; round < 10; ++round) {
     for (size_t user = 0; user < expected.size(); ++user) {
@@ -238,7 +238,7 @@ TEST_F(RoutingTest, TheCanaryIsStickyByTheRequestsMetadata) {
 TEST_F(RoutingTest, ARequestWithoutTheCanarysHeaderGoesAtRandom) {
   Route({7, {}, 8, 0.5, "user-id"});
   Start();
-  // 100 on one side are no accident.
+  // 100 on one side cannot be chance.
   int canary_count = 0;
   for (int call = 0; call < 100; ++call) {
     canary_count += AnsweringVersion(ModelSpecMessage("m")) == 8 ? 1 : 0;
@@ -249,7 +249,7 @@ TEST_F(RoutingTest, ARequestWithoutTheCanarysHeaderGoesAtRandom) {
 
 // --- deadlines and cancellation ---
 
-// The deadline that a run sees where the client says `left`.
+// Returns the deadline that a run sees if the client sends `left`.
 class DeadlineTest : public ServerTest {
  protected:
   void SetUp() override {
@@ -286,7 +286,7 @@ TEST_F(DeadlineTest, WithoutADeadlineThereIsNone) {
   EXPECT_EQ(seen_ns_, tf::RunContext::kNoDeadline);
 }
 
-// Clients send no more than some years, whatever they were told.
+// Clients send at most some years, whatever the caller asked for.
 TEST_F(DeadlineTest, ADeadlineInManyThousandYearsIsNotOneThatHasPassed) {
   for (const int64_t years : {2, 200, 300, 1'000, 10'000}) {
     const RawClient::Reply reply = Call(InSeconds(years * 365 * 24 * 3'600));
@@ -298,8 +298,8 @@ TEST_F(DeadlineTest, ADeadlineInManyThousandYearsIsNotOneThatHasPassed) {
 TEST_F(ServerTest, AnExpiredRequestIsNotRun) {
   Start();
   auto held = BeginHeld(MaxRunCount());
-  // No thread takes these before their deadlines. The server's clock for a deadline starts when the
-  // request arrives: once the later one has passed, the earlier one has on both sides.
+  // No thread takes these requests before their deadlines. The server's clock for a deadline starts
+  // when the request arrives: once the later one has passed, the earlier one has on both sides.
   grpc::ClientContext earlier;
   grpc::ClientContext later;
   earlier.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(20));
@@ -553,7 +553,7 @@ TEST_F(ServerTest, ShutdownWithMoreCallsThanItRunsEndsThemAll) {
   EXPECT_EQ(quick_.entry->handle_count(), 0);
 }
 
-// A kernel is not interrupted: its thread is waited for.
+// A kernel is never interrupted: the shutdown waits for its thread.
 TEST_F(ServerTest, ShutdownAwaitsARunThatCancelsLate) {
   testing::Gate begun;
   testing::Gate cancelled;
@@ -576,8 +576,8 @@ TEST_F(ServerTest, ShutdownAwaitsARunThatCancelsLate) {
   EXPECT_EQ(deaf.entry->handle_count(), 0);
 }
 
-// What reaches gRPC after the drain began is refused there, one way or another; what the server
-// ran, its client heard of.
+// A request that reaches gRPC after the drain began is refused there, one way or another. The
+// client of each request that the server ran has got the answer.
 TEST_F(ServerTest, ShutdownUnderLoadLosesNoReplyOfARun) {
   Start();
   std::atomic<int> answered_count{0};
@@ -601,24 +601,24 @@ TEST_F(ServerTest, ShutdownUnderLoadLosesNoReplyOfARun) {
   EXPECT_EQ(quick_.servable->run_count(), answered_count);
 }
 
-// Only gRPC knows of it, as of calls that arrive just while it begins to stop.
+// Only gRPC has this call, like calls that arrive just while it begins to stop.
 TEST_F(ServerTest, ShutdownDoesNotWaitForACallWhoseMessageNeverComes) {
   Start();
   grpc::ClientContext context;
   const RawClient::UnsentCall silent = client_->BeginWithoutMessage(kPredictPath, &context);
-  // In order on the one connection: when this has come, the other has.
+  // Requests of one connection stay in order: once this one has come, the other has come too.
   EXPECT_TRUE(Predict("m").status.ok());
   EXPECT_TRUE(server_->Shutdown(kForeverNs));
   EXPECT_EQ(silent->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
-// Calls that have arrived wait in gRPC, as all threads are taken; the drain is for them too.
+// Calls that have arrived wait in gRPC, because all threads are busy; the drain includes them.
 TEST_F(ServerTest, ShutdownAnswersTheCallsThatWaitInGrpc) {
   Start();
   auto held = BeginHeld(MaxRunCount());
   std::vector<std::future<RawClient::Reply>> waiting;
   for (int i = 0; i < 20; ++i) waiting.push_back(client_->Begin(kPredictPath, Request("m")));
-  // In order on the one connection: when this has come, the others have.
+  // Requests of one connection stay in order: once this one has come, the others have come too.
   server_->SetHealth("", true);
   EXPECT_TRUE(client_->Call(kCheckPath, "").status.ok());
   auto drained = std::async(std::launch::async, [&] { return server_->Shutdown(kForeverNs); });

@@ -29,7 +29,7 @@ int64_t LookedUpVersion(ServingMap& map, const std::string& name,
   return handle.ok() ? handle.value()->id().version : -1;
 }
 
-// The version that answers a request; -1 where none does.
+// Returns the version that answers a request; -1 if it fails.
 int64_t AnsweringVersion(ServingMap& map, const VersionChoice& choice) {
   const auto handle = map.LookUp("m", choice);
   return handle.ok() ? handle.value()->id().version : -1;
@@ -50,7 +50,7 @@ void ExpectRefused(ServingMap& map, const VersionChoice& choice, Code code,
   EXPECT_EQ(handle.status().message(), message);
 }
 
-// Retires, quiesces and destroys it, as an unloader does.
+// Retires, quiesces and destroys it, like an unloader.
 void Unload(ServingMap& map, ServableEntry& entry) {
   ASSERT_TRUE(RetireVersion(map, entry.id().name, entry.id().version).ok());
   const auto quiesced = entry.Quiesce(kForeverNs);
@@ -108,8 +108,8 @@ TEST(ServingMap, WrongRoutingIsRefusedAndChangesNothing) {
   EXPECT_EQ(AnsweringVersion(map, {}), 1);
 }
 
-// As an operator who rolls back and drops the next version: the blocked version goes, and at no
-// moment does it answer, nor does the sound one stop.
+// An operator rolls back and drops the next version. The blocked version leaves. At no moment does
+// it answer, and the sound version never stops answering.
 TEST(ServingMap, ABlockedVersionAnswersInNoSnapshotOfItsRetirement) {
   ServingMap map;
   std::atomic<bool> is_over{false};
@@ -417,13 +417,14 @@ TEST(ServingMapRouting, AChangeIsSeenAllAtOnce) {
         ASSERT_GE(version, last);
         last = version;
       }
-      std::this_thread::yield();  // Fewer cores than readers: not to be preempted in a look-up.
+      // There are fewer cores than readers: a look-up should not be preempted.
+      std::this_thread::yield();
     }
   });
 }
 
-// A rollback and the next version under load: the canary comes and goes, and the default version is
-// put back, without a request that finds nothing.
+// A rollback and the next version under load. The canary comes and goes, and the default version is
+// restored. Every request finds a version.
 TEST(ServingMapRouting, NoRequestFailsWhileVersionsAndRoutingChange) {
   ServingMap map;
   PublishVersions(map, 1, 2);
@@ -450,8 +451,8 @@ TEST(ServingMapRouting, NoRequestFailsWhileVersionsAndRoutingChange) {
 
 // --- threads ---
 
-// Readers look versions up while they are swapped. None sees a version that is gone or destroyed,
-// and none destroys one.
+// Readers look versions up while they are swapped. No reader sees a version that is gone or
+// destroyed, and no reader destroys one.
 TEST(ServingMap, SwapsNeverShowReadersADestroyedServable) {
   constexpr int kSwapCount = 2'000;
   std::vector<FakeServableFate> fates(kSwapCount);
@@ -467,7 +468,8 @@ TEST(ServingMap, SwapsNeverShowReadersADestroyedServable) {
       ASSERT_GE(version, last_version);
       last_version = version;
       ASSERT_TRUE(static_cast<const FakeServable&>(*handle.value()).IsWhole());
-      std::this_thread::yield();  // Fewer cores than readers: not to be preempted in a look-up.
+      // There are fewer cores than readers: a look-up should not be preempted.
+      std::this_thread::yield();
     }
   };
   std::shared_ptr<ServableEntry> serving = MakeFakeEntry("m", 0, &fates[0]);

@@ -21,7 +21,7 @@ inline Routing HighestOf(const std::vector<int64_t>& versions) {
   return routing;
 }
 
-// Publishes `entry`, for tests that need nothing of routing but that the highest version answers.
+// Publishes `entry`, for tests that need no other routing than the highest version.
 inline base::Status PublishHighest(ServingMap& map, std::shared_ptr<ServableEntry> entry) {
   std::vector<int64_t> versions = map.Versions(entry->id().name);
   versions.push_back(entry->id().version);

@@ -22,10 +22,10 @@ using testing::SegmentedBytes;
 using testing::WireMessage;
 using Names = std::vector<std::string>;
 
-// Far in the future of the real clock, which ends a reply that is written after its deadline.
+// Far in the future of the real clock: a reply written after its deadline would be cut off.
 constexpr int64_t kNowNs = INT64_MAX / 2;
 
-// A session that gives each fetch the bytes of the first feed, and keeps what it was asked.
+// A session that returns the bytes of the first feed for each fetch, and records its calls.
 class SessionServable final : public servable::Servable {
  public:
   SessionServable() {

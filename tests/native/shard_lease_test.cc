@@ -14,7 +14,7 @@
 namespace millpond::metrics {
 namespace {
 
-// What so many threads get that are all there at once.
+// Returns the leases of that many threads, all alive at once.
 std::multiset<int> LeaseTogether(int thread_count) {
   std::vector<int> leased(thread_count);
   std::atomic<int> waiting_count{thread_count};
@@ -22,7 +22,7 @@ std::multiset<int> LeaseTogether(int thread_count) {
     leased[thread] = LeasedShard();
     waiting_count.fetch_sub(1);
     while (waiting_count.load() > 0) std::this_thread::yield();
-    // Who has one keeps it; who has none may get one by now, as others end.
+    // A thread with a lease keeps it. A thread without one may get it by now, as others end.
     if (leased[thread] >= 0) {
       EXPECT_EQ(LeasedShard(), leased[thread]);
     }
@@ -30,7 +30,7 @@ std::multiset<int> LeaseTogether(int thread_count) {
   return {leased.begin(), leased.end()};
 }
 
-// Together with this thread, which keeps its own.
+// This counts the test's own thread, which keeps its lease.
 TEST(LeasedShard, NoTwoThreadsHoldOneAndWhoComesTooLateHasNone) {
   const int shard_count = ShardCountForRequestThreads();
   const int mine = LeasedShard();
@@ -46,7 +46,7 @@ TEST(LeasedShard, AThreadThatEndsLeavesItsShardToTheNext) {
   const int shard_count = ShardCountForRequestThreads();
   const std::multiset<int> first = LeaseTogether(shard_count + 3);
   EXPECT_EQ(LeaseTogether(shard_count + 3), first);
-  // Of this thread's shard nobody says whether it holds it.
+  // It is unknown if the test's own thread holds a shard.
   EXPECT_GE(first.size() - first.count(kNoShard), shard_count - 1);
 }
 
@@ -67,7 +67,7 @@ TEST(LeasedShard, AThreadThatHadNoneGetsOneOnceItIsFree) {
     EXPECT_EQ(LeasedShard(), kNoShard);
     may_end = true;
     for (std::thread& holder : holders) holder.join();
-    // Where the first test's thread holds the only one there is, none gets free.
+    // If the first test's thread holds the only shard, no shard becomes free.
     EXPECT_TRUE(shard_count == 1 || LeasedShard() >= 0);
   }).join();
 }

@@ -26,7 +26,7 @@ struct SlabArena {
   std::unique_ptr<Arena> arena;
 };
 
-// As one resource, for the contract suite; nullptr where jemalloc is not preloaded.
+// Makes both as one resource for the contract suite; returns nullptr if jemalloc is not preloaded.
 inline std::unique_ptr<MemoryResource> CreateArenaMemory() {
   class ArenaMemory final : public MemoryResource {
    public:

@@ -14,7 +14,7 @@ namespace millpond::memory {
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
-constexpr int64_t kLongNs = 60'000'000'000;  // Never waited for where all is well.
+constexpr int64_t kLongNs = 60'000'000'000;  // A passing test never waits this long.
 
 SlabPoolOptions ShortPauses() {
   SlabPoolOptions options;

@@ -33,7 +33,7 @@ class SlabPoolTest : public ::testing::Test {
   std::unique_ptr<Slab> Take(const std::string& owner, size_t bytes) {
     return std::move(pool_.Take(owner, bytes).value());
   }
-  // The steps that it took.
+  // The steps that the keeper took.
   int KeepUntilDone() {
     int step_count = 0;
     while (pool_.KeepStep()) ++step_count;
@@ -270,7 +270,7 @@ TEST_F(SlabPoolTest, CallsWhereThereMayBeWork) {
   EXPECT_EQ(call_count, 3);
 }
 
-// A loader writes all of what it took: were the keeper still in it, ThreadSanitizer would tell.
+// A loader writes the whole slab: if the keeper still touched it, ThreadSanitizer would report it.
 TEST_F(SlabPoolTest, LoadersSwapBesideTheKeeperAndNoSlabIsLost) {
   std::atomic<bool> loaders_run{true};
   std::thread keeper([&] {

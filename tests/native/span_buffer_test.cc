@@ -59,7 +59,7 @@ TEST(SpanBuffer, AdmitsSoManyOfEachSecond) {
   EXPECT_EQ(buffer.dropped().full, 0);
 }
 
-// Each span is taken or counted as dropped, whole, and those of a thread in its order.
+// Each span is taken whole or counted as dropped, and a thread's spans stay in order.
 TEST(SpanBuffer, LosesNothingUncountedBetweenThreads) {
   constexpr int kThreads = 4;
   constexpr int kSpansEach = 20'000;

@@ -14,7 +14,7 @@ class StackedMemory final : public MemoryResource {
   StackedMemory(std::unique_ptr<MemoryResource> upstream, std::unique_ptr<MemoryResource> wrapper)
       : upstream_(std::move(upstream)), wrapper_(std::move(wrapper)) {}
 
-  // `make(upstream)` makes the wrapper. nullptr where there is no upstream.
+  // `make(upstream)` makes the wrapper. nullptr if there is no upstream.
   template <typename Make>
   static std::unique_ptr<MemoryResource> Over(std::unique_ptr<MemoryResource> upstream,
                                               const Make& make) {

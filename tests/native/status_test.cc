@@ -54,7 +54,7 @@ TEST(StatusOr, HoldsTheStatusWhereThereIsNoValue) {
   EXPECT_EQ(number.status().code(), Code::kDataLoss);
 }
 
-// Fails at its first step or not, and then says whether it came past it.
+// Fails at its first step or not, and records if it came past it.
 Status TakeStep(Status step, bool* came_past) {
   MILLPOND_RETURN_IF_ERROR(step);
   *came_past = true;

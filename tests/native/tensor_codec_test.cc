@@ -55,7 +55,7 @@ std::vector<tensorflow::TensorShape> Shapes() {
   return {{}, {0}, {1}, {7}, {2, 3}, {4, 0, 2}, {1, 130}};
 }
 
-// Any bits, but for bools.
+// Any bits, except for bools.
 Tensor RandomTensor(DataType dtype, const tensorflow::TensorShape& shape, std::mt19937_64& rng) {
   Tensor tensor(dtype, shape);
   if (dtype == tensorflow::DT_STRING) {
@@ -196,7 +196,7 @@ TEST(DecodeTensor, ReadsATypedFieldInRunsAmongOtherFields) {
   ExpectDecodesTo(bytes, Vector<int64_t>({1, 2, 3, 4}), "runs");
 }
 
-// Takes the last value of the typed field away; false where there is none.
+// Removes the last value of the typed field; returns false if the field is empty.
 bool RemoveLast(TensorProto* proto) {
   const auto* reflection = proto->GetReflection();
   const auto* typed =
@@ -450,15 +450,15 @@ TEST(DecodeTensor, RefusesAMessageCutShortWithinAFieldAtAnyByte) {
       const std::string cut = bytes.substr(0, size);
       TensorList list;
       TensorProto proto;
-      // A cut between two fields is a message too, with fewer fields.
+      // A cut between two fields also gives a message, with fewer fields.
       EXPECT_EQ(Decode(cut, dtype, &list).ok(), proto.ParseFromString(cut) && proto.dtype() != 0)
           << DtypeName(dtype) << " at " << size;
     }
   }
 }
 
-// What the decoder takes of a mutated message, protobuf and TensorFlow take too, and make the same
-// tensor of it. (It refuses more: see tensor_codec.h.)
+// A mutated message that the decoder accepts is also accepted by protobuf and TensorFlow, with the
+// same tensor. (The decoder refuses more: see tensor_codec.h.)
 TEST(DecodeTensor, MutatedMessagesThatItTakesMeanTheSameToTensorFlow) {
   std::mt19937_64 rng(20'261);
   std::vector<TensorProto> protos;
@@ -476,7 +476,7 @@ TEST(DecodeTensor, MutatedMessagesThatItTakesMeanTheSameToTensorFlow) {
     if (!decoded.ok()) continue;
     TensorProto proto;
     Tensor expected;
-    // The decoder passes over the typed fields of other dtypes, even where they do not parse.
+    // The decoder skips the typed fields of other dtypes, even if they do not parse.
     if (!proto.ParseFromString(bytes)) continue;
     ++taken_count;
     ASSERT_TRUE(expected.FromProto(proto)) << mutation << ": " << proto.ShortDebugString();

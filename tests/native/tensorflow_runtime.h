@@ -8,7 +8,7 @@
 
 namespace millpond::testing {
 
-// What TensorFlow allocates from in this process.
+// The allocator that TensorFlow uses in this process.
 inline memory::RecordingMemory& RuntimeMemory() {
   static auto* const memory = new memory::RecordingMemory(new memory::RequestMemory);
   return *memory;

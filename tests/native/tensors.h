@@ -44,7 +44,8 @@ inline std::string Encode(const tensorflow::Tensor& tensor, tf::TensorEncoding e
   return Encode(list, 0, encoding);
 }
 
-// As a client sends it, and reads it from a reply; not initialized where it does not parse.
+// Encodes a tensor as a client sends it, and reads it from a reply; not initialized if it does not
+// parse.
 inline std::string TensorBytes(const tensorflow::Tensor& tensor) {
   return Encode(tensor, tf::TensorEncoding::kTypedFields);
 }
@@ -76,7 +77,7 @@ std::vector<T> Values(const tensorflow::Tensor& tensor) {
   return {flat.data(), flat.data() + flat.size()};
 }
 
-// Of the same dtype, shape and bytes; a NaN equals the same NaN.
+// Returns true for the same dtype, shape and bytes; a NaN equals the same NaN.
 inline bool IsSame(const tensorflow::Tensor& a, const tensorflow::Tensor& b) {
   if (a.dtype() != b.dtype() || a.shape() != b.shape()) return false;
   if (a.dtype() == tensorflow::DT_STRING) {

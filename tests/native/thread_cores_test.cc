@@ -8,7 +8,7 @@
 namespace millpond::base {
 namespace {
 
-// What a thread may run on after the test has restricted it to `cores`.
+// Returns the cores that a thread may run on after the test has restricted it to `cores`.
 std::vector<int> AllowedAfter(const std::vector<int>& cores) {
   std::vector<int> allowed;
   std::thread([&] {

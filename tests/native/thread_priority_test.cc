@@ -16,7 +16,8 @@ struct Scheduling {
   int nice;
 };
 
-// Of a new thread after it has set `priority`: the test's own thread keeps its own.
+// Returns the priority of a new thread after it has set `priority`: the test's own thread keeps its
+// own.
 Scheduling Set(ThreadPriority priority) {
   Scheduling scheduling{};
   std::thread([&] {

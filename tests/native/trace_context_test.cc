@@ -26,7 +26,7 @@ TEST(ParseTraceparent, ReadsTheIdsAndWhetherItIsSampled) {
   EXPECT_FALSE(unsampled->is_sampled);
 }
 
-// The other bits are of flags that are not known here.
+// The other bits belong to flags that this parser does not have.
 TEST(ParseTraceparent, OfTheFlagsTheLowestBitSamples) {
   EXPECT_TRUE(ParseTraceparent(Header("00", "ff"))->is_sampled);
   EXPECT_TRUE(ParseTraceparent(Header("00", "09"))->is_sampled);

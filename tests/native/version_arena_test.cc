@@ -18,7 +18,7 @@ constexpr size_t kAlignment = 64;
 
 class OverflowingMemoryTest : public ::testing::Test {
  protected:
-  // Its blocks do not lie in `range_`, so all of them are the second's here.
+  // Its blocks lie outside of `range_`, so all of them belong to the second resource here.
   std::byte range_[64];
   FakeMemory first_{0};
   FakeMemory second_{kMiB};
@@ -42,7 +42,7 @@ TEST_F(OverflowingMemoryTest, WhereNeitherHasItThereIsNone) {
   EXPECT_EQ(memory_.overflow_block_count(), 0);
 }
 
-// Over jemalloc only.
+// This holds over jemalloc only.
 class VersionArenaTest : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -12,7 +12,7 @@
 
 namespace millpond::testing {
 
-// Protobuf bytes written field by field, wrong ones too: what a client may send.
+// Protobuf bytes written field by field, invalid ones too, as any client may send them.
 class WireMessage {
  public:
   const std::string& bytes() const { return bytes_; }
@@ -50,9 +50,9 @@ class WireMessage {
   std::string bytes_;
 };
 
-// The bytes of a message as they come from the network: in segments, cut at `cuts` (ascending; a
-// cut named twice makes an empty segment). Each segment is a block of its own size, so that
-// AddressSanitizer sees a read past its end.
+// The bytes of a message as the network delivers them: in segments, cut at `cuts` (ascending; a
+// repeated cut makes an empty segment). Each segment is a block of its own size, so that
+// AddressSanitizer detects a read past its end.
 class SegmentedBytes {
  public:
   explicit SegmentedBytes(std::string_view bytes, const std::vector<size_t>& cuts = {}) {
@@ -76,7 +76,7 @@ class SegmentedBytes {
   std::vector<std::string_view> segments_;
 };
 
-// `bytes` with one to four bytes changed, left out, doubled or put in.
+// Returns `bytes` with one to four bytes changed, left out, doubled or inserted.
 inline std::string Mutate(std::string bytes, std::mt19937_64& rng) {
   for (uint64_t left = 1 + rng() % 4; left > 0; --left) {
     const size_t at = bytes.empty() ? 0 : rng() % bytes.size();

@@ -152,7 +152,7 @@ TEST(WireReader, MutatedMessagesReadTheSameInSegmentsAsWhole) {
   EXPECT_LT(refused_count, 18'000);
 }
 
-// Each of these is whole; cut short at any byte it is not.
+// Each of these is complete; cut short at any byte it is not.
 TEST(WireReader, RefusesAFieldCutShortAtAnyByte) {
   const WireMessage fields[] = {
       WireMessage().Varint(1, UINT64_MAX),
