@@ -14,14 +14,13 @@ from loadtest.commands.options import (
     picture_file,
     setup_of,
 )
-from loadtest.commands.swap_command import exit_status
 from loadtest.drive.demo_model import DemoModel, demo_directory, prepare_model
 from loadtest.measure.saturation import at_share_of_saturation
 from loadtest.measure.scenario import Say, Setup, SwapRun, measure, repeats_of
 from loadtest.plan.presets import PRESETS
 from loadtest.report.plot import check_can_plot, plot_runs
 from loadtest.report.report import swap_report
-from loadtest.report.tables import cores_line, generator_line, number, write_json
+from loadtest.report.tables import cores_line, exit_status, generator_line, number, write_json
 from serving.base.clock import Clock, SystemClock
 
 

@@ -16,23 +16,28 @@ from loadtest.commands.options import (
     add_load_options,
     add_models_option,
     add_preset_option,
-    positive,
+    add_segment_seconds_option,
     positive_integer,
 )
 from loadtest.commands.plain_run import load_of, rate_of
 from loadtest.drive.demo_model import MODEL_NAME
 from loadtest.drive.demo_server import demo_server
-from loadtest.drive.generator import Generator
 from loadtest.drive.hostile_clients import Attack, Crowd, attacks
 from loadtest.measure.latency import figures, ratio
-from loadtest.measure.outcome_figures import error_messages, generator_figures, latencies_within_ns
+from loadtest.measure.outcome_figures import answer_figures, generator_figures
 from loadtest.measure.process_memory import resident
+from loadtest.measure.segments import Segment, SegmentedLoad, SegmentedRun, run_segments
 from loadtest.measure.timeline import Span
-from loadtest.plan.arrivals import ARRIVALS
 from loadtest.plan.ctr_load import CtrLoad
-from loadtest.plan.plan import Outcome
 from loadtest.report.report import machine
-from loadtest.report.tables import generator_line, latency_table, number, write_json
+from loadtest.report.tables import (
+    exit_status,
+    generator_line,
+    latency_table,
+    number,
+    print_answers,
+    write_json,
+)
 from serving.base.clock import Clock, SystemClock, pause
 from serving.base.errors import Unavailable
 from serving.server.model_server import ModelServer
@@ -41,20 +46,21 @@ GOAL_RATIO = 1.2
 """The goal: p99 of other clients during an attack, divided by p99 without an attack."""
 
 QUIET = "quiet"
-_SETTLE_SECONDS = 2
+# The time until a crowd is connected, and after an attack until its connections are closed.
+_CROWD_SECONDS_MAX = 8
+_ATTACK_END_SECONDS = 1
 _BYTES_PER_MB = 1e6
 
 
 @dataclass(frozen=True)
-class Segment:
-    """A part of the run. `reopened_count` is the count of connections that the server closed in
-    it.
-    """
+class AttackedSegment(Segment):
+    """`reopened_count` is the count of connections that the server closed in it."""
 
-    kind: str
-    span: Span
     reopened_count: int
     server_bytes: int
+
+
+HostileRun = SegmentedRun[AttackedSegment]
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -64,13 +70,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rounds", type=positive_integer, default=2, help="segments of each attack; default 2"
     )
-    parser.add_argument(
-        "--segment-seconds",
-        type=positive,
-        default=10,
-        metavar="S",
-        help="seconds of each segment; default 10",
-    )
+    add_segment_seconds_option(parser, default=10)
 
 
 def _run(parsed: argparse.Namespace) -> int:
@@ -78,12 +78,11 @@ def _run(parsed: argparse.Namespace) -> int:
     load = load_of(parsed, MODEL_NAME)
     with demo_server(parsed, console.print) as server:
         rate_per_second = rate_of(parsed, load, server.target)
-        outcome, segments = _measured(parsed, load, rate_per_second, server, clock, console.print)
-    wrong_count = int(load.wrong(outcome, content_of=lambda version: version).sum())
-    report = hostile_report(outcome, segments, wrong_count, rate_per_second)
+        run = _measured(parsed, load, rate_per_second, server, clock, console.print)
+    report = hostile_report(run, rate_per_second)
     print_hostile(report, console)
     write_json(parsed.json, report)
-    return 1 if report["errors"] or report["wrong_answers"] else 0
+    return exit_status(report)
 
 
 def kinds_of(names: Sequence[str], round_count: int) -> Sequence[str]:
@@ -99,61 +98,55 @@ def _measured(
     server: ModelServer,
     clock: Clock,
     say: Callable[[str], None],
-) -> tuple[Outcome, Sequence[Segment]]:
+) -> HostileRun:
     by_name = attacks(MODEL_NAME, load.payloads[0])
-    kinds = kinds_of(list(by_name), parsed.rounds)
-    # Drawn for longer than the segments take; the generator is stopped at the end.
-    seconds = _SETTLE_SECONDS + len(kinds) * (parsed.segment_seconds + 4 * _SETTLE_SECONDS)
-    offsets_ns = ARRIVALS[parsed.arrivals](rate_per_second, seconds, parsed.seed)
-    with Generator(load.plan(offsets_ns, parsed.seed), server.target) as generator:
-        pause(clock, _SETTLE_SECONDS)
-        segments = []
-        for position, kind in enumerate(kinds, 1):
-            say(f"segment {position} of {len(kinds)}: {kind}")
-            segments.append(_segment(kind, by_name.get(kind), server, parsed, clock))
-        return generator.stop(), segments
+    segmented = SegmentedLoad(
+        load=load,
+        arrivals=parsed.arrivals,
+        rate_per_second=rate_per_second,
+        seed=parsed.seed,
+        kinds=kinds_of(list(by_name), parsed.rounds),
+        segment_seconds_max=parsed.segment_seconds + _CROWD_SECONDS_MAX,
+    )
+
+    def run_segment(kind: str) -> AttackedSegment:
+        return _segment(kind, by_name.get(kind), server, parsed.segment_seconds, clock)
+
+    return run_segments(segmented, server, run_segment, clock=clock, say=say)
 
 
 def _segment(
-    kind: str, attack: Attack | None, server: ModelServer, parsed: argparse.Namespace, clock: Clock
-) -> Segment:
+    kind: str, attack: Attack | None, server: ModelServer, seconds: float, clock: Clock
+) -> AttackedSegment:
     begin_ns = clock.now_ns()
     reopened_count = 0
     if attack is None:
-        pause(clock, parsed.segment_seconds)
+        pause(clock, seconds)
     else:
         # The span includes the connecting of the crowd, which is a part of the attack.
         with Crowd(attack, server.target, server.url, clock) as crowd:
-            pause(clock, parsed.segment_seconds)
+            pause(clock, seconds)
             reopened_count = crowd.reopened_count
     memory = resident(server.process_id, clock)
     if memory is None:
         raise Unavailable(f"the server ended during '{kind}'")
     span = Span(begin_ns, clock.now_ns())
-    segment = Segment(kind, span, reopened_count, memory.anonymous_bytes)
     # The cost of an attack's end is not counted in any segment.
-    pause(clock, _SETTLE_SECONDS / 2)
-    return segment
+    pause(clock, _ATTACK_END_SECONDS)
+    return AttackedSegment(kind, span, reopened_count, memory.anonymous_bytes)
 
 
 # --- Figures --------------------------------------------------------------------------------------
 
 
-def hostile_report(
-    outcome: Outcome, segments: Sequence[Segment], wrong_count: int, rate_per_second: float
-) -> dict[str, Any]:
+def hostile_report(run: HostileRun, rate_per_second: float) -> dict[str, Any]:
     """Returns the JSON: the pooled latencies of each kind of segment, and their ratios to quiet
     ones.
     """
-    shown = {
-        kind: figures(latencies_within_ns(outcome, [s.span for s in segments if s.kind == kind]))
-        for kind in _kinds(segments)
-    }
+    shown = {kind: figures(run.latencies_ns(kind)) for kind in run.kinds}
     return {
         "rate_per_second": rate_per_second,
-        "errors": int((outcome.codes != 0).sum()),
-        "wrong_answers": wrong_count,
-        "error_messages": error_messages([outcome]),
+        **answer_figures([run.outcome], run.wrong_count),
         "latency": shown,
         "ratio_p99": {
             kind: ratio(of_kind, shown[QUIET], "p99_ms")
@@ -161,25 +154,18 @@ def hostile_report(
             if kind != QUIET
         },
         "goal_ratio_p99": GOAL_RATIO,
-        "reopened": {kind: _sum_reopened(segments, kind) for kind in shown},
+        "reopened": {
+            kind: sum(segment.reopened_count for segment in run.of_kind(kind)) for kind in shown
+        },
         "server_mb_max": {
-            kind: round(max(_bytes(segments, kind)) / _BYTES_PER_MB, 1) for kind in shown
+            kind: round(
+                max(segment.server_bytes for segment in run.of_kind(kind)) / _BYTES_PER_MB, 1
+            )
+            for kind in shown
         },
         "machine": machine(),
-        "generator": generator_figures([outcome]),
+        "generator": generator_figures([run.outcome]),
     }
-
-
-def _kinds(segments: Sequence[Segment]) -> Sequence[str]:
-    return list(dict.fromkeys(segment.kind for segment in segments))
-
-
-def _sum_reopened(segments: Sequence[Segment], kind: str) -> int:
-    return sum(segment.reopened_count for segment in segments if segment.kind == kind)
-
-
-def _bytes(segments: Sequence[Segment], kind: str) -> list[int]:
-    return [segment.server_bytes for segment in segments if segment.kind == kind]
 
 
 def print_hostile(report: Mapping[str, Any], console: Console) -> None:
@@ -194,9 +180,7 @@ def print_hostile(report: Mapping[str, Any], console: Console) -> None:
             highlight=False,
         )
     console.print(generator_line(report["generator"]))
-    console.print(f"errors {report['errors']}, wrong answers {report['wrong_answers']}")
-    for message in report["error_messages"]:
-        console.print(f"  {message}", markup=False)
+    print_answers(report, console)
 
 
 HOSTILE = Command(

@@ -71,7 +71,7 @@ def _run(parsed: argparse.Namespace) -> int:
             rate_per_second=parsed.rate,
             table_rows=_TABLE_ROWS,
         )
-        slow_request = measure_slow_request(exports, setup, clock)
+        slow_request = measure_slow_request(exports, setup, clock, console.print)
     figures = {
         "rollback_reply_ms": _figures(rollbacks["reply_ms"]),
         "rollback_to_answer_ms": _figures(rollbacks["answer_ms"]),

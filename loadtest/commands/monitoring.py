@@ -20,30 +20,29 @@ from loadtest.commands.options import (
     add_load_options,
     add_models_option,
     add_preset_option,
-    positive,
+    add_segment_seconds_option,
     positive_integer,
 )
 from loadtest.commands.plain_run import load_of, rate_of
 from loadtest.drive.demo_model import MODEL_NAME
 from loadtest.drive.demo_server import demo_server
-from loadtest.drive.generator import Generator
 from loadtest.drive.http_visitors import PagePolls, Visitor, scrape, visited
 from loadtest.measure.latency import figures, medians, ratio
-from loadtest.measure.outcome_figures import error_messages, generator_figures, latencies_within_ns
-from loadtest.measure.processor_time import (
-    CoreShares,
-    ProcessorTime,
-    core_shares,
-    spent_ns,
-    thread_times_ns,
-)
-from loadtest.measure.timeline import Span
-from loadtest.plan.arrivals import ARRIVALS
+from loadtest.measure.outcome_figures import answer_figures, generator_figures
+from loadtest.measure.processor_time import spent_ns, thread_times_ns
+from loadtest.measure.segments import Segment, SegmentedLoad, SegmentedRun, run_segments, timed
 from loadtest.plan.ctr_load import CtrLoad
-from loadtest.plan.plan import Outcome
 from loadtest.report.report import machine
-from loadtest.report.tables import cores_line, generator_line, latency_table, number, write_json
-from serving.base.clock import NS_PER_SECOND, Clock, SystemClock, pause, seconds_since
+from loadtest.report.tables import (
+    cores_line,
+    exit_status,
+    generator_line,
+    latency_table,
+    number,
+    print_answers,
+    write_json,
+)
+from serving.base.clock import Clock, SystemClock, pause
 from serving.http.server import HTTP_NICE
 from serving.server.model_server import ModelServer
 
@@ -64,24 +63,13 @@ _KEYS = ("p50_ms", "p99_ms", "p999_ms")
 
 
 @dataclass(frozen=True)
-class Segment:
-    """A part of the run. `http_core_share` is the share of a core that the server's HTTP threads
-    took.
-    """
+class VisitedSegment(Segment):
+    """`http_core_share` is the share of a core that the server's HTTP threads took in it."""
 
-    kind: str
-    span: Span
     http_core_share: float
 
 
-@dataclass(frozen=True)
-class MonitoredRun:
-    """The requests of a run, its segments, and the shares of the cores."""
-
-    outcome: Outcome
-    segments: Sequence[Segment]
-    cores: CoreShares
-    wrong_count: int
+MonitoredRun = SegmentedRun[VisitedSegment]
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -94,13 +82,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         default=6,
         help="segments of each of the two kinds, in turn; default 6",
     )
-    parser.add_argument(
-        "--segment-seconds",
-        type=positive,
-        default=20,
-        metavar="S",
-        help="seconds of each segment; default 20",
-    )
+    add_segment_seconds_option(parser, default=20)
 
 
 def _run(parsed: argparse.Namespace) -> int:
@@ -112,7 +94,7 @@ def _run(parsed: argparse.Namespace) -> int:
     report = monitoring_report(run, rate_per_second)
     print_monitoring(report, console)
     write_json(parsed.json, report)
-    return 1 if report["errors"] or report["wrong_answers"] else 0
+    return exit_status(report)
 
 
 def kinds_of(segment_count: int) -> Sequence[str]:
@@ -130,37 +112,29 @@ def _measured(
     clock: Clock,
     say: Callable[[str], None],
 ) -> MonitoredRun:
-    kinds = kinds_of(parsed.segments)
-    # Drawn for longer than the segments take; the generator is stopped at the end.
-    seconds = _SETTLE_SECONDS + len(kinds) * (parsed.segment_seconds + _VISITS_SETTLE_SECONDS + 1)
-    offsets_ns = ARRIVALS[parsed.arrivals](rate_per_second, seconds, parsed.seed)
-    plan = load.plan(offsets_ns, parsed.seed)
-    before = ProcessorTime.now(server.process_id, clock.now_ns())
-    with Generator(plan, server.target) as generator:
-        pause(clock, _SETTLE_SECONDS)
-        segments = []
-        for position, kind in enumerate(kinds, 1):
-            say(f"segment {position} of {len(kinds)}: {kind}")
-            segments.append(_segment(kind, server, parsed.segment_seconds, clock))
-        outcome = generator.stop()
-    after = ProcessorTime.now(server.process_id, clock.now_ns())
-    wrong = load.wrong(outcome, content_of=lambda version: version)
-    return MonitoredRun(
-        outcome, segments, core_shares(before, after, outcome.cpu_ns), int(wrong.sum())
+    segmented = SegmentedLoad(
+        load=load,
+        arrivals=parsed.arrivals,
+        rate_per_second=rate_per_second,
+        seed=parsed.seed,
+        kinds=kinds_of(parsed.segments),
+        segment_seconds_max=parsed.segment_seconds + _VISITS_SETTLE_SECONDS + 1,
     )
 
+    def run_segment(kind: str) -> VisitedSegment:
+        return _segment(kind, server, parsed.segment_seconds, clock)
 
-def _segment(kind: str, server: ModelServer, seconds: float, clock: Clock) -> Segment:
+    return run_segments(segmented, server, run_segment, clock=clock, say=say)
+
+
+def _segment(kind: str, server: ModelServer, seconds: float, clock: Clock) -> VisitedSegment:
     """Measures one segment. Raises Unavailable if a visit failed."""
     with visited(visitors_of(kind, server.url, clock)):
         pause(clock, _VISITS_SETTLE_SECONDS)
         http_before = thread_times_ns(server.process_id, HTTP_NICE)
-        begin_ns = clock.now_ns()
-        pause(clock, seconds)
-        took_seconds = seconds_since(clock, begin_ns)
+        span = timed(clock, seconds)
         http_ns = spent_ns(http_before, thread_times_ns(server.process_id, HTTP_NICE))
-        end_ns = clock.now_ns()
-    return Segment(kind, Span(begin_ns, end_ns), http_ns / (took_seconds * NS_PER_SECOND))
+    return VisitedSegment(kind, span, http_ns / (span.end_ns - span.begin_ns))
 
 
 def visitors_of(kind: str, url: str, clock: Clock) -> Sequence[Visitor]:
@@ -177,15 +151,13 @@ def monitoring_report(run: MonitoredRun, rate_per_second: float) -> dict[str, An
     """Returns the JSON: each kind's requests pooled, medians over segments, ratios, shares of a
     core.
     """
-    latencies = {kind: _latencies_by_segment(run, kind) for kind in (WITHOUT, WITH)}
+    latencies = {kind: run.latencies_by_segment_ns(kind) for kind in (WITHOUT, WITH)}
     pooled = {kind: figures(np.concatenate(parts)) for kind, parts in latencies.items()}
     each = {kind: [figures(part) for part in parts] for kind, parts in latencies.items()}
     of_segments = {kind: medians(shown, _KEYS) for kind, shown in each.items()}
     return {
         "rate_per_second": rate_per_second,
-        "errors": int((run.outcome.codes != 0).sum()),
-        "wrong_answers": run.wrong_count,
-        "error_messages": error_messages([run.outcome]),
+        **answer_figures([run.outcome], run.wrong_count),
         "pooled": pooled,
         "medians_of_segments": of_segments,
         "segments": each,
@@ -194,21 +166,13 @@ def monitoring_report(run: MonitoredRun, rate_per_second: float) -> dict[str, An
         "ratio_by_chance": _ratio_by_chance(latencies[WITHOUT]),
         "goal_ratio_p999": GOAL_RATIO,
         "http_core_share": {
-            kind: _share(run.segments, kind) for kind in (WITHOUT, PAGE, SCRAPE, WITH)
+            kind: _share(run.of_kind(kind)) for kind in (WITHOUT, PAGE, SCRAPE, WITH)
         },
         "goal_page_core_share": GOAL_PAGE_CORE_SHARE,
         "machine": machine(),
         "generator": generator_figures([run.outcome]),
         "cores_used": vars(run.cores),
     }
-
-
-def _latencies_by_segment(run: MonitoredRun, kind: str) -> list[npt.NDArray[np.int64]]:
-    return [
-        latencies_within_ns(run.outcome, [segment.span])
-        for segment in run.segments
-        if segment.kind == kind
-    ]
 
 
 def _ratios(by_kind: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
@@ -229,8 +193,8 @@ def _ratio_by_chance(quiet: Sequence[npt.NDArray[np.int64]]) -> dict[str, float 
     return ratios
 
 
-def _share(segments: Sequence[Segment], kind: str) -> float:
-    shares = [segment.http_core_share for segment in segments if segment.kind == kind]
+def _share(segments: Sequence[VisitedSegment]) -> float:
+    shares = [segment.http_core_share for segment in segments]
     return round(statistics.median(shares), 5)
 
 
@@ -259,9 +223,7 @@ def print_monitoring(report: Mapping[str, Any], console: Console) -> None:
     )
     console.print(generator_line(report["generator"]))
     console.print(cores_line(report["cores_used"]))
-    console.print(f"errors {report['errors']}, wrong answers {report['wrong_answers']}")
-    for message in report["error_messages"]:
-        console.print(f"  {message}", markup=False)
+    print_answers(report, console)
 
 
 MONITORING = Command(

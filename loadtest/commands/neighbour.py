@@ -14,12 +14,18 @@ from loadtest.commands.options import (
     add_swap_options,
     setup_of,
 )
-from loadtest.commands.swap_command import exit_status
 from loadtest.drive.demo_model import demo_directory, prepare_model
 from loadtest.measure.saturation import at_share_of_saturation
 from loadtest.measure.scenario import measure, repeats_of
 from loadtest.report.report import swap_report
-from loadtest.report.tables import cores_line, generator_line, latency_table, number, write_json
+from loadtest.report.tables import (
+    cores_line,
+    exit_status,
+    generator_line,
+    latency_table,
+    number,
+    write_json,
+)
 from serving.base.clock import SystemClock
 
 _NEIGHBOUR_NAME = "neighbour"

@@ -174,6 +174,17 @@ def setup_of(parsed: argparse.Namespace, preset: str, reloaded: str = MODEL_NAME
     )
 
 
+def add_segment_seconds_option(parser: argparse.ArgumentParser, default: int) -> None:
+    """Adds the option for the length of a segment."""
+    parser.add_argument(
+        "--segment-seconds",
+        type=positive,
+        default=default,
+        metavar="S",
+        help=f"seconds of each segment; default {default}",
+    )
+
+
 def add_preset_option(parser: argparse.ArgumentParser) -> None:
     """Adds the option for the server's preset."""
     parser.add_argument(

@@ -30,7 +30,7 @@ from loadtest.drive.demo_server import demo_server
 from loadtest.drive.generator import Generator, null_server
 from loadtest.measure.latency import figures, medians
 from loadtest.measure.outcome_figures import error_messages, generator_figures, latencies_ns
-from loadtest.measure.processor_time import CoreShares, ProcessorTime, core_shares, worst_cores
+from loadtest.measure.processor_time import CoreShares, with_core_shares, worst_cores
 from loadtest.measure.saturation import saturation_rate
 from loadtest.measure.server_pages import Metrics, ServerPages
 from loadtest.plan.arrivals import ARRIVALS
@@ -150,10 +150,12 @@ def _measured(plan: Plan, server: ModelServer, clock: Clock) -> Measured:
     # Earlier requests then leave the window before the run ends.
     pause(clock, _WINDOW_SECONDS - RUN_SECONDS)
     before = pages.metrics()
-    time_before = ProcessorTime.now(server.process_id, clock.now_ns())
-    with Generator(plan, server.target) as generator:
-        outcome = generator.finish()
-    time_after = ProcessorTime.now(server.process_id, clock.now_ns())
+
+    def run() -> Outcome:
+        with Generator(plan, server.target) as generator:
+            return generator.finish()
+
+    outcome, cores = with_core_shares(server.process_id, clock, run)
     pause(clock, _SECOND_ENDS_SECONDS)
     after = pages.metrics()
     took_seconds = seconds_since(clock, int(outcome.issued_ns[0]))
@@ -162,7 +164,7 @@ def _measured(plan: Plan, server: ModelServer, clock: Clock) -> Measured:
         before,
         after,
         is_in_window=took_seconds <= _WINDOW_SECONDS,
-        cores=core_shares(time_before, time_after, outcome.cpu_ns),
+        cores=cores,
     )
 
 

@@ -39,9 +39,7 @@ def _run(parsed: argparse.Namespace) -> int:
     load = load_of(parsed, parsed.model)
     rate_per_second = rate_of(parsed, load, parsed.target)
     outcome = _sent(parsed, load, rate_per_second, parsed.target)
-    # The served versions have the numbers that they were exported with.
-    is_wrong = load.wrong(outcome, content_of=lambda version: version)
-    return _show(parsed, outcome, rate_per_second, int(is_wrong.sum()))
+    return _show(parsed, outcome, rate_per_second, load.wrong_count(outcome))
 
 
 def _run_null(parsed: argparse.Namespace) -> int:

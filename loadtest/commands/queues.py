@@ -19,7 +19,7 @@ from loadtest.commands.variants import (
     variants_report,
 )
 from loadtest.drive.demo_model import demo_directory, prepare_model
-from loadtest.report.tables import write_json
+from loadtest.report.tables import exit_status, write_json
 
 VARIANTS: Mapping[str, Variant] = {
     "default": Variant(),
@@ -40,7 +40,7 @@ def _run(parsed: argparse.Namespace) -> int:
     report = variants_report(measured, parsed.rate)
     print_variants(report, console)
     write_json(parsed.json, report)
-    return 1 if report["errors"] or report["wrong_answers"] else 0
+    return exit_status(report)
 
 
 QUEUES = Command("the effect of the number of queues and threads", add_variant_options, _run)

@@ -14,11 +14,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
@@ -27,22 +24,26 @@ from loadtest.commands.options import (
     add_load_options,
     add_models_option,
     add_preset_option,
-    positive,
+    add_segment_seconds_option,
     positive_integer,
 )
 from loadtest.commands.plain_run import load_of
 from loadtest.commands.plain_run import rate_of as grpc_rate_of
 from loadtest.drive.demo_model import MODEL_NAME, demo_directory, prepare_model
-from loadtest.drive.generator import Generator
 from loadtest.drive.rest_load import closed_loop_rate, rows_body, steady_load
 from loadtest.measure.latency import figures, ratio
-from loadtest.measure.outcome_figures import error_messages, generator_figures, latencies_within_ns
-from loadtest.measure.timeline import Span
-from loadtest.plan.arrivals import ARRIVALS
-from loadtest.plan.plan import Outcome
+from loadtest.measure.outcome_figures import answer_figures, generator_figures
+from loadtest.measure.segments import Segment, SegmentedLoad, SegmentedRun, run_segments, timed
 from loadtest.plan.presets import preset
 from loadtest.report.report import machine
-from loadtest.report.tables import generator_line, latency_table, number, write_json
+from loadtest.report.tables import (
+    exit_status,
+    generator_line,
+    latency_table,
+    number,
+    print_answers,
+    write_json,
+)
 from serving.base.clock import NS_PER_SECOND, Clock, SystemClock, pause
 from serving.base.errors import Unavailable
 from serving.server.model_server import ModelServer
@@ -74,13 +75,8 @@ Alone = dict[int, list[int]]
 """REST's latencies in ns at a fixed rate, by rows."""
 
 
-@dataclass
-class Tail:
-    """The requests of gRPC, and the kind of each span."""
-
-    outcome: Outcome
-    spans: list[tuple[str, Span]] = field(default_factory=list)
-    wrong_count: int = 0
+Tail = SegmentedRun[Segment]
+"""The requests of gRPC, in segments with and without REST."""
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -94,13 +90,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         default=6,
         help="segments of each kind, in turn; default 6",
     )
-    parser.add_argument(
-        "--segment-seconds",
-        type=positive,
-        default=20,
-        metavar="S",
-        help="seconds of each segment; default 20",
-    )
+    add_segment_seconds_option(parser, default=20)
 
 
 def _run(parsed: argparse.Namespace) -> int:
@@ -121,7 +111,7 @@ def _run(parsed: argparse.Namespace) -> int:
     report = rest_report(rates, alone, tail, rest_rate)
     print_rest(report, console)
     write_json(parsed.json, report)
-    return 1 if report["errors"] or report["wrong_answers"] else 0
+    return exit_status(report)
 
 
 @contextmanager
@@ -201,33 +191,26 @@ def _measured_tail(
     say: Callable[[str], None],
 ) -> Tail:
     load = load_of(parsed, MODEL_NAME)
-    kinds = (QUIET, BESIDE) * parsed.segments
-    rate_per_second = grpc_rate_of(parsed, load, server.target)
-    # Drawn for longer than the segments take; the generator is stopped at the end.
-    seconds = len(kinds) * (parsed.segment_seconds + 3 * _SETTLE_SECONDS)
-    offsets_ns = ARRIVALS[parsed.arrivals](rate_per_second, seconds, parsed.seed)
+    segmented = SegmentedLoad(
+        load=load,
+        arrivals=parsed.arrivals,
+        rate_per_second=grpc_rate_of(parsed, load, server.target),
+        seed=parsed.seed,
+        kinds=(QUIET, BESIDE) * parsed.segments,
+        segment_seconds_max=parsed.segment_seconds + 3 * _SETTLE_SECONDS,
+    )
     url = f"{server.url}/v1/models/{MODEL_NAME}:predict"
     body = rows_body(parsed.rows, parsed.table_rows, parsed.seed)
-    spans: list[tuple[str, Span]] = []
-    with Generator(load.plan(offsets_ns, parsed.seed), server.target) as generator:
-        for position, kind in enumerate(kinds, 1):
-            say(f"segment {position} of {len(kinds)}: {kind}")
-            if kind == QUIET:
-                spans.append((kind, _segment(parsed.segment_seconds, clock)))
-                continue
-            seconds = parsed.segment_seconds + 2 * _SETTLE_SECONDS
-            with steady_load(url, body, rest_rate, seconds, clock):
-                spans.append((kind, _segment(parsed.segment_seconds, clock)))
-        outcome = generator.stop()
-    wrong = load.wrong(outcome, content_of=lambda version: version)
-    return Tail(outcome, spans, int(wrong.sum()))
 
+    def run_segment(kind: str) -> Segment:
+        rest_seconds = parsed.segment_seconds + 2 * _SETTLE_SECONDS
+        with ExitStack() as stack:
+            if kind == BESIDE:
+                stack.enter_context(steady_load(url, body, rest_rate, rest_seconds, clock))
+            pause(clock, _SETTLE_SECONDS)
+            return Segment(kind, timed(clock, parsed.segment_seconds))
 
-def _segment(seconds: float, clock: Clock) -> Span:
-    pause(clock, _SETTLE_SECONDS)
-    begin_ns = clock.now_ns()
-    pause(clock, seconds)
-    return Span(begin_ns, clock.now_ns())
+    return run_segments(segmented, server, run_segment, clock=clock, say=say)
 
 
 # --- Figures --------------------------------------------------------------------------------------
@@ -235,7 +218,7 @@ def _segment(seconds: float, clock: Clock) -> Span:
 
 def rest_report(rates: Rates, alone: Alone, tail: Tail, rest_rate: float) -> dict[str, Any]:
     """Returns the JSON: rates and their ratio by rows, and gRPC's latencies of both kinds."""
-    latencies = {kind: figures(_latencies_of(tail, kind)) for kind in (QUIET, BESIDE)}
+    latencies = {kind: figures(tail.latencies_ns(kind)) for kind in (QUIET, BESIDE)}
     medians = {key: round(statistics.median(each), 1) for key, each in rates.items()}
     return {
         "rows": {
@@ -252,17 +235,10 @@ def rest_report(rates: Rates, alone: Alone, tail: Tail, rest_rate: float) -> dic
         "grpc": latencies,
         "grpc_ratio": {key: ratio(latencies[BESIDE], latencies[QUIET], key) for key in _KEYS},
         "goal_p999_ratio": GOAL_P999_RATIO,
-        "errors": int((tail.outcome.codes != 0).sum()),
-        "wrong_answers": tail.wrong_count,
-        "error_messages": error_messages([tail.outcome]),
+        **answer_figures([tail.outcome], tail.wrong_count),
         "generator": generator_figures([tail.outcome]),
         "machine": machine(),
     }
-
-
-def _latencies_of(tail: Tail, kind: str) -> npt.NDArray[np.int64]:
-    spans = [span for span_kind, span in tail.spans if span_kind == kind]
-    return latencies_within_ns(tail.outcome, spans)
 
 
 def print_rest(report: Mapping[str, Any], console: Console) -> None:
@@ -283,9 +259,7 @@ def print_rest(report: Mapping[str, Any], console: Console) -> None:
     )
     console.print(f"ratio: {ratios}; goal: p999 at most {report['goal_p999_ratio']:g}")
     console.print(generator_line(report["generator"]))
-    console.print(f"errors {report['errors']}, wrong answers {report['wrong_answers']}")
-    for message in report["error_messages"]:
-        console.print(f"  {message}", markup=False)
+    print_answers(report, console)
 
 
 REST = Command("REST compared to FastAPI, and its effect on the tail of gRPC", _add_options, _run)

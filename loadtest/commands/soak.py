@@ -180,7 +180,7 @@ def soak(setup: SoakSetup, console: Console) -> SoakResult:
         events = server.events()
     return SoakResult(
         outcome=outcome,
-        wrong_count=int(load.wrong(outcome, content_of).sum()),
+        wrong_count=load.wrong_count(outcome, content_of),
         forbidden_answers=answers_of(outcome, world.forbidden),
         blocked_answers=blocked_answers(
             outcome,

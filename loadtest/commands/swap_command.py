@@ -19,7 +19,15 @@ from loadtest.measure.saturation import at_share_of_saturation
 from loadtest.measure.scenario import measure, repeats_of
 from loadtest.report.plot import check_can_plot, plot_runs
 from loadtest.report.report import swap_report
-from loadtest.report.tables import cores_line, generator_line, latency_table, number, write_json
+from loadtest.report.tables import (
+    cores_line,
+    exit_status,
+    generator_line,
+    latency_table,
+    number,
+    print_answers,
+    write_json,
+)
 from serving.base.clock import SystemClock
 
 
@@ -67,9 +75,7 @@ def print_swap_report(report: Mapping[str, Any], console: Console) -> None:
     console.print(f"resident MB: {resident}", highlight=False)
     console.print(generator_line(report["generator"]))
     console.print(cores_line(report["cores_used"]))
-    console.print(f"errors {report['errors']}, wrong answers {report['wrong_answers']}")
-    for message in report["error_messages"]:
-        console.print(f"  {message}", markup=False)
+    print_answers(report, console)
 
 
 def server_swaps_line(shown: Mapping[str, Any]) -> str:
@@ -85,11 +91,6 @@ def server_swaps_line(shown: Mapping[str, Any]) -> str:
         f"each swap by /v1/swaps | by its clients, median of {shown['swap_count']}: {figures}; "
         f"requests {server['count']:,} | {clients['count']:,}"
     )
-
-
-def exit_status(report: Mapping[str, Any]) -> int:
-    """Returns 1 if a request was lost or answered wrongly."""
-    return 1 if report["errors"] or report["wrong_answers"] else 0
 
 
 SWAP = Command("a server of a preset whose model is swapped under load", _add_options, _run)

@@ -21,7 +21,7 @@ from loadtest.commands.variants import (
 )
 from loadtest.drive.demo_model import demo_directory, prepare_model
 from loadtest.drive.generator import ChannelOptions
-from loadtest.report.tables import write_json
+from loadtest.report.tables import exit_status, write_json
 from serving.base.errors import Unavailable
 
 _CERTIFICATE_DAYS = 2
@@ -83,7 +83,7 @@ def _run(parsed: argparse.Namespace) -> int:
     report = variants_report(measured, parsed.rate)
     print_variants(report, console)
     write_json(parsed.json, report)
-    return 1 if report["errors"] or report["wrong_answers"] else 0
+    return exit_status(report)
 
 
 TRANSPORT = Command("the cost of TLS and compression for gRPC", add_variant_options, _run)

@@ -20,13 +20,13 @@ from loadtest.commands.options import add_models_option, positive, positive_inte
 from loadtest.drive.demo_model import MODEL_NAME, DemoModel
 from loadtest.drive.generator import ChannelOptions, Generator
 from loadtest.measure.latency import figures, ratio
-from loadtest.measure.outcome_figures import error_messages, latencies_ns
+from loadtest.measure.outcome_figures import answer_figures, latencies_ns
 from loadtest.measure.saturation import closed_loop_rate
 from loadtest.plan.arrivals import ARRIVALS
 from loadtest.plan.ctr_load import CtrLoad
 from loadtest.plan.plan import Outcome
 from loadtest.report.report import machine
-from loadtest.report.tables import latency_table, number
+from loadtest.report.tables import latency_table, number, print_answers
 from serving.base.clock import NS_PER_SECOND, Clock, SystemClock, pause
 from serving.base.errors import Unavailable
 from serving.server.model_server import ModelServer
@@ -145,7 +145,7 @@ def _measure(
     with Generator(load.plan(offsets_ns, seed), target, variant.channel) as generator:
         outcome = generator.finish()
     into.outcomes.append(outcome)
-    into.wrong_count += int(load.wrong(outcome, content_of=lambda version: version).sum())
+    into.wrong_count += load.wrong_count(outcome)
 
 
 # --- Figures --------------------------------------------------------------------------------------
@@ -158,9 +158,7 @@ def variants_report(measured: Results, rate_per_second: float) -> dict[str, Any]
     outcomes = [outcome for one in measured.values() for outcome in one.outcomes]
     return {
         "rate_per_second": rate_per_second,
-        "errors": sum(int((outcome.codes != 0).sum()) for outcome in outcomes),
-        "wrong_answers": sum(one.wrong_count for one in measured.values()),
-        "error_messages": error_messages(outcomes),
+        **answer_figures(outcomes, sum(one.wrong_count for one in measured.values())),
         "rows": {rows: _of_rows(measured, rows) for rows in ROWS},
         "machine": machine(),
     }
@@ -196,6 +194,4 @@ def print_variants(report: Mapping[str, Any], console: Console) -> None:
                 f"{first}'s: {ratios}",
                 highlight=False,
             )
-    console.print(f"errors {report['errors']}, wrong answers {report['wrong_answers']}")
-    for message in report["error_messages"]:
-        console.print(f"  {message}", markup=False)
+    print_answers(report, console)

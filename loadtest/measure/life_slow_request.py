@@ -1,39 +1,38 @@
 """Measures how a slow request on one model affects the swap of another: the same swap with and
 without it."""
 
+import itertools
 import statistics
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
-import numpy as np
-import numpy.typing as npt
 
 from loadtest.drive.demo_model import MODEL_NAME, DemoModel
-from loadtest.drive.generator import Generator
 from loadtest.drive.life_slow_model import SLOW_MODEL_NAME, prepare_slow_model, slow_request
 from loadtest.drive.version_series import VersionSeries, content_of
 from loadtest.measure.latency import figures, ratio
-from loadtest.measure.timeline import LogClock
-from loadtest.plan.arrivals import poisson
+from loadtest.measure.segments import Segment, SegmentedLoad, SegmentedRun, run_segments
+from loadtest.measure.timeline import LogClock, Span
 from loadtest.plan.ctr_load import CtrLoad
-from loadtest.plan.plan import Outcome, Plan
 from serving.base.clock import Clock, pause
 from serving.base.errors import FailedPrecondition
 from serving.client.stubs import PredictionServiceStub
 from serving.server.model_server import ModelServer
 from serving.server.server_log import LogEvent
 
+ALONE, BESIDE = "alone", "beside the slow request"
+
 _TIMEOUT_SECONDS = 60
 # The pause until the slow request runs, and after a swap until its old version is gone.
 _PAUSE_SECONDS = 0.5
-# An upper bound for the plan: two swaps with their pauses take 5 s on a quiet machine.
-_ROUND_SECONDS_MAX = 30
+# An upper bound for the plan: a swap with its pauses takes 2.5 s on a quiet machine.
+_SWAP_SECONDS_MAX = 15
 _KEPT_REPLY_BYTES_MAX = 256 << 20
 # Short, because the random wait for the next poll would otherwise dominate the figures.
 _POLL_SECONDS = 0.1
@@ -51,19 +50,25 @@ class SlowRequestSetup:
     table_rows: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class ObservedSwap:
-    """One swap: from the drop to AVAILABLE, and the window whose requests belong to it."""
+@dataclass(frozen=True)
+class SwapSegment(Segment):
+    """One swap: its span is from the drop to the unload of the old version."""
 
-    is_beside_slow_request: bool
     drop_to_available_ms: float
     load_ms: float
-    began_ns: int
-    ended_ns: int
+
+
+def kinds_of(round_count: int) -> Sequence[str]:
+    """Returns the kinds of the swaps in turn, in the opposite order every other round.
+
+    So a drift affects both kinds alike.
+    """
+    rounds = ((ALONE, BESIDE), (BESIDE, ALONE))
+    return [kind for number in range(round_count) for kind in rounds[number % 2]]
 
 
 def measure_slow_request(
-    exports: DemoModel, setup: SlowRequestSetup, clock: Clock
+    exports: DemoModel, setup: SlowRequestSetup, clock: Clock, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Returns the figures of both kinds of swap and their ratios.
 
@@ -76,40 +81,43 @@ def measure_slow_request(
         server = _serving(stack, series)
         channel = stack.enter_context(grpc.insecure_channel(server.target))
         stub = PredictionServiceStub(channel)
-        observed = []
-        with Generator(_plan(load, setup), server.target) as generator:
-            for number in range(2 * setup.rounds):
-                # In turn, in the opposite order every other round: a drift affects both kinds
-                # alike.
-                is_beside = (number % 2 == 1) != (number // 2 % 2 == 1)
-                slow_seconds = setup.slow_seconds if is_beside else 0
-                with _slow_request(stub, slow_seconds, clock):
-                    observed.append(_swap(server, series, number + 2, is_beside, clock))
-            outcome = generator.stop()
-    return report_of(observed, outcome, int(load.wrong(outcome, content_of).sum()))
+        segmented = SegmentedLoad(
+            load=load,
+            arrivals="poisson",
+            rate_per_second=setup.rate_per_second,
+            seed=1,
+            kinds=kinds_of(setup.rounds),
+            segment_seconds_max=_SWAP_SECONDS_MAX,
+            content_of=content_of,
+            kept_reply_bytes_max=_KEPT_REPLY_BYTES_MAX,
+        )
+        versions = itertools.count(2)
+
+        def run_segment(kind: str) -> SwapSegment:
+            slow_seconds = setup.slow_seconds if kind == BESIDE else 0
+            with _slow_request(stub, slow_seconds, clock):
+                return _swap(kind, server, series, next(versions), clock)
+
+        return report_of(run_segments(segmented, server, run_segment, clock=clock, say=say))
 
 
-def report_of(
-    observed: Sequence[ObservedSwap], outcome: Outcome, wrong_count: int
-) -> dict[str, Any]:
-    """Returns the figures, from the observed swaps and the requests of the whole run."""
-    shown: dict[str, Any] = {
-        "alone": _figures_of(
-            [swap for swap in observed if not swap.is_beside_slow_request], outcome
-        ),
-        "beside": _figures_of([swap for swap in observed if swap.is_beside_slow_request], outcome),
-        "failed_count": int((outcome.codes != 0).sum()),
-        "wrong_count": wrong_count,
-    }
-    alone, beside = shown["alone"], shown["beside"]
+def report_of(run: SegmentedRun[SwapSegment]) -> dict[str, Any]:
+    """Returns the figures, from the swaps and the requests of the whole run."""
+    alone, beside = (_figures_of(run, kind) for kind in (ALONE, BESIDE))
     keys = ("drop_to_available_ms_median", "drop_to_available_less_load_ms_median", "p99_ms")
-    shown["ratio"] = {key: ratio(beside, alone, key) for key in keys}
-    return shown
+    return {
+        "alone": alone,
+        "beside": beside,
+        "failed_count": int((run.outcome.codes != 0).sum()),
+        "wrong_count": run.wrong_count,
+        "ratio": {key: ratio(beside, alone, key) for key in keys},
+    }
 
 
-def _figures_of(swaps: Sequence[ObservedSwap], outcome: Outcome) -> dict[str, Any]:
-    by_swap = [_latencies_ns(swap, outcome) for swap in swaps]
-    latency = figures(np.concatenate(by_swap))
+def _figures_of(run: SegmentedRun[SwapSegment], kind: str) -> dict[str, Any]:
+    swaps = run.of_kind(kind)
+    # Pooled over the requests of all swaps: a single swap has too few.
+    latency = figures(run.latencies_ns(kind))
     taken_ms = [swap.drop_to_available_ms for swap in swaps]
     less_ms = [swap.drop_to_available_ms - swap.load_ms for swap in swaps]
     return {
@@ -117,16 +125,9 @@ def _figures_of(swaps: Sequence[ObservedSwap], outcome: Outcome) -> dict[str, An
         "drop_to_available_ms_median": round(statistics.median(taken_ms), 1),
         "drop_to_available_less_load_ms_median": round(statistics.median(less_ms), 1),
         "drop_to_available_ms_max": round(max(taken_ms), 1),
-        # Pooled over the requests of all swaps: a single swap has too few.
         "p99_ms": latency["p99_ms"],
         "latency": latency,
     }
-
-
-def _latencies_ns(swap: ObservedSwap, outcome: Outcome) -> npt.NDArray[np.int64]:
-    is_in = (outcome.scheduled_ns >= swap.began_ns) & (outcome.scheduled_ns < swap.ended_ns)
-    latencies_ns: npt.NDArray[np.int64] = (outcome.completed_ns - outcome.scheduled_ns)[is_in]
-    return latencies_ns
 
 
 @contextmanager
@@ -151,20 +152,19 @@ def _slow_request(stub: Any, seconds: float, clock: Clock) -> Iterator[None]:
 
 
 def _swap(
-    server: ModelServer, series: VersionSeries, version: int, is_beside: bool, clock: Clock
-) -> ObservedSwap:
+    kind: str, server: ModelServer, series: VersionSeries, version: int, clock: Clock
+) -> SwapSegment:
     log_clock = LogClock(clock.wall_ns() - clock.now_ns())
     began_ns = clock.now_ns()
     series.drop(version)
     event = server.wait_for_event(partial(_is_available, version), _TIMEOUT_SECONDS)
     # The unload of the old version is a part of the swap too.
     pause(clock, _PAUSE_SECONDS)
-    return ObservedSwap(
-        is_beside_slow_request=is_beside,
+    return SwapSegment(
+        kind,
+        Span(began_ns, clock.now_ns()),
         drop_to_available_ms=(log_clock.instant_ns(event) - began_ns) / 1e6,
         load_ms=event["load_seconds"] * 1_000,
-        began_ns=began_ns,
-        ended_ns=clock.now_ns(),
     )
 
 
@@ -190,9 +190,3 @@ def _serving(stack: ExitStack, series: VersionSeries) -> ModelServer:
     for name in places:
         server.wait_until_available(name, 1, _TIMEOUT_SECONDS)
     return server
-
-
-def _plan(load: CtrLoad, setup: SlowRequestSetup) -> Plan:
-    # The generator is stopped when the rounds are over.
-    offsets_ns = poisson(setup.rate_per_second, setup.rounds * _ROUND_SECONDS_MAX, seed=1)
-    return replace(load.plan(offsets_ns, seed=1), kept_reply_bytes_max=_KEPT_REPLY_BYTES_MAX)

@@ -49,6 +49,19 @@ def generator_figures(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
+def answer_figures(outcomes: Sequence[Outcome], wrong_count: int | None) -> dict[str, Any]:
+    """Returns the counts of lost and of wrongly answered requests, and the messages of the lost
+    ones.
+
+    `wrong_count` is None if answers were not checked.
+    """
+    return {
+        "errors": sum(int((outcome.codes != 0).sum()) for outcome in outcomes),
+        "wrong_answers": wrong_count,
+        "error_messages": error_messages(outcomes),
+    }
+
+
 def error_messages(outcomes: Iterable[Outcome]) -> list[str]:
     """Returns the most frequent messages of failed requests, each with its count."""
     counts: Counter[str] = Counter()

@@ -2,12 +2,13 @@
 server."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from serving.base.clock import NS_PER_SECOND
+from loadtest.plan.plan import Outcome
+from serving.base.clock import NS_PER_SECOND, Clock
 
 _NS_PER_TICK = NS_PER_SECOND // os.sysconf("SC_CLK_TCK")
 # Indexes in the first line of /proc/stat: user, nice, system, irq, softirq.
@@ -69,6 +70,19 @@ def core_shares(before: ProcessorTime, after: ProcessorTime, generator_ns: int) 
     stolen_ns = after.stolen_ns - before.stolen_ns
     shares = (part_ns / took_ns for part_ns in (server_ns, generator_ns, other_ns, stolen_ns))
     return CoreShares(*(round(share, 3) for share in shares))
+
+
+def with_core_shares(
+    process_id: int, clock: Clock, run: Callable[[], Outcome]
+) -> tuple[Outcome, CoreShares]:
+    """Returns what `run` returns, and the use of the cores from its begin to its end.
+
+    The process is the server. Raises OSError if it has ended.
+    """
+    before = ProcessorTime.now(process_id, clock.now_ns())
+    outcome = run()
+    after = ProcessorTime.now(process_id, clock.now_ns())
+    return outcome, core_shares(before, after, outcome.cpu_ns)
 
 
 def thread_times_ns(process_id: int, nice: int) -> Mapping[str, int]:

@@ -16,7 +16,7 @@ from loadtest.drive.demo_model import DemoModel
 from loadtest.drive.generator import Generator
 from loadtest.drive.version_series import VersionSeries, content_of
 from loadtest.measure.process_memory import MemoryWatch, Resident
-from loadtest.measure.processor_time import CoreShares, ProcessorTime, core_shares
+from loadtest.measure.processor_time import CoreShares, with_core_shares
 from loadtest.measure.server_pages import ServerPages
 from loadtest.measure.server_swaps import ServerSwap, wait_for_swaps
 from loadtest.measure.swaps import Swap, is_unloaded, swaps_in
@@ -114,11 +114,13 @@ def measure(setup: Setup, exports: DemoModel, clock: Clock, say: Say) -> SwapRun
     with serving(setup, exports, clock) as running:
         server, watch = running.server, running.watch
         say(f"{setup.preset}: {server.target}, {setup.rate_per_second:g} requests/s")
-        before = ProcessorTime.now(server.process_id, clock.now_ns())
-        with Generator(_plan(setup, load), server.target) as generator:
-            running.swap_all(generator.started_ns)
-            outcome = generator.stop()
-        after = ProcessorTime.now(server.process_id, clock.now_ns())
+
+        def run() -> Outcome:
+            with Generator(_plan(setup, load), server.target) as generator:
+                running.swap_all(generator.started_ns)
+                return generator.stop()
+
+        outcome, cores = with_core_shares(server.process_id, clock, run)
         running.note("after_last_unload")
         server_swaps = running.server_swaps(log_clock)
         watch.watch_closely()
@@ -134,7 +136,7 @@ def measure(setup: Setup, exports: DemoModel, clock: Clock, say: Say) -> SwapRun
         steady_from_ns=outcome.started_ns + _SETTLE_SECONDS * NS_PER_SECOND,
         memory=_memory(watch.samples(), running.notes, spans, _last_unload_ns(events, log_clock)),
         arena_live_bytes=_arena_live_bytes(events),
-        cores=core_shares(before, after, outcome.cpu_ns),
+        cores=cores,
         server_swaps=server_swaps,
     )
 

@@ -27,6 +27,11 @@ ContentOf = Callable[[int], int]
 """Takes a served version's number; returns the version that its files were exported as."""
 
 
+def as_exported(version: int) -> int:
+    """Returns `version`: the served versions have the numbers that they were exported with."""
+    return version
+
+
 class CtrLoad:
     """A pool of requests to one model. Immutable; references are computed when first needed."""
 
@@ -85,6 +90,10 @@ class CtrLoad:
         mask: npt.NDArray[np.bool_] = np.array([*is_wrong, True])[outcome.reply_of]
         mask &= outcome.codes == StatusCode.OK
         return mask
+
+    def wrong_count(self, outcome: Outcome, content_of: ContentOf = as_exported) -> int:
+        """Returns how many requests `wrong` finds."""
+        return int(self.wrong(outcome, content_of).sum())
 
     def _computed_reference(self, content: int, payload: int) -> npt.NDArray[Any]:
         return reference_answer(content, self._inputs[payload], self._table_rows)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from loadtest.measure import process_memory
 from loadtest.measure.latency import figures, ratio
-from loadtest.measure.outcome_figures import error_messages, generator_figures, latencies_ns
+from loadtest.measure.outcome_figures import answer_figures, generator_figures, latencies_ns
 from loadtest.measure.process_memory import Resident
 from loadtest.measure.processor_time import worst_cores
 from loadtest.measure.scenario import Setup, SwapRun
@@ -58,6 +58,7 @@ def swap_report(setup: Setup, runs: Sequence[SwapRun]) -> dict[str, Any]:
     run.
     """
     each = [_window_figures([run]) for run in runs]
+    wrong_count = sum(int(run.is_wrong.sum()) for run in runs)
     by_both = [swap for run in runs for swap in swaps_by_both(run.outcome, run.server_swaps)]
     return {
         "preset": setup.preset,
@@ -67,9 +68,7 @@ def swap_report(setup: Setup, runs: Sequence[SwapRun]) -> dict[str, Any]:
         "output_filter": list(setup.output_filter),
         "seed": setup.seed,
         "repeats": len(runs),
-        "errors": sum(int(run.is_failed.sum()) for run in runs),
-        "wrong_answers": sum(int(run.is_wrong.sum()) for run in runs),
-        "error_messages": error_messages([run.outcome for run in runs]),
+        **answer_figures([run.outcome for run in runs], wrong_count),
         **_window_figures(runs),
         "swaps": [_swap_stages(swap) for run in runs for swap in run.stages],
         "server_swaps": by_both,
@@ -94,9 +93,7 @@ def run_report(outcome: Outcome, wrong_count: int | None, rate_per_second: float
     is_clean = ~held_up_by_generator(outcome, late_stretches(outcome))
     return {
         "rate_per_second": rate_per_second,
-        "errors": int((outcome.codes != 0).sum()),
-        "wrong_answers": wrong_count,
-        "error_messages": error_messages([outcome]),
+        **answer_figures([outcome], wrong_count),
         "latency": figures(latency_ns[is_clean]),
         "latency_all": figures(latency_ns),
         "machine": machine(),

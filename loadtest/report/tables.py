@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
 # The share of this program and a quiet system. Above it, other processes disturb the tail.
@@ -41,6 +42,18 @@ def cores_line(shown: Mapping[str, Any]) -> str:
         f"{shown['other']:.2f}, stolen {shown['stolen']:.2f}"
         + ("; DISTURBED: measure again on a quiet machine" if disturbed else "")
     )
+
+
+def print_answers(shown: Mapping[str, Any], console: Console) -> None:
+    """Prints the counts and messages of `outcome_figures.answer_figures`."""
+    console.print(f"errors {shown['errors']}, wrong answers {shown['wrong_answers']}")
+    for message in shown["error_messages"]:
+        console.print(f"  {message}", markup=False)
+
+
+def exit_status(shown: Mapping[str, Any]) -> int:
+    """Returns 1 if a request was lost or answered wrongly."""
+    return 1 if shown["errors"] or shown["wrong_answers"] else 0
 
 
 def number(value: float | None, digits: int = 2) -> str:

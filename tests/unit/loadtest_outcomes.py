@@ -8,6 +8,7 @@ import numpy as np
 from loadtest.measure.process_memory import Resident
 from loadtest.measure.processor_time import CoreShares
 from loadtest.measure.scenario import Setup, SwapRun
+from loadtest.measure.segments import SegmentedRun, SegmentT
 from loadtest.measure.swaps import Swap
 from loadtest.measure.timeline import Span, SwapSpans
 from loadtest.plan.plan import Outcome, Reply
@@ -35,6 +36,30 @@ def outcome_of(
         cpu_ns=0,
         is_realtime=True,
     )
+
+
+def one_latency_each(segment_ms: int, latencies_ms: Sequence[float]) -> Outcome:
+    """Returns an outcome with a request each ms; each of `latencies_ms` holds for a segment."""
+    return outcome_of(
+        [
+            (at_ms, at_ms, at_ms + latency_ms)
+            for number, latency_ms in enumerate(latencies_ms)
+            for at_ms in range(number * segment_ms, (number + 1) * segment_ms)
+        ]
+    )
+
+
+def segment_span(number: int, segment_ms: int) -> Span:
+    """Returns the span of one segment among adjacent ones."""
+    return Span(number * segment_ms * MS, (number + 1) * segment_ms * MS)
+
+
+def segmented_run(
+    outcome: Outcome, segments: Sequence[SegmentT], wrong_count: int = 0
+) -> SegmentedRun[SegmentT]:
+    """Returns a run whose cores were quiet."""
+    cores = CoreShares(server=0.5, generator=0.05, other=0.01, stolen=0)
+    return SegmentedRun(outcome=outcome, segments=segments, cores=cores, wrong_count=wrong_count)
 
 
 def steady_outcome(request_count: int, latency_ms: float = 1) -> Outcome:

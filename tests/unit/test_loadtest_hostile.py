@@ -6,12 +6,17 @@ from collections.abc import Iterator, Sequence
 import pytest
 from rich.console import Console
 
-from loadtest.commands.hostile import QUIET, Segment, hostile_report, kinds_of, print_hostile
+from loadtest.commands.hostile import (
+    QUIET,
+    AttackedSegment,
+    hostile_report,
+    kinds_of,
+    print_hostile,
+)
 from loadtest.drive.hostile_clients import Attack, Crowd, attacks
-from loadtest.measure.timeline import Span
 from serving.base.clock import SystemClock
 from serving.base.protos import get_model_metadata_pb2
-from tests.unit.loadtest_outcomes import MS, outcome_of
+from tests.unit.loadtest_outcomes import one_latency_each, segment_span, segmented_run
 
 SEGMENT_MS = 6_000
 
@@ -19,15 +24,12 @@ SEGMENT_MS = 6_000
 def report_of(kinds: Sequence[str], latencies_ms: Sequence[float]) -> dict[str, object]:
     """Returns one request each ms, in consecutive segments with one latency each."""
     segments = [
-        Segment(kind, Span(n * SEGMENT_MS * MS, (n + 1) * SEGMENT_MS * MS), n, n * 10**6)
+        AttackedSegment(kind, segment_span(n, SEGMENT_MS), n, n * 10**6)
         for n, kind in enumerate(kinds)
     ]
-    instants = [
-        (n * SEGMENT_MS + ms, n * SEGMENT_MS + ms, n * SEGMENT_MS + ms + latency)
-        for n, latency in enumerate(latencies_ms)
-        for ms in range(SEGMENT_MS)
-    ]
-    return hostile_report(outcome_of(instants), segments, 0, 300)
+    return hostile_report(
+        segmented_run(one_latency_each(SEGMENT_MS, latencies_ms), segments), rate_per_second=300
+    )
 
 
 def test_attacks_lie_between_quiet_segments():

@@ -1,5 +1,6 @@
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -10,17 +11,15 @@ from loadtest.commands.monitoring import (
     WITH,
     WITHOUT,
     MonitoredRun,
-    Segment,
+    VisitedSegment,
     kinds_of,
     monitoring_report,
     print_monitoring,
     visitors_of,
 )
-from loadtest.measure.processor_time import CoreShares
-from loadtest.measure.timeline import Span
 from loadtest.plan.plan import Reply
 from serving.base.clock import SystemClock
-from tests.unit.loadtest_outcomes import MS, outcome_of
+from tests.unit.loadtest_outcomes import one_latency_each, outcome_of, segment_span, segmented_run
 
 SEGMENT_MS = 6_000
 
@@ -28,17 +27,10 @@ SEGMENT_MS = 6_000
 def run_of(kinds: Sequence[str], latencies_ms: Sequence[float], **changes: Any) -> MonitoredRun:
     """Returns one request each ms, in consecutive segments with one latency each."""
     segments = [
-        Segment(kind, Span(n * SEGMENT_MS * MS, (n + 1) * SEGMENT_MS * MS), 0.001 * n)
-        for n, kind in enumerate(kinds)
+        VisitedSegment(kind, segment_span(n, SEGMENT_MS), 0.001 * n) for n, kind in enumerate(kinds)
     ]
-    instants = [
-        (n * SEGMENT_MS + ms, n * SEGMENT_MS + ms, n * SEGMENT_MS + ms + latency)
-        for n, latency in enumerate(latencies_ms)
-        for ms in range(SEGMENT_MS)
-    ]
-    cores = CoreShares(server=0.5, generator=0.05, other=0.01, stolen=0)
-    values = {"outcome": outcome_of(instants), "wrong_count": 0, **changes}
-    return MonitoredRun(segments=segments, cores=cores, **values)
+    run = segmented_run(one_latency_each(SEGMENT_MS, latencies_ms), segments)
+    return replace(run, **changes)
 
 
 FOUR = (WITHOUT, WITH, WITHOUT, WITH, PAGE, SCRAPE)
@@ -100,8 +92,6 @@ def test_failed_requests_are_counted():
     replies = [Reply(0, 0, b""), Reply(0, 14, b"gone")]
     instants = [(1, 1, 2), (6_001, 6_001, 6_002)]
     failed = outcome_of(instants, codes=[0, 14], replies=replies, reply_of=[0, 1])
-    report = monitoring_report(
-        MonitoredRun(failed, run.segments, run.cores, wrong_count=0), rate_per_second=300
-    )
+    report = monitoring_report(replace(run, outcome=failed), rate_per_second=300)
     assert (report["errors"], report["error_messages"]) == (1, ["1 x 14: gone"])
     assert report["pooled"][WITH]["p999_ms"] is None

@@ -8,12 +8,12 @@ from rich.console import Console
 
 from loadtest.commands.ablation import ablation_table
 from loadtest.commands.neighbour import neighbour_report
-from loadtest.commands.swap_command import exit_status, print_swap_report
+from loadtest.commands.swap_command import print_swap_report
 from loadtest.measure.outcome_figures import error_messages, generator_figures
 from loadtest.measure.processor_time import CoreShares
 from loadtest.plan.plan import Reply
 from loadtest.report.report import medians, run_report, swap_report
-from loadtest.report.tables import cores_line, write_json
+from loadtest.report.tables import cores_line, exit_status, write_json
 from tests.unit.loadtest_outcomes import (
     SETUP,
     outcome_of,

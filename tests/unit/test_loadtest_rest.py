@@ -2,11 +2,11 @@ import json
 
 import pytest
 
-from loadtest.commands.rest import BASELINE, BESIDE, MILLPOND, QUIET, Tail, rest_report
+from loadtest.commands.rest import BASELINE, BESIDE, MILLPOND, QUIET, rest_report
 from loadtest.drive.rest_load import logged_latencies_ns, rate_of, rows_body
-from loadtest.measure.timeline import Span
+from loadtest.measure.segments import Segment
 from serving.base.errors import Unavailable
-from tests.unit.loadtest_outcomes import MS, outcome_of
+from tests.unit.loadtest_outcomes import MS, outcome_of, segment_span, segmented_run
 
 REPORT = (
     "finished in 2.00s, 500.00 req/s, 1.3MB/s\n"
@@ -41,9 +41,11 @@ def test_report_has_round_medians_and_tail_per_kind():
     # A quiet second, a second beside REST with twice the latency, and a second that counts as
     # neither.
     requests = [(ms, ms, ms + (2 if 1_000 <= ms < 2_000 else 1)) for ms in range(3_000)]
-    spans = [(QUIET, Span(0, 1_000 * MS)), (BESIDE, Span(1_000 * MS, 2_000 * MS))]
+    segments = [Segment(QUIET, segment_span(0, 1_000)), Segment(BESIDE, segment_span(1, 1_000))]
     alone = {1: [MS] * 600}
-    report = rest_report(rates, alone, Tail(outcome_of(requests), spans), rest_rate=1_000)
+    report = rest_report(
+        rates, alone, segmented_run(outcome_of(requests), segments), rest_rate=1_000
+    )
     assert (report["rest_alone"][1]["p99_ms"], report["rest_alone"][1]["p999_ms"]) == (1, None)
     assert report["rows"][1] == {MILLPOND: 2_000, BASELINE: 500, "ratio": 4}
     assert report["grpc"][QUIET]["count"] == report["grpc"][BESIDE]["count"] == 1_000
