@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
-from serving.base.errors import FailedPrecondition, InvalidArgument, NotFound
+from serving.base.errors import InvalidArgument, NotFound
 from serving.base.protos import get_model_status_pb2, model_management_pb2
 from serving.client import Client
 from serving.client.stubs import ModelServiceStub
@@ -33,7 +33,7 @@ from tests.integration.clients import (
     wait_until,
 )
 from tests.integration.conftest import StartServer
-from tests.integration.exports import SMALL_SHARD, ScaleModel, flip_a_byte
+from tests.integration.exports import ScaleModel
 
 X = np.array([1, 2, 3], np.float32)
 
@@ -222,16 +222,6 @@ def test_impossible_reload_changes_nothing(
     with pytest.raises(NotFound):
         client.model_status("b")
     assert [model.name for model in client.config()[0]] == ["a"]
-
-
-def test_reload_of_corrupt_model_reports_it_alone(
-    models: Models, client: Client, caller: Caller
-) -> None:
-    models.drop("b", 7)
-    flip_a_byte(models.directory / "b" / "7" / SMALL_SHARD, 0)
-    with pytest.raises(FailedPrecondition, match=r"1 model\(s\) did not become available: b: .*7"):
-        client.reload_config(models.configure(a="", b=""))
-    assert answering(caller, "a") == 1
 
 
 def test_waiting_reload_yields_to_next_and_status(

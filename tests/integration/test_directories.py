@@ -1,10 +1,8 @@
 """Directories as people and disks leave them: odd names, half copies, vanished paths."""
 
 import itertools
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -80,18 +78,6 @@ def test_source_odd_names_are_no_versions(
     wait_for_log(server, "version_above_int64_ignored", name=str(2**63))
     assert known_versions(server) == [2]
     assert_serves(server, 2)
-
-
-def test_source_version_spelled_twice_is_served_once(
-    start_server: StartServer, scale_model: ScaleModel, base_path: Path
-):
-    version = scale_model.write(base_path, 1)
-    shutil.copytree(version, base_path / "001")
-    server = start_server(model_name="scale", base_path=base_path)
-    server.wait_until_available("scale", 1)
-    wait_for_log(server, "duplicate_version_ignored", name="001", used="1")
-    assert known_versions(server) == [1]
-    assert_serves(server, 1)
 
 
 def test_second_spelling_of_live_version_is_ignored(
@@ -217,26 +203,6 @@ def test_version_copied_by_file_serves_once_complete(
     assert not logged(server_of_one, "load_failed")
 
 
-def test_changing_version_waits_for_quiet_second(
-    server_of_one: ModelServer, scale_model: ScaleModel, base_path: Path, tmp_path: Path
-):
-    # Each write makes the directory young again, although it is complete.
-    whole = scale_model.write(tmp_path, 2)
-    shutil.copytree(whole, base_path / "2", copy_function=shutil.copyfile)
-    written = base_path / "2" / "growing"
-    times = []
-    for _ in range(5):
-        written.write_bytes(os.urandom(100))
-        times.append(written.stat().st_mtime)
-        wait_for_a_poll(server_of_one, base_path)
-    wait_for(server_of_one, {2: AVAILABLE})
-    began = wait_for_log(server_of_one, "load_started", version=2)
-    began_at = datetime.fromisoformat(began["timestamp"].replace("Z", "+00:00")).timestamp()
-    last_before = max(time for time in times if time < began_at)
-    # The clock of file times ticks every few milliseconds.
-    assert began_at - last_before > 0.95
-
-
 def test_version_without_variables_needs_no_folder(
     start_server: StartServer, echo_export: Path, base_path: Path
 ):
@@ -276,36 +242,6 @@ def test_version_removed_during_load_keeps_old_one(
         wait_for_a_poll(server, base_path, "slow")
         drop(slow_export, base_path, 2)
         wait_for_states(client, "slow", {1: END, 2: AVAILABLE}, WAIT_SECONDS)
-
-
-def test_vanished_base_path_keeps_version_serving(
-    server_of_one: ModelServer, scale_model: ScaleModel, base_path: Path
-):
-    away = base_path.rename(base_path.with_name("away"))
-    event = wait_for_log(server_of_one, "base_path_unreadable", model="scale")
-    assert str(base_path) in event["reason"]
-    assert event["level"] == "warning"
-    assert_serves(server_of_one, 1)
-    wait_for(server_of_one, {1: AVAILABLE})
-    away.rename(base_path)
-    wait_for_log(server_of_one, "warning_over", warning="base_path_unreadable")
-    scale_model.write(base_path, 2)
-    wait_for(server_of_one, {2: AVAILABLE, 1: END})
-    assert_serves(server_of_one, 2)
-
-
-def test_emptied_base_path_keeps_version_serving(
-    server_of_one: ModelServer, scale_model: ScaleModel, base_path: Path
-):
-    shutil.rmtree(base_path / "1")
-    event = wait_for_log(server_of_one, "last_version_gone_from_disk", model="scale")
-    assert event["kept"] == [1]
-    wait_for_a_poll(server_of_one, base_path)
-    assert_serves(server_of_one, 1)
-    wait_for(server_of_one, {1: AVAILABLE})
-    scale_model.write(base_path, 2)
-    wait_for(server_of_one, {2: AVAILABLE, 1: END})
-    assert_serves(server_of_one, 2)
 
 
 @pytest.mark.parametrize("bad", ["missing", "a_file", "empty"])
@@ -386,17 +322,6 @@ def test_overwritten_live_version_stays_as_loaded(
     assert_serves(server_of_one, 1)
     assert len(logged(server_of_one, "load_started")) == 1
     wait_for(server_of_one, {1: AVAILABLE})
-
-
-def test_removed_newer_version_swaps_back_down(
-    server_of_one: ModelServer, scale_model: ScaleModel, base_path: Path
-):
-    scale_model.write(base_path, 2)
-    wait_for(server_of_one, {1: END, 2: AVAILABLE})
-    assert_serves(server_of_one, 2)
-    shutil.rmtree(base_path / "2")
-    wait_for(server_of_one, {1: AVAILABLE, 2: END})
-    assert_serves(server_of_one, 1)
 
 
 def test_version_withdrawn_by_renaming_is_unloaded(

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
-from serving.base.clock import NS_PER_SECOND, SystemClock
 from serving.base.errors import StatusCode
 from serving.base.protos import predict_pb2
 from serving.base.tensor_proto import to_tensor_proto
@@ -43,17 +42,14 @@ class GatedModels:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def export(
-        self, name: str, *, factor: float, input_name: str = "x", seconds: float = 0
-    ) -> Path:
+    def export(self, name: str, *, factor: float, seconds: float = 0) -> Path:
         """Exports the version.
 
         `seconds` is its least time of computing, whatever the machine's speed.
         """
         import tensorflow as tf
 
-        def serving_default(**inputs: Any) -> dict[str, Any]:
-            x = inputs[input_name]
+        def serving_default(x: Any) -> dict[str, Any]:
             end = tf.timestamp() + seconds
             turns = tf.while_loop(
                 lambda turn: tf.timestamp() < end,
@@ -63,8 +59,8 @@ class GatedModels:
             with tf.control_dependencies(turns if seconds else []):
                 return {"y": x * tf.constant(factor, tf.float32)}
 
-        spec = tf.TensorSpec([None], tf.float32, input_name)
-        signature = tf.function(serving_default).get_concrete_function(**{input_name: spec})
+        spec = tf.TensorSpec([None], tf.float32, "x")
+        signature = tf.function(serving_default).get_concrete_function(x=spec)
         path = self._directory / name
         tf.saved_model.save(tf.Module(), str(path), signatures={"serving_default": signature})
         return let_settle(path)
@@ -76,7 +72,6 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
         "doubles": models.export("doubles", factor=2),
         "triples": models.export("triples", factor=3),
-        "renamed": models.export("renamed", factor=2, input_name="z"),
         "nan": models.export("nan", factor=float("nan")),
         "slow": models.export("slow", factor=2, seconds=SLOW_SECONDS),
     }
@@ -149,19 +144,6 @@ def assert_refused(server: ModelServer, client: Client, gate: str, *words: str) 
 # --- Enforced -------------------------------------------------------------------------------------
 
 
-def test_renamed_input_ends_version_not_predecessor(
-    start_gated: StartGated, exports: dict[str, Path], base_path: Path
-):
-    drop(exports["doubles"], base_path, 1)
-    server = start_gated(signature="enforce")
-    with serving_first(server) as (clients, client):
-        drop(exports["renamed"], base_path, 2)
-        assert_refused(server, client, "signature", "input 'x' is gone", "input 'z' is new")
-        clients.wait_for_answers_of(1, 10)
-        drop(exports["doubles"], base_path, 3)
-        clients.wait_for_answers_of(3, 10)
-
-
 def test_nan_answers_to_live_requests_end_version(
     start_gated: StartGated, exports: dict[str, Path], base_path: Path
 ):
@@ -171,16 +153,6 @@ def test_nan_answers_to_live_requests_end_version(
         drop(exports["nan"], base_path, 2)
         assert_refused(server, client, "drift", "output 'y' is NaN in 3 of 3 values")
         clients.wait_for_answers_of(1, 10)
-
-
-def test_drifting_answers_end_version(
-    start_gated: StartGated, exports: dict[str, Path], base_path: Path
-):
-    drop(exports["doubles"], base_path, 1)
-    server = start_gated(drift="enforce", drift_share_max=0.5)
-    with serving_first(server) as (_, client):
-        drop_with(exports["triples"], base_path, 2, record(X))
-        assert_refused(server, client, "drift", "100.0% of the values changed")
 
 
 def test_missed_golden_answer_ends_version(
@@ -193,15 +165,6 @@ def test_missed_golden_answer_ends_version(
         assert_refused(server, client, "golden", "1 of 1 golden answers", "is 3, was 2")
         drop_with(exports["doubles"], base_path, 3, record(X, golden=X * 2))
         clients.wait_for_answers_of(3, 10)
-
-
-def test_golden_answers_bind_first_version(
-    start_gated: StartGated, exports: dict[str, Path], base_path: Path
-):
-    drop_with(exports["triples"], base_path, 1, record(X, golden=X * 2))
-    server = start_gated(golden="enforce")
-    with Client(server.admin_target) as client:
-        wait_for_states(client, "gated", {1: END})
 
 
 def test_version_that_is_slower_than_allowed_ends(
@@ -242,25 +205,6 @@ def _ask(caller: Caller, number: int) -> bool:
     return is_right(array(response.outputs["y"]), x * 2)
 
 
-# --- Not enforced ---------------------------------------------------------------------------------
-
-
-def test_warning_gates_log_and_let_version_serve(
-    start_gated: StartGated, exports: dict[str, Path], base_path: Path
-):
-    drop(exports["doubles"], base_path, 1)
-    server = start_gated(signature="warn")
-    server.wait_until_available("gated", 1)
-    drop_with(exports["renamed"], base_path, 2, record(X, golden=X * 7, input_name="z"))
-    with Client(server.admin_target) as client:
-        wait_for_states(client, "gated", {2: AVAILABLE})
-    told = logged(server, "gate_not_passed", version=2)
-    assert [(event["gate"], event["level"]) for event in told] == [
-        ("signature", "warning"),
-        ("golden", "warning"),
-    ]
-
-
 # --- Convergence ----------------------------------------------------------------------------------
 
 # FASTER_SECONDS is the time from the export until the version below is fast, and RUN_RATIO the
@@ -270,39 +214,6 @@ def test_warning_gates_log_and_let_version_serve(
 # it begins some seconds later.
 FASTER_SECONDS = 15.0
 RUN_RATIO = 0.15
-
-
-def export_that_gets_faster(directory: Path) -> Path:
-    import tensorflow as tf
-
-    fast_at = SystemClock().wall_ns() / NS_PER_SECOND + FASTER_SECONDS
-
-    def serving_default(x: Any) -> dict[str, Any]:
-        now = tf.timestamp()
-        end = now + (fast_at - now) * RUN_RATIO
-        turns = tf.while_loop(
-            lambda turn: tf.timestamp() < end, lambda turn: (turn + 1,), (tf.constant(0, tf.int64),)
-        )
-        with tf.control_dependencies(turns):
-            return {"y": x * 2}
-
-    signature = tf.function(serving_default).get_concrete_function(
-        x=tf.TensorSpec([None], tf.float32, "x")
-    )
-    tf.saved_model.save(tf.Module(), str(directory), signatures={"serving_default": signature})
-    return let_settle(directory)
-
-
-def test_enforced_convergence_ends_ever_faster_version(
-    start_gated: StartGated, exports: dict[str, Path], base_path: Path, tmp_path: Path
-):
-    drop(exports["doubles"], base_path, 1)
-    server = start_gated(convergence="enforce", convergence_seconds=9.0, convergence_ratio_min=0.9)
-    server.wait_until_available("gated", 1)
-    with Client(server.admin_target) as client:
-        faster = export_that_gets_faster(tmp_path / "faster")
-        drop_with(faster, base_path, 2, record(X))
-        assert_refused(server, client, "convergence", "still gets faster")
 
 
 def test_steady_version_repeats_records_until_proven(
@@ -328,25 +239,3 @@ def test_enforced_warm_up_ends_version_with_bad_record(
     with Client(server.admin_target) as client:
         wait_for_states(client, "gated", {1: state})
     assert bool(logged(server, "gate_not_passed", gate="warm_up")) == (mode == "enforce")
-
-
-def test_refused_version_retries_once_gate_is_relaxed(
-    start_server: StartServer, exports: dict[str, Path], base_path: Path, tmp_path: Path
-):
-    settings = tmp_path / "settings.toml"
-    settings.write_text('[models.gated.gates]\nsignature = "enforce"\n')
-    drop(exports["doubles"], base_path, 1)
-    server = start_server(
-        model_name="gated",
-        base_path=base_path,
-        model_settings_file=str(settings),
-        model_config_file_poll_wait_seconds=0.1,
-    )
-    server.wait_until_available("gated", 1)
-    drop(exports["renamed"], base_path, 2)
-    with Client(server.admin_target) as client:
-        assert_refused(server, client, "signature", "input 'x' is gone")
-        settings.write_text('[models.gated.gates]\nsignature = "warn"\n')
-        wait_for_states(client, "gated", {2: AVAILABLE})
-    (told,) = logged(server, "load_tried_again")
-    assert told["reason"] == "the settings of gate 'signature' have changed"

@@ -126,16 +126,6 @@ def test_version_that_fails_every_live_request_ends(
     assert_published(server, 3)
 
 
-def test_version_that_fails_one_request_of_one_ends(
-    start: Start, exports: dict[str, Path], base_path: Path
-):
-    server = start()
-    with caller_to(server.target) as caller:
-        ask(caller, SIZES[0])
-    drop(exports["fails two sizes"], base_path, 2)
-    assert_refused(server, "self_warm_up", "it fails all 1 ")
-
-
 def test_version_that_fails_too_large_a_share_ends(
     start: Start, exports: dict[str, Path], base_path: Path
 ):

@@ -1,4 +1,4 @@
-"""REST over a real server: TensorFlow Serving's documented API, and swaps under load."""
+"""REST over a real server: TensorFlow Serving's documented API."""
 
 import gzip
 import http.client
@@ -13,7 +13,7 @@ from serving import ModelServer
 from tests.integration.clients import wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel, drop
-from tests.integration.rest_clients import ANSWER_SECONDS, RestClient, SteadyRestClient, versions_of
+from tests.integration.rest_clients import ANSWER_SECONDS, RestClient, versions_of
 
 
 @pytest.fixture(scope="module")
@@ -172,33 +172,3 @@ def test_page_of_other_site_may_read_version(client):
 def test_pages_and_swaps_are_where_they_were(client):
     assert client.ask("GET", "/v1/swaps")[0] == 200
     assert client.ask("GET", "/v1/page")[0] == 200
-
-
-@pytest.fixture
-def clients_under_swaps(
-    start_server: StartServer, scale_model: ScaleModel, base_path: Path
-) -> tuple[ModelServer, list[SteadyRestClient]]:
-    scale_model.write(base_path, 1)
-    server = start_server(model_name="scale", base_path=base_path)
-    wait_until(lambda: versions_of(server) == ["1"], "version 1 is AVAILABLE")
-    return server, [SteadyRestClient(server) for _ in range(4)]
-
-
-def test_swaps_fail_no_request_and_match_header(clients_under_swaps, scale_model, base_path):
-    server, clients = clients_under_swaps
-
-    def swap_to(version: int) -> None:
-        counts = [client.count for client in clients]
-        scale_model.write(base_path, version)
-        wait_until(lambda: versions_of(server) == [str(version)], f"{version} serves alone")
-        wait_until(
-            lambda: all(client.count > count for client, count in zip(clients, counts)),
-            "every client went on",
-        )
-
-    with clients[0], clients[1], clients[2], clients[3]:
-        for version in range(2, 8):
-            swap_to(version)
-    assert [client.wrong for client in clients] == [[]] * 4
-    seen = set.union(*(client.versions for client in clients))
-    assert {"2", "7"} <= seen

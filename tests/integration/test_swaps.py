@@ -33,7 +33,7 @@ from tests.integration.clients import (
 )
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel, export_counter, let_settle, write_warm_up
-from tests.integration.logs import wait_for_a_poll, wait_for_log
+from tests.integration.logs import wait_for_log
 from tests.integration.processes import anonymous_mib
 
 SWAP_COUNT = int(os.environ.get("MILLPOND_SWAPS", "40"))
@@ -214,19 +214,6 @@ def test_failed_load_keeps_old_version_and_tries_next(
         wait_for_states(client, "scale", {1: END, 3: AVAILABLE})
     assert clients.failures == []
     assert set(clients.answer_counts) == {1, 3}
-
-
-def test_failed_version_retries_if_dropped_again(
-    server: ModelServer, client: Client, scale_model: ScaleModel, base_path: Path
-):
-    scale_model.write(base_path, 2, prepare=_flip_a_bit_of_the_large_shard)
-    wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
-    shutil.rmtree(base_path / "2")
-    # A removal counts once a poll has seen it.
-    wait_for_a_poll(server, base_path)
-    scale_model.write(base_path, 2)
-    wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
-    assert client.predict("scale", {"x": X}).version == 2
 
 
 def test_failed_version_retries_if_replaced_at_once(

@@ -1,17 +1,15 @@
-"""Rollback, canaries, labels and memory for one version, on a real server with stock clients."""
+"""Rollback, canaries, and memory for one version, on a real server with stock clients."""
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 
 from serving import ModelServer
-from serving.base.errors import FailedPrecondition
 from serving.client import Client
 from serving.core.servable import AVAILABLE, END
 from tests.integration.clients import (
@@ -27,8 +25,6 @@ from tests.integration.clients import (
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
 from tests.integration.logs import logged, wait_for_log
-
-WriteConfig = Callable[[Path, Mapping[str, Path]], Path]
 
 X = np.array([1.0, 2.5, -3.0], np.float32)
 # 4 MB each.
@@ -102,27 +98,6 @@ def test_rollback_under_load_is_instant_and_lossless(
     assert not logged(server_of_two, "unload_started")
 
 
-def test_rolled_back_version_stays_out_on_disk(
-    server_of_two: ModelServer, scale_model: ScaleModel, base_path: Path
-):
-    with Client(server_of_two.admin_target) as client:
-        client.rollback("scale")
-        described = client.describe_models()["scale"]
-        assert (described["default_version"], described["blocked"]) == (1, [2])
-        scale_model.write(base_path, 3)
-        wait_for_states(client, "scale", {2: END, 3: AVAILABLE})
-        with pytest.raises(FailedPrecondition, match="version 3 is not blocked; blocked: 2"):
-            client.allow("scale", 3)
-
-
-def test_removed_version_yields_to_kept_one_at_once(server_of_two: ModelServer, base_path: Path):
-    shutil.rmtree(base_path / "2")
-    with Client(server_of_two.admin_target) as client, caller_to(server_of_two.target) as caller:
-        wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
-        assert answering_version(caller) == 1
-    assert len(logged(server_of_two, "load_started")) == 2
-
-
 def test_version_refused_by_a_gate_leaves_the_way_back(
     server_of_two: ModelServer, echo_export: Path, base_path: Path
 ):
@@ -169,23 +144,6 @@ def test_previous_is_given_up_if_three_do_not_fit(
     (given_up,) = logged(server, "previous_version_given_up")
     assert (given_up["version"], given_up["for_version"]) == (1, 3)
     assert "--model_memory_limit_bytes" in str(given_up["reason"])
-
-
-def test_rollback_without_previous_needs_cold_option(
-    start_with: Callable[..., ModelServer], scale_model: ScaleModel, base_path: Path
-):
-    server = start_with("keep_previous_seconds = 0")
-    scale_model.write(base_path, 2, offset_count=OFFSET_COUNT)
-    with Client(server.admin_target) as client:
-        wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
-        with pytest.raises(FailedPrecondition, match="keep_previous_seconds"):
-            client.rollback("scale")
-        request = predict_request("scale", {"x": X})
-        with SteadyClients(server.target, request, fault).running() as clients:
-            clients.wait_for_answers_of(2, 10)
-            assert client.rollback("scale", is_cold_allowed=True).version is None
-            clients.wait_for_answers_of(1, 10)
-        wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
 
 
 def test_cold_rollback_command_names_blocked_versions(
@@ -266,26 +224,6 @@ def test_canary_keeps_its_users(
         wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
 
 
-def test_canary_is_rolled_back_by_its_figures(
-    start_with: Callable[..., ModelServer], scale_model: ScaleModel, base_path: Path
-):
-    server = start_with("canary = { weight = 0.5, request_count = 50, error_ratio_max = 2.0 }")
-    scale_model.write(base_path, 2, offset_count=OFFSET_COUNT)
-    with Client(server.admin_target) as client, caller_to(server.target) as caller:
-        wait_for_states(client, "scale", {1: AVAILABLE, 2: AVAILABLE})
-        for _ in range(100):
-            answering_version(caller)
-        # Failing requests count for the version that they name.
-        bad = predict_request("scale", {"x": np.ones(1, np.float64)}, version=2)
-        for _ in range(60):
-            with pytest.raises(grpc.RpcError):
-                caller.predict(bad)
-        wait_for_log(server, "canary_failed", version=2)
-        wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
-        verdicts = client.describe_models()["scale"]["versions"][1]["verdicts"]
-        assert [item["is_passed"] for item in verdicts if item["gate"] == "canary"] == [False]
-
-
 def test_auto_policy_swaps_in_memory_for_one(
     start_with: Callable[..., ModelServer], scale_model: ScaleModel, base_path: Path
 ):
@@ -298,27 +236,3 @@ def test_auto_policy_swaps_in_memory_for_one(
         assert answering_version(caller) == 2
     (chosen,) = logged(server, "resource_preserving_chosen")
     assert "--model_memory_limit_bytes" in str(chosen["reason"])
-
-
-def test_availability_policy_keeps_old_if_one_fits(
-    start_with: Callable[..., ModelServer], scale_model: ScaleModel, base_path: Path
-):
-    server = start_with(
-        'aspired_version_policy = "availability"',
-        model_memory_limit_bytes=OFFSET_COUNT * 4 * 3 // 2,
-        max_num_load_retries=0,
-    )
-    scale_model.write(base_path, 2, offset_count=OFFSET_COUNT)
-    with Client(server.admin_target) as client, caller_to(server.target) as caller:
-        wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
-        assert answering_version(caller) == 1
-
-
-def test_status_command_says_who_is_what(server_of_two: ModelServer):
-    from tests.integration.processes import millpond
-
-    with Client(server_of_two.admin_target) as client:
-        client.rollback("scale")
-    result = millpond("status", "scale", "--target", server_of_two.admin_target)
-    roles = {line.split("\t")[1]: line.split("\t")[5] for line in result.stdout.splitlines()[1:]}
-    assert roles == {"1": "default", "2": "previous, blocked: rolled back"}

@@ -332,10 +332,6 @@ def test_decide_nothing_found_aspires_nothing_at_all() -> None:
     assert events(disk.memory.notes) == ["no_version_in_base_path"]
 
 
-def test_decide_complete_version_is_aspired() -> None:
-    assert Disk().poll(1) == [1]
-
-
 def test_decide_version_not_yet_checked_is_not_found() -> None:
     candidate = observe(None, "/m/1", FRESH, NOW)
     memory = decide(SourceState(), {1: "/m/1"}, {1: candidate}, SelectionInputs(), NOW)
@@ -354,19 +350,6 @@ def test_decide_completed_version_is_aspired() -> None:
     disk = Disk()
     disk.poll(1, 2, incomplete={2: "no index"})
     assert disk.poll(1, 2) == [2]
-
-
-def test_decide_removed_version_falls_back() -> None:
-    disk = Disk()
-    disk.poll(1, 2)
-    assert disk.poll(1) == [1]
-
-
-def test_decide_emptied_base_path_keeps_aspired() -> None:
-    disk = Disk(All())
-    disk.poll(1, 2)
-    assert disk.poll() == [1, 2]
-    assert events(disk.memory.notes) == ["last_version_gone_from_disk"]
 
 
 def test_decide_keeps_last_version_until_next_is_ready() -> None:
@@ -398,14 +381,6 @@ def test_decide_returning_failed_version_is_found_anew() -> None:
     assert disk.memory.found[1].found_at_ns > before.found_at_ns
 
 
-def test_decide_version_moved_and_back_not_overwritten() -> None:
-    disk = Disk()
-    disk.poll(1)
-    disk.move_away_and_back(1)
-    disk.poll(1)
-    assert disk.memory.notes == frozenset()
-
-
 def test_decide_returned_changed_version_is_new() -> None:
     disk = Disk()
     disk.poll(1)
@@ -424,19 +399,6 @@ def test_decide_moved_version_is_found_anew() -> None:
 
 
 # --- Mending in place -----------------------------------------------------------------------------
-
-
-def test_decide_changed_failed_version_is_found_anew() -> None:
-    disk = Disk()
-    disk.poll(1)
-    before = disk.memory.found[1]
-    disk.change(1)
-    assert disk.poll(1, failed={1}) == [1]
-    after = disk.memory.found[1]
-    assert replace(after, found_at_ns=before.found_at_ns) == before
-    assert after.found_at_ns > before.found_at_ns
-    disk.poll(1, failed={1})
-    assert disk.memory.found[1] == after
 
 
 def test_decide_incomplete_failed_version_stays() -> None:
@@ -521,14 +483,6 @@ def test_decide_empty_selection_unloads_everything() -> None:
     assert disk.memory.aspired == ()
 
 
-def test_decide_emptied_base_path_unloads_where_it_may() -> None:
-    disk = Disk(All(), keeps_last=False)
-    disk.poll(1, 2)
-    assert disk.poll() == []
-    assert disk.memory.aspired == ()
-    assert disk.poll(3) == [3]
-
-
 def test_decide_gone_version_waits_for_its_successor() -> None:
     disk = Disk(keeps_last=False)
     disk.poll(1)
@@ -580,11 +534,6 @@ def test_decide_last_blocked_version_stays_with_note() -> None:
     assert events(disk.memory.notes) == ["last_version_blocked"]
 
 
-def test_decide_version_blocked_from_start_is_left_out() -> None:
-    disk = Disk(blocked=frozenset({2}))
-    assert disk.poll(2) == []
-
-
 def test_select_again_agrees_with_next_poll() -> None:
     disk = Disk(All())
     disk.poll(1, 2, incomplete={2: "no index"})
@@ -595,16 +544,6 @@ def test_select_again_agrees_with_next_poll() -> None:
     assert replace(after, candidates=disk.memory.candidates) == replace(
         disk.memory, looked_at_ns=after.looked_at_ns
     )
-
-
-def test_decide_overwritten_live_version_is_reported() -> None:
-    disk = Disk()
-    disk.poll(1)
-    before = disk.memory.found
-    disk.change(1)
-    assert disk.poll(1) == [1]
-    assert disk.memory.found == before
-    assert events(disk.memory.notes) == ["live_version_overwritten"]
 
 
 def test_decide_forgets_overwrite_once_files_return() -> None:

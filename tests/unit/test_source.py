@@ -739,6 +739,9 @@ def test_source_allowed_to_empty_drops_last_version(
     remove(directory)
     source.poll()
     assert aspirations.lists == [[1], []]
+    drop(tmp_path, "3", clock)
+    source.poll()
+    assert aspirations.lists == [[1], [], [3]]
 
 
 # --- Overwriting a version that serves ------------------------------------------------------------
