@@ -4,9 +4,9 @@
 #include <string>
 #include <utility>
 
+#include "native/base/sharded.h"
 #include "native/memory/jemalloc_api.h"
 #include "native/memory/jemalloc_control.h"
-#include "native/metrics/sharded.h"
 
 namespace millpond::memory {
 namespace {
@@ -111,7 +111,7 @@ void* Arena::Allocate(size_t bytes, size_t alignment) noexcept {
 
 void Arena::CountAllocation(int64_t block_bytes) {
   const int64_t live_bytes = live_bytes_.fetch_add(block_bytes) + block_bytes;
-  metrics::RaiseTo(live_bytes_peak_, live_bytes);
+  base::RaiseTo(live_bytes_peak_, live_bytes);
   live_block_count_.fetch_add(1);
   allocation_count_.fetch_add(1, std::memory_order_relaxed);
 }

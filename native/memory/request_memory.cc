@@ -14,7 +14,7 @@
 namespace millpond::memory {
 namespace {
 
-using metrics::RaiseTo;
+using base::RaiseTo;
 
 // A block and its real size; {nullptr, 0} if no memory is left.
 struct Block {
@@ -70,7 +70,7 @@ Block AllocateFromJemalloc(size_t bytes, size_t alignment) {
   if (bytes >= kLargeBlockBytes) return AllocateLarge(bytes, alignment);
   const size_t rounded_bytes = (bytes + alignment - 1) & ~(alignment - 1);
   const bool overflowed = rounded_bytes < bytes;
-  if (overflowed || alignment > metrics::kCacheLineBytes) return AllocateAligned(bytes, alignment);
+  if (overflowed || alignment > base::kCacheLineBytes) return AllocateAligned(bytes, alignment);
   const size_t block_bytes = nallocx(rounded_bytes, 0);
   void* start = block_bytes == 0 ? nullptr : std::malloc(rounded_bytes);
   if (start == nullptr) return {};

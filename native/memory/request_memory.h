@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "native/base/sharded.h"
 #include "native/memory/memory_resource.h"
-#include "native/metrics/sharded.h"
 
 namespace millpond::memory {
 
@@ -43,7 +43,7 @@ class RequestMemory final : public MemoryResource {
   int64_t PeakRiseBytes() const;
 
  private:
-  struct alignas(metrics::kCacheLineBytes) Shard {
+  struct alignas(base::kCacheLineBytes) Shard {
     std::atomic<int64_t> in_use_bytes{0};  // Below 0 if the thread frees blocks of other threads.
     std::atomic<int64_t> reported_bytes{0};
     std::atomic<int64_t> allocation_count{0};
@@ -53,8 +53,8 @@ class RequestMemory final : public MemoryResource {
   void Report(Shard& shard, int64_t in_use_bytes);
 
   const bool uses_jemalloc_;
-  metrics::Sharded<Shard> shards_;
-  alignas(metrics::kCacheLineBytes) std::atomic<int64_t> reported_bytes_{0};
+  base::Sharded<Shard> shards_;
+  alignas(base::kCacheLineBytes) std::atomic<int64_t> reported_bytes_{0};
   mutable std::atomic<int64_t> in_use_bytes_peak_{0};
   std::atomic<int64_t> marked_bytes_{0};
   std::atomic<int64_t> peak_bytes_since_mark_{0};

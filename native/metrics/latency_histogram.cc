@@ -115,18 +115,18 @@ LatencyFigures FiguresOf(const LatencySnapshot& snapshot) {
 
 void LatencyHistogram::Record(int64_t latency_ns) {
   latency_ns = std::max<int64_t>(latency_ns, 0);
-  const int mine = own_shard_count_ > 0 ? LeasedShard() : kNoShard;
+  const int mine = own_shard_count_ > 0 ? base::LeasedShard() : base::kNoShard;
   Shard& shard = shards_[mine >= 0 ? mine : own_shard_count_];
   std::atomic<int64_t>& bucket_count = shard.bucket_counts[BucketOf(latency_ns)];
   // Written last, with release: a snapshot that counts this latency has it in the sum and under the
   // maximum.
   if (mine >= 0) {
     AddAlone(latency_ns, std::memory_order_relaxed, &shard.sum_ns);
-    RaiseTo(shard.max_ns, latency_ns);
+    base::RaiseTo(shard.max_ns, latency_ns);
     AddAlone(1, std::memory_order_release, &bucket_count);
   } else {
     shard.sum_ns.fetch_add(latency_ns, std::memory_order_relaxed);
-    RaiseTo(shard.max_ns, latency_ns);
+    base::RaiseTo(shard.max_ns, latency_ns);
     bucket_count.fetch_add(1, std::memory_order_release);
   }
 }

@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "native/metrics/shard_lease.h"
-#include "native/metrics/sharded.h"
+#include "native/base/shard_lease.h"
+#include "native/base/sharded.h"
 
 namespace millpond::metrics {
 
@@ -96,7 +96,7 @@ class LatencyHistogram {
   };
 
   explicit LatencyHistogram(Use use = Use::kHot)
-      : own_shard_count_(use == Use::kHot ? ShardCountForRequestThreads() : 0),
+      : own_shard_count_(use == Use::kHot ? base::ShardCountForRequestThreads() : 0),
         shards_(std::make_unique<Shard[]>(own_shard_count_ + 1)) {}
 
   // Records a latency. A negative latency counts as 0.
@@ -105,7 +105,7 @@ class LatencyHistogram {
   LatencySnapshot Snapshot() const;
 
  private:
-  struct alignas(kCacheLineBytes) Shard {
+  struct alignas(base::kCacheLineBytes) Shard {
     std::atomic<int64_t> sum_ns{0};
     std::atomic<int64_t> max_ns{0};
     std::array<std::atomic<int64_t>, kLatencyBucketCount> bucket_counts{};

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <utility>
 
+#include "native/base/sharded.h"
 #include "native/base/status.h"
-#include "native/metrics/sharded.h"
 #include "native/servable/left_right.h"
 
 namespace millpond::servable {
@@ -70,8 +70,8 @@ class Admission {
 
   const int64_t total_limit_;
   std::atomic<bool> has_model_limits_{false};
-  alignas(metrics::kCacheLineBytes) std::atomic<int64_t> in_flight_count_{0};
-  alignas(metrics::kCacheLineBytes) std::atomic<int64_t> refused_count_{0};
+  alignas(base::kCacheLineBytes) std::atomic<int64_t> in_flight_count_{0};
+  alignas(base::kCacheLineBytes) std::atomic<int64_t> refused_count_{0};
   std::mutex write_mutex_;  // held by SetModelLimits
   // Every model that has ever had a limit, because a ticket may outlive the limit. The names come
   // from the operator and not from clients, so the map stays small.

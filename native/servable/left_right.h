@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "native/metrics/sharded.h"
+#include "native/base/sharded.h"
 
 namespace millpond::servable {
 
@@ -37,7 +37,7 @@ template <typename T>
 class LeftRight {
  public:
   explicit LeftRight(std::unique_ptr<const T> value)
-      : value_(value.release()), readers_(metrics::ShardCountForRequestThreads()) {}
+      : value_(value.release()), readers_(base::ShardCountForRequestThreads()) {}
   ~LeftRight() { delete value_.load(); }
   LeftRight(const LeftRight&) = delete;
   LeftRight& operator=(const LeftRight&) = delete;
@@ -61,7 +61,7 @@ class LeftRight {
   }
 
  private:
-  struct alignas(metrics::kCacheLineBytes) Readers {
+  struct alignas(base::kCacheLineBytes) Readers {
     std::atomic<int64_t> arrived[2] = {};
   };
 
@@ -85,7 +85,7 @@ class LeftRight {
 
   std::atomic<const T*> value_;
   std::atomic<unsigned> parity_{0};
-  metrics::Sharded<Readers> readers_;
+  base::Sharded<Readers> readers_;
 };
 
 }  // namespace millpond::servable

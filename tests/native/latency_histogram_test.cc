@@ -167,7 +167,7 @@ class LatencyHistogramOfUse : public ::testing::TestWithParam<LatencyHistogram::
 // More threads than shards: some have one to themselves, and the others share one.
 TEST_P(LatencyHistogramOfUse, CountsEveryRecordOfMoreThreadsThanShards) {
   constexpr int64_t kRecordCount = 200'000;
-  const int thread_count = ShardCountForRequestThreads() + 3;
+  const int thread_count = base::ShardCountForRequestThreads() + 3;
   LatencyHistogram histogram(GetParam());
   testing::RunTogether(thread_count, [&](int) {
     for (int64_t record = 0; record < kRecordCount; ++record) histogram.Record(2 * kMs);

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "native/base/sharded.h"
 #include "native/memory/memory_resource.h"
-#include "native/metrics/sharded.h"
 
 namespace millpond::memory {
 
@@ -15,7 +15,7 @@ class RecordingMemory final : public MemoryResource {
   explicit RecordingMemory(MemoryResource* upstream) : upstream_(upstream) {}
 
   void* Allocate(size_t bytes, size_t alignment) noexcept override {
-    metrics::RaiseTo(largest_bytes_, static_cast<int64_t>(bytes));
+    base::RaiseTo(largest_bytes_, static_cast<int64_t>(bytes));
     return upstream_->Allocate(bytes, alignment);
   }
   void Deallocate(void* block) noexcept override { upstream_->Deallocate(block); }

@@ -1,4 +1,4 @@
-#include "native/metrics/shard_lease.h"
+#include "native/base/shard_lease.h"
 
 #include <gtest/gtest.h>
 
@@ -8,10 +8,10 @@
 #include <thread>
 #include <vector>
 
-#include "native/metrics/sharded.h"
+#include "native/base/sharded.h"
 #include "tests/native/threads.h"
 
-namespace millpond::metrics {
+namespace millpond::base {
 namespace {
 
 // Returns the leases of that many threads, all alive at once.
@@ -73,4 +73,4 @@ TEST(LeasedShard, AThreadThatHadNoneGetsOneOnceItIsFree) {
 }
 
 }  // namespace
-}  // namespace millpond::metrics
+}  // namespace millpond::base

@@ -1,4 +1,4 @@
-#include "native/metrics/sharded.h"
+#include "native/base/sharded.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 
 #include "tests/native/threads.h"
 
-namespace millpond::metrics {
+namespace millpond::base {
 namespace {
 
 struct alignas(kCacheLineBytes) Shard {
@@ -75,4 +75,4 @@ TEST(RaiseTo, NeverLowersTheCellWhateverOtherThreadsRaise) {
 }
 
 }  // namespace
-}  // namespace millpond::metrics
+}  // namespace millpond::base

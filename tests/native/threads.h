@@ -22,7 +22,7 @@ void RunTogether(int thread_count, const Body& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Runs `body()` at once on two threads that share a shard of a metrics::Sharded of `shard_count`:
+// Runs `body()` at once on two threads that share a shard of a base::Sharded of `shard_count`:
 // `use()`, which uses it, gives the threads in between their numbers.
 template <typename Use, typename Body>
 void RunOnOneShard(int shard_count, const Use& use, const Body& body) {

@@ -1,8 +1,8 @@
-#include "native/metrics/sharded.h"
+#include "native/base/sharded.h"
 
 #include <thread>
 
-namespace millpond::metrics {
+namespace millpond::base {
 
 int ShardCountForRequestThreads() {
   constexpr int kMaxShardCount = 32;
@@ -12,4 +12,4 @@ int ShardCountForRequestThreads() {
   return shard_count;
 }
 
-}  // namespace millpond::metrics
+}  // namespace millpond::base

@@ -1,11 +1,11 @@
-#include "native/metrics/shard_lease.h"
+#include "native/base/shard_lease.h"
 
 #include <atomic>
 #include <cstdint>
 
-#include "native/metrics/sharded.h"
+#include "native/base/sharded.h"
 
-namespace millpond::metrics {
+namespace millpond::base {
 namespace {
 
 // The value of a thread that has returned its shard because it is ending.
@@ -48,4 +48,4 @@ int LeaseShard(int* mine) {
   return *mine;
 }
 
-}  // namespace millpond::metrics
+}  // namespace millpond::base

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-namespace millpond::metrics {
+namespace millpond::base {
 
 // The alignment of a shard, which keeps two shards out of one cache line.
 inline constexpr size_t kCacheLineBytes = 64;
@@ -58,4 +58,4 @@ inline void RaiseTo(std::atomic<int64_t>& cell, int64_t value) {
   }
 }
 
-}  // namespace millpond::metrics
+}  // namespace millpond::base

@@ -1,6 +1,6 @@
 #pragma once
 
-namespace millpond::metrics {
+namespace millpond::base {
 
 // The result for a thread that has no shard to itself.
 inline constexpr int kNoShard = -1;
@@ -20,4 +20,4 @@ inline int LeasedShard() {
   return mine >= 0 ? mine : LeaseShard(&mine);
 }
 
-}  // namespace millpond::metrics
+}  // namespace millpond::base
