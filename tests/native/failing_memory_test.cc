@@ -1,4 +1,4 @@
-#include "native/memory/failing_memory.h"
+#include "tests/native/failing_memory.h"
 
 #include <gtest/gtest.h>
 
