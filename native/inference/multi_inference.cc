@@ -7,9 +7,9 @@
 
 #include "native/base/limits.h"
 #include "native/inference/classify.h"
-#include "native/inference/example_reply.h"
 #include "native/inference/regress.h"
 #include "native/inference/signature_request.h"
+#include "native/inference/tf_example_reply.h"
 
 namespace millpond::inference {
 namespace {

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "native/inference/example_reply.h"
 #include "native/inference/signature_request.h"
+#include "native/inference/tf_example_reply.h"
 #include "native/tf/dtype.h"
 #include "native/tf/tensor_access.h"
 

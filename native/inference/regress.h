@@ -6,7 +6,7 @@
 
 #include "native/base/reply_buffer.h"
 #include "native/base/status.h"
-#include "native/inference/examples.h"
+#include "native/inference/tf_example_request.h"
 #include "native/metrics/request_phases.h"
 #include "native/servable/servable.h"
 #include "native/tf/run_context.h"

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "native/base/clock.h"
-#include "native/base/courtesy.h"
+#include "native/base/throttle.h"
 #include "native/inference/answer.h"
 #include "native/inference/predict.h"
 #include "native/inference/predict_codec.h"
@@ -204,10 +204,10 @@ nb::bytes Answer(const PyServable& self, const std::string& method, nb::bytes re
   const servable::ServableHandle handle = PinAlive(self);
   const std::string_view bytes(request.c_str(), request.size());
   const std::string reply = ValueOrThrow(WithoutGil([&] {
-    const base::Courtesy courtesy;  // a warm-up runs beside live requests
+    const base::Throttle throttle;  // a warm-up runs beside live requests
     auto answer = inference::AnswerRequest(*handle, method, {&bytes, 1},
                                            replay_ns_max.load(std::memory_order_relaxed));
-    courtesy.Rest();
+    throttle.Rest();
     return answer;
   }));
   return nb::bytes(reply.data(), reply.size());

@@ -12,13 +12,13 @@
 
 namespace millpond::rest {
 
-// The result of reading one element. After kRead and kNoBase64 the cursor has moved. Otherwise it
-// stays at the element.
+// The result of reading one element. After kRead and kInvalidBase64 the cursor has moved. Otherwise
+// it stays at the element.
 enum class ReadResult {
   kRead,
-  kOutOfRange,  // a number that the type does not hold
-  kOther,       // not of that kind: 1.5 instead of an integer, or not a number at all
-  kNoBase64,    // the cursor is then on the string of {"b64": "..."}
+  kOutOfRange,     // a number that the type does not hold
+  kOther,          // not of that kind: 1.5 instead of an integer, or not a number at all
+  kInvalidBase64,  // the cursor is then on the string of {"b64": "..."}
 };
 
 // A JSON number split into its digits: (-1)^is_negative * digits * 10^exponent.

@@ -83,7 +83,7 @@ struct StringElement {
       char* const plain = tf::ResizeString(to.index, to.element, PlainBytes(text), to.tensors);
       if (!DecodeBase64(text, plain)) {
         reader->GoBack(coded);
-        return ReadResult::kNoBase64;
+        return ReadResult::kInvalidBase64;
       }
       if (!reader->NextKey(&text)) return ReadResult::kRead;
     }
@@ -256,7 +256,7 @@ std::string TensorReader::Where(size_t depth) const {
 }
 
 bool TensorReader::FailElement(JsonReader* reader, ReadResult result) {
-  if (result == ReadResult::kNoBase64) {
+  if (result == ReadResult::kInvalidBase64) {
     return reader->Fail(base::InvalidArgument(Where(path_.size()) + reader->Excerpt() +
                                               " is not valid base64; encode the bytes of \"b64\" "
                                               "as in RFC 4648"));

@@ -7,10 +7,10 @@
 #include "native/inference/classify.h"
 #include "native/inference/regress.h"
 #include "native/inference/signature_request.h"
-#include "native/rest/example_body.h"
 #include "native/rest/json_tensor_writer.h"
 #include "native/rest/json_writer.h"
 #include "native/rest/predict_body.h"
+#include "native/rest/tf_example_body.h"
 #include "native/tf/output_set.h"
 #include "native/tf/tensor_list.h"
 

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "native/base/clock.h"
-#include "native/rpc/example_services.h"
 #include "native/rpc/health_service.h"
 #include "native/rpc/infer_service.h"
 #include "native/rpc/poller_pool.h"
@@ -18,6 +17,7 @@
 #include "native/rpc/raw_service.h"
 #include "native/rpc/server_stop.h"
 #include "native/rpc/session_service.h"
+#include "native/rpc/tf_example_services.h"
 #include "native/rpc/unary_call.h"
 #include "native/rpc/unknown_methods.h"
 

@@ -61,7 +61,7 @@ base::Status ServingMap::Publish(std::shared_ptr<ServableEntry> entry, Routing r
   ServableStream& changed = streams_[id.name];
   changed.routing = std::move(routing);
   changed.versions.emplace(id.version, std::move(entry));
-  Show();
+  PublishSnapshot();
   changes_.Count(id.name);
   return {};
 }
@@ -78,7 +78,7 @@ base::Status ServingMap::Retire(const std::string& name, int64_t version, Routin
   versions.erase(found);
   stream->second.routing = std::move(routing);
   if (stream->second.IsEmpty()) streams_.erase(stream);
-  Show();
+  PublishSnapshot();
   entry->MarkRetired();
   return {};
 }
@@ -89,7 +89,7 @@ base::Status ServingMap::SetRouting(const std::string& name, Routing routing) {
   ServableStream& stream = streams_[name];
   stream.routing = std::move(routing);
   if (stream.IsEmpty()) streams_.erase(name);
-  Show();
+  PublishSnapshot();
   changes_.Count(name);
   return {};
 }

@@ -69,7 +69,7 @@ class ServingMap {
 
  private:
   // Publishes a copy of streams_ to look-ups. The caller holds write_mutex_.
-  void Show() { snapshot_.Write(std::make_unique<const ServableStreams>(streams_)); }
+  void PublishSnapshot() { snapshot_.Write(std::make_unique<const ServableStreams>(streams_)); }
   // Looks up again after a look-up that found no version, and explains a failure with the notes.
   base::StatusOr<ServableHandle> LookUpWithNotes(std::string_view name,
                                                  const VersionChoice& choice);

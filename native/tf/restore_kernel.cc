@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "native/base/clock.h"
-#include "native/base/courtesy.h"
+#include "native/base/throttle.h"
 #include "native/tf/checkpoint_index.h"
 #include "native/tf/load_control.h"
 #include "native/tf/restore_pace.h"
@@ -81,7 +81,7 @@ class LoadPace {
   LoadPace() : control_(LoadScope::Current()), pace_(base::MonotonicNs()) {}
 
   // Waits until the next piece may be read. Returns CANCELLED if the load is cancelled.
-  absl::Status AwaitTurn() {
+  absl::Status WaitForBudget() {
     if (control_ == nullptr) return absl::OkStatus();
     while (!control_->is_cancelled.load(std::memory_order_relaxed)) {
       const int64_t wait_ns =
@@ -98,8 +98,8 @@ class LoadPace {
     pace_.Spend(bytes);
     control_->restored_bytes.fetch_add(bytes, std::memory_order_relaxed);
   }
-  // Takes reported bytes back, because their checksum does not match.
-  void TakeBack(int64_t bytes) {
+  // Subtracts reported bytes, because their checksum does not match.
+  void Retract(int64_t bytes) {
     if (control_ == nullptr) return;
     control_->restored_bytes.fetch_sub(bytes, std::memory_order_relaxed);
   }
@@ -180,7 +180,7 @@ class Restore {
     // Checked before the output is allocated: a damaged index may claim more bytes than the shard
     // has.
     if (is_plain_) TF_RETURN_IF_ERROR(shards_.CheckHolds(plan.entry));
-    TF_RETURN_IF_ERROR(pace_.AwaitTurn());
+    TF_RETURN_IF_ERROR(pace_.WaitForBudget());
     Tensor* output = nullptr;
     TF_RETURN_IF_ERROR(context_->allocate_output(plan.wanted.output, plan.shape, &output));
     return plan.is_direct ? ReadDirect(plan.entry, output) : ReadByBundleReader(plan, output);
@@ -190,17 +190,17 @@ class Restore {
     char* const to = static_cast<char*>(output->data());
     uint32_t crc32c = 0;
     for (int64_t done = 0; done < entry.size_bytes;) {
-      TF_RETURN_IF_ERROR(pace_.AwaitTurn());
+      TF_RETURN_IF_ERROR(pace_.WaitForBudget());
       const int64_t piece_bytes =
           std::min<int64_t>(ShardReader::kPieceBytes, entry.size_bytes - done);
-      const base::Courtesy courtesy;
+      const base::Throttle throttle;
       TF_RETURN_IF_ERROR(shards_.ReadPiece(entry, done, piece_bytes, to + done, &crc32c));
-      courtesy.Rest();
+      throttle.Rest();
       pace_.Report(piece_bytes);
       done += piece_bytes;
     }
     if (crc32c == entry.crc32c) return absl::OkStatus();
-    pace_.TakeBack(entry.size_bytes);
+    pace_.Retract(entry.size_bytes);
     return absl::DataLossError(shards_.Place(entry) + " (" + std::to_string(entry.size_bytes) +
                                " bytes) does not match its checksum: crc32c " +
                                std::to_string(crc32c) + ", and the index has " +

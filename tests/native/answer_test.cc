@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "tests/native/example_messages.h"
 #include "tests/native/predict_messages.h"
+#include "tests/native/tf_example_messages.h"
 #include "tests/native/wire_message.h"
 
 namespace millpond::inference {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "tests/native/example_messages.h"
 #include "tests/native/predict_messages.h"
 #include "tests/native/served_models.h"
+#include "tests/native/tf_example_messages.h"
 #include "tests/native/wire_message.h"
 
 namespace millpond::rpc {

@@ -10,10 +10,10 @@
 #include "native/base/clock.h"
 #include "native/servable/request_reservoir.h"
 #include "tests/native/echo_servable.h"
-#include "tests/native/example_messages.h"
 #include "tests/native/infer_messages.h"
 #include "tests/native/served_models.h"
 #include "tests/native/serving_maps.h"
+#include "tests/native/tf_example_messages.h"
 
 namespace millpond::testing {
 namespace {

@@ -12,14 +12,14 @@ namespace millpond::base {
 // takes the remaining 20 % and makes each request slower, until requests queue. A piece that lost
 // its core shows that the machine is busy. The thread then rests four times as long as it worked,
 // between 2 and 20 ms. On a quiet machine it never rests.
-int64_t CourtesyRestNs(int64_t wall_ns, int64_t cpu_ns);
+int64_t ThrottleRestNs(int64_t wall_ns, int64_t cpu_ns);
 
 // Measures one piece of work of a background thread and rests after it. Constructed before the
 // piece. Does nothing on a thread whose priority was not lowered (thread_priority.h). Thread: one.
 // Cost: four clock reads a piece, 0.5 us.
-class Courtesy {
+class Throttle {
  public:
-  Courtesy();
+  Throttle();
 
   // Ends the piece, and rests if the machine is busy.
   void Rest() const;

@@ -1,4 +1,4 @@
-#include "native/base/courtesy.h"
+#include "native/base/throttle.h"
 
 #include <algorithm>
 #include <ctime>
@@ -28,20 +28,20 @@ int64_t ThreadCpuNs() {
 
 }  // namespace
 
-int64_t CourtesyRestNs(int64_t wall_ns, int64_t cpu_ns) {
+int64_t ThrottleRestNs(int64_t wall_ns, int64_t cpu_ns) {
   const bool lost_its_core = wall_ns - cpu_ns > kNoiseNs;
   return lost_its_core ? std::clamp(cpu_ns * kRestRatio, kShortestRestNs, kLongestRestNs) : 0;
 }
 
-Courtesy::Courtesy() {
+Throttle::Throttle() {
   if (!IsBackgroundThread()) return;
   wall_ns_ = MonotonicNs();
   cpu_ns_ = ThreadCpuNs();
 }
 
-void Courtesy::Rest() const {
+void Throttle::Rest() const {
   if (!IsBackgroundThread()) return;
-  const int64_t rest_ns = CourtesyRestNs(MonotonicNs() - wall_ns_, ThreadCpuNs() - cpu_ns_);
+  const int64_t rest_ns = ThrottleRestNs(MonotonicNs() - wall_ns_, ThreadCpuNs() - cpu_ns_);
   if (rest_ns > 0) SleepNs(rest_ns);
 }
 

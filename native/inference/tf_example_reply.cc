@@ -1,4 +1,4 @@
-#include "native/inference/example_reply.h"
+#include "native/inference/tf_example_reply.h"
 
 namespace millpond::inference {
 namespace {

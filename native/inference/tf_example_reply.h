@@ -5,8 +5,8 @@
 
 #include "native/base/reply_buffer.h"
 #include "native/base/status.h"
-#include "native/inference/examples.h"
 #include "native/inference/model_spec.h"
+#include "native/inference/tf_example_request.h"
 #include "native/servable/servable.h"
 #include "native/tf/signature.h"
 

@@ -1,4 +1,4 @@
-#include "native/rpc/example_services.h"
+#include "native/rpc/tf_example_services.h"
 
 #include <string>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "native/rest/example_body.h"
+#include "native/rest/tf_example_body.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "native/inference/examples.h"
+#include "native/inference/tf_example_request.h"
 
 #include "native/base/limits.h"
 #include "native/inference/signature_request.h"
