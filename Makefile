@@ -10,7 +10,7 @@ BIN    := $(VENV)/bin
 MODELS := $(BUILD)/models
 
 # The sources of the module; a change in any of them rebuilds the targets that depend on it.
-NATIVE_SOURCES := CMakeLists.txt $(shell find cmake native -type f)
+NATIVE_SOURCES := CMakeLists.txt $(shell find cmake native protos -type f)
 NATIVE_TESTS   := $(shell find tests/native -type f 2>/dev/null)
 CXX_SOURCES    := $(shell find native tests/native -name '*.h' -o -name '*.cc' -o -name '*.cpp' 2>/dev/null)
 # clang-tidy runs only on the rungs below TensorFlow, because reading TensorFlow's headers takes minutes.

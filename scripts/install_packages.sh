@@ -9,7 +9,7 @@ set -euo pipefail
 packages_of() {
   case "$1" in
     build) echo "python3-venv python3-dev g++ cmake ninja-build ccache libgrpc++-dev libjemalloc-dev libre2-dev
-                 libssl-dev zlib1g-dev libc-ares-dev" ;;
+                 libssl-dev zlib1g-dev libc-ares-dev protobuf-compiler" ;;
     # The server preloads jemalloc.
     run) echo "libjemalloc2" ;;
     # prometheus scrapes the server under test and brings promtool.

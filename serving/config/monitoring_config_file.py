@@ -1,12 +1,11 @@
 """Reads the file of --monitoring_config_file: TensorFlow Serving's MonitoringConfig, as text."""
 
 import re
-from functools import cache
 from pathlib import Path
-from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from google.protobuf import text_format
 
+from serving.base.compiled_protos import message_class
 from serving.base.errors import InvalidConfig
 
 _PATH = re.compile(r"/[\w.~-]+(/[\w.~-]+)*")
@@ -28,7 +27,7 @@ def read_monitoring_config_file(path: Path) -> str:
 def parse_monitoring_config(text: str, where: str) -> str:
     """Parses a text from `where`; otherwise like `read_monitoring_config_file`."""
     try:
-        config = text_format.Parse(text, _config_class()())
+        config = text_format.Parse(text, message_class("tensorflow.serving.MonitoringConfig")())
     except text_format.ParseError as error:
         raise InvalidConfig(f"{where}: not a text protobuf of MonitoringConfig: {error}") from error
     prometheus = config.prometheus_config
@@ -38,26 +37,3 @@ def parse_monitoring_config(text: str, where: str) -> str:
             '"/monitoring/metrics"'
         )
     return str(prometheus.path) if prometheus.enable else ""
-
-
-@cache
-def _config_class() -> Any:
-    """Builds the class of MonitoringConfig, which tensorflow-serving-api does not contain."""
-    field = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="monitoring_config", package="millpond")
-    prometheus = file.message_type.add(name="PrometheusConfig")
-    for number, (name, kind) in enumerate(
-        (("enable", field.TYPE_BOOL), ("path", field.TYPE_STRING)), start=1
-    ):
-        prometheus.field.add(name=name, number=number, type=kind, label=field.LABEL_OPTIONAL)
-    monitoring = file.message_type.add(name="MonitoringConfig")
-    monitoring.field.add(
-        name="prometheus_config",
-        number=1,
-        type=field.TYPE_MESSAGE,
-        type_name=".millpond.PrometheusConfig",
-        label=field.LABEL_OPTIONAL,
-    )
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("millpond.MonitoringConfig"))

@@ -6,12 +6,11 @@ import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from google.protobuf import text_format
 
+from serving.base.compiled_protos import message_class
 from serving.base.errors import InvalidConfig
 
 _CERTIFICATE = "-----BEGIN CERTIFICATE-----"
@@ -51,7 +50,7 @@ def parse_tls_config(text: str, where: str) -> TlsConfig:
     belongs to another certificate, or if clients must have certificates but there is no CA to verify
     them. The message has the field and the remedy, but never a key.
     """
-    message = _config_class()()
+    message = message_class("tensorflow.serving.SSLConfig")()
     try:
         text_format.Parse(text, message)
     except text_format.ParseError as error:
@@ -120,27 +119,3 @@ def _unnamed_file(text: str) -> Iterator[str]:
         yield f"/proc/self/fd/{descriptor}"
     finally:
         os.close(descriptor)
-
-
-@cache
-def _config_class() -> Any:
-    """Builds the class of tensorflow.serving.SSLConfig, which tensorflow-serving-api lacks."""
-    file = descriptor_pb2.FileDescriptorProto(
-        name="tensorflow_serving/config/ssl_config.proto",
-        package="tensorflow.serving",
-        syntax="proto3",
-    )
-    message = file.message_type.add(name="SSLConfig")
-    types = descriptor_pb2.FieldDescriptorProto
-    for number, name in enumerate(("server_key", "server_cert", "custom_ca"), start=1):
-        message.field.add(
-            name=name, number=number, type=types.TYPE_STRING, label=types.LABEL_OPTIONAL
-        )
-    message.field.add(
-        name="client_verify", number=4, type=types.TYPE_BOOL, label=types.LABEL_OPTIONAL
-    )
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(
-        pool.FindMessageTypeByName("tensorflow.serving.SSLConfig")
-    )

@@ -7,14 +7,14 @@ from typing import Any
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError
 
+from serving.base.compiled_protos import INFERENCE_SERVICE, message_class
 from serving.base.errors import InvalidArgument, NotFound
-from serving.base.kserve_messages import SERVICE, message_class
 from serving.kserve.questions import InferenceQuestions
 from serving.kserve.repository import WAIT_SECONDS_MAX
 from serving.rpc.rare_calls import Handler, Waiting, patience_seconds
 
-REPOSITORY_MODEL_LOAD = f"/{SERVICE}/RepositoryModelLoad"
-REPOSITORY_MODEL_UNLOAD = f"/{SERVICE}/RepositoryModelUnload"
+REPOSITORY_MODEL_LOAD = f"/{INFERENCE_SERVICE}/RepositoryModelLoad"
+REPOSITORY_MODEL_UNLOAD = f"/{INFERENCE_SERVICE}/RepositoryModelUnload"
 
 Document = dict[str, Any]
 
@@ -79,11 +79,11 @@ class InferenceService:
 
 
 def _path(method: str) -> str:
-    return f"/{SERVICE}/{method}"
+    return f"/{INFERENCE_SERVICE}/{method}"
 
 
 def _answer(method: str, tell: Callable[[Any], Document], request: bytes) -> bytes:
-    response = message_class(f"{method}Response")()
+    response = message_class(f"inference.{method}Response")()
     ParseDict(tell(_parsed(method, request)), response)
     serialized: bytes = response.SerializeToString()
     return serialized
@@ -102,6 +102,6 @@ def _wait_and_answer(
 def _parsed(method: str, request: bytes) -> Any:
     name = f"{method}Request"
     try:
-        return message_class(name).FromString(request)
+        return message_class(f"inference.{name}").FromString(request)
     except DecodeError as error:
         raise InvalidArgument(f"the request is not a valid {name}: {error}") from error

@@ -7,9 +7,9 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from serving.base.clock import NS_PER_SECOND
+from serving.base.compiled_protos import message_class
 from serving.base.errors import InvalidArgument
 from serving.data_plane.traces import EventTotal
-from serving.rpc.profiler_messages import message_class
 
 DURATION_MS_MAX = 60_000
 """Of a trace: TensorFlow's client waits for a minute, and what is recorded stays in memory."""
@@ -98,7 +98,7 @@ def read_terminate_request(request: bytes) -> str:
 
 def profile_response(xspace: bytes, event_count: int, *, is_message_wanted: bool) -> bytes:
     """Returns Profile's response. A trace without events makes TensorFlow's client try again."""
-    response = message_class("ProfileResponse")(empty_trace=event_count == 0)
+    response = message_class("tensorflow.ProfileResponse")(empty_trace=event_count == 0)
     if is_message_wanted:
         response.xspace = xspace
     elif event_count:
@@ -109,7 +109,7 @@ def profile_response(xspace: bytes, event_count: int, *, is_message_wanted: bool
 
 def monitor_response(text: str) -> bytes:
     """Returns Monitor's response, of a text for people."""
-    serialized: bytes = message_class("MonitorResponse")(data=text).SerializeToString()
+    serialized: bytes = message_class("tensorflow.MonitorResponse")(data=text).SerializeToString()
     return serialized
 
 
@@ -143,7 +143,7 @@ def early_end(available_bytes_at_start: int, available_bytes_now: int) -> str:
 
 def _parsed(name: str, request: bytes) -> Any:
     try:
-        return message_class(name).FromString(request)
+        return message_class(f"tensorflow.{name}").FromString(request)
     except DecodeError as error:
         raise InvalidArgument(f"the request is not a valid tensorflow.{name}: {error}") from error
 

@@ -15,6 +15,7 @@ from functools import partial
 import structlog
 
 from serving.base.clock import NS_PER_SECOND, Clock
+from serving.base.compiled_protos import PROFILER_SERVICE, message_class
 from serving.base.errors import (
     CallerError,
     Cancelled,
@@ -25,7 +26,6 @@ from serving.base.errors import (
 )
 from serving.data_plane.requests import RareCall
 from serving.data_plane.traces import StartTrace, TraceSession
-from serving.rpc.profiler_messages import SERVICE, message_class
 from serving.rpc.profiler_requests import (
     MonitorQuestion,
     ProfileQuestion,
@@ -40,9 +40,9 @@ from serving.rpc.profiler_requests import (
 )
 from serving.rpc.rare_calls import Deferred, Handler
 
-PROFILE = f"/{SERVICE}/Profile"
-MONITOR = f"/{SERVICE}/Monitor"
-TERMINATE = f"/{SERVICE}/Terminate"
+PROFILE = f"/{PROFILER_SERVICE}/Profile"
+MONITOR = f"/{PROFILER_SERVICE}/Monitor"
+TERMINATE = f"/{PROFILER_SERVICE}/Terminate"
 METHODS = (PROFILE, MONITOR, TERMINATE)
 
 LOOK_SECONDS = 0.05
@@ -139,7 +139,7 @@ class ProfilerService:
             if self._running is not None and self._running.plan.session_id == session_id:
                 self._running.is_terminated = True
                 self._changed.notify_all()
-        response: bytes = message_class("TerminateResponse")().SerializeToString()
+        response: bytes = message_class("tensorflow.TerminateResponse")().SerializeToString()
         return response
 
     def _begin(

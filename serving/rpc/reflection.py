@@ -5,18 +5,17 @@ The data plane answers from these tables; the protocol is in `native/rpc/reflect
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import chain
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import FileDescriptor
+
+from serving.base.compiled_protos import message_class
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _FileProto = descriptor_pb2.FileDescriptorProto
 _MessageProto = descriptor_pb2.DescriptorProto
-
-_EDITIONS = ("v1", "v1alpha")
 
 
 @dataclass(frozen=True)
@@ -52,21 +51,6 @@ def reflect(service_files: Sequence[FileDescriptor]) -> Reflection:
         },
         extensions=_extensions(messages.values()),
     )
-
-
-def grpc_builtin_files() -> list[FileDescriptor]:
-    """Returns the files of the services that every server has: health and reflection itself."""
-    pool = _own_pool()
-    names = ["grpc/health/v1/health.proto", *(_reflection_path(edition) for edition in _EDITIONS)]
-    return [pool.FindFileByName(name) for name in names]
-
-
-def parse_file(serialized: bytes) -> FileDescriptor:
-    """A FileDescriptorProto that depends on no other file, in a pool of its own."""
-    pool: Any = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(serialized)
-    file: FileDescriptor = pool.FindFileByName(_FileProto.FromString(serialized).name)
-    return file
 
 
 def _service_list(files: Sequence[FileDescriptor]) -> bytes:
@@ -154,115 +138,4 @@ def _extensions_of_message(message: _MessageProto) -> Iterator[_Field]:
 
 def _message_class(name: str) -> Any:
     """Returns a message class of grpc.reflection.v1. v1alpha has the same bytes."""
-    pool = _own_pool()
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"grpc.reflection.v1.{name}"))
-
-
-@cache
-def _own_pool() -> Any:
-    """gRPC's own protos, written here as packages that have them would bring grpcio along. Apart from
-    protobuf's default pool, where a process may have those packages'.
-    """
-    pool: Any = descriptor_pool.DescriptorPool()
-    pool.Add(_health_file())
-    for edition in _EDITIONS:
-        pool.Add(_reflection_file(edition))
-    return pool
-
-
-def _health_file() -> _FileProto:
-    package = "grpc.health.v1"
-    file = _FileProto(name="grpc/health/v1/health.proto", package=package, syntax="proto3")
-    _add_message(file, "HealthCheckRequest", service=(1, _Field.TYPE_STRING))
-    response = _add_message(
-        file,
-        "HealthCheckResponse",
-        status=(1, f".{package}.HealthCheckResponse.ServingStatus"),
-    )
-    status = response.enum_type.add(name="ServingStatus")
-    for number, name in enumerate(("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")):
-        status.value.add(name=name, number=number)
-    response.field[0].type = _Field.TYPE_ENUM
-    service = file.service.add(name="Health")
-    for method, is_stream in (("Check", False), ("Watch", True)):
-        service.method.add(
-            name=method,
-            input_type=f".{package}.HealthCheckRequest",
-            output_type=f".{package}.HealthCheckResponse",
-            server_streaming=is_stream,
-        )
-    return file
-
-
-def _reflection_path(edition: str) -> str:
-    return f"grpc/reflection/{edition}/reflection.proto"
-
-
-def _reflection_file(edition: str) -> _FileProto:
-    package = f"grpc.reflection.{edition}"
-    file = _FileProto(name=_reflection_path(edition), package=package, syntax="proto3")
-    text, number = _Field.TYPE_STRING, _Field.TYPE_INT32
-    request = _add_message(
-        file,
-        "ServerReflectionRequest",
-        host=(1, text),
-        file_by_filename=(3, text),
-        file_containing_symbol=(4, text),
-        file_containing_extension=(5, f".{package}.ExtensionRequest"),
-        all_extension_numbers_of_type=(6, text),
-        list_services=(7, text),
-    )
-    _make_oneof(request, "message_request", first_number=3)
-    _add_message(file, "ExtensionRequest", containing_type=(1, text), extension_number=(2, number))
-    response = _add_message(
-        file,
-        "ServerReflectionResponse",
-        valid_host=(1, text),
-        original_request=(2, f".{package}.ServerReflectionRequest"),
-        file_descriptor_response=(4, f".{package}.FileDescriptorResponse"),
-        all_extension_numbers_response=(5, f".{package}.ExtensionNumberResponse"),
-        list_services_response=(6, f".{package}.ListServiceResponse"),
-        error_response=(7, f".{package}.ErrorResponse"),
-    )
-    _make_oneof(response, "message_response", first_number=4)
-    files = _add_message(
-        file, "FileDescriptorResponse", file_descriptor_proto=(1, _Field.TYPE_BYTES)
-    )
-    numbers = _add_message(
-        file, "ExtensionNumberResponse", base_type_name=(1, text), extension_number=(2, number)
-    )
-    services = _add_message(file, "ListServiceResponse", service=(1, f".{package}.ServiceResponse"))
-    for repeated in (files.field[0], numbers.field[1], services.field[0]):
-        repeated.label = _Field.LABEL_REPEATED
-    _add_message(file, "ServiceResponse", name=(1, text))
-    _add_message(file, "ErrorResponse", error_code=(1, number), error_message=(2, text))
-    file.service.add(name="ServerReflection").method.add(
-        name="ServerReflectionInfo",
-        input_type=f".{package}.ServerReflectionRequest",
-        output_type=f".{package}.ServerReflectionResponse",
-        client_streaming=True,
-        server_streaming=True,
-    )
-    return file
-
-
-def _add_message(
-    file: _FileProto, name: str, /, **fields: tuple[int, "_Field.Type.ValueType | str"]
-) -> _MessageProto:
-    """Each field is (number, type), a message's type by its full name."""
-    message = file.message_type.add(name=name)
-    for field_name, (number, kind) in fields.items():
-        field = message.field.add(name=field_name, number=number, label=_Field.LABEL_OPTIONAL)
-        if isinstance(kind, str):
-            field.type, field.type_name = _Field.TYPE_MESSAGE, kind
-        else:
-            field.type = kind
-    return message
-
-
-def _make_oneof(message: _MessageProto, name: str, *, first_number: int) -> None:
-    """Puts the fields from `first_number` on into a oneof."""
-    message.oneof_decl.add(name=name)
-    for field in message.field:
-        if field.number >= first_number:
-            field.oneof_index = 0
+    return message_class(f"grpc.reflection.v1.{name}")

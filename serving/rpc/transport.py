@@ -8,37 +8,40 @@ import structlog
 from google.protobuf.descriptor import FileDescriptor
 
 from serving.base.clock import Clock
-from serving.base.kserve_messages import file_descriptor_proto
+from serving.base.compiled_protos import INFERENCE_SERVICE, PROFILER_SERVICE, file_of
 from serving.base.protos import model_service_pb2, prediction_service_pb2, session_service_pb2
 from serving.config.server_config import ServerConfig
 from serving.config.tls_config import read_tls_config
 from serving.data_plane.plane import DataPlane
 from serving.reload.certificate_watch import CertificateWatcher
 from serving.reload.config_watch import ConfigRefusal
-from serving.rpc.profiler_messages import file_descriptor_proto as profiler_file
-from serving.rpc.reflection import grpc_builtin_files, parse_file, reflect
+from serving.rpc.reflection import reflect
 
 POLL_SECONDS = 1.0
 """Between two looks at --ssl_config_file: some kB of a file, once a second."""
+
+GRPC_SERVICES = (
+    "grpc.health.v1.Health",
+    "grpc.reflection.v1.ServerReflection",
+    "grpc.reflection.v1alpha.ServerReflection",
+)
 
 _log = structlog.get_logger(__name__)
 
 
 def service_files(config: ServerConfig) -> list[FileDescriptor]:
-    """The files of all services that a server of this configuration answers.
+    """Returns the files of the services that a server of this configuration answers.
 
-    But millpond.v1.Admin and its like, whose messages are JSON and no protobuf: nothing could
-    describe them to a client of reflection.
+    Left out: millpond.v1.Admin and its like. Their messages are JSON, which reflection cannot describe.
     """
     session_files = [session_service_pb2.DESCRIPTOR] if config.enable_session_run else []
-    profiler_files = [parse_file(profiler_file())] if config.enable_profiler else []
+    profiler_files = [file_of(PROFILER_SERVICE)] if config.enable_profiler else []
     return [
         prediction_service_pb2.DESCRIPTOR,
         model_service_pb2.DESCRIPTOR,
         *session_files,
         *profiler_files,
-        parse_file(file_descriptor_proto()),
-        *grpc_builtin_files(),
+        *map(file_of, (INFERENCE_SERVICE, *GRPC_SERVICES)),
     ]
 
 

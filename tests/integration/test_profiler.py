@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
-from serving.rpc.profiler_messages import message_class
+from serving.base.compiled_protos import message_class
 from serving.rpc.profiler_service import METHODS, MONITOR, PROFILE, TERMINATE
 from tests.integration.clients import (
     SteadyClients,
@@ -129,7 +129,7 @@ def test_no_request_is_lost_while_a_trace_runs(traced: Traced):
 
 
 def profile_request(**fields: Any) -> bytes:
-    serialized: bytes = message_class("ProfileRequest")(**fields).SerializeToString()
+    serialized: bytes = message_class("tensorflow.ProfileRequest")(**fields).SerializeToString()
     return serialized
 
 
@@ -141,7 +141,7 @@ class Profiling:
         self.call: Any = call.future(request, timeout=CLIENT_SECONDS)
 
     def response(self) -> Any:
-        return message_class("ProfileResponse").FromString(self.call.result())
+        return message_class("tensorflow.ProfileResponse").FromString(self.call.result())
 
 
 @pytest.fixture
@@ -213,7 +213,10 @@ def test_client_that_goes_away_ends_its_trace(channel: grpc.Channel):
 def test_terminate_ends_a_trace(channel: grpc.Channel):
     profiling = start_long_trace(channel, session_id="mine")
     call: Any = channel.unary_unary(TERMINATE)
-    call(message_class("TerminateRequest")(session_id="mine").SerializeToString(), timeout=60)
+    call(
+        message_class("tensorflow.TerminateRequest")(session_id="mine").SerializeToString(),
+        timeout=60,
+    )
     assert profiling.response() is not None
 
 

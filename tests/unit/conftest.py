@@ -1,5 +1,6 @@
-"""Lets the tests import `tests.unit.fakes` wherever pytest is started."""
+"""Lets the tests import `tests.unit.fakes` wherever pytest is started, and compiles protos/."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +10,9 @@ REPOSITORY = str(Path(__file__).parents[2])
 
 if REPOSITORY not in sys.path:
     sys.path.insert(0, REPOSITORY)
+
+# Compiles protos/ if it has changed, so that the unit tests need no build.
+subprocess.run(["cmake", "-P", f"{REPOSITORY}/cmake/protos.cmake"], check=True)
 
 # An example may take any time: a unit test holds on a machine of any speed.
 settings.register_profile("any_speed", deadline=None)

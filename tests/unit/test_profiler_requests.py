@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from serving.base.compiled_protos import message_class
 from serving.base.errors import InvalidArgument
-from serving.rpc.profiler_messages import message_class
 from serving.rpc.profiler_requests import (
     DELAY_MS_MAX,
     DURATION_MS_MAX,
@@ -43,7 +43,7 @@ class Total:
 
 
 def request(**fields: object) -> bytes:
-    serialized: bytes = message_class("ProfileRequest")(**fields).SerializeToString()
+    serialized: bytes = message_class("tensorflow.ProfileRequest")(**fields).SerializeToString()
     return serialized
 
 
@@ -81,7 +81,7 @@ def test_host_level_is_the_clients_up_to_the_highest():
 def test_duration_that_is_none_or_too_long_is_refused(duration_ms: int):
     with pytest.raises(InvalidArgument, match=f"duration_ms {duration_ms}: give 1 to"):
         plan(duration_ms=duration_ms)
-    monitor = message_class("MonitorRequest")(duration_ms=duration_ms)
+    monitor = message_class("tensorflow.MonitorRequest")(duration_ms=duration_ms)
     with pytest.raises(InvalidArgument, match=f"duration_ms {duration_ms}: give 1 to"):
         read_monitor_request(monitor.SerializeToString())
 
@@ -108,7 +108,7 @@ def test_request_that_is_no_message_is_refused(read):
 
 
 def test_response_holds_trace_as_file():
-    response = message_class("ProfileResponse").FromString(
+    response = message_class("tensorflow.ProfileResponse").FromString(
         profile_response(b"planes", 3, is_message_wanted=False)
     )
     assert [(tool.name, tool.data) for tool in response.tool_data] == [("xplane.pb", b"planes")]
@@ -116,14 +116,14 @@ def test_response_holds_trace_as_file():
 
 
 def test_response_holds_trace_as_message_if_requested():
-    response = message_class("ProfileResponse").FromString(
+    response = message_class("tensorflow.ProfileResponse").FromString(
         profile_response(b"planes", 3, is_message_wanted=True)
     )
     assert (response.xspace, list(response.tool_data)) == (b"planes", [])
 
 
 def test_response_without_events_is_an_empty_trace():
-    response = message_class("ProfileResponse").FromString(
+    response = message_class("tensorflow.ProfileResponse").FromString(
         profile_response(b"planes", 0, is_message_wanted=False)
     )
     assert (response.empty_trace, list(response.tool_data)) == (True, [])
@@ -132,7 +132,7 @@ def test_response_without_events_is_an_empty_trace():
 def test_monitor_level_2_sums_up_every_op():
     levels = [
         read_monitor_request(
-            message_class("MonitorRequest")(
+            message_class("tensorflow.MonitorRequest")(
                 duration_ms=5, monitoring_level=level
             ).SerializeToString()
         ).plan.host_level

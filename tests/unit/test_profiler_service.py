@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from serving.base.clock import NS_PER_SECOND
+from serving.base.compiled_protos import message_class
 from serving.base.errors import ResourceExhausted, StatusCode
-from serving.rpc.profiler_messages import message_class
 from serving.rpc.profiler_service import MONITOR, PROFILE, TERMINATE, ProfilerService
 from serving.rpc.rare_calls import answer
 from tests.unit.fakes.clocks import FakeClock, HeldClock
@@ -37,7 +37,9 @@ class Bench:
         self, method: str = PROFILE, call: FakeRareCall | None = None, **fields: Any
     ) -> FakeRareCall:
         name = f"{method.rpartition('/')[2]}Request"
-        data = message_class(name)(**({"duration_ms": 2000} | fields)).SerializeToString()
+        data = message_class(f"tensorflow.{name}")(
+            **({"duration_ms": 2000} | fields)
+        ).SerializeToString()
         call = call or FakeRareCall(method)
         call.request = data
         answer(call, self.service.handlers)
@@ -51,7 +53,8 @@ class Bench:
 
     def terminate(self, session_id: str) -> FakeRareCall:
         call = FakeRareCall(
-            TERMINATE, message_class("TerminateRequest")(session_id=session_id).SerializeToString()
+            TERMINATE,
+            message_class("tensorflow.TerminateRequest")(session_id=session_id).SerializeToString(),
         )
         answer(call, self.service.handlers)
         return call
@@ -71,7 +74,7 @@ def held() -> Bench:
 def profiled(call: FakeRareCall) -> Any:
     (response,) = call.answers
     assert isinstance(response, bytes), response
-    return message_class("ProfileResponse").FromString(response)
+    return message_class("tensorflow.ProfileResponse").FromString(response)
 
 
 def failure(call: FakeRareCall) -> tuple[StatusCode, str]:
@@ -199,7 +202,7 @@ def test_request_that_is_wrong_starts_nothing(bench: Bench):
 def test_monitor_answers_with_a_table_of_events(bench: Bench):
     (response,) = bench.ask(MONITOR, monitoring_level=2, timestamp=True).answers
     assert isinstance(response, bytes)
-    text = message_class("MonitorResponse").FromString(response).data
+    text = message_class("tensorflow.MonitorResponse").FromString(response).data
     assert text.splitlines()[0].endswith(" UTC")
     assert "7 events in 2000 ms" in text
     assert "MatMul" in text

@@ -2,20 +2,20 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.descriptor import FileDescriptor
 
+from serving.base.compiled_protos import file_of, message_class
 from serving.base.protos import model_service_pb2, prediction_service_pb2
 from serving.config.server_config import ServerConfig
-from serving.rpc.reflection import Reflection, grpc_builtin_files, parse_file, reflect
-from serving.rpc.transport import service_files
+from serving.rpc.reflection import Reflection, reflect
+from serving.rpc.transport import GRPC_SERVICES, service_files
 
 FIELD = descriptor_pb2.FieldDescriptorProto
 
 
 def reflection_class(name: str) -> Any:
-    (file,) = [f for f in grpc_builtin_files() if f.name == "grpc/reflection/v1/reflection.proto"]
-    return message_factory.GetMessageClass(file.message_types_by_name[name])
+    return message_class(f"grpc.reflection.v1.{name}")
 
 
 def service_names(reflection: Reflection) -> list[str]:
@@ -101,8 +101,8 @@ def every_file(reflection: Reflection) -> Iterator[list[descriptor_pb2.FileDescr
 
 
 def test_each_response_suffices_to_build_file():
-    files = [prediction_service_pb2.DESCRIPTOR, model_service_pb2.DESCRIPTOR, *grpc_builtin_files()]
-    for file, *dependencies in every_file(reflect(files)):
+    files = [prediction_service_pb2.DESCRIPTOR, model_service_pb2.DESCRIPTOR]
+    for file, *dependencies in every_file(reflect([*files, *map(file_of, GRPC_SERVICES)])):
         pool: Any = descriptor_pool.DescriptorPool()
         waiting = {f.name: f for f in [file, *dependencies]}
 
@@ -137,8 +137,3 @@ def test_service_files_follow_session_run_setting(is_on: bool):
 def test_service_files_have_the_profiler_if_it_is_on(is_on: bool):
     names = service_names(reflect(service_files(ServerConfig(models=(), enable_profiler=is_on))))
     assert ("tensorflow.ProfilerService" in names) == is_on
-
-
-def test_parse_file_gives_the_file_that_was_serialized(scratch_files: list[FileDescriptor]):
-    (types,) = scratch_files[0].dependencies
-    assert parse_file(types.serialized_pb).name == "types.proto"
