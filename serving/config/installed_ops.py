@@ -1,7 +1,7 @@
-"""Loads ops of packages that are installed beside the server when a model first needs them.
+"""Loads the ops of tensorflow-text, if it is installed, when a model first lacks an op.
 
-TensorFlow Serving has the ops of tensorflow-text built in, so a model that uses them needs no flag
-there. Packages that are not installed, or are built for another TensorFlow, are ignored.
+TensorFlow Serving has these ops built in, so a model that uses them needs no flag there. A package that
+is not installed, or is built for another TensorFlow, is ignored.
 """
 
 import threading
@@ -12,11 +12,10 @@ import structlog
 
 from serving.base.errors import InvalidConfig
 from serving.config.op_library_files import op_libraries_of
-from serving.loading.op_packages import package_of
 
 _log = structlog.get_logger(__name__)
 
-BUILT_IN_THERE = frozenset({"tensorflow-text"})
+BUILT_IN_THERE = ("tensorflow-text",)
 """The packages whose ops TensorFlow Serving has built in; others need --op_package."""
 
 
@@ -34,24 +33,25 @@ class InstalledOps:
     def __init__(self, find_libraries: Callable[[str], Sequence[str]]) -> None:
         self._find_libraries = find_libraries
         self._lock = threading.Lock()
-        self._tried: set[str] = set()
+        self._loaded: set[str] = set()
+        self._ops: set[str] = set()
 
     def load(self, ops: Sequence[str], load_library: Callable[[str], Sequence[str]]) -> bool:
-        """Loads the packages that have any of `ops`; returns True if the graph may be read again."""
-        packages = {package.name for op in ops if (package := package_of(op)) is not None}
+        """Loads the packages of BUILT_IN_THERE; returns True if they have any of `ops`."""
         # Loads of several models wait for each other here, so the second finds the ops registered.
         with self._lock:
-            loaded = [self._load(name, load_library) for name in packages & BUILT_IN_THERE]
-        return any(loaded)
+            for package in BUILT_IN_THERE:
+                if package not in self._loaded:
+                    self._load(package, load_library)
+            return not self._ops.isdisjoint(ops)
 
-    def _load(self, package: str, load_library: Callable[[str], Sequence[str]]) -> bool:
-        if package in self._tried:
-            return True
+    def _load(self, package: str, load_library: Callable[[str], Sequence[str]]) -> None:
         try:
             libraries = self._find_libraries(package)
         except InvalidConfig:
-            return False
-        self._tried.add(package)
+            return
+        self._loaded.add(package)
         for path in libraries:
-            _log.info("op_library_loaded", path=path, ops=list(load_library(path)))
-        return True
+            added = load_library(path)
+            _log.info("op_library_loaded", path=path, ops=list(added))
+            self._ops.update(added)

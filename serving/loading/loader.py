@@ -21,7 +21,6 @@ from serving.gates.gate_runs import GateRuns, WarmUpWatch
 from serving.gates.gate_trials import GateSubject
 from serving.gates.gates import refusal
 from serving.loading.arenas import Arenas, report_remains
-from serving.loading.op_packages import missing_ops_message
 from warmup.self_warm_up import SelfWarmUpResult, warm_joint_runs
 
 WarmUp = Callable[[Path, Callable[[str, bytes], bytes], Callable[[], bool]], object]
@@ -126,8 +125,23 @@ def statuses_as_errors(status_error: type[Exception]) -> Iterator[None]:
         raise from_status(code, message) from error
 
 
+MISSING_OPS_SHOWN_MAX = 10
+"""The most missing ops that an error lists."""
+
 UNSET_VARIABLE_COUNT_MAX = 5
 """The most names of variables that an error lists."""
+
+
+def missing_ops_message(ops: Sequence[str]) -> str:
+    """Returns an error that names the first of the ops, with the remedy."""
+    shown = ", ".join(ops[:MISSING_OPS_SHOWN_MAX])
+    if len(ops) > MISSING_OPS_SHOWN_MAX:
+        shown += f" and {len(ops) - MISSING_OPS_SHOWN_MAX} more"
+    subject = f"op {shown} is" if len(ops) == 1 else f"ops {shown} are"
+    return (
+        f"{subject} not registered: start the server with --op_package=NAME for a pip package of ops, "
+        "or with --op_library=PATH for one library; docs/custom-ops.md lists packages by their ops"
+    )
 
 
 def unset_variables_message(names: Sequence[str]) -> str:

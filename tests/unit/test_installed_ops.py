@@ -19,7 +19,7 @@ def loaded_by(ops: InstalledOps, *needs: str) -> tuple[bool, list[str]]:
 
     def load_library(path: str) -> list[str]:
         paths.append(path)
-        return []
+        return [TEXT_OP]
 
     return ops.load(needs, load_library), paths
 
@@ -34,5 +34,7 @@ def test_package_that_is_not_installed_changes_nothing():
     assert loaded_by(InstalledOps(not_installed), TEXT_OP) == (False, [])
 
 
-def test_package_that_needs_its_flag_is_not_loaded():
-    assert loaded_by(InstalledOps(found), "Addons>A", "Mine") == (False, [])
+def test_op_that_the_package_lacks_stays_missing():
+    ops = InstalledOps(found)
+    assert loaded_by(ops, "Mine") == (False, ["/tensorflow-text/ops.so"])
+    assert loaded_by(ops, "Mine") == (False, [])

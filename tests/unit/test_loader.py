@@ -19,7 +19,7 @@ from serving.base.protos import get_model_metadata_pb2
 from serving.core.model_settings import GateMode, GateSettings
 from serving.core.servable import LoadStage, ServableId
 from serving.loading.arenas import Arenas, MemoryLimits
-from serving.loading.loader import LoadSettings, SavedModelLoader, WarmUp
+from serving.loading.loader import LoadSettings, SavedModelLoader, WarmUp, missing_ops_message
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import FakePlane, FakeSlabPool
 from tests.unit.fakes.errors import StatusError
@@ -175,15 +175,23 @@ def test_loader_failing_step_raises_its_status(version: Path, step: str) -> None
     assert plane.servables == []
 
 
-def test_loader_unknown_ops_fail_with_their_package(version: Path) -> None:
+def test_loader_unknown_op_fails_with_its_remedy(version: Path) -> None:
     plane = FakePlane()
     plane.missing_ops = ["SentencepieceOp"]
     with pytest.raises(
-        FailedPrecondition, match=r"SentencepieceOp .* --op_package=tensorflow-text"
+        FailedPrecondition,
+        match=r"op SentencepieceOp is not registered: .*--op_package=NAME",
     ):
         make_loader(version, plane).load(FakeProgress())
     assert "create_session" not in plane.steps
     assert plane.loads[0].is_discarded
+
+
+def test_missing_ops_message_of_many_ops_stays_short() -> None:
+    message = missing_ops_message([f"Op{number}" for number in range(500)])
+    assert message.startswith("ops Op0, ")
+    assert "Op9 and 490 more are not registered" in message
+    assert len(message) < 300
 
 
 def test_loader_reads_the_graph_again_with_added_ops(version: Path) -> None:
