@@ -159,11 +159,11 @@ format: $(VENV)/.dependencies packages-lint ## Rewrite all sources in the projec
 
 .PHONY: check-docker
 check-docker: $(MODELS)/.fetched ## Run the Dockerfile's steps without docker, in a fresh Debian below build/ (root only)
-	$(PYTHON) scripts/try_dockerfile.py --work $(BUILD)/docker --model $(MODELS)/basic_pitch
+	$(PYTHON) -m tests.images.try_dockerfile --work $(BUILD)/docker --model $(MODELS)/basic_pitch
 
 .PHONY: check-clean
 check-clean: ## Run `make test` and `make demo` on a fresh Debian below build/, twice each (root only)
-	$(PYTHON) scripts/try_clean_machine.py --work $(BUILD)/clean
+	$(PYTHON) -m tests.images.try_clean_machine --work $(BUILD)/clean
 
 .PHONY: clean
 clean: ## Remove everything that was built (the virtual environment stays)

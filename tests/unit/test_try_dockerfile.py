@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import try_dockerfile
+
+from tests.images import try_dockerfile
 
 PATTERNS = [".git", "build", ".venv-*", "**/__pycache__", "**/*.so"]
 

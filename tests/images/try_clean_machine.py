@@ -1,6 +1,6 @@
 """Runs make targets on a fresh Debian 12 with nothing but git, python3 and make, as root.
 
-Usage: try_clean_machine.py [--work build/clean] [--again] [TARGET...]
+Usage: python -m tests.images.try_clean_machine [--work build/clean] [--again] [TARGET...]
 (default targets: test demo lint test demo)
 
 Uses a copy of all files that a commit of everything would have, in a new folder. Prints the time of
@@ -16,9 +16,9 @@ import sys
 import time
 from pathlib import Path
 
-import fresh_debian
+from tests.images import fresh_debian
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parents[2]
 FOLDER = "/millpond"
 PACKAGES = ("ca-certificates", "git", "make", "python3")
 TARGETS = ["test", "demo", "lint", "test", "demo"]

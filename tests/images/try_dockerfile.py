@@ -1,6 +1,6 @@
 """Builds and runs the Dockerfile without docker: its steps, in fresh Debian folders, as root.
 
-Usage: try_dockerfile.py [--work build/docker] [--model DIRECTORY] [--keep]
+Usage: python -m tests.images.try_dockerfile [--work build/docker] [--model DIRECTORY] [--keep]
 
 Each stage is a folder made by debootstrap. COPY copies into it; RUN runs in it, in a separate mount
 and process namespace. The last stage is then started as docker would start it (ENTRYPOINT, ENV,
@@ -24,10 +24,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import fresh_debian
-from fresh_debian import inside
+from tests.images import fresh_debian
+from tests.images.fresh_debian import inside
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parents[2]
 # The images that a fresh Debian replaces: it has the same packages, and the documentation too.
 DEBIAN_IMAGES = frozenset({"debian:bookworm-slim"})
 # The server loads a model and TensorFlow's libraries from a cold disk before it is healthy.
