@@ -1,11 +1,12 @@
 """Makes the parts that answer over gRPC, and bounds the memory of requests."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import structlog
 
 from serving.config.listen_addresses import listen_addresses, reason_for_not_listening
+from serving.config.server_config import ModelConfig
 from serving.data_plane.plane import GrpcServer
 from serving.data_plane.request_statistics import RequestStatistics
 from serving.data_plane.requests import Admission, SpanBuffer
@@ -43,6 +44,15 @@ def make_request_memory(foundation: Foundation) -> RequestMemory:
     return RequestMemory(
         limits=limits, budget=foundation.data_plane.ByteBudget(limits.budget_bytes)
     )
+
+
+def model_limits(models: Iterable[ModelConfig], default: int) -> dict[str, int]:
+    """Returns the most requests in flight of each model by name; models without a limit are left out.
+
+    `default` is the limit of models whose settings have none; 0: no limit.
+    """
+    limits = {model.name: model.settings.max_in_flight_requests or default for model in models}
+    return {name: limit for name, limit in limits.items() if limit > 0}
 
 
 def initialize(foundation: Foundation) -> None:

@@ -43,7 +43,6 @@ from serving.reload.config_reload import ConfigReloader
 from serving.reload.served_models import ServedModels
 from serving.rest.model_api import ModelApi, ModelQuestions
 from serving.rest.openapi import openapi_routes
-from serving.rpc.admission import model_limits
 from serving.rpc.health import HealthReporter, HealthView, why_unavailable
 from serving.rpc.model_service import GET_MODEL_STATUS
 from serving.rpc.rare_calls import Handler, RareCallThreads
@@ -599,7 +598,7 @@ class Server:
     def _set_models(self, models: Sequence[ModelConfig]) -> None:
         self._loaders.set_models(models)
         default = self._config.max_in_flight_requests_per_model
-        self._admission.set_model_limits(model_limits(models, default))
+        self._admission.set_model_limits(rpc_parts.model_limits(models, default))
 
     def _on_names_changed(self, names: Sequence[str]) -> None:
         self._request_statistics.add_models(list(names))
