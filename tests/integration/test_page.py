@@ -259,7 +259,7 @@ def test_page_lists_swaps_with_stages_and_tail(open_page: OpenPage, busy_address
     page = open_page(busy_address).page
     rows = page.get_by_role("table", name="Swaps").locator("tbody").get_by_role("row")
     expect(rows).to_have_count(6)
-    expect(rows.nth(0)).to_contain_text("running")
+    expect(rows.nth(0)).to_contain_text("in progress")
     expect(rows.nth(5)).to_contain_text("v7 → v8")
     expect(rows.nth(5).locator(".during")).to_have_text("14.2 ms ×2.33")
     expect(rows.nth(5).get_by_role("img")).to_have_attribute(
@@ -311,12 +311,12 @@ def test_page_shows_no_bare_p999_of_few_requests(open_page: OpenPage) -> None:
     with serve_page(scene, clock) as address:
         visit = open_page(address)
         expect(visit.page.locator("[data-tile=p999] dd")).to_have_text(
-            "3.00 msof only 999 requests"
+            "3.00 msfrom only 999 requests"
         )
         version = visit.page.get_by_role("table", name="Versions").locator("tbody tr")
-        expect(version.locator("td.weak")).to_have_text("3.00 msof only 999 requests")
+        expect(version.locator("td.weak")).to_have_text("3.00 msfrom only 999 requests")
         swaps = visit.page.get_by_role("table", name="Swaps").locator("td.weak")
-        expect(swaps).to_have_text(["6.10 msof only 999 requests"] * 3)
+        expect(swaps).to_have_text(["6.10 msfrom only 999 requests"] * 3)
         assert visit.pixels("latency", "p999") == 0
 
 
@@ -366,7 +366,7 @@ def test_page_swap_with_failed_replays_is_not_green(open_page: OpenPage) -> None
     scene.swaps = [swap("ctr", 7, clock.now_ns(), figures=figures, verdicts=(verdict,))]
     with serve_page(scene, clock) as address:
         row = open_page(address).page.get_by_role("table", name="Swaps").locator("tbody tr")
-        expect(row.locator(".badge.problem")).to_contain_text("published with a problem")
+        expect(row.locator(".badge.problem")).to_contain_text("published with problem")
         expect(row.locator(".reason")).to_have_text(
             "3 of 12 replayed live requests failed; gate 'drift' (warn): NaN"
         )
@@ -435,7 +435,7 @@ def test_page_view_is_in_its_url(open_page: OpenPage, busy_address: str) -> None
 
 def test_page_of_an_empty_server_says_so(open_page: OpenPage, empty_address: str) -> None:
     page = open_page(empty_address).page
-    for text in ("No request in the last 15 min", "No version yet", "No swap yet"):
+    for text in ("No requests in the last 15 min", "No version yet", "No swap yet"):
         expect(page.get_by_text(text)).to_be_visible()
 
 
@@ -500,7 +500,7 @@ def test_page_reports_lost_server_and_recovers(browser: Browser) -> None:
         expect(lost).to_be_hidden(timeout=15_000)
         # Another process starts without the data of the one before.
         expect(page.get_by_text("No swap yet")).to_be_visible()
-        expect(page.get_by_text("No request in the last")).to_be_visible()
+        expect(page.get_by_text("No requests in the last")).to_be_visible()
         page.close()
 
 
@@ -631,7 +631,7 @@ def test_page_range_is_chosen_by_keyboard(open_page: OpenPage, empty_address: st
     page.get_by_role("radio", name="15 min").focus()
     page.keyboard.press("ArrowLeft")
     expect(page.get_by_role("radio", name="5 min", exact=True)).to_be_checked()
-    expect(page.get_by_text("No request in the last 5 min")).to_be_visible()
+    expect(page.get_by_text("No requests in the last 5 min")).to_be_visible()
 
 
 @pytest.mark.parametrize(
@@ -691,9 +691,9 @@ def test_page_shows_swap_and_failed_load(
         for _ in range(200):
             caller.predict(request)
     expect(page.locator("[data-tile=p999] dd")).to_have_text(
-        re.compile(r"[mµ]sof only 200 requests$")
+        re.compile(r"[mµ]sfrom only 200 requests$")
     )
-    expect(page.locator("#codes")).to_have_text("since start: 200 OK")
+    expect(page.locator("#codes")).to_have_text("since server start: 200 OK")
 
     scale_model.write(base_path, 2)
     expect(versions.filter(has_text="v2")).to_contain_text("default", timeout=30_000)
@@ -702,7 +702,7 @@ def test_page_shows_swap_and_failed_load(
     expect(versions.filter(has_text="v3")).to_contain_text("DATA_LOSS", timeout=30_000)
     expect(swaps.first).to_contain_text("load failed")
     # The page opened after the first load, or during it.
-    expect(swaps.locator(".weak").filter(has_text="of only 200").first).to_be_visible()
+    expect(swaps.locator(".weak").filter(has_text="from only 200").first).to_be_visible()
     with page.expect_download() as download:
         page.get_by_role("link", name="trace of scale v2").click()
     events = json.loads(download.value.path().read_text())["traceEvents"]

@@ -7,7 +7,7 @@ export const P999_REQUESTS_MIN = 1000;
 
 /** Returns the text below a p999 of too few requests. */
 export function fewRequests(requestCount) {
-  return `of only ${count(requestCount)} request${requestCount === 1 ? "" : "s"}`;
+  return `from only ${count(requestCount)} request${requestCount === 1 ? "" : "s"}`;
 }
 
 const clockFormat = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });

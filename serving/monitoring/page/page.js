@@ -115,12 +115,12 @@ function showCharts() {
   const isQuiet = !points.hasRequestsSince(now - rangeSeconds);
   byId("quiet").hidden = !isQuiet;
   const isYoung = startedAt !== null && startedAt > now - rangeSeconds;
-  setText(byId("quiet"), isYoung ? "No request since the server started" : `No request in the last ${rangeSeconds / 60} min`);
+  setText(byId("quiet"), isYoung ? "No requests since the server started" : `No requests in the last ${rangeSeconds / 60} min`);
 }
 
 function codesText(codes) {
   const parts = Object.entries(codes).map(([code, count]) => `${format.count(count)} ${code}`);
-  return parts.length ? `since start: ${parts.join(" · ")}` : "";
+  return parts.length ? `since server start: ${parts.join(" · ")}` : "";
 }
 
 /** Shows the figures of the second under the cursor, or else of the last second. */
@@ -150,7 +150,7 @@ function showP999Tile(point) {
 function summary(point) {
   return `Latency at ${format.clock(point.at)}: p50 ${format.latency(point.p50_us)}, p99 ${format.latency(point.p99_us)}, `
     + `p999 ${format.latency(point.p999_us)}, ${format.rate(point.per_second)} requests per second. `
-    + "Arrow keys move through time.";
+    + "Use the arrow keys to move through time.";
 }
 
 function showModels() {
@@ -173,8 +173,8 @@ function showConnection() {
   status.dataset.state = isLost ? "lost" : heardAt === null ? "waiting" : "live";
   setText(status, isLost ? "no connection" : heardAt === null ? "connecting" : "live");
   if (isLost) {
-    const since = heardAt === null ? "It has not answered yet." : `What is shown is of ${format.clock(heardAt / 1000)}.`;
-    setText(banner, `Connection to the server lost. ${since} Trying again every second.`);
+    const since = heardAt === null ? "The server has not answered yet." : `The figures are from ${format.clock(heardAt / 1000)}.`;
+    setText(banner, `Connection to the server lost. ${since} Retrying every second.`);
   }
   banner.hidden = !isLost;
 }

@@ -6,7 +6,7 @@ import { fillP999 } from "./versions.js";
 
 const RESULTS = {
   published: ["●", "published"],
-  problem: ["▲", "published with a problem"],
+  problem: ["▲", "published with problem"],
   load_failed: ["✕", "load failed"],
   refused: ["✕", "refused"],
   cancelled: ["○", "cancelled"],
@@ -41,7 +41,7 @@ export class SwapsTable {
       makeElement: makeSwapRow,
     });
     this.empty.hidden = swaps.length > 0;
-    setText(this.empty, "No swap yet. Each version that is loaded from now on leaves its record here.");
+    setText(this.empty, "No swap yet. Each load of a version from now on is listed here.");
     setText(this.countElement, swaps.length ? `last ${swaps.length}, newest first` : "");
   }
 }
@@ -50,7 +50,7 @@ function makeSwapRow(swap) {
   const row = makeRow([
     makeCell("", "id", ...makeIdentity(swap)),
     makeCell("", "stages", ...makeStages(swap)),
-    makeCell("Took", "number", format.duration(tookSeconds(swap))),
+    makeCell("Duration", "number", format.duration(tookSeconds(swap))),
     ...["before", "during", "after"].map((span) => makeLatency(swap, span)),
   ]);
   row.className = resultOf(swap);
@@ -61,7 +61,7 @@ function makeIdentity(swap) {
   const versions = swap.previous_version === null
     ? `v${swap.version}`
     : `v${swap.previous_version} → v${swap.version}`;
-  const [mark, word] = RESULTS[resultOf(swap)] ?? ["◐", swap.result === null ? "running" : format.words(swap.result)];
+  const [mark, word] = RESULTS[resultOf(swap)] ?? ["◐", swap.result === null ? "in progress" : format.words(swap.result)];
   const sign = make("span", "sign", mark);
   sign.setAttribute("aria-hidden", "true");
   const at = make("time", "", format.clock(swap.began_at));
@@ -83,38 +83,38 @@ function makeStages(swap) {
   const stages = swap.stages.filter((stage) => stage.seconds > 0);
   const total = stages.reduce((sum, stage) => sum + stage.seconds, 0);
   const bar = make("div", "bar");
-  const tell = (stage) => `${format.words(stage.name)} ${format.duration(stage.seconds)}`;
+  const describe = (stage) => `${format.words(stage.name)} ${format.duration(stage.seconds)}`;
   bar.setAttribute("role", "img");
-  bar.setAttribute("aria-label", stages.map(tell).join(", ") || "no stage yet");
+  bar.setAttribute("aria-label", stages.map(describe).join(", ") || "no stage yet");
   stages.forEach((stage, i) => {
     // The line between the load of the new version and the unload of the old one.
     const isTurn = i > 0 && (stage.of === "unload") !== (stages[i - 1].of === "unload");
     const part = make("span", `${stageClass(stage)}${isTurn ? " turn" : ""}`);
     part.style.flexGrow = stage.seconds / total;
-    part.title = `${tell(stage)} (v${stage.version})`;
+    part.title = `${describe(stage)} (v${stage.version})`;
     bar.append(part);
   });
-  return [bar, makeLongest(stages, tell), ...makeNotes(swap)];
+  return [bar, makeLongest(stages, describe), ...makeNotes(swap)];
 }
 
 function stageClass(stage) {
   return `part ${COLORED_STAGES.has(stage.name) ? `stage-${stage.name}` : ""}`;
 }
 
-function makeLongest(stages, tell) {
+function makeLongest(stages, describe) {
   const longest = [...stages].sort((a, b) => b.seconds - a.seconds).slice(0, NAMED_STAGE_COUNT);
   const inOrder = stages.filter((stage) => longest.includes(stage));
   return make("div", "longest", ...inOrder.map((stage) =>
-    make("span", "", make("i", stageClass(stage)), tell(stage))));
+    make("span", "", make("i", stageClass(stage)), describe(stage))));
 }
 
 function makeNotes(swap) {
   const notes = [];
-  if (swap.parameter_bytes) notes.push(`${format.bytes(swap.parameter_bytes)} of parameters`);
+  if (swap.parameter_bytes) notes.push(`${format.bytes(swap.parameter_bytes)} parameters`);
   if (swap.page_fault_count !== null && swap.page_fault_count !== undefined) {
     notes.push(`${format.count(swap.page_fault_count)} page faults`);
   }
-  if (swap.cpu_seconds) notes.push(`${format.duration(swap.cpu_seconds)} of CPU`);
+  if (swap.cpu_seconds) notes.push(`${format.duration(swap.cpu_seconds)} CPU time`);
   const elements = [make("div", "notes", notes.map((note) => `${note} · `).join(""), makeTraceLink(swap))];
   const reasons = [swap.reason, swap.problem].filter(Boolean);
   return [...elements, ...reasons.map((reason) => make("p", "reason", reason))];
@@ -124,7 +124,7 @@ function makeTraceLink(swap) {
   const link = make("a", "", "trace");
   // A model's name may hold a slash, which stays a slash in the path.
   link.href = `v1/swaps/${swap.id.split("/").map(encodeURIComponent).join("/")}/trace`;
-  link.title = "What happened when, for ui.perfetto.dev";
+  link.title = "Timeline of this swap, for ui.perfetto.dev";
   link.setAttribute("aria-label", `trace of ${swap.model} v${swap.version}`);
   return link;
 }

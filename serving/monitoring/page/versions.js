@@ -62,14 +62,14 @@ export class VersionsTable {
     this.empty.hidden = items.length > 0;
     setText(this.empty, gone > 0
       ? "No version is loaded."
-      : "No version yet. A model's first version is shown here once its directory has been found.");
+      : "No version yet. The first version of a model appears here once its directory is found.");
     this.more.hidden = gone === 0;
     this.more.setAttribute("aria-expanded", String(this.isOpen));
     setText(this.more, `${this.isOpen ? "Hide" : "Show"} ${gone} unloaded version${gone === 1 ? "" : "s"}`);
     const available = versions.filter((version) => version.state === "AVAILABLE").length;
     const counts = versions.length ? [`${available} available`] : [];
     if (waitingCount) counts.push(`${waitingCount} model${waitingCount === 1 ? "" : "s"} without an available version`);
-    if (stuck.length) counts.push(`base path hangs: ${stuck.join(", ")}`);
+    if (stuck.length) counts.push(`base path does not respond: ${stuck.join(", ")}`);
     setText(this.countElement, counts.join(" · "));
   }
 }
@@ -89,7 +89,7 @@ function makeWaitingRow({ model, reason, base_path: basePath }) {
     makeCell("", "id", make("span", "model", model)),
     makeCell("", "state", state),
     makeCell("", "answers none", format.NONE),
-    ...["Since", "In flight", "p99", "p999", "Arena"].map((label) => makeCell(label, "number none", format.NONE)),
+    ...["In state", "In flight", "p99", "p999", "Arena"].map((label) => makeCell(label, "number none", format.NONE)),
   ]);
   row.className = "waiting";
   return row;
@@ -102,7 +102,7 @@ function steadyFacts(version) {
 
 function makeVersionRow(version) {
   const cells = {
-    since: makeCell("Since", "number"),
+    since: makeCell("In state", "number"),
     inFlight: makeCell("In flight", "number"),
     p99: makeCell("p99", "number"),
     p999: makeCell("p999", "number"),
