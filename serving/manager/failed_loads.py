@@ -1,8 +1,9 @@
-"""Failed loads: decides if changed settings make a retry worthwhile. Pure.
+"""Failed loads: decides if changed settings make a retry worthwhile.
 
 The same files with the same settings would fail again. A source reports changed files.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from serving.base.errors import StatusCode
@@ -47,3 +48,38 @@ def why_try_again(failed: FailedLoad, now: ModelSettings) -> str:
             if getattr(failed.settings, name) != getattr(now, name):
                 return f"{name} has changed"
     return ""
+
+
+class LoadHistory:
+    """The settings that each load of a stream began with, and the loads that have failed for good.
+
+    Control thread only.
+    """
+
+    def __init__(self) -> None:
+        self._begun_with: dict[int, ModelSettings] = {}
+        self._failed: dict[int, FailedLoad] = {}
+
+    @property
+    def failed(self) -> Collection[int]:
+        """The versions whose load has failed for good."""
+        return self._failed.keys()
+
+    def note_begin(self, version: int, settings: ModelSettings) -> None:
+        self._begun_with[version] = settings
+
+    def note_failure(self, version: int, status: ServableStatus, now: ModelSettings) -> None:
+        """Notes a load that has failed for good. `now` stands for the settings of an unknown begin."""
+        self._failed[version] = FailedLoad.of(status, self._begun_with.get(version, now))
+
+    def forget_failure(self, version: int) -> None:
+        self._failed.pop(version, None)
+
+    def why_try_again(self, version: int, now: ModelSettings) -> str:
+        """Returns the changed setting that makes a retry of a failed version worthwhile, or ""."""
+        return why_try_again(self._failed[version], now)
+
+    def keep_only(self, *, begun: Collection[int], failed: Collection[int]) -> None:
+        """Forgets the settings of versions not in `begun`, and the failures of those not in `failed`."""
+        self._begun_with = {key: item for key, item in self._begun_with.items() if key in begun}
+        self._failed = {key: item for key, item in self._failed.items() if key in failed}

@@ -345,7 +345,7 @@ class AspiredVersionsManager:
     def _begin_stop(self) -> None:
         for name, stream in list(self._streams.items()):
             self._replace_aspired(name, ())
-            stream.blocked_versions = {}
+            stream.blocks.replace({})
             if stream.is_idle:
                 del self._streams[name]
                 self._due_ns.pop(name, None)
@@ -378,7 +378,7 @@ class AspiredVersionsManager:
         """Removes a stream without versions, but remembers its rolled back versions."""
         self._view.forget_versions(name)
         self._version_memory.forget(name)
-        if stream.blocked and not self._is_stopping:
+        if stream.blocks and not self._is_stopping:
             stream.is_idle = True
         else:
             del self._streams[name]
@@ -398,10 +398,9 @@ class AspiredVersionsManager:
 
     def _apply_wanted(self, name: str, stream: Stream) -> None:
         stream.aspired = {version.version: version for version in stream.effective_aspired()}
-        self._router.set_last_resorts(name, stream.blocked & stream.aspired.keys())
+        self._router.set_last_resorts(name, stream.blocks.versions & stream.aspired.keys())
         self._rollout.end_canary_unless_aspired(name, stream)
-        if stream.pressing_version not in stream.aspired:
-            stream.end_making_room()
+        stream.pressure.end_unless_aspired(stream.aspired)
         for version, harness in stream.harnesses.items():
             aspired, state = stream.aspired.get(version), harness.status.state
             if aspired is None and state in (START, LOADING):
@@ -464,10 +463,10 @@ class AspiredVersionsManager:
         """Drops failures whose cause has changed: a setting, or versions that can be unloaded now."""
         stream.forget_past_loads()
         for version, reason in stream.worth_another_try(self._router.routing(name)).items():
-            del stream.failed_loads[version]
+            stream.loads.forget_failure(version)
             _log.info("load_tried_again", model=name, version=version, reason=reason)
             stream.harnesses.pop(version, None)
-            if version in stream.blocked_versions:
+            if version in stream.blocks:
                 self._rollout.unblock(name, stream, version, reason)
 
     def _next_action(self, name: str, stream: Stream) -> Action | None:
@@ -507,7 +506,7 @@ class AspiredVersionsManager:
 
     def _note_settings(self, harness: LoaderHarness) -> None:
         stream = self._streams[harness.id.name]
-        stream.load_settings[harness.id.version] = stream.settings
+        stream.loads.note_begin(harness.id.version, stream.settings)
 
     def _perform(self, action: Action, harness: LoaderHarness) -> None:
         if isinstance(action, Load):
@@ -542,7 +541,7 @@ class AspiredVersionsManager:
         self._view.add_servable(harness.id, servable)
         if name in self._streams:
             self._streams[name].served.add(harness.id.version)
-            self._streams[name].end_making_room()
+            self._streams[name].pressure.end()
             self._rollout.note_last_resort(name, self._streams[name])
         _log.info("version_available", **harness.log_fields, **_stage_fields(harness))
 

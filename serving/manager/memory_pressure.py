@@ -48,8 +48,7 @@ class MemoryPressure:
         # Versions that are aspired or have a label are never unloaded for another one.
         if not stream.yields_to_pressure or not self._superfluous_versions(stream, harness):
             return False
-        if stream.pressing_version is None:
-            stream.begin_to_make_room(harness.id.version, error.message)
+        if stream.pressure.begin(harness.id.version, error.message):
             _log.warning(
                 "resource_preserving_chosen",
                 model=harness.id.name,
@@ -65,7 +64,7 @@ class MemoryPressure:
         version = stream.previous_that_makes_room(error.missing_bytes)
         if version is None:
             return False
-        stream.given_up_version = version
+        stream.kept.give_up(version)
         _log.warning(
             "previous_version_given_up",
             model=harness.id.name,
@@ -84,13 +83,13 @@ class MemoryPressure:
         stream = self._stream_of(harness)
         if stream is None:
             return error
-        stream.blocked_by_memory.discard(harness.id.version)
+        stream.pressure.note_lack(harness.id.version, is_lacking=False)
         if not isinstance(error, DoesNotFitBeside):
             return error
         has_previous = stream.previous_that_makes_room(error.missing_bytes) is not None
         if has_previous or self._superfluous_versions(stream, harness):
             return error
-        stream.blocked_by_memory.add(harness.id.version)
+        stream.pressure.note_lack(harness.id.version, is_lacking=True)
         if not stream.ready_versions:
             return error
         staying = ", ".join(map(str, stream.ready_versions))
@@ -112,9 +111,9 @@ class MemoryPressure:
         stream = self._stream_of(harness)
         if stream is None or harness.status.state is not END or stream.is_outdated(harness):
             return
-        if not stream.unloads_first and not stream.has_rolled_back:
+        if not stream.unloads_first and not stream.blocks.rolled_back:
             return
-        stream.end_making_room()
+        stream.pressure.end()
         # A blocked version that a label keeps in memory does not count: it does not answer.
         if not harness.is_cancelled and self._router.answering(harness.id.name) is None:
             reason = harness.status.health.message

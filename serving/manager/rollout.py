@@ -96,7 +96,7 @@ class Rollout:
             current = max((item.version for item in stream.wanted), default=None)
         if current is None:
             raise FailedPrecondition(f"model {name!r} serves no version to roll back from")
-        ready = [version for version in stream.ready_versions if version not in stream.blocked]
+        ready = stream.blocks.unblocked_of(stream.ready_versions)
         earlier = max((version for version in ready if version < current), default=None)
         if earlier is None:
             self._check_cold(name, stream, current, is_cold_allowed)
@@ -129,9 +129,7 @@ class Rollout:
         # A version answers a moment before the control thread handles the end of its load.
         routing = self._router.routing(name)
         served = stream.served | {routing.default_version, routing.canary_version}
-        rolled_back = {
-            version for version, block in stream.blocked_versions.items() if block.is_until_told
-        }
+        rolled_back = stream.blocks.rolled_back.keys()
         return tuple(
             _blocked_version(stream, version, has_served=version in served)
             for version in sorted({*versions} - rolled_back | {current})
@@ -139,7 +137,7 @@ class Rollout:
 
     def _check_cold(self, name: str, stream: Stream, current: int, is_cold_allowed: bool) -> None:
         """Raises FailedPrecondition if no earlier version on disk can be loaded, or if none may be."""
-        blocked = [version for version in stream.ready_versions if version in stream.blocked]
+        blocked = stream.blocks.blocked_of(stream.ready_versions)
         in_memory = f" ({blocked[0]} is blocked: millpond allow)" if blocked else ""
         if not is_cold_allowed:
             raise FailedPrecondition(
@@ -147,7 +145,7 @@ class Rollout:
                 "there by keep_previous_seconds, or allow a cold rollback (millpond rollback "
                 "--cold), which loads one from disk while this one serves on"
             )
-        found = set(self._listener.found_versions(name)) - stream.blocked
+        found = stream.blocks.unblocked_of(self._listener.found_versions(name))
         if not any(version < current for version in found):
             raise FailedPrecondition(
                 f"model {name!r} has no version before {current} on disk that its version policy "
@@ -156,41 +154,35 @@ class Rollout:
 
     def allow(self, name: str, stream: Stream, version: int) -> None:
         """Unblocks a version. Raises FailedPrecondition if it is not blocked."""
-        if version not in stream.blocked:
-            known = listed(map(str, sorted(stream.blocked)))
+        if version not in stream.blocks:
+            known = listed(map(str, sorted(stream.blocks.versions)))
             raise FailedPrecondition(
                 f"model {name!r}: version {version} is not blocked; blocked: {known}"
             )
-        self._set_blocked(name, stream, _without(stream.blocked_versions, version))
+        self._set_blocked(name, stream, stream.blocks.without(version))
 
     def block(
         self, name: str, stream: Stream, versions: Iterable[int], by: BlockedBy, reason: str
     ) -> None:
         """Stops serving, loading and keeping `versions`, as long as there is another version."""
         block = BlockedVersion(by=by, reason=reason, since_wall_ns=self._clock.wall_ns())
-        # An earlier block by a person or a canary stays, because only a person takes it back.
-        standing = {
-            key: item for key, item in stream.blocked_versions.items() if item.is_until_told
-        }
-        self._set_blocked(
-            name, stream, {**stream.blocked_versions, **dict.fromkeys(versions, block), **standing}
-        )
+        self._set_blocked(name, stream, stream.blocks.with_block(versions, block))
 
     def unblock(self, name: str, stream: Stream, version: int, reason: str) -> None:
         """Unblocks a version that a failure blocked. `reason` is the change that allows it.
 
         Does nothing for a version that is not blocked.
         """
-        block = stream.blocked_versions.get(version)
+        block = stream.blocks.get(version)
         if block is None:
             return
-        stream.failed_loads.pop(version, None)
+        stream.loads.forget_failure(version)
         if block.is_until_told:
             # Only a person takes this block back, but the version may be the last resort now.
             self.note_last_resort(name, stream)
             return
         _log.info("version_unblocked", model=name, version=version, reason=reason)
-        self._set_blocked(name, stream, _without(stream.blocked_versions, version))
+        self._set_blocked(name, stream, stream.blocks.without(version))
 
     def note_last_resort(self, name: str, stream: Stream) -> None:
         """Serves a rolled back version again while every other version on disk is blocked too.
@@ -204,33 +196,30 @@ class Rollout:
     def _find_last_resort(self, name: str, stream: Stream) -> bool:
         """Returns True if the last resort is another version than before."""
         version = (
-            stream.find_last_resort(self._listener.found_versions(name))
-            if stream.blocked_versions
-            else None
+            stream.find_last_resort(self._listener.found_versions(name)) if stream.blocks else None
         )
-        if version == stream.last_resort:
+        if not stream.blocks.set_last_resort(version):
             return False
-        stream.last_resort = version
         if version is not None:
             _log.error(
                 "blocked_version_comes_back",
                 model=name,
                 version=version,
                 reason="no other version on disk can be loaded",
-                blocked=sorted(stream.blocked),
+                blocked=sorted(stream.blocks.versions),
                 remedy="drop a version that loads, or unblock this one: millpond allow",
             )
         return True
 
     def restore(self, name: str, stream: Stream, blocked_versions: BlockedVersions) -> None:
         """Restores the blocked versions of an earlier process. Call it once, at the start."""
-        stream.blocked_versions = dict(blocked_versions)
-        self._router.set_blocked(name, stream.blocked)
+        stream.blocks.replace(blocked_versions)
+        self._router.set_blocked(name, stream.blocks.versions)
 
     def notify_blocked(self, name: str, stream: Stream) -> None:
         """Publishes the versions that the source of the model should leave out."""
-        self._view.set_blocked(name, stream.left_out)
-        self._listener.blocked_versions_changed(name, stream.left_out)
+        self._view.set_blocked(name, stream.blocks.left_out)
+        self._listener.blocked_versions_changed(name, stream.blocks.left_out)
 
     def promote(self, name: str, *, by: str = BY_OPERATOR) -> int:
         """Makes the canary answer all requests. Raises FailedPrecondition without a canary."""
@@ -248,7 +237,7 @@ class Rollout:
         version = self._router.routing(name).canary_version
         if version is None or version in stream.aspired:
             return
-        if version not in stream.blocked:
+        if version not in stream.blocks:
             _log.info("canary_ended", model=name, version=version, reason="it is no longer aspired")
         self._router.set_canary(name, None)
 
@@ -258,7 +247,7 @@ class Rollout:
             return
         answering = self._router.answering(name)
         for version in reversed(stream.ready_versions):
-            is_wanted = version in stream.aspired and version not in stream.blocked
+            is_wanted = version in stream.aspired and version not in stream.blocks
             is_newer = answering is not None and version > answering
             if not (is_wanted and is_newer and self._router.is_unverified(name, version)):
                 continue
@@ -266,7 +255,7 @@ class Rollout:
                 self._router.verify(name, version)
                 _log.info("canary_promoted", model=name, version=version, by=BY_SETTINGS)
             else:
-                stream.resume_canary(stream.harnesses[version])
+                stream.canary.resume(stream.harnesses[version])
                 self._router.set_canary(name, Canary.of(version, wanted))
             return
 
@@ -289,7 +278,7 @@ class Rollout:
         """Promotes the canary or rolls it back when it has answered enough requests."""
         routing = self._router.routing(name)
         if routing.canary_version is None:
-            stream.forget_canary()
+            stream.canary.forget()
         if not self.is_judged_by_rule(name, stream):
             return
         candidate = stream.ready(routing.canary_version)
@@ -297,7 +286,7 @@ class Rollout:
         if candidate is None or stable is None:
             return
         verdict = canary.judge(
-            stream.settings.canary, *stream.since_canary_began(candidate, stable)
+            stream.settings.canary, *stream.canary.since_began(candidate, stable)
         )
         if verdict is None:
             return
@@ -313,17 +302,12 @@ class Rollout:
         )
 
     def _set_blocked(self, name: str, stream: Stream, blocked_versions: BlockedVersions) -> None:
-        stream.blocked_versions = dict(blocked_versions)
+        stream.blocks.replace(blocked_versions)
         self._find_last_resort(name, stream)
-        self._router.set_blocked(name, stream.blocked)
-        kept = {key: block for key, block in blocked_versions.items() if block.is_until_told}
-        self._listener.keep_blocked_versions(name, kept)
+        self._router.set_blocked(name, stream.blocks.versions)
+        self._listener.keep_blocked_versions(name, stream.blocks.rolled_back)
         self.notify_blocked(name, stream)
         self._apply_wanted(name, stream)
-
-
-def _without(blocked_versions: BlockedVersions, version: int) -> BlockedVersions:
-    return {key: block for key, block in blocked_versions.items() if key != version}
 
 
 def _blocked_version(stream: Stream, version: int, *, has_served: bool) -> RollbackBlock:

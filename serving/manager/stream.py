@@ -9,7 +9,7 @@ from typing import Any
 
 from serving.base.clock import NS_PER_SECOND
 from serving.core.aspired_version_policy import Action, AspiredVersionPolicy, Load, policy_for
-from serving.core.blocked_versions import BlockedVersion, as_rows
+from serving.core.blocked_versions import as_rows
 from serving.core.model_settings import ModelSettings
 from serving.core.servable import (
     END,
@@ -20,9 +20,12 @@ from serving.core.servable import (
     ServableSnapshot,
     ServableState,
 )
-from serving.data_plane.servables import ServableStatistics
-from serving.manager.failed_loads import FailedLoad, why_try_again
+from serving.manager.blocked_state import BlockedState
+from serving.manager.canary_state import CanaryState
+from serving.manager.failed_loads import LoadHistory
 from serving.manager.harness import LoaderHarness
+from serving.manager.kept_previous import KeptPrevious
+from serving.manager.pressure_state import PressureState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,100 +69,37 @@ class StreamStatus:
 
 @dataclass
 class Stream:
-    """All versions of one name: the aspired ones, and the lives under way or ended in failure."""
+    """All versions of one name: the aspired ones, and the lives under way or ended in failure.
+
+    Five parts hold a state with a rule of its own. The other methods are rules on several parts.
+    """
 
     settings: ModelSettings = field(default_factory=ModelSettings)
     # The versions that the source aspires. Blocked ones among them are not in `aspired`.
     wanted: tuple[AspiredVersion, ...] = ()
-    blocked_versions: dict[int, BlockedVersion] = field(default_factory=dict)
     aspired: dict[int, AspiredVersion] = field(default_factory=dict)
     harnesses: dict[int, LoaderHarness] = field(default_factory=dict)
     # The versions that have been AVAILABLE, as far as they are wanted or have a life.
     served: set[int] = field(default_factory=set)
-    # The time since which another version answers in place of a ready one (monotonic).
-    superseded_at_ns: dict[int, int] = field(default_factory=dict)
     # The time at which a delayed swap to a version may begin (monotonic); see `SwapJitter`.
     swap_at_ns: dict[int, int] = field(default_factory=dict)
-    # The settings that each load began with, and the loads that have failed for good.
-    load_settings: dict[int, ModelSettings] = field(default_factory=dict)
-    failed_loads: dict[int, FailedLoad] = field(default_factory=dict)
-    # Versions whose last load lacked memory while no other version could be unloaded for it.
-    blocked_by_memory: set[int] = field(default_factory=set)
-    # A version that a person or a canary's rule blocked, and that serves because no other one loads.
-    last_resort: int | None = None
-    # Memory pressure: the version that did not fit beside the old one, and the reason as a text.
-    room_reason: str = ""
-    pressing_version: int | None = None
-    # The canary and the stable version beside it, and the statistics of the stable one at that start.
-    canary_pair: tuple[int, int] | None = None
-    stable_before: ServableStatistics | None = None
-    # A canary that was resumed, and its statistics at that time.
-    resumed_canary: tuple[int, ServableStatistics] | None = None
-    # A superseded version that is no longer kept, because a load needs its memory.
-    given_up_version: int | None = None
     # True if only the blocked versions of the stream are left.
     is_idle: bool = False
 
-    @property
-    def blocked(self) -> frozenset[int]:
-        """The versions that are not aspired, whatever the source aspires."""
-        return frozenset(self.blocked_versions)
-
-    @property
-    def has_rolled_back(self) -> bool:
-        """True if a person or a canary's rule blocked a version."""
-        return any(block.is_until_told for block in self.blocked_versions.values())
-
-    def find_last_resort(self, found: Collection[int]) -> int | None:
-        """Returns the rolled back version among `found` that must serve nevertheless; None if none must.
-
-        A rolled back version serves only if every version on disk and in memory is blocked, and its
-        own load has not failed. Among several, returns the one that answered last: the lowest of the
-        versions that were blocked last.
-        """
-        if set(found) - self.blocked or set(self.ready_versions) - self.blocked:
-            return None
-        rolled_back = [
-            (block.since_wall_ns, -version)
-            for version, block in self.blocked_versions.items()
-            if block.is_until_told and version in found and version not in self.failed_loads
-        ]
-        return -max(rolled_back)[1] if rolled_back else None
-
-    @property
-    def left_out(self) -> frozenset[int]:
-        """The blocked versions without the last resort. A source leaves them out."""
-        return self.blocked - {self.last_resort}
+    blocks: BlockedState = field(default_factory=BlockedState)
+    pressure: PressureState = field(default_factory=PressureState)
+    canary: CanaryState = field(default_factory=CanaryState)
+    kept: KeptPrevious = field(default_factory=KeptPrevious)
+    loads: LoadHistory = field(default_factory=LoadHistory)
 
     @property
     def ready_versions(self) -> list[int]:
         """The AVAILABLE versions, ascending."""
         return sorted(version for version, item in self.harnesses.items() if item.is_ready)
 
-    def since_canary_began(
-        self, canary: LoaderHarness, stable: LoaderHarness
-    ) -> tuple[ServableStatistics, ServableStatistics]:
-        """Returns the statistics of the canary and the stable version since they serve side by side.
-
-        Those of a resumed canary begin with its resumption.
-        """
-        answered, beside = canary.servable.statistics(), stable.servable.statistics()
-        pair = (canary.id.version, stable.id.version)
-        if self.canary_pair != pair or self.stable_before is None:
-            self.canary_pair = pair
-            self.stable_before = beside
-        if self.resumed_canary is not None and self.resumed_canary[0] == canary.id.version:
-            answered = answered.since(self.resumed_canary[1])
-        return answered, beside.since(self.stable_before)
-
-    def forget_canary(self) -> None:
-        """Forgets the statistics of a canary, so that the next one is judged by its own requests."""
-        self.canary_pair, self.stable_before, self.resumed_canary = None, None, None
-
-    def resume_canary(self, canary: LoaderHarness) -> None:
-        """Starts the statistics of a canary anew, because the version was a canary before."""
-        self.forget_canary()
-        self.resumed_canary = (canary.id.version, canary.servable.statistics())
+    def find_last_resort(self, found: Collection[int]) -> int | None:
+        """See `BlockedState.find_last_resort`."""
+        return self.blocks.find_last_resort(found, self.ready_versions, self.loads.failed)
 
     def ready(self, version: int | None) -> LoaderHarness | None:
         """Returns the harness of `version` if that is AVAILABLE."""
@@ -178,10 +118,10 @@ class Stream:
         if current is None:
             return None
         others = [version for version in self.ready_versions if version != current]
-        sound = [item for item in others if item not in self.blocked and item < current]
+        sound = [item for item in self.blocks.unblocked_of(others) if item < current]
         if sound and max(sound) not in self.aspired:
             return max(sound)
-        blocked = [item for item in others if item in self.blocked and item not in self.aspired]
+        blocked = [item for item in self.blocks.blocked_of(others) if item not in self.aspired]
         return max(blocked, default=None)
 
     def _current_version(self, routing: Routing) -> int | None:
@@ -200,8 +140,7 @@ class Stream:
     @property
     def unloads_first(self) -> bool:
         """True if an old version is unloaded before a new one is loaded, at the moment."""
-        is_under_pressure = self.pressing_version is not None
-        return self.policy.unloads_first(is_under_pressure=is_under_pressure)
+        return self.policy.unloads_first(is_under_pressure=self.pressure.is_on)
 
     @property
     def yields_to_pressure(self) -> bool:
@@ -217,32 +156,18 @@ class Stream:
         If all wanted versions are left out, returns the highest ready version instead, preferably one
         that is not blocked. If no version is ready either, returns the wanted versions.
         """
-        allowed = [item for item in self.wanted if item.version not in self.left_out]
+        allowed = [item for item in self.wanted if item.version not in self.blocks.left_out]
         if allowed or not self.wanted:
             return allowed
         ready = self.ready_versions
-        sound = [version for version in ready if version not in self.blocked]
         # Without another version the blocked one serves on: any answer is better than no answer.
-        serving = sound or ready
+        serving = self.blocks.unblocked_of(ready) or ready
         return [self.harnesses[max(serving)].aspired] if serving else self.wanted
 
     def note_superseded(self, routing: Routing, now_ns: int) -> None:
         """Notes since when the previous version is in memory only for a rollback."""
         previous = self.previous(routing)
-        if self.given_up_version != previous:
-            self.given_up_version = None
-        if previous is None or previous in _named_in(routing):
-            self.superseded_at_ns = {}
-        else:
-            self.superseded_at_ns = {previous: self.superseded_at_ns.get(previous, now_ns)}
-
-    def begin_to_make_room(self, version: int, reason: str) -> None:
-        """Starts memory pressure: a policy that yields unloads old versions before it loads `version`."""
-        self.pressing_version, self.room_reason = version, reason
-
-    def end_making_room(self) -> None:
-        """Ends memory pressure: two versions may be in memory again."""
-        self.pressing_version, self.room_reason = None, ""
+        self.kept.note(previous, is_named=previous in _named_in(routing), now_ns=now_ns)
 
     def superfluous_versions(self, routing: Routing) -> list[int]:
         """Returns the ready versions that may be unloaded so that another one fits, ascending.
@@ -275,24 +200,18 @@ class Stream:
 
         Returns None if no version is kept. Monotonic.
         """
-        seconds = self.settings.keep_previous_seconds
-        if seconds == 0 or not self.superseded_at_ns:
-            return None
-        ((version, superseded_at_ns),) = self.superseded_at_ns.items()
-        if version == self.given_up_version:
-            return None
-        if version in self.blocked and self._wants_to_load():
+        if self.kept.version in self.blocks and self._wants_to_load():
             # A rollback cannot return to a blocked version, so a load need not fit beside it.
             return None
-        return superseded_at_ns + round(seconds * NS_PER_SECOND)
+        return self.kept.until_ns(self.settings.keep_previous_seconds)
 
     def previous_that_makes_room(self, missing_bytes: int) -> int | None:
         """Returns the version that is kept for a rollback, if its memory is enough for a load that
         lacks `missing_bytes`; else None.
         """
-        if self.unloads_first or self.keep_until_ns() is None:
+        version = self.kept.version
+        if version is None or self.unloads_first or self.keep_until_ns() is None:
             return None
-        (version,) = self.superseded_at_ns
         harness = self.ready(version)
         if harness is None or version in self.aspired:
             return None
@@ -306,9 +225,9 @@ class Stream:
             harness.snapshot(
                 is_aspired=version in self.aspired,
                 is_kept=version in kept,
-                is_blocked=version in self.blocked or _is_passed_over(version, routing),
-                is_given_up=version == self.given_up_version,
-                is_pressing=version == self.pressing_version,
+                is_blocked=version in self.blocks or _is_passed_over(version, routing),
+                is_given_up=version == self.kept.given_up,
+                is_pressing=version == self.pressure.pressing_version,
             )
             for version, harness in self.harnesses.items()
         ]
@@ -317,7 +236,7 @@ class Stream:
         """Returns the stream as the status shows it."""
         return StreamStatus(
             policy=self.settings.aspired_version_policy.value,
-            room_reason=self.room_reason,
+            room_reason=self.pressure.reason,
             default_version=routing.default_version,
             labels=dict(routing.labels),
             waiting_labels={
@@ -328,8 +247,8 @@ class Stream:
             canary_version=routing.canary_version,
             canary_weight=routing.canary_weight,
             previous=self.previous(routing),
-            blocked=tuple(sorted(self.blocked)),
-            blocked_versions=as_rows(self.blocked_versions),
+            blocked=tuple(sorted(self.blocks.versions)),
+            blocked_versions=as_rows(self.blocks.by_version),
         )
 
     def is_outdated(self, harness: LoaderHarness) -> bool:
@@ -339,12 +258,8 @@ class Stream:
 
     def load_failed(self, harness: LoaderHarness) -> None:
         """Notes a load that has failed for good, with the settings that it began with."""
-        version = harness.id.version
-        if self.is_outdated(harness):
-            return
-        self.failed_loads[version] = FailedLoad.of(
-            harness.status, self.load_settings.get(version, self.settings)
-        )
+        if not self.is_outdated(harness):
+            self.loads.note_failure(harness.id.version, harness.status, self.settings)
 
     def worth_another_try(self, routing: Routing) -> dict[int, str]:
         """Returns the failed versions worth a retry because a cause of the failure has changed.
@@ -352,14 +267,14 @@ class Stream:
         The values are the changes, as texts.
         """
         reasons = {
-            version: why_try_again(failed, self.settings)
+            version: self.loads.why_try_again(version, self.settings)
             or self._why_room_can_be_made(version, routing)
-            for version, failed in self.failed_loads.items()
+            for version in self.loads.failed
         }
         return {version: reason for version, reason in reasons.items() if reason}
 
     def _why_room_can_be_made(self, version: int, routing: Routing) -> str:
-        is_wanted = version in self.blocked_by_memory and version in self.aspired
+        is_wanted = self.pressure.lacks_memory(version) and version in self.aspired
         superfluous = self.superfluous_versions(routing) if is_wanted else []
         return f"version {superfluous[0]} can be unloaded for it now" if superfluous else ""
 
@@ -370,25 +285,15 @@ class Stream:
 
     def forget_past_loads(self) -> None:
         """Removes the notes on loads of versions that have no life, or a further life, by now."""
-        self.load_settings = {
-            version: settings
-            for version, settings in self.load_settings.items()
-            if version in self.harnesses
-        }
-        self.failed_loads = {
-            version: failed
-            for version, failed in self.failed_loads.items()
-            if self._has_ended(version)
-            or version in self.blocked_versions.keys() - self.harnesses.keys()
-        }
-        self.blocked_by_memory &= self.harnesses.keys()
+        blocked_without_life = self.blocks.versions - self.harnesses.keys()
+        self.loads.keep_only(
+            begun=self.harnesses.keys(), failed=self._versions_in(END) | blocked_without_life
+        )
+        self.pressure.keep_only(self.harnesses.keys())
         self.served &= self.harnesses.keys() | {item.version for item in self.wanted}
 
     def _versions_in(self, *states: ServableState) -> set[int]:
         return {key for key, harness in self.harnesses.items() if harness.status.state in states}
-
-    def _has_ended(self, version: int) -> bool:
-        return version in self.harnesses and self.harnesses[version].status.state is END
 
     def _wants_to_load(self) -> bool:
         return any(
@@ -399,8 +304,8 @@ class Stream:
     def _kept_versions(self, routing: Routing, now_ns: int) -> frozenset[int]:
         kept = _named_in(routing)
         until_ns = None if self.unloads_first else self.keep_until_ns()
-        if until_ns is not None and now_ns < until_ns:
-            kept |= self.superseded_at_ns.keys()
+        if self.kept.version is not None and until_ns is not None and now_ns < until_ns:
+            kept.add(self.kept.version)
         return frozenset(kept)
 
 

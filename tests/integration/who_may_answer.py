@@ -184,7 +184,7 @@ class Machine(LifeMachine):
         """Queries the native map right after it changed."""
         Machine.snapshot_count += 1
         stream: Any = world.manager._streams.get(NAME)
-        blocked = set(stream.blocked_versions) if stream else set()
+        blocked = set(stream.blocks.versions) if stream else set()
         aspired = set(stream.aspired) if stream else set()
         published = set(self.checked.native.versions(NAME))
         self._check_retiring(world, published)

@@ -10,6 +10,7 @@ from serving.core.blocked_versions import BlockedBy, BlockedVersion
 from serving.core.model_settings import ModelSettings, PolicyName
 from serving.core.servable import AVAILABLE, END
 from serving.core.version_selection import All
+from serving.manager.blocked_state import BlockedState
 from serving.manager.stream import Stream
 from tests.unit.fakes.errors import permanent
 from tests.unit.worlds.lives import DiskAndPolicy
@@ -193,12 +194,13 @@ def test_model_without_rollback_keeps_the_newest() -> None:
 def test_last_resort_answered_last_of_what_is_found(
     blocked_versions: dict[int, int], found: set[int], expected: int | None
 ) -> None:
-    stream = Stream(
-        blocked_versions={
+    blocks = BlockedState(
+        {
             version: BlockedVersion(by=BlockedBy.OPERATOR, since_wall_ns=since * NS_PER_SECOND)
             for version, since in blocked_versions.items()
         }
     )
+    stream = Stream(blocks=blocks)
     assert stream.find_last_resort(found) == expected
 
 

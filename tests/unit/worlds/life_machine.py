@@ -302,7 +302,7 @@ class LifeMachine(RuleBasedStateMachine):
 
     def loadable_though_blocked(self) -> set[int]:
         """Returns rolled-back versions that could serve while all others have failed."""
-        blocked_versions = self.world.manager._streams["m"].blocked_versions
+        blocked_versions = self.world.manager._streams["m"].blocks.by_version
         rolled_back = {
             version for version, block in blocked_versions.items() if block.is_until_told
         }

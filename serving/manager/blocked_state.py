@@ -1,0 +1,96 @@
+"""The blocked versions of one stream: values and the rules on them. Control thread only."""
+
+from collections.abc import Collection, Iterable
+from types import MappingProxyType
+
+from serving.core.blocked_versions import BlockedVersion, BlockedVersions
+
+
+class BlockedState:
+    """The blocked versions of a stream, and the one that serves nevertheless as the last resort.
+
+    A block by a person or by a canary's rule is replaced by no other block, because only a person
+    takes it back.
+    """
+
+    def __init__(self, by_version: BlockedVersions = MappingProxyType({})) -> None:
+        self._by_version: BlockedVersions = dict(by_version)
+        self._last_resort: int | None = None
+
+    @property
+    def by_version(self) -> BlockedVersions:
+        """The block of each blocked version. The mapping is replaced as a whole."""
+        return self._by_version
+
+    @property
+    def versions(self) -> frozenset[int]:
+        """The versions that are not aspired, whatever the source aspires."""
+        return frozenset(self._by_version)
+
+    @property
+    def rolled_back(self) -> BlockedVersions:
+        """The blocks by a person or by a canary's rule."""
+        return {key: block for key, block in self._by_version.items() if block.is_until_told}
+
+    @property
+    def last_resort(self) -> int | None:
+        """A rolled back version that serves because no other version loads."""
+        return self._last_resort
+
+    @property
+    def left_out(self) -> frozenset[int]:
+        """The blocked versions without the last resort. A source leaves them out."""
+        return self.versions - {self._last_resort}
+
+    def replace(self, by_version: BlockedVersions) -> None:
+        self._by_version = dict(by_version)
+
+    def set_last_resort(self, version: int | None) -> bool:
+        """Returns True if it is another version than before."""
+        is_changed = version != self._last_resort
+        self._last_resort = version
+        return is_changed
+
+    def with_block(self, versions: Iterable[int], block: BlockedVersion) -> BlockedVersions:
+        """Returns the blocks after `block` is added for each of `versions`."""
+        return {**self._by_version, **dict.fromkeys(versions, block), **self.rolled_back}
+
+    def without(self, version: int) -> BlockedVersions:
+        """Returns the blocks after `version` is unblocked."""
+        return {key: block for key, block in self._by_version.items() if key != version}
+
+    def find_last_resort(
+        self, found: Collection[int], ready: Collection[int], failed: Collection[int]
+    ) -> int | None:
+        """Returns the rolled back version among `found` that must serve nevertheless; None if none must.
+
+        A rolled back version serves only if every version on disk (`found`) and in memory (`ready`)
+        is blocked, and its own load has not failed. Among several, returns the one that answered
+        last: the lowest of the versions that were blocked last.
+        """
+        if {*found, *ready} - self.versions:
+            return None
+        candidates = [
+            (block.since_wall_ns, -version)
+            for version, block in self.rolled_back.items()
+            if version in found and version not in failed
+        ]
+        return -max(candidates)[1] if candidates else None
+
+    def unblocked_of(self, versions: Iterable[int]) -> list[int]:
+        """Returns those of `versions` that are not blocked, in the same order."""
+        return [version for version in versions if version not in self._by_version]
+
+    def blocked_of(self, versions: Iterable[int]) -> list[int]:
+        """Returns those of `versions` that are blocked, in the same order."""
+        return [version for version in versions if version in self._by_version]
+
+    def get(self, version: int) -> BlockedVersion | None:
+        """Returns the block of `version`; None if it is not blocked."""
+        return self._by_version.get(version)
+
+    def __contains__(self, version: object) -> bool:
+        return version in self._by_version
+
+    def __bool__(self) -> bool:
+        return bool(self._by_version)

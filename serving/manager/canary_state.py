@@ -1,0 +1,43 @@
+"""The statistics that a canary of one stream is judged by. Control thread only."""
+
+from serving.data_plane.servables import ServableStatistics
+from serving.manager.harness import LoaderHarness
+
+
+class CanaryState:
+    """Remembers the statistics at the moment at which two versions began to serve side by side.
+
+    The canary and the stable version are comparable only on the requests since then.
+    """
+
+    def __init__(self) -> None:
+        # The canary and the stable version beside it, and the statistics of the stable one at that start.
+        self._pair: tuple[int, int] | None = None
+        self._stable_before: ServableStatistics | None = None
+        # A canary that was resumed, and its statistics at that time.
+        self._resumed: tuple[int, ServableStatistics] | None = None
+
+    def since_began(
+        self, canary: LoaderHarness, stable: LoaderHarness
+    ) -> tuple[ServableStatistics, ServableStatistics]:
+        """Returns the statistics of the canary and the stable version since they serve side by side.
+
+        Those of a resumed canary begin with its resumption.
+        """
+        answered, beside = canary.servable.statistics(), stable.servable.statistics()
+        pair = (canary.id.version, stable.id.version)
+        if self._pair != pair or self._stable_before is None:
+            self._pair = pair
+            self._stable_before = beside
+        if self._resumed is not None and self._resumed[0] == canary.id.version:
+            answered = answered.since(self._resumed[1])
+        return answered, beside.since(self._stable_before)
+
+    def forget(self) -> None:
+        """Forgets the statistics, so that the next canary is judged by its own requests."""
+        self._pair, self._stable_before, self._resumed = None, None, None
+
+    def resume(self, canary: LoaderHarness) -> None:
+        """Starts the statistics of a canary anew, because the version was a canary before."""
+        self.forget()
+        self._resumed = (canary.id.version, canary.servable.statistics())
