@@ -14,6 +14,7 @@
 
 #include "native/base/status.h"
 #include "native/memory/slab.h"
+#include "native/memory/slab_step.h"
 
 // Theory of operation.
 //
@@ -57,10 +58,11 @@
 // (SlabKeeper), one thread of idle priority, calls KeepStep until nothing is left to do. No request
 // thread calls the pool.
 //
-// The steps. A step of the keeper touches or returns at most step_bytes. It has three parts:
-// - Choose the work under the mutex, and mark the slab as in hand.
-// - Perform the work without the mutex.
-// - Record the result under the mutex, and notify the threads that wait in Take.
+// The steps. A step of the keeper touches or returns at most step_bytes. Each kind of step is a
+// class (slab_step.h). A step has three parts:
+// - The pool chooses it under the mutex, and marks the slab as being stepped.
+// - The keeper performs it without the mutex.
+// - The pool records the result under the mutex, and notifies the threads that wait in Take.
 //
 // The steps come in this order: return surplus, return memory that a spare does not need, pre-fault
 // spares, reserve missing spares. So the pool never holds the surplus and the new spares together
@@ -72,8 +74,8 @@
 // - A slab is in exactly one of in_use_, idle_ and quarantined_. The only exceptions are a slab
 //   that the keeper is reserving or unmapping, which belongs to its step, and a fresh slab on its
 //   way out of Take.
-// - At most one slab is in hand. It stays in idle_ until its step is recorded: a Take of this slab
-//   waits for the end of the step. Only the keeper touches its memory meanwhile.
+// - At most one slab is being stepped. It stays in idle_ until its step is recorded: a Take of this
+//   slab waits for the end of the step. Only the keeper touches its memory meanwhile.
 // - A surplus never becomes a spare again.
 // - No block lies in an idle slab, and no idle slab is sealed.
 namespace millpond::memory {
@@ -111,8 +113,8 @@ struct SlabPoolStatistics {
 // leaves the quarantined slabs mapped, because their blocks may still be read.
 // Contract: each slab taken is given back or quarantined.
 // Waiting: loaders, unloaders (idle themselves) and readers of the statistics may wait for the
-// mutex, whose holder may have lost its core. A Take that needs the slab in the keeper's hand waits
-// for the end of that one step.
+// mutex, whose holder may have lost its core. A Take that needs the slab that is being stepped
+// waits for the end of that one step.
 class SlabPool {
  public:
   explicit SlabPool(SlabPoolOptions options);
@@ -156,17 +158,6 @@ class SlabPool {
   std::map<std::string, SlabPoolStatistics> StatisticsByOwner() const;
 
  private:
-  // A slab that is not in use: a spare of its owner, or surplus.
-  struct Idle {
-    std::unique_ptr<Slab> slab;
-    std::string owner;
-    bool is_surplus = false;
-    bool is_in_hand = false;  // The keeper is touching it, without the mutex.
-    size_t resident_bytes = 0;
-    size_t prefaulted_bytes = 0;  // Pre-faulted by the keeper, from the low end.
-    size_t returned_bytes = 0;    // Returned by the keeper, from the low end; for a surplus.
-    size_t unneeded_end = 0;      // The end of the unneeded bytes returned so far; for a spare.
-  };
   struct Expectation {
     size_t reserved_bytes = 0;
     size_t prefault_bytes = 0;
@@ -180,35 +171,23 @@ class SlabPool {
     std::unique_ptr<Slab> slab;
     std::string owner;
   };
-  enum class Work { kNone, kPreFault, kReturn, kReturnUnneeded, kUnmap, kReserve };
-  struct Step {
-    Work work = Work::kNone;
-    // For kPreFault, kReturn and kReturnUnneeded: stays in idle_, in hand.
-    Slab* slab = nullptr;
-    size_t offset = 0;
-    size_t kept_bytes = 0;        // For kReturnUnneeded: the bytes below stay.
-    std::unique_ptr<Slab> owned;  // For kUnmap, and the result of kReserve.
-    std::string owner;            // For kReserve.
-    size_t bytes = 0;
-  };
 
   // The methods below need the mutex.
-  Idle* FindSpare(const std::string& owner, size_t bytes);
-  std::unique_ptr<Slab> Remove(const Idle* idle);
+  IdleSlab* FindSpare(const std::string& owner, size_t bytes);
+  std::unique_ptr<Slab> Remove(const IdleSlab* idle);
   void SortOutSpares(const std::string& owner);
   int InUseCount(const std::string& owner) const;
   int SpareCount(const std::string& owner) const;
-  Step ChooseStep();
-  Step ChooseReturn();
-  Step ChooseUnneeded();
-  Step ChoosePreFault();
-  Step ChooseReservation() const;
-  void Finish(Step step);
-  void AddReserved(Step step);
+  std::optional<SlabStep> ChooseStep();
+  std::optional<SlabStep> ChooseForSurplus();
+  template <typename Step>
+  std::optional<SlabStep> ChooseForSpares();
+  std::optional<SlabStep> ChooseReservation() const;
+  template <typename Step>
+  void Record(const Step& step);
+  void Record(const UnmapSurplus& /*step*/) {}
+  void Record(ReserveSpare& step);
   void WakeKeeper();
-
-  // Must be called without the mutex.
-  void Perform(Step& step) const;
 
   const SlabPoolOptions options_;
   mutable std::mutex mutex_;
@@ -216,7 +195,7 @@ class SlabPool {
   std::function<void()> on_work_;
   std::map<std::string, Expectation> expectations_;
   std::unordered_map<const Slab*, InUse> in_use_;
-  std::vector<Idle> idle_;
+  std::vector<IdleSlab> idle_;
   std::vector<Quarantined> quarantined_;
   bool has_reservation_failed_ = false;  // No new attempt until something changes.
 };
