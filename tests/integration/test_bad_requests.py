@@ -365,7 +365,7 @@ NO_PREDICT_REQUESTS = {
 
 
 @pytest.mark.parametrize("case", NO_PREDICT_REQUESTS)
-def test_predict_bytes_that_are_no_request_are_invalid(caller: Caller, case: str):
+def test_predict_unparsable_bytes_are_invalid(caller: Caller, case: str):
     message_bytes = NO_PREDICT_REQUESTS[case]
     code, message = refusal(lambda: caller.send_bytes(PREDICT, message_bytes))
     assert code == INVALID_ARGUMENT

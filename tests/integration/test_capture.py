@@ -46,7 +46,7 @@ def caller(server: ModelServer) -> Iterator[Caller]:
         yield caller
 
 
-def test_next_version_replays_what_was_captured(
+def test_next_version_replays_captured_requests(
     server: ModelServer, caller: Caller, slow_export: Path, base_path: Path, tmp_path: Path
 ):
     request = predict_request(

@@ -125,7 +125,7 @@ def test_missing_ops_are_named_with_the_remedy(
         assert words in status.error_message
 
 
-def test_file_that_is_no_library_stops_the_start(tmp_path: Path, base_path: Path):
+def test_file_that_is_not_library_stops_start(tmp_path: Path, base_path: Path):
     library = tmp_path / "ops.so"
     library.write_text("not a library")
     server = ModelServer(base_path=base_path, op_library=library)

@@ -215,7 +215,7 @@ def test_every_panel_filters_by_model_and_version(prometheus: Prometheus):
             assert {labels.get("version", "2") for labels in series} <= {"1", "2"}, case
 
 
-def test_no_panel_shows_what_is_not_chosen(prometheus: Prometheus):
+def test_panels_show_only_chosen_series(prometheus: Prometheus):
     none = {"instance": "no such", "model": "no such", "version": "no such"}
     for case in dashboard_cases():
         samples = prometheus.query(filled_in(case.expr, none))
@@ -241,7 +241,7 @@ def test_every_recording_rule_has_recorded(prometheus: Prometheus):
     assert [name for name in names if not prometheus.query_range(name, seconds=60)] == []
 
 
-def test_every_rule_reads_series_that_there_are(prometheus: Prometheus):
+def test_every_rule_reads_existing_series(prometheus: Prometheus):
     for rule in prometheus.rules():
         selectors = selectors_of(rule["query"])
         assert selectors or rule["query"].startswith("vector("), rule

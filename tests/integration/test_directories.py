@@ -64,7 +64,7 @@ def server_of_one(
 # --- Names ------------------------------------------------------------------------------------------
 
 
-def test_source_odd_names_are_no_versions(
+def test_source_ignores_odd_names(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path
 ):
     version = scale_model.write(base_path, 2)

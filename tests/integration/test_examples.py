@@ -176,7 +176,7 @@ def test_multi_inference_that_cannot_be_is_refused(
     assert (refused[0], in_message in refused[1]) == (code, True), refused
 
 
-def test_method_name_is_checked_where_the_flag_says_so(
+def test_method_name_is_checked_if_flag_is_set(
     stub: PredictionServiceStub, start_server: StartServer, export: Path, base_path: Path
 ):
     assert stub.Classify(classification("modern"), timeout=30).result.classifications

@@ -164,7 +164,7 @@ def test_wider_shapes_and_more_outputs_pass(
 
 
 @pytest.mark.parametrize("mode", ["warn", "off"])
-def test_version_that_fails_is_published_if_asked_for(
+def test_failing_version_is_published_if_gates_allow(
     start: Start, exports: dict[str, Path], base_path: Path, mode: str
 ):
     server = start(MODE_OFF.replace("off", mode))

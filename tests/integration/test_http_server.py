@@ -88,7 +88,7 @@ def test_readyz_is_503_with_reason_before_version(
     assert readyz(server, "?model=other")[0] == 404
 
 
-def test_readyz_says_what_a_version_lacks(start_server: StartServer, base_path: Path) -> None:
+def test_readyz_names_missing_parts_of_version(start_server: StartServer, base_path: Path) -> None:
     (base_path / "1" / "variables").mkdir(parents=True)
     (base_path / "1" / "variables" / "variables.index").touch()
     server = start_server(model_name="scale", base_path=base_path)
@@ -163,7 +163,7 @@ def server(
     return started
 
 
-def test_slow_heads_are_cut_off_and_keep_nobody_away(server: ModelServer) -> None:
+def test_slow_heads_are_cut_off_and_block_no_client(server: ModelServer) -> None:
     start_ns = _clock.now_ns()
     with ExitStack() as stack:
         slow = [stack.enter_context(socket_to(server)) for _ in range(100)]

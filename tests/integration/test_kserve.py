@@ -113,7 +113,7 @@ def test_infer_answers_all_outputs_and_echoes_the_id(triton: Any, client: Any) -
     assert response["model_version"] == "1"
 
 
-def test_infer_answers_only_the_outputs_asked_for(triton: Any, client: Any) -> None:
+def test_infer_returns_only_requested_outputs(triton: Any, client: Any) -> None:
     outputs = [triton.InferRequestedOutput("next")]
     result = client.infer("echo", echo_inputs(triton), model_version="1", outputs=outputs)
     np.testing.assert_array_equal(result.as_numpy("next"), [8, 9])
@@ -289,7 +289,7 @@ def test_client_controls_index_load_and_unload(
         assert "config" in refused
 
 
-def test_load_and_unload_are_off_unless_a_flag_says_so(triton: Any, client: Any) -> None:
+def test_load_and_unload_need_flag(triton: Any, client: Any) -> None:
     denied = codes(triton, "PERMISSION_DENIED", 403)
     assert "--allow_repository_control" in is_refused(lambda: client.unload_model("echo"), denied)
     assert client.is_model_ready("echo")

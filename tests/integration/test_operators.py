@@ -91,7 +91,7 @@ def test_data_port_answers_no_operator(server: ModelServer, method: str, metadat
 
 
 @pytest.mark.parametrize("method", CONTROL_METHODS)
-def test_control_is_refused_to_who_comes_by_proxy(server: ModelServer, method: str):
+def test_control_is_refused_through_proxy(server: ModelServer, method: str):
     failed = failure(server.target, method, VIA_PROXY)
     assert failed is not None
     assert failed[0] == grpc.StatusCode.PERMISSION_DENIED
@@ -150,7 +150,7 @@ def test_commands_find_the_server_without_a_flag(server: ModelServer, run_direct
     assert "scale\t2\tAVAILABLE" in shown.stdout, shown.stderr
 
 
-def test_commands_find_no_server_and_say_where(tmp_path: Path):
+def test_commands_without_server_list_searched_sockets(tmp_path: Path):
     shown = millpond(tmp_path / "none", "status")
     assert shown.returncode == 1
     assert str(tmp_path / "none") in shown.stderr

@@ -285,7 +285,7 @@ def test_page_lists_versions_and_why_one_failed(open_page: OpenPage, busy_addres
     expect(table.get_by_role("row").filter(has_text="ranker v8")).to_contain_text("canary 5 %")
 
 
-def test_page_hides_unloaded_versions_until_asked(open_page: OpenPage, busy_address: str) -> None:
+def test_page_hides_unloaded_versions_until_click(open_page: OpenPage, busy_address: str) -> None:
     page = open_page(busy_address).page
     table = page.get_by_role("table", name="Versions")
     unloaded = table.get_by_role("row").filter(has_text="ctr v41")
@@ -433,7 +433,7 @@ def test_page_view_is_in_its_url(open_page: OpenPage, busy_address: str) -> None
     expect(rows).to_have_count(2)
 
 
-def test_page_of_an_empty_server_says_so(open_page: OpenPage, empty_address: str) -> None:
+def test_page_of_empty_server_shows_hints(open_page: OpenPage, empty_address: str) -> None:
     page = open_page(empty_address).page
     for text in ("No requests in the last 15 min", "No version yet", "No swap yet"):
         expect(page.get_by_text(text)).to_be_visible()
@@ -442,7 +442,7 @@ def test_page_of_an_empty_server_says_so(open_page: OpenPage, empty_address: str
 # Updates of the page
 
 
-def test_page_fetches_only_what_is_new(open_page: OpenPage, busy_address: str) -> None:
+def test_page_fetches_only_new_data(open_page: OpenPage, busy_address: str) -> None:
     visit = open_page(busy_address)
     with visit.page.expect_response("**/v1/page?*"):
         pass
@@ -469,7 +469,7 @@ def test_page_shows_a_new_version_without_reload(open_page: OpenPage) -> None:
         expect(page.get_by_text("ctr v1")).to_have_count(0)
 
 
-def test_page_that_is_hidden_asks_nothing(open_page: OpenPage, busy_address: str) -> None:
+def test_hidden_page_does_not_poll(open_page: OpenPage, busy_address: str) -> None:
     visit = open_page(busy_address)
     set_hidden = """(is_hidden) => {
       Object.defineProperty(document, "hidden", { configurable: true, get: () => is_hidden });

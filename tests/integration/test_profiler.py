@@ -117,7 +117,7 @@ def test_stock_client_saves_a_trace_of_the_runs(server: ModelServer, traced: Tra
         assert any(name.split(":")[-1] == op for name in events), (op, sorted(set(events))[:50])
 
 
-def test_stock_client_prints_what_ran(traced: Traced):
+def test_stock_client_prints_costly_ops(traced: Traced):
     assert " events in 500 ms" in traced.monitored
     assert "SessionRun" in traced.monitored
     assert " UTC" in traced.monitored.splitlines()[0]
@@ -228,7 +228,7 @@ def test_status_is_answered_while_a_trace_runs(server: ModelServer, channel: grp
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_profiling_is_refused_to_who_comes_by_proxy(channel: grpc.Channel, method: str):
+def test_profiling_is_refused_through_proxy(channel: grpc.Channel, method: str):
     call: Any = channel.unary_unary(method)
     code, message = refusal(
         lambda: call(b"", timeout=60, metadata=[("x-forwarded-for", "192.0.2.7")])

@@ -147,7 +147,7 @@ def test_empty_rows_in_any_number_take_no_memory(server: ModelServer, rows: int)
 
 
 @pytest.mark.parametrize("signature", ["zeros", "fill", "range", "tile"])
-def test_a_run_that_wants_too_much_fails_alone(server: ModelServer, signature: str) -> None:
+def test_oversized_run_fails_alone(server: ModelServer, signature: str) -> None:
     body = b'{"signature_name":"%b","inputs":%d}'
     with watched_memory(server) as grown_mib:
         assert ask(server, body % (signature.encode(), 1_000))[0] == 200

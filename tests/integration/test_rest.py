@@ -143,7 +143,7 @@ def test_body_above_limit_is_refused_before_sending(server):
     connection.close()
 
 
-def test_status_metadata_and_list_name_what_is_served(client):
+def test_status_metadata_and_list_name_served_versions(client):
     _, status, _ = client.ask("GET", "/v1/models/scale/labels/old")
     assert status["model_version_status"] == [
         {
@@ -169,6 +169,6 @@ def test_page_of_other_site_may_read_version(client):
     assert "x-millpond-model-version" in headers["access-control-expose-headers"]
 
 
-def test_pages_and_swaps_are_where_they_were(client):
+def test_pages_and_swaps_keep_their_paths(client):
     assert client.ask("GET", "/v1/swaps")[0] == 200
     assert client.ask("GET", "/v1/page")[0] == 200

@@ -156,7 +156,7 @@ def test_replay_leaves_counting_version_unchanged(
     assert [first.item(), second.item()] == [1_000_000, 1_000_000]
 
 
-def test_stage_is_absent_where_no_requests_are_kept(
+def test_stage_is_absent_without_kept_requests(
     start_server: StartServer, slow_export: Path, base_path: Path
 ):
     drop(slow_export, base_path, 1)

@@ -102,7 +102,7 @@ def test_rolled_back_version_serves_as_last_resort(
         assert client.describe_models()["scale"]["default_version"] == 1
 
 
-def test_damaged_state_is_told_of_and_stops_nothing(start: Start, tmp_path: Path):
+def test_damaged_state_is_logged_and_stops_nothing(start: Start, tmp_path: Path):
     file = tmp_path / "state" / FILE_NAME
     file.parent.mkdir()
     file.write_text(json.dumps({"blocked_versions": 7}))

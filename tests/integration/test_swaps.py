@@ -155,7 +155,7 @@ def test_swap_logs_the_seconds_of_every_stage(
     assert {"quiesce", "destroy"} <= set(swaps["unload", 1])
 
 
-def test_swap_counts_what_the_old_version_answered(
+def test_swap_counts_answers_of_old_version(
     server: ModelServer, client: Client, scale_model: ScaleModel, base_path: Path
 ):
     for _ in range(3):

@@ -25,7 +25,7 @@ ARRAYS = [
 
 
 @pytest.mark.parametrize("array", ARRAYS, ids=lambda array: f"{array.dtype}{array.shape}")
-def test_from_tensor_proto_reads_what_tensorflow_wrote(array: np.ndarray):
+def test_from_tensor_proto_reads_tensorflow_bytes(array: np.ndarray):
     again = from_tensor_proto(tf.make_tensor_proto(array))
     assert again.dtype == array.dtype
     np.testing.assert_array_equal(again, array)

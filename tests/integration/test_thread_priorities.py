@@ -194,7 +194,7 @@ def test_request_threads_keep_cores_during_load(
 
 
 @pytest.mark.parametrize("pin_request_threads", ["always", "never"])
-def test_request_threads_stay_as_they_are_told(
+def test_request_threads_keep_configured_cores(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path, pin_request_threads: str
 ):
     server = start_and_swap(

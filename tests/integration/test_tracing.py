@@ -296,7 +296,7 @@ def test_lost_collector_costs_only_spans(
     assert [line for line in lines if "xport" in line and not line.startswith("{")] == []
 
 
-def test_server_without_the_extra_says_what_to_install(tmp_path: Path) -> None:
+def test_server_without_extra_names_install_command(tmp_path: Path) -> None:
     # Python finds this module before the installed one.
     package = tmp_path / "opentelemetry"
     package.mkdir()

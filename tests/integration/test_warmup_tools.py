@@ -37,7 +37,7 @@ def slow_version(slow_export: Path, tmp_path: Path) -> Path:
     return shutil.copytree(slow_export, tmp_path / "slow")
 
 
-def test_server_replays_what_synthesize_wrote(
+def test_server_replays_synthesized_records(
     slow_version: Path, base_path: Path, start_server: StartServer
 ):
     result = warmup("synthesize", slow_version, "--signature=serving_default", "--count=3")
@@ -71,7 +71,7 @@ def test_synthesized_records_warm_every_dtype(
         wait_for_states(client, "echo", {1: AVAILABLE})
 
 
-def test_check_tells_what_another_model_would_not_take(
+def test_check_lists_records_other_model_refuses(
     echo_export: Path, slow_version: Path, tmp_path: Path
 ):
     output = tmp_path / "requests"

@@ -97,7 +97,7 @@ def test_live_servers_socket_is_not_replaced(tmp_path: Path):
         assert path.exists()
 
 
-def test_file_that_is_no_socket_is_not_replaced(tmp_path: Path):
+def test_other_file_in_place_of_socket_is_kept(tmp_path: Path):
     path = tmp_path / "admin.sock"
     path.write_bytes(b"precious")
     with pytest.raises(InvalidConfig, match="is not a socket"):

@@ -57,7 +57,7 @@ def events(logs: Sequence[Mapping[str, object]]) -> list[object]:
     return [log["event"] for log in logs]
 
 
-def test_what_was_kept_is_read_after_a_restart(tmp_path: Path):
+def test_kept_blocks_are_read_after_restart(tmp_path: Path):
     before = blocked_version_file(tmp_path / "state")
     assert before.read() == {}
     before.keep("m", {7: BLOCKED})
@@ -70,7 +70,7 @@ def test_what_was_kept_is_read_after_a_restart(tmp_path: Path):
     ]
 
 
-def test_bar_that_is_taken_back_is_kept_no_longer(tmp_path: Path):
+def test_lifted_block_is_removed_from_file(tmp_path: Path):
     keeper = blocked_version_file(tmp_path)
     keeper.keep("m", {7: BLOCKED})
     keeper.keep("n", {1: BLOCKED})
@@ -79,7 +79,7 @@ def test_bar_that_is_taken_back_is_kept_no_longer(tmp_path: Path):
     assert read_blocked_versions(tmp_path / FILE_NAME) == {"n": {1: BLOCKED}}
 
 
-def test_nothing_is_written_where_nothing_has_changed(tmp_path: Path):
+def test_unchanged_blocks_are_not_written(tmp_path: Path):
     disk = Disk()
     keeper = blocked_version_file(tmp_path, disk)
     keeper.keep("m", {7: BLOCKED})
@@ -103,7 +103,7 @@ def test_nothing_is_written_where_nothing_has_changed(tmp_path: Path):
         b"[" * 100_000,
     ],
 )
-def test_damaged_file_is_told_of_and_put_aside(tmp_path: Path, content: bytes):
+def test_damaged_file_is_logged_and_put_aside(tmp_path: Path, content: bytes):
     path = tmp_path / FILE_NAME
     path.write_bytes(content)
     with pytest.raises(DataLoss, match=FILE_NAME):
@@ -131,7 +131,7 @@ def test_failed_write_keeps_old_file_alone(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_write_that_fails_is_told_once_and_tried_again(tmp_path: Path):
+def test_failed_write_is_logged_once_and_retried(tmp_path: Path):
     disk = Disk(refusal_count=3)
     keeper = blocked_version_file(tmp_path, disk)
     keeper.keep("m", {7: BLOCKED})
@@ -142,7 +142,7 @@ def test_write_that_fails_is_told_once_and_tried_again(tmp_path: Path):
     assert read_blocked_versions(tmp_path / FILE_NAME) == {"m": {7: BLOCKED}}
 
 
-def test_each_change_that_cannot_be_kept_is_told(tmp_path: Path):
+def test_each_unkept_change_is_logged(tmp_path: Path):
     keeper = blocked_version_file(tmp_path, Disk(refusal_count=9))
     with capture_logs() as logs:
         for version in (7, 8):
@@ -151,7 +151,7 @@ def test_each_change_that_cannot_be_kept_is_told(tmp_path: Path):
     assert events(logs) == ["blocked_versions_not_kept"] * 2
 
 
-def test_disk_that_refuses_is_told_at_the_start(tmp_path: Path):
+def test_unwritable_disk_is_logged_at_start(tmp_path: Path):
     (tmp_path / "state").write_text("a file")
     with capture_logs() as logs:
         assert blocked_version_file(tmp_path / "state").read() == {}

@@ -27,7 +27,7 @@ BLOCKED_VERSIONS = st.dictionaries(
 
 
 @given(BLOCKED_VERSIONS)
-def test_rows_are_json_and_lead_back_to_the_bars(blocked_versions: BlockedVersions):
+def test_rows_are_json_and_restore_blocks(blocked_versions: BlockedVersions):
     assert from_rows(json.loads(json.dumps(as_rows(blocked_versions)))) == blocked_versions
 
 
@@ -68,5 +68,5 @@ def test_rows_of_something_else_are_refused(rows: Any):
     ("by", "is_until_told"),
     [(BlockedBy.OPERATOR, True), (BlockedBy.CANARY, True), (BlockedBy.FAILURE, False)],
 )
-def test_bar_for_a_failure_is_not_until_somebody_tells(by: BlockedBy, is_until_told: bool):
+def test_need_of_allow_depends_on_origin_of_block(by: BlockedBy, is_until_told: bool):
     assert BlockedVersion(by=by).is_until_told == is_until_told

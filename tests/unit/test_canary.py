@@ -32,7 +32,7 @@ def test_judge_without_request_count_awaits_operator() -> None:
     assert judge(CanarySettings(weight=0.1), figures(MANY), figures(MANY)) is None
 
 
-def test_judge_passes_what_is_as_good() -> None:
+def test_judge_passes_equal_figures() -> None:
     verdict = verdict_on(figures(MANY, 5), figures(MANY, 5))
     assert (verdict.is_passed, verdict.reason) == (True, "")
 
@@ -114,5 +114,5 @@ def test_canary_settings_refuse_negative_request_count() -> None:
         ),
     ],
 )
-def test_rule_text_says_who_decides_and_by_what(settings: CanarySettings, expected: str) -> None:
+def test_rule_text_names_judge_and_limits(settings: CanarySettings, expected: str) -> None:
     assert rule_text(settings) == expected

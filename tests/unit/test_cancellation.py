@@ -1,7 +1,7 @@
 from serving.core.cancellation import Cancellation
 
 
-def test_cancellation_calls_what_stops_the_load() -> None:
+def test_cancellation_calls_registered_stop() -> None:
     cancellation, stops = Cancellation(), []
     with cancellation.stops_by(lambda: stops.append("stop")):
         assert not cancellation.is_cancelled

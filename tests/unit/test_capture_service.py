@@ -25,7 +25,7 @@ def test_capture_returns_reservoir_as_warm_up_file():
     assert captured({"model": "busy"}) == ["a", "b", "c"]
 
 
-def test_capture_replies_no_more_than_was_asked_for():
+def test_capture_obeys_requested_count():
     assert captured({"model": "busy", "count_max": 2}) == ["a", "b"]
 
 

@@ -71,7 +71,7 @@ CLIENT_COMMANDS = [
 @pytest.mark.parametrize(
     "text", ["", ":", "host", "host:", ":8500", "host:0", "host:99999", "http://host:8500", "unix:"]
 )
-def test_cli_target_that_is_none_is_wrong_usage(
+def test_cli_malformed_target_is_wrong_usage(
     command: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ):
     assert main([*command, "--target", text]) == 2

@@ -219,7 +219,7 @@ def test_client_predict_returns_arrays_and_version(client: Client):
     assert prediction.outputs["y"].tolist() == [[2, 2]]
 
 
-def test_client_predict_asks_for_the_version_given(client: Client):
+def test_client_predict_requests_given_version(client: Client):
     assert client.predict("m", {"x": np.ones((1, 2), np.float32)}, version=9).version == 9
 
 
@@ -390,11 +390,11 @@ def test_status_notes_are_read_as_text():
     ("seconds", "text"),
     [(-5, "0 s"), (119, "119 s"), (120, "2 min"), (7_200, "2 h"), (86_400 * 3, "3 d")],
 )
-def test_age_is_told_in_two_units_or_more(seconds: float, text: str):
+def test_age_has_two_units_or_more(seconds: float, text: str):
     assert age_text(seconds) == text
 
 
-def test_roles_say_which_requests_find_a_version():
+def test_roles_name_requests_that_reach_version():
     model = {
         "default_version": 2,
         "canary_version": 3,
@@ -442,7 +442,7 @@ def test_roles_say_which_requests_find_a_version():
         (["allow", "m", "10"], ["m: version 10 may serve again"]),
     ],
 )
-def test_commands_on_a_model_say_what_they_did(
+def test_commands_on_model_print_their_effect(
     command: list[str], lines: list[str], target: str, capsys: pytest.CaptureFixture[str]
 ):
     assert main([*command, "--target", target]) == 0
@@ -465,9 +465,7 @@ def test_promote_without_canary_exits_one_with_reason(
         (ALLOW, b'{"model": "m", "version": "x"}', "'x' is not a version number"),
     ],
 )
-def test_admin_request_that_says_nothing_is_invalid(
-    method: str, request_bytes: bytes, message: str
-):
+def test_empty_admin_request_is_invalid(method: str, request_bytes: bytes, message: str):
     with pytest.raises(InvalidArgument, match=message):
         ADMIN.handlers[method](request_bytes)
 
@@ -515,7 +513,7 @@ def test_status_command_on_a_terminal_draws_a_table():
     assert "[broken]" in terminal.getvalue()
 
 
-def test_status_escapes_what_a_terminal_obeys():
+def test_status_escapes_terminal_controls():
     out = io.StringIO()
     notes = [{"event": "gone", "path": "/m\u202e"}]
     print_models({"a\x1b[2J\tb\nc": {"versions": [], "notes": notes}}, 0, out)

@@ -47,7 +47,7 @@ def test_pause_after_the_last_attempt_is_none():
         f"{value.code.name}_{value.pushback_seconds}" if isinstance(value, Failure) else ""
     ),
 )
-def test_pause_only_after_what_may_pass(failure: Failure, is_repeated: bool):
+def test_pause_follows_only_transient_errors(failure: Failure, is_repeated: bool):
     assert (pause_seconds(POLICY, failure, 1, 60, 0.5) is not None) is is_repeated
 
 

@@ -192,7 +192,7 @@ def test_connection_closed_unanswered_suggests_tls(
     assert ("--tls_ca" in raised.value.message) == asks
 
 
-def test_exhausted_server_rests_as_long_as_it_asks(drive: Callable[..., Any]):
+def test_exhausted_server_rests_for_its_pushback(drive: Callable[..., Any]):
     full = FakeRpcError(StatusCode.RESOURCE_EXHAUSTED, "full", "800")
     driven = drive({"a": FakeServer(full, answered())})
     assert driven.run("predict", "m", {}).version == 1
@@ -400,7 +400,7 @@ def test_tls_certificate_without_key_is_refused():
         Tls(certificate_file="client.pem")
 
 
-def test_tls_file_that_is_not_there_is_refused_by_name():
+def test_missing_tls_file_is_refused_by_name():
     with pytest.raises(InvalidArgument, match=r"/nowhere/ca\.pem: cannot be read"):
         Client("a:1", tls=Tls(ca_file="/nowhere/ca.pem"))
 

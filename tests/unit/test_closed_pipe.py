@@ -35,7 +35,7 @@ def run_without_reader(
 
 
 @pytest.mark.parametrize("module", ["serving", "warmup", "loadtest"])
-def test_command_that_nobody_reads_ends_quietly(module: str):
+def test_unread_command_ends_quietly(module: str):
     assert run_without_reader(["-m", module, "--help"]) == (EXIT_CLOSED_PIPE, "")
 
 
@@ -79,7 +79,7 @@ def test_command_without_stdout_has_own_status():
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_table_that_nobody_reads_ends_quietly():
+def test_unread_table_ends_quietly():
     code = (
         "import sys\n"
         "from rich.console import Console\n"

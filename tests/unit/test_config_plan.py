@@ -25,7 +25,7 @@ def test_plan_change_sorts_models_by_outcome() -> None:
     )
 
 
-def test_plan_lines_say_what_changes() -> None:
+def test_plan_lines_list_changes() -> None:
     before = replace(Y, labels={"stable": 3, "old": 1})
     after = replace(
         Y,
@@ -73,7 +73,7 @@ def test_plan_change_that_cannot_be_is_refused(wanted: list[ModelConfig], messag
 
 
 @given(CONFIGS, CONFIGS)
-def test_applied_plan_gives_the_wanted_models(
+def test_applied_plan_yields_target_models(
     present: list[ModelConfig], wanted: list[ModelConfig]
 ) -> None:
     after = applied(present, plan_change(present, wanted))

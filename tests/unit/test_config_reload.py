@@ -117,7 +117,7 @@ def test_reload_that_cannot_be_planned_changes_nothing(reload: Reload) -> None:
     assert (reload.world.models.models, reload.world.log) == ((A,), [])
 
 
-def test_reload_that_waits_gives_way_to_a_newer_change(reload: Reload) -> None:
+def test_waiting_reload_yields_to_newer_change(reload: Reload) -> None:
     reload.clock.events.append(lambda: reload.reloader.change([A, B, C]))
     error = reload.error(A, B)
     assert error.code == StatusCode.ABORTED
@@ -138,7 +138,7 @@ def test_reload_yields_to_same_reload(reload: Reload) -> None:
     assert [error.code for error in again] == [StatusCode.UNKNOWN]
 
 
-def test_reload_that_waits_ends_where_the_server_stops(reload: Reload) -> None:
+def test_waiting_reload_ends_if_server_stops(reload: Reload) -> None:
     reload.clock.events.append(reload.reloader.stop)
     assert isinstance(reload.error(A, B), Unavailable)
 

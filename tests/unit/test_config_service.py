@@ -84,7 +84,7 @@ def test_reload_config_of_custom_config_is_invalid(service: Service) -> None:
         service.service.reload_config(message.SerializeToString())
 
 
-def test_get_config_is_what_parse_config_reads(service: Service) -> None:
+def test_get_config_is_readable_by_parse_config(service: Service) -> None:
     models = [
         ModelConfig(name="a", base_path="/a", version_selection=All()),
         ModelConfig(name="b", base_path="/b", version_selection=Latest(2), labels={"x": 1}),

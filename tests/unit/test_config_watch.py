@@ -134,7 +134,7 @@ def test_watcher_missing_file_is_logged_once(watch: Watch) -> None:
     assert watch.changes == [(["b"], [])]
 
 
-def test_watcher_change_that_is_refused_is_told_once(watch: Watch) -> None:
+def test_watcher_refused_change_is_logged_once(watch: Watch) -> None:
     watch.error = InvalidConfig("model 'b' cannot be")
     watch.config.write_text(config_text("b"))
     assert watch.refusals() == ["model 'b' cannot be"]

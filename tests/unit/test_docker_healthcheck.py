@@ -108,7 +108,7 @@ def test_health_check_beside_tls_uses_http(
     assert (status, "why not" in why) == (expected, expected == 1)
 
 
-def test_health_check_of_nobody_names_both_addresses(servers: Servers) -> None:
+def test_failed_health_check_names_both_addresses(servers: Servers) -> None:
     status, why = servers.checked()
     assert status == 1
     assert "localhost:9: UNAVAILABLE" in why

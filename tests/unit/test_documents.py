@@ -296,7 +296,7 @@ def test_each_textproto_block_is_a_config(block: Block):
 
 
 @pytest.mark.parametrize("block", blocks("promql"), ids=ids(blocks("promql")))
-def test_each_promql_block_asks_for_metrics_that_exist(block: Block):
+def test_each_promql_block_uses_existing_metrics(block: Block):
     names = set(re.findall(r"\bserving_\w+", block.text))
     suffixes = ("", "_bucket", "_sum", "_count")
     assert names

@@ -97,5 +97,5 @@ def test_from_exception_gives_class_by_kind(
         (StatusCode.CANCELLED, False),
     ],
 )
-def test_error_code_says_whether_a_retry_may_help(code: StatusCode, is_transient: bool) -> None:
+def test_error_code_shows_if_retry_may_help(code: StatusCode, is_transient: bool) -> None:
     assert MillpondError("x", code=code).is_transient is is_transient

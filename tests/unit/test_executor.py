@@ -122,7 +122,7 @@ def test_executor_unowned_tasks_take_all_threads() -> None:
     assert not together.broken
 
 
-def test_thread_executor_drops_what_comes_after_stop() -> None:
+def test_thread_executor_drops_tasks_after_stop() -> None:
     late: list[str] = []
     executor = ThreadExecutor("loader", 1)
     executor.start()

@@ -520,7 +520,7 @@ def test_decide_blocked_version_falls_back() -> None:
     assert disk.poll(1, 2, 3) == [3]
 
 
-def test_decide_barred_specific_version_is_not_missing() -> None:
+def test_decide_blocked_specific_version_not_missing() -> None:
     disk = Disk(Specific(frozenset({1, 2})), blocked=frozenset({2}))
     assert disk.poll(1, 2) == [1]
     assert disk.memory.notes == frozenset()

@@ -302,7 +302,7 @@ def test_replay_is_judged_anew_by_another_predecessor(swap: Swap):
     assert len(other.predicted) == 1
 
 
-def test_replay_of_slow_models_asks_for_a_few_requests(swap: Swap):
+def test_replay_of_slow_models_sends_few_requests(swap: Swap):
     swap.self_warm_up = replayed(0, *range(20))
     swap.takes(swap.old, REPLAY_BUDGET_SECONDS)
     swap.candidate.respond = refuses(3, "no input 'x'")
@@ -310,7 +310,7 @@ def test_replay_of_slow_models_asks_for_a_few_requests(swap: Swap):
     assert len(swap.old.predicted) == REPLAY_ASKED_COUNT_MIN
 
 
-def test_replay_of_very_slow_models_asks_once(swap: Swap):
+def test_replay_of_very_slow_models_sends_one_request(swap: Swap):
     swap.self_warm_up = replayed(0, *range(20))
     swap.takes(swap.old, REPLAY_LIMIT_SECONDS)
     swap.candidate.respond = refuses(3, "no input 'x'")
@@ -355,7 +355,7 @@ def test_replay_that_is_cancelled_stops(swap: Swap):
 # --- Golden ---------------------------------------------------------------------------------------
 
 
-def test_golden_answer_that_is_not_met_is_told(swap: Swap):
+def test_unmet_golden_answer_is_reported(swap: Swap):
     swap.write_records(
         swap.record(1, golden=response(1)), swap.record(2), swap.record(3, golden=response(4))
     )
@@ -441,7 +441,7 @@ def test_golden_request_that_is_refused_is_not_passed(swap: Swap):
     assert "refused: no input 'x'" in verdict.reason
 
 
-def test_golden_without_any_is_passed_and_says_so(swap: Swap):
+def test_golden_without_answers_passes_with_note(swap: Swap):
     swap.write_records(swap.record(1))
     verdict = swap.verdict("golden")
     assert (verdict.is_passed, verdict.reason) == (
@@ -621,7 +621,7 @@ def test_shadow_ends_when_it_has_seen_enough(swap: Swap):
     assert sum(swap.clock.waits) < 1
 
 
-def test_shadow_tells_drift_and_latency(swap: Swap):
+def test_shadow_reports_drift_and_latency(swap: Swap):
     arrive(swap, [1, 2])
     swap.takes(swap.old, 0.001)
     swap.takes(swap.candidate, 0.010, factor=float("nan"))

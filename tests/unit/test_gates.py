@@ -51,7 +51,7 @@ def test_verdict_has_every_fault_as_its_reason():
     assert (verdict.is_passed, verdict.reason) == (False, "one; two")
 
 
-def test_skipped_gate_is_passed_and_says_why():
+def test_skipped_gate_passes_with_reason():
     verdict = skipped(Gate.LATENCY, WARN, "no requests")
     assert (verdict.is_passed, verdict.reason) == (True, "skipped: no requests")
 
@@ -174,7 +174,7 @@ def test_convergence_of_too_few_runs_is_skipped():
     )
 
 
-def test_convergence_of_what_is_fast_anyway_is_passed():
+def test_convergence_passes_fast_version():
     assert convergence([milliseconds(9, 0.2, 0.2, 0.2, 0.01, 0.01, 0.01)]).is_passed
 
 
@@ -294,7 +294,7 @@ def test_latency_is_judged_by_p99(
     assert (not latency_faults(latencies(predecessor_ms, candidate_ms), 3)) == is_passed
 
 
-def test_latency_fault_says_how_much_slower():
+def test_latency_fault_states_ratio():
     (fault,) = latency_faults(latencies([1, 2], [2, 8]), 3)
     assert fault == (
         "p99 over 2 requests is 8 ms, 4 times the predecessor's 2 ms, and at most 3 times is allowed"
@@ -365,7 +365,7 @@ def test_golden_answers_must_be_met_in_all():
         ([SAME, NAN], 1.0, ["1 of 2 answers: output 'y' is NaN in 4 of 4 values"]),
     ],
 )
-def test_drift_is_what_no_retraining_explains(
+def test_drift_faults_obey_allowed_share(
     comparisons: list[Comparison], share_max: float, faults: list[str]
 ):
     assert drift_faults(comparisons, share_max) == faults

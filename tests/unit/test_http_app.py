@@ -62,7 +62,7 @@ def test_other_method_is_405_with_allow() -> None:
         (HTTPException(418, "teapot"), 418),
     ],
 )
-def test_refusal_of_a_handler_is_told_and_not_logged(error: Exception, status: int) -> None:
+def test_handler_refusal_is_answered_not_logged(error: Exception, status: int) -> None:
     with capture_logs() as logs:
         response = client_of(raising(error)).get("/raises")
     assert response.status_code == status
@@ -176,7 +176,7 @@ def test_handler_that_blocks_runs_on_another_thread() -> None:
 ORIGIN = {"Origin": "http://elsewhere"}
 
 
-def test_cors_is_off_unless_it_is_asked_for() -> None:
+def test_cors_is_off_by_default() -> None:
     assert (
         "access-control-allow-origin"
         not in client_of(Route("/", ok)).get("/", headers=ORIGIN).headers

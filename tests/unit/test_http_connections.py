@@ -413,7 +413,7 @@ def test_refused_head_takes_its_body_with_it(
     assert caplog.records == []
 
 
-def test_large_body_is_no_large_head(connections: Connections) -> None:
+def test_large_body_does_not_count_as_head(connections: Connections) -> None:
     connection, transport = connections.connect()
     connection.data_received(b"POST / HTTP/1.1\r\nContent-Length: 1000\r\n\r\n")
     for _ in range(9):
@@ -424,7 +424,7 @@ def test_large_body_is_no_large_head(connections: Connections) -> None:
 
 
 @pytest.mark.parametrize("junk", [b"\x16\x03\x01\x02\x00", b"hello\r\n\r\n"])
-def test_what_is_not_http_is_answered_400_with_json(connections: Connections, junk: bytes) -> None:
+def test_foreign_protocol_is_answered_400_with_json(connections: Connections, junk: bytes) -> None:
     connection, transport = connections.connect()
     connection.data_received(junk)
     assert (transport.status, transport.is_closed) == (400, True)

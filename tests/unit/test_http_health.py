@@ -62,7 +62,7 @@ def view(
         ([status(6, END), status(7, AVAILABLE)], None),
     ],
 )
-def test_why_unavailable_tells_of_the_latest_version(
+def test_unavailable_reason_covers_latest_version(
     versions: list[Status], reason: str | None
 ) -> None:
     assert why_unavailable(versions) == reason
@@ -170,13 +170,13 @@ def probes() -> Probes:
     return Probes()
 
 
-def test_healthz_is_200_whatever_the_models_do(probes: Probes) -> None:
+def test_healthz_is_200_for_any_state_of_models(probes: Probes) -> None:
     assert probes.client.get("/healthz").text == "ok\n"
     probes.reporter.drain()
     assert probes.client.get("/healthz").status_code == 200
 
 
-def test_stuck_source_fails_readiness_and_says_why() -> None:
+def test_stuck_source_fails_readiness_with_reason() -> None:
     statuses = {name: (Status(id=ServableId(name, 1), state=AVAILABLE),) for name in ("m", "n")}
     view = HealthView(
         models=("m", "n"),

@@ -182,7 +182,7 @@ def test_lower_thread_does_so_for_another_thread(
     assert seen == (policy, usual if nice is None else nice)
 
 
-def test_executor_keeps_as_many_threads_as_it_is_told() -> None:
+def test_executor_keeps_requested_thread_count() -> None:
     executor = ThreadExecutor("kept", 3)
     executor.start()
     threads = [thread for thread in threading.enumerate() if thread.name.startswith("kept-")]

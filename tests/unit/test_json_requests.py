@@ -18,6 +18,6 @@ def test_an_object_is_parsed():
         (b"[]", "must be a JSON object, but it is list"),
     ],
 )
-def test_what_is_no_object_is_the_callers_fault(text: bytes, why: str):
+def test_non_object_is_fault_of_caller(text: bytes, why: str):
     with pytest.raises(InvalidArgument, match=why):
         parse_object(text)

@@ -81,7 +81,7 @@ def test_index_of_those_that_are_ready_has_no_others() -> None:
     assert rows == [("2", "READY", "")]
 
 
-def test_index_of_a_model_without_versions_says_why() -> None:
+def test_index_of_empty_model_has_reason() -> None:
     assert index() == [("", "UNAVAILABLE", "no version has been found in its base path")]
     ((_, _, reason),) = index(unloaded="m")
     assert "RepositoryModelLoad" in reason

@@ -135,7 +135,7 @@ def test_metadata_is_the_same_over_both(world: World) -> None:
         ("new", "", Unavailable),
     ],
 )
-def test_metadata_of_what_does_not_answer_is_refused(
+def test_metadata_of_unavailable_model_is_refused(
     world: World, name: str, version: str, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
@@ -155,7 +155,7 @@ def test_http_index_lists_all_or_only_ready(world: World) -> None:
     assert (refused.status_code, list(refused.json())) == (400, ["error"])
 
 
-def test_load_and_unload_are_asked_for_over_both(world: World) -> None:
+def test_load_and_unload_work_over_both_protocols(world: World) -> None:
     assert world.http.post("/v2/repository/models/m/load").json() == {}
     world.ask("RepositoryModelLoad", model_name="m")
     with pytest.raises(Unavailable):
@@ -205,7 +205,7 @@ def test_preflight_allows_binary_tensors(world: World) -> None:
     assert http.options("/v2/models/m/infer").status_code == 400
 
 
-def test_what_is_no_inference_takes_a_small_body_only(world: World) -> None:
+def test_non_inference_accepts_only_small_body(world: World) -> None:
     body = b" " * (SMALL_BODY_BYTES_MAX + 1)
     assert world.http.post("/v2/repository/index", content=body).status_code == 413
     assert world.http.post("/v2/models/m/infer", content=body).status_code == 200
@@ -216,7 +216,7 @@ def test_error_during_drain_closes_connection(world: World) -> None:
     assert world.http.get("/v2/models/none").headers["connection"] == "close"
 
 
-def test_bytes_that_are_no_request_are_refused(world: World) -> None:
+def test_unparsable_request_is_refused(world: World) -> None:
     with pytest.raises(InvalidArgument, match="not a valid ModelReadyRequest"):
         world.handlers[PREFIX + "ModelReady"](b"\xff")
 

@@ -76,7 +76,7 @@ def test_load_of_present_model_returns_at_once(served: Served) -> None:
     assert served.clock.waits == []
 
 
-def test_load_that_fails_says_why(served: Served) -> None:
+def test_failing_load_has_reason(served: Served) -> None:
     served.will_be(LOADING)
     served.will_be(END, BAD)
     error = refused(lambda: served.repository.load("m", 60))
@@ -100,7 +100,7 @@ def test_unload_waits_until_all_versions_are_gone(served: Served) -> None:
     assert served.clock.events == []
 
 
-def test_unload_that_requests_hold_up_says_so(served: Served) -> None:
+def test_unload_held_by_requests_is_reported(served: Served) -> None:
     served.record(AVAILABLE)
     error = refused(lambda: served.repository.unload("m", 5))
     assert isinstance(error, Unavailable)

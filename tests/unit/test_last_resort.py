@@ -191,7 +191,7 @@ def test_model_without_rollback_keeps_the_newest() -> None:
         ({}, {1}, None),
     ],
 )
-def test_last_resort_answered_last_of_what_is_found(
+def test_last_resort_is_latest_answering_on_disk(
     blocked_versions: dict[int, int], found: set[int], expected: int | None
 ) -> None:
     blocks = BlockedState(

@@ -62,7 +62,7 @@ def test_launcher_first_life_preloads_jemalloc():
 
 
 @pytest.mark.parametrize("entries", ["/a.so /b.so", "/a.so:/b.so"])
-def test_launcher_keeps_what_the_user_preloads(entries: str):
+def test_launcher_keeps_preloads_of_user(entries: str):
     executed = launch("jemalloc", {"LD_PRELOAD": entries})
     assert executed is not None
     assert executed.environment["LD_PRELOAD"] == f"{JEMALLOC}:/a.so:/b.so"

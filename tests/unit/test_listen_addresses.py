@@ -65,7 +65,7 @@ def test_unresolved_host_is_named_with_reason(
     assert "--host=nobody cannot be resolved (Name or service not known)" in str(error)
 
 
-def test_privileged_port_says_what_it_takes(monkeypatch: pytest.MonkeyPatch):
+def test_privileged_port_names_remedy(monkeypatch: pytest.MonkeyPatch):
     def refuse(self: socket.socket, address: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
@@ -94,7 +94,7 @@ def test_socket_path_may_have_107_bytes(length_bytes: int, is_too_long: bool, tm
 
 
 @pytest.mark.parametrize("make", [Path.touch, Path.mkdir])
-def test_socket_path_that_is_another_file_is_told(make: object, tmp_path: Path):
+def test_socket_path_of_other_file_is_reported(make: object, tmp_path: Path):
     path = tmp_path / "m.sock"
     make(path)  # type: ignore[operator]
     assert "the path has a file that is not a socket" in str(error_of(socket_path=path))
@@ -114,13 +114,13 @@ def test_socket_in_read_only_directory_is_reported(tmp_path: Path, monkeypatch: 
     assert f"may not write into {tmp_path}" in str(error_of(socket_path=tmp_path / "m.sock"))
 
 
-def test_two_obstacles_are_both_told(tmp_path: Path):
+def test_two_obstacles_are_both_reported(tmp_path: Path):
     error = error_of("192.0.2.1", 8500, tmp_path / "none" / "m.sock")
     assert type(error) is InvalidConfig
     assert str(error).count("cannot listen on") == 2
 
 
-def test_other_errors_of_a_start_stay_what_they_are():
+def test_other_start_errors_stay_unchanged():
     addresses = ListenAddresses(host="192.0.2.1", port=8500)
     with pytest.raises(InvalidConfig, match=r"^flag$"), reason_for_not_listening(addresses):
         raise InvalidConfig("flag")

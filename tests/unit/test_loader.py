@@ -149,7 +149,7 @@ def test_loader_times_every_stage(version: Path) -> None:
     ]
 
 
-def test_loader_warms_up_what_is_not_yet_published(version: Path) -> None:
+def test_loader_warms_up_before_publish(version: Path) -> None:
     plane = FakePlane()
     answers = []
 
@@ -524,7 +524,7 @@ def test_loader_failed_enforced_gate_frees_version(
     )
 
 
-def test_loader_gate_that_warns_tells_and_loads(version: Path) -> None:
+def test_loader_warning_gate_logs_and_loads(version: Path) -> None:
     plane, progress = FakePlane(), FakeProgress()
     with capture_logs() as logs:
         load_after(incumbent_with("a"), version, plane, progress, signature=WARN)
@@ -556,7 +556,7 @@ def test_loader_first_version_needs_no_predecessor(version: Path) -> None:
     assert progress.lines[-1] == "gates 0"
 
 
-def test_loader_asks_for_the_gates_at_each_load(version: Path) -> None:
+def test_loader_reads_gates_at_each_load(version: Path) -> None:
     modes = iter([OFF, ENFORCE])
     incumbent = incumbent_with("a")
     loader = make_loader(

@@ -85,7 +85,7 @@ def test_reply_to_another_payload_is_wrong():
     [Reply(0, 0, b"\xff\xff"), Reply(0, 0, b""), right_reply(0, 1, 1, ("ctr",))],
     ids=["no_message", "empty", "output_missing"],
 )
-def test_reply_without_the_outputs_asked_for_is_wrong(reply: Reply):
+def test_reply_without_requested_outputs_is_wrong(reply: Reply):
     assert not LOAD.is_right(reply, same)
 
 

@@ -116,7 +116,7 @@ def test_demo_unwritable_directory_exits_one(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("argument", ["--rate=0", "--rate=fast", "--rows=0", "--request_rows=-1"])
-def test_demo_number_that_is_none_is_wrong_usage(argument: str, capsys: pytest.CaptureFixture[str]):
+def test_demo_malformed_number_is_wrong_usage(argument: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit, match="2"):
         main(["demo", argument])
     assert "number" in capsys.readouterr().err

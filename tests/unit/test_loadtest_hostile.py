@@ -85,7 +85,7 @@ def listener() -> Iterator[Listener]:
 
 
 @pytest.mark.parametrize("is_http", [True, False])
-def test_crowd_opens_again_what_the_server_closes(listener: Listener, is_http: bool):
+def test_crowd_reopens_closed_connections(listener: Listener, is_http: bool):
     here, elsewhere = f"127.0.0.1:{listener.port}", "127.0.0.1:1"
     target, url = (elsewhere, here) if is_http else (here, elsewhere)
     attack = Attack("idle", 2, is_http, b"opening", b"nag")

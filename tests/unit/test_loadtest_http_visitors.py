@@ -58,7 +58,7 @@ def connection_to(pages: Pages) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(pages.url.removeprefix("http://"))
 
 
-def test_page_polls_go_on_where_the_last_answer_ended(pages: Pages):
+def test_page_polls_continue_after_last_answer(pages: Pages):
     polls, connection = PagePolls(), connection_to(pages)
     for _ in range(3):
         polls(connection)
@@ -66,7 +66,7 @@ def test_page_polls_go_on_where_the_last_answer_ended(pages: Pages):
     assert pages.polls == [("", ""), ("c1", "t"), ("c2", "t")]
 
 
-def test_scrape_asks_for_what_prometheus_does(pages: Pages):
+def test_scrape_requests_same_format_as_prometheus(pages: Pages):
     connection = connection_to(pages)
     scrape(connection)
     connection.close()

@@ -36,7 +36,7 @@ def test_write_plan_lays_out_all_parts(tmp_path: Path):
     )
 
 
-def test_read_outcome_has_what_the_issue_loop_wrote(tmp_path: Path):
+def test_read_outcome_equals_written_outcome(tmp_path: Path):
     (tmp_path / "outcome").write_bytes(outcome_bytes())
     outcome = read_outcome(tmp_path / "outcome", PLAN)
     assert outcome.scheduled_ns.tolist() == [1_000, 1_010]

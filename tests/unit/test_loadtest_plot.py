@@ -22,7 +22,7 @@ def test_plot_has_a_row_a_preset(tmp_path: Path):
     assert _height(two) > _height(one) > 0
 
 
-def test_no_plot_is_drawn_where_none_is_asked_for():
+def test_plot_is_drawn_only_on_request():
     check_can_plot(None)
     plot_runs(None, {})
 

@@ -14,7 +14,7 @@ Threads:\t7
 NO_PROCESS = 2**22 + 1
 
 
-def test_parse_adds_up_what_is_resident():
+def test_parse_sums_resident_memory():
     assert parse(STATUS, 5) == Resident(5, total_bytes=1_024_000, anonymous_bytes=716_800)
 
 

@@ -42,7 +42,7 @@ def test_core_shares_of_others_are_never_negative():
     assert core_shares(before, after, generator_ns=10).other == 0
 
 
-def test_threads_are_told_apart_by_their_nice_value():
+def test_threads_are_split_by_nice_value():
     is_spinning, is_over = threading.Event(), threading.Event()
 
     def spin() -> None:

@@ -148,7 +148,7 @@ def test_tables_show_refused_figures_as_dash():
     assert [words for words in wanted if words not in text.getvalue()] == []
 
 
-def test_a_run_that_others_disturbed_says_so():
+def test_disturbed_run_is_marked():
     quiet = CoreShares(server=0.5, generator=0.05, other=0.01, stolen=0)
     noisy = CoreShares(server=0.5, generator=0.05, other=0.01, stolen=0.3)
     runs = [swap_run(steady_outcome(600), cores=cores) for cores in (quiet, noisy, quiet)]
@@ -156,7 +156,7 @@ def test_a_run_that_others_disturbed_says_so():
     assert "DISTURBED" not in cores_line(swap_report(SETUP, runs[:1])["cores_used"])
 
 
-def test_json_is_written_only_where_it_is_asked_for(tmp_path: Path):
+def test_json_is_written_only_on_request(tmp_path: Path):
     write_json(None, {})
     write_json(tmp_path / "report.json", {"a": 1})
     assert json.loads((tmp_path / "report.json").read_text()) == {"a": 1}

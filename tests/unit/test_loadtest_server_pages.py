@@ -90,6 +90,6 @@ def test_pages_of_server_keep_order_of_swaps(url: str):
     assert pages.swaps("a/b c") == [{"version": 2}, {"model": "a/b c", "version": 3}]
 
 
-def test_a_server_that_is_not_there_is_unavailable():
+def test_missing_server_is_unavailable():
     with pytest.raises(Unavailable, match=r"http://127\.0\.0\.1:1/metrics: "):
         ServerPages("http://127.0.0.1:1").metrics()

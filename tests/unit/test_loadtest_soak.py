@@ -107,7 +107,7 @@ def test_lower_version_is_dropped_and_selected(world: World) -> None:
     assert configured(world)["ctr"].version_selection == Specific(frozenset({FIRST_VERSION - 2}))
 
 
-def test_selections_are_what_the_server_reads(world: World) -> None:
+def test_selections_are_readable_by_server(world: World) -> None:
     select_all(world)
     assert configured(world)["ctr"].version_selection == All()
     select_specific(world)

@@ -18,7 +18,7 @@ def results(latency_ms: Mapping[str, float], rates: Mapping[str, list[float]]) -
     return {(name, rows): measured(name) for name in VARIANTS for rows in ROWS}
 
 
-def test_each_variant_is_told_beside_the_first():
+def test_each_variant_is_compared_with_first():
     report = variants_report(results({"4 queues": 3}, {"4 queues": [500, 400, 900]}), 300)
     four = report["rows"][1]["4 queues"]
     assert four["requests_per_second"] == 500

@@ -106,7 +106,7 @@ def test_line_larger_than_pipe_arrives_whole(pipe: Pipe):
     assert writer.close_within(60)
 
 
-def test_end_writes_what_is_kept(pipe: Pipe, writer: LogWriter):
+def test_end_writes_kept_lines(pipe: Pipe, writer: LogWriter):
     for _ in range(50):
         writer.write(LINE)
     reader = threading.Thread(target=pipe.read_until, args=(LINE * 50,))

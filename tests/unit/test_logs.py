@@ -73,7 +73,7 @@ def test_unread_logs_are_lost_without_error(method: str, monkeypatch: pytest.Mon
     assert stream.getvalue().splitlines()[-1].count("kept") == 1
 
 
-def test_logs_human_escapes_what_a_terminal_obeys():
+def test_human_logs_escape_terminal_controls():
     stream = Terminal()
     configure_logs("human", stream)
     structlog.get_logger().info("ready", model="a\x9b31m\u202e")

@@ -44,7 +44,7 @@ def world() -> World:
 # --- Loading --------------------------------------------------------------------------------------
 
 
-def test_manager_loads_what_is_aspired(world: World) -> None:
+def test_manager_loads_aspired_version(world: World) -> None:
     world.aspire(1)
     assert world.states() == {1: LOADING}
     world.run_loads()
@@ -601,7 +601,7 @@ TestManagerMachine = ManagerMachine.TestCase
 TestManagerMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 
-def test_manager_tells_of_memory_that_is_free_again(world: World) -> None:
+def test_manager_reports_freed_memory(world: World) -> None:
     world.settle(1)
     world.settle(2)
     assert world.memory.log == ["unloaded m/1"]

@@ -129,7 +129,7 @@ def test_predict_has_series_before_first_request():
     assert value(series, "serving_request_latency_seconds_bucket", **labels, le="0.001") == 0
 
 
-def test_method_that_nobody_calls_has_no_series():
+def test_uncalled_method_has_no_series():
     method = FakeMethod(method="GetModelMetadata")
     series = series_of(fake_sources(requests=serving(method)))
     assert having(series, "serving_requests_total") == {}
@@ -353,7 +353,7 @@ def test_old_serving_version_stays_exposed():
     assert having(series_of(sources), "serving_servable_state")["m", "AVAILABLE", "1"] == 1
 
 
-def test_health_says_what_the_load_met():
+def test_health_shows_error_of_load():
     failed = status(
         state=END,
         health=Health(StatusCode.DATA_LOSS, "cut short"),
@@ -582,14 +582,14 @@ def test_documented_metrics_are_exposed():
         ("application/openmetrics-text;version=2.x", "text/plain; version=0.0.4; charset=utf-8"),
     ],
 )
-def test_format_is_the_one_that_is_asked_for(accept, content_type):
+def test_format_follows_accept_header(accept, content_type):
     exposition = MetricsExposition(fake_sources())
     wanted = exposition.negotiate(accept, "")
     assert wanted.content_type == content_type
     assert b"serving_build_info" in exposition.page(wanted)
 
 
-def test_page_is_compressed_for_who_takes_gzip():
+def test_page_is_compressed_if_gzip_is_accepted():
     exposition = MetricsExposition(busy_sources())
     plain = exposition.page(exposition.negotiate("", ""))
     compressed = exposition.page(exposition.negotiate("", "deflate, gzip;q=1.0"))

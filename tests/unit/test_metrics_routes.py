@@ -90,7 +90,7 @@ def test_metrics_are_at_both_paths(path):
     assert 'serving_build_info{allocator="jemalloc"' in response.text
 
 
-def test_metrics_come_in_the_format_that_is_asked_for():
+def test_metrics_come_in_requested_format():
     exposition = MetricsExposition(fake_sources())
     headers = {**OPENMETRICS, "accept-encoding": "gzip"}
     response = visit(exposition, lambda client: client.get(PATHS[0], headers=headers))

@@ -92,14 +92,14 @@ def test_migrating_page_and_parser_have_same_default(row: Row):
         assert default_of(flag).lower() == default_here(row)
 
 
-def test_migrating_page_says_what_rest_says():
+def test_migrating_page_agrees_with_rest_limits():
     page = PAGE.read_text()
     assert f"above {BODY_BYTES_MAX // 2**20} MiB (`--rest_api_max_body_bytes`) is refused" in page
     assert f"`{MODEL_VERSION_HEADER.decode()}`" in page
 
 
 @pytest.mark.parametrize("flag", re.findall(r"--(\w+)(?![\w-])", PAGE.read_text()))
-def test_migrating_page_names_flags_that_there_are(flag: str):
+def test_migrating_page_names_existing_flags(flag: str):
     assert flag in {*FLAGS, "help"}
 
 

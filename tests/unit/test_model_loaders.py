@@ -55,7 +55,7 @@ def test_make_for_unconfigured_model_is_cancelled(loaders: ModelLoaders) -> None
         loaders.make(ServableId("n", 1), "/n/1")
 
 
-def test_make_goes_by_what_is_configured_at_the_time(loaders: ModelLoaders) -> None:
+def test_make_uses_current_config(loaders: ModelLoaders) -> None:
     gates = GateSettings(signature=GateMode.ENFORCE)
     loaders.set_models([M])
     assert settings_of(loaders).gates() == GateSettings()

@@ -88,7 +88,7 @@ def model_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeModelService]
     server.stop(None)
 
 
-def test_model_server_with_tls_is_asked_over_tls(
+def test_model_server_with_tls_is_called_over_tls(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     shown = make_identity(tmp_path, "server")
@@ -125,7 +125,7 @@ def test_model_server_listens_until_the_end_of_with(command: list[str], tmp_path
     assert not is_running(process_id)
 
 
-def test_model_server_url_is_where_http_listens(
+def test_model_server_url_is_http_address(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("HTTP_PORT", "4712")

@@ -67,7 +67,7 @@ def test_status_lists_versions_from_high_to_low() -> None:
     assert answer(service, request()) == [(3, 20, 0, ""), (2, 30, 0, ""), (1, 50, 0, "")]
 
 
-def test_get_model_status_tells_why_a_version_ended() -> None:
+def test_get_model_status_has_error_of_ended_version() -> None:
     service = service_with(status(1, END, Health(StatusCode.DATA_LOSS, "bad checksum")))
     assert answer(service, request()) == [(1, 50, 15, "bad checksum")]
 

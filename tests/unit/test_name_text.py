@@ -38,7 +38,7 @@ def test_distinct_names_have_distinct_files(first: str, second: str):
 
 
 @given(NAMES)
-def test_shortened_name_is_no_other_names_file(name: str):
+def test_shortened_names_have_different_files(name: str):
     assert file_name(file_name("x" * 999)) != file_name("x" * 999)
     assert file_name(name) != file_name("x" * 999) or name == "x" * 999
 

@@ -40,7 +40,7 @@ def may(check, caller: Caller) -> bool:
         (NAMED, STRANGER, False, False),
     ],
 )
-def test_callers_may_do_what_the_flags_allow(
+def test_callers_have_rights_of_flags(
     access: OperatorAccess, caller: Caller, may_control: bool, may_admin: bool
 ):
     assert (may(access.check_control, caller), may(access.check_admin, caller)) == (
@@ -80,7 +80,7 @@ def test_refusals_name_the_caller_and_the_remedy():
         ("vsock:1:2", False),
     ],
 )
-def test_peers_of_grpc_are_told_apart(peer: str, is_local: bool):
+def test_grpc_peers_are_distinguished(peer: str, is_local: bool):
     assert grpc_caller(peer, (), is_forwarded=False).is_local is is_local
 
 

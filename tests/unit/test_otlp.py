@@ -50,7 +50,7 @@ def test_endpoint_is_a_base_url_or_the_whole_of_it(endpoint: str, url: str):
     assert traces_url(endpoint) == url
 
 
-def test_export_posts_what_a_collector_reads(collector: Collector, exporter: OtlpExporter):
+def test_export_posts_readable_spans(collector: Collector, exporter: OtlpExporter):
     exporter.export(
         [
             span(
@@ -122,7 +122,7 @@ def test_stopped_exporter_writes_nothing(
     assert capfd.readouterr() == ("", "")
 
 
-def test_missing_extra_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch):
+def test_missing_extra_is_refused_with_remedy(monkeypatch: pytest.MonkeyPatch):
     for name in [name for name in sys.modules if name.startswith("opentelemetry.exporter")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter", None)

@@ -61,7 +61,7 @@ def test_points_carry_request_count_of_p999() -> None:
     assert (columns["p999_us"], columns["window_count"]) == ([4_200], [12])
 
 
-def test_points_of_a_second_cut_short_are_no_spike() -> None:
+def test_short_second_makes_no_spike() -> None:
     cut = FakePoint(11 * SECOND + SECOND // 100, count=30, failed_count=2)
     rest = FakePoint(12 * SECOND, count=70, failed_count=1)
     columns, _ = points_json([FakePoint(11 * SECOND, count=100), cut, rest], 10 * SECOND, 0)
@@ -288,7 +288,7 @@ def test_page_marks_load_from_its_start() -> None:
 # Versions
 
 
-def test_version_that_failed_says_why() -> None:
+def test_failed_version_has_error() -> None:
     health = Health(StatusCode.DATA_LOSS, "crc32c does not match")
     verdict = GateVerdict(gate="golden", mode="enforce", is_passed=False, reason="Δ 0.3")
     passed = GateVerdict(gate="signatures", mode="enforce", is_passed=True)
@@ -308,7 +308,7 @@ def test_unavailable_version_has_no_arena_query() -> None:
     assert version["arena_allocated_bytes"] is None
 
 
-def test_version_that_loads_says_its_stage() -> None:
+def test_loading_version_has_stage() -> None:
     scene = FakePageSources(statuses=[status("ctr", 7, LOADING, stage=LoadStage.RESTORE)])
     [version] = make_page(scene).answer(PageQuestion())["versions"]
     assert (version["state"], version["stage"], version["is_default"]) == (

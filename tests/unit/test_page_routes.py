@@ -71,7 +71,7 @@ def test_page_vendored_file_lies_beside_its_licence() -> None:
     assert "Leon Sorokin" in licence
 
 
-def test_page_poll_answers_what_its_query_asks(client: TestClient, scene: FakePageSources) -> None:
+def test_page_poll_follows_its_query(client: TestClient, scene: FakePageSources) -> None:
     scene.statuses = [status("a&b", 1), status("other", 1)]
     scene.statistics.points["a&b"] = [FakePoint(999_000_000_000, 1)]
     first = client.get("/v1/page", params={"model": "a&b"})
@@ -92,7 +92,7 @@ def test_page_poll_survives_message_outside_utf_8(
     assert version["health"]["message"] == health.message
 
 
-def test_page_costs_nothing_while_nobody_polls(client: TestClient, scene: FakePageSources) -> None:
+def test_page_costs_nothing_without_polls(client: TestClient, scene: FakePageSources) -> None:
     client.get("/")
     client.get("/static/page.js")
     assert scene.statistics.questions == []

@@ -52,7 +52,7 @@ def test_turns_come_each_period_until_stopped():
     assert clock.waits == [5, 5]
 
 
-def test_wait_is_asked_for_anew_before_each():
+def test_wait_is_computed_before_each_turn():
     clock, left = FakeClock(), [3.0, 7.0]
     turns = Turns(clock=clock, wait_seconds=lambda: left.pop(0))
     assert [turns.thread.wait_for_turn() for _ in range(2)] == [True, True]
@@ -90,7 +90,7 @@ def test_work_error_is_logged_and_turns_continue(faulty: str):
     assert {(log["event"], log["thread"]) for log in logs} == {("turn_failed", "turns")}
 
 
-def test_join_says_where_a_turn_still_runs():
+def test_join_returns_false_during_turn():
     is_let_go = threading.Event()
     thread = PeriodicThread(
         "stuck",

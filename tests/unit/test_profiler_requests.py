@@ -78,7 +78,7 @@ def test_host_level_is_the_clients_up_to_the_highest():
 
 
 @pytest.mark.parametrize("duration_ms", [0, DURATION_MS_MAX + 1, 2**63])
-def test_duration_that_is_none_or_too_long_is_refused(duration_ms: int):
+def test_invalid_or_too_long_duration_is_refused(duration_ms: int):
     with pytest.raises(InvalidArgument, match=f"duration_ms {duration_ms}: give 1 to"):
         plan(duration_ms=duration_ms)
     monitor = message_class("tensorflow.MonitorRequest")(duration_ms=duration_ms)
@@ -100,7 +100,7 @@ def test_start_far_in_the_future_is_refused():
 @pytest.mark.parametrize(
     "read", [lambda data: read_profile_request(data, NOW_NS), read_monitor_request]
 )
-def test_request_that_is_no_message_is_refused(read):
+def test_unparsable_request_is_refused(read):
     with pytest.raises(InvalidArgument, match="the request is not a valid tensorflow"):
         read(b"\xff\xff")
     with pytest.raises(InvalidArgument, match=r"valid tensorflow\.TerminateRequest"):

@@ -90,7 +90,7 @@ def start_held(held: Bench, **fields: Any) -> FakeRareCall:
     return call
 
 
-def test_trace_lasts_as_long_as_it_was_asked_for(bench: Bench):
+def test_trace_lasts_for_requested_time(bench: Bench):
     start_ns = bench.clock.now_ns()
     call = bench.ask(duration_ms=2000)
     assert bench.clock.now_ns() - start_ns == 2 * NS_PER_SECOND
@@ -125,7 +125,7 @@ def test_second_trace_is_refused_while_one_runs(held: Bench):
     assert held.service.join(30)
 
 
-def test_terminated_trace_gives_what_it_has(held: Bench):
+def test_terminated_trace_returns_its_part(held: Bench):
     call = start_held(held, session_id="s")
     assert held.terminate("other").answers == [b""]
     assert not call.is_answered.is_set()

@@ -31,7 +31,7 @@ def alerts() -> dict[str, str]:
     ],
     ids=" ".join,
 )
-def test_promtool_is_content(arguments: tuple[str, ...]):
+def test_promtool_accepts_files(arguments: tuple[str, ...]):
     done = subprocess.run(
         [promtool.tool("promtool"), *arguments],
         cwd=DIRECTORY,
@@ -43,7 +43,7 @@ def test_promtool_is_content(arguments: tuple[str, ...]):
 
 
 @pytest.mark.parametrize("name", alerts())
-def test_alert_says_what_it_is_and_what_to_do(name: str):
+def test_alert_has_severity_and_annotations(name: str):
     text = alerts()[name]
     assert re.search(r"labels: \{severity: (page|ticket)\}", text)
     for annotation in ("summary", "description", "runbook"):
@@ -58,7 +58,7 @@ def test_alert_has_firing_and_silent_tests(name: str):
     assert "" in asked or name == "MillpondSwapHurtTail"
 
 
-def test_rules_read_only_metrics_that_there_are():
+def test_rules_read_only_existing_metrics():
     names = {family.name for family in FAMILIES}
     known = {f"{name}{suffix}" for name in names for suffix in ("", "_bucket")}
     recorded = re.findall(r"record: (\S+)", RECORDING_RULES)

@@ -47,7 +47,7 @@ HANDLERS: dict[str, Handler] = {
 }
 
 
-def test_answer_replies_what_the_handler_returns() -> None:
+def test_answer_sends_result_of_handler() -> None:
     call = FakeRareCall("/s/Reverse", b"abc")
     answer(call, HANDLERS)
     assert call.answers == [b"cba"]
@@ -178,7 +178,7 @@ def answered_in_trace(call: FakeRareCall) -> tuple[list[AnsweredCall], list[dict
 
 
 @pytest.mark.parametrize("is_sampled", [True, False])
-def test_call_of_a_trace_logs_its_ids_and_is_told_of(is_sampled: bool) -> None:
+def test_traced_call_logs_its_ids_and_has_span(is_sampled: bool) -> None:
     context = FakeTraceContext(is_sampled=is_sampled)
     (told,), (line,) = answered_in_trace(FakeRareCall("/s/Work", b"yes", trace_context=context))
     assert (line["trace_id"], line["span_id"]) == (context.trace_id, told.trace.span_id)

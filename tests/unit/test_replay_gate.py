@@ -49,16 +49,16 @@ def few_asked(answered_count: int, failed_count: int, asked: int, confirmed: int
         (few_asked(50, 14, asked=4, confirmed=0), True),
     ],
 )
-def test_failed_share_counts_failures_not_asked_for(counts_of_few: ReplayCounts, is_passed: bool):
+def test_failed_share_counts_unsent_failures(counts_of_few: ReplayCounts, is_passed: bool):
     assert failed_share_verdict(counts_of_few, GateSettings()).is_passed is is_passed
 
 
-def test_failed_share_needs_no_more_asked_than_counted():
+def test_failed_share_judges_few_sent_requests():
     verdict = failed_share_verdict(few_asked(0, 14, asked=4, confirmed=4), GateSettings())
     assert not verdict.is_passed
 
 
-def test_failed_share_of_few_asked_states_an_estimate():
+def test_failed_share_of_few_sent_is_estimate():
     verdict = failed_share_verdict(few_asked(50, 14, asked=5, confirmed=5), GateSettings())
     assert "about 14 of 64" in verdict.reason
     assert "5 of 14 were sent" in verdict.reason
@@ -112,7 +112,7 @@ def test_failed_share_reason_has_counts_and_limit():
         assert words in verdict.reason
 
 
-def test_failed_share_of_few_requests_says_how_many():
+def test_failed_share_of_few_requests_states_count():
     verdict = failed_share_verdict(counts(2, 1), GateSettings())
     assert verdict.reason == "skipped: 3 live requests were replayed, and 10 are needed"
 

@@ -58,7 +58,7 @@ def test_large_machines_are_not_held():
     assert server.pins == []
 
 
-def test_pin_always_says_where_that_cannot_be(capsys: pytest.CaptureFixture[str]):
+def test_pin_always_names_obstacle(capsys: pytest.CaptureFixture[str]):
     pin_always(lambda is_pinned: True)
     assert "request_threads_not_pinned" not in capsys.readouterr().out
     pin_always(lambda is_pinned: False)

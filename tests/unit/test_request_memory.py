@@ -47,7 +47,7 @@ def test_flags_decide_and_the_machine_does_the_rest(
     assert limits == RequestMemoryLimits(**dict(zip(names, expected, strict=True)))
 
 
-def test_hold_returns_what_it_took_once() -> None:
+def test_hold_returns_its_bytes_once() -> None:
     budget = FakeByteBudget(100)
     hold = MemoryHold(budget)
     hold.grow(60)
@@ -58,7 +58,7 @@ def test_hold_returns_what_it_took_once() -> None:
     assert budget.in_use_bytes == 0
 
 
-def test_hold_refuses_what_does_not_fit() -> None:
+def test_hold_refuses_too_many_bytes() -> None:
     budget = FakeByteBudget(100)
     other = MemoryHold(budget)
     other.grow(90)
@@ -78,7 +78,7 @@ def test_refusal_of_more_than_the_budget_has_a_remedy() -> None:
         assert "try again later" not in refused.value.message
 
 
-def test_refusal_of_what_grows_beyond_the_budget() -> None:
+def test_growing_body_is_refused_at_budget() -> None:
     hold = MemoryHold(FakeByteBudget(100))
     hold.grow(60)
     with pytest.raises(MemoryBusy, match=r"120 bytes.*raise the flag, or send less"):

@@ -28,7 +28,7 @@ def test_model_that_has_none_is_forgotten_too():
     assert all_of_them.by_name() == {}
 
 
-def test_where_no_requests_are_kept_no_model_has_one():
+def test_reservoirs_are_absent_if_keeping_is_off():
     off = Reservoirs(None)
     assert off.of("a") is None
     assert off.by_name() == {}

@@ -63,7 +63,7 @@ def test_submit_brings_each_request_its_own_answer(workers):
     assert workers.cancelled == []
 
 
-def test_submit_answers_what_the_workers_refuse(workers):
+def test_submit_answers_refusal_of_workers(workers):
     workers.refusal = StatusError(8, "1024 requests wait")
 
     async def body(bridge: RestBridge) -> None:

@@ -103,7 +103,7 @@ def test_model_name_outside_latin_is_encoded_in_header(client):
     assert response.headers["x-millpond-model-name"] == "%C3%A4%20b"
 
 
-def test_a_compressed_answer_says_so(client, bridge):
+def test_compressed_answer_has_header(client, bridge):
     bridge.answer = FakeEndedRequest(1, body=b"\x1f\x8b", is_gzip=True)
     with client.stream("POST", "/v1/models/m:predict", content=BODY) as response:
         assert response.headers["content-encoding"] == "gzip"
@@ -140,7 +140,7 @@ def test_a_failure_has_the_status_of_its_code(client, bridge, code, status):
     assert ("retry-after" in response.headers) == (status in (429, 503))
 
 
-def test_what_a_version_refuses_is_not_asked_for_again(client, bridge):
+def test_refused_request_is_not_retried(client, bridge):
     code = int(StatusCode.RESOURCE_EXHAUSTED)
     bridge.answer = FakeEndedRequest(1, code=code, message="too large", version=3)
     response = client.post("/v1/models/m:predict", content=BODY)
@@ -273,7 +273,7 @@ def test_status_is_tensorflow_servings(client):
         ("/v1/models/none/metadata", 404),
     ],
 )
-def test_what_is_not_there_is_an_error_with_its_reason(client, path, status):
+def test_missing_resource_is_error_with_reason(client, path, status):
     response = client.get(path)
     assert response.status_code == status
     assert response.json()["error"]

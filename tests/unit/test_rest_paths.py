@@ -86,7 +86,7 @@ def test_parse_path_refuses_anything_else_by_naming_it(method, path):
         ("GET", b"/v1/models/m/metadata/x", "GET /v1/models/NAME"),
     ],
 )
-def test_malformed_request_names_what_is_wrong(method: str, path: bytes, remedy: str):
+def test_malformed_request_names_fault(method: str, path: bytes, remedy: str):
     with pytest.raises(InvalidArgument) as raised:
         parse_path(method, path)
     assert f"; {remedy}" in raised.value.message

@@ -163,7 +163,7 @@ def test_rollback_logs_the_versions_that_never_served() -> None:
     assert (log["blocked"], log["never_served"]) == ([2, 3], [3])
 
 
-def test_rollback_without_a_canary_says_so() -> None:
+def test_rollback_without_canary_logs_no_canary() -> None:
     log = told(OFF, lambda world: world.manager.rollback("m"))[-1]
     assert (log["event"], log["is_canary"]) == ("rolled_back", False)
 

@@ -176,7 +176,7 @@ def publish(router: Router, version: int, canary: Canary | None = None) -> None:
     router.publish(servable_id, FakeServable(servable_id), canary=canary)
 
 
-def test_router_tells_the_map_of_changes_only() -> None:
+def test_router_updates_map_only_on_changes() -> None:
     serving_map = FakeServingMap()
     router = Router(serving_map)
     router.set_labels("m", {"stable": 1})

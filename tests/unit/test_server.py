@@ -406,7 +406,7 @@ def test_server_unknown_platform_stops_start(tmp_path: Path, plane: FakePlane) -
         Server(ServerConfig(models=(model,)), native=plane)
 
 
-def test_server_port_in_use_is_told_and_starts_nothing(tmp_path: Path, plane: FakePlane) -> None:
+def test_server_port_in_use_starts_nothing(tmp_path: Path, plane: FakePlane) -> None:
     plane.grpc = FakeGrpcServer(start_error=StatusError(14, "cannot listen"))
     with socket.create_server(("0.0.0.0", 0)) as taken:
         port = taken.getsockname()[1]
@@ -448,7 +448,7 @@ def test_server_without_arenas_has_no_slabs(
     assert plane.pools == []
 
 
-def test_server_keeps_slabs_and_requests_as_it_is_told(tmp_path: Path, plane: FakePlane) -> None:
+def test_server_keeps_slabs_and_requests_by_config(tmp_path: Path, plane: FakePlane) -> None:
     config = config_for(
         tmp_path / "m", arena_spare_slabs=3, load_priority="nice", self_warmup_requests=5
     )
@@ -477,7 +477,7 @@ def test_server_counts_requests_per_load_until_stop(tmp_path: Path, plane: FakeP
     assert plane.request_statistics.is_stopped
 
 
-def test_server_loads_at_the_priority_that_it_is_told(tmp_path: Path, plane: FakePlane) -> None:
+def test_server_loads_at_configured_priority(tmp_path: Path, plane: FakePlane) -> None:
     drop(tmp_path / "m", 7)
     server = Server(config_for(tmp_path / "m", load_priority="nice"), native=plane)
     server.start()
@@ -814,7 +814,7 @@ def test_server_grpc_on_default_http_port_skips_http(tmp_path: Path, plane: Fake
 # --- Tracing --------------------------------------------------------------------------------------
 
 
-def test_server_traces_nothing_unless_it_is_told_to(tmp_path: Path, plane: FakePlane) -> None:
+def test_server_traces_nothing_by_default(tmp_path: Path, plane: FakePlane) -> None:
     server = Server(config_for(tmp_path / "m"), native=plane)
     assert plane.grpc.options["spans"] is None
     server.start()

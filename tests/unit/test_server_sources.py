@@ -109,7 +109,7 @@ def test_sources_come_from_parts_of_server():
     assert values(sources, "serving_request_memory_in_use_bytes") == {(): 5_000}
 
 
-def test_model_is_ready_where_readyz_says_so():
+def test_model_readiness_matches_readyz():
     ready = "serving_model_ready"
     assert values(sources_of(), ready) == {("m",): 1, ("absent",): 0}
     assert values(sources_of(is_draining=True), ready) == {("m",): 0, ("absent",): 0}

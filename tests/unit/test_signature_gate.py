@@ -117,7 +117,7 @@ def test_shapes_of_outputs_keep_their_rank(was: Shape, now: Shape, difference: s
 
 
 @pytest.mark.parametrize("now", [{}, {"x": (INT64, (4,))}])
-def test_shapes_leave_out_what_the_signature_reports(now: Tensors):
+def test_shapes_omit_faults_of_signature(now: Tensors):
     assert shape_faults_of_input({"x": (FLOAT, (3,))}, now) == []
 
 
@@ -153,7 +153,7 @@ def test_signature_accepts_clients_of_own_version(signatures: bytes):
 
 
 @given(SIGNATURES, SIGNATURES)
-def test_signature_more_is_no_fault(one: bytes, other: bytes):
+def test_signature_extension_passes(one: bytes, other: bytes):
     both = get_model_metadata_pb2.SignatureDefMap.FromString(other)
     both.MergeFrom(get_model_metadata_pb2.SignatureDefMap.FromString(one))
     for name, signature in get_model_metadata_pb2.SignatureDefMap.FromString(

@@ -763,7 +763,7 @@ def test_source_overwritten_version_is_reported_once(
     assert [note.event for note in source.notes()] == ["live_version_overwritten"]
 
 
-def test_source_notes_tell_what_is_missing(
+def test_source_notes_name_missing_files(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     (tmp_path / "7").mkdir()
@@ -847,7 +847,7 @@ def test_fingerprint_tolerates_dead_and_circular_links(tmp_path: Path) -> None:
     assert paths == ["", "circle", "dangling"]
 
 
-def test_fingerprint_of_what_is_gone_raises(tmp_path: Path) -> None:
+def test_fingerprint_of_removed_directory_raises(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         fingerprint(str(tmp_path / "7"))
 
@@ -883,7 +883,7 @@ def test_source_aspires_returned_last_version_again(
     assert source.notes() == []
 
 
-def test_source_tells_of_each_version_that_is_found(
+def test_source_reports_each_found_version(
     tmp_path: Path, clock: FakeClock, aspirations: Aspirations
 ) -> None:
     drop(tmp_path, "1", clock)

@@ -54,7 +54,7 @@ def test_starting_line_without_a_reader_is_lost() -> None:
     os.close(write_end)
 
 
-def test_starting_line_follows_what_a_file_holds(tmp_path: Path) -> None:
+def test_starting_line_follows_file_contents(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with path.open("wb", buffering=0) as file:
         file.write(b"earlier\n")

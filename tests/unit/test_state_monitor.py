@@ -39,7 +39,7 @@ def is_available(statuses: Statuses) -> bool:
     return any(item.state is AVAILABLE for item in statuses.get("m", ()))
 
 
-def test_monitor_knows_the_last_status_of_each_version() -> None:
+def test_monitor_has_last_status_of_each_version() -> None:
     monitor = StateMonitor(FakeClock())
     for item in (status(2, LOADING), status(1), status(2), status(1, name="n")):
         monitor.record(item)
@@ -245,7 +245,7 @@ def test_monitor_wait_is_woken_by_a_record() -> None:
     recorder.join()
 
 
-def test_monitor_waits_end_where_the_server_stops() -> None:
+def test_monitor_waits_end_if_server_stops() -> None:
     monitor = StateMonitor(SystemClock())
     ender = threading.Thread(target=monitor.end_waits)
     ender.start()

@@ -62,7 +62,7 @@ def test_find_last_resort(found: Any, ready: Any, failed: Any, expected: int | N
     assert blocks.find_last_resort(found, ready, failed) == expected
 
 
-def test_version_blocked_by_failure_is_no_last_resort():
+def test_version_blocked_by_failure_stays_out():
     assert BlockedState({1: FAILURE}).find_last_resort({1}, (), ()) is None
 
 

@@ -200,7 +200,7 @@ def test_version_omitted_during_load_is_cancelled(world: World) -> None:
     assert world.newest.result is SwapResult.CANCELLED
 
 
-def test_version_omitted_before_any_stage_is_no_swap(world: World) -> None:
+def test_version_omitted_before_any_stage_has_no_swap(world: World) -> None:
     before = world.timeline.records()
     world.tell(2, START)
     world.tell(2, END, health=Health(StatusCode.CANCELLED, "no longer aspired"))
@@ -436,7 +436,7 @@ def test_unknown_swap_is_not_found(get: Any) -> None:
     assert "no swap" in get("/v1/swaps/m-9-1/trace", 404)["error"]
 
 
-def test_listener_hears_of_each_swap_once_it_is_over(world: World) -> None:
+def test_listener_receives_each_ended_swap_once(world: World) -> None:
     heard: list[SwapRecord] = []
     world.timeline.add_listener(heard.append)
     world.swap(1, 2)

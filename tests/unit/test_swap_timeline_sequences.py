@@ -102,7 +102,7 @@ def lives_of(steps: Steps) -> Lives:
 
 @settings(deadline=None)
 @given(STEPS)
-def test_timeline_each_swap_ends_and_is_told_once(steps: Steps) -> None:
+def test_timeline_each_swap_ends_and_is_logged_once(steps: Steps) -> None:
     lives = lives_of(steps)
     timeline = lives.world.timeline
     assert sorted(record.id for record in lives.told) == sorted(

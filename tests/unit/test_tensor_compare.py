@@ -68,7 +68,7 @@ def test_compare_counts_values_beyond_tolerance(
     assert bool(comparison.first_change) == bool(changed_count)
 
 
-def test_compare_tells_nan_where_there_was_none():
+def test_compare_reports_new_nan():
     comparison = compare(floats(1, NAN, 3), floats(NAN, NAN, NAN), TENTH)
     assert comparison.faults == ("output 'y' is NaN in 2 of 3 values",)
 
@@ -95,7 +95,7 @@ def test_compare_shows_the_beginning_of_a_long_string():
         ({"y": floats(1)}, {"y": np.float32(1)}, "output 'y' has shape [], had [1]"),
     ],
 )
-def test_compare_tells_what_no_tolerance_excuses(was: Any, now: Any, fault: str):
+def test_compare_reports_faults_beyond_any_tolerance(was: Any, now: Any, fault: str):
     assert compare_outputs(outputs(was), outputs(now), TENTH).faults == (fault,)
 
 
@@ -122,7 +122,7 @@ def test_compare_reads_quantised_values_as_plain_ones():
     assert comparison.first_change == "output 'y' value 1 is 2, was -1"
 
 
-def test_compare_leaves_out_what_has_no_numpy_dtype():
+def test_compare_skips_dtypes_outside_numpy():
     tensor = tensor_pb2.TensorProto(dtype=types_pb2.DT_VARIANT)
     assert compare_outputs({"y": tensor}, {"y": tensor}, EXACT) == Comparison()
 

@@ -45,7 +45,7 @@ def test_read_tls_config_gives_the_texts_of_the_file(
     )
 
 
-def test_tls_config_without_a_ca_asks_no_client(server: Identity):
+def test_tls_config_without_ca_verifies_no_client(server: Identity):
     config = parse_tls_config(config_text(server.key, server.certificate), "f")
     assert (config.client_ca, config.is_client_required) == ("", False)
 
@@ -65,7 +65,7 @@ def test_fingerprint_is_that_of_openssl(server: Identity, other: Identity):
     assert config.fingerprint == output.strip().partition("=")[2].replace(":", "").lower()
 
 
-def test_read_tls_config_of_no_file_says_which(tmp_path: Path):
+def test_read_tls_config_names_missing_file(tmp_path: Path):
     with pytest.raises(InvalidConfig, match=r"tls\.config: cannot be read: .*No such file"):
         read_tls_config(tmp_path / "tls.config")
 

@@ -100,7 +100,7 @@ def test_round_with_nothing_posts_nothing(world: World):
     assert world.exporter.batches == []
 
 
-def test_call_that_nobody_samples_is_no_span(world: World):
+def test_unsampled_call_has_no_span(world: World):
     world.tracing.add_call(answered(is_sampled=False))
     world.look()
     assert world.exporter.batches == []
@@ -143,7 +143,7 @@ def test_refused_spans_are_counted_and_logged_sparsely(world: World):
     assert len(world.exporter.spans) == 5
 
 
-def test_what_waits_has_a_bound(world: World):
+def test_waiting_spans_are_bounded(world: World):
     for _ in range(PENDING_MAX + 3):
         world.tracing.add_swap(swap())
     assert world.tracing.dropped_counts()["full"] == 3
@@ -202,7 +202,7 @@ def test_lines_of_a_round_have_a_bound(world: World):
 # --- The thread -----------------------------------------------------------------------------------
 
 
-def test_stop_exports_what_is_there():
+def test_stop_exports_waiting_spans():
     buffer, exporter = FakeSpanBuffer(), FakeExporter()
     tracing = Tracing(buffer, exporter, slow_seconds=0, clock=SystemClock())
     tracing.start()

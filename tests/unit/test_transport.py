@@ -31,7 +31,7 @@ def test_transport_defaults_match_tensorflow_serving():
     assert transport.refusal is None
 
 
-def test_transport_takes_what_the_flags_say():
+def test_transport_follows_flags():
     options = make(
         grpc_compression="gzip", enable_serialization_as_tensor_content=True
     ).grpc_options
@@ -57,7 +57,7 @@ def test_transport_has_the_certificates_of_the_file(
     assert logs == []
 
 
-def test_transport_warns_of_a_ca_that_verifies_nobody(tmp_path: Path, server: Identity):
+def test_transport_warns_of_unused_ca(tmp_path: Path, server: Identity):
     file = tmp_path / "tls.config"
     file.write_text(config_text(server.key, server.certificate, server.certificate))
     with capture_logs() as logs:
@@ -70,7 +70,7 @@ def test_transport_without_a_readable_file_is_refused(tmp_path: Path):
         make(tmp_path / "tls.config")
 
 
-def test_transport_tells_of_a_file_that_was_spoilt(tmp_path: Path, server: Identity):
+def test_transport_logs_spoilt_file(tmp_path: Path, server: Identity):
     file = tmp_path / "tls.config"
     file.write_text(config_text(server.key, server.certificate))
     transport = make(file)

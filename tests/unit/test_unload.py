@@ -48,7 +48,7 @@ def test_version_is_destroyed_right_after_last_handle() -> None:
     assert way_out.stages[UnloadStage.QUIESCE] == 2
 
 
-def test_unload_held_for_long_is_told_once() -> None:
+def test_unload_held_for_long_is_logged_once() -> None:
     way_out = WayOut(handle_count=3)
     with capture_logs() as logs:
         for _ in range(3):
@@ -57,7 +57,7 @@ def test_unload_held_for_long_is_told_once() -> None:
     assert [(log["event"], log["handle_count"]) for log in logs] == [("quiesce_slow", 3)]
 
 
-def test_unload_logs_what_the_version_has_served() -> None:
+def test_unload_logs_requests_of_version() -> None:
     with capture_logs() as logs:
         WayOut().unload.take_turn()
     (log,) = logs
@@ -66,7 +66,7 @@ def test_unload_logs_what_the_version_has_served() -> None:
     assert log["latency_seconds_p999"] == pytest.approx(0.003)
 
 
-def test_unload_says_what_was_left_in_the_arena() -> None:
+def test_unload_logs_remains_of_arena() -> None:
     way_out = WayOut()
     way_out.servable.remains = FakeRemains(4096, [(4096, 1)])
     with capture_logs() as logs:

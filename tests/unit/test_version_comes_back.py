@@ -40,7 +40,7 @@ def world_of_a_failure_without_cover() -> World:
     return world
 
 
-def test_bar_for_a_failure_goes_when_the_files_change() -> None:
+def test_block_for_failure_lifts_if_files_change() -> None:
     world = world_of_a_failure_without_cover()
     world.manager.found_anew("m", 2)
     world.manager.tick()
@@ -127,7 +127,7 @@ def test_rule_rollback_is_kept_with_figures() -> None:
     assert block.reason
 
 
-def test_stop_keeps_what_was_rolled_back() -> None:
+def test_stop_keeps_rolled_back_versions() -> None:
     world = world_with(KEEP)
     world.settle(1)
     world.settle(2)

@@ -366,7 +366,7 @@ def test_auto_policy_unloads_first_if_both_do_not_fit() -> None:
     assert status.room_reason == ""
 
 
-def test_auto_policy_says_why_while_it_makes_room() -> None:
+def test_auto_policy_has_reason_while_it_frees_memory() -> None:
     world = world_with(AUTO)
     world.settle(1)
     world.fail(2, DoesNotFitBeside("m/2 needs 5 GB beside 5 GB"))
@@ -488,7 +488,7 @@ def test_refused_rollback_names_rolled_back_version() -> None:
         answer(world, world.manager.rollback("m"))
 
 
-def test_cold_rollback_bars_newer_load() -> None:
+def test_cold_rollback_excludes_newer_load() -> None:
     world = World()
     world.settle(2)
     world.on_disk = {1, 2, 3}
@@ -530,7 +530,7 @@ def test_new_source_receives_rolled_back_versions() -> None:
     assert world.blocked_versions["m"] == frozenset({2})
 
 
-def test_manager_stops_though_a_version_is_barred() -> None:
+def test_manager_stops_with_blocked_version() -> None:
     world = world_with(KEEP)
     world.settle(1)
     world.settle(2)
@@ -591,7 +591,7 @@ def test_label_that_goes_wakes_the_manager() -> None:
     assert world.states() == {1: END, 2: AVAILABLE}
 
 
-def test_label_that_waits_is_told() -> None:
+def test_waiting_label_is_logged() -> None:
     world = World()
     world.settle(1)
     world.router.set_labels("m", {"stable": 9})
@@ -633,7 +633,7 @@ def test_unpromoted_canary_is_never_default() -> None:
     assert world.states()[1] is AVAILABLE
 
 
-def test_versions_that_come_together_are_no_canaries() -> None:
+def test_versions_loaded_together_are_not_canaries() -> None:
     world = world_with(CANARY)
     world.settle(1, 2)
     assert routing(world) == Routing(default_version=2)

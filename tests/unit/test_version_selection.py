@@ -96,5 +96,5 @@ def test_blocked_version_is_not_selected_or_missing(
         (Specific(frozenset()), "specific (none)"),
     ],
 )
-def test_selection_reads_as_people_say_it(selection: VersionSelection, text: str) -> None:
+def test_selection_has_readable_text(selection: VersionSelection, text: str) -> None:
     assert str(selection) == text

@@ -77,11 +77,11 @@ def test_sound_log_has_no_fault():
         ),
     ],
 )
-def test_log_whose_inputs_do_not_fit_tells_the_one(inputs: dict[str, Any], fault: str):
+def test_log_with_unfit_input_names_it(inputs: dict[str, Any], fault: str):
     assert faults(changed(**inputs)) == [fault]
 
 
-def test_log_with_a_damaged_tensor_tells_it():
+def test_log_with_damaged_tensor_names_it():
     tensor = to_tensor_proto(np.ones((1, 2), np.float32))
     tensor.tensor_content = b"abc"
     (fault,) = faults(changed(x=tensor))
@@ -108,7 +108,7 @@ def test_log_of_unknown_signature_lists_known():
     assert faults(log) == ["no signature 's'; the version has ['serving_default']"]
 
 
-def test_log_with_a_bad_output_filter_tells_each_name():
+def test_log_with_bad_output_filter_lists_names():
     log = sound_log()
     log.predict_log.request.output_filter.extend(["y", "w"])
     assert faults(log) == [

@@ -56,7 +56,7 @@ def test_summary_of_multi_inference_names_signatures():
 
 
 @pytest.mark.parametrize("kind", ["", "session_run_log", "predict_streamed_log"])
-def test_summary_of_what_is_not_replayed_has_its_kind(kind: str):
+def test_summary_of_unreplayed_record_has_its_kind(kind: str):
     log = prediction_log_pb2.PredictionLog()
     if kind:
         getattr(log, kind).SetInParent()

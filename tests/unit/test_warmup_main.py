@@ -151,7 +151,7 @@ def test_base_path_given_as_version_lists_versions(
     assert f"its versions are {version}" in err
 
 
-def test_inspect_of_nothing_says_what_it_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_inspect_missing_path_names_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["inspect", str(tmp_path / "none")]) == 1
     assert "none does not exist; give a warm-up file, or a version" in capsys.readouterr().err
 

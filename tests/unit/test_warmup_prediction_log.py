@@ -73,7 +73,7 @@ def test_logs_of_all_kinds_round_trip(tmp_path_factory: pytest.TempPathFactory, 
 
 @pytest.mark.parametrize("kind", WARM_UP_KINDS)
 @pytest.mark.parametrize("is_answered", [False, True])
-def test_log_tells_its_kind_and_whether_it_is_answered(kind: str, is_answered: bool):
+def test_log_has_kind_and_answer(kind: str, is_answered: bool):
     log = log_of(kind, "m", is_answered=is_answered)
     assert (kind_of(log), has_response(log)) == (kind, is_answered)
 

@@ -8,7 +8,7 @@ from serving.base.periodic_thread import Watch
 from tests.unit.fakes.clocks import FakeClock
 
 
-def test_looks_at_what_is_watched_and_not_after() -> None:
+def test_watch_looks_only_at_watched_items() -> None:
     seen: list[dict[str, int]] = []
     watch = Watch[str, int](
         "watch", lambda items: seen.append(dict(items)), period_seconds=1, clock=FakeClock()

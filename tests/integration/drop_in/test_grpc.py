@@ -32,12 +32,12 @@ def test_rows_have_names_of_their_own():
 @pytest.mark.parametrize(
     "service", ["", "tensorflow.serving.PredictionService", "half_plus_two", "labelled"]
 )
-def test_health_of_what_serves_is_serving(service: str, drop_in_caller: Caller):
+def test_health_of_loaded_model_is_serving(service: str, drop_in_caller: Caller):
     """Mends: the health service of TensorFlow Serving never changes and has no models."""
     assert drop_in_caller.health(service) == SERVING != NOT_SERVING
 
 
-def test_health_of_nobody_is_not_found(drop_in_caller: Caller):
+def test_health_of_unknown_model_is_not_found(drop_in_caller: Caller):
     assert refusal(lambda: drop_in_caller.health("nobody"))[0] is grpc.StatusCode.NOT_FOUND
 
 

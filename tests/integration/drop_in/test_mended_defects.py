@@ -42,7 +42,7 @@ PROVEN_BY_TESTS = [
     (
         "health never changes and knows no model (TFS#671, TFS#1754)",
         "integration/drop_in/test_grpc.py",
-        "test_health_of_what_serves_is_serving",
+        "test_health_of_loaded_model_is_serving",
     ),
     (
         "only requests that succeed are recorded",

@@ -116,7 +116,7 @@ def test_options_without_origin_is_refused(http: httpx.Client):
     assert response.status_code == 400
 
 
-def test_binary_that_is_no_base64_is_refused(http: httpx.Client):
+def test_binary_outside_base64_is_refused(http: httpx.Client):
     response = http.post(f"{TEXTS}:predict", json={"instances": [{"b64": "*"}]})
     assert response.status_code == 400
     assert "b64" in response.json()["error"] or "base64" in response.json()["error"]
