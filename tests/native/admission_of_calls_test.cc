@@ -134,7 +134,7 @@ TEST_F(AdmissionOfCallsTest, AMultiInferenceIsARequestToItsFirstTasksModel) {
   ExpectAllOk(&held);
 }
 
-TEST_F(AdmissionOfCallsTest, ARequestWhoseModelCannotBeReadIsNoModels) {
+TEST_F(AdmissionOfCallsTest, RequestWithUnreadableModelCountsForNoModel) {
   StartWith(100, {{"m", 1}});
   EXPECT_EQ(client_->Call(kPredictPath, "\xff").code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(client_->Call(kPredictPath, "").code(), grpc::StatusCode::INVALID_ARGUMENT);
@@ -191,7 +191,7 @@ TEST_F(AdmissionOfCallsTest, AParkedRequestWhoseClientHasGoneIsNotRun) {
   EXPECT_EQ(latency.count(), 2);
 }
 
-TEST_F(AdmissionOfCallsTest, ADrainAnswersWhatIsParked) {
+TEST_F(AdmissionOfCallsTest, DrainAnswersParkedRequests) {
   StartWith(100);
   Replies held = BeginHeld(kRunCount);
   Replies parked = Begin(20, "m");
@@ -205,7 +205,7 @@ TEST_F(AdmissionOfCallsTest, ADrainAnswersWhatIsParked) {
   EXPECT_TRUE(drained.get());
 }
 
-TEST_F(AdmissionOfCallsTest, ADrainThatIsCutShortEndsWhatIsParked) {
+TEST_F(AdmissionOfCallsTest, ShortenedDrainEndsParkedRequests) {
   StartWith(100);
   Replies held = BeginHeld(kRunCount);
   Replies parked = Begin(20, "m");

@@ -124,7 +124,7 @@ std::vector<std::vector<size_t>> AdversarialTensorSizes() {
   return lists;
 }
 
-TEST_F(ArenaTest, ThePlannedSlabHoldsExactlyWhatItWasPlannedFor) {
+TEST_F(ArenaTest, ThePlannedSlabHoldsExactlyItsBlocks) {
   for (const std::vector<size_t>& sizes : AdversarialTensorSizes()) {
     const size_t planned_bytes = PlanSlabBytes(sizes);
     SlabArena on_slab(planned_bytes);
@@ -143,7 +143,7 @@ TEST_F(ArenaTest, CtrEmbeddingTablesTakeAtMostATenthMore) {
   EXPECT_LE(PlanSlabBytes(tables), Sum(tables) * 110 / 100);
 }
 
-TEST_F(ArenaTest, BlockBytesAreWhatIsCounted) {
+TEST_F(ArenaTest, BlockBytesAreTheCountedBytes) {
   SlabArena on_slab(64 * kMiB);
   for (const size_t bytes : {size_t{0}, size_t{1}, size_t{65}, size_t{19'201}, 5 * kMiB + 1}) {
     void* const block = on_slab.arena->Allocate(bytes, kTensorAlignment);

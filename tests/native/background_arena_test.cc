@@ -53,7 +53,7 @@ TEST(BackgroundArena, IsSharedByBackgroundThreadsAndByNoOther) {
   EXPECT_NE(arena_of_other, first.arena);
 }
 
-TEST(BackgroundArena, WithoutJemallocThereIsNone) {
+TEST(BackgroundArena, IsAbsentWithoutJemalloc) {
   if (IsJemallocPreloaded()) GTEST_SKIP() << "jemalloc is preloaded";
   EXPECT_FALSE(UseBackgroundArena());
 }

@@ -49,7 +49,7 @@ TEST(Base64, DecodesWithWhitespaceAnywhere) {
   EXPECT_EQ(Decoded("\n"), "");
 }
 
-TEST(Base64, RefusesWhatIsNoBase64) {
+TEST(Base64, RefusesInvalidBase64) {
   for (const char* coded : {"Z", "Zg=", "Zg===", "Z===", "====", "=", "Zm9vY",
                             "Zg==Zg==", "Z g=", "Zg====AAAA", "Zh==", "Zm9=", "\xff\xff\xff\xff"}) {
     EXPECT_EQ(Decoded(coded), "<refused>") << coded;

@@ -20,7 +20,7 @@ TEST(CallQueue, IsAskingUntilGrpcWasAsked) {
   EXPECT_FALSE(queue.is_asking());
 }
 
-TEST(CallQueue, OnceItsServerStopsItAsksForNoCall) {
+TEST(CallQueue, RequestsNoCallOnceItsServerStops) {
   CallQueue queue(nullptr);
   const std::atomic<bool> is_stopping{true};
   bool has_asked = false;

@@ -134,7 +134,7 @@ TEST_F(CallableSetTest, AllOutputsNeedNoPreparing) {
   EXPECT_EQ(callables_->prepared_set_count(), 0);
 }
 
-TEST_F(CallableSetTest, AnOutputThatNobodyAskedForFailsNoRequest) {
+TEST_F(CallableSetTest, UnrequestedOutputsFailNoRequest) {
   Make(CheckedModel());
   std::vector<float> values;
   const Status ran = Run(*callables_, Of({kDoubled, kBack}), NAN, &values);
@@ -147,7 +147,7 @@ TEST_F(CallableSetTest, AnOutputThatNobodyAskedForFailsNoRequest) {
   ExpectAnswer({kDoubled, kBack}, 3, {6, 3});
 }
 
-TEST_F(CallableSetTest, AnOutputThatWasAskedForFailsItsRequestAndNoOther) {
+TEST_F(CallableSetTest, RequestedOutputsFailOnlyTheirRequest) {
   Make(CheckedModel());
   std::vector<float> values;
   const Status failed = Run(*callables_, Of({kChecked, kDoubled}), NAN, &values);
@@ -167,7 +167,7 @@ TEST_F(CallableSetTest, ARunThatWasEndedIsNotTriedAgain) {
   EXPECT_EQ(callables_->prepared_set_count(), 0);
 }
 
-TEST_F(CallableSetTest, OutputsThatCanBeRunAreAnsweredWhereAnotherCannot) {
+TEST_F(CallableSetTest, RunnableOutputsAreAnsweredBesideOthers) {
   SavedModelFiles files = CheckedModel();
   auto& outputs = *(*files.meta_graph().mutable_signature_def())["s"].mutable_outputs();
   outputs["checked"].set_name("nowhere:0");

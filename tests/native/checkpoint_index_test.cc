@@ -72,7 +72,7 @@ std::string Describe(const CheckpointIndex& index) {
   return text;
 }
 
-TEST_F(CheckpointIndexTest, EntriesAreWhatWasWrittenInTheOrderOfTheirNames) {
+TEST_F(CheckpointIndexTest, EntriesMatchTheFileInOrderOfNames) {
   WriteSmall();
   const StatusOr<CheckpointIndex> index = ReadCheckpointIndex(prefix_);
   ASSERT_TRUE(index.ok()) << index.status().message();
@@ -136,7 +136,7 @@ TEST_F(CheckpointIndexTest, TensorBytesAreThoseInMemory) {
   EXPECT_EQ(ShardBytesMin(index.value()), std::vector<int64_t>{shard_bytes});
 }
 
-TEST_F(CheckpointIndexTest, AFileThatIsNotThereIsNotFound) {
+TEST_F(CheckpointIndexTest, MissingFilesAreNotFound) {
   EXPECT_EQ(ReadCheckpointIndex(prefix_).status().code(), Code::kNotFound);
 }
 

@@ -106,7 +106,7 @@ TEST_F(ClassifyTest, AnInputThatTakesNoStringsIsRefused) {
   ExpectRefused(AnswerClassify, "numbers", "and the request's examples are");
 }
 
-TEST_F(ClassifyTest, TheMethodNameIsLookedAtWhereItIsToBe) {
+TEST_F(ClassifyTest, TheMethodNameIsCheckedIfRequired) {
   const auto answer = StringTensor({"x", "y"}, {2, 1});
   servable_.Add("loose", {"classes"}, {answer}).method_name = "tensorflow/serving/predict";
   tf::Signature& wrong = servable_.Add("wrong", {"classes"}, {answer});
@@ -132,7 +132,7 @@ TEST_F(ClassifyTest, OutputsOfAnotherDtypeOrShapeAreRefused) {
   ExpectRefused(AnswerClassify, "columns", "should match in dim_size(1). Got 1 vs. 2");
 }
 
-TEST_F(ClassifyTest, AnEmptyInputIsRefusedAndWhatTheGraphSaysIsHandedOn) {
+TEST_F(ClassifyTest, EmptyInputIsRefusedAndGraphErrorsAreForwarded) {
   servable_.Add("serving_default", {"classes"}, {StringTensor({"x", "y"}, {2, 1})});
   EXPECT_EQ(Ask(AnswerClassify, "", ExampleListInput({})).status().code(), Code::kInvalidArgument);
   EXPECT_TRUE(servable_.runs.empty());
@@ -140,7 +140,7 @@ TEST_F(ClassifyTest, AnEmptyInputIsRefusedAndWhatTheGraphSaysIsHandedOn) {
   EXPECT_EQ(Ask(AnswerClassify, "").status().code(), Code::kNotFound);
 }
 
-TEST_F(RegressTest, SaysANumberOfEachExampleInEitherShape) {
+TEST_F(RegressTest, ReturnsANumberPerExampleInEitherShape) {
   servable_.Add("serving_default", {"outputs"}, {FloatTensor({0, 0.5F}, {2})});
   servable_.Add("column", {"outputs"}, {FloatTensor({0, 0.5F}, {2, 1})});
   const WireMessage result =

@@ -43,7 +43,7 @@ std::string Gzipped(const std::string& body) {
   return coded.ok() ? std::string(coded.value().view()) : "";
 }
 
-TEST(ContentCoding, ReadsWhatWasWrittenInEveryFormatThatClientsSend) {
+TEST(ContentCoding, ReadsEveryFormatThatClientsSend) {
   for (const std::string& body : {std::string(), std::string("x"), Body()}) {
     std::string inflated;
     ASSERT_TRUE(Inflate(ContentCoding::kGzip, Gzipped(body), kEnough, &inflated).ok());

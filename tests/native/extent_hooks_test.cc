@@ -40,7 +40,7 @@ TEST_F(ExtentHooksTest, ExtentsFollowEachOtherFromTheLowEnd) {
   EXPECT_EQ(hooks_.cut_bytes(), 9 * kPageBytes);
 }
 
-TEST_F(ExtentHooksTest, WhatDoesNotFitIsRefusedAndSmallerOnesStillGiven) {
+TEST_F(ExtentHooksTest, UnfitExtentsAreRefusedAndSmallerOnesGiven) {
   EXPECT_NE(Allocate(60 * kPageBytes), nullptr);
   EXPECT_EQ(Allocate(5 * kPageBytes), nullptr);
   EXPECT_EQ(Allocate(SIZE_MAX - kPageBytes + 1), nullptr);

@@ -62,7 +62,7 @@ TEST_F(FirstVersionWaitTest, RequestsAreAnsweredByTheVersionOnceItIsPublished) {
 }
 
 // Together the requests fit into the budget compressed, but not decompressed.
-TEST_F(FirstVersionWaitTest, WhatWaitsGivesBackTheBytesOfItsReading) {
+TEST_F(FirstVersionWaitTest, WaitingRequestsReleaseTheirReadBytes) {
   constexpr int kCount = 8;
   constexpr int64_t kTensorBytes = 1'000'000;
   options_.completion_queue_count = 1;

@@ -61,7 +61,7 @@ class Watch {
   RawClient::Stream stream_;
 };
 
-TEST_F(HealthTest, CheckSaysWhatWasSetForTheServerAndForAModel) {
+TEST_F(HealthTest, CheckReturnsTheStatusOfServerOrModel) {
   server_->SetHealth("", true);
   server_->SetHealth("m", false);
   ExpectCheck("", HealthStatus::kServing);
@@ -70,7 +70,7 @@ TEST_F(HealthTest, CheckSaysWhatWasSetForTheServerAndForAModel) {
   ExpectCheck("m", HealthStatus::kServing);
 }
 
-TEST_F(HealthTest, AnEmptyRequestAsksForTheServer) {
+TEST_F(HealthTest, EmptyRequestMeansTheServer) {
   server_->SetHealth("", true);
   EXPECT_EQ(client_->Call(kCheckPath, "").bytes, HealthReply(HealthStatus::kServing));
 }
@@ -91,7 +91,7 @@ TEST_F(HealthTest, OtherBytesAreInvalidInCheckAndInWatch) {
   EXPECT_EQ(watch.Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-TEST_F(HealthTest, WatchTellsTheStatusAndEachChange) {
+TEST_F(HealthTest, WatchSendsTheStatusAndEachChange) {
   server_->SetHealth("m", false);
   Watch watch(*client_, HealthRequest("m"));
   EXPECT_EQ(watch.Next(), HealthReply(HealthStatus::kNotServing));
@@ -153,7 +153,7 @@ TEST_F(HealthTest, WatchersThatComeAndGoLeaveTheServerWhole) {
   ExpectCheck("m", HealthStatus::kServing);
 }
 
-TEST_F(HealthTest, ShutdownTellsWatchersTheLastStatusAndEndsThem) {
+TEST_F(HealthTest, ShutdownSendsWatchersTheLastStatusAndEnds) {
   server_->SetHealth("", true);
   Watch watch(*client_, HealthRequest(""));
   EXPECT_EQ(watch.Next(), HealthReply(HealthStatus::kServing));

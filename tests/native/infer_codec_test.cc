@@ -224,7 +224,7 @@ TEST(InferCodecTest, AShapeOfTooManyDimensionsTakesNoMemory) {
   ExpectRefused(RawRequest(1, "FP32", dims, "1234"), "254");
 }
 
-TEST(InferCodecTest, BytesThatAreNoMessageAreRefused) {
+TEST(InferCodecTest, UnparsableBytesAreRefused) {
   ExpectRefused(WireMessage().Raw("\xff"), "not an inference.ModelInferRequest");
   ExpectRefused(WireMessage().Bytes(1, "\xff"), "not an inference.ModelInferRequest");
 }

@@ -60,7 +60,7 @@ TEST(InferJsonTest, AnswersFlatDataOfAllOutputs) {
             R"({"name":"b","datatype":"BYTES","shape":[2],"data":["", "ü"]}]})");
 }
 
-TEST(InferJsonTest, TakesNestedDataAsTheShapeBesideItSays) {
+TEST(InferJsonTest, NestedDataFollowsTheGivenShape) {
   const std::string only_a = R"(, "outputs": [{"name": "a"}])";
   const std::string flat = Answer(Body(std::string(kWords) + "," + Rows("[1, 2, 3]"), only_a));
   EXPECT_EQ(Answer(Body(std::string(kWords) + "," + Rows("[[1, 2, 3]]"), only_a)), flat);
@@ -93,7 +93,7 @@ TEST(InferJsonTest, BinaryInputsLieBehindTheJsonInTheirOrder) {
   ExpectRefused(json, "the body has", json.size() + 1);
 }
 
-TEST(InferJsonTest, EachOutputIsBinaryAsItSaysItself) {
+TEST(InferJsonTest, EachOutputChoosesBinaryForItself) {
   RestReply reply;
   const std::string body =
       Body(std::string(kWords) + "," + Rows("[1, 2, 3]"),
@@ -104,14 +104,14 @@ TEST(InferJsonTest, EachOutputIsBinaryAsItSaysItself) {
   EXPECT_EQ(reply.body.view().substr(*reply.json_bytes), RawOf<float>({1, 2, 3}));
 }
 
-TEST(InferJsonTest, StringsThatAreNoTextAreAskedForAsBinaryData) {
+TEST(InferJsonTest, StringsOutsideUtf8NeedBinaryData) {
   const std::string json = Body(
       R"({"name": "x", "shape": [1], "datatype": "BYTES", "parameters": {"binary_data_size": 5}})",
       R"(, "parameters": {"signature_name": "of_7"})");
   ExpectRefused(json + RawOf(std::vector<std::string>{"\xff"}), "binary_data", json.size());
 }
 
-TEST(InferJsonTest, WhatIsNoRequestIsRefused) {
+TEST(InferJsonTest, MalformedRequestsAreRefused) {
   ExpectRefused("", "");
   ExpectRefused("[]", "an object");
   ExpectRefused(Body(R"({"name": "rows", "datatype": "FP32", "shape": [1.5]})"), "a shape has 1.5");
@@ -125,7 +125,7 @@ TEST(InferJsonTest, WhatIsNoRequestIsRefused) {
   ExpectRefused(outputs + "]}", "more than 10000");
 }
 
-TEST(InferJsonTest, WhatIsThereTwiceInOneObjectIsRefused) {
+TEST(InferJsonTest, DuplicateKeysOfAnObjectAreRefused) {
   const std::string rows = Rows("[1, 2, 3]");
   const std::string again = rows.substr(0, rows.size() - 1);
   ExpectRefused(Body(rows, R"(, "inputs": [])"), "duplicate key 'inputs' in one object");

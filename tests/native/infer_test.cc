@@ -161,7 +161,7 @@ TEST_F(InferTest, OutputWithoutProtocolDatatypeIsRefusedUnrun) {
   ExpectRefused(Code::kUnimplemented, "output 'x'");
 }
 
-TEST_F(InferTest, OutputsThatThereAreNotAreRefused) {
+TEST_F(InferTest, UnknownOutputsAreRefused) {
   request_.outputs = {"c"};
   ExpectRefused(Code::kInvalidArgument, "'c'");
   request_.outputs = {"a", "a"};

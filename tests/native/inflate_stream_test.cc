@@ -21,7 +21,7 @@ std::string ZlibOfAbc() {
   return stream;
 }
 
-TEST(InflateStreamTest, TakesOffWhatItReadsAndLeavesWhatIsBehindItsEnd) {
+TEST(InflateStreamTest, ConsumesItsStreamAndLeavesTheRest) {
   const std::string bytes = ZlibOfAbc() + "rest";
   std::string_view input = bytes;
   InflateStream stream(DeflateFormat::kZlib);

@@ -57,7 +57,7 @@ base::Status InflateWhole(const std::string& bytes, int64_t bytes_max, std::stri
   return status;
 }
 
-TEST(InflateTest, GivesBackWhatWasCompressedHoweverItIsCut) {
+TEST(InflateTest, ReturnsTheOriginalHoweverItIsCut) {
   for (const size_t size : {0UL, 1UL, 4095UL, 4096UL, 4097UL, 1'000'000UL}) {
     for (const size_t slice_bytes : {1UL, 7UL, 100'000UL}) {
       const std::string text = Text(size);
@@ -84,7 +84,7 @@ TEST(InflateTest, OneByteAboveTheLimitIsRefusedWithTheLimit) {
   EXPECT_NE(status.message().find("10000 bytes"), std::string::npos) << status.message();
 }
 
-TEST(InflateTest, WhatIsNoStreamCutShortOrFollowedByMoreIsRefused) {
+TEST(InflateTest, BrokenCutOrTrailedStreamsAreRefused) {
   const std::string whole = Deflated(Text(10'000));
   std::string changed = whole;
   changed[whole.size() / 2] = static_cast<char>(changed[whole.size() / 2] ^ 0x55);

@@ -130,7 +130,7 @@ class JointRunnersTest : public ::testing::Test {
   std::unique_ptr<JointRunners> joint_runners_;
 };
 
-TEST_F(JointRunnersTest, SignaturesOfTwoInputsShareWhatOneRunComputes) {
+TEST_F(JointRunnersTest, SignaturesOfTwoInputsShareOneRun) {
   for (int i = 0; i < 10; ++i) {
     Floats values;
     const Status ran = Run({"sum", "difference"}, 0, &values);
@@ -144,7 +144,7 @@ TEST_F(JointRunnersTest, SignaturesOfTwoInputsShareWhatOneRunComputes) {
   }
 }
 
-TEST_F(JointRunnersTest, ResultsAreInTheOrderThatIsAskedForOfOneRunner) {
+TEST_F(JointRunnersTest, ResultsFollowTheRequestedOrderOfOneRunner) {
   Floats values;
   ASSERT_TRUE(Run({"many2", "many1", "sum"}, 3, &values).ok());
   EXPECT_EQ(values[0], std::vector<float>{6});
@@ -156,7 +156,7 @@ TEST_F(JointRunnersTest, ResultsAreInTheOrderThatIsAskedForOfOneRunner) {
   EXPECT_EQ(made_count_, 1);
 }
 
-TEST_F(JointRunnersTest, SignaturesOfOneInputAreJoinedWhateverItIs) {
+TEST_F(JointRunnersTest, SignaturesOfAnySameInputAreJoined) {
   Floats values;
   ASSERT_TRUE(Run({"sum", "same"}, 3, &values).ok());
   EXPECT_EQ(values[0][0], values[1][0]);

@@ -32,7 +32,7 @@ std::string StringOf(std::string_view text) {
   return reader.ReadString(&value) ? std::string(value) : reader.error().message();
 }
 
-TEST(JsonReader, TakesWhatTheGrammarTakes) {
+TEST(JsonReader, AcceptsTheWholeGrammar) {
   for (const char* text : {"{}", "[]", " [ ] ", "[[], {}]", "\"\"", "0", "-0", "-1.5e+10", "1E5",
                            "true", "false", "null", "{\"a\": {\"b\": [1, 2, \"x\"]}, \"a\": null}",
                            "\t\r\n[1\n,\t2]", "NaN", "-Infinity", "1e400"}) {
@@ -40,7 +40,7 @@ TEST(JsonReader, TakesWhatTheGrammarTakes) {
   }
 }
 
-TEST(JsonReader, RefusesWhatItDoesNot) {
+TEST(JsonReader, RefusesTextOutsideTheGrammar) {
   for (const char* text : {"",
                            " ",
                            "[",
@@ -106,7 +106,7 @@ TEST(JsonReader, FindsTheEndOfStringsOfEachLength) {
   }
 }
 
-TEST(JsonReader, RefusesStringsThatAreNoUtf8OrHalfASurrogatePair) {
+TEST(JsonReader, RefusesBrokenUtf8AndLoneSurrogates) {
   for (const char* text : {"\"\xff\"", "\"a\xc3\"", "\"\xed\xa0\x80\"", "\"0123456789\x80 \\n\"",
                            R"("\ud83d")", R"("\ud83dx")", R"("\ude00")", R"("\ud83d\u0041")"}) {
     EXPECT_FALSE(IsWhole(text)) << text;
@@ -120,7 +120,7 @@ TEST(JsonReader, NestsToItsLimitAndNoDeeper) {
   EXPECT_FALSE(IsWhole(std::string(10'000'000, '[')));
 }
 
-TEST(JsonReader, SaysWhereTheTextIsWrongAndWhatIsThere) {
+TEST(JsonReader, ErrorHasPositionAndExcerpt) {
   JsonReader reader("{\"a\": [1, 2; 3]}");
   EXPECT_FALSE(reader.SkipValue());
   EXPECT_EQ(reader.error().message(), "JSON Parse error: expected ',' or ']', got ; at offset: 11");
@@ -152,7 +152,7 @@ TEST(JsonReader, GoesBackToTheStartOfAValue) {
   EXPECT_TRUE(reader.ok() && reader.AtEnd());
 }
 
-TEST(JsonReader, AnExcerptIsCutWhereItIsLong) {
+TEST(JsonReader, LongExcerptsAreCut) {
   const std::string text = "\"" + std::string(100, 'x') + "\"";
   EXPECT_EQ(JsonReader(text).Excerpt(), "\"" + std::string(31, 'x') + "...");
   EXPECT_EQ(JsonReader("12.5, 3").Excerpt(), "12.5");

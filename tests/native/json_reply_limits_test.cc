@@ -121,7 +121,7 @@ TEST(JsonReplyLimits, LongBytesAreOneBase64) {
   EXPECT_EQ(text, "{\"b64\": \"" + std::string(4 * 3'333, 'A') + "AA==\"}");
 }
 
-TEST(JsonReplyLimits, GzipEndsWithItsClientAndCountsWhatItTakes) {
+TEST(JsonReplyLimits, GzipEndsWithItsClientAndCountsItsMemory) {
   const std::string body(5'000'000, 'x');
   const std::atomic<bool> is_cancelled{true};
   base::ReplyLimits limits;

@@ -140,7 +140,7 @@ TEST(LatencyHistogram, LatencyBeyondTheLastBucketReadsAsTheMaximum) {
   EXPECT_EQ(snapshot.ValueAtQuantile(1), 1'000 * kSecond);
 }
 
-TEST(LatencyHistogram, TheLargestLatencyThereIsCanBeRecorded) {
+TEST(LatencyHistogram, RecordsTheLargestPossibleLatency) {
   LatencyHistogram histogram;
   histogram.Record(INT64_MAX);
   EXPECT_EQ(histogram.Snapshot().max_ns(), INT64_MAX);
@@ -212,7 +212,7 @@ TEST(LatencyHistogram, SnapshotHoldsSumAndMaximumOfItsCounts) {
   EXPECT_EQ(histogram.Snapshot().count(), kRecordCount);
 }
 
-TEST(LatencySnapshot, DifferenceHoldsWhatWasRecordedInBetween) {
+TEST(LatencySnapshot, DifferenceHoldsTheRecordsInBetween) {
   std::mt19937_64 rng(7);
   std::lognormal_distribution<double> draw_ns(std::log(2.0 * kMs), 1.0);
   LatencyHistogram histogram;
@@ -229,7 +229,7 @@ TEST(LatencySnapshot, DifferenceHoldsWhatWasRecordedInBetween) {
                     "max");
 }
 
-TEST(LatencySnapshot, DifferenceHasTheExactMaximumWhereItRose) {
+TEST(LatencySnapshot, DifferenceHasTheExactMaximumIfItRose) {
   LatencyHistogram histogram;
   histogram.Record(1 * kMs);
   const LatencySnapshot earlier = histogram.Snapshot();

@@ -191,7 +191,7 @@ TEST(ReadPlan, FileCutShortAnywhereIsRefused) {
   EXPECT_EQ(ReadBack(bytes + "d").status().code(), base::Code::kDataLoss);
 }
 
-TEST(ReadPlan, FileThatSaysWhatCannotBeIsRefused) {
+TEST(ReadPlan, ImpossiblePlanFilesAreRefused) {
   EXPECT_EQ(ReadBack(PlanBytes(1)).status().code(), base::Code::kDataLoss);
   EXPECT_EQ(ReadBack(PlanBytes(-1)).status().code(), base::Code::kDataLoss);
   EXPECT_EQ(ReadBack(PlanBytes(0, 0)).status().code(), base::Code::kDataLoss);

@@ -67,7 +67,7 @@ TEST_F(MessageEncodingTest, NoneTakesCompressedRequestsAndNeverCompresses) {
   ExpectEncoding(PredictIn(GRPC_COMPRESS_GZIP), GRPC_COMPRESS_NONE);
 }
 
-TEST_F(MessageEncodingTest, OneEncodingIsUsedWhateverTheRequestsIs) {
+TEST_F(MessageEncodingTest, OneEncodingIsUsedForAllRequests) {
   options_.reply_compression = ReplyCompression::kDeflate;
   Start();
   ExpectEncoding(PredictIn(GRPC_COMPRESS_NONE), GRPC_COMPRESS_DEFLATE);

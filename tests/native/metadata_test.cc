@@ -56,7 +56,7 @@ TEST_F(MetadataTest, AnswersTheSignaturesAndTheVersionThatTheyAreOf) {
   EXPECT_EQ(model_.entry->handle_count(), 0);
 }
 
-TEST_F(MetadataTest, WantsTheFieldSignatureDefAndNoOther) {
+TEST_F(MetadataTest, RequiresTheFieldSignatureDefAlone) {
   const WireMessage spec = ModelSpecMessage("m");
   ExpectRefused(WireMessage().Message(1, spec), Code::kInvalidArgument, "names no metadata_field");
   ExpectRefused(WireMessage().Message(1, spec).Bytes(2, "signature_def").Bytes(2, "weights"),

@@ -70,7 +70,7 @@ TEST_P(ModelMethodTest, IsRecordedByTheVersionThatItReachedAndByNoOther) {
   }
 }
 
-TEST_P(ModelMethodTest, IsRecordedAsUnmatchedWhereItReachesNone) {
+TEST_P(ModelMethodTest, IsRecordedAsUnmatchedIfItReachesNoVersion) {
   EXPECT_EQ(CodeOf(GetParam().request("nobody")), static_cast<int>(Code::kNotFound));
   EXPECT_EQ(CodeOf("\xff"), static_cast<int>(Code::kInvalidArgument));
   const auto unmatched = statistics_->unmatched()->Of(GetParam().method).Snapshot();
@@ -80,7 +80,7 @@ TEST_P(ModelMethodTest, IsRecordedAsUnmatchedWhereItReachesNone) {
 
 using SessionRunThatIsOffTest = testing::ServedModels;
 
-TEST_F(SessionRunThatIsOffTest, IsUnimplementedWhateverTheRequestHolds) {
+TEST_F(SessionRunThatIsOffTest, IsUnimplementedForAnyRequest) {
   Start();
   for (const std::string& request : {std::string(), std::string("\xff"), OfOneTarget("nobody")}) {
     const auto reply = client_->Call("/tensorflow.serving.SessionService/SessionRun", request);

@@ -35,7 +35,7 @@ TEST(ModelSpec, ReadsNameVersionAndSignature) {
   EXPECT_FALSE(spec.version_label);
 }
 
-TEST(ModelSpec, AVersionWithoutAValueIsVersion0AndNoneIsNone) {
+TEST(ModelSpec, VersionWithoutValueIs0AndMissingOneIsNullopt) {
   ModelSpec spec;
   ASSERT_TRUE(Read(ModelSpecMessage("m"), &spec));
   EXPECT_FALSE(spec.version);
@@ -75,7 +75,7 @@ TEST(ModelSpec, NonUtf8NamesAndBrokenVersionsAreRefused) {
   EXPECT_FALSE(Read(WireMessage().Bytes(2, "\x08"), &spec));
 }
 
-TEST(ModelSpec, WhatIsWrittenReadsBackAndTakesTheBytesThatItSaid) {
+TEST(ModelSpec, WrittenSpecReadsBackWithTheAnnouncedSize) {
   for (const int64_t version : {int64_t{0}, int64_t{1}, int64_t{1'700'000'000}, int64_t{-1},
                                 std::numeric_limits<int64_t>::min()}) {
     for (const char* signature_name : {"", "serving_default"}) {
@@ -103,21 +103,21 @@ std::string PeekedIn(const std::string& request) {
   return PeekModelName({&bytes, 1});
 }
 
-TEST(PeekModelName, IsThatOfTheSpecInFieldOneWhateverFollows) {
+TEST(PeekModelName, IsTakenFromFieldOneOfAnyRequest) {
   const std::string spec = WireMessage().Message(1, ModelSpecMessage("m", 7)).bytes();
   EXPECT_EQ(PeekedIn(spec), "m");
   EXPECT_EQ(PeekedIn(WireMessage().Bytes(2, "x").bytes() + spec), "m");
   EXPECT_EQ(PeekedIn(spec + "\xff\xff"), "m");
 }
 
-TEST(PeekModelName, IsEmptyWhereTheRequestHasNone) {
+TEST(PeekModelName, IsEmptyIfTheRequestHasNoSpec) {
   EXPECT_EQ(PeekedIn(""), "");
   EXPECT_EQ(PeekedIn("\xff"), "");
   EXPECT_EQ(PeekedIn(WireMessage().Bytes(2, "x").bytes()), "");
   EXPECT_EQ(PeekedIn(WireMessage().Bytes(1, "\xff").bytes()), "");
 }
 
-TEST(CheckModelSpec, WantsASpecWithAName) {
+TEST(CheckModelSpec, RequiresASpecWithAName) {
   ModelSpec spec;
   EXPECT_EQ(CheckModelSpec({}).code(), Code::kInvalidArgument);
   EXPECT_EQ(CheckModelSpec(spec).code(), Code::kInvalidArgument);

@@ -94,7 +94,7 @@ TEST(LoadOpLibrary, BringsOpsThatWereMissingAndASecondTimeDoesNothing) {
   }
 }
 
-TEST(LoadOpLibrary, WithASymbolThatIsNotThereIsOfAnotherTensorFlow) {
+TEST(LoadOpLibrary, WithAMissingSymbolIsOfAnotherTensorFlow) {
   const base::Status status = LoadOpLibrary(OP_LIBRARY_OF_ANOTHER_TENSORFLOW).status();
   EXPECT_EQ(status.code(), Code::kFailedPrecondition);
   for (const std::string& words :
@@ -105,11 +105,11 @@ TEST(LoadOpLibrary, WithASymbolThatIsNotThereIsOfAnotherTensorFlow) {
   }
 }
 
-TEST(LoadOpLibrary, ThatIsNotThereIsNotFound) {
+TEST(LoadOpLibrary, ThatIsMissingIsNotFound) {
   EXPECT_EQ(LoadOpLibrary("/no/such/library.so").status().code(), Code::kNotFound);
 }
 
-TEST(LoadOpLibrary, ThatIsNoLibraryIsRefusedByTheLinker) {
+TEST(LoadOpLibrary, InAnotherFormatIsRefusedByTheLinker) {
   const testing::TemporaryDirectory directory;
   testing::WriteFile(directory.File("ops.so"), "text");
   const base::Status status = LoadOpLibrary(directory.File("ops.so")).status();

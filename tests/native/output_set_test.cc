@@ -12,7 +12,7 @@ namespace {
 // Around the sizes of a word.
 class OutputSetOf : public ::testing::TestWithParam<size_t> {};
 
-TEST_P(OutputSetOf, HoldsWhatIsAddedAndRanksIt) {
+TEST_P(OutputSetOf, HoldsAndRanksAddedOutputs) {
   std::mt19937 rng(7);
   OutputSet outputs(GetParam());
   std::set<size_t> expected;
@@ -30,7 +30,7 @@ TEST_P(OutputSetOf, HoldsWhatIsAddedAndRanksIt) {
   }
 }
 
-TEST_P(OutputSetOf, AllIsWhatAddingEachMakes) {
+TEST_P(OutputSetOf, AllEqualsTheSetOfAllAdded) {
   OutputSet outputs(GetParam());
   for (size_t i = 0; i < GetParam(); ++i) {
     EXPECT_FALSE(outputs.IsAll());

@@ -201,7 +201,7 @@ void ExpectSame(const Decoded& ours, const Decoded& protobufs, const std::string
   }
 }
 
-TEST(DecodePredictRequest, ReadsWhatProtobufReads) {
+TEST(DecodePredictRequest, ReadsLikeProtobuf) {
   const Decoded decoded = DecodeOurs(EveryField());
   ASSERT_TRUE(decoded.is_ok);
   EXPECT_EQ(
@@ -220,7 +220,7 @@ TEST(DecodePredictRequest, ReadsTheSameWhereverACutFalls) {
   }
 }
 
-TEST(DecodePredictRequest, CutShortAtAnyByteItReadsWhatProtobufReads) {
+TEST(DecodePredictRequest, ReadsLikeProtobufCutShortAtAnyByte) {
   const ProtobufDecoder protobuf;
   const std::string bytes = EveryField();
   for (size_t size = 0; size < bytes.size(); ++size) {

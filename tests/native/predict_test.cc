@@ -171,7 +171,7 @@ TEST_F(PredictTest, AFilterThatNamesNothingOrOneOutputTwiceIsRefused) {
       "output_filter 'y' is named twice for signature 'serving_default', which has {x_back, y}");
 }
 
-TEST_F(PredictTest, AnUnknownSignatureIsRefusedWithThoseThatThereAre) {
+TEST_F(PredictTest, UnknownSignatureIsRefusedWithTheKnownOnes) {
   ExpectRefused(PredictMessage(ModelSpecMessage("m", {}, "classify"), {{"x", x_}}),
                 Code::kFailedPrecondition,
                 "Serving signature key \"classify\" not found; signatures of m version 7: "
@@ -284,7 +284,7 @@ TEST_F(PredictTest, AnInputWithoutAValueIsRefused) {
   EXPECT_EQ(Predict(bytes, &response).code(), Code::kInvalidArgument);
 }
 
-TEST_F(PredictTest, WhatTheRunSaysIsTheStatusAndItSeesTheContext) {
+TEST_F(PredictTest, ErrorOfTheRunIsReturnedAndItSeesTheContext) {
   int64_t seen_deadline_ns = 0;
   const DoublingServable failing([&](const tf::RunContext& run) {
     seen_deadline_ns = run.deadline_ns;

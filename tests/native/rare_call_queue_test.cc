@@ -56,7 +56,7 @@ TEST_F(RareCallTest, FailsWithTheStatusGiven) {
   EXPECT_EQ(failed.status.error_message(), "no model 'q'");
 }
 
-TEST_F(RareCallTest, KnowsHowLongItsClientStillWaits) {
+TEST_F(RareCallTest, HasTheRemainingTimeOfItsClient) {
   constexpr int64_t kSecondNs = 1'000'000'000;
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(90));
@@ -82,7 +82,7 @@ TEST_F(RareCallTest, OfAClientThatSetNoDeadlineWaitsWithoutLimit) {
   EXPECT_TRUE(reply.get().status.ok());
 }
 
-TEST_F(RareCallTest, IsWantedUntilItIsAnswered) {
+TEST_F(RareCallTest, IsAliveUntilItIsAnswered) {
   auto reply = Begin();
   const auto call = Take();
   EXPECT_TRUE(call->IsWanted());
@@ -91,7 +91,7 @@ TEST_F(RareCallTest, IsWantedUntilItIsAnswered) {
   EXPECT_TRUE(reply.get().status.ok());
 }
 
-TEST_F(RareCallTest, IsNotWantedOnceItsClientHasCancelled) {
+TEST_F(RareCallTest, IsDeadOnceItsClientHasCancelled) {
   grpc::ClientContext context;
   auto reply = client_->Begin(kRarePath, "", &context);
   const auto call = Take();
@@ -154,7 +154,7 @@ TEST_F(RareCallTest, MoreThanMayWaitAreRefused) {
   }
 }
 
-TEST_F(RareCallTest, AnsweredAfterItsClientLeftHarmsNobody) {
+TEST_F(RareCallTest, AnswersAfterItsClientLeftAreHarmless) {
   grpc::ClientContext context;
   auto reply = client_->Begin(kRarePath, "", &context);
   const auto call = Take();
@@ -173,7 +173,7 @@ TEST_F(RareCallTest, TakenCallsMayBeAnsweredWhileTheServerDrains) {
   EXPECT_TRUE(drained.get());
 }
 
-TEST_F(RareCallTest, CallsThatNobodyTookEndWithTheServer) {
+TEST_F(RareCallTest, UntakenCallsEndWithTheServer) {
   std::vector<std::future<RawClient::Reply>> waiting;
   for (int i = 0; i < 5; ++i) waiting.push_back(Begin());
   auto taken = Take();
@@ -199,7 +199,7 @@ TEST_F(RareCallTest, TakenCallsMayOutliveTheDrainAndTheServer) {
   dropped.reset();
 }
 
-TEST_F(RareCallTest, ShutdownWakesWhoeverWaitsInTake) {
+TEST_F(RareCallTest, ShutdownWakesThreadsInTake) {
   auto taken = std::async(std::launch::async, [&] { return Take(); });
   EXPECT_TRUE(server_->Shutdown(kForeverNs));
   EXPECT_EQ(taken.get(), nullptr);

@@ -66,7 +66,7 @@ TEST(AnswerReflectionTest, EachQuestionHasItsAnswer) {
             Response(Ask(6, "pkg.B"), 5, WireMessage().Bytes(1, "pkg.B").bytes()));
 }
 
-TEST(AnswerReflectionTest, WhatIsUnknownIsAnAnswerToo) {
+TEST(AnswerReflectionTest, UnknownNamesAreAnswered) {
   const auto expect_not_found = [](const WireMessage& request, const std::string& what) {
     EXPECT_EQ(AnswerTo(request), Response(request, 7, ErrorBody(5, "the server has no " + what)));
   };
@@ -165,7 +165,7 @@ TEST_F(ReflectionTest, OtherBytesEndTheStreamAsInvalid) {
   EXPECT_EQ(dialogue.WaitForEnd().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-TEST_F(ReflectionTest, AStreamThatNobodyEndsDoesNotHoldUpShutdown) {
+TEST_F(ReflectionTest, AnOpenStreamDoesNotDelayShutdown) {
   Dialogue silent(*client_);
   Dialogue asking(*client_);
   EXPECT_NE(asking.Ask(Ask(7, "").bytes()), "");
@@ -191,7 +191,7 @@ TEST_F(ReflectionTest, StreamsThatComeAndGoLeaveTheServerWhole) {
 
 using ServerWithoutReflectionTest = testing::ServedModels;
 
-TEST_F(ServerWithoutReflectionTest, SaysThatItHasNone) {
+TEST_F(ServerWithoutReflectionTest, IsUnimplemented) {
   Start();
   Dialogue dialogue(*client_);
   EXPECT_EQ(dialogue.Ask(Ask(7, "").bytes()), "");

@@ -53,7 +53,7 @@ TEST_F(RegularFiles, FilesDirectoriesAndLinksToThemAreRead) {
   EXPECT_TRUE(CheckRegularFile(Path("link")).ok());
 }
 
-TEST_F(RegularFiles, WhatIsNotThereIsForItsReaderToReport) {
+TEST_F(RegularFiles, MissingFilesAreLeftToTheirReader) {
   EXPECT_TRUE(CheckRegularFile(Path("nothing")).ok());
   EXPECT_TRUE(CheckRegularFiles(Path("nothing")).ok());
 }

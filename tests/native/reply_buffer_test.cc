@@ -86,7 +86,7 @@ TEST(ReplyBuffer, TakesNoMoreMemoryOnceItHasFailed) {
   EXPECT_LE(budget.in_use_bytes(), 20'000);
 }
 
-TEST(ReplyBuffer, AnExpectationIsNoAllocationOfItsSize) {
+TEST(ReplyBuffer, ExpectationsAllocateNothing) {
   ByteBudget budget;
   ReplyBuffer buffer(LimitOf(SIZE_MAX, &budget));
   buffer.Expect(SIZE_MAX);

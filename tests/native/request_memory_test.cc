@@ -45,7 +45,7 @@ TEST(RequestMemory, PeakOfManyThreadsIsWithinTheReportOfEach) {
   EXPECT_LE(statistics.in_use_bytes_peak, kTrueBytes * 102 / 100 + kErrorBytes);
 }
 
-TEST(RequestMemory, PeakSinceAMarkIsOfWhatWasTakenAfterIt) {
+TEST(RequestMemory, PeakSinceAMarkCoversLaterBlocks) {
   constexpr size_t kBeforeBytes = 64 << 20;
   constexpr size_t kAfterBytes = 8 << 20;
   RequestMemory memory;

@@ -146,7 +146,7 @@ TEST_F(RecordedCallsTest, ARareCallIsRecordedByNameOnceItIsAnswered) {
   EXPECT_EQ(RareCalls().phase(Phase::kRun).count(), 3);
 }
 
-TEST_F(RecordedCallsTest, ARareCallThatNobodyTookIsRecordedToo) {
+TEST_F(RecordedCallsTest, UntakenRareCallsAreRecorded) {
   auto waiting = client_->Begin(kRarePath, "");
   EXPECT_TRUE(Predict("m").status.ok());  // sent behind it, so it has come
   EXPECT_FALSE(server_->Shutdown(20'000'000));

@@ -63,7 +63,7 @@ TEST_P(MethodRecorderTest, SnapshotHasOccurredCodesAndTheirTotal) {
   EXPECT_EQ(snapshot.phase(Phase::kRun).sum_ns(), 3'000);
 }
 
-TEST_P(MethodRecorderTest, BeforeAnyRequestThereIsNothing) {
+TEST_P(MethodRecorderTest, IsEmptyBeforeTheFirstRequest) {
   EXPECT_TRUE(recorder_.Snapshot().by_code.empty());
   EXPECT_EQ(recorder_.Snapshot().count(), 0);
   EXPECT_EQ(recorder_.Summary().latency.count(), 0);
@@ -120,7 +120,7 @@ TEST(RequestRecorder, ModelRunsAreAllMethodsThatRunTheModelOnceEach) {
   EXPECT_EQ(runs.latency.count(), 2 * (method_count - 1));
 }
 
-TEST(RequestRecorder, WithoutRequestsThereAreNoModelRuns) {
+TEST(RequestRecorder, ModelRunsAreEmptyWithoutRequests) {
   const RequestRecorder requests;
   EXPECT_EQ(requests.ModelRuns().latency.count(), 0);
 }

@@ -68,7 +68,7 @@ class RequestReservoirTest : public ::testing::Test {
   int64_t now_ns_ = kStartNs;
 };
 
-TEST_F(RequestReservoirTest, ANewOneHoldsNothingAndWantsTheFirstRequest) {
+TEST_F(RequestReservoirTest, NewReservoirIsEmptyAndTakesTheFirstRequest) {
   RequestReservoir reservoir(Limits(64));
   EXPECT_TRUE(reservoir.Requests(now_ns_).empty());
   EXPECT_TRUE(reservoir.Wants(KindOf(1, 100), now_ns_));
@@ -119,7 +119,7 @@ TEST_F(RequestReservoirTest, ARarePairOutlastsAFloodOfAnother) {
   EXPECT_EQ(Count(held, "rare"), 1);
 }
 
-TEST_F(RequestReservoirTest, EachSizeOfAPairIsHeldAsFarAsThereIsRoom) {
+TEST_F(RequestReservoirTest, EachSizeOfAPairIsHeldWithinTheLimit) {
   RequestReservoir reservoir(Limits(4));
   for (const size_t bytes : {1'000, 2'000, 4'000}) Offer(reservoir, 1, std::string(bytes, 'a'));
   for (int i = 0; i < 100; ++i) Offer(reservoir, 1, "flood");
@@ -136,7 +136,7 @@ TEST_F(RequestReservoirTest, PairsComeBeforeSizes) {
   EXPECT_EQ(Held(reservoir), (std::vector<std::string>{"c", "b", std::string(4'000, 'a')}));
 }
 
-TEST_F(RequestReservoirTest, OfMorePairsThanThereIsRoomForTheOldestGoes) {
+TEST_F(RequestReservoirTest, OldestPairLeavesForANewOneAtTheLimit) {
   RequestReservoir reservoir(Limits(2));
   Offer(reservoir, 1, "a");
   Offer(reservoir, 2, "b");
@@ -169,7 +169,7 @@ TEST_F(RequestReservoirTest, RareKindIsTakenAnewBeforeItIsTooOld) {
   EXPECT_GE(Count(Held(reservoir), "rare"), 1);
 }
 
-TEST_F(RequestReservoirTest, ARequestAboveAQuarterOfTheBytesIsNotWanted) {
+TEST_F(RequestReservoirTest, RequestsAboveAQuarterOfTheBytesAreSkipped) {
   RequestReservoir reservoir(Limits(64, 4'000));
   EXPECT_TRUE(reservoir.Wants(KindOf(1, 1'000), now_ns_));
   EXPECT_FALSE(reservoir.Wants(KindOf(1, 1'001), now_ns_));
@@ -189,7 +189,7 @@ TEST_F(RequestReservoirTest, LargeRequestsDisplaceEachOtherNotSmallPairs) {
   EXPECT_EQ(held.size(), 4);
 }
 
-TEST_F(RequestReservoirTest, WhateverComesTheBoundsHoldAndTheNewestIsThere) {
+TEST_F(RequestReservoirTest, AnySequenceKeepsBoundsAndTheNewestRequest) {
   std::mt19937 rng(2'026);
   RequestReservoir reservoir(Limits(16, 100'000));
   for (int i = 0; i < 5'000; ++i) {
@@ -207,7 +207,7 @@ TEST_F(RequestReservoirTest, WhateverComesTheBoundsHoldAndTheNewestIsThere) {
   }
 }
 
-TEST_F(RequestReservoirTest, WithRoomForNoneNothingIsEverWanted) {
+TEST_F(RequestReservoirTest, CapacityZeroTakesNothing) {
   RequestReservoir reservoir(Limits(0));
   for (int i = 0; i < 10; ++i) {
     EXPECT_FALSE(reservoir.Wants(KindOf(i, 1), now_ns_));

@@ -71,7 +71,7 @@ class RequestSampling : public ServedModels {
   const std::shared_ptr<RequestReservoir> reservoir_;
 };
 
-TEST_F(RequestSampling, EachSetOfOutputsThatIsAskedForIsTaken) {
+TEST_F(RequestSampling, EachRequestedSetOfOutputsIsSampled) {
   Publish(Scripted("sampled", 1, {}, reservoir_));
   Start();
   size_t sampled_count = 0;
@@ -173,7 +173,7 @@ TEST_F(RequestSampling, EachTaskOfAMultiInferenceRequestIsTaken) {
   EXPECT_EQ(joint[0].bytes, request);
 }
 
-TEST_F(RequestSampling, WhatRanOfARequestThatFailsIsNotTaken) {
+TEST_F(RequestSampling, FailedRequestsAreNotSampled) {
   ASSERT_TRUE(servable::RetireVersion(map_, "m", 7).ok());
   auto examples = std::make_unique<ExampleServable>();
   // The model runs, and its output is not in the form of classes.

@@ -68,7 +68,7 @@ class RequestStatisticsTest : public ::testing::Test {
   RequestStatistics statistics_{kStartNs};
 };
 
-TEST_F(RequestStatisticsTest, TellsOfPredictAndMetadataAlsoWithoutRequests) {
+TEST_F(RequestStatisticsTest, HasPredictAndMetadataWithoutRequests) {
   const auto version = Load("m", 7);
   for (const char* method : {"Predict", "GetModelMetadata"}) {
     const auto found = Find("m", 7, method);
@@ -80,7 +80,7 @@ TEST_F(RequestStatisticsTest, TellsOfPredictAndMetadataAlsoWithoutRequests) {
   EXPECT_EQ(statistics_.Methods().size(), 4);  // and of the requests that found no version
 }
 
-TEST_F(RequestStatisticsTest, TellsOfARarerMethodFromItsFirstRequestOn) {
+TEST_F(RequestStatisticsTest, HasARarerMethodFromItsFirstRequestOn) {
   const auto version = Load("m", 7);
   EXPECT_FALSE(Find("m", 7, "Classify"));
   version->Of(Method::kClassify).Record(Code::kOk, PhaseTimes::OfTotal(kMs));
@@ -91,7 +91,7 @@ TEST_F(RequestStatisticsTest, TellsOfARarerMethodFromItsFirstRequestOn) {
   EXPECT_FALSE(Find("m", 7, "Regress"));
 }
 
-TEST_F(RequestStatisticsTest, WhatIsRecordedIsToldAtOnceByCodeAndPhase) {
+TEST_F(RequestStatisticsTest, RecordsAreVisibleAtOnceByCodeAndPhase) {
   const auto version = Load("m", 7);
   Answer(*version, 5);
   Answer(*version, 2, 40 * kMs, Code::kDeadlineExceeded);
@@ -134,7 +134,7 @@ TEST_F(RequestStatisticsTest, ASecondThatEndsLateIsTheLastWindowWhole) {
   EXPECT_EQ(statistics_.History("m", 0).back().at_ns, now_ns_);
 }
 
-TEST_F(RequestStatisticsTest, AVersionThatEndedIsToldOfForTenMinutes) {
+TEST_F(RequestStatisticsTest, EndedVersionsStayForTenMinutes) {
   const auto version = Load("m", 7);
   Answer(*version, 5);
   version->MarkEnded(now_ns_);
@@ -188,7 +188,7 @@ TEST_F(RequestStatisticsTest, AVersionThatIsLoadedAgainBeginsAnewAndWindowsGoOn)
   EXPECT_EQ(LastPointCount("m"), 7);
 }
 
-TEST_F(RequestStatisticsTest, TwoOfOneVersionThatAreBothThereAreOneSeries) {
+TEST_F(RequestStatisticsTest, TwoRecordersOfAVersionAreOneSeries) {
   const auto first = Load("m", 7);
   const auto second = Load("m", 7);
   Answer(*first, 5);
@@ -225,7 +225,7 @@ TEST_F(RequestStatisticsTest, AMethodWithoutModelIsOneSeriesAndInNoHistory) {
   EXPECT_EQ(LastPointCount(""), 2);
 }
 
-TEST_F(RequestStatisticsTest, RequestsToAKnownModelWithoutAVersionAreThatModels) {
+TEST_F(RequestStatisticsTest, VersionlessRequestsCountForTheirKnownModel) {
   statistics_.AddModels({"m"});
   Answer(statistics_.Unmatched("m"), 2, kMs, Code::kNotFound);
   Answer(statistics_.Unmatched("unknown"), 1, kMs, Code::kNotFound);
@@ -278,7 +278,7 @@ TEST_F(RequestStatisticsTest, HistoryHasEverySecondOfOneModelAndOfAll) {
   EXPECT_EQ(counts("m", 0), std::vector<int64_t>(900, 0));
 }
 
-TEST_F(RequestStatisticsTest, BetweenTwoCutsIsWhatWasAnsweredBetweenThem) {
+TEST_F(RequestStatisticsTest, TwoCutsEncloseTheAnswersBetweenThem) {
   const auto version = Load("m", 7);
   Answer(*version, 1, 50 * kMs);
   const int64_t from_ns = statistics_.Cut(now_ns_ += 300 * kMs);

@@ -83,7 +83,7 @@ TEST_F(TracedCalls, SampledPredictReportsTraceVersionAndPhases) {
   EXPECT_EQ(span.response_bytes, reply.bytes.size());
 }
 
-TEST_F(TracedCalls, WhatIsNotSampledIsNone) {
+TEST_F(TracedCalls, UnsampledRequestsHaveNoSpan) {
   Start();
   for (const std::string& traceparent : {Traceparent("00"), std::string(), std::string("00-x")}) {
     ASSERT_TRUE(CallWith(traceparent, kPredictPath, Request("m")).status.ok());
@@ -95,7 +95,7 @@ TEST_F(TracedCalls, WhatIsNotSampledIsNone) {
   EXPECT_EQ(spans_->dropped().over_rate, 0);
 }
 
-TEST_F(TracedCalls, AFailureTellsWhatWasAskedForAndWhy) {
+TEST_F(TracedCalls, SpanOfAFailureHasModelAndReason) {
   Start();
   EXPECT_FALSE(CallWith(Traceparent("01"), kPredictPath, Request("nobody")).status.ok());
   const RequestSpan unmatched = TakeOne();
@@ -132,7 +132,7 @@ TEST_F(TracedCalls, AVersionGoesWhileItsSpanWaits) {
   EXPECT_EQ(TakeOne().model, "m");
 }
 
-TEST_F(TracedCalls, ARareCallKnowsItsTraceAlsoWhereNothingIsTraced) {
+TEST_F(TracedCalls, RareCallsHaveTheirTraceWithoutTracing) {
   options_.spans = nullptr;
   Start();
   grpc::ClientContext context;

@@ -94,7 +94,7 @@ TEST_F(RestPredictTest, RowsOfSeveralInputsAreObjectsInAnyOrderOfKeys) {
   EXPECT_EQ(Seen(1).dims, (Dims{2, 2}));
 }
 
-TEST_F(RestPredictTest, ColumnsAreWholeTensorsAndAnsweredSo) {
+TEST_F(RestPredictTest, ColumnsAreWholeTensorsBothWays) {
   EXPECT_EQ(Predict(R"({"inputs": [[1, 2]]})"), R"({"outputs": [[1.0, 2.0]]})");
   EXPECT_EQ(Predict(R"({"inputs": {"x": [[1, 2]]}})"), R"({"outputs": [[1.0, 2.0]]})");
   EXPECT_EQ(Predict(R"({"signature_name": "two", "inputs": {"b": [[1], [2], [3]], "a": [7]}})"),
@@ -133,7 +133,7 @@ TEST_F(RestPredictTest, UnknownKeysAreSkippedAndKnownOnesComeOnce) {
                 "duplicate input 'x' in one object; send it once");
 }
 
-TEST_F(RestPredictTest, WhatIsNoBodyIsRefused) {
+TEST_F(RestPredictTest, MalformedBodiesAreRefused) {
   ExpectRefused("{}", "Missing 'inputs' or 'instances' key");
   ExpectRefused(R"({"signature_name": 5, "inputs": 1})",
                 "'signature_name' is 5; it takes a string");
@@ -156,7 +156,7 @@ TEST_F(RestPredictTest, WhatIsNoBodyIsRefused) {
                 Code::kFailedPrecondition);
 }
 
-TEST_F(RestPredictTest, NamesThatAreMissingOrTooManyAreSaid) {
+TEST_F(RestPredictTest, MissingOrExtraNamesAreReported) {
   ExpectRefused(R"({"signature_name": "two", "instances": [{"a": 1, "b": [1]}, {"a": 1}]})",
                 "instances[1]: inputs do not match signature 'two'. Missing but required: {b}.");
   ExpectRefused(
@@ -209,7 +209,7 @@ TEST_F(RestPredictTest, NumbersOutOfRangeAreRefusedWithTheValue) {
       R"({"outputs": [9223372036854775807, 9007199254740993]})");
 }
 
-TEST_F(RestPredictTest, ListsThatAreNoTensorAreRefused) {
+TEST_F(RestPredictTest, RaggedListsAreRefused) {
   ExpectRefused(R"({"signature_name": "any", "inputs": [[1, 2], [3]]})",
                 "input 'x' at [1]: a list of 1, but the others have 2; expected dtype 9[...]");
   ExpectRefused(R"({"signature_name": "any", "inputs": [[1, 2], 3]})",
@@ -232,7 +232,7 @@ TEST_F(RestPredictTest, ShapesOutsideTheSignatureAreLeftToTheModel) {
   EXPECT_EQ(Seen().dims, Dims{});
 }
 
-TEST_F(RestPredictTest, AShapeThatTheModelDoesNotTakeIsSaidOfItsInput) {
+TEST_F(RestPredictTest, UnfitShapesAreReportedWithTheirInput) {
   servable_.answer = [](const Tensors&, Tensors*) { return Status(Code::kInternal, "rank 1"); };
   ExpectRefused(R"({"instances": [1, 2]})",
                 "input 'x' is dtype 1[2;], signature 'serving_default' names dtype 1[-1;2;], and "
@@ -280,7 +280,7 @@ TEST_F(RestPredictTest, StringsComeAsTextOrBase64) {
             "{\"outputs\": [\"\\u0001\u20ac\"]}");
 }
 
-TEST_F(RestPredictTest, WhatIsNoBase64IsRefused) {
+TEST_F(RestPredictTest, InvalidBase64IsRefused) {
   for (const char* value : {R"({"b64": "Y"})", R"({"b64": "Y!=="})", R"({"b64": 1})", "{}",
                             R"({"b64": "YQ==", "x": 1})", R"({"b46": "YQ=="})"}) {
     Predict(std::string(R"({"signature_name": "text", "inputs": [)") + value + "]}");
@@ -331,7 +331,7 @@ TEST_F(RestPredictTest, AnOutputThatJsonCannotSayIsRefused) {
                 Code::kUnimplemented);
 }
 
-TEST_F(RestPredictTest, WhatTheRunSaysIsTheStatus) {
+TEST_F(RestPredictTest, ErrorOfTheRunIsTheStatus) {
   servable_.answer = [](const Tensors&, Tensors*) {
     return Status(Code::kDeadlineExceeded, "late");
   };

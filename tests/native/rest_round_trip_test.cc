@@ -97,7 +97,7 @@ void ExpectSame(const tensorflow::Tensor& a, const tensorflow::Tensor& b) {
   EXPECT_EQ(a.strings, b.strings);
 }
 
-TEST(RestRoundTrip, EveryDtypeReadsBackWhatWasWritten) {
+TEST(RestRoundTrip, EveryDtypeSurvivesTheRoundTrip) {
   std::mt19937_64 rng(2'026);
   for (const int dtype : kAllDtypes) {
     SCOPED_TRACE(dtype);

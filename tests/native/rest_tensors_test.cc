@@ -104,7 +104,7 @@ TEST_F(RestTensorsTest, StringsThatGrewAreWhole) {
   for (int i = 0; i < 1'000; ++i) EXPECT_EQ(servable_.seen().vec<tstring>()(i), expected[i]);
 }
 
-TEST_F(RestTensorsTest, AValueThatDoesNotFitIsSaidInTensorFlowsWords) {
+TEST_F(RestTensorsTest, UnfitValuesAreNamedInTensorFlowsWords) {
   EXPECT_EQ(Predict(R"({"instances": [1, "a"]})"),
             "input 'x' at [1]: \"a\" is not of expected type: float32");
 }

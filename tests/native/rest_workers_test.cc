@@ -147,7 +147,7 @@ TEST_F(RestWorkersTest, AFirstVersionIsSeenByTheWorkerThatIsFree) {
   EXPECT_EQ(TakeEnded(1)[0].reached->name, "late");
 }
 
-TEST_F(RestWorkersTest, ABusyServerAlsoAnswersWhatWaitedForAVersion) {
+TEST_F(RestWorkersTest, BusyServerAnswersRequestsThatWaitedForAVersion) {
   constexpr int kRequestCountMax = 10'000;
   std::atomic<int> quick_count{0};
   std::atomic<bool> is_over{false};
@@ -241,7 +241,7 @@ TEST_F(RestWorkersTest, ARequestThatFindsNoVersionIsRecordedAsUnmatched) {
   EXPECT_EQ(CountOf(*statistics_->unmatched(), Method::kRestPredict, Code::kNotFound), 1);
 }
 
-TEST_F(RestWorkersTest, ASlowRequestKeepsNobodyAway) {
+TEST_F(RestWorkersTest, SlowRequestsDelayNoOthers) {
   Start();
   ASSERT_TRUE(workers_->Submit(Request("held")).ok());
   gate_.WaitForArrivals(1);
@@ -296,7 +296,7 @@ TEST_F(RestWorkersTest, ARunCancelledAfterItsDeadlineHasExceededIt) {
   EXPECT_EQ(TakeEnded(1)[0].status.code(), Code::kDeadlineExceeded);
 }
 
-TEST_F(RestWorkersTest, WhatIsTooLateOrCancelledWhileItWaitsDoesNotRun) {
+TEST_F(RestWorkersTest, ExpiredOrCancelledWaitersDoNotRun) {
   options_.thread_count = 1;
   Start();
   ASSERT_TRUE(workers_->Submit(Request("held")).ok());
@@ -363,7 +363,7 @@ TEST_F(RestWorkersTest, ASampledRequestIsOfferedAsASpan) {
   EXPECT_EQ(spans[0].response_bytes, 4U);
 }
 
-TEST_F(RestWorkersTest, ShutdownLetsWhatRunsFinish) {
+TEST_F(RestWorkersTest, ShutdownLetsRunsFinish) {
   Start();
   ASSERT_TRUE(workers_->Submit(Request("held")).ok());
   gate_.WaitForArrivals(1);
@@ -373,7 +373,7 @@ TEST_F(RestWorkersTest, ShutdownLetsWhatRunsFinish) {
   EXPECT_EQ(workers_->Submit(Request("m")).status().code(), Code::kUnavailable);
 }
 
-TEST_F(RestWorkersTest, ShutdownCancelsWhatDoesNotEndInTime) {
+TEST_F(RestWorkersTest, ShutdownCancelsRunsThatTakeTooLong) {
   Start();
   ASSERT_TRUE(workers_->Submit(Request("held")).ok());
   gate_.WaitForArrivals(1);
@@ -412,7 +412,7 @@ TEST(RequestHeadersTest, FindsTheFirstOfAName) {
   EXPECT_EQ(headers.Find("c"), std::nullopt);
 }
 
-TEST_F(RestWorkersTest, WhatAnAnsweredRequestRanIsKeptAndNoOtherRequests) {
+TEST_F(RestWorkersTest, OnlyAnsweredRequestsAreSampled) {
   const auto reservoir =
       std::make_shared<servable::RequestReservoir>(servable::RequestReservoirLimits());
   const Scripted sampled("sampled", 1, {}, reservoir);

@@ -372,7 +372,7 @@ TEST_F(RestoreKernelTest, OutputsAreTheDevicesMemoryAndNothingElseIs) {
 
 // --- Refusals ------------------------------------------------------------------------------------
 
-TEST_F(RestoreKernelTest, WhatIsNotThereIsNotFoundByName) {
+TEST_F(RestoreKernelTest, MissingTensorsAreNotFoundByName) {
   ExpectRefused({{"w", tensorflow::DT_FLOAT, ""}}, absl::StatusCode::kNotFound,
                 {prefix_ + ".index"});
   WriteBig();
@@ -450,7 +450,7 @@ TEST_F(RestoreKernelTest, TruncatedShardIsOutOfRangeWithoutAllocation) {
   EXPECT_EQ(memory_.memory.Statistics().allocation_count, 0);
 }
 
-TEST_F(RestoreKernelTest, AnIndexThatAsksForMoreThanThereIsAllocatesNothing) {
+TEST_F(RestoreKernelTest, OversizedIndexEntriesAllocateNothing) {
   WriteBig();
   IndexFile index(prefix_);
   index.Edit<BundleEntryProto>("small", [](auto* entry) {

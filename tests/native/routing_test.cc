@@ -102,7 +102,7 @@ TEST(IsForCanary, WithoutAHeaderOrItsValueTheRequestsSplitAtRandom) {
   }
 }
 
-TEST(IsForCanary, AWeightOf0IsNobodyAnd1IsEverybodyAtRandomToo) {
+TEST(IsForCanary, Weight0TakesNoRequestAndWeight1All) {
   const FakeMetadata none;
   for (int i = 0; i < kRequestCount; ++i) {
     ASSERT_FALSE(IsForCanary(Canary(0), none));

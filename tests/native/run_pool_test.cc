@@ -91,7 +91,7 @@ TEST_F(RunPoolTest, ATaskCountsForTheRunThatSchedulesIt) {
   EXPECT_LE(scope.bytes(), 3 * kMiB + 2 * kSlackBytes);
 }
 
-TEST_F(RunPoolTest, WhatTasksFreeCountsNoLonger) {
+TEST_F(RunPoolTest, MemoryFreedByTasksIsNotCounted) {
   const PoolUsageScope scope(true);
   pool_.Schedule([&] { block_.Allocate(kMiB); });
   held_.RunAll();
@@ -195,7 +195,7 @@ TEST_F(RunMemoryTest, ARunMayHaveItsLimitAtATime) {
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(Allocates(5 * kMiB));
 }
 
-TEST_F(RunMemoryTest, WhatItsTasksHoldIsOfItsLimit) {
+TEST_F(RunMemoryTest, MemoryOfItsTasksCountsForItsLimit) {
   const RunScope scope(run_, /*checks_shapes=*/false, kLimitBytes);
   pool_.Schedule([&] { block_.Allocate(5 * kMiB); });
   EXPECT_TRUE(Allocates(5 * kMiB));

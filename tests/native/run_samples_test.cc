@@ -135,7 +135,7 @@ class RunSamplesTest : public ::testing::Test {
 
 class RunSamplesOfDtype : public RunSamplesTest, public ::testing::WithParamInterface<DataType> {};
 
-TEST_P(RunSamplesOfDtype, WhatIsKeptRunsTheSameOnAnotherVersion) {
+TEST_P(RunSamplesOfDtype, SamplesRunTheSameOnAnotherVersion) {
   const Tensor a = PatternOf(GetParam());
   const Tensor b = Vector<tstring>({"", "two"});
   const EchoServable servable(GetParam(), tensorflow::DT_STRING);
@@ -230,14 +230,14 @@ TEST_F(RunSamplesTest, ARequestThatIsTooLargeOnceItIsWrittenIsNotKept) {
   EXPECT_EQ(Kept().size(), 1);
 }
 
-TEST_F(RunSamplesTest, WhereNothingIsKeptRunsAreAsEver) {
+TEST_F(RunSamplesTest, RunsStayTheSameWithoutAReservoir) {
   reservoir_ = nullptr;
   const EchoServable servable(tensorflow::DT_FLOAT, tensorflow::DT_FLOAT);
   EXPECT_TRUE(Run(servable, {Vector<float>({1}), Vector<float>({2})}).ok());
   EXPECT_TRUE(IsSame(servable.seen.at(1), Vector<float>({2})));
 }
 
-TEST_F(RunSamplesTest, InputsAreHeldBeyondTheRunOnlyWhereItIsWanted) {
+TEST_F(RunSamplesTest, InputsOutliveTheRunOnlyForASample) {
   const EchoServable servable(tensorflow::DT_FLOAT, tensorflow::DT_FLOAT);
   const auto is_held_after_run = [&] {
     const Tensor a = Vector<float>({1});

@@ -105,7 +105,7 @@ TEST_F(SavedModelTest, InitOpFillsTableFromAssetOfMovedModel) {
   EXPECT_EQ(Values<int64_t>(outputs.tensors()[0]), (std::vector<int64_t>{1, -1, 0}));
 }
 
-TEST_F(SavedModelTest, TheInitOpIsNoSignatureForClients) {
+TEST_F(SavedModelTest, InitOpIsHiddenFromClients) {
   Load(testing::TableModel());
   EXPECT_EQ(model_->signatures().size(), 1);
   EXPECT_EQ(model_->signatures().count("serving_default"), 1);

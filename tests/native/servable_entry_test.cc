@@ -41,7 +41,7 @@ TEST(ServableEntry, GoesThroughItsLifeAndFreesTheServableInDestroy) {
   EXPECT_EQ(entry->id().version, 1);
 }
 
-TEST(ServableEntry, CountsTheHandlesAndAMoveIsNoSecondOne) {
+TEST(ServableEntry, CountsHandlesAndAMovedOneOnce) {
   const auto entry = MakeFakeEntry("m", 1);
   ServableHandle first(entry.get());
   EXPECT_EQ(entry->handle_count(), 1);
@@ -57,7 +57,7 @@ TEST(ServableEntry, CountsTheHandlesAndAMoveIsNoSecondOne) {
   EXPECT_EQ(entry->handle_count(), 0);
 }
 
-TEST(ServableEntry, WhoHasAnEntryAndNoMapPinsItOnlyUntilItIsRetired) {
+TEST(ServableEntry, OwnersOfAnEntryPinItOnlyUntilItIsRetired) {
   const auto entry = MakeFakeEntry("m", 1);
   ASSERT_TRUE(entry->MarkPublished().ok());
   {
@@ -143,7 +143,7 @@ TEST(ServableEntry, QuiesceIsRefusedWhilePublished) {
   EXPECT_EQ(entry->Quiesce(0).status().code(), Code::kFailedPrecondition);
 }
 
-TEST(ServableEntry, QuiesceReturnsAtOnceWhereNothingHoldsItAndAgain) {
+TEST(ServableEntry, QuiesceOfAFreeEntryReturnsAtOnceRepeatedly) {
   const auto entry = MakeFakeEntry("m", 1);
   EXPECT_TRUE(HasQuiesced(*entry, 0));  // never published
   ASSERT_TRUE(entry->MarkPublished().ok());

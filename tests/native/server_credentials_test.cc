@@ -84,7 +84,7 @@ class ServerCredentialsTest : public testing::ServedModels {
   std::shared_ptr<ServerCertificates> certificates_;
 };
 
-TEST_F(ServerCredentialsTest, OnlyWhoSpeaksTlsAndTrustsTheCertificateIsServed) {
+TEST_F(ServerCredentialsTest, OnlyTlsClientsThatTrustTheCertificateAreServed) {
   StartWith();
   EXPECT_EQ(Ask(*Client(First())), grpc::StatusCode::OK);
   EXPECT_EQ(Ask(*Client(Second())), grpc::StatusCode::UNAVAILABLE);

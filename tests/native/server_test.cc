@@ -93,7 +93,7 @@ TEST_F(ServerTest, ConcurrentClientsEachGetTheirOwnAnswer) {
             400);
 }
 
-TEST_F(ServerTest, BadRequestsGetTheirCodeAndCountWhereTheyBelong) {
+TEST_F(ServerTest, BadRequestsGetTheirCodeAndAreCounted) {
   Start();
   const auto expect = [&](const std::string& request, grpc::StatusCode code) {
     EXPECT_EQ(client_->Call(kPredictPath, request).code(), code);
@@ -281,7 +281,7 @@ TEST_F(DeadlineTest, ARunSeesTheClientsDeadline) {
   EXPECT_LT(seen_ns_, base::MonotonicNs() + 101'000'000'000);
 }
 
-TEST_F(DeadlineTest, WithoutADeadlineThereIsNone) {
+TEST_F(DeadlineTest, CallsWithoutADeadlineRunWithoutOne) {
   ASSERT_TRUE(Predict("watched").status.ok());
   EXPECT_EQ(seen_ns_, tf::RunContext::kNoDeadline);
 }
@@ -372,7 +372,7 @@ TEST_F(ServerTest, LongRunsDelayNeitherHealthNorOtherRequests) {
   for (auto& reply : more) EXPECT_TRUE(reply.get().status.ok());
 }
 
-TEST_F(ServerTest, WithAllItsRunsTakenHealthIsStillTold) {
+TEST_F(ServerTest, HealthIsAnsweredWhileAllRunsAreTaken) {
   Start();
   server_->SetHealth("", true);
   auto held = BeginHeld(MaxRunCount());
@@ -511,7 +511,7 @@ TEST_F(ServerTest, ShutdownLetsRunningCallsFinish) {
   EXPECT_TRUE(drained.get());
 }
 
-TEST_F(ServerTest, ShutdownCancelsWhatRunsBeyondTheDrain) {
+TEST_F(ServerTest, ShutdownCancelsRunsBeyondTheDrain) {
   Start();
   auto held = BeginHeld(3);
   EXPECT_FALSE(server_->Shutdown(20'000'000));
@@ -602,7 +602,7 @@ TEST_F(ServerTest, ShutdownUnderLoadLosesNoReplyOfARun) {
 }
 
 // Only gRPC has this call, like calls that arrive just while it begins to stop.
-TEST_F(ServerTest, ShutdownDoesNotWaitForACallWhoseMessageNeverComes) {
+TEST_F(ServerTest, ShutdownDoesNotAwaitCallsWithoutAMessage) {
   Start();
   grpc::ClientContext context;
   const RawClient::UnsentCall silent = client_->BeginWithoutMessage(kPredictPath, &context);

@@ -58,7 +58,7 @@ void Unload(ServingMap& map, ServableEntry& entry) {
   ASSERT_TRUE(entry.Destroy().ok());
 }
 
-TEST(ServingMap, FindsEachVersionByItsNumberInWhateverOrderTheyCame) {
+TEST(ServingMap, FindsEachVersionPublishedInAnyOrder) {
   ServingMap map;
   for (const int64_t version : {2, 10, 9, -1}) {
     ASSERT_TRUE(PublishHighest(map, MakeFakeEntry("m", version)).ok());
@@ -127,7 +127,7 @@ TEST(ServingMap, ABlockedVersionAnswersInNoSnapshotOfItsRetirement) {
   });
 }
 
-TEST(ServingMap, NotFoundNamesTheModelsOrVersionsThatThereAre) {
+TEST(ServingMap, NotFoundListsTheKnownModelsOrVersions) {
   ServingMap map;
   ASSERT_TRUE(PublishHighest(map, MakeFakeEntry("ctr", 3)).ok());
   ASSERT_TRUE(PublishHighest(map, MakeFakeEntry("ctr", 4)).ok());
@@ -189,7 +189,7 @@ TEST(ServingMap, AnEntryThatRetiresOrIsDestroyedIsNotPublished) {
   EXPECT_TRUE(map.Versions("m").empty());
 }
 
-TEST(ServingMap, RetiringWhatIsNotPublishedIsNotFound) {
+TEST(ServingMap, RetiringAnUnpublishedVersionIsNotFound) {
   ServingMap map;
   EXPECT_EQ(RetireVersion(map, "m", 1).code(), Code::kNotFound);
   ASSERT_TRUE(PublishHighest(map, MakeFakeEntry("m", 1)).ok());
@@ -378,7 +378,7 @@ TEST(ServingMapRouting, AValueOfTheCanarysHeaderIsAnsweredByOneVersion) {
   EXPECT_GT(answered_count[2], 0);
 }
 
-TEST(ServingMapRouting, TheMetadataIsReadOnlyWhereACanaryGoesByIt) {
+TEST(ServingMapRouting, MetadataIsReadOnlyForACanaryThatUsesIt) {
   ServingMap map;
   PublishVersions(map, 1, 2);
   const FakeMetadata metadata("user-id", "user-1");
@@ -571,7 +571,7 @@ TEST(ServingMapNotes, ForgottenNotesLeaveTheNameUnknown) {
                 "Servable not found for request: Latest(m); available models: none");
 }
 
-TEST(ServingMapNotes, APublishedVersionAnswersWhateverTheNotesAre) {
+TEST(ServingMapNotes, APublishedVersionAnswersDespiteNotes) {
   ServingMap map;
   PublishVersions(map, 3, 3);
   map.SetNotes("m", Loading());

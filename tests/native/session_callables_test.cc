@@ -92,7 +92,7 @@ TEST_F(SessionCallablesTest, CacheStaysWithinItsLimitAndAnswersTheRest) {
   EXPECT_EQ(callables_->kept_count(), SessionCallables::kKeptCountMax);
 }
 
-TEST_F(SessionCallablesTest, WhatTheGraphHasNotIsRefusedAndNotKept) {
+TEST_F(SessionCallablesTest, NamesOutsideTheGraphAreRefusedAndNotKept) {
   std::vector<float> fetched;
   EXPECT_FALSE(Run({{"a:0", "b:0"}, {"nobody:0"}, {}}, {5, 3}, &fetched).ok());
   EXPECT_FALSE(Run({{"a:0", "nobody:0"}, {"sum0:0"}, {}}, {5, 3}, &fetched).ok());
@@ -100,7 +100,7 @@ TEST_F(SessionCallablesTest, WhatTheGraphHasNotIsRefusedAndNotKept) {
 }
 
 // "^a" is a's control output, which TensorFlow counts as -1.
-TEST_F(SessionCallablesTest, NamesThatAreNoTensorsAreRefused) {
+TEST_F(SessionCallablesTest, MalformedTensorNamesAreRefused) {
   std::vector<float> fetched;
   for (const char* const name : {"^a", "^difference", "", ":0", "a:-1", "a:7", "^", "a:0:0",
                                  "a:99999999999999999999", "/device:CPU:0/a:0"}) {

@@ -129,7 +129,7 @@ TEST_F(SessionRunTest, AReplyIsNotWrittenAfterTheDeadline) {
   EXPECT_EQ(Ask(Fetching("y"), run).status().code(), Code::kDeadlineExceeded);
 }
 
-TEST_F(SessionRunTest, WhatCannotBeIsRefused) {
+TEST_F(SessionRunTest, ImpossibleRequestsAreRefused) {
   ExpectRefused(WireMessage().Message(2, InputMessage("x", "tensor")), Code::kInvalidArgument,
                 "at least one target");
   ExpectRefused(Fetching("y").Message(2, InputMessage("x", "other")), Code::kInvalidArgument,
@@ -150,7 +150,7 @@ TEST_F(SessionRunTest, AliasesWithoutModelSpecUseTheDefaultSignature) {
   EXPECT_TRUE(Ask(request).ok());
 }
 
-TEST_F(SessionRunTest, AServableWithoutASessionSaysSo) {
+TEST_F(SessionRunTest, ServableWithoutASessionIsUnimplemented) {
   const testing::ExampleServable none;
   SessionRunRequest request;
   request.targets = {"node"};

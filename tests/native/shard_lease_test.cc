@@ -31,7 +31,7 @@ std::multiset<int> LeaseTogether(int thread_count) {
 }
 
 // This counts the test's own thread, which keeps its lease.
-TEST(LeasedShard, NoTwoThreadsHoldOneAndWhoComesTooLateHasNone) {
+TEST(LeasedShard, EachShardHasOneThreadAndLateOnesHaveNone) {
   const int shard_count = ShardCountForRequestThreads();
   const int mine = LeasedShard();
   ASSERT_GE(mine, 0);

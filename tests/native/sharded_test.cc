@@ -46,7 +46,7 @@ TEST(Sharded, AsManyThreadsLaterAThreadSharesTheShardOfTheFirst) {
   EXPECT_EQ(Sum(shards), 5);
 }
 
-TEST(Sharded, KeepsWhatEndedThreadsAdded) {
+TEST(Sharded, KeepsTheCountsOfEndedThreads) {
   Sharded<Shard> shards(4);
   for (int add = 0; add < 100; ++add) {
     std::thread([&] { shards.Mine().count.fetch_add(1); }).join();
@@ -61,7 +61,7 @@ TEST(ShardCountForRequestThreads, IsAPowerOfTwoNotBelowTheCoresUpTo32) {
   EXPECT_LE(shard_count, 32);
 }
 
-TEST(RaiseTo, NeverLowersTheCellWhateverOtherThreadsRaise) {
+TEST(RaiseTo, NeverLowersTheCellBesideOtherThreads) {
   constexpr int64_t kStepCount = 50'000;
   std::atomic<int64_t> largest{0};
   testing::RunTogether(4, [&](int thread) {

@@ -21,7 +21,7 @@ TEST(SizeClasses, SmallBlocksShareExtentsAndLargeOnesHaveTheirOwn) {
   EXPECT_EQ(classes.ExtentBytes(16'384), 5 * kPageBytes);
 }
 
-TEST(SizeClasses, LargeBlocksHaveNoPadWhereJemallocIsBuiltWithoutIt) {
+TEST(SizeClasses, LargeBlocksHaveNoPadIfJemallocLacksIt) {
   EXPECT_EQ(TwoBins(0).ExtentBytes(16'384), 4 * kPageBytes);
 }
 

@@ -44,7 +44,7 @@ class SlabPoolTest : public ::testing::Test {
   SlabPool pool_{SmallSteps()};
 };
 
-TEST_F(SlabPoolTest, WithoutExpectationsThereIsNothingToKeep) {
+TEST_F(SlabPoolTest, KeepsNothingWithoutExpectations) {
   EXPECT_EQ(pool_.KeepStep(), std::nullopt);
   auto slab = Take("a", 5 * kMiB);
   EXPECT_GE(slab->reserved_bytes(), 5 * kMiB);
@@ -99,7 +99,7 @@ TEST_F(SlabPoolTest, UnprocessedSurplusIsTheOwnersNextSlab) {
   EXPECT_EQ(Statistics().surplus_count, 0);
 }
 
-TEST_F(SlabPoolTest, WhatWasReturnedIsPreFaultedAgainOnceItIsExpected) {
+TEST_F(SlabPoolTest, ReturnedMemoryIsPreFaultedOnceExpected) {
   auto slab = Take("a", 64 * kMiB);
   std::memset(slab->start(), 1, 60 * kMiB);
   pool_.Expect("a", 64 * kMiB, 4 * kMiB);
@@ -149,7 +149,7 @@ TEST_F(SlabPoolTest, AnOwnerThatServesTwoVersionsStillGetsItsSpare) {
   EXPECT_EQ(Statistics().spare_count, 1);
 }
 
-TEST_F(SlabPoolTest, WhatNobodyExpectsGoesBackInStepsAndIsUnmapped) {
+TEST_F(SlabPoolTest, UnexpectedSlabsAreReturnedInStepsAndUnmapped) {
   auto slab = Take("a", 4 * kMiB);
   std::memset(slab->start(), 1, 4 * kMiB);
   pool_.GiveBack("a", std::move(slab));
@@ -258,7 +258,7 @@ TEST_F(SlabPoolTest, AReservationThatFailsIsReportedAndNotTriedInALoop) {
   EXPECT_EQ(Statistics().spare_count, 1);
 }
 
-TEST_F(SlabPoolTest, CallsWhereThereMayBeWork) {
+TEST_F(SlabPoolTest, NotifiesOfPossibleWork) {
   int call_count = 0;
   pool_.NotifyOfWork([&] { ++call_count; });
   pool_.Expect("a", 2 * kMiB, 0);

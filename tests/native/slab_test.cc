@@ -29,7 +29,7 @@ TEST(Slab, FreshOneTakesNoMemoryHoweverLarge) {
   EXPECT_EQ(ReserveSlab(1024 * kMiB)->ResidentBytes(), 0);
 }
 
-TEST(Slab, MoreThanThereIsIsRefusedWithTheBytes) {
+TEST(Slab, TooManyBytesAreRefusedWithTheirNumber) {
   for (const size_t bytes : {SIZE_MAX, SIZE_MAX / 2, SIZE_MAX - 2 * kMiB}) {
     const auto slab = Slab::Reserve(bytes);
     ASSERT_FALSE(slab.ok());

@@ -26,7 +26,7 @@ std::vector<std::string> TakeModels(SpanBuffer* buffer, size_t count_max = 100) 
   return models;
 }
 
-TEST(SpanBuffer, GivesWhatWasPutTheOldestFirst) {
+TEST(SpanBuffer, ReturnsTheOldestSpanFirst) {
   SpanBuffer buffer({8, 100});
   EXPECT_TRUE(buffer.Take(100).empty());
   for (const char* model : {"a", "b", "c"}) buffer.Put(Span(model));

@@ -25,7 +25,7 @@ TEST(SparseLatency, OfNothingAddsNothing) {
   EXPECT_EQ(sum.ValueAtQuantile(1), 0);
 }
 
-TEST(SparseLatency, SecondsAddUpToWhatWasRecordedInThem) {
+TEST(SparseLatency, SecondsSumToTheirRecords) {
   std::mt19937_64 rng(7);
   std::lognormal_distribution<double> latency_ns(14, 3);  // 1 ms, from the first bucket to the last
   LatencyHistogram histogram;

@@ -38,7 +38,7 @@ TEST(StatusOr, HoldsAValueThatOnlyMoves) {
   EXPECT_EQ(*number.value(), 7);
 }
 
-TEST(WithShortMessage, CutsWhatIsLongBetweenCharacters) {
+TEST(WithShortMessage, CutsLongMessagesBetweenCharacters) {
   const auto cut = [](const std::string& message) {
     return WithShortMessage(NotFound(message)).message();
   };
@@ -48,7 +48,7 @@ TEST(WithShortMessage, CutsWhatIsLongBetweenCharacters) {
   EXPECT_EQ(WithShortMessage(NotFound(std::string(2000, 'x'))).code(), Code::kNotFound);
 }
 
-TEST(StatusOr, HoldsTheStatusWhereThereIsNoValue) {
+TEST(StatusOr, HoldsTheStatusIfItHasNoValue) {
   const StatusOr<int> number = DataLoss("variables.data-00000-of-00001 is cut short");
   EXPECT_FALSE(number.ok());
   EXPECT_EQ(number.status().code(), Code::kDataLoss);
@@ -67,7 +67,7 @@ TEST(ReturnIfError, LeavesOnAnErrorWithThatError) {
   EXPECT_FALSE(came_past);
 }
 
-TEST(ReturnIfError, GoesOnWhereOk) {
+TEST(ReturnIfError, ContinuesIfOk) {
   bool came_past = false;
   EXPECT_TRUE(TakeStep({}, &came_past).ok());
   EXPECT_TRUE(came_past);

@@ -69,7 +69,7 @@ TEST_F(TensorAccessTest, AnEmptyTensorIsViewed) {
   EXPECT_EQ(ViewTensor(list_, 1).dims, (std::vector<int64_t>{0, 5}));
 }
 
-TEST_F(TensorAccessTest, WhatCannotBeATensorIsRefusedWithoutMemory) {
+TEST_F(TensorAccessTest, ImpossibleTensorsAreRefusedWithoutMemory) {
   EXPECT_EQ(MakeTensor(dtype::kFloat, {2, -1}, 1, &list_).code(), Code::kInvalidArgument);
   EXPECT_EQ(MakeTensor(tensorflow::DT_VARIANT, {2}, 1, &list_).code(), Code::kInvalidArgument);
   EXPECT_EQ(MakeTensor(tensorflow::DT_COMPLEX64, {2}, 1, &list_).code(), Code::kInvalidArgument);
@@ -110,7 +110,7 @@ TEST_F(TensorAccessTest, AGrownTensorOfStringsKeepsThem) {
   EXPECT_EQ(testing::Values<tstring>(tensor()), (std::vector<tstring>{"a", tstring(large), "c"}));
 }
 
-TEST_F(TensorAccessTest, AShapeOfMoreElementsThanThereAreIsRefused) {
+TEST_F(TensorAccessTest, ShapesOfMoreElementsAreRefused) {
   ASSERT_TRUE(MakeTensor(dtype::kInt32, {2}, 1, &list_).ok());
   EXPECT_EQ(ShapeTensor({3}, 1, &list_).code(), Code::kInternal);
   EXPECT_EQ(tensor().NumElements(), 2);

@@ -101,7 +101,7 @@ void ForEachTensor(const std::function<void(const Tensor&, const std::string&)>&
   }
 }
 
-TEST(TensorCodec, KnowsEveryDtypeWithPlainMemoryAndStrings) {
+TEST(TensorCodec, HandlesEveryPlainDtypeAndStrings) {
   const std::vector<DataType> dtypes = OwnDtypes();
   EXPECT_GE(dtypes.size(), 25);
   for (const DataType dtype : {tensorflow::DT_HALF, tensorflow::DT_BFLOAT16, tensorflow::DT_QUINT16,
@@ -254,7 +254,7 @@ TEST(DecodeTensor, IntegersKeepTheirSignAndSize) {
                   Vector<uint64_t>({UINT64_MAX}), "uint64");
 }
 
-TEST(DecodeTensor, BoolsAreZeroOrOneWhateverBytesWereSent) {
+TEST(DecodeTensor, BoolsAreZeroOrOneForAnyBytes) {
   TensorProto content;
   content.set_dtype(tensorflow::DT_BOOL);
   content.mutable_tensor_shape()->add_dim()->set_size(4);
@@ -505,7 +505,7 @@ TEST(EncodeTensor, WritesTensorContentAsTensorFlowButForStrings) {
   });
 }
 
-TEST(EncodeTensor, WhatItWritesDecodesToTheSameTensor) {
+TEST(EncodeTensor, EncodedTensorsDecodeToTheSameTensor) {
   ForEachTensor([](const Tensor& tensor, const std::string& what) {
     for (const auto encoding : {TensorEncoding::kTypedFields, TensorEncoding::kTensorContent}) {
       ExpectDecodesTo(Encode(tensor, encoding), tensor, what);

@@ -62,7 +62,7 @@ std::string ReadOne(const std::string& features) {
   return Read(R"({"examples": [)" + features + "]}").at(0);
 }
 
-TEST(ExampleBody, AFeatureIsWhatItsValuesAre) {
+TEST(ExampleBody, FeaturesHaveTheKindOfTheirValues) {
   EXPECT_EQ(ReadOne(R"({"a": "x"})"), Example({Feature("a", 1, Texts({"x"}))}));
   EXPECT_EQ(ReadOne(R"({"a": ["x", "", {"b64": "/w=="}]})"),
             Example({Feature("a", 1, Texts({"x", "", "\xff"}))}));
@@ -90,7 +90,7 @@ TEST(ExampleBody, ContextPrecedesEachExampleFromAnyPlace) {
             expected);
 }
 
-TEST(ExampleBody, WhatIsNoExampleIsRefusedWithTheFeature) {
+TEST(ExampleBody, MalformedExamplesAreRefusedWithTheFeature) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"examples": [{"a": [1, 2.5]}]})",
        "Unexpected element type in feature: a expecting type: int64, got float; send values of one "

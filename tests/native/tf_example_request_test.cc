@@ -85,7 +85,7 @@ TEST(ExampleInputTest, ContextRepeatedBeyondATensorIsRefusedFirst) {
   EXPECT_EQ(refused.status().code(), Code::kResourceExhausted);
 }
 
-TEST(ExampleInputTest, WhereTheBytesAreCutMakesNoDifference) {
+TEST(ExampleInputTest, CutsBetweenBytesMakeNoDifference) {
   const WireMessage input = ContextInput("context", {"first", "second"});
   for (size_t cut = 0; cut <= input.bytes().size(); ++cut) {
     EXPECT_EQ(TensorOf(input, {cut}).value(), (Strings{"contextfirst", "contextsecond"}));

@@ -38,7 +38,7 @@ TEST(ThreadPriority, NiceIsTheLowestNiceValueOfTheUsualPolicy) {
   EXPECT_EQ(scheduling.nice, 19);
 }
 
-TEST(ThreadPriority, NormalIsWhatTheProcessHas) {
+TEST(ThreadPriority, NormalIsThePriorityOfTheProcess) {
   const Scheduling scheduling = Set(ThreadPriority::kNormal);
   EXPECT_EQ(scheduling.policy, sched_getscheduler(0));
   EXPECT_EQ(scheduling.nice, getpriority(PRIO_PROCESS, 0));

@@ -43,7 +43,7 @@ TEST(ParseTraceparent, ALaterVersionMaySayMoreAndThisOneMayNot) {
   EXPECT_FALSE(ParseTraceparent(Header("ff", "01")));
 }
 
-TEST(ParseTraceparent, WhatIsNoneIsInNoTrace) {
+TEST(ParseTraceparent, InvalidHeadersYieldNoTrace) {
   const std::string sound = Header("00", "01");
   for (size_t size = 0; size < sound.size(); ++size) {
     EXPECT_FALSE(ParseTraceparent(sound.substr(0, size))) << size;

@@ -142,7 +142,7 @@ TEST_F(TraceSessionTest, TotalsCountEachNameAndBeginWithTheLongest) {
   EXPECT_EQ(sum_count, kRunCount);
 }
 
-TEST_F(TraceSessionTest, TotalsAreNoMoreThanAskedFor) {
+TEST_F(TraceSessionTest, TotalsObeyTheRequestedNumber) {
   const auto session = StartTrace();
   RunOnce();
   auto trace = session->Collect({false, 1, "", 0});

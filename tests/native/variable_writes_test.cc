@@ -75,7 +75,7 @@ TEST(Writes, AFunctionThatWritesDoes) {
   EXPECT_TRUE(WritesVariables(CallingModel("ResourceScatterAdd").meta_graph()));
 }
 
-TEST(Writes, AnOperationThatNobodyKnowsMight) {
+TEST(Writes, UnknownOperationsCountAsWriters) {
   EXPECT_TRUE(WritesVariables(CallingModel("MillpondNeverHeardOfIt").meta_graph()));
 }
 
@@ -93,7 +93,7 @@ TEST(Writes, InPlaceOperationCountsAsAVariableWrite) {
   EXPECT_TRUE(WritesVariables(files.meta_graph()));
 }
 
-TEST(Writes, ATensorArrayOfOneRunIsNoVariable) {
+TEST(Writes, TensorArrayOfOneRunIsNotAVariable) {
   EXPECT_FALSE(WritesVariables(CallingModel("TensorArrayReadV3").meta_graph()));
 }
 

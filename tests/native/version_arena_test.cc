@@ -35,7 +35,7 @@ TEST_F(OverflowingMemoryTest, SecondSourceFillsInForTheFirst) {
   EXPECT_EQ(second_.Statistics().in_use_bytes, 0);
 }
 
-TEST_F(OverflowingMemoryTest, WhereNeitherHasItThereIsNone) {
+TEST_F(OverflowingMemoryTest, ReturnsNullIfBothAreExhausted) {
   EXPECT_EQ(memory_.Allocate(2 * kMiB, kAlignment), nullptr);
   EXPECT_EQ(memory_.overflow_block_count(), 0);
   memory_.Deallocate(nullptr);

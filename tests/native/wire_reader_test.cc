@@ -291,7 +291,7 @@ TEST(WireReader, RefusesALengthBeyondTheMessageAndBeyond64Bits) {
   }
 }
 
-TEST(WireReader, AFieldsReaderEndsWhereTheFieldEnds) {
+TEST(WireReader, ReaderOfAFieldEndsWithTheField) {
   const SegmentedBytes segmented(WireMessage().RawVarint(1).Raw("\x80\x01\x01").bytes());
   WireReader reader = segmented.reader();
   WireReader field;
@@ -314,7 +314,7 @@ TEST(WireReader, ACopyIsACursorOfItsOwn) {
   EXPECT_EQ(reader.remaining_bytes(), 1);
 }
 
-TEST(WireReader, CopyTakesNothingWhereThereIsTooLittle) {
+TEST(WireReader, CopyTakesNothingIfTooLittleIsLeft) {
   const SegmentedBytes segmented("abc", {1});
   WireReader reader = segmented.reader();
   char text[4] = {};
@@ -380,7 +380,7 @@ TEST(IsValidUtf8, FollowsTheTableOfTheUnicodeStandard) {
   }
 }
 
-TEST(WireReader, ReadStringRefusesWhatIsNotUtf8AndReadBytesTakesIt) {
+TEST(WireReader, ReadStringRefusesBrokenUtf8ReadBytesTakesIt) {
   for (const Utf8Row& row : kUtf8Rows) {
     const SegmentedBytes segmented(WireMessage().RawVarint(row.text.size()).Raw(row.text).bytes());
     WireReader strings = segmented.reader();

@@ -25,7 +25,7 @@ std::vector<uint64_t> EdgeValues() {
   return values;
 }
 
-TEST(WireWriter, WritesAsManyBytesOfAVarintAsVarintBytesSays) {
+TEST(WireWriter, WritesVarintBytesBytesOfAVarint) {
   for (const uint64_t value : EdgeValues()) {
     char buffer[10] = {};
     WireWriter writer(buffer);
