@@ -1,7 +1,6 @@
 """Clients for the tests: stock stubs, raw bytes, and the errors of the server."""
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -187,62 +186,3 @@ def wait_for_states(
 
 def is_right(answer: Any, expected: Any) -> bool:
     return bool(np.allclose(answer, expected, rtol=1e-6, atol=1e-6))
-
-
-class SteadyClients:
-    """Threads that send one request over and over and check every answer.
-
-    `fault` gets a response and returns its fault, or "" if it is right.
-    """
-
-    def __init__(
-        self,
-        target: str,
-        request: predict_pb2.PredictRequest,
-        fault: Callable[[predict_pb2.PredictResponse], str],
-        count: int = 3,
-    ) -> None:
-        self.answer_counts: Counter[int] = Counter()
-        """The number of right answers by version."""
-        self.failures: list[str] = []
-        self._target = target
-        self._request = request
-        self._fault = fault
-        self._is_stopping = False
-        self._threads = [
-            threading.Thread(target=self._run, name=f"client-{number}") for number in range(count)
-        ]
-
-    @contextmanager
-    def running(self) -> Iterator["SteadyClients"]:
-        """Sends requests until the end of `with`."""
-        for thread in self._threads:
-            thread.start()
-        try:
-            yield self
-        finally:
-            self._is_stopping = True
-            for thread in self._threads:
-                thread.join()
-
-    def wait_for_answers_of(self, version: int, count: int = 1) -> None:
-        """Waits for `count` more answers of `version`; fails at once after any wrong answer."""
-        wanted = self.answer_counts[version] + count
-        wait_until(
-            lambda: self.answer_counts[version] >= wanted or self.failures,
-            f"{count} more answers of version {version}",
-        )
-        assert not self.failures, self.failures[:3]
-
-    def _run(self) -> None:
-        with caller_to(self._target) as caller:
-            while not self._is_stopping:
-                try:
-                    response = caller.predict(self._request)
-                except grpc.RpcError as error:
-                    self.failures.append(str(error))
-                    continue
-                if fault := self._fault(response):
-                    self.failures.append(fault)
-                else:
-                    self.answer_counts[response.model_spec.version.value] += 1

@@ -19,7 +19,7 @@ if REPOSITORY not in sys.path:
 
 from serving import ModelServer  # noqa: E402  (found through the path above)
 from tests.integration import exports  # noqa: E402
-from tests.integration.clients import TIMEOUT_SECONDS  # noqa: E402
+from tests.integration.clients import TIMEOUT_SECONDS, Caller, caller_to  # noqa: E402
 from tests.integration.exports import ScaleModel  # noqa: E402
 
 StartServer = Callable[..., ModelServer]
@@ -73,6 +73,13 @@ def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServ
 def start_module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
     with _servers(tmp_path_factory) as start:
         yield start
+
+
+@pytest.fixture
+def caller(request: pytest.FixtureRequest) -> Iterator[Caller]:
+    """Calls the server of the module's fixture `server`."""
+    with caller_to(request.getfixturevalue("server").target) as caller:
+        yield caller
 
 
 @pytest.fixture(scope="session")

@@ -53,11 +53,16 @@ def is_alive(process_id: int) -> bool:
     return stat.rsplit(")", 1)[1].split()[0] != "Z"
 
 
-def millpond(*arguments: str) -> subprocess.CompletedProcess[str]:
+def millpond(
+    *arguments: object, run_directory: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs the command; `run_directory` is the directory of the servers' sockets."""
+    environment = {"MILLPOND_RUN_DIRECTORY": str(run_directory)} if run_directory else {}
     return subprocess.run(
-        [sys.executable, "-m", "serving", *arguments],
+        [sys.executable, "-m", "serving", *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=100,
+        env={**os.environ, **environment},
     )

@@ -17,7 +17,6 @@ from serving.commands.ctr_model import reference_answer, request_inputs
 from serving.core.servable import AVAILABLE
 from tests.integration import exports
 from tests.integration.clients import (
-    SteadyClients,
     array,
     predict_request,
     wait_for_states,
@@ -25,6 +24,7 @@ from tests.integration.clients import (
 from tests.integration.conftest import REPOSITORY, StartServer
 from tests.integration.exports import ScaleModel, drop, let_settle, write_warm_up
 from tests.integration.logs import logged, wait_for_log
+from tests.integration.steady_clients import SteadyClients
 
 MODELS = Path(REPOSITORY, "build", "models")
 CTR_TABLE_ROWS = 1_000
@@ -297,7 +297,7 @@ def test_aliased_weight_is_of_one_version_in_swaps(
     server.wait_until_available("scale", 1)
     last = ALIASING_SWAP_COUNT + 1
     request = predict_request("scale", {}, signature_name="weights")
-    with SteadyClients(server.target, request, _fault_of_weights).running() as clients:
+    with SteadyClients(server.target, [(request, _fault_of_weights)] * 3).running() as clients:
         clients.wait_for_answers_of(1, 5)
         for version in range(2, last + 1):
             scale_model.write(base_path, version, offset_count=WEIGHT_COUNT)

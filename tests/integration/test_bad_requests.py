@@ -58,12 +58,6 @@ def server(
     return server
 
 
-@pytest.fixture(scope="module")
-def caller(server: ModelServer) -> Iterator[Caller]:
-    with caller_to(server.target) as caller:
-        yield caller
-
-
 @pytest.fixture(autouse=True)
 def _still_answers(caller: Caller) -> Iterator[None]:
     """Checks after each test of this module that the server still gives the right answer."""

@@ -6,8 +6,6 @@ requests were replayed.
 
 import shutil
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +16,7 @@ from tests.integration.clients import Caller, array, caller_to, predict_request
 from tests.integration.conftest import StartServer
 from tests.integration.exports import drop, let_settle
 from tests.integration.logs import wait_for_log
+from tests.integration.processes import millpond
 from warmup.__main__ import main as warmup
 from warmup.prediction_log import WARM_UP_FILE, has_response, read_logs
 
@@ -25,10 +24,7 @@ RUN_SECONDS = 0.3
 
 
 def capture(server: ModelServer, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "serving", "capture", "--target", server.admin_target]
-    return subprocess.run(
-        [*command, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60
-    )
+    return millpond("capture", "--target", server.admin_target, *arguments)
 
 
 @pytest.fixture
@@ -38,12 +34,6 @@ def server(start_server: StartServer, slow_export: Path, base_path: Path) -> Mod
     server = start_server(model_name="slow", base_path=base_path)
     server.wait_until_available("slow", 1)
     return server
-
-
-@pytest.fixture
-def caller(server: ModelServer) -> Iterator[Caller]:
-    with caller_to(server.target) as caller:
-        yield caller
 
 
 def test_next_version_replays_captured_requests(

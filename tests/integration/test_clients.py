@@ -4,7 +4,6 @@ import asyncio
 import re
 import subprocess
 import sys
-import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from serving.client import AsyncClient, Client, Health
 from tests.integration.clients import wait_until
 from tests.integration.conftest import REPOSITORY, StartServer
 from tests.integration.exports import ScaleModel
+from tests.integration.steady_clients import SteadyThreads
 
 X = np.array([1, 2, 3], np.float32)
 
@@ -38,33 +38,15 @@ def half_plus_two(
     return server
 
 
-class Traffic:
+class Traffic(SteadyThreads):
     """Threads that predict over one client and check every answer."""
 
-    def __init__(self, client: Client, count: int = 4) -> None:
-        self.answered_count = 0
-        self.failures: list[str] = []
+    def __init__(self, client: Client) -> None:
+        super().__init__(count=4)
         self._client = client
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._run) for _ in range(count)]
 
-    def __enter__(self) -> "Traffic":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
-    def wait_for_answers(self, count: int) -> None:
-        wanted = self.answered_count + count
-        wait_until(lambda: self.answered_count >= wanted or self.failures, f"{count} answers")
-        assert not self.failures, self.failures[:3]
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
+    def run(self, number: int) -> None:
+        while not self.is_stopping:
             try:
                 prediction = self._client.predict("scale", {"x": X}, timeout_seconds=20)
             except MillpondError as error:
@@ -72,7 +54,7 @@ class Traffic:
                 continue
             if prediction.outputs["y"].tolist() != ScaleModel.answer(1, X).tolist():
                 self.failures.append(str(prediction))
-            self.answered_count += 1
+            self.answer_counts[1] += 1
 
 
 @pytest.fixture
@@ -94,14 +76,14 @@ def test_client_survives_end_of_one_server(end: str, start_scale: Callable[..., 
     staying, leaving = start_scale(), start_scale()
     with Client([staying.target, leaving.target]) as client:
         wait_until(lambda: set(client.healths.values()) == {Health.SERVING}, "both are healthy")
-        with Traffic(client) as traffic:
-            traffic.wait_for_answers(200)
+        with Traffic(client).running() as traffic:
+            traffic.wait_for_answers_of(1, 200)
             getattr(leaving, end)()
             wait_until(lambda: client.healths[leaving.target] is Health.DOWN, "its end is seen")
-            traffic.wait_for_answers(200)
+            traffic.wait_for_answers_of(1, 200)
             back = start_scale(port=leaving.port)
             wait_until(lambda: client.healths[back.target] is Health.SERVING, "it is back")
-            traffic.wait_for_answers(100)
+            traffic.wait_for_answers_of(1, 100)
     assert not traffic.failures
     assert _answered_count(back) > 0
 

@@ -2,8 +2,6 @@
 config`.
 """
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,6 @@ from serving.rpc.config_service import RELOAD_CONFIG
 from tests.integration.clients import (
     SERVING,
     Caller,
-    SteadyClients,
     array,
     caller_to,
     is_right,
@@ -34,6 +31,8 @@ from tests.integration.clients import (
 )
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
+from tests.integration.processes import millpond
+from tests.integration.steady_clients import scale_clients
 
 X = np.array([1, 2, 3], np.float32)
 
@@ -87,12 +86,6 @@ def client(server: ModelServer) -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture
-def caller(server: ModelServer) -> Iterator[Caller]:
-    with caller_to(server.target) as caller:
-        yield caller
-
-
 def request_for(name: str, *, version: int | None = None, label: str | None = None) -> Any:
     request = predict_request(name, {"x": X}, version=version)
     if label is not None:
@@ -110,16 +103,6 @@ def answering(caller: Caller, name: str, label: str | None = None) -> int:
 
 def labelled(label: str, version: int) -> str:
     return f'version_labels {{ key: "{label}" value: {version} }}'
-
-
-def millpond(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "serving", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
 
 
 # --- By RPC ---------------------------------------------------------------------------------------
@@ -208,12 +191,7 @@ def test_impossible_reload_changes_nothing(
         a="", b=labelled("stable", 9) + "model_version_policy { specific {} }"
     )
 
-    def fault(response: Any) -> str:
-        version = response.model_spec.version.value
-        good = is_right(array(response.outputs["y"]), ScaleModel.answer(version, X))
-        return "" if good else f"version {version} answered {response}"
-
-    clients = SteadyClients(server.target, request_for("a"), fault)
+    clients = scale_clients(server.target, "a")
     with clients.running():
         clients.wait_for_answers_of(1, 20)
         with pytest.raises(InvalidArgument, match="label 'stable' is of version 9"):

@@ -18,6 +18,7 @@ from serving.base.protos import predict_pb2
 from serving.base.tensor_proto import from_tensor_proto
 from serving.commands.ctr_export import export_ctr_model
 from serving.commands.ctr_model import reference_answer, request_inputs
+from tests.integration.processes import millpond
 from warmup.replay import warm_up
 
 TABLE_ROWS = 100
@@ -75,10 +76,7 @@ def test_export_ctr_model_may_omit_warm_up_records(tmp_path: Path):
 
 
 def test_demo_model_prints_only_path(tmp_path: Path):
-    command = [sys.executable, "-m", "serving", "demo-model", str(tmp_path), "--version=4"]
-    result = subprocess.run(
-        [*command, "--rows=10"], capture_output=True, text=True, check=False, timeout=100
-    )
+    result = millpond("demo-model", tmp_path, "--version=4", "--rows=10")
     assert (result.returncode, result.stdout) == (0, f"{tmp_path / '4'}\n"), result.stderr
     assert "oneDNN" not in result.stderr
 

@@ -21,10 +21,7 @@ from serving.client import Client
 from serving.core.servable import AVAILABLE, END
 from serving.monitoring.metrics_routes import PATHS
 from tests.integration.clients import (
-    SteadyClients,
-    array,
     caller_to,
-    is_right,
     predict_request,
     refusal,
     wait_for_states,
@@ -33,6 +30,7 @@ from tests.integration.clients import (
 from tests.integration.conftest import REPOSITORY, StartServer
 from tests.integration.exports import SMALL_SHARD, ScaleModel, flip_a_byte
 from tests.integration.prometheus import Prometheus, running_prometheus
+from tests.integration.steady_clients import scale_clients
 
 DEPLOY = Path(REPOSITORY) / "deploy"
 RULE_FILES = [DEPLOY / "prometheus" / f"{name}_rules.yml" for name in ("recording", "alert")]
@@ -131,12 +129,6 @@ def is_empty_when_healthy(selector: str) -> bool:
 # --- The scenario -----------------------------------------------------------------------------------------
 
 
-def _fault(response: Any) -> str:
-    version = response.model_spec.version.value
-    answer = array(response.outputs["y"])
-    return "" if is_right(answer, ScaleModel.answer(version, X)) else f"wrong: {response}"
-
-
 def _fail_a_request(target: str) -> None:
     wrong = predict_request("scale", {"x": np.array([1, 2], np.int32)})
     with caller_to(target) as caller:
@@ -149,7 +141,7 @@ def _live_through(
     """Runs requests, a swap under load and a broken version, and waits until Prometheus has all of
     it.
     """
-    clients = SteadyClients(server.target, predict_request("scale", {"x": X}), _fault, count=2)
+    clients = scale_clients(server.target, count=2)
     with clients.running(), Client(server.target) as client:
         _fail_a_request(server.target)
         clients.wait_for_answers_of(1, REQUEST_COUNT)

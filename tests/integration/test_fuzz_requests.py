@@ -25,7 +25,6 @@ from tests.integration.clients import (
     PREDICT,
     Caller,
     array,
-    caller_to,
     wait_for_states,
     wait_until,
 )
@@ -66,12 +65,6 @@ def server(start_server: StartServer, echo_base_path: Path) -> ModelServer:
     server = start_server(model_name="echo", base_path=echo_base_path)
     server.wait_until_available("echo", 7)
     return server
-
-
-@pytest.fixture
-def caller(server: ModelServer) -> Iterator[Caller]:
-    with caller_to(server.target) as caller:
-        yield caller
 
 
 def send(caller: Caller, message: bytes) -> tuple[grpc.StatusCode, str, bytes]:

@@ -17,7 +17,6 @@ from serving.client import Client
 from serving.core.servable import AVAILABLE, END
 from tests.integration.clients import (
     Caller,
-    SteadyClients,
     array,
     caller_to,
     is_right,
@@ -28,6 +27,7 @@ from tests.integration.clients import (
 from tests.integration.conftest import StartServer
 from tests.integration.exports import drop, let_settle
 from tests.integration.logs import logged, wait_for_log
+from tests.integration.steady_clients import SteadyClients
 from warmup.prediction_log import WARM_UP_FILE, Log, write_logs
 
 X = np.array([1.0, 2.5, -3.0], np.float32)
@@ -100,7 +100,7 @@ def start_gated(start_server: StartServer, base_path: Path, tmp_path: Path) -> S
 def serving_first(server: ModelServer) -> Iterator[tuple[SteadyClients, Client]]:
     """Runs clients of version 1 until the end of `with`; every answer must be right."""
     server.wait_until_available("gated", 1)
-    steady = SteadyClients(server.target, predict_request("gated", {"x": X}), _fault, count=1)
+    steady = SteadyClients(server.target, [(predict_request("gated", {"x": X}), _fault)])
     with steady.running() as clients, Client(server.admin_target) as client:
         clients.wait_for_answers_of(1, 10)
         yield clients, client
@@ -206,14 +206,6 @@ def _ask(caller: Caller, number: int) -> bool:
 
 
 # --- Convergence ----------------------------------------------------------------------------------
-
-# FASTER_SECONDS is the time from the export until the version below is fast, and RUN_RATIO the
-# share of the remaining time that each run takes. A run thus takes 0.85 of the time of the run
-# before, well below the 0.9 at which another run gains nothing. Its records run for nine seconds.
-# This makes six runs after the first if the load begins at once. The runs do not last to the end if
-# it begins some seconds later.
-FASTER_SECONDS = 15.0
-RUN_RATIO = 0.15
 
 
 def test_steady_version_repeats_records_until_proven(

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,10 +21,6 @@ from serving.client import Client
 from serving.core.servable import AVAILABLE, END, LOADING
 from serving.server.server_log import LogEvent
 from tests.integration.clients import (
-    SteadyClients,
-    array,
-    is_right,
-    predict_request,
     wait_for_states,
     wait_until,
 )
@@ -38,23 +33,13 @@ from tests.integration.exports import (
 )
 from tests.integration.logs import logged, wait_for_log
 from tests.integration.processes import anonymous_mib
+from tests.integration.steady_clients import scale_clients
 
 X = np.array([1.0, 2.5, -3.0], np.float32)
 MB = 1_000_000
 
 # 4 MB: several of the pieces that a restore reads at once.
 OFFSET_COUNT = 1_000_000
-
-
-def _fault(response: Any) -> str:
-    version = response.model_spec.version.value
-    if is_right(array(response.outputs["y"]), ScaleModel.answer(version, X)):
-        return ""
-    return f"wrong answer for version {version}: {response}"
-
-
-def clients_of(server: ModelServer) -> SteadyClients:
-    return SteadyClients(server.target, predict_request("scale", {"x": X}), _fault, count=2)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +72,10 @@ def test_flipped_checkpoint_byte_keeps_old_version(
 ):
     server, base_path, numbers = damaged_versions
     version = next(numbers)
-    with clients_of(server).running() as clients, Client(server.target) as client:
+    with (
+        scale_clients(server.target, count=2).running() as clients,
+        Client(server.target) as client,
+    ):
         clients.wait_for_answers_of(1, 10)
         scale_model.write(
             base_path,
@@ -131,7 +119,10 @@ def test_truncated_shard_is_refused_during_restore(
     scale_model.write(base_path, 1)
     server = start_server(model_name="scale", base_path=base_path, restore_bytes_per_second=8 * MB)
     server.wait_until_available("scale", 1)
-    with clients_of(server).running() as clients, Client(server.target) as client:
+    with (
+        scale_clients(server.target, count=2).running() as clients,
+        Client(server.target) as client,
+    ):
         second = scale_model.write(base_path, 2, offset_count=4 * OFFSET_COUNT)
         # 16 MB take two seconds.
         wait_for_restore(server, client, 2, OFFSET_COUNT * 4 / 2**20)
@@ -177,7 +168,10 @@ def test_version_above_memory_limit_is_never_read(
 ):
     scale_model.write(base_path, 1)
     server = start_limited(start_server, base_path, 50 * MB)
-    with clients_of(server).running() as clients, Client(server.target) as client:
+    with (
+        scale_clients(server.target, count=2).running() as clients,
+        Client(server.target) as client,
+    ):
         # A wrong checksum would only be found by a read.
         scale_model.write(
             base_path,
@@ -226,7 +220,10 @@ def test_load_ends_soon_after_directory_removal(
         arena_spare_slabs=0,
     )
     server.wait_until_available("scale", 1)
-    with clients_of(server).running() as clients, Client(server.target) as client:
+    with (
+        scale_clients(server.target, count=2).running() as clients,
+        Client(server.target) as client,
+    ):
         clients.wait_for_answers_of(1, 10)
         before_mib = anonymous_mib(server.process_id)
         # 200 MB, which would take ten seconds.

@@ -1,11 +1,8 @@
 """Access of operators and of clients: the permitted methods on each port of a real server."""
 
 import json
-import os
 import socket
 import stat
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -25,6 +22,7 @@ from serving.rpc.capture_service import CAPTURE_WARM_UP
 from serving.rpc.config_service import RELOAD_CONFIG
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
+from tests.integration.processes import millpond
 from tests.unit.pem import config_text, make_identity
 
 ADMIN_METHODS = [LIST_MODELS, ROLLBACK, CAPTURE_WARM_UP, GET_CONFIG]
@@ -68,17 +66,6 @@ def failure(
             failed: Any = error
             return failed.code(), failed.details()
     return None
-
-
-def millpond(run_directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "serving", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-        env={**os.environ, "MILLPOND_RUN_DIRECTORY": str(run_directory)},
-    )
 
 
 @pytest.mark.parametrize("method", ADMIN_METHODS)
@@ -146,12 +133,12 @@ def test_socket_is_the_users_alone(server: ModelServer, run_directory: Path):
 
 
 def test_commands_find_the_server_without_a_flag(server: ModelServer, run_directory: Path):
-    shown = millpond(run_directory, "status")
+    shown = millpond("status", run_directory=run_directory)
     assert "scale\t2\tAVAILABLE" in shown.stdout, shown.stderr
 
 
 def test_commands_without_server_list_searched_sockets(tmp_path: Path):
-    shown = millpond(tmp_path / "none", "status")
+    shown = millpond("status", run_directory=tmp_path / "none")
     assert shown.returncode == 1
     assert str(tmp_path / "none") in shown.stderr
 
@@ -168,11 +155,14 @@ def test_several_servers_are_listed_and_none_remains(
     directory = tmp_path / "run"
     monkeypatch.setenv("MILLPOND_RUN_DIRECTORY", str(directory))
     servers = [start_server(model_name="scale", base_path=base_path) for _ in range(2)]
-    shown = millpond(directory, "status")
+    shown = millpond("status", run_directory=directory)
     assert "2 servers of this user run on this machine" in shown.stderr
     for server in servers:
         assert f"--target={server.admin_target}" in shown.stderr
-        assert millpond(directory, "status", "--target", server.admin_target).returncode == 0
+        assert (
+            millpond("status", "--target", server.admin_target, run_directory=directory).returncode
+            == 0
+        )
     for server in servers:
         server.stop()
     assert list(directory.iterdir()) == []

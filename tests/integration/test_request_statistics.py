@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from serving.base.protos import get_model_metadata_pb2, get_model_status_pb2
-from tests.integration.clients import Caller, caller_to, predict_request, wait_until
+from tests.integration.clients import Caller, predict_request, wait_until
 
 # Serves version 1 of "slow", refuses each GetModelStatus and prints its port. Then runs each line
 # of its input and prints the result.
@@ -142,12 +142,6 @@ def server(slow_export: Path) -> Iterator[RecordingServer]:
         yield RecordingServer(process)
         process.communicate(timeout=60)
     assert process.returncode == 0
-
-
-@pytest.fixture
-def caller(server: RecordingServer) -> Iterator[Caller]:
-    with caller_to(server.target) as caller:
-        yield caller
 
 
 def code_of(call: Callable[[], object]) -> int:

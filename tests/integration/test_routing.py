@@ -17,7 +17,7 @@ import pytest
 
 from serving.base.protos import get_model_metadata_pb2
 from serving.client.stubs import PredictionServiceStub
-from tests.integration.clients import Caller, caller_to, predict_request, refusal
+from tests.integration.clients import Caller, predict_request, refusal
 
 # Serves versions 7 and 8 of "echo" and prints its port. Then sets the routing on each line of its
 # input, and prints None or the error.
@@ -102,12 +102,6 @@ def server(echo_export: Path) -> Iterator[RoutedServer]:
         yield RoutedServer(process)
         process.communicate(timeout=60)
     assert process.returncode == 0
-
-
-@pytest.fixture
-def caller(server: RoutedServer) -> Iterator[Caller]:
-    with caller_to(server.target) as caller:
-        yield caller
 
 
 def answering_version(caller: Caller, *, label: str = "", user: str = "") -> int:

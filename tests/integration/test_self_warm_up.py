@@ -4,7 +4,6 @@ A request of `slow` computes for the seconds that it carries, so the seconds of 
 requests were replayed.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -38,12 +37,6 @@ def server(start_server: StartServer, slow_export: Path, base_path: Path) -> Mod
     server = start_server(model_name="slow", base_path=base_path)
     server.wait_until_available("slow", 1)
     return server
-
-
-@pytest.fixture
-def caller(server: ModelServer) -> Iterator[Caller]:
-    with caller_to(server.target) as caller:
-        yield caller
 
 
 def self_warm_up_seconds(server: ModelServer, version: int) -> float:

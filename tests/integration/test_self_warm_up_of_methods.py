@@ -2,8 +2,6 @@
 protocol, examples.
 """
 
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +22,7 @@ from tests.integration.example_requests import EXAMPLES, classification, multi_i
 from tests.integration.exports import drop
 from tests.integration.kserve_clients import DENSE, IDS, client_of, echo_inputs, tensor
 from tests.integration.logs import wait_for_log
+from tests.integration.processes import millpond
 from tests.integration.rest_clients import RestClient
 from warmup.__main__ import main as warmup
 from warmup.prediction_log import WARM_UP_FILE, read_logs
@@ -47,14 +46,7 @@ def captured(server: ModelServer, model: str, version: Path) -> list[predict_pb2
     """Returns the records of `millpond capture` for `version`; `python -m warmup check` has
     accepted the file.
     """
-    command = [sys.executable, "-m", "serving", "capture", model, "--target", server.admin_target]
-    written = subprocess.run(
-        [*command, "--output", str(version)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    written = millpond("capture", model, "--target", server.admin_target, "--output", version)
     assert written.returncode == 0, written.stderr
     assert warmup(["check", str(version)]) == 0
     return [log.predict_log.request for log in read_logs(version / WARM_UP_FILE)]

@@ -4,8 +4,6 @@ written.
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from tests.integration.clients import wait_for_states
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
 from tests.integration.logs import logged
+from tests.integration.processes import millpond
 
 Start = Callable[[], ModelServer]
 
@@ -126,15 +125,9 @@ def test_unwritable_state_is_logged_and_rollback_holds(start: Start, tmp_path: P
         assert "File exists" in done.warning
         wait_for_states(client, "scale", {1: AVAILABLE})
         assert client.describe_models()["scale"]["blocked"] == [2]
-    with subprocess.Popen(
-        [sys.executable, "-m", "serving", "allow", "scale", "2", "--target", server.admin_target],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as command:
-        stdout, stderr = command.communicate(timeout=60)
-    assert (command.returncode, stdout) == (0, "scale: version 2 may serve again\n")
-    assert "warning: done, and in effect until this server ends" in stderr
+    allowed = millpond("allow", "scale", "2", "--target", server.admin_target)
+    assert (allowed.returncode, allowed.stdout) == (0, "scale: version 2 may serve again\n")
+    assert "warning: done, and in effect until this server ends" in allowed.stderr
 
 
 KILLED_ROUNDS = 20

@@ -1,7 +1,6 @@
 """The stock runtime: TensorFlow's own devices, allocator, restore and pools, for comparison."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +11,8 @@ from serving.client import Client
 from serving.core.servable import AVAILABLE, END
 from tests.integration import exports
 from tests.integration.clients import (
-    SteadyClients,
     array,
     caller_to,
-    is_right,
     predict_request,
     wait_for_states,
 )
@@ -23,6 +20,7 @@ from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel, drop
 from tests.integration.logs import wait_for_log
 from tests.integration.processes import mapped_files
+from tests.integration.steady_clients import scale_clients
 
 STOCK: dict[str, object] = {"tensorflow_runtime": "stock", "allocator": "glibc"}
 KINDS: dict[str, dict[str, object]] = {
@@ -47,20 +45,11 @@ def server(
     return server
 
 
-def _fault(response: Any) -> str:
-    version = response.model_spec.version.value
-    if is_right(array(response.outputs["y"]), ScaleModel.answer(version, X)):
-        return ""
-    return f"wrong answer for version {version}: {response}"
-
-
 def test_stock_runtime_swaps_under_load(
     server: ModelServer, scale_model: ScaleModel, base_path: Path
 ):
     last = SWAP_COUNT + 1
-    with SteadyClients(
-        server.target, predict_request("scale", {"x": X}), _fault
-    ).running() as clients:
+    with scale_clients(server.target).running() as clients:
         for version in range(2, last + 1):
             scale_model.write(base_path, version)
             clients.wait_for_answers_of(version, 5)

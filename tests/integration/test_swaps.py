@@ -6,14 +6,10 @@ MILLPOND_SWAPS sets their number (40; 100 for the long form).
 import os
 import shutil
 import statistics
-import threading
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 
@@ -23,10 +19,7 @@ from serving.base.errors import StatusCode
 from serving.client import Client
 from serving.core.servable import AVAILABLE, END, LoadStage
 from tests.integration.clients import (
-    Caller,
-    array,
     caller_to,
-    is_right,
     predict_request,
     wait_for_states,
     wait_until,
@@ -35,68 +28,14 @@ from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel, export_counter, let_settle, write_warm_up
 from tests.integration.logs import wait_for_log
 from tests.integration.processes import anonymous_mib
+from tests.integration.steady_clients import scale_clients
 
 SWAP_COUNT = int(os.environ.get("MILLPOND_SWAPS", "40"))
-CLIENT_COUNT = 3
 X = np.array([1.0], np.float32)
 
 # 4 MB: a leaked version shows in the process's memory after a few swaps.
 OFFSET_COUNT = 1_000_000
 VERSION_MIB = OFFSET_COUNT * 4 / 2**20
-
-
-class Clients:
-    """Stock stubs that send one request after the other and check each answer against its version."""
-
-    def __init__(self, target: str) -> None:
-        self.answer_counts: Counter[int] = Counter()
-        self.failures: list[str] = []
-        self._target = target
-        self._is_stopping = False
-        self._threads = [
-            threading.Thread(target=self._run, args=(number,), name=f"client-{number}")
-            for number in range(CLIENT_COUNT)
-        ]
-
-    @contextmanager
-    def running(self) -> Iterator["Clients"]:
-        for thread in self._threads:
-            thread.start()
-        try:
-            yield self
-        finally:
-            self._is_stopping = True
-            for thread in self._threads:
-                thread.join()
-
-    def wait_for_answers_of(self, version: int, count: int = 1) -> None:
-        wanted = self.answer_counts[version] + count
-        wait_until(
-            lambda: self.answer_counts[version] >= wanted or self.failures,
-            f"{count} more answers of version {version}",
-        )
-        assert not self.failures, self.failures[:3]
-
-    def _run(self, number: int) -> None:
-        x = np.array([number, 1.0, -7.5], np.float32)
-        with caller_to(self._target) as caller:
-            while not self._is_stopping:
-                self._send(caller, x)
-
-    def _send(self, caller: Caller, x: Any) -> None:
-        try:
-            response = caller.predict(predict_request("scale", {"x": x}))
-        except grpc.RpcError as error:
-            self.failures.append(str(error))
-            return
-        version = response.model_spec.version.value
-        told = array(response.outputs["version"])
-        if told == version and is_right(
-            array(response.outputs["y"]), ScaleModel.answer(version, x)
-        ):
-            self.answer_counts[version] += 1
-        else:
-            self.failures.append(f"wrong answer for version {version}: {response}")
 
 
 @pytest.fixture
@@ -123,7 +62,7 @@ def test_many_swaps_lose_no_request_and_no_memory(
     server: ModelServer, client: Client, scale_model: ScaleModel, base_path: Path
 ):
     resident_mib = []
-    with Clients(server.target).running() as clients:
+    with scale_clients(server.target).running() as clients:
         clients.wait_for_answers_of(1)
         for version in range(2, SWAP_COUNT + 2):
             scale_model.write(base_path, version, offset_count=OFFSET_COUNT)
@@ -201,7 +140,7 @@ def test_failed_load_keeps_old_version_and_tries_next(
     server: ModelServer, client: Client, scale_model: ScaleModel, base_path: Path, case: str
 ):
     spoil, code, word = BROKEN[case]
-    with Clients(server.target).running() as clients:
+    with scale_clients(server.target).running() as clients:
         scale_model.write(base_path, 2, offset_count=OFFSET_COUNT, prepare=spoil)
         wait_for_states(client, "scale", {1: AVAILABLE, 2: END})
         (status,) = client.model_status("scale", 2)

@@ -3,7 +3,6 @@
 TensorFlow's own conversions read the answer and make the expected value.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +52,6 @@ def server(
     server = start_module_server(model_name="echo", base_path=base_path)
     server.wait_until_available("echo", 7)
     return server
-
-
-@pytest.fixture(scope="module")
-def caller(server: ModelServer) -> Iterator[Caller]:
-    with caller_to(server.target) as caller:
-        yield caller
 
 
 def array_dtype(dtype: str) -> Any:

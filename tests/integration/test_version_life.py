@@ -14,10 +14,7 @@ from serving.client import Client
 from serving.core.servable import AVAILABLE, END
 from tests.integration.clients import (
     Caller,
-    SteadyClients,
-    array,
     caller_to,
-    is_right,
     predict_request,
     wait_for_states,
     wait_until,
@@ -25,17 +22,11 @@ from tests.integration.clients import (
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
 from tests.integration.logs import logged, wait_for_log
+from tests.integration.steady_clients import scale_clients
 
 X = np.array([1.0, 2.5, -3.0], np.float32)
 # 4 MB each.
 OFFSET_COUNT = 1_000_000
-
-
-def fault(response: object) -> str:
-    """Returns the fault of an answer to X."""
-    version = response.model_spec.version.value  # type: ignore[attr-defined]
-    y = array(response.outputs["y"])  # type: ignore[attr-defined]
-    return "" if is_right(y, ScaleModel.answer(version, X)) else f"wrong for {version}: {y}"
 
 
 def answering_version(caller: Caller, **more: object) -> int:
@@ -79,9 +70,8 @@ def server_of_two(
 def test_rollback_under_load_is_instant_and_lossless(
     server_of_two: ModelServer,
 ):
-    request = predict_request("scale", {"x": X})
     with (
-        SteadyClients(server_of_two.target, request, fault).running() as clients,
+        scale_clients(server_of_two.target).running() as clients,
         Client(server_of_two.admin_target) as client,
         caller_to(server_of_two.target) as caller,
     ):
@@ -179,8 +169,7 @@ def test_rollback_during_drain_of_previous_reloads_it(
     server = start_with("keep_previous_seconds = 0")
     with Client(server.admin_target) as client:
         # A rollback at every moment of a swap: in each state of it one version serves.
-        request = predict_request("scale", {"x": X})
-        with SteadyClients(server.target, request, fault).running() as clients:
+        with scale_clients(server.target).running() as clients:
             clients.wait_for_answers_of(1)
             scale_model.write(base_path, 2, offset_count=OFFSET_COUNT)
             wait_for_log(server, "unload_started", version=1)

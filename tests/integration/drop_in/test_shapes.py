@@ -58,12 +58,6 @@ def server(start_module_server: StartServer, shape_models: Path) -> ModelServer:
 
 
 @pytest.fixture(scope="module")
-def caller(server: ModelServer) -> Iterator[Caller]:
-    with caller_to(server.target) as caller:
-        yield caller
-
-
-@pytest.fixture(scope="module")
 def http(server: ModelServer) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.url, timeout=30) as client:
         yield client
