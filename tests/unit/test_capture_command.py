@@ -1,9 +1,7 @@
 """`millpond capture` against a gRPC server of stock parts."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -12,6 +10,7 @@ from serving.base.errors import MillpondError
 from serving.base.protos import get_model_metadata_pb2, predict_pb2, types_pb2
 from serving.commands.cli import main
 from serving.rpc.capture_service import CAPTURE_WARM_UP, CaptureService
+from tests.unit.fakes.grpc_services import abort_with, grpc_service
 from tests.unit.fakes.requests import FakeReservoir, request_for
 from warmup.prediction_log import WARM_UP_FILE, Log, has_response, read_logs
 
@@ -34,7 +33,7 @@ class FakeModelServer:
         try:
             return self._captures.capture_warm_up(request)
         except MillpondError as error:
-            context.abort(_grpc_code(error), error.message)
+            abort_with(error, context)
 
     def _predict(self, request: predict_pb2.PredictRequest, context: grpc.ServicerContext) -> bytes:
         if list(request.output_filter) == ["b"]:
@@ -56,26 +55,10 @@ def _metadata() -> bytes:
     return data
 
 
-def _grpc_code(error: MillpondError) -> grpc.StatusCode:
-    return next(code for code in grpc.StatusCode if code.value[0] == error.code)
-
-
-class _AnyMethod(grpc.GenericRpcHandler):
-    def service(self, call_details: grpc.HandlerCallDetails) -> Any:
-        method = call_details.method
-        return grpc.unary_unary_rpc_method_handler(
-            lambda request, context: FakeModelServer().answer(method, request, context)
-        )
-
-
 @pytest.fixture(scope="module")
 def target() -> Iterator[str]:
-    server = grpc.server(ThreadPoolExecutor(2))
-    server.add_generic_rpc_handlers((_AnyMethod(),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield f"127.0.0.1:{port}"
-    server.stop(None)
+    with grpc_service(FakeModelServer().answer) as port:
+        yield f"127.0.0.1:{port}"
 
 
 @pytest.fixture

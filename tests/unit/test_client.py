@@ -4,7 +4,7 @@ import io
 import json
 import socket
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,8 +39,10 @@ from serving.reload.config_watch import ConfigRefusal
 from serving.rpc.admin_service import ALLOW, PROMOTE, ROLLBACK, AdminService
 from serving.rpc.rare_calls import answer
 from serving.source.notes import Note
+from tests.unit.fakes.grpc_services import abort_with, grpc_service
 from tests.unit.fakes.servables import FakeServable
 from tests.unit.fakes.servers import FakeRareCall
+from tests.unit.fakes.terminals import Terminal
 from warmup.signature_defs import INIT_OP_SIGNATURE
 
 Answer = TypeVar("Answer")
@@ -108,9 +110,7 @@ def _answered(
     try:
         return handler(request)
     except MillpondError as error:
-        codes = {code.value[0]: code for code in grpc.StatusCode}
-        context.abort(codes[int(error.code)], error.message)
-        raise AssertionError("abort raises") from None
+        abort_with(error, context)
 
 
 REFUSAL = ConfigRefusal("/etc/models.config", "/etc/models.config: no\ntext", FUTURE_NS)
@@ -184,22 +184,10 @@ class FakeModelServer:
             context.abort(grpc.StatusCode.NOT_FOUND, f"Servable not found for request: {name}")
 
 
-class _AnyMethod(grpc.GenericRpcHandler):
-    def service(self, call_details: grpc.HandlerCallDetails) -> Any:
-        method = call_details.method
-        return grpc.unary_unary_rpc_method_handler(
-            lambda request, context: FakeModelServer().answer(method, request, context)
-        )
-
-
 @pytest.fixture(scope="module")
 def target() -> Iterator[str]:
-    server = grpc.server(ThreadPoolExecutor(2))
-    server.add_generic_rpc_handlers((_AnyMethod(),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield f"127.0.0.1:{port}"
-    server.stop(None)
+    with grpc_service(FakeModelServer().answer) as port:
+        yield f"127.0.0.1:{port}"
 
 
 @pytest.fixture
@@ -259,19 +247,15 @@ def test_client_timeout_names_server_and_seconds():
 
 @pytest.mark.parametrize("message", ["", "Method not found!"])
 def test_client_of_a_server_without_method_has_hint(message: str):
-    class WithoutMethods(grpc.GenericRpcHandler):
-        def service(self, call_details: grpc.HandlerCallDetails) -> Any:
-            return grpc.unary_unary_rpc_method_handler(
-                lambda request, context: context.abort(grpc.StatusCode.UNIMPLEMENTED, message)
-            )
-
-    server = grpc.server(ThreadPoolExecutor(1))
-    server.add_generic_rpc_handlers((WithoutMethods(),))
-    target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    server.start()
-    with Client(target) as client, pytest.raises(Unimplemented, match=f"{target} does not have"):
-        client.describe_models()
-    server.stop(None)
+    with grpc_service(
+        lambda method, request, context: abort_with(Unimplemented(message), context)
+    ) as port:
+        target = f"127.0.0.1:{port}"
+        with (
+            Client(target) as client,
+            pytest.raises(Unimplemented, match=f"{target} does not have"),
+        ):
+            client.describe_models()
 
 
 def test_client_without_server_names_target(dead_target: str):
@@ -502,10 +486,6 @@ def test_reply_that_is_not_on_disk_carries_a_warning():
 
 
 def test_status_command_on_a_terminal_draws_a_table():
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     terminal = Terminal()
     models = json.loads(ADMIN.list_models(b""))["models"]
     print_models({model["name"]: model for model in models}, 0, terminal)

@@ -3,9 +3,7 @@
 import asyncio
 import subprocess
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -16,6 +14,7 @@ from serving.base.protos import get_model_status_pb2
 from serving.client import AsyncClient, Client, RetryPolicy, Tls
 from serving.commands.cli import main
 from serving.core.servable import AVAILABLE
+from tests.unit.fakes.grpc_services import grpc_service
 
 NO_RETRY = RetryPolicy(attempt_count_max=1)
 
@@ -53,13 +52,11 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-class _Status(grpc.GenericRpcHandler):
-    def service(self, call_details: grpc.HandlerCallDetails) -> Any:
-        response = get_model_status_pb2.GetModelStatusResponse()
-        response.model_version_status.add(version=3, state=int(AVAILABLE))
-        return grpc.unary_unary_rpc_method_handler(
-            lambda request, context: response.SerializeToString()
-        )
+def _status(method: str, request: bytes, context: grpc.ServicerContext) -> bytes:
+    response = get_model_status_pb2.GetModelStatusResponse()
+    response.model_version_status.add(version=3, state=int(AVAILABLE))
+    reply: bytes = response.SerializeToString()
+    return reply
 
 
 @pytest.fixture(scope="module")
@@ -67,17 +64,13 @@ def target(certificates: Path) -> Iterator[str]:
     def read(name: str) -> bytes:
         return (certificates / name).read_bytes()
 
-    server = grpc.server(ThreadPoolExecutor(2))
-    server.add_generic_rpc_handlers((_Status(),))
     credentials = grpc.ssl_server_credentials(
         [(read("server.key"), read("server.pem"))],
         root_certificates=read("ca.pem"),
         require_client_auth=True,
     )
-    port = server.add_secure_port("127.0.0.1:0", credentials)
-    server.start()
-    yield f"127.0.0.1:{port}"
-    server.stop(None)
+    with grpc_service(_status, credentials) as port:
+        yield f"127.0.0.1:{port}"
 
 
 @pytest.fixture

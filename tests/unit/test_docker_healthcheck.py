@@ -5,14 +5,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
 
+from tests.unit.fakes.grpc_services import grpc_service
 from tests.unit.pem import make_identity
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "docker" / "healthcheck.py"
@@ -21,30 +21,18 @@ NOWHERE = "9"
 SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 
 
-class Health(grpc.GenericRpcHandler):
-    def __init__(self, reply: bytes) -> None:
-        self._reply = reply
-
-    def service(self, call_details: grpc.HandlerCallDetails) -> Any:
-        return grpc.unary_unary_rpc_method_handler(lambda request, context: self._reply)
-
-
 class Servers:
     """Serves `grpc` and `readyz` on ports of this machine during the test."""
 
     def __init__(self) -> None:
-        self._grpc = grpc.server(ThreadPoolExecutor(1))
+        self._services = ExitStack()
         self._http: ThreadingHTTPServer | None = None
         self.ports = {"MILLPOND_PORT": NOWHERE, "MILLPOND_HTTP_PORT": NOWHERE}
 
     def serve_grpc(self, reply: bytes, credentials: grpc.ServerCredentials | None = None) -> None:
-        self._grpc.add_generic_rpc_handlers((Health(reply),))
-        port = (
-            self._grpc.add_secure_port("localhost:0", credentials)
-            if credentials
-            else self._grpc.add_insecure_port("localhost:0")
+        port = self._services.enter_context(
+            grpc_service(lambda method, request, context: reply, credentials)
         )
-        self._grpc.start()
         self.ports["MILLPOND_PORT"] = str(port)
 
     def serve_readyz(self, status: int) -> None:
@@ -59,7 +47,7 @@ class Servers:
         self.ports["MILLPOND_HTTP_PORT"] = str(self._http.server_port)
 
     def stop(self) -> None:
-        self._grpc.stop(None)
+        self._services.close()
         if self._http is not None:
             self._http.shutdown()
             self._http.server_close()

@@ -8,11 +8,7 @@ import pytest
 import structlog
 
 from serving.server.logs import configure_logs, write_last_line
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from tests.unit.fakes.terminals import Terminal
 
 
 @pytest.fixture(autouse=True)

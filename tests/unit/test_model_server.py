@@ -5,9 +5,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -17,6 +15,7 @@ from serving.base.errors import FailedPrecondition, Unavailable
 from serving.base.protos import get_model_status_pb2
 from serving.client import Tls
 from serving.core.servable import AVAILABLE, LOADING, ServableState
+from tests.unit.fakes.grpc_services import grpc_service
 from tests.unit.pem import make_identity
 
 # Logs its arguments, listens unless the log is set otherwise, and ends at SIGTERM with the given
@@ -57,16 +56,13 @@ def command(tmp_path: Path) -> list[str]:
     return [sys.executable, str(path)]
 
 
-class FakeModelService(grpc.GenericRpcHandler):
+class FakeModelService:
     """Answers GetModelStatus for version 7 with the next of `states`, the last one for ever."""
 
     def __init__(self) -> None:
         self.states: list[ServableState] = []
 
-    def service(self, call_details: grpc.HandlerCallDetails) -> Any:
-        return grpc.unary_unary_rpc_method_handler(self._status)
-
-    def _status(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+    def answer(self, method: str, request: bytes, context: grpc.ServicerContext) -> bytes:
         if not self.states:
             context.abort(grpc.StatusCode.NOT_FOUND, "no such model")
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
@@ -80,12 +76,9 @@ class FakeModelService(grpc.GenericRpcHandler):
 def model_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeModelService]:
     """Returns the listening address in the program's log."""
     service = FakeModelService()
-    server = grpc.server(ThreadPoolExecutor(1))
-    server.add_generic_rpc_handlers((service,))
-    monkeypatch.setenv("PORT", str(server.add_insecure_port("127.0.0.1:0")))
-    server.start()
-    yield service
-    server.stop(None)
+    with grpc_service(service.answer) as port:
+        monkeypatch.setenv("PORT", str(port))
+        yield service
 
 
 def test_model_server_with_tls_is_called_over_tls(
@@ -96,17 +89,11 @@ def test_model_server_with_tls_is_called_over_tls(
     pair = (shown.key.encode(), shown.certificate.encode())
     service = FakeModelService()
     service.states = [AVAILABLE]
-    server = grpc.server(ThreadPoolExecutor(1))
-    server.add_generic_rpc_handlers((service,))
-    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
-    monkeypatch.setenv("PORT", str(port))
-    server.start()
     tls = Tls(ca_file=tmp_path / "server.crt")
-    try:
+    with grpc_service(service.answer, grpc.ssl_server_credentials([pair])) as port:
+        monkeypatch.setenv("PORT", str(port))
         with ModelServer(base_path=tmp_path, command=command, tls=tls) as running:
             running.wait_until_available("m", 7, timeout_seconds=30)
-    finally:
-        server.stop(None)
 
 
 def is_running(process_id: int) -> bool:

@@ -1,10 +1,9 @@
-import io
-
 import numpy as np
 import pytest
 
 from serving.base.protos import prediction_log_pb2
 from serving.base.tensor_proto import to_tensor_proto
+from tests.unit.fakes.terminals import Terminal
 from tests.unit.signatures import FLOAT
 from warmup.inspection import RecordSummary, Totals, describe_tensor, summary_of, totals_of
 from warmup.record_table import print_records
@@ -80,10 +79,6 @@ def test_describe_tensor(shape: tuple[int | None, ...] | None, text: str):
 
 
 def test_table_on_terminal_brackets_shapes():
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     terminal = Terminal()
     print_records([predict_summary()], totals_of([predict_summary()]), terminal)
     assert "─" in terminal.getvalue()
