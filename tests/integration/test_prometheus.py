@@ -26,7 +26,8 @@ from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
 from tests.integration.prometheus import Prometheus, Sample, running_prometheus
 from tests.unit import promtool
-from tests.unit.fakes.metrics import FakeMethod, FakeRequestStatistics, fake_sources
+from tests.unit.fakes.metrics import FakeMethod, fake_sources
+from tests.unit.fakes.requests import FakeRequestStatistics
 
 REQUEST_COUNT = 3_000
 # The empty model, for requests that name an unknown model.

@@ -41,8 +41,8 @@ from serving.monitoring.tensorflow_serving_metrics import EDGES_NS as TFS_EDGES_
 from tests.unit import promtool
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.memory import FakeArenaStatistics
-from tests.unit.fakes.metrics import FakeMethod, FakeRequestStatistics, fake_sources, swap_of
-from tests.unit.fakes.requests import FakeReservoirStatistics
+from tests.unit.fakes.metrics import FakeMethod, fake_sources, swap_of
+from tests.unit.fakes.requests import FakeRequestStatistics, FakeReservoirStatistics
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "observability.md"
 MS = 1_000_000
@@ -89,11 +89,11 @@ def status(
 
 
 def serving(*methods: FakeMethod) -> FakeRequestStatistics:
-    return FakeRequestStatistics(by_version=methods)
+    return FakeRequestStatistics(by_version=list(methods))
 
 
 def serving_models(*methods: FakeMethod) -> FakeRequestStatistics:
-    return FakeRequestStatistics(by_model=methods)
+    return FakeRequestStatistics(by_model=list(methods))
 
 
 # --- Requests ---------------------------------------------------------------------------------------

@@ -15,8 +15,13 @@ from serving.rpc.health import HealthView
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import FakePlane, FakeSlabPool
 from tests.unit.fakes.memory import FakeArenaStatistics
-from tests.unit.fakes.metrics import FakeRequestStatistics, swap_of
-from tests.unit.fakes.requests import FakeAdmission, FakeByteBudget, FakeReservoir
+from tests.unit.fakes.metrics import swap_of
+from tests.unit.fakes.requests import (
+    FakeAdmission,
+    FakeByteBudget,
+    FakeRequestStatistics,
+    FakeReservoir,
+)
 from tests.unit.fakes.servables import FakeServable, FakeServingMap
 
 FIRST, SECOND = ServableId("m", 1), ServableId("m", 2)

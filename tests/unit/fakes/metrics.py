@@ -6,13 +6,12 @@ from dataclasses import dataclass, field, replace
 
 from serving.base.clock import NS_PER_SECOND
 from serving.core.servable import Routing, ServableId, ServableStatus
-from serving.data_plane.request_statistics import HistoryPoint
 from serving.monitoring.metric_sources import MetricSources
 from serving.monitoring.swap_record import SwapRecord, SwapResult
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.memory import FakeRequestMemory, FakeSlabPoolStatistics
 from tests.unit.fakes.page import span_latency
-from tests.unit.fakes.requests import FakeAdmission, FakeByteBudget
+from tests.unit.fakes.requests import FakeAdmission, FakeByteBudget, FakeRequestStatistics
 
 
 @dataclass(frozen=True)
@@ -93,29 +92,6 @@ class FakeMethod:
 
 def _cumulative_counts(latencies_ns: Sequence[int], edges_ns: Sequence[int]) -> list[int]:
     return [sum(latency <= edge for latency in latencies_ns) for edge in edges_ns]
-
-
-@dataclass
-class FakeRequestStatistics:
-    """`RequestStatistics` with only the methods that the metrics use."""
-
-    by_version: Sequence[FakeMethod] = ()
-    by_model: Sequence[FakeMethod] = ()
-
-    def methods(self) -> Sequence[FakeMethod]:
-        return self.by_version
-
-    def model_methods(self) -> Sequence[FakeMethod]:
-        return self.by_model
-
-    def history(self, model: str | None, since_ns: int = 0) -> Sequence[HistoryPoint]:
-        raise AssertionError("metrics have no history")
-
-    def between(self, model: str, from_ns: int, to_ns: int) -> FakeFigures:
-        raise AssertionError("metrics have no spans")
-
-    def cut(self) -> int:
-        raise AssertionError("metrics cut nothing")
 
 
 @dataclass(frozen=True)

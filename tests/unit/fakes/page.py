@@ -24,12 +24,12 @@ from serving.core.servable import (
     Stage,
     UnloadStage,
 )
-from serving.data_plane.request_statistics import HistoryPoint, LatencyFigures, MethodStatistics
+from serving.data_plane.request_statistics import HistoryPoint, LatencyFigures
 from serving.data_plane.servables import ArenaStatistics
 from serving.monitoring.page_data import PageSources
 from serving.monitoring.swap_record import SpanLatency, StageSpan, SwapRecord, SwapResult
 from tests.unit.fakes.memory import FakeArenaStatistics
-from tests.unit.fakes.requests import FakeLatency
+from tests.unit.fakes.requests import FakeLatency, FakeRequestStatistics
 
 _MS = 1_000_000
 
@@ -68,32 +68,6 @@ class FakeMethod:
 
     def phase_cumulative_counts(self, phase: str, edges_ns: Sequence[int]) -> Sequence[int]:
         raise AssertionError(f"the page asks for no buckets, {phase} {edges_ns}")
-
-
-@dataclass
-class FakeRequestStatistics:
-    """`RequestStatistics`. `points` are by model, None for all; `questions` are the calls of `history`."""
-
-    points: dict[str | None, list[HistoryPoint]] = field(default_factory=dict)
-    by_version: list[MethodStatistics] = field(default_factory=list)
-    by_model: list[MethodStatistics] = field(default_factory=list)
-    questions: list[tuple[str | None, int]] = field(default_factory=list)
-
-    def methods(self) -> Sequence[MethodStatistics]:
-        return self.by_version
-
-    def model_methods(self) -> Sequence[MethodStatistics]:
-        return self.by_model
-
-    def history(self, model: str | None, since_ns: int = 0) -> Sequence[HistoryPoint]:
-        self.questions.append((model, since_ns))
-        return [point for point in self.points.get(model, []) if point.at_ns > since_ns]
-
-    def between(self, model: str, from_ns: int, to_ns: int) -> LatencyFigures:
-        raise AssertionError(f"swaps come with their figures, {model} {from_ns} {to_ns}")
-
-    def cut(self) -> int:
-        raise AssertionError("who looks on cuts nothing")
 
 
 @dataclass

@@ -50,25 +50,42 @@ class FakeLatency:
     sum_ns: int = 0
 
 
-class FakeSampledStatistics:
+@dataclass
+class FakeRequestStatistics:
+    """`RequestStatistics`. `points` are by model, None for all; `questions` are the calls of `history`."""
+
+    points: dict[str | None, list[HistoryPoint]] = field(default_factory=dict)
+    by_version: list[MethodStatistics] = field(default_factory=list)
+    by_model: list[MethodStatistics] = field(default_factory=list)
+    questions: list[tuple[str | None, int]] = field(default_factory=list)
+
+    def methods(self) -> Sequence[MethodStatistics]:
+        return self.by_version
+
+    def model_methods(self) -> Sequence[MethodStatistics]:
+        return self.by_model
+
+    def history(self, model: str | None, since_ns: int = 0) -> Sequence[HistoryPoint]:
+        self.questions.append((model, since_ns))
+        return [point for point in self.points.get(model, []) if point.at_ns > since_ns]
+
+    def between(self, model: str, from_ns: int, to_ns: int) -> LatencyFigures:
+        raise AssertionError("only the swap timeline asks for spans")
+
+    def cut(self) -> int:
+        raise AssertionError("only the swap timeline cuts")
+
+
+class FakeSampledStatistics(FakeRequestStatistics):
     """`_native.RequestStatistics` of a server without requests."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.is_stopped = False
         self.models: list[str] = []
 
     def add_models(self, models: Sequence[str]) -> None:
         self.models.extend(models)
-
-    def methods(self) -> list[MethodStatistics]:
-        return []
-
-    def model_methods(self) -> list[MethodStatistics]:
-        return []
-
-    def history(self, model: str | None, since_ns: int = 0) -> list[HistoryPoint]:
-        del model, since_ns
-        return []
 
     def between(self, model: str, from_ns: int, to_ns: int) -> LatencyFigures:
         del model, from_ns, to_ns
