@@ -52,8 +52,11 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class HttpAppSettings:
-    """The settings of all handlers. `timeout_seconds` is from a request's head to its answer's head."""
+class HttpSettings:
+    """The settings of all handlers, and of the REST applications.
+
+    `timeout_seconds` is from a request's head to its answer's head.
+    """
 
     timeout_seconds: float = 30.0
     has_cors: bool = False
@@ -61,7 +64,7 @@ class HttpAppSettings:
     budget: ByteBudget | None = None
 
 
-def make_http_app(routes: Sequence[BaseRoute], settings: HttpAppSettings) -> Starlette:
+def make_http_app(routes: Sequence[BaseRoute], settings: HttpSettings) -> Starlette:
     """The application of these routes. Handlers run on the server's one HTTP thread.
 
     One that blocks is a plain `def`, which runs on a thread of starlette's, or nobody else is

@@ -10,10 +10,11 @@ from starlette.types import Receive, Scope, Send
 
 from serving.base.errors import InvalidArgument
 from serving.base.json_requests import parse_object
+from serving.http.app import HttpSettings
 from serving.kserve.paths import Question, parse_path
 from serving.kserve.questions import InferenceQuestions, version_number
 from serving.kserve.repository import WAIT_SECONDS_MAX
-from serving.rest.asgi import RestApplication, RestSettings, read_body, send_json
+from serving.rest.asgi import RestApplication, read_body, send_json
 from serving.rest.bridge import RestBridge, RestTarget
 from serving.rpc.operator_access import Caller, http_caller
 from serving.rpc.rare_calls import patience_seconds
@@ -31,7 +32,7 @@ class InferenceApi(RestApplication):
         self,
         bridge: RestBridge,
         questions: InferenceQuestions,
-        settings: RestSettings,
+        settings: HttpSettings,
         check_control: Callable[[Caller], None] = lambda caller: None,
     ) -> None:
         """`check_control` raises MillpondError for a caller that may not load and unload models."""

@@ -7,7 +7,6 @@ twentieth of a millisecond of this thread, of which routing and middlewares woul
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from urllib.parse import quote
 
 import anyio
@@ -23,8 +22,8 @@ from serving.base.errors import (
     StatusCode,
     Unavailable,
 )
-from serving.data_plane.requests import ByteBudget, RestAnswer
-from serving.http.app import BODY_BYTES_MAX, http_status
+from serving.data_plane.requests import RestAnswer
+from serving.http.app import HttpSettings, http_status
 from serving.http.connections import CONNECTION_EXTENSION
 from serving.rest.bridge import Connection, RestBridge, RestTarget
 from serving.rpc.request_memory import MemoryBusy, MemoryHold
@@ -47,27 +46,17 @@ _RETRIED = frozenset({429, 503})
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RestSettings:
-    """The settings of all REST applications, from the same flags as `HttpAppSettings`."""
-
-    timeout_seconds: float = 30.0
-    has_cors: bool = False
-    body_bytes_max: int = BODY_BYTES_MAX
-    budget: ByteBudget | None = None
-
-    @property
-    def common_headers(self) -> HeaderList:
-        """The headers of every answer."""
-        if not self.has_cors:
-            return []
-        exposed = (MODEL_NAME_HEADER, MODEL_VERSION_HEADER, JSON_BYTES_HEADER)
-        return [
-            (b"access-control-allow-origin", b"*"),
-            (b"access-control-allow-methods", b"POST, GET"),
-            (b"access-control-allow-headers", b"Content-Type, " + JSON_BYTES_HEADER),
-            (b"access-control-expose-headers", b", ".join(exposed)),
-        ]
+def _common_headers(settings: HttpSettings) -> HeaderList:
+    """Returns the headers of every answer."""
+    if not settings.has_cors:
+        return []
+    exposed = (MODEL_NAME_HEADER, MODEL_VERSION_HEADER, JSON_BYTES_HEADER)
+    return [
+        (b"access-control-allow-origin", b"*"),
+        (b"access-control-allow-methods", b"POST, GET"),
+        (b"access-control-allow-headers", b"Content-Type, " + JSON_BYTES_HEADER),
+        (b"access-control-expose-headers", b", ".join(exposed)),
+    ]
 
 
 class BodyTooLarge(MillpondError):
@@ -112,10 +101,10 @@ class RestApplication(ABC):
     While the bridge drains, answers ask their clients to close the connection, and to go elsewhere.
     """
 
-    def __init__(self, bridge: RestBridge, settings: RestSettings) -> None:
+    def __init__(self, bridge: RestBridge, settings: HttpSettings) -> None:
         self._bridge = bridge
         self._settings = settings
-        self._common = settings.common_headers
+        self._common = _common_headers(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI's."""
@@ -194,7 +183,7 @@ def hold_of(scope: Scope) -> MemoryHold:
     return hold
 
 
-async def read_body(scope: Scope, receive: Receive, settings: RestSettings) -> bytes:
+async def read_body(scope: Scope, receive: Receive, settings: HttpSettings) -> bytes:
     """A request's body, as it came.
 
     Raises BodyTooLarge and MemoryBusy, before anything is read if the length is declared, BodyTooSlow,
@@ -218,7 +207,7 @@ async def read_body(scope: Scope, receive: Receive, settings: RestSettings) -> b
     )
 
 
-async def _receive_body(receive: Receive, settings: RestSettings, hold: MemoryHold) -> bytes:
+async def _receive_body(receive: Receive, settings: HttpSettings, hold: MemoryHold) -> bytes:
     chunks: list[bytes] = []
     received_bytes = 0
     while True:
@@ -235,7 +224,7 @@ async def _receive_body(receive: Receive, settings: RestSettings, hold: MemoryHo
             return b"".join(chunks) if len(chunks) > 1 else chunk
 
 
-def _too_large(settings: RestSettings) -> BodyTooLarge:
+def _too_large(settings: HttpSettings) -> BodyTooLarge:
     return BodyTooLarge(
         f"the request's body is above {settings.body_bytes_max} bytes; send less at a time"
     )

@@ -6,10 +6,11 @@ from typing import Any
 import anyio.to_thread
 from starlette.types import Receive, Scope, Send
 
+from serving.http.app import HttpSettings
 from serving.loading.loader import statuses_as_errors
 from serving.manager.state_monitor import Statuses
 from serving.rest import model_documents
-from serving.rest.asgi import RestApplication, RestSettings, read_body, send_json
+from serving.rest.asgi import RestApplication, read_body, send_json
 from serving.rest.bridge import RestBridge, RestTarget
 from serving.rest.paths import ListQuestion, MetadataQuestion, StatusQuestion, parse_path
 
@@ -56,7 +57,7 @@ class ModelApi(RestApplication):
     """For all paths that begin with `/v1/`."""
 
     def __init__(
-        self, bridge: RestBridge, questions: ModelQuestions, settings: RestSettings
+        self, bridge: RestBridge, questions: ModelQuestions, settings: HttpSettings
     ) -> None:
         super().__init__(bridge, settings)
         self._questions = questions

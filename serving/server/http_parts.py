@@ -1,33 +1,41 @@
 """The parts that answer over HTTP."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Mount
 from starlette.types import ASGIApp
 
 from serving.config.server_config import HttpPort, ServerConfig
 from serving.data_plane.plane import DataPlane
-from serving.data_plane.request_statistics import RequestStatistics
-from serving.data_plane.requests import Admission, RestWorkers, SpanBuffer
-from serving.data_plane.servables import ServingMap
-from serving.http.app import HttpAppSettings, make_http_app
+from serving.data_plane.requests import ByteBudget, RestWorkers
+from serving.http.app import HttpSettings, make_http_app
 from serving.http.hosts import HostGuard, host_rule, own_name
 from serving.http.server import HTTP_NICE, HttpServer
+from serving.kserve.inference_api import InferenceApi
 from serving.kserve.openapi import SCHEMAS as INFERENCE_SCHEMAS
 from serving.kserve.openapi import inference_paths
+from serving.kserve.questions import InferenceQuestions
+from serving.loading.loader import statuses_as_errors
 from serving.loading.request_cores import RequestCores
-from serving.rest.asgi import PrefixRouter, RestSettings
+from serving.manager.state_monitor import Statuses
+from serving.rest.asgi import PrefixRouter
 from serving.rest.bridge import RestBridge
+from serving.rest.model_api import ModelApi, ModelQuestions
 from serving.rest.openapi import SCHEMAS as MODEL_SCHEMAS
-from serving.rest.openapi import model_paths, openapi_document
-from serving.rpc.request_memory import RequestMemory
+from serving.rest.openapi import model_paths, openapi_document, openapi_routes
+from serving.rpc.rare_calls import Handler
+from serving.server.admin_parts import make_operator_access
 from serving.server.foundation import Foundation
+from serving.server.request_parts import RequestParts
 
 _log = structlog.get_logger(__name__)
 
+
+MODELS_PREFIX = "/v1/models"
+"""The path prefix of TensorFlow Serving's REST API."""
 
 REST_THREADS_PER_CORE = 4
 """As many threads as TensorFlow Serving has. One running thread takes a core; the other threads
@@ -45,27 +53,23 @@ REST_WAITING_COUNT_MAX = 1_024
 def make_rest_workers(
     foundation: Foundation,
     *,
-    serving_map: ServingMap,
-    request_statistics: RequestStatistics,
-    spans: SpanBuffer | None,
-    admission: Admission,
-    memory: RequestMemory,
+    requests: RequestParts,
 ) -> RestWorkers:
     asked = foundation.config.rest_api_num_threads or REST_THREADS_PER_CORE * (os.cpu_count() or 1)
     used = max(REST_THREAD_COUNT_MIN, asked)
     if used > asked:
         _log.info("thread_count_raised", executor="rest", asked=asked, used=used)
     return foundation.data_plane.RestWorkers(
-        serving_map,
+        requests.serving_map,
         thread_count=used,
         nice=HTTP_NICE,
         waiting_count_max=REST_WAITING_COUNT_MAX,
         body_bytes_max=foundation.config.rest_api_max_body_bytes,
-        request_statistics=request_statistics,
-        spans=spans,
-        admission=admission,
-        reply_bytes_max=memory.limits.rest_reply_bytes_max,
-        budget=memory.budget,
+        request_statistics=requests.statistics,
+        spans=requests.spans,
+        admission=requests.admission,
+        reply_bytes_max=requests.memory.limits.rest_reply_bytes_max,
+        budget=requests.memory.budget,
         first_version_wait_seconds=foundation.config.first_version_wait_seconds,
     )
 
@@ -90,37 +94,67 @@ def openapi(plane: DataPlane) -> dict[str, Any]:
     )
 
 
-def rest_settings(config: ServerConfig, memory: RequestMemory) -> RestSettings:
-    return RestSettings(
+def http_settings(config: ServerConfig, budget: ByteBudget) -> HttpSettings:
+    return HttpSettings(
         timeout_seconds=config.rest_api_timeout_in_ms / 1_000,
         has_cors=config.rest_api_enable_cors_support,
         body_bytes_max=config.rest_api_max_body_bytes,
-        budget=memory.budget,
+        budget=budget,
     )
 
 
+def make_rest_applications(
+    foundation: Foundation,
+    settings: HttpSettings,
+    *,
+    workers: RestWorkers,
+    bridge: RestBridge,
+    get_model_status: Handler,
+    inference_questions: InferenceQuestions,
+    names: Callable[[], Sequence[str]],
+    statuses: Callable[[], Statuses],
+) -> dict[str, ASGIApp]:
+    """Returns the applications of TensorFlow Serving's REST API and of the open inference protocol,
+    by path prefix.
+    """
+    questions = ModelQuestions(
+        get_model_status=get_model_status,
+        get_model_metadata=workers.get_model_metadata,
+        names=names,
+        statuses=statuses,
+        status_error=foundation.data_plane.StatusError,
+    )
+    return {
+        MODELS_PREFIX: ModelApi(bridge, questions, settings),
+        "/v2": InferenceApi(
+            bridge,
+            inference_questions,
+            settings,
+            check_control=make_operator_access(foundation.config).check_control,
+        ),
+    }
+
+
 def make_http_server(
-    config: ServerConfig,
+    foundation: Foundation,
+    settings: HttpSettings,
     routes: Sequence[BaseRoute],
     rest: Mapping[str, ASGIApp],
-    memory: RequestMemory,
 ) -> HttpServer:
-    """Returns the HTTP server for `routes`, and for REST's applications by their path prefixes.
+    """Returns the HTTP server for `routes` and for the `rest` of `make_rest_applications`.
 
     The server does not listen if the configuration switches HTTP off.
     """
+    config = foundation.config
     port = config.rest_api_port
     if port.number and port.number == config.port:
         # It is HTTP's default port: an operator who gave it to gRPC does not expect HTTP there.
         _log.warning("http_off", reason=f"port {port} is gRPC's; use --rest_api_port")
         port = HttpPort(None)
-    settings = HttpAppSettings(
-        timeout_seconds=config.rest_api_timeout_in_ms / 1_000,
-        has_cors=config.rest_api_enable_cors_support,
-        body_bytes_max=config.rest_api_max_body_bytes,
-        budget=memory.budget,
-    )
-    app = make_http_app(routes, settings)
+    document = openapi(foundation.data_plane)
+    # Any other path below /v1 is answered as malformed, as in TensorFlow Serving.
+    malformed = Mount("/v1", rest[MODELS_PREFIX])
+    app = make_http_app([*routes, *openapi_routes(document), malformed], settings)
     return HttpServer(
         app,
         entry=HostGuard(
@@ -131,3 +165,15 @@ def make_http_server(
         port=port,
         blocking_thread_count=config.rest_api_num_threads or 4 * (os.cpu_count() or 1),
     )
+
+
+def start_http(foundation: Foundation, http: HttpServer, workers: RestWorkers) -> None:
+    """Starts the server and the workers that answer its requests. Raises Unavailable, InvalidConfig."""
+    with statuses_as_errors(foundation.data_plane.StatusError):
+        workers.start()
+    try:
+        http.start()
+    finally:
+        # Only the HTTP server gives the workers requests.
+        if http.port is None:
+            workers.shutdown(0)

@@ -1,8 +1,6 @@
 """The parts that load and unload versions: memory and threads."""
 
-import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +8,6 @@ import structlog
 
 from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import InvalidConfig
-from serving.base.executor import ThreadExecutor
 from serving.config.installed_ops import InstalledOps, installed_op_libraries
 from serving.config.server_config import ServerConfig
 from serving.core.servable import ServableId
@@ -19,12 +16,10 @@ from serving.data_plane.plane import GrpcServer
 from serving.data_plane.request_statistics import RequestStatistics
 from serving.data_plane.servables import Servable
 from serving.loading.arenas import Arenas, MemoryLimits
-from serving.loading.initial_loads import InitialLoads, lower_thread
 from serving.loading.loader import LoadSettings, statuses_as_errors
 from serving.loading.memory_fit import available_bytes
 from serving.loading.request_cores import RequestCores
 from serving.loading.reservoirs import Reservoirs
-from serving.loading.starvation_watch import StarvationWatch
 from serving.rpc.capture_service import CaptureDirectory
 from serving.server.foundation import Foundation
 from warmup.replay import warm_up
@@ -132,105 +127,7 @@ def _no_warm_up(
     """Does nothing: the warm-up of --enable_model_warmup=false."""
 
 
-def initial_thread_count(config: ServerConfig) -> int:
-    """Returns the count of loader threads until gRPC's port opens.
-
-    One for each core, because no request is served before; 0 with `listen_before_ready`.
-    """
-    return 0 if config.listen_before_ready else len(os.sched_getaffinity(0))
-
-
-def make_initial_loads(
-    foundation: Foundation, *, around_background: Callable[[int], AbstractContextManager[None]]
-) -> InitialLoads:
-    """Returns the initial loads, which have ended already if gRPC's port opens before the first
-    load.
-    """
-
-    def lower(thread_id: int) -> None:
-        if foundation.config.is_stock:
-            return
-        try:
-            lower_thread(thread_id, foundation.config.load_priority)
-        except OSError as error:
-            _log.warning(
-                "load_priority_refused", asked=foundation.config.load_priority, reason=str(error)
-            )
-
-    loads = InitialLoads(
-        # Its memory is that of a background thread from its start; its priority is lowered later.
-        enter_initial=make_background(foundation, priority="normal"),
-        enter_background=make_background(foundation),
-        lower=lower,
-        around_background=around_background,
-    )
-    if foundation.config.listen_before_ready:
-        loads.end()
-    return loads
-
-
-def make_executor(
-    name: str,
-    thread_count: int,
-    *,
-    enter_thread: Callable[[], None],
-    around_task: Callable[[], AbstractContextManager[None]],
-    initial_thread_count: int = 0,
-) -> ThreadExecutor:
-    """Returns an executor that has `initial_thread_count` threads, if they are more than
-    `thread_count`, until `ThreadExecutor.keep`.
-    """
-    if thread_count < 1:
-        # In TensorFlow Serving, 0 means the manager's own thread, which would be blocked by a load.
-        _log.info("thread_count_raised", executor=name, asked=thread_count, used=1)
-    return ThreadExecutor(
-        name,
-        max(1, thread_count, initial_thread_count),
-        on_thread_start=enter_thread,
-        around_task=around_task,
-    )
-
-
-def hurry_unloads(foundation: Foundation, *, unloaders: ThreadExecutor) -> None:
-    """Gives the unloads of a stop a thread of the caller's priority for each core."""
-    unloaders.hurry(
-        max(foundation.config.num_unload_threads, len(os.sched_getaffinity(0))),
-        # Their memory is that of a background thread, as for other unloads.
-        on_thread_start=make_background(foundation, priority="normal"),
-    )
-
-
-def make_starvation_watch(
-    foundation: Foundation, *, enter_background: Callable[[], None]
-) -> StarvationWatch | None:
-    """Returns None if loads run at normal priority and so cannot starve, or if they may starve."""
-    is_lowered = foundation.config.load_priority != "normal" and not foundation.config.is_stock
-    if not is_lowered or foundation.config.load_patience_seconds == 0:
-        return None
-    return StarvationWatch(
-        foundation.config.load_patience_seconds, lower=enter_background, clock=foundation.clock
-    )
-
-
 def make_request_cores(config: ServerConfig, grpc_server: GrpcServer) -> RequestCores | None:
     if config.pin_request_threads != "loads":
         return None
     return RequestCores(grpc_server.pin_request_threads)
-
-
-def make_background(foundation: Foundation, *, priority: str | None = None) -> Callable[[], None]:
-    """Returns the first step of a thread that loads or unloads; `priority` is --load_priority by
-    default.
-    """
-    if foundation.config.is_stock:
-        return lambda: None
-    asked = priority or foundation.config.load_priority
-
-    def enter() -> None:
-        try:
-            foundation.data_plane.enter_background_thread(asked)
-        except foundation.data_plane.StatusError as error:
-            # The load goes on: a sandbox may refuse to lower a thread's priority.
-            _log.warning("load_priority_refused", asked=asked, reason=str(error))
-
-    return enter

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from serving.base.errors import InvalidConfig
@@ -32,6 +33,18 @@ from serving.server.loading_parts import FIRST_RETRY_NS
 from serving.source.file_system_source import FileSystemSource, SourceListener, SourceSettings
 from serving.source.notes import Note
 from serving.source.poller_pool import PollerPool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelControl:
+    """The parts from the configured models to the versions that answer."""
+
+    monitor: StateMonitor
+    manager: AspiredVersionsManager
+    router: Router
+    served: ServedModels
+    reloader: ConfigReloader
+    pollers: PollerPool
 
 
 class ModelListener(ManagerListener):

@@ -1,16 +1,25 @@
 """Makes the parts that record and show the server's work."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
+
+from starlette.routing import BaseRoute
 
 from serving.base.clock import Clock
 from serving.data_plane.loads import SlabPool
 from serving.data_plane.request_statistics import RequestStatistics
+from serving.loading.reservoirs import Reservoirs
 from serving.manager.router import Router
 from serving.manager.state_monitor import StateMonitor
+from serving.monitoring.collector import MetricsExposition
 from serving.monitoring.metric_sources import MetricSources
+from serving.monitoring.metrics_routes import metrics_routes
 from serving.monitoring.otlp import OtlpExporter
 from serving.monitoring.page_data import PageData, page_sources
+from serving.monitoring.page_routes import page_routes
+from serving.monitoring.server_sources import arena_statistics, models_ready, reservoir_statistics
 from serving.monitoring.swap_record import SwapRecord
+from serving.monitoring.swap_routes import swap_routes
 from serving.monitoring.swap_timeline import SwapTimeline
 from serving.monitoring.tracing import (
     BUFFERED_REQUESTS_MAX,
@@ -19,7 +28,11 @@ from serving.monitoring.tracing import (
     NoTracing,
     Tracing,
 )
+from serving.rpc.health import HealthView
 from serving.server.foundation import Foundation
+from serving.server.logs import dropped_line_count
+from serving.server.model_parts import ModelControl
+from serving.server.request_parts import RequestParts
 
 
 def make_swap_timeline(
@@ -67,11 +80,60 @@ def make_tracing(foundation: Foundation) -> Tracing | NoTracing:
     )
 
 
-def make_page_data(
+def make_metric_sources(
+    foundation: Foundation,
+    control: ModelControl,
+    *,
+    requests: RequestParts,
+    swaps: SwapTimeline,
+    slab_pool: SlabPool | None,
+    reservoirs: Reservoirs,
+    health: Callable[[], HealthView],
+    is_config_refused: Callable[[], bool],
+    spans_dropped: Callable[[], Mapping[str, int]],
+) -> MetricSources:
+    return MetricSources(
+        requests=requests.statistics,
+        admission=requests.admission,
+        budget=requests.memory.budget,
+        runs_ended_by_memory=foundation.data_plane.runs_ended_by_memory,
+        statuses=control.monitor.statuses,
+        swap_counts=swaps.counts,
+        arena=partial(arena_statistics, foundation.data_plane, control.manager.servable),
+        slab_pool=None if slab_pool is None else slab_pool.statistics,
+        request_memory=foundation.data_plane.request_memory_statistics,
+        reservoirs=partial(reservoir_statistics, reservoirs),
+        routing=control.router.routing,
+        default_version=control.router.answering,
+        base_path=control.served.base_path,
+        config_change_count=lambda: control.reloader.applied_count,
+        is_config_refused=is_config_refused,
+        swaps=swaps.records,
+        models_ready=partial(models_ready, health),
+        model_memory_limit_bytes=foundation.config.model_memory_limit_bytes,
+        spans_dropped=spans_dropped,
+        log_lines_dropped=dropped_line_count,
+        stuck_sources=lambda: control.pollers.stuck_keys,
+        stuck_poller_count=lambda: control.pollers.stuck_thread_count,
+        build_info=foundation.data_plane.build_info(),
+        clock=foundation.clock,
+    )
+
+
+def make_routes(
+    foundation: Foundation,
     metrics: MetricSources,
     swaps: SwapTimeline,
+    *,
     reasons: Callable[[], Mapping[str, str | None]],
-    clock: Clock,
-) -> PageData:
+) -> list[BaseRoute]:
+    """Returns the routes of the metrics, the swaps and the page. `reasons` are those of models that
+    are not ready.
+    """
     sources = page_sources(metrics, swaps.records, reasons)
-    return PageData(sources, clock, metrics.build_info["millpond"])
+    page = PageData(sources, foundation.clock, metrics.build_info["millpond"])
+    return [
+        *metrics_routes(MetricsExposition(metrics), foundation.config.metrics_path),
+        *swap_routes(swaps),
+        *page_routes(page),
+    ]

@@ -1,6 +1,6 @@
 """Makes the parts that answer over gRPC, and bounds the memory of requests."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import structlog
@@ -9,41 +9,25 @@ from serving.config.listen_addresses import listen_addresses, reason_for_not_lis
 from serving.config.server_config import ModelConfig
 from serving.data_plane.plane import GrpcServer
 from serving.data_plane.request_statistics import RequestStatistics
-from serving.data_plane.requests import Admission, SpanBuffer
-from serving.data_plane.servables import ServingMap
+from serving.data_plane.requests import RareCall
 from serving.kserve.questions import InferenceQuestions
 from serving.kserve.repository import Repository
 from serving.loading.loader import statuses_as_errors
-from serving.loading.memory_fit import available_bytes
 from serving.loading.reservoirs import Reservoirs
-from serving.manager.manager import AspiredVersionsManager
-from serving.manager.router import Router
-from serving.manager.state_monitor import StateMonitor
-from serving.reload.config_reload import ConfigReloader
 from serving.reload.config_watch import ConfigRefusal, ConfigWatcher
-from serving.reload.served_models import ServedModels
 from serving.rpc.admin_service import AdminService
 from serving.rpc.capture_service import CAPTURE_WARM_UP, CaptureService
 from serving.rpc.config_service import ConfigService
 from serving.rpc.health import HealthView
 from serving.rpc.model_service import GET_MODEL_STATUS, ModelService
-from serving.rpc.rare_calls import Handler
-from serving.rpc.request_memory import RequestMemory, request_memory_limits
+from serving.rpc.rare_calls import AnsweredCall, Deferred, Handler, RareCallThreads
 from serving.rpc.transport import Transport
-from serving.server.admin_parts import rare_message_bytes_max
+from serving.server.admin_parts import guarded, rare_message_bytes_max
 from serving.server.foundation import Foundation
+from serving.server.model_parts import ModelControl
+from serving.server.request_parts import RequestParts
 
 _log = structlog.get_logger(__name__)
-
-
-def make_request_memory(foundation: Foundation) -> RequestMemory:
-    """Returns the budget of requests. Also bounds the memory of each run from now on."""
-    limits = request_memory_limits(foundation.config, available_bytes())
-    foundation.data_plane.set_run_memory_bytes(limits.run_bytes)
-    _log.info("memory_limits", request_bytes=limits.budget_bytes, run_bytes=limits.run_bytes)
-    return RequestMemory(
-        limits=limits, budget=foundation.data_plane.ByteBudget(limits.budget_bytes)
-    )
 
 
 def model_limits(models: Iterable[ModelConfig], default: int) -> dict[str, int]:
@@ -76,12 +60,8 @@ def initialize(foundation: Foundation) -> None:
 
 
 def make_rare_handlers(
+    control: ModelControl,
     *,
-    monitor: StateMonitor,
-    manager: AspiredVersionsManager,
-    router: Router,
-    served: ServedModels,
-    reloader: ConfigReloader,
     reservoirs: Reservoirs,
     watcher: ConfigWatcher | None,
     transport: Transport,
@@ -90,21 +70,23 @@ def make_rare_handlers(
     """Returns the handlers of the methods that Python answers, by the methods' full names."""
 
     def names() -> Collection[str]:
-        return served.names
+        return control.served.names
 
     def refused_config() -> ConfigRefusal | None:
         return (watcher.refusal if watcher else None) or transport.refusal
 
     return {
-        GET_MODEL_STATUS: ModelService(monitor, served, router.labels).get_model_status,
+        GET_MODEL_STATUS: ModelService(
+            control.monitor, control.served, control.router.labels
+        ).get_model_status,
         CAPTURE_WARM_UP: CaptureService(names, reservoirs.of).capture_warm_up,
-        **ConfigService(reloader, served).handlers,
+        **ConfigService(control.reloader, control.served).handlers,
         **AdminService(
             model_names=names,
-            statuses=monitor.statuses,
-            control=manager,
-            notes=served.notes,
-            found_versions=served.found_versions,
+            statuses=control.monitor.statuses,
+            control=control.manager,
+            notes=control.served.notes,
+            found_versions=control.served.found_versions,
             refused_config=refused_config,
             wait_until_kept=wait_until_kept,
         ).handlers,
@@ -113,31 +95,48 @@ def make_rare_handlers(
 
 def make_inference_questions(
     foundation: Foundation,
+    control: ModelControl,
     *,
-    monitor: StateMonitor,
-    manager: AspiredVersionsManager,
-    router: Router,
-    served: ServedModels,
-    reloader: ConfigReloader,
     request_statistics: RequestStatistics,
     view: Callable[[], HealthView],
 ) -> InferenceQuestions:
     """Returns the answers to the open inference protocol's methods other than inference."""
 
     def names() -> Collection[str]:
-        return served.names
+        return control.served.names
 
     return InferenceQuestions(
         names=names,
-        statuses=monitor.statuses,
-        servable=manager.servable,
-        routes=router,
+        statuses=control.monitor.statuses,
+        servable=control.manager.servable,
+        routes=control.router,
         view=view,
         repository=Repository(
-            reloader, monitor, names, is_allowed=foundation.config.allow_repository_control
+            control.reloader,
+            control.monitor,
+            names,
+            is_allowed=foundation.config.allow_repository_control,
         ),
         server_version=foundation.data_plane.build_info()["millpond"],
         methods=request_statistics.methods,
+    )
+
+
+def make_rare_calls(
+    foundation: Foundation,
+    take: Callable[[float], RareCall | None],
+    handlers: Mapping[str, Handler | Deferred],
+    *,
+    on_answered: Callable[[AnsweredCall], None],
+) -> RareCallThreads:
+    """Returns the threads that answer the calls of the data port."""
+    return RareCallThreads(
+        take,
+        guarded(handlers, foundation.config),
+        on_answered=on_answered,
+        # Two calls may wait at once, for a configuration and for a model; the third thread answers.
+        thread_count=3,
+        clock=foundation.clock,
     )
 
 
@@ -155,13 +154,9 @@ def make_grpc_server(
     foundation: Foundation,
     admin_addresses: Sequence[str] = (),
     *,
-    serving_map: ServingMap,
+    requests: RequestParts,
     rare_methods: Sequence[str],
-    request_statistics: RequestStatistics,
-    spans: SpanBuffer | None,
-    admission: Admission,
     transport: Transport,
-    memory: RequestMemory,
 ) -> GrpcServer:
     """Returns the server of the data port, or of the admin listener if `admin_addresses` are
     given.
@@ -169,19 +164,19 @@ def make_grpc_server(
     is_admin = bool(admin_addresses)
     with statuses_as_errors(foundation.data_plane.StatusError):
         return foundation.data_plane.GrpcServer(
-            serving_map,
+            requests.serving_map,
             addresses=admin_addresses or listen_addresses(foundation.config).of_grpc,
             # Operators are few: one thread, and a second one while a prediction blocks the first.
             completion_queue_count=1 if is_admin else foundation.config.completion_queue_count,
             max_message_bytes=foundation.config.max_message_bytes,
             channel_arguments=foundation.config.grpc_channel_arguments,
             rare_methods=rare_methods,
-            request_statistics=request_statistics,
-            spans=spans,
-            admission=admission,
+            request_statistics=requests.statistics,
+            spans=requests.spans,
+            admission=requests.admission,
             max_thread_count=2 if is_admin else foundation.config.grpc_max_threads,
-            reply_bytes_max=memory.limits.grpc_reply_bytes_max,
-            budget=memory.budget,
+            reply_bytes_max=requests.memory.limits.grpc_reply_bytes_max,
+            budget=requests.memory.budget,
             first_version_wait_seconds=foundation.config.first_version_wait_seconds,
             rare_message_bytes_max=rare_message_bytes_max(rare_methods),
             **transport.grpc_options,

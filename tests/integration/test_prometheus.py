@@ -16,7 +16,7 @@ import pytest
 from serving import ModelServer
 from serving.base.clock import NS_PER_SECOND
 from serving.config.server_config import HttpPort
-from serving.http.app import HttpAppSettings, make_http_app
+from serving.http.app import HttpSettings, make_http_app
 from serving.http.server import HttpServer
 from serving.monitoring.collector import MetricsExposition
 from serving.monitoring.metrics_routes import PATHS, metrics_routes
@@ -84,7 +84,7 @@ def statistics() -> FakeRequestStatistics:
 def fake_fed(tmp_path: Path, statistics: FakeRequestStatistics) -> Iterator[Prometheus]:
     routes = metrics_routes(MetricsExposition(fake_sources(requests=statistics)))
     http = HttpServer(
-        make_http_app(routes, HttpAppSettings()),
+        make_http_app(routes, HttpSettings()),
         host="127.0.0.1",
         port=HttpPort(0),
         blocking_thread_count=1,

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from structlog.testing import capture_logs
 
 from serving.base.errors import InternalError, InvalidArgument, StatusCode, Unavailable
-from serving.http.app import HttpAppSettings, closes_within, http_status, make_http_app
+from serving.http.app import HttpSettings, closes_within, http_status, make_http_app
 
 
 async def ok(request: Request) -> Response:
@@ -31,7 +31,7 @@ def raising(error: Exception) -> Route:
 
 
 def client_of(*routes: BaseRoute, **settings: float) -> TestClient:
-    app = make_http_app(list(routes), HttpAppSettings(**settings))  # type: ignore[arg-type]
+    app = make_http_app(list(routes), HttpSettings(**settings))  # type: ignore[arg-type]
     # What is not answered is an error of the test, not of the server.
     return TestClient(app, raise_server_exceptions=True)
 

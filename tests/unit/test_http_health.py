@@ -8,7 +8,7 @@ from serving.base.errors import NotFound, StatusCode
 from serving.core.servable import AVAILABLE, END, LOADING, START, Health, LoadStage, ServableId
 from serving.core.servable import ServableState as State
 from serving.core.servable import ServableStatus as Status
-from serving.http.app import HttpAppSettings, make_http_app
+from serving.http.app import HttpSettings, make_http_app
 from serving.http.health_routes import (
     DRAINING,
     health_routes,
@@ -153,7 +153,7 @@ class Probes:
         self.reporter = HealthReporter(
             ["m", "n"], self.monitor.statuses, lambda service, value: None, lambda service: None
         )
-        app = make_http_app(health_routes(self.reporter.view), HttpAppSettings())
+        app = make_http_app(health_routes(self.reporter.view), HttpSettings())
         self.client = TestClient(app)
 
     def becomes(self, name: str, state: State) -> None:

@@ -22,7 +22,7 @@ from structlog.testing import capture_logs
 
 from serving.base.errors import InvalidConfig, Unavailable
 from serving.config.server_config import HttpPort
-from serving.http.app import HttpAppSettings, closes_within, make_http_app
+from serving.http.app import HttpSettings, closes_within, make_http_app
 from serving.http.listeners import accept_waiting, bind, refuse_handshakes
 from serving.http.server import HttpServer, StructlogHandler
 
@@ -54,7 +54,7 @@ def make_server() -> Iterator[MakeServer]:
     servers: list[HttpServer] = []
 
     def make(*routes: Route, host: str = "127.0.0.1", port: HttpPort = FREE) -> HttpServer:
-        app = make_http_app([Route("/hello", hello), *routes], HttpAppSettings())
+        app = make_http_app([Route("/hello", hello), *routes], HttpSettings())
         servers.append(HttpServer(app, host=host, port=port, blocking_thread_count=2))
         return servers[-1]
 

@@ -10,12 +10,12 @@ from tritonclient.grpc import service_pb2
 
 from serving.base.errors import InvalidArgument, NotFound, Unavailable, Unimplemented
 from serving.core.servable import AVAILABLE, END, ServableId, ServableStatus
+from serving.http.app import HttpSettings
 from serving.kserve.inference_api import SMALL_BODY_BYTES_MAX, InferenceApi
 from serving.kserve.inference_service import InferenceService
 from serving.kserve.questions import InferenceQuestions, version_number
 from serving.kserve.repository import Repository
 from serving.manager.state_monitor import StateMonitor
-from serving.rest.asgi import RestSettings
 from serving.rest.bridge import RestTarget
 from serving.rpc.health import HealthView
 from serving.rpc.rare_calls import Waiting
@@ -73,7 +73,7 @@ class World:
             methods=lambda: self.methods,
         )
         self.handlers = InferenceService(self.questions).handlers
-        self.http = TestClient(InferenceApi(self.bridge, self.questions, RestSettings()))
+        self.http = TestClient(InferenceApi(self.bridge, self.questions, HttpSettings()))
 
     def view(self) -> HealthView:
         return HealthView(
@@ -197,7 +197,7 @@ def test_infer_that_is_refused_is_an_error_in_json(world: World) -> None:
 
 
 def test_preflight_allows_binary_tensors(world: World) -> None:
-    settings = RestSettings(has_cors=True)
+    settings = HttpSettings(has_cors=True)
     http = TestClient(InferenceApi(world.bridge, world.questions, settings))
     answer = http.options("/v2/models/m/infer", headers={"Origin": "https://page.example"})
     assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "*")

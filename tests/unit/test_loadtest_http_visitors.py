@@ -11,7 +11,7 @@ from loadtest.drive.http_visitors import PagePolls, Visitor, scrape, visited
 from serving.base.clock import SystemClock
 from serving.base.errors import Unavailable
 from serving.config.server_config import HttpPort
-from serving.http.app import HttpAppSettings, make_http_app
+from serving.http.app import HttpSettings, make_http_app
 from serving.http.server import HttpServer
 from serving.monitoring.collector import MetricsExposition
 from tests.unit.fakes.metrics import fake_sources
@@ -41,7 +41,7 @@ def pages() -> Iterator[Pages]:
     pages = Pages()
     server = HttpServer(
         make_http_app(
-            [Route("/v1/page", pages.page), Route("/metrics", pages.metrics)], HttpAppSettings()
+            [Route("/v1/page", pages.page), Route("/metrics", pages.metrics)], HttpSettings()
         ),
         host="127.0.0.1",
         port=HttpPort(0),

@@ -8,7 +8,7 @@ from starlette.routing import Route
 from loadtest.measure.server_pages import Metrics, ServerPages
 from serving.base.errors import Unavailable
 from serving.config.server_config import HttpPort
-from serving.http.app import HttpAppSettings, make_http_app
+from serving.http.app import HttpSettings, make_http_app
 from serving.http.server import HttpServer
 
 PAGE = """\
@@ -36,7 +36,7 @@ def url() -> Iterator[str]:
 
     routes = [Route("/metrics", metrics), Route("/v1/swaps", swaps)]
     server = HttpServer(
-        make_http_app(routes, HttpAppSettings()),
+        make_http_app(routes, HttpSettings()),
         host="127.0.0.1",
         port=HttpPort(0),
         blocking_thread_count=1,

@@ -7,8 +7,9 @@ from starlette.types import Message, Scope
 
 from serving.base.errors import StatusCode
 from serving.config.server_config import ModelConfig, ServerConfig
+from serving.http.app import HttpSettings
 from serving.loading.memory_fit import UNLIMITED_BYTES
-from serving.rest.asgi import RestSettings, read_body
+from serving.rest.asgi import read_body
 from serving.rpc.request_memory import (
     MemoryBusy,
     MemoryHold,
@@ -111,7 +112,7 @@ def read(
         return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
 
     scope: Scope = {"type": "http", "headers": headers, "millpond.memory_hold": hold}
-    return asyncio.run(read_body(scope, receive, RestSettings(body_bytes_max=1_000)))
+    return asyncio.run(read_body(scope, receive, HttpSettings(body_bytes_max=1_000)))
 
 
 def test_a_body_counts_as_it_comes() -> None:

@@ -11,9 +11,9 @@ from starlette.testclient import TestClient
 from serving.base.errors import StatusCode
 from serving.base.protos import get_model_metadata_pb2
 from serving.core.servable import AVAILABLE, ServableId, ServableStatus
-from serving.http.app import HttpAppSettings, make_http_app
+from serving.http.app import HttpSettings, make_http_app
 from serving.manager.state_monitor import Statuses
-from serving.rest.asgi import PrefixRouter, RestSettings
+from serving.rest.asgi import PrefixRouter
 from serving.rest.bridge import RestBridge, RestTarget
 from serving.rest.model_api import ModelApi, ModelQuestions
 from serving.rpc.model_service import ModelService
@@ -54,7 +54,7 @@ def metadata(model: str, version: int | None, label: str | None) -> bytes:
     return serialized
 
 
-def make_app(bridge: RestBridge, settings: RestSettings) -> PrefixRouter:
+def make_app(bridge: RestBridge, settings: HttpSettings) -> PrefixRouter:
     monitor: object = FakeMonitor()
     service = ModelService(monitor, FakeModels(), lambda name: {"stable": 3})  # type: ignore[arg-type]
     questions = ModelQuestions(
@@ -66,7 +66,7 @@ def make_app(bridge: RestBridge, settings: RestSettings) -> PrefixRouter:
     )
     models = ModelApi(bridge, questions, settings)
     other = Route("/v1/page", lambda request: Response("the page"))
-    otherwise: Starlette = make_http_app([other, Mount("/v1", models)], HttpAppSettings())
+    otherwise: Starlette = make_http_app([other, Mount("/v1", models)], HttpSettings())
     return PrefixRouter({"/v1/models": models}, otherwise)
 
 
@@ -77,14 +77,14 @@ def bridge():
 
 @pytest.fixture
 def client(bridge) -> Iterator[TestClient]:
-    settings = RestSettings(timeout_seconds=0.05, body_bytes_max=1_000)
+    settings = HttpSettings(timeout_seconds=0.05, body_bytes_max=1_000)
     with TestClient(make_app(bridge, settings)) as client:
         yield client
 
 
 @pytest.fixture
 def cors_client(bridge) -> Iterator[TestClient]:
-    with TestClient(make_app(bridge, RestSettings(has_cors=True))) as client:
+    with TestClient(make_app(bridge, HttpSettings(has_cors=True))) as client:
         yield client
 
 

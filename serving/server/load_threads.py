@@ -1,0 +1,182 @@
+"""The threads that load and unload versions: their priority, their cores and their starvation."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+
+import structlog
+
+from serving.base.executor import ThreadExecutor
+from serving.config.server_config import ServerConfig
+from serving.loading.initial_loads import InitialLoads, lower_thread
+from serving.loading.request_cores import RequestCores
+from serving.loading.starvation_watch import StarvationWatch
+from serving.server.foundation import Foundation
+
+_log = structlog.get_logger(__name__)
+
+
+class LoadThreads:
+    """The executors of loads and unloads, and what their threads do around each task.
+
+    `loaders` has a thread for each core until `end_initial`, because no request is served before.
+    """
+
+    def __init__(self, foundation: Foundation) -> None:
+        self._foundation = foundation
+        self._cores: RequestCores | None = None
+        self.enter_background = make_background(foundation)
+        self._starvation_watch = make_starvation_watch(
+            foundation, enter_background=self.enter_background
+        )
+        self._initial_loads = make_initial_loads(
+            foundation, around_background=self._around_background
+        )
+        self.loaders = make_executor(
+            "loader",
+            foundation.config.num_load_threads,
+            initial_thread_count=initial_thread_count(foundation.config),
+            enter_thread=self._initial_loads.enter_thread,
+            around_task=self._initial_loads.task,
+        )
+        self.unloaders = make_executor(
+            "unloader",
+            foundation.config.num_unload_threads,
+            enter_thread=self.enter_background,
+            around_task=self._around_unload,
+        )
+
+    def keep_off(self, cores: RequestCores | None) -> None:
+        """Keeps loads and unloads off the cores of request threads. Call it before `start`."""
+        self._cores = cores
+
+    def start(self) -> None:
+        """Starts the watch; a manager starts the executors."""
+        if self._starvation_watch is not None:
+            self._starvation_watch.start()
+
+    def end_initial(self) -> None:
+        """Lowers the priority of loads, and ends the loader threads that were for the start alone."""
+        self._initial_loads.end()
+        self.loaders.keep(max(1, self._foundation.config.num_load_threads))
+
+    def hurry_unloads(self) -> None:
+        """Gives the unloads of a stop a thread of the caller's priority for each core.
+
+        No request is left then that an unload could slow down.
+        """
+        self.unloaders.hurry(
+            max(self._foundation.config.num_unload_threads, len(os.sched_getaffinity(0))),
+            # Their memory is that of a background thread, as for other unloads.
+            on_thread_start=make_background(self._foundation, priority="normal"),
+        )
+
+    def stop(self) -> None:
+        """Stops the watch, after the manager has stopped the executors."""
+        if self._starvation_watch is not None:
+            self._starvation_watch.stop()
+
+    def _around_unload(self) -> AbstractContextManager[None]:
+        return self._around_background(threading.get_native_id())
+
+    @contextmanager
+    def _around_background(self, thread_id: int) -> Iterator[None]:
+        """Pins and watches the thread with that id while it loads or unloads at lowered
+        priority.
+        """
+        with ExitStack() as stack:
+            if self._cores is not None:
+                stack.enter_context(self._cores.pinned(thread_id))
+            if self._starvation_watch is not None:
+                stack.enter_context(self._starvation_watch.watched(thread_id))
+            yield
+
+
+def initial_thread_count(config: ServerConfig) -> int:
+    """Returns the count of loader threads until gRPC's port opens.
+
+    One for each core, because no request is served before; 0 with `listen_before_ready`.
+    """
+    return 0 if config.listen_before_ready else len(os.sched_getaffinity(0))
+
+
+def make_initial_loads(
+    foundation: Foundation, *, around_background: Callable[[int], AbstractContextManager[None]]
+) -> InitialLoads:
+    """Returns the initial loads, which have ended already if gRPC's port opens before the first
+    load.
+    """
+
+    def lower(thread_id: int) -> None:
+        if foundation.config.is_stock:
+            return
+        try:
+            lower_thread(thread_id, foundation.config.load_priority)
+        except OSError as error:
+            _log.warning(
+                "load_priority_refused", asked=foundation.config.load_priority, reason=str(error)
+            )
+
+    loads = InitialLoads(
+        # Its memory is that of a background thread from its start; its priority is lowered later.
+        enter_initial=make_background(foundation, priority="normal"),
+        enter_background=make_background(foundation),
+        lower=lower,
+        around_background=around_background,
+    )
+    if foundation.config.listen_before_ready:
+        loads.end()
+    return loads
+
+
+def make_executor(
+    name: str,
+    thread_count: int,
+    *,
+    enter_thread: Callable[[], None],
+    around_task: Callable[[], AbstractContextManager[None]],
+    initial_thread_count: int = 0,
+) -> ThreadExecutor:
+    """Returns an executor that has `initial_thread_count` threads, if they are more than
+    `thread_count`, until `ThreadExecutor.keep`.
+    """
+    if thread_count < 1:
+        # In TensorFlow Serving, 0 means the manager's own thread, which would be blocked by a load.
+        _log.info("thread_count_raised", executor=name, asked=thread_count, used=1)
+    return ThreadExecutor(
+        name,
+        max(1, thread_count, initial_thread_count),
+        on_thread_start=enter_thread,
+        around_task=around_task,
+    )
+
+
+def make_starvation_watch(
+    foundation: Foundation, *, enter_background: Callable[[], None]
+) -> StarvationWatch | None:
+    """Returns None if loads run at normal priority and so cannot starve, or if they may starve."""
+    is_lowered = foundation.config.load_priority != "normal" and not foundation.config.is_stock
+    if not is_lowered or foundation.config.load_patience_seconds == 0:
+        return None
+    return StarvationWatch(
+        foundation.config.load_patience_seconds, lower=enter_background, clock=foundation.clock
+    )
+
+
+def make_background(foundation: Foundation, *, priority: str | None = None) -> Callable[[], None]:
+    """Returns the first step of a thread that loads or unloads; `priority` is --load_priority by
+    default.
+    """
+    if foundation.config.is_stock:
+        return lambda: None
+    asked = priority or foundation.config.load_priority
+
+    def enter() -> None:
+        try:
+            foundation.data_plane.enter_background_thread(asked)
+        except foundation.data_plane.StatusError as error:
+            # The load goes on: a sandbox may refuse to lower a thread's priority.
+            _log.warning("load_priority_refused", asked=asked, reason=str(error))
+
+    return enter

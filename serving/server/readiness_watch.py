@@ -1,0 +1,93 @@
+"""Readiness of a server: when gRPC's port may open, and when no model is awaited any more."""
+
+import threading
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from serving.base.clock import Clock
+from serving.http.health_routes import readiness
+from serving.manager.startup_wait import AwaitedModel, StartupWait, awaited_models
+from serving.manager.state_monitor import StateMonitor
+from serving.reload.served_models import ServedModels
+from serving.rpc.health import HealthReporter, why_unavailable
+
+_log = structlog.get_logger(__name__)
+
+
+class ReadinessWatch:
+    """Waits for the awaited models, and reports once that the port is open and none is awaited.
+
+    Any thread may call each method; one thread calls `wait`.
+    """
+
+    def __init__(
+        self,
+        *,
+        models: ServedModels,
+        monitor: StateMonitor,
+        health: HealthReporter,
+        max_startup_wait_seconds: float,
+        on_ready: Callable[[int], None],
+        clock: Clock,
+    ) -> None:
+        """`on_ready` is called with the port."""
+        self._models = models
+        self._monitor = monitor
+        self._health = health
+        self._on_ready = on_ready
+        self._awaited_model = AwaitedModel(monitor.versions)
+        self._startup_wait = StartupWait(
+            self._awaited_models, max_seconds=max_startup_wait_seconds, clock=clock
+        )
+        # Guards the members below.
+        self._lock = threading.Lock()
+        self._port: int | None = None
+        self._is_reported = False
+
+    @property
+    def is_listening(self) -> bool:
+        """True if gRPC's port is open."""
+        return self._port is not None
+
+    def wait(self) -> bool:
+        """Waits until no model is awaited. Returns False if `cancel` ended the wait."""
+        return self._startup_wait.wait()
+
+    def cancel(self) -> None:
+        """Ends the wait, now or later: the server stops."""
+        self._startup_wait.cancel()
+
+    def note_listening(self, port: int) -> None:
+        """Notes that gRPC's port is open."""
+        self._port = port
+
+    def reasons(self) -> Mapping[str, str | None]:
+        """Returns for each model the reason why it is not ready; None if it is ready."""
+        return readiness(self._health.view(), self._models.notes).reason_by_model
+
+    def report(self) -> None:
+        """Logs, once, that the port is open and no model is awaited."""
+        with self._lock:
+            names = self._models.names
+            if self._is_reported or self._awaited_model.find(names, self._models.unloaded):
+                return
+            self._startup_wait.changed()
+            port = self._port
+            if port is None:
+                return
+            self._is_reported = True
+        statuses = self._monitor.statuses()
+        unavailable = [name for name in names if why_unavailable(statuses.get(name, ()))]
+        # Operators wait for this line: it is a warning if any model is unavailable.
+        report = _log.warning if unavailable else _log.info
+        report("ready", port=port, models=list(names), unavailable=unavailable)
+        self._on_ready(port)
+
+    def _awaited_models(self) -> dict[str, str]:
+        """Returns the models that keep gRPC's port closed, with the reason for each."""
+        awaited = awaited_models(
+            self._models.names, self._monitor.statuses(), self._models.unloaded
+        )
+        reasons = self.reasons()
+        return {name: reasons.get(name) or "no version is available" for name in awaited}

@@ -1,0 +1,49 @@
+"""The parts of the data plane that the requests of every protocol use."""
+
+from dataclasses import dataclass
+
+import structlog
+
+from serving.data_plane.plane import SampledRequestStatistics
+from serving.data_plane.requests import Admission, SpanBuffer
+from serving.data_plane.servables import ServingMap
+from serving.loading.memory_fit import available_bytes
+from serving.rpc.request_memory import RequestMemory, request_memory_limits
+from serving.server.foundation import Foundation
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestParts:
+    """The versions that answer, the bounds of requests, and the record of them.
+
+    `spans` is None if no request is traced.
+    """
+
+    serving_map: ServingMap
+    statistics: SampledRequestStatistics
+    admission: Admission
+    memory: RequestMemory
+    spans: SpanBuffer | None
+
+
+def make_request_parts(foundation: Foundation, *, spans: SpanBuffer | None) -> RequestParts:
+    plane = foundation.data_plane
+    return RequestParts(
+        serving_map=plane.ServingMap(),
+        statistics=plane.RequestStatistics(),
+        admission=plane.Admission(foundation.config.max_in_flight_requests),
+        memory=make_request_memory(foundation),
+        spans=spans,
+    )
+
+
+def make_request_memory(foundation: Foundation) -> RequestMemory:
+    """Returns the budget of requests. Also bounds the memory of each run from now on."""
+    limits = request_memory_limits(foundation.config, available_bytes())
+    foundation.data_plane.set_run_memory_bytes(limits.run_bytes)
+    _log.info("memory_limits", request_bytes=limits.budget_bytes, run_bytes=limits.run_bytes)
+    return RequestMemory(
+        limits=limits, budget=foundation.data_plane.ByteBudget(limits.budget_bytes)
+    )
