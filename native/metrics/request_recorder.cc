@@ -2,11 +2,25 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 namespace millpond::metrics {
 namespace {
 
+using Use = MethodRecorder::Use;
+
 constexpr auto kOk = static_cast<size_t>(base::Code::kOk);
+
+// Only Predict may be hot. The recorders of the other methods allocate with their first request.
+constexpr Use UseOf(Method method, Use predict) {
+  return method == Method::kPredict ? predict : Use::kRare;
+}
+
+template <size_t... I>
+std::array<MethodRecorder, kMethodCount> MakeRecorders(Use predict,
+                                                       std::index_sequence<I...> /*methods*/) {
+  return {MethodRecorder(UseOf(static_cast<Method>(I), predict))...};
+}
 
 }  // namespace
 
@@ -108,12 +122,8 @@ const char* MethodName(Method method) {
   return kNames[static_cast<size_t>(method)];
 }
 
-// Only Predict may be hot. The recorders of the other methods allocate with their first request.
 RequestRecorder::RequestRecorder(MethodRecorder::Use predict)
-    : methods_{MethodRecorder(predict),    MethodRecorder(Use::kRare), MethodRecorder(Use::kRare),
-               MethodRecorder(Use::kRare), MethodRecorder(Use::kRare), MethodRecorder(Use::kRare),
-               MethodRecorder(Use::kRare), MethodRecorder(Use::kRare), MethodRecorder(Use::kRare),
-               MethodRecorder(Use::kRare), MethodRecorder(Use::kRare)} {}
+    : methods_(MakeRecorders(predict, std::make_index_sequence<kMethodCount>())) {}
 
 bool RequestRecorder::MayHaveRequests() const {
   return std::any_of(methods_.begin(), methods_.end(),

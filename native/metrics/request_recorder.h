@@ -144,7 +144,6 @@ class RequestRecorder {
   std::optional<int64_t> ended_ns() const;
 
  private:
-  using Use = MethodRecorder::Use;
   std::array<MethodRecorder, kMethodCount> methods_;
   std::atomic<int64_t> ended_ns_{0};  // 0: not ended
 };

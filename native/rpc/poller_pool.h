@@ -21,6 +21,8 @@ class CallSource {
   virtual ~CallSource() = default;
   // Lets gRPC bring the next call to `queue`; nothing while the server stops.
   virtual void WaitForCall(CallQueue* queue) = 0;
+  // Returns true if many calls may wait within gRPC when a drain begins.
+  virtual bool IsHot() const { return false; }
 };
 
 // The threads that serve: one for each completion queue, which runs its requests inline, start to

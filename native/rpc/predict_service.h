@@ -12,6 +12,8 @@ class PredictHandler final : public ModelMethod {
   PredictHandler(const ModelMethodParts& parts, tf::TensorEncoding encoding)
       : ModelMethod(metrics::Method::kPredict, parts), encoding_(encoding) {}
 
+  bool IsHot() const override { return true; }
+
  protected:
   base::Status Answer(ModelCall* call) const override;
 

@@ -33,8 +33,6 @@ constexpr size_t kMaxPollersPerCore = 4;
 // while a tail is worth talking of; some µs and 2 KiB each.
 constexpr int kAdoptedHotCount = 4096;
 constexpr int kAdoptedRareCount = 64;
-// Predict and ModelInfer, which are added first.
-constexpr size_t kHotMethodCount = 2;
 
 // The longest message of a rare method for which the options have no limit. It is above any honest
 // question, and as many messages as may wait (RareCallQueue) take 1 GiB together.
@@ -278,9 +276,9 @@ void Server::State::WaitForCalls() {
 }
 
 void Server::State::AdoptWaitingCalls() {
-  for (size_t source = 0; source < sources.size(); ++source) {
-    const int count = source < kHotMethodCount ? kAdoptedHotCount : kAdoptedRareCount;
-    for (int i = 0; i < count; ++i) sources[source]->WaitForCall(queues[i % queues.size()].get());
+  for (const auto& source : sources) {
+    const int count = source->IsHot() ? kAdoptedHotCount : kAdoptedRareCount;
+    for (int i = 0; i < count; ++i) source->WaitForCall(queues[i % queues.size()].get());
   }
 }
 

@@ -45,6 +45,8 @@ class UnaryHandler {
   // may be refused for that, and wait for their turn where all threads are busy. Others, like
   // health checks, are handled as they come.
   virtual bool IsLimited() const { return false; }
+  // Returns true for a method that carries the load of a server: its calls may pile up in gRPC.
+  virtual bool IsHot() const { return false; }
   // The model that a limited call is for, as its bytes say; "" where they do not. Asked for only
   // where a model has a limit of its own.
   virtual std::string ModelNameOf(const UnaryCall& call) const;
@@ -62,6 +64,7 @@ class UnaryMethod final : public CallSource {
               int64_t message_bytes_max = INT64_MAX);
 
   void WaitForCall(CallQueue* queue) override;
+  bool IsHot() const override { return handler_->IsHot(); }
   const std::string& path() const { return path_; }
 
  private:
