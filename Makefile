@@ -5,6 +5,8 @@ VENV   ?= .venv
 BUILD  ?= build
 # Two: each compilation against TensorFlow's headers takes 1 to 2 GB.
 JOBS   ?= 2
+# The time of each target of `make fuzz`.
+FUZZ_SECONDS ?= 60
 
 BIN    := $(VENV)/bin
 MODELS := $(BUILD)/models
@@ -29,7 +31,7 @@ WITHOUT_TENSORFLOW := -G Ninja -DMILLPOND_BUILD_MODULE=OFF -DMILLPOND_BUILD_TEST
 # ThreadSanitizer's shadow memory collides with the random addresses of newer kernels.
 UNRANDOMIZED := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 # A test takes seconds; a test that hangs must not block the rest of the run.
-CTEST := $(UNRANDOMIZED) ctest --output-on-failure --no-tests=error --timeout 60
+CTEST := $(UNRANDOMIZED) ctest -j $(JOBS) --output-on-failure --no-tests=error --timeout 60
 
 # Suppresses the lines that TensorFlow prints at every import.
 export TF_CPP_MIN_LOG_LEVEL ?= 2
@@ -52,6 +54,10 @@ demo: install ## Serve the CTR model, swap a version in and out under load, and 
 .PHONY: serve
 serve: install ## Serve ARGS, for example ARGS="--model_name=ctr --model_base_path=/models/ctr"
 	$(BIN)/millpond serve $(ARGS)
+
+.PHONY: check
+check: setup ## Run what comes before each commit: lint, unit tests, native tests (2 minutes if native/ is built)
+	scripts/run_together.sh '$(MAKE) lint' '$(MAKE) unit native'
 
 .PHONY: test
 test: unit native sanitize integration ## Run all tests
@@ -107,7 +113,7 @@ $(VENV)/.dependencies: $(VENV)/.build-dependencies
 
 .PHONY: unit
 unit: setup ## Run the unit tests (no TensorFlow, seconds)
-	$(BIN)/pytest tests/unit
+	$(BIN)/pytest tests/unit -n $(JOBS) --dist worksteal
 
 .PHONY: native
 native: setup ## Build and run the native tests
@@ -132,6 +138,17 @@ $(MODELS)/.fetched: scripts/fetch_models.py | $(VENV)/.dependencies
 	$(BIN)/python scripts/fetch_models.py $(MODELS)
 	@touch $@
 
+.PHONY: fuzz
+# TensorFlow's headers need the compiler of its package, so the targets above it run in the usual build.
+fuzz: setup packages-lint packages-fuzz ## Run each fuzz target (or FUZZ_TARGETS) on new seeds for FUZZ_SECONDS (60)
+	@$(call configure,fuzz,$(WITHOUT_TENSORFLOW) -DMILLPOND_FUZZ=ON -DMILLPOND_SANITIZE=address \
+	  -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_BUILD_TYPE=RelWithDebInfo)
+	cmake --build $(BUILD)/fuzz -j $(JOBS) --target fuzz_targets
+	@$(call configure,editable,-DMILLPOND_BUILD_TESTS=ON)
+	cmake --build $(BUILD)/editable -j $(JOBS) --target fuzz_targets
+	$(BIN)/python scripts/run_fuzz_targets.py --seconds $(FUZZ_SECONDS) --jobs $(JOBS) --work $(BUILD)/fuzz/runs \
+	  --build $(BUILD)/fuzz --build $(BUILD)/editable $(FUZZ_TARGETS)
+
 # --- Lint -----------------------------------------------------------------------------------------------------
 
 .PHONY: lint-python
@@ -147,7 +164,7 @@ lint-native: packages-build packages-test packages-lint
 	$(PYTHON) scripts/check_prose.py
 	clang-format-14 --dry-run -Werror $(CXX_SOURCES)
 	@$(call configure,tidy,$(WITHOUT_TENSORFLOW) -DMILLPOND_SANITIZE=address)
-	printf '%s\n' $(TIDY_SOURCES) | xargs -P $(JOBS) -n 1 clang-tidy-14 --quiet -p $(BUILD)/tidy
+	$(PYTHON) scripts/run_clang_tidy.py --build $(BUILD)/tidy --jobs $(JOBS) $(TIDY_SOURCES)
 
 .PHONY: format
 format: $(VENV)/.dependencies packages-lint ## Rewrite all sources in the project's format
