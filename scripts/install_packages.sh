@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages of the groups on the command line, if any package is missing.
 #
-#   scripts/install_packages.sh build run test lint bench runtime
+#   scripts/install_packages.sh build run test lint fuzz bench runtime
 #
 # Does not use the network if all packages are installed, so every make target can run it first.
 set -euo pipefail
@@ -16,10 +16,12 @@ packages_of() {
     # chromium opens the live page, openssl makes certificates, curl and h2load (nghttp2-client) call the REST API.
     test) echo "libgtest-dev libgmock-dev prometheus chromium openssl curl nghttp2-client" ;;
     lint) echo "clang-format-14 clang-tidy-14" ;;
+    # clang itself comes with clang-tidy; libFuzzer and clang's sanitizers are a package of 3 MB.
+    fuzz) echo "clang-14 libclang-rt-14-dev" ;;
     bench) echo "nghttp2-client" ;;
     # The libraries that the built module links against, without a compiler.
     runtime) echo "python3 libgrpc++1.51 libjemalloc2 libre2-9 libssl3 zlib1g libc-ares2 libstdc++6" ;;
-    *) echo "install_packages.sh: unknown group '$1'; one of: build run test lint bench runtime" >&2; return 1 ;;
+    *) echo "install_packages.sh: unknown group '$1'; one of: build run test lint fuzz bench runtime" >&2; return 1 ;;
   esac
 }
 

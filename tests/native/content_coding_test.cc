@@ -3,10 +3,7 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
-#include <random>
 #include <string>
-
-#include "tests/native/wire_message.h"
 
 namespace millpond::rest {
 namespace {
@@ -102,12 +99,6 @@ TEST(ContentCoding, TruncatedChangedOrTrailingBytesAreRefused) {
   EXPECT_EQ(Inflate(ContentCoding::kDeflate, Deflated("x", kZlib) + "x", kEnough, &inflated).code(),
             Code::kInvalidArgument);
   EXPECT_EQ(Inflate(ContentCoding::kGzip, body, kEnough, &inflated).code(), Code::kInvalidArgument);
-  std::mt19937_64 rng(2'026);
-  for (int i = 0; i < 2'000; ++i) {
-    const base::Status status = Inflate(
-        ContentCoding::kGzip, testing::Mutate(Gzipped("0123456789"), rng), kEnough, &inflated);
-    ASSERT_TRUE(status.ok() || status.code() == Code::kInvalidArgument) << status.message();
-  }
 }
 
 TEST(ContentCoding, HeadersAreReadInAnyCase) {

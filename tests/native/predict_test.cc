@@ -2,16 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cstdint>
-#include <functional>
 #include <map>
-#include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tensorflow/core/framework/tensor.h"
+#include "tests/native/doubling_servable.h"
 #include "tests/native/predict_messages.h"
 #include "tests/native/tensors.h"
 #include "tests/native/wire_message.h"
@@ -21,6 +18,7 @@ namespace {
 
 using base::Code;
 using base::Status;
+using testing::DoublingServable;
 using testing::InputMessage;
 using testing::IsSame;
 using testing::ModelSpecMessage;
@@ -31,56 +29,6 @@ using testing::SegmentedBytes;
 using testing::TensorBytes;
 using testing::Vector;
 using testing::WireMessage;
-
-// x: float32[?] -> x_back, y (twice x), if `script` allows it.
-class DoublingServable final : public servable::Servable {
- public:
-  using Script = std::function<Status(const tf::RunContext&)>;
-
-  explicit DoublingServable(Script script = {}, bool has_checked_shapes = false)
-      : script_(std::move(script)) {
-    tf::TensorSpec spec = testing::AnyShapeOf(tensorflow::DT_FLOAT);
-    spec.is_rank_known = true;
-    spec.has_checked_shape = has_checked_shapes;
-    spec.dims = {tf::TensorSpec::kUnknownSize};
-    tf::Signature signature{"serving_default", "", {spec}, {spec, spec}};
-    signature.inputs[0].name = "x";
-    signature.outputs[0].name = "x_back";
-    signature.outputs[1].name = "y";
-    signatures_[signature.name] = signature;
-  }
-
-  const servable::ServableId& id() const override { return id_; }
-  const tf::SignatureMap& signatures() const override { return signatures_; }
-  const std::string& signature_def_map() const override { return id_.name; }
-
-  Status Prepare(const tf::Signature&, const tf::OutputSet& outputs) const override {
-    prepared_.push_back(outputs);
-    return {};
-  }
-  Status Run(const tf::Signature&, const tf::OutputSet& outputs, const tf::RunContext& run,
-             const tf::TensorList& inputs, tf::TensorList* result) const override {
-    run_count_ += 1;
-    if (script_) MILLPOND_RETURN_IF_ERROR(script_(run));
-    const tensorflow::Tensor& x = inputs.tensors()[0];
-    tensorflow::Tensor y(tensorflow::DT_FLOAT, x.shape());
-    for (int64_t i = 0; i < x.NumElements(); ++i) y.flat<float>()(i) = 2 * x.flat<float>()(i);
-    result->Reset(outputs.size());
-    if (outputs.Contains(0)) result->tensors()[outputs.Rank(0)] = x;
-    if (outputs.Contains(1)) result->tensors()[outputs.Rank(1)] = y;
-    return {};
-  }
-
-  int run_count() const { return run_count_; }
-  const std::vector<tf::OutputSet>& prepared() const { return prepared_; }
-
- private:
-  const servable::ServableId id_{"m", 7};
-  const Script script_;
-  tf::SignatureMap signatures_;
-  mutable std::atomic<int> run_count_{0};
-  mutable std::vector<tf::OutputSet> prepared_;
-};
 
 class PredictTest : public ::testing::Test {
  protected:
@@ -301,29 +249,6 @@ TEST_F(PredictTest, ErrorOfTheRunIsReturnedAndItSeesTheContext) {
   EXPECT_EQ(failed.code(), Code::kOutOfRange);
   EXPECT_EQ(failed.message(), "indices[0] = 9 is not in [0, 3)");
   EXPECT_EQ(seen_deadline_ns, 123);
-}
-
-// Every successful answer is right.
-TEST_F(PredictTest, MutatedRequestsAreRefusedOrAnswered) {
-  std::mt19937_64 rng(2'026);
-  const std::string original =
-      PredictMessage(ModelSpecMessage("m", 7, "serving_default"), {{"x", x_}}, {"y"});
-  int answered_count = 0;
-  for (int mutation = 0; mutation < 20'000; ++mutation) {
-    PredictResponse response;
-    const Status status = Predict(testing::Mutate(original, rng), &response);
-    if (!status.ok()) {
-      ASSERT_TRUE(status.code() == Code::kInvalidArgument ||
-                  status.code() == Code::kFailedPrecondition ||
-                  status.code() == Code::kResourceExhausted)
-          << base::CodeName(status.code()) << " " << status.message();
-      ASSERT_FALSE(status.message().empty());
-      continue;
-    }
-    ++answered_count;
-    ASSERT_EQ(response.version, 7);
-  }
-  EXPECT_GT(answered_count, 500);
 }
 
 }  // namespace

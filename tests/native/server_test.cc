@@ -167,7 +167,7 @@ TEST_F(ServerTest, MutatedRequestsNeitherCrashItNorLeakAHandle) {
   std::mt19937_64 rng(2'000);
   const std::string original =
       PredictMessage(ModelSpecMessage("m", 7, "serving_default"), {{"x", kTensor}}, {"y"});
-  for (int mutation = 0; mutation < 2'000; ++mutation) {
+  for (int mutation = 0; mutation < 300; ++mutation) {
     (void)client_->Call(kPredictPath, testing::Mutate(original, rng));
   }
   EXPECT_TRUE(Predict("m").status.ok());
@@ -175,7 +175,7 @@ TEST_F(ServerTest, MutatedRequestsNeitherCrashItNorLeakAHandle) {
   const int64_t recorded_count =
       quick_.entry->requests().Of(metrics::Method::kPredict).Summary().latency.count() +
       UnmatchedRequests().latency.count();
-  EXPECT_EQ(recorded_count, 2'001);
+  EXPECT_EQ(recorded_count, 301);
 }
 
 // --- routing ---

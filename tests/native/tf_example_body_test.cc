@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -133,19 +132,6 @@ TEST(ExampleBody, OversizedContextIsRefusedBeforeItsCopy) {
       R"({"context": {"c": ")" + std::string(1'000'000, 'x') + R"("}, "examples": [{})";
   for (int i = 0; i < 3'000; ++i) body += ",{}";
   EXPECT_EQ(Read(body + "]}").at(0).substr(0, 18), "RESOURCE_EXHAUSTED");
-}
-
-TEST(ExampleBody, MutatedBodiesAreReadOrRefused) {
-  std::mt19937_64 rng(2'026);
-  const std::string body = R"({"signature_name": "s", "context": {"c": [5, true]}, "examples":)"
-                           R"( [{"a": "x\n", "b": [1.5, NaN]}, {"a": {"b64": "/w=="}, "b": []}]})";
-  int read_count = 0;
-  for (int i = 0; i < 10'000; ++i) {
-    const std::string first = Read(testing::Mutate(body, rng)).at(0);
-    if (first.rfind("INVALID_ARGUMENT: ", 0) != 0) ++read_count;
-  }
-  EXPECT_GT(read_count, 100);
-  EXPECT_LT(read_count, 9'900);
 }
 
 tf::Signature ExampleSignature(const std::string& name, std::vector<tf::TensorSpec> outputs) {

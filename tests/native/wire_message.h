@@ -76,9 +76,9 @@ class SegmentedBytes {
   std::vector<std::string_view> segments_;
 };
 
-// Returns `bytes` with one to four bytes changed, left out, doubled or inserted.
-inline std::string Mutate(std::string bytes, std::mt19937_64& rng) {
-  for (uint64_t left = 1 + rng() % 4; left > 0; --left) {
+// Returns `bytes` with one to `change_count_max` bytes changed, left out, doubled or inserted.
+inline std::string Mutate(std::string bytes, std::mt19937_64& rng, uint64_t change_count_max = 4) {
+  for (uint64_t left = 1 + rng() % change_count_max; left > 0; --left) {
     const size_t at = bytes.empty() ? 0 : rng() % bytes.size();
     switch (bytes.empty() ? 3 : rng() % 5) {
       case 0:

@@ -3,89 +3,20 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "native/base/limits.h"
 #include "tests/native/wire_message.h"
+#include "tests/native/wire_transcript.h"
 
 namespace millpond::base {
 namespace {
 
-using testing::Mutate;
 using testing::SegmentedBytes;
+using testing::Transcript;
 using testing::WireMessage;
-
-constexpr char kRefused[] = "<refused>";
-
-bool ReadField(WireTag tag, WireReader* reader, std::string* transcript);
-
-// Everything that a reader hands out, as text: two readings are the same where these are. Field 1
-// is a varint, 2 fixed32, 3 fixed64, 4 bytes, 5 a string, 6 a message, 7 packed varints; others,
-// and these with another wire type, are skipped.
-bool ReadMessage(WireReader* reader, std::string* transcript) {
-  WireTag tag;
-  while (!reader->AtEnd()) {
-    if (!reader->ReadTag(&tag) || !ReadField(tag, reader, transcript)) return false;
-  }
-  return true;
-}
-
-bool ReadDelimitedField(WireTag tag, WireReader* reader, std::string* transcript) {
-  WireReader body;
-  std::string text;
-  uint64_t value = 0;
-  if (tag.field == 4 && reader->ReadBytes(&text)) {
-    *transcript += "bytes " + text + ";";
-    return true;
-  }
-  if (tag.field == 5 && reader->ReadString(&text)) {
-    *transcript += "string " + text + ";";
-    return true;
-  }
-  if (tag.field == 6 && reader->ReadDelimited(&body)) {
-    *transcript += "{";
-    const bool parses = ReadMessage(&body, transcript);
-    *transcript += "}";
-    return parses;
-  }
-  if (tag.field == 7 && reader->ReadDelimited(&body)) {
-    while (!body.AtEnd()) {
-      if (!body.ReadVarint(&value)) return false;
-      *transcript += std::to_string(value) + ",";
-    }
-    return true;
-  }
-  return tag.field >= 8 && reader->SkipField(tag);
-}
-
-bool ReadField(WireTag tag, WireReader* reader, std::string* transcript) {
-  uint64_t value = 0;
-  uint32_t value32 = 0;
-  bool parses = false;
-  if (tag.type == WireType::kLengthDelimited) return ReadDelimitedField(tag, reader, transcript);
-  if (tag.field == 1 && tag.type == WireType::kVarint) {
-    parses = reader->ReadVarint(&value);
-  } else if (tag.field == 2 && tag.type == WireType::kFixed32) {
-    parses = reader->ReadFixed32(&value32);
-    value = value32;
-  } else if (tag.field == 3 && tag.type == WireType::kFixed64) {
-    parses = reader->ReadFixed64(&value);
-  } else {
-    return reader->SkipField(tag);
-  }
-  *transcript += std::to_string(tag.field) + "=" + std::to_string(value) + ";";
-  return parses;
-}
-
-std::string Transcript(std::string_view bytes, const std::vector<size_t>& cuts = {}) {
-  const SegmentedBytes segmented(bytes, cuts);
-  WireReader reader = segmented.reader();
-  std::string transcript;
-  return ReadMessage(&reader, &transcript) ? transcript : kRefused;
-}
 
 // One of each field, with varints of one, two, five and ten bytes.
 std::string EveryField() {
@@ -136,22 +67,6 @@ TEST(WireReader, ReadsTheSameByteByByte) {
   EXPECT_EQ(Transcript(message, cuts), Transcript(message));
 }
 
-TEST(WireReader, MutatedMessagesReadTheSameInSegmentsAsWhole) {
-  std::mt19937_64 rng(20'231);
-  const std::string message = EveryField();
-  int refused_count = 0;
-  for (int mutation = 0; mutation < 20'000; ++mutation) {
-    const std::string mutated = Mutate(message, rng);
-    std::vector<size_t> cuts = {rng() % (mutated.size() + 1), rng() % (mutated.size() + 1)};
-    if (cuts[0] > cuts[1]) std::swap(cuts[0], cuts[1]);
-    const std::string whole = Transcript(mutated);
-    ASSERT_EQ(Transcript(mutated, cuts), whole) << "mutation " << mutation;
-    refused_count += whole == kRefused ? 1 : 0;
-  }
-  EXPECT_GT(refused_count, 2'000);
-  EXPECT_LT(refused_count, 18'000);
-}
-
 // Each of these is complete; cut short at any byte it is not.
 TEST(WireReader, RefusesAFieldCutShortAtAnyByte) {
   const WireMessage fields[] = {
@@ -170,10 +85,11 @@ TEST(WireReader, RefusesAFieldCutShortAtAnyByte) {
   };
   for (const WireMessage& field : fields) {
     const std::string& bytes = field.bytes();
-    EXPECT_NE(Transcript(bytes), kRefused);
+    EXPECT_NE(Transcript(bytes), testing::kRefusedTranscript);
     for (size_t size = 1; size < bytes.size(); ++size) {
       for (size_t cut = 0; cut <= size; ++cut) {
-        ASSERT_EQ(Transcript(bytes.substr(0, size), {cut}), kRefused) << size << " cut " << cut;
+        ASSERT_EQ(Transcript(bytes.substr(0, size), {cut}), testing::kRefusedTranscript)
+            << size << " cut " << cut;
       }
     }
   }
@@ -276,7 +192,7 @@ TEST(WireReader, RefusesUnbalancedGroups) {
 TEST(WireReader, RefusesAGroupThatEndsBeyondTheMessageItBeganIn) {
   const std::string bytes =
       WireMessage().Bytes(6, WireMessage().Tag(9, 3).bytes()).Tag(9, 4).bytes();
-  EXPECT_EQ(Transcript(bytes), kRefused);
+  EXPECT_EQ(Transcript(bytes), testing::kRefusedTranscript);
 }
 
 TEST(WireReader, RefusesALengthBeyondTheMessageAndBeyond64Bits) {

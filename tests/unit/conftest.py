@@ -16,4 +16,6 @@ subprocess.run(["cmake", "-P", f"{REPOSITORY}/cmake/protos.cmake"], check=True)
 
 # An example may take any time: a unit test holds on a machine of any speed.
 settings.register_profile("any_speed", deadline=None)
+# For `make fuzz`: tests that count their examples in the default's number have ten times as many.
+settings.register_profile("fuzz", deadline=None, max_examples=1_000)
 settings.load_profile("any_speed")

@@ -90,7 +90,11 @@ def sources() -> str:
     ).stdout.splitlines()
     paths = [REPOSITORY / name for name in listed if Path(name).suffix in SUFFIXES]
     own = {"test_documents.py", "documents.py"}
-    return "\n".join(path.read_text() for path in paths if path.is_file() and path.name not in own)
+    return "\n".join(
+        path.read_text(errors="replace")
+        for path in paths
+        if path.is_file() and path.name not in own
+    )
 
 
 def help_of(main, *arguments: str) -> str:

@@ -598,7 +598,9 @@ class ManagerMachine(RuleBasedStateMachine):
 
 
 TestManagerMachine = ManagerMachine.TestCase
-TestManagerMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestManagerMachine.settings = settings(
+    max_examples=settings().max_examples * 3 // 2, stateful_step_count=40, deadline=None
+)
 
 
 def test_manager_reports_freed_memory(world: World) -> None:

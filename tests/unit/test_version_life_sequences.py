@@ -5,4 +5,6 @@ from hypothesis import settings
 from tests.unit.worlds.life_machine import LifeMachine
 
 TestLifeMachine = LifeMachine.TestCase
-TestLifeMachine.settings = settings(max_examples=400, stateful_step_count=30, deadline=None)
+TestLifeMachine.settings = settings(
+    max_examples=settings().max_examples * 5 // 2, stateful_step_count=30, deadline=None
+)

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "native/servable/servable.h"
+#include "tests/native/tf_example_messages.h"
+
+namespace millpond::testing {
+
+// A session that gives each fetch the bytes of the first feed, and keeps the names of its last run.
+class SessionServable final : public servable::Servable {
+ public:
+  SessionServable() {
+    tf::Signature& signature = signatures_["serving_default"];
+    signature.name = "serving_default";
+    signature.inputs = {SpecOf("x")};
+    signature.outputs = {SpecOf("y")};
+    signature.outputs[0].tensor_name = "out:0";
+  }
+  const servable::ServableId& id() const override { return id_; }
+  const tf::SignatureMap& signatures() const override { return signatures_; }
+  const std::string& signature_def_map() const override { return id_.name; }
+  base::Status Prepare(const tf::Signature&, const tf::OutputSet&) const override { return {}; }
+  base::Status Run(const tf::Signature&, const tf::OutputSet&, const tf::RunContext&,
+                   const tf::TensorList&, tf::TensorList*) const override {
+    return {};
+  }
+  base::Status RunSession(const tf::SessionRunNames& names, const tf::RunContext& run,
+                          const tf::TensorList& fed, tf::TensorList* fetched) const override {
+    asked = names;
+    deadline_ns = run.deadline_ns;
+    fetched->Reset(names.fetches.size());
+    if (fed.size() == 0) return {};
+    for (auto& tensor : fetched->tensors()) tensor.bytes = fed.tensors()[0].bytes;
+    return {};
+  }
+
+  mutable tf::SessionRunNames asked;
+  mutable int64_t deadline_ns = 0;
+
+ private:
+  const servable::ServableId id_{"m", 7};
+  tf::SignatureMap signatures_;
+};
+
+}  // namespace millpond::testing
