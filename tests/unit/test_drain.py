@@ -1,0 +1,87 @@
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from serving.http.server import RESPONSE_SECONDS
+from serving.server.drain import drain
+from tests.unit.fakes.clocks import FakeClock
+
+DRAIN_SECONDS = 10
+
+
+class FakePart:
+    """A part that notes its calls, and whose end takes `takes_seconds` of the clock."""
+
+    def __init__(self, name: str, calls: list[Any], clock: FakeClock) -> None:
+        self._name = name
+        self._calls = calls
+        self._clock = clock
+        self.takes_seconds = 0.0
+        self.is_over = True
+
+    def shutdown(self, seconds: float) -> bool:
+        self._calls.append((f"{self._name} shutdown", seconds))
+        self._clock.advance(self.takes_seconds)
+        return self.is_over
+
+    def stop(self, seconds: float | None = None) -> None:
+        self._calls.append((f"{self._name} stop", seconds))
+
+    def join(self, seconds: float) -> None:
+        self._calls.append((f"{self._name} join", seconds))
+
+
+class Draining:
+    """The parts of a server that drains, and what was called on them."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.calls: list[Any] = []
+        self.parts = {
+            name: FakePart(name, self.calls, self.clock)
+            for name in ("grpc", "admin", "http", "rest_workers")
+        }
+
+    def run(self) -> list[str]:
+        """Drains, and returns the logged events."""
+        parts: Any = self.parts
+        with capture_logs() as logs:
+            drain(DRAIN_SECONDS, clock=self.clock, **parts)
+        return [line["event"] for line in logs]
+
+
+def test_drain_ends_grpc_before_http():
+    draining = Draining()
+    assert draining.run() == []
+    assert [name for name, _ in draining.calls] == [
+        "grpc shutdown",
+        "admin stop",
+        "http stop",
+        "http join",
+        "rest_workers shutdown",
+    ]
+
+
+@pytest.mark.parametrize(("takes_seconds", "left_seconds"), [(0, 10), (4, 6), (15, 0)])
+def test_http_gets_time_that_grpc_leaves(takes_seconds: float, left_seconds: float):
+    draining = Draining()
+    draining.parts["grpc"].takes_seconds = takes_seconds
+    draining.run()
+    assert dict(draining.calls) == {
+        "grpc shutdown": DRAIN_SECONDS,
+        "admin stop": None,
+        "http stop": left_seconds + RESPONSE_SECONDS,
+        "http join": left_seconds,
+        "rest_workers shutdown": left_seconds,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "event"),
+    [("grpc", "requests_cut_short"), ("rest_workers", "http_requests_cut_short")],
+)
+def test_requests_that_do_not_end_are_logged(name: str, event: str):
+    draining = Draining()
+    draining.parts[name].is_over = False
+    assert draining.run() == [event]
