@@ -1,7 +1,8 @@
 """Clients of a model server. They take and return numpy arrays, and do not import TensorFlow."""
 
 from serving.client.async_client import AsyncClient
-from serving.client.channels import Compression, Tls
+from serving.client.calls import CallOptions
+from serving.client.channels import ClientOptions, Compression, Tls
 from serving.client.features import Features
 from serving.client.messages import signature_of
 from serving.client.results import (
@@ -14,18 +15,18 @@ from serving.client.results import (
     TensorSpec,
     VersionStatus,
 )
-from serving.client.retries import RetryPolicy
-from serving.client.rotation import Health
+from serving.client.service_config import RetryPolicy
 from serving.client.sync_client import Client
 
 __all__ = [
     "Array",
     "AsyncClient",
+    "CallOptions",
     "Classification",
     "Client",
+    "ClientOptions",
     "Compression",
     "Features",
-    "Health",
     "Prediction",
     "Regression",
     "RetryPolicy",

@@ -1,16 +1,18 @@
-"""Channels to servers: TLS, compression and the options that all clients share."""
+"""The options of clients, and the channels that they make."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import grpc
 import grpc.aio
 
 from serving.base.errors import InvalidArgument
+from serving.client.service_config import RetryPolicy, service_config
 from serving.client.stubs import ModelServiceStub, PredictionServiceStub
+from serving.client.targets import joined
 
 Compression = Literal["none", "gzip", "deflate"]
 
@@ -27,6 +29,8 @@ _DEFAULT_OPTIONS = {
     # A restarted server is found within a second. The default of gRPC is two minutes.
     "grpc.initial_reconnect_backoff_ms": 100,
     "grpc.max_reconnect_backoff_ms": 1_000,
+    # gRPC keeps the bytes of a request for another attempt. By default it sends larger requests once.
+    "grpc.per_rpc_retry_buffer_size": 2**31 - 1,
 }
 
 
@@ -59,48 +63,77 @@ class Tls:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChannelSettings:
-    """The settings of new channels. `options` are gRPC channel arguments by name, and override others."""
+class ClientOptions(TypedDict, total=False):
+    """The optional arguments of a client.
 
+    `timeout_seconds` is the deadline of calls without their own. `channel_options` are gRPC channel
+    arguments by name, and override this module's. `health_service` chooses the health that decides
+    which of several servers take part: "" is the server's, a name is that of a model.
+    """
+
+    timeout_seconds: float
+    retries: RetryPolicy
+    tls: Tls | None
+    compression: Compression
+    channel_options: Mapping[str, int | str]
+    health_service: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientSettings:
+    """The options of a client, complete, and the channels that they make."""
+
+    timeout_seconds: float = 60
+    retries: RetryPolicy = field(default_factory=RetryPolicy)
     tls: Tls | None = None
     compression: Compression = "none"
-    options: Mapping[str, int | str] = field(default_factory=dict)
+    channel_options: Mapping[str, int | str] = field(default_factory=dict)
+    health_service: str = ""
 
-    def open(self, target: str) -> grpc.Channel:
+    def open(self, targets: Sequence[str]) -> grpc.Channel:
         """Returns a channel for any thread."""
-        compression, options = self._compression(), self._arguments()
+        target, options, compression = self._arguments(targets)
         if self.tls is None:
             return grpc.insecure_channel(target, options, compression)
         return grpc.secure_channel(target, self.tls.credentials(), options, compression)
 
-    def open_asyncio(self, target: str) -> grpc.aio.Channel:
+    def open_asyncio(self, targets: Sequence[str]) -> grpc.aio.Channel:
         """Returns a channel for the running event loop."""
-        compression, options = self._compression(), self._arguments()
+        target, options, compression = self._arguments(targets)
         if self.tls is None:
             return grpc.aio.insecure_channel(target, options, compression)
         return grpc.aio.secure_channel(target, self.tls.credentials(), options, compression)
 
-    def _compression(self) -> grpc.Compression:
+    def _arguments(
+        self, targets: Sequence[str]
+    ) -> tuple[str, list[tuple[str, Any]], grpc.Compression]:
         if self.compression not in _COMPRESSIONS:
             raise InvalidArgument(
                 f"compression={self.compression!r}; it is one of {sorted(_COMPRESSIONS)}"
             )
-        return _COMPRESSIONS[self.compression]
+        options = list(self._options(is_balanced=len(targets) > 1).items())
+        return joined(targets), options, _COMPRESSIONS[self.compression]
 
-    def _arguments(self) -> list[tuple[str, Any]]:
+    def _options(self, *, is_balanced: bool) -> dict[str, int | str]:
         named: dict[str, int | str] = {**_DEFAULT_OPTIONS}
+        named["grpc.service_config"] = service_config(
+            self.retries, is_balanced=is_balanced, health_service=self.health_service
+        )
         if self.tls is not None and self.tls.server_name:
             named["grpc.ssl_target_name_override"] = self.tls.server_name
-        return list({**named, **self.options}.items())
+        elif self.tls is not None and is_balanced:
+            raise InvalidArgument(
+                "several servers with TLS need one name in all their certificates: "
+                "give Tls(server_name=…)"
+            )
+        return {**named, **self.channel_options}
 
 
 class ServerStubs:
-    """One server: its channel, the standard stubs, and other methods by their path."""
+    """The methods of a channel: the standard stubs, and other methods by their path."""
 
-    def __init__(self, target: str, channel: Any) -> None:
+    def __init__(self, channel: Any) -> None:
         """`channel` is a `grpc.Channel` or a `grpc.aio.Channel`; all stubs and methods are of its kind."""
-        self.target = target
         self.channel = channel
         self.predictions = PredictionServiceStub(channel)
         self.models = ModelServiceStub(channel)
@@ -111,21 +144,13 @@ class ServerStubs:
 
 
 ChooseMethod = Callable[[ServerStubs], Any]
-"""Returns the method of a server that a call uses."""
+"""Returns the method of a channel that a call uses."""
 
 PREDICT: ChooseMethod = attrgetter("predictions.Predict")
 CLASSIFY: ChooseMethod = attrgetter("predictions.Classify")
 REGRESS: ChooseMethod = attrgetter("predictions.Regress")
 MODEL_METADATA: ChooseMethod = attrgetter("predictions.GetModelMetadata")
 MODEL_STATUS: ChooseMethod = attrgetter("models.GetModelStatus")
-
-
-def target_list(target: str | Sequence[str]) -> tuple[str, ...]:
-    """Returns the targets of one server or several. Raises InvalidArgument if one is missing or empty."""
-    targets = (target,) if isinstance(target, str) else tuple(target)
-    if not targets or not all(targets):
-        raise InvalidArgument(f"{target!r} names no server; give HOST:PORT, or a list of them")
-    return targets
 
 
 def _read(path: str | Path | None) -> bytes | None:

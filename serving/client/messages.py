@@ -1,7 +1,6 @@
 """Makes requests from plain values, and plain values from responses, for all clients. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,37 +30,28 @@ from serving.core.servable import AVAILABLE, ServableState
 from warmup.signature_defs import INIT_OP_SIGNATURE
 
 
-@dataclass(frozen=True, kw_only=True)
-class Addressee:
-    """The receiver of a request: a model, its version or label, and its signature."""
-
-    name: str
-    version: int | None = None
-    label: str = ""
-    signature_name: str = ""
-
-    def model_spec(self) -> model_pb2.ModelSpec:
-        """Returns the message. Raises InvalidArgument if both version and label are given."""
-        if self.version is not None and self.label:
-            raise InvalidArgument(
-                f"model {self.name!r}: version {self.version} and label {self.label!r} "
-                "cannot both be given; leave one out"
-            )
-        spec = model_pb2.ModelSpec(name=self.name, signature_name=self.signature_name)
-        if self.version is not None:
-            spec.version.value = self.version
-        elif self.label:
-            spec.version_label = self.label
-        return spec
+def model_spec(
+    name: str, *, version: int | None = None, label: str = "", signature_name: str = ""
+) -> model_pb2.ModelSpec:
+    """Returns the receiver of a request. Raises InvalidArgument for both a version and a label."""
+    if version is not None and label:
+        raise InvalidArgument(
+            f"model {name!r}: version {version} and label {label!r} "
+            "cannot both be given; leave one out"
+        )
+    spec = model_pb2.ModelSpec(name=name, signature_name=signature_name)
+    if version is not None:
+        spec.version.value = version
+    elif label:
+        spec.version_label = label
+    return spec
 
 
 def predict_request(
-    addressee: Addressee, inputs: Mapping[str, npt.ArrayLike], output_filter: Sequence[str]
+    spec: model_pb2.ModelSpec, inputs: Mapping[str, npt.ArrayLike], output_filter: Sequence[str]
 ) -> predict_pb2.PredictRequest:
     """Returns the request. Raises InvalidArgument, which names the input, if a value is not a tensor."""
-    request = predict_pb2.PredictRequest(
-        model_spec=addressee.model_spec(), output_filter=output_filter
-    )
+    request = predict_pb2.PredictRequest(model_spec=spec, output_filter=output_filter)
     for name, values in inputs.items():
         try:
             request.inputs[name].CopyFrom(to_tensor_proto(values))
@@ -77,11 +67,11 @@ def prediction(response: predict_pb2.PredictResponse) -> Prediction:
 
 
 def classify_request(
-    addressee: Addressee, examples: Sequence[Features], context: Features | None
+    spec: model_pb2.ModelSpec, examples: Sequence[Features], context: Features | None
 ) -> classification_pb2.ClassificationRequest:
     """Returns the request. Raises InvalidArgument, which names the feature, for an unsuitable value."""
     return classification_pb2.ClassificationRequest(
-        model_spec=addressee.model_spec(), input=examples_input(examples, context)
+        model_spec=spec, input=examples_input(examples, context)
     )
 
 
@@ -95,11 +85,11 @@ def classification(response: classification_pb2.ClassificationResponse) -> Class
 
 
 def regress_request(
-    addressee: Addressee, examples: Sequence[Features], context: Features | None
+    spec: model_pb2.ModelSpec, examples: Sequence[Features], context: Features | None
 ) -> regression_pb2.RegressionRequest:
     """Returns the request. Raises InvalidArgument, which names the feature, for an unsuitable value."""
     return regression_pb2.RegressionRequest(
-        model_spec=addressee.model_spec(), input=examples_input(examples, context)
+        model_spec=spec, input=examples_input(examples, context)
     )
 
 
@@ -109,9 +99,9 @@ def regression(response: regression_pb2.RegressionResponse) -> Regression:
     return Regression(response.model_spec.version.value, values)
 
 
-def status_request(addressee: Addressee) -> get_model_status_pb2.GetModelStatusRequest:
-    """Returns the request for the version of `addressee`, or for all versions."""
-    return get_model_status_pb2.GetModelStatusRequest(model_spec=addressee.model_spec())
+def status_request(spec: model_pb2.ModelSpec) -> get_model_status_pb2.GetModelStatusRequest:
+    """Returns the request for the version of `spec`, or for all versions."""
+    return get_model_status_pb2.GetModelStatusRequest(model_spec=spec)
 
 
 def statuses(
@@ -135,10 +125,10 @@ def is_ready(seen: Sequence[VersionStatus], version: int | None) -> bool:
     return any(status.state is AVAILABLE and version in (None, status.version) for status in seen)
 
 
-def metadata_request(addressee: Addressee) -> get_model_metadata_pb2.GetModelMetadataRequest:
+def metadata_request(spec: model_pb2.ModelSpec) -> get_model_metadata_pb2.GetModelMetadataRequest:
     """Returns the request for the signatures, the only field of metadata."""
     return get_model_metadata_pb2.GetModelMetadataRequest(
-        model_spec=addressee.model_spec(), metadata_field=["signature_def"]
+        model_spec=spec, metadata_field=["signature_def"]
     )
 
 

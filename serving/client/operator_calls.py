@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from serving.base.protos import model_management_pb2
+from serving.client.calls import Call
+from serving.client.channels import ChooseMethod
+from serving.client.connection import Connection
 from serving.client.results import VersionStatus
-from serving.client.servers import Servers
 from serving.core.servable import ServableState
 
 if TYPE_CHECKING:
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
 class OperatorCalls:
     """The operators' part of `Client`."""
 
-    def __init__(self, servers: Servers) -> None:
-        self._servers = servers
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     def capture_warm_up(
         self, name: str, *, count_max: int, timeout_seconds: float = 60
@@ -36,7 +38,7 @@ class OperatorCalls:
 
         request = json.dumps({"model": name, "count_max": count_max}).encode()
         reply = self._ask(CAPTURE_WARM_UP, request, timeout_seconds)
-        return decode_records(reply, f"the reply of {self._servers.targets[0]}")
+        return decode_records(reply, f"the reply of {self._connection.targets[0]}")
 
     def describe(self, *, timeout_seconds: float = 10) -> dict[str, Any]:
         """Returns the reply of Millpond's ListModels: all about the server's models and config files."""
@@ -115,27 +117,23 @@ class OperatorCalls:
         """
         request = model_management_pb2.ReloadConfigRequest()
         request.config.ParseFromString(config)
-        self._servers.only().call(
-            lambda server: server.models.HandleReloadConfigRequest,
-            request,
-            timeout_seconds,
-            is_repeatable=False,
-        )
+        self._run(lambda server: server.models.HandleReloadConfigRequest, request, timeout_seconds)
 
     def _ask(self, path: str, request: bytes, timeout_seconds: float) -> bytes:
-        reply: bytes = self._servers.only().call(
-            lambda server: server.method(path), request, timeout_seconds
-        )
+        reply: bytes = self._run(lambda server: server.method(path), request, timeout_seconds)
         return reply
 
     def _order(self, path: str, request: Mapping[str, Any], timeout_seconds: float) -> Any:
-        reply = self._servers.only().call(
-            lambda server: server.method(path),
-            json.dumps(request).encode(),
-            timeout_seconds,
-            is_repeatable=False,
+        return json.loads(self._ask(path, json.dumps(request).encode(), timeout_seconds))
+
+    def _run(self, method: ChooseMethod, request: Any, timeout_seconds: float) -> Any:
+        call = Call[Any](
+            method=method,
+            request=request,
+            read=lambda response: response,
+            timeout_seconds=timeout_seconds,
         )
-        return json.loads(reply)
+        return self._connection.only().run(call)
 
 
 def _version_status(version: Mapping[str, Any]) -> VersionStatus:

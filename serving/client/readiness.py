@@ -1,10 +1,9 @@
 """Waits for a model: decides from its statuses when the wait is over."""
 
-from collections.abc import Sequence
-
 from serving.base.clock import Clock, seconds_since
 from serving.base.errors import MillpondError, StatusCode, Unavailable
 from serving.base.name_text import listed
+from serving.client.calls import Call, model_status
 from serving.client.messages import is_ready
 from serving.client.results import VersionStatus
 
@@ -39,12 +38,12 @@ class Readiness:
         self._clock = clock
         self._started_ns = clock.now_ns()
 
-    @property
-    def look_seconds(self) -> float:
-        """The time that the next look may take."""
-        return min(_LOOK_SECONDS_MAX, max(self.pause_seconds, self._remaining_seconds))
+    def look(self) -> Call[tuple[VersionStatus, ...]]:
+        """Returns the call of the next look."""
+        seconds = min(_LOOK_SECONDS_MAX, max(self.pause_seconds, self._remaining_seconds))
+        return model_status(self._name, None, seconds)
 
-    def is_over(self, statuses: Sequence[VersionStatus]) -> bool:
+    def is_over(self, statuses: tuple[VersionStatus, ...]) -> bool:
         """Returns True if the model is ready. Raises Unavailable after the timeout."""
         if is_ready(statuses, self._version):
             return True

@@ -1,8 +1,9 @@
 """The blocking client."""
 
-import random as random_module
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import grpc
 import numpy.typing as npt
@@ -10,21 +11,10 @@ import numpy.typing as npt
 from serving.base.clock import Clock, SystemClock, pause
 from serving.base.errors import MillpondError
 from serving.base.protos import predict_pb2
-from serving.client import messages
-from serving.client.channels import (
-    CLASSIFY,
-    MODEL_METADATA,
-    MODEL_STATUS,
-    PREDICT,
-    REGRESS,
-    ChannelSettings,
-    ChooseMethod,
-    Compression,
-    Tls,
-    target_list,
-)
+from serving.client import calls
+from serving.client.channels import ClientOptions, ClientSettings
+from serving.client.connection import Connection
 from serving.client.features import Features
-from serving.client.messages import Addressee
 from serving.client.operator_calls import OperatorCalls
 from serving.client.readiness import Readiness
 from serving.client.results import (
@@ -34,9 +24,10 @@ from serving.client.results import (
     Signature,
     VersionStatus,
 )
-from serving.client.retries import RetryPolicy
-from serving.client.rotation import Health
-from serving.client.servers import Servers
+from serving.client.targets import target_list
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Client(OperatorCalls):
@@ -51,75 +42,44 @@ class Client(OperatorCalls):
         self,
         target: str | Sequence[str],
         *,
-        timeout_seconds: float = 60,
-        retries: RetryPolicy | None = None,
-        tls: Tls | None = None,
-        compression: Compression = "none",
-        channel_options: Mapping[str, int | str] | None = None,
-        health_service: str = "",
         clock: Clock | None = None,
-        random: Callable[[], float] = random_module.random,
-        open_channel: Callable[[str], grpc.Channel] | None = None,
+        open_channel: Callable[[Sequence[str]], grpc.Channel] | None = None,
+        **options: Unpack[ClientOptions],
     ) -> None:
-        """`target` is `HOST:PORT` or `unix:PATH`, or a list of them.
+        """`target` is `HOST:PORT` or `unix:PATH`, or a list of `IP:PORT` or of `unix:PATH`.
 
-        `timeout_seconds` is the deadline of calls without their own. `health_service` chooses the health
-        that decides which of several servers take part: "" is the server's health, a name is the health
-        of that model. The last three parameters are for tests.
+        `options` are those of ClientOptions. `clock` and `open_channel` are for tests.
         """
-        settings = ChannelSettings(tls=tls, compression=compression, options=channel_options or {})
-        self._timeout_seconds = timeout_seconds
+        settings = ClientSettings(**options)
+        targets = target_list(target)
+        channel = (open_channel or settings.open)(targets)
+        super().__init__(Connection(targets, channel, settings.timeout_seconds))
         self._clock = clock or SystemClock()
-        servers = Servers(
-            target_list(target),
-            open_channel or settings.open,
-            retries=retries or RetryPolicy(),
-            health_service=health_service,
-            clock=self._clock,
-            random=random,
-        )
-        super().__init__(servers)
 
-    def __enter__(self) -> "Client":
+    def __enter__(self) -> Client:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Closes the channels and cancels running calls."""
-        self._servers.close()
-
-    @property
-    def healths(self) -> Mapping[str, Health]:
-        """The health that each of several servers reports, by target."""
-        return dict(zip(self._servers.targets, self._servers.healths, strict=True))
+        """Closes the channel and cancels running calls."""
+        self._connection.close()
 
     def predict(
         self,
         name: str,
         inputs: Mapping[str, npt.ArrayLike],
         *,
-        version: int | None = None,
-        label: str = "",
-        signature_name: str = "",
         output_filter: Sequence[str] = (),
-        metadata: Mapping[str, str] | None = None,
-        timeout_seconds: float | None = None,
+        **options: Unpack[calls.CallOptions],
     ) -> Prediction:
-        """Sends a Predict request. Without `version` or `label` the model's default version answers.
+        """Returns the outputs of the model. `output_filter` names the outputs to return, all if empty.
 
-        `inputs` become tensors with the dtypes and shapes of their arrays. `metadata` are gRPC headers,
-        such as the header that requests a canary. Raises MillpondError.
+        `inputs` become tensors with the dtypes and shapes of their arrays. `options` are those of
+        CallOptions: version, label, signature_name, metadata, timeout_seconds.
         """
-        request = messages.predict_request(
-            Addressee(name=name, version=version, label=label, signature_name=signature_name),
-            inputs,
-            output_filter,
-        )
-        return messages.prediction(
-            self.predict_message(request, metadata=metadata, timeout_seconds=timeout_seconds)
-        )
+        return self._connection.run(calls.predict(name, inputs, output_filter, options))
 
     def predict_message(
         self,
@@ -129,10 +89,7 @@ class Client(OperatorCalls):
         timeout_seconds: float | None = None,
     ) -> predict_pb2.PredictResponse:
         """Sends a request unchanged, and returns the response unchanged."""
-        response: predict_pb2.PredictResponse = self._call(
-            PREDICT, request, timeout_seconds, metadata
-        )
-        return response
+        return self._connection.run(calls.predict_message(request, metadata, timeout_seconds))
 
     def classify(
         self,
@@ -140,19 +97,10 @@ class Client(OperatorCalls):
         examples: Sequence[Features],
         *,
         context: Features | None = None,
-        version: int | None = None,
-        label: str = "",
-        signature_name: str = "",
-        metadata: Mapping[str, str] | None = None,
-        timeout_seconds: float | None = None,
+        **options: Unpack[calls.CallOptions],
     ) -> Classification:
         """Returns the classes of each example. `context` has the features that all examples share."""
-        request = messages.classify_request(
-            Addressee(name=name, version=version, label=label, signature_name=signature_name),
-            examples,
-            context,
-        )
-        return messages.classification(self._call(CLASSIFY, request, timeout_seconds, metadata))
+        return self._connection.run(calls.classify(name, examples, context, options))
 
     def regress(
         self,
@@ -160,26 +108,16 @@ class Client(OperatorCalls):
         examples: Sequence[Features],
         *,
         context: Features | None = None,
-        version: int | None = None,
-        label: str = "",
-        signature_name: str = "",
-        metadata: Mapping[str, str] | None = None,
-        timeout_seconds: float | None = None,
+        **options: Unpack[calls.CallOptions],
     ) -> Regression:
         """Returns float32[examples]. `context` has the features that all examples share."""
-        request = messages.regress_request(
-            Addressee(name=name, version=version, label=label, signature_name=signature_name),
-            examples,
-            context,
-        )
-        return messages.regression(self._call(REGRESS, request, timeout_seconds, metadata))
+        return self._connection.run(calls.regress(name, examples, context, options))
 
     def model_status(
         self, name: str, version: int | None = None, *, timeout_seconds: float = 10
     ) -> tuple[VersionStatus, ...]:
         """Returns the versions of a model on the server, or only `version`; ascending."""
-        request = messages.status_request(Addressee(name=name, version=version))
-        return messages.statuses(self._call(MODEL_STATUS, request, timeout_seconds))
+        return self._connection.run(calls.model_status(name, version, timeout_seconds))
 
     def signatures(
         self,
@@ -190,8 +128,7 @@ class Client(OperatorCalls):
         timeout_seconds: float = 10,
     ) -> dict[str, Signature]:
         """Returns the signatures of a version that a client may run, by name."""
-        request = messages.metadata_request(Addressee(name=name, version=version, label=label))
-        return messages.signatures(self._call(MODEL_METADATA, request, timeout_seconds))
+        return self._connection.run(calls.signatures(name, version, label, timeout_seconds))
 
     def wait_until_ready(
         self, name: str, timeout_seconds: float = 60, *, version: int | None = None
@@ -202,25 +139,10 @@ class Client(OperatorCalls):
         Raises Unavailable, with the last status or error, after `timeout_seconds`.
         """
         readiness = Readiness(name, version, timeout_seconds, self._clock)
-        request = messages.status_request(Addressee(name=name))
         while True:
             try:
-                response = self._servers.call(
-                    MODEL_STATUS, request, readiness.look_seconds, is_repeatable=False
-                )
-                if readiness.is_over(messages.statuses(response)):
+                if readiness.is_over(self._connection.run(readiness.look())):
                     return
             except MillpondError as error:
                 readiness.check_error(error)
             pause(self._clock, readiness.pause_seconds)
-
-    def _call(
-        self,
-        choose: ChooseMethod,
-        request: Any,
-        timeout_seconds: float | None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> Any:
-        if timeout_seconds is None:
-            timeout_seconds = self._timeout_seconds
-        return self._servers.call(choose, request, timeout_seconds, metadata=metadata)

@@ -1,17 +1,18 @@
-"""Servers without a network: channels with methods that return prepared answers, or fail."""
+"""Servers for clients: channels with methods that return prepared answers, and small gRPC servers."""
 
-import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal
 
 import grpc
 
 from serving.base.errors import StatusCode
-from serving.client.rotation import HEALTH_WATCH
 
-OPEN_WATCH = (b"\x08\x01",)
+HEALTH_WATCH = "/grpc.health.v1.Health/Watch"
 
 _GRPC_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -19,11 +20,10 @@ _GRPC_CODES = {code.value[0]: code for code in grpc.StatusCode}
 class FakeRpcError(grpc.RpcError):
     """An RpcError like grpcio's, blocking or asynchronous."""
 
-    def __init__(self, code: StatusCode, message: str = "", pushback_ms: str | None = None) -> None:
+    def __init__(self, code: StatusCode, message: str = "") -> None:
         super().__init__(message)
         self._code = _GRPC_CODES[code]
         self._message = message
-        self._trailing = () if pushback_ms is None else (("grpc-retry-pushback-ms", pushback_ms),)
 
     def code(self) -> grpc.StatusCode:
         return self._code
@@ -31,20 +31,12 @@ class FakeRpcError(grpc.RpcError):
     def details(self) -> str:
         return self._message
 
-    def trailing_metadata(self) -> tuple[Any, ...]:
-        return self._trailing
-
 
 class FakeServer:
-    """Answers each call with the next of `answers` and repeats the last one; raises an exception.
+    """Answers each call with the next of `answers` and repeats the last one; raises an exception."""
 
-    Each of `watches` has the statuses of one health watch, and may end with an exception. After
-    them a watch reports SERVING and stays open until its channel is closed.
-    """
-
-    def __init__(self, *answers: Any, watches: Sequence[Sequence[Any]] = ()) -> None:
+    def __init__(self, *answers: Any) -> None:
         self.answers = deque(answers)
-        self.watches = deque(watches)
         self.calls: list[tuple[str, Any, float, Any]] = []
         """The path, request, timeout and metadata of each call."""
         self.closed = threading.Event()
@@ -52,42 +44,9 @@ class FakeServer:
     def answer(self, path: str, request: Any, timeout: float, metadata: Any) -> Any:
         self.calls.append((path, request, timeout, metadata))
         answer = self.answers[0] if len(self.answers) == 1 else self.answers.popleft()
-        if callable(answer):
-            answer = answer()
         if isinstance(answer, Exception):
             raise answer
         return answer
-
-    def next_watch(self) -> Sequence[Any]:
-        return self.watches.popleft() if self.watches else OPEN_WATCH
-
-
-class _FakeWatch:
-    """A running watch, blocking or not."""
-
-    def __init__(self, server: FakeServer) -> None:
-        self._server = server
-        self._said = server.next_watch()
-
-    def __iter__(self) -> Iterator[Any]:
-        yield from map(_raised, self._said)
-        if self._said is OPEN_WATCH:
-            self._server.closed.wait()
-
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        for said in self._said:
-            yield _raised(said)
-        if self._said is OPEN_WATCH:
-            await asyncio.Event().wait()
-
-    def cancel(self) -> None:
-        self._server.closed.set()
-
-
-def _raised(said: Any) -> Any:
-    if isinstance(said, Exception):
-        raise said
-    return said
 
 
 class FakeChannel:
@@ -101,10 +60,6 @@ class FakeChannel:
             return self.server.answer(path, request, timeout, metadata)
 
         return call
-
-    def unary_stream(self, path: str) -> Callable[[bytes], Any]:
-        assert path == HEALTH_WATCH
-        return lambda request: _FakeWatch(self.server)
 
     def close(self) -> None:
         self.server.closed.set()
@@ -123,3 +78,74 @@ class FakeAsyncChannel(FakeChannel):
 
     async def close(self) -> None:  # type: ignore[override]
         super().close()
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A failed call."""
+
+    code: grpc.StatusCode
+    pushback_ms: str | None = None
+
+
+UNAVAILABLE = Refusal(grpc.StatusCode.UNAVAILABLE)
+HealthAnswer = Literal["serving", "not_serving", "no_service"]
+
+
+class GrpcServer(grpc.GenericRpcHandler):
+    """A gRPC server on a free port, from `__enter__` to `__exit__`.
+
+    Answers each call with the next of `answers`, bytes or a Refusal, and repeats the last one.
+    """
+
+    def __init__(self, *answers: bytes | Refusal, health: HealthAnswer = "serving") -> None:
+        self._answers = deque(answers)
+        self._health = health
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self.paths: list[str] = []
+        """The path of each call, but for health."""
+        self.watched: list[bytes] = []
+        """The request of each health watch."""
+        self._server = grpc.server(ThreadPoolExecutor(8), handlers=[self])
+        self.target = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+
+    def __enter__(self) -> "GrpcServer":
+        self._server.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._server.stop(None).wait()
+
+    def service(self, call_details: grpc.HandlerCallDetails) -> Any:
+        path: Any = call_details.method
+        if path == HEALTH_WATCH:
+            return grpc.unary_stream_rpc_method_handler(self._watch)
+        return grpc.unary_unary_rpc_method_handler(
+            lambda request, context: self._answer(path, context)
+        )
+
+    def _answer(self, path: str, context: grpc.ServicerContext) -> bytes:
+        with self._lock:
+            self.paths.append(path)
+            answer = self._answers[0] if len(self._answers) == 1 else self._answers.popleft()
+        if isinstance(answer, bytes):
+            return answer
+        if answer.pushback_ms is not None:
+            context.set_trailing_metadata((("grpc-retry-pushback-ms", answer.pushback_ms),))
+        context.abort(answer.code, "refused")
+        raise AssertionError("abort raises")
+
+    def _watch(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        self.watched.append(request)
+        if self._health == "no_service":
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "")
+        context.add_callback(self._ended.set)
+        yield b"\x08\x01" if self._health == "serving" else b"\x08\x02"
+        self._ended.wait()

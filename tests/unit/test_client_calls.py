@@ -1,11 +1,8 @@
-"""Both clients against servers without a network: the choice of servers, the time and the number of
-calls.
-"""
+"""Both clients against a server without a network: requests, replies, errors and readiness."""
 
 import asyncio
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +14,6 @@ from serving.base.errors import (
     InvalidArgument,
     MillpondError,
     NotFound,
-    ResourceExhausted,
     StatusCode,
     Unavailable,
 )
@@ -28,16 +24,13 @@ from serving.base.protos import (
     regression_pb2,
 )
 from serving.base.tensor_proto import to_tensor_proto
-from serving.client import AsyncClient, Client, Health, RetryPolicy, ScoredClass, Tls
-from serving.client.health_watch import HealthWatch
+from serving.client import AsyncClient, Client, ScoredClass, Tls
 from serving.core.servable import AVAILABLE, LOADING, ServableState
 from tests.unit.fakes.client import FakeAsyncChannel, FakeChannel, FakeRpcError, FakeServer
 from tests.unit.fakes.clocks import FakeClock
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
-SERVING_RESPONSE, NOT_SERVING_RESPONSE = b"\x08\x01", b"\x08\x02"
 UNAVAILABLE = FakeRpcError(StatusCode.UNAVAILABLE, "refused")
-NO_HEALTH_SERVICE = [FakeRpcError(StatusCode.UNIMPLEMENTED)]
 
 
 def answered(version: int = 1) -> predict_pb2.PredictResponse:
@@ -48,7 +41,7 @@ def answered(version: int = 1) -> predict_pb2.PredictResponse:
 
 
 def status(**states: ServableState) -> get_model_status_pb2.GetModelStatusResponse:
-    """Returns the statuses of versions, given like `v1=AVAILABLE`."""
+    """Returns the statuses of versions such as `v1=AVAILABLE`."""
     response = get_model_status_pb2.GetModelStatusResponse()
     for version, state in states.items():
         response.model_version_status.add(version=int(version[1:]), state=int(state))
@@ -56,16 +49,15 @@ def status(**states: ServableState) -> get_model_status_pb2.GetModelStatusRespon
 
 
 class Blocking:
-    """Drives a client; both kinds have the same methods here."""
+    """Runs calls of a Client."""
 
-    def __init__(self, servers: dict[str, FakeServer], **settings: Any) -> None:
+    def __init__(self, server: FakeServer, target: str = "a", **settings: Any) -> None:
         self.clock = FakeClock()
         self.pauses = self.clock.waits
         self.client = Client(
-            list(servers),
+            target,
             clock=self.clock,
-            random=lambda: 0.0,
-            open_channel=lambda target: FakeChannel(servers[target]),  # type: ignore[arg-type, return-value]
+            open_channel=lambda targets: FakeChannel(server),  # type: ignore[arg-type, return-value]
             **settings,
         )
 
@@ -75,22 +67,22 @@ class Blocking:
 
 
 class Asyncio:
-    """Drives an AsyncClient, whose sleeps advance the clock."""
+    """Runs calls of an AsyncClient, whose sleeps advance the clock."""
 
-    def __init__(self, servers: dict[str, FakeServer], **settings: Any) -> None:
+    def __init__(self, server: FakeServer, target: str = "a", **settings: Any) -> None:
         self.clock = FakeClock()
         self.pauses: list[float] = []
-        self._servers = servers
+        self._server = server
+        self._target = target
         self._settings = settings
 
     def run(self, method: str, *arguments: Any, **more: Any) -> Any:
         async def in_loop() -> Any:
             client = AsyncClient(
-                list(self._servers),
+                self._target,
                 clock=self.clock,
-                random=lambda: 0.0,
                 sleep=self._sleep,
-                open_channel=lambda target: FakeAsyncChannel(self._servers[target]),  # type: ignore[arg-type, return-value]
+                open_channel=lambda targets: FakeAsyncChannel(self._server),  # type: ignore[arg-type, return-value]
                 **self._settings,
             )
             async with client:
@@ -111,7 +103,7 @@ def drive(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 def test_predict_sends_request_and_returns_arrays(drive: Callable[..., Any]):
     server = FakeServer(answered(7))
-    prediction = drive({"a": server}).run(
+    prediction = drive(server).run(
         "predict",
         "m",
         {"x": [1.0]},
@@ -132,7 +124,7 @@ def test_predict_sends_request_and_returns_arrays(drive: Callable[..., Any]):
 
 
 def test_call_of_a_client_that_is_closed_is_refused():
-    blocking = Blocking({"a": FakeServer(answered())}).client
+    blocking = Blocking(FakeServer(answered())).client
     blocking.close()
     with pytest.raises(FailedPrecondition, match="closed"):
         blocking.predict("m", {})
@@ -151,35 +143,18 @@ def test_call_of_a_client_that_is_closed_is_refused():
 
 def test_predict_without_timeout_uses_client_deadline(drive: Callable[..., Any]):
     server = FakeServer(answered())
-    drive({"a": server}, timeout_seconds=2.5).run("predict", "m", {"x": [1.0]})
+    drive(server, timeout_seconds=2.5).run("predict", "m", {"x": [1.0]})
     assert server.calls[0][2] == 2.5
 
 
 def test_predict_refuses_version_beside_label(drive: Callable[..., Any]):
     with pytest.raises(InvalidArgument, match="version 3 and label 'stable'"):
-        drive({"a": FakeServer(answered())}).run("predict", "m", {}, version=3, label="stable")
+        drive(FakeServer(answered())).run("predict", "m", {}, version=3, label="stable")
 
 
 def test_predict_names_input_that_holds_no_tensor(drive: Callable[..., Any]):
     with pytest.raises(InvalidArgument, match="input 'x'"):
-        drive({"a": FakeServer(answered())}).run("predict", "m", {"x": [object()]})
-
-
-def test_unavailable_call_retries_within_deadline(
-    drive: Callable[..., Any],
-):
-    server = FakeServer(UNAVAILABLE, UNAVAILABLE, answered())
-    driven = drive({"a": server})
-    assert driven.run("predict", "m", {}, timeout_seconds=10).version == 1
-    assert driven.pauses == pytest.approx([0.025, 0.05])
-    assert [call[2] for call in server.calls] == pytest.approx([10, 9.975, 9.925])
-
-
-def test_unavailable_last_attempt_names_server(drive: Callable[..., Any]):
-    server = FakeServer(UNAVAILABLE)
-    with pytest.raises(Unavailable, match=r"no server answers at a:1 \(refused\)"):
-        drive({"a:1": server}, retries=RetryPolicy(attempt_count_max=3)).run("predict", "m", {})
-    assert len(server.calls) == 3
+        drive(FakeServer(answered())).run("predict", "m", {"x": [object()]})
 
 
 @pytest.mark.parametrize(("message", "asks"), [("a:1: Socket closed", True), ("refused", False)])
@@ -188,32 +163,24 @@ def test_connection_closed_unanswered_suggests_tls(
 ):
     server = FakeServer(FakeRpcError(StatusCode.UNAVAILABLE, message))
     with pytest.raises(Unavailable) as raised:
-        drive({"a:1": server}).run("predict", "m", {})
+        drive(server, "a:1").run("predict", "m", {})
     assert ("--tls_ca" in raised.value.message) == asks
 
 
-def test_exhausted_server_rests_for_its_pushback(drive: Callable[..., Any]):
-    full = FakeRpcError(StatusCode.RESOURCE_EXHAUSTED, "full", "800")
-    driven = drive({"a": FakeServer(full, answered())})
-    assert driven.run("predict", "m", {}).version == 1
-    assert driven.pauses == pytest.approx([0.8])
+def test_unavailable_server_is_named(drive: Callable[..., Any]):
+    with pytest.raises(Unavailable, match=r"no server answers at a:1 \(refused\)"):
+        drive(FakeServer(UNAVAILABLE), "a:1").run("predict", "m", {})
 
 
-def test_exhaustion_beyond_deadline_fails_at_once(
-    drive: Callable[..., Any],
-):
-    full = FakeRpcError(StatusCode.RESOURCE_EXHAUSTED, "full", "800")
-    driven = drive({"a": FakeServer(full)})
-    with pytest.raises(ResourceExhausted, match="full"):
-        driven.run("predict", "m", {}, timeout_seconds=0.5)
-    assert driven.pauses == []
-
-
-def test_refusal_is_not_tried_again(drive: Callable[..., Any]):
+def test_refusal_keeps_code_and_message(drive: Callable[..., Any]):
     server = FakeServer(FakeRpcError(StatusCode.NOT_FOUND, "no m"))
     with pytest.raises(NotFound, match="no m"):
-        drive({"a": server}).run("predict", "m", {})
-    assert len(server.calls) == 1
+        drive(server).run("predict", "m", {})
+
+
+def test_unknown_option_is_refused(drive: Callable[..., Any]):
+    with pytest.raises(TypeError, match="timeout"):
+        drive(FakeServer(answered())).run("predict", "m", {}, timeout=3)
 
 
 def test_classify_returns_labels_and_scores(drive: Callable[..., Any]):
@@ -223,7 +190,7 @@ def test_classify_returns_labels_and_scores(drive: Callable[..., Any]):
     first.classes.add(label="cat", score=0.75)
     second.classes.add(score=0.5)
     server = FakeServer(response)
-    result = drive({"a": server}).run(
+    result = drive(server).run(
         "classify", "m", [{"x": 1.0}, {"x": 2.0}], context={"u": "v"}, version=2
     )
     assert result.version == 2
@@ -239,83 +206,11 @@ def test_regress_gives_one_number_for_each_example(drive: Callable[..., Any]):
     for value in (2.5, 3.0):
         response.result.regressions.add(value=value)
     server = FakeServer(response)
-    result = drive({"a": server}).run("regress", "m", [{"x": 1.0}, {"x": 2.0}])
+    result = drive(server).run("regress", "m", [{"x": 1.0}, {"x": 2.0}])
     assert result.values.dtype == np.float32
     assert result.values.tolist() == [2.5, 3.0]
     assert server.calls[0][0].endswith("/Regress")
     assert len(server.calls[0][1].input.example_list.examples) == 2
-
-
-# --- Several servers --------------------------------------------------------------------------------
-
-
-def test_refused_call_moves_to_another_server(drive: Callable[..., Any]):
-    watches = [NO_HEALTH_SERVICE] * 100
-    first, second = (
-        FakeServer(UNAVAILABLE, watches=watches),
-        FakeServer(answered(), watches=watches),
-    )
-    assert drive({"a": first, "b": second}).run("predict", "m", {}).version == 1
-    assert len(first.calls) <= 1
-    assert len(second.calls) == 1
-
-
-def test_failed_call_moves_on_despite_other_turns():
-    driven: Any = None
-
-    def fail_after_another_call() -> FakeRpcError:
-        driven.client.predict("m", {})
-        return UNAVAILABLE
-
-    first, second = FakeServer(fail_after_another_call), FakeServer(answered())
-    driven = Blocking({"a": first, "b": second})
-    for index in (0, 1):
-        driven.client._servers._rotation.report(index, Health.SERVING)
-    driven.run("predict", "m", {})
-    assert (len(first.calls), len(second.calls)) == (1, 2)
-
-
-def test_operators_call_to_several_servers_is_refused():
-    servers = {"a": FakeServer(b""), "b": FakeServer(b"")}
-    with pytest.raises(InvalidArgument, match="has 2: a, b"):
-        Blocking(servers).run("rollback", "m")
-
-
-def test_operators_order_is_sent_once():
-    server = FakeServer(UNAVAILABLE)
-    with pytest.raises(Unavailable):
-        Blocking({"a": server}).run("promote", "m")
-    assert len(server.calls) == 1
-
-
-def test_client_without_a_server_is_refused():
-    with pytest.raises(InvalidArgument, match="names no server"):
-        Client([])
-
-
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        ([SERVING_RESPONSE, NOT_SERVING_RESPONSE], [Health.SERVING, Health.DOWN, Health.DOWN]),
-        ([SERVING_RESPONSE, UNAVAILABLE], [Health.SERVING, Health.DOWN]),
-        (NO_HEALTH_SERVICE, [Health.SERVING]),
-    ],
-    ids=["drains_and_ends", "dies", "has_no_health_service"],
-)
-def test_health_watch_reports_statuses_and_end(said: list[Any], expected: list[Health]):
-    heard: list[Health] = []
-    channel: Any = FakeChannel(FakeServer(None, watches=[said]))
-    HealthWatch(channel, "", heard.append, FakeClock()).follow()
-    assert heard == expected
-
-
-def test_health_watch_that_is_closed_begins_no_other():
-    channel: Any = FakeChannel(FakeServer(None))
-    heard: list[Health] = []
-    watch = HealthWatch(channel, "", heard.append, FakeClock())
-    watch.close()
-    assert not watch.follow()
-    assert heard == []
 
 
 # --- Readiness --------------------------------------------------------------------------------------
@@ -328,14 +223,14 @@ def test_wait_until_ready_waits_for_available_version(drive: Callable[..., Any])
         status(v1=LOADING),
         status(v1=AVAILABLE),
     )
-    driven = drive({"a": server})
+    driven = drive(server)
     assert driven.run("wait_until_ready", "m") is None
     assert driven.pauses == [0.05] * 3
 
 
 def test_wait_until_ready_ignores_other_versions(drive: Callable[..., Any]):
     server = FakeServer(status(v1=AVAILABLE), status(v1=AVAILABLE, v2=AVAILABLE))
-    drive({"a": server}).run("wait_until_ready", "m", version=2)
+    drive(server).run("wait_until_ready", "m", version=2)
     assert len(server.calls) == 2
 
 
@@ -350,34 +245,17 @@ def test_wait_until_ready_ignores_other_versions(drive: Callable[..., Any]):
 def test_wait_until_ready_times_out_with_last_status(
     answer: Any, message: str, drive: Callable[..., Any]
 ):
-    driven = drive({"a": FakeServer(answer)})
+    driven = drive(FakeServer(answer))
     with pytest.raises(Unavailable, match=message):
         driven.run("wait_until_ready", "m", 0.2)
     assert sum(driven.pauses) == pytest.approx(0.2)
 
 
 def test_wait_until_ready_raises_permanent_error(drive: Callable[..., Any]):
-    driven = drive({"a": FakeServer(FakeRpcError(StatusCode.UNAUTHENTICATED, "who are you"))})
+    driven = drive(FakeServer(FakeRpcError(StatusCode.UNAUTHENTICATED, "who are you")))
     with pytest.raises(MillpondError, match="who are you"):
         driven.run("wait_until_ready", "m")
     assert driven.pauses == []
-
-
-def test_close_stops_retries_of_running_calls():
-    closed = threading.Event()
-    blocking: Any = None
-
-    def close_then_fail() -> FakeRpcError:
-        blocking.client.close()
-        closed.set()
-        return FakeRpcError(StatusCode.CANCELLED, "Channel closed!")
-
-    server = FakeServer(close_then_fail)
-    blocking = Blocking({"a": server})
-    with pytest.raises(MillpondError, match="Channel closed"):
-        blocking.run("predict", "m", {})
-    assert closed.is_set()
-    assert len(server.calls) == 1
 
 
 # --- Imports and options --------------------------------------------------------------------------

@@ -1,0 +1,139 @@
+"""The calls of a client, as values: the request, and the function that reads the response. Pure."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypedDict, TypeVar
+
+import numpy.typing as npt
+
+from serving.base.protos import model_pb2, predict_pb2
+from serving.client import messages
+from serving.client.channels import (
+    CLASSIFY,
+    MODEL_METADATA,
+    MODEL_STATUS,
+    PREDICT,
+    REGRESS,
+    ChooseMethod,
+)
+from serving.client.features import Features
+from serving.client.results import (
+    Classification,
+    Prediction,
+    Regression,
+    Signature,
+    VersionStatus,
+)
+
+Reply = TypeVar("Reply")
+
+_RECEIVER = ("version", "label", "signature_name")
+"""The options that are part of a request."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call(Generic[Reply]):
+    """One call. Without `timeout_seconds` it has the client's deadline."""
+
+    method: ChooseMethod
+    request: Any
+    read: Callable[[Any], Reply]
+    """Returns the reply that a response means."""
+    timeout_seconds: float | None = None
+    metadata: Mapping[str, str] | None = None
+
+
+class CallOptions(TypedDict, total=False):
+    """The optional arguments of predict, classify and regress.
+
+    Without `version` or `label` the model's default version answers. `metadata` are gRPC headers, such
+    as the header that requests a canary. `timeout_seconds` is the deadline; by default the client's.
+    """
+
+    version: int | None
+    label: str
+    signature_name: str
+    metadata: Mapping[str, str] | None
+    timeout_seconds: float | None
+
+
+def predict(
+    name: str,
+    inputs: Mapping[str, npt.ArrayLike],
+    output_filter: Sequence[str],
+    options: CallOptions,
+) -> Call[Prediction]:
+    """Returns the call of Predict. Raises InvalidArgument, which names the input."""
+    spec, sending = _split(name, options)
+    request = messages.predict_request(spec, inputs, output_filter)
+    return Call(method=PREDICT, request=request, read=messages.prediction, **sending)
+
+
+def predict_message(
+    request: predict_pb2.PredictRequest,
+    metadata: Mapping[str, str] | None,
+    timeout_seconds: float | None,
+) -> Call[predict_pb2.PredictResponse]:
+    """Returns the call of Predict with a request as it is, and a response as it is."""
+    return Call(
+        method=PREDICT,
+        request=request,
+        read=lambda response: response,
+        metadata=metadata,
+        timeout_seconds=timeout_seconds,
+    )
+
+
+def classify(
+    name: str,
+    examples: Sequence[Features],
+    context: Features | None,
+    options: CallOptions,
+) -> Call[Classification]:
+    """Returns the call of Classify. Raises InvalidArgument, which names the feature."""
+    spec, sending = _split(name, options)
+    request = messages.classify_request(spec, examples, context)
+    return Call(method=CLASSIFY, request=request, read=messages.classification, **sending)
+
+
+def regress(
+    name: str,
+    examples: Sequence[Features],
+    context: Features | None,
+    options: CallOptions,
+) -> Call[Regression]:
+    """Returns the call of Regress. Raises InvalidArgument, which names the feature."""
+    spec, sending = _split(name, options)
+    request = messages.regress_request(spec, examples, context)
+    return Call(method=REGRESS, request=request, read=messages.regression, **sending)
+
+
+def model_status(
+    name: str, version: int | None, timeout_seconds: float
+) -> Call[tuple[VersionStatus, ...]]:
+    """Returns the call of GetModelStatus for one version, or for all versions."""
+    return Call(
+        method=MODEL_STATUS,
+        request=messages.status_request(messages.model_spec(name, version=version)),
+        read=messages.statuses,
+        timeout_seconds=timeout_seconds,
+    )
+
+
+def signatures(
+    name: str, version: int | None, label: str, timeout_seconds: float
+) -> Call[dict[str, Signature]]:
+    """Returns the call of GetModelMetadata."""
+    return Call(
+        method=MODEL_METADATA,
+        request=messages.metadata_request(messages.model_spec(name, version=version, label=label)),
+        read=messages.signatures,
+        timeout_seconds=timeout_seconds,
+    )
+
+
+def _split(name: str, options: CallOptions) -> tuple[model_pb2.ModelSpec, dict[str, Any]]:
+    """Returns the receiver of a request, and the options that are not part of the request."""
+    sending: dict[str, Any] = {**options}
+    receiver = {key: sending.pop(key) for key in _RECEIVER if key in sending}
+    return messages.model_spec(name, **receiver), sending
