@@ -5,6 +5,7 @@ cleanly, or the test fails. A failing test shows the end of the server's log. Mo
 once a session, so that the import of TensorFlow (3 to 5 s) is paid once.
 """
 
+import itertools
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -100,6 +101,20 @@ def slow_export(export_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def scale_model(export_path: Path) -> ScaleModel:
     return ScaleModel(export_path / "scale")
+
+
+@pytest.fixture(scope="module")
+def shared_scale(
+    start_module_server: StartServer,
+    scale_model: ScaleModel,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[ModelServer, Path, Iterator[int]]:
+    """A server of `scale` version 1, its base path, and version numbers that are still unused."""
+    base_path = tmp_path_factory.mktemp("shared_scale")
+    scale_model.write(base_path, 1)
+    server = start_module_server(model_name="scale", base_path=base_path)
+    server.wait_until_available("scale", 1)
+    return server, base_path, itertools.count(2)
 
 
 @pytest.fixture

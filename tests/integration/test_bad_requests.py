@@ -38,7 +38,6 @@ INVALID_ARGUMENT = grpc.StatusCode.INVALID_ARGUMENT
 NOT_FOUND = grpc.StatusCode.NOT_FOUND
 FAILED_PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
 RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
-UNIMPLEMENTED = grpc.StatusCode.UNIMPLEMENTED
 
 Change = Callable[[predict_pb2.PredictRequest], object]
 
@@ -380,21 +379,6 @@ def test_predict_long_error_message_is_cut(caller: Caller):
     assert code == NOT_FOUND
     assert message.endswith("...TRUNCATED")
     assert len(message.encode()) < 2_000
-
-
-@pytest.mark.parametrize(
-    "method",
-    [
-        "/tensorflow.serving.PredictionService/Predikt",
-        "/tensorflow.serving.SessionService/SessionRun",  # --enable_session_run is off
-        "/nobody.Knows/This",
-        "/no_slash",
-    ],
-)
-def test_server_unknown_method_is_unimplemented(caller: Caller, method: str):
-    code, message = refusal(lambda: caller.send_bytes(method, b""))
-    assert code == UNIMPLEMENTED
-    assert message.strip()
 
 
 def metadata_request(**fields: object) -> bytes:

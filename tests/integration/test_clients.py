@@ -2,10 +2,8 @@
 
 import asyncio
 import re
-import subprocess
-import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,27 +13,11 @@ from serving import ModelServer
 from serving.base.errors import MillpondError
 from serving.client import AsyncClient, Client
 from tests.integration.clients import wait_until
-from tests.integration.conftest import REPOSITORY, StartServer
+from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
 from tests.integration.steady_clients import SteadyThreads
 
 X = np.array([1, 2, 3], np.float32)
-
-
-@pytest.fixture(scope="module")
-def half_plus_two(
-    start_module_server: StartServer, tmp_path_factory: pytest.TempPathFactory
-) -> ModelServer:
-    directory = tmp_path_factory.mktemp("models")
-    subprocess.run(
-        [sys.executable, "-m", "tests.integration.drop_in.export_models", str(directory)],
-        cwd=REPOSITORY,
-        check=True,
-        timeout=100,
-    )
-    server = start_module_server(model_name="half_plus_two", base_path=directory / "half_plus_two")
-    server.wait_until_available("half_plus_two")
-    return server
 
 
 class Traffic(SteadyThreads):
@@ -123,12 +105,7 @@ async def _predict_until(is_over: asyncio.Event, client: AsyncClient) -> int:
     return count
 
 
-@pytest.fixture
-def half_plus_two_client(half_plus_two: ModelServer) -> Iterator[Client]:
-    with Client(half_plus_two.target, compression="gzip") as client:
-        yield client
-
-
-def test_compressed_request_is_answered(half_plus_two_client: Client):
+def test_compressed_request_is_answered(start_scale: Callable[..., ModelServer]):
     x = np.zeros(100_000, np.float32)
-    assert (half_plus_two_client.predict("half_plus_two", {"x": x}).outputs["y"] == 2).all()
+    with Client(start_scale().target, compression="gzip") as client:
+        assert (client.predict("scale", {"x": x}).outputs["y"] == 1).all()

@@ -1,8 +1,6 @@
 """ModelServer, `millpond status` and `millpond predict` on a real server with the CTR model."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,26 +93,3 @@ def test_model_server_refused_flag_raises_reason(base_path: Path, tmp_path: Path
     server = ModelServer(base_path=base_path, log_path=log_path, use_alts_credentials=True)
     with pytest.raises(Unavailable, match="--use_alts_credentials is refused"):
         server.start()
-
-
-def test_server_imports_neither_tensorflow_nor_grpcio(base_path: Path):
-    code = (
-        "import sys, threading\n"
-        "from serving.config.flags import parse_flags\n"
-        "from serving.config.server_config import server_config\n"
-        "from serving.server.server import Server\n"
-        # Arenas need jemalloc, and this process was started without it.
-        f"flags = parse_flags(['--model_base_path={base_path}', '--port=0', '--arena=false'])\n"
-        "server = Server(server_config(flags))\n"
-        "server.start()\n"
-        "available = lambda statuses: any(s.state == 30 for v in statuses.values() for s in v)\n"
-        "assert server.monitor.wait_until(available, 60)\n"
-        "found = sorted({'tensorflow', 'grpc'} & set(sys.modules))\n"
-        "server.stop()\n"
-        # Reading ends when no process has standard output open any more.
-        "print(found)"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=90
-    )
-    assert "[]" in result.stdout.splitlines(), result.stdout + result.stderr

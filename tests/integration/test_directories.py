@@ -1,6 +1,5 @@
 """Directories as people and disks leave them: odd names, half copies, vanished paths."""
 
-import itertools
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -128,30 +127,16 @@ def _shorten(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
-@pytest.fixture(scope="module")
-def half_copies(
-    start_module_server: StartServer,
-    scale_model: ScaleModel,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[ModelServer, Path, Iterator[int]]:
-    """A server of `scale`, its base path, and version numbers that are still unused."""
-    base_path = tmp_path_factory.mktemp("half_copies")
-    scale_model.write(base_path, 1)
-    server = start_module_server(model_name="scale", base_path=base_path)
-    server.wait_until_available("scale", 1)
-    return server, base_path, itertools.count(2)
-
-
 @pytest.mark.parametrize("spoil", [_remove, _empty, _halve, _shorten])
 @pytest.mark.parametrize("file", FILES)
 def test_half_copied_version_waits_until_complete(
-    half_copies: tuple[ModelServer, Path, Iterator[int]],
+    shared_scale: tuple[ModelServer, Path, Iterator[int]],
     scale_model: ScaleModel,
     tmp_path: Path,
     file: str,
     spoil: Callable[[Path], None],
 ):
-    server, base_path, numbers = half_copies
+    server, base_path, numbers = shared_scale
     version = next(numbers)
     whole = scale_model.write(tmp_path, version, offset_count=1_000)
     beside = shutil.copytree(whole, base_path / ".partial")

@@ -17,7 +17,6 @@ import pytest
 
 from serving import ModelServer
 from serving.base.clock import NS_PER_SECOND, SystemClock
-from serving.base.errors import Unavailable
 from tests.integration.clients import caller_to, predict_request, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel, drop
@@ -122,24 +121,6 @@ def test_drain_is_reported_until_last_answer(
 # --- Ports ----------------------------------------------------------------------------------------
 
 
-def test_taken_http_port_stops_start_with_address(base_path: Path, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        server = ModelServer(
-            base_path=base_path, log_path=tmp_path / "server.log", rest_api_port=port
-        )
-        with pytest.raises(Unavailable, match=f"HTTP on 127.0.0.1:{port}: Address already in use"):
-            server.start()
-
-
-def test_one_port_for_grpc_and_http_is_refused_by_name(base_path: Path, tmp_path: Path) -> None:
-    server = ModelServer(
-        base_path=base_path, log_path=tmp_path / "server.log", port=8600, rest_api_port=8600
-    )
-    with pytest.raises(Unavailable, match="--rest_api_port=8600 is the port of gRPC too"):
-        server.start()
-
-
 def test_server_without_http_has_no_thread_for_it(
     start_server: StartServer, base_path: Path
 ) -> None:
@@ -211,14 +192,6 @@ def test_junk_is_answered_and_not_logged(server: ModelServer) -> None:
             connection.sendall(junk)
             assert received(connection).startswith(b"HTTP/1.1 400 ")
     assert len(server.events()) == before
-
-
-def test_probes_by_other_methods_and_of_other_paths(server: ModelServer) -> None:
-    assert get(server, "/healthz", "HEAD") == (200, b"")
-    assert get(server, "/readyz", "DELETE")[0] == 405
-    status, body = get(server, "/nothing")
-    assert status == 404
-    assert json.loads(body) == {"error": "nothing is at /nothing"}
 
 
 def test_probe_is_answered_while_cores_are_busy(server: ModelServer) -> None:

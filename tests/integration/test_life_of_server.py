@@ -3,8 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -122,36 +120,6 @@ def test_server_listens_before_any_model_is_there(start_server: StartServer, bas
     with caller_to(server.target) as caller:
         assert (caller.health(""), caller.health("scale")) == (NOT_SERVING, NOT_SERVING)
     assert [event["event"] for event in server.events()].count("ready") == 0
-
-
-def test_server_ends_with_address_of_taken_port(start_server: StartServer, base_path: Path):
-    first = start_server(model_name="scale", base_path=base_path)
-    result = subprocess.run(
-        [
-            *(sys.executable, "-m", "serving", "serve", f"--model_base_path={base_path}"),
-            *("--host=127.0.0.1", f"--port={first.port}"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert result.returncode == 1
-    assert f"127.0.0.1:{first.port}" in result.stderr
-    assert "Traceback" not in result.stderr
-
-
-def test_server_answers_on_a_unix_socket_too(
-    start_server: StartServer, scale_model: ScaleModel, base_path: Path, tmp_path: Path
-):
-    scale_model.write(base_path, 1)
-    socket_path = tmp_path / "millpond.sock"
-    server = start_server(model_name="scale", base_path=base_path, grpc_socket_path=socket_path)
-    server.wait_until_available("scale", 1)
-    for target in (f"unix:{socket_path}", server.target):
-        with caller_to(target) as caller:
-            answer = caller.outputs("scale", {"x": np.ones(1, np.float32)})
-            assert answer["y"].tolist() == [2.0]
 
 
 # --- Health -----------------------------------------------------------------------------------------

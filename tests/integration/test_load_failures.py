@@ -3,7 +3,6 @@
 The old version serves on.
 """
 
-import itertools
 import os
 import shutil
 import subprocess
@@ -42,20 +41,6 @@ MB = 1_000_000
 OFFSET_COUNT = 1_000_000
 
 
-@pytest.fixture(scope="module")
-def damaged_versions(
-    start_module_server: StartServer,
-    scale_model: ScaleModel,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[ModelServer, Path, Iterator[int]]:
-    """A server of `scale` version 1, its base path, and version numbers that are still unused."""
-    base_path = tmp_path_factory.mktemp("damaged_versions")
-    scale_model.write(base_path, 1)
-    server = start_module_server(model_name="scale", base_path=base_path)
-    server.wait_until_available("scale", 1)
-    return server, base_path, itertools.count(2)
-
-
 # --- Damaged and incomplete checkpoints ---------------------------------------------------------------
 
 
@@ -65,12 +50,12 @@ def damaged_versions(
     ids=["of_a_small_tensor", "first", "in_the_middle", "last"],
 )
 def test_flipped_checkpoint_byte_keeps_old_version(
-    damaged_versions: tuple[ModelServer, Path, Iterator[int]],
+    shared_scale: tuple[ModelServer, Path, Iterator[int]],
     scale_model: ScaleModel,
     shard: str,
     offset: int,
 ):
-    server, base_path, numbers = damaged_versions
+    server, base_path, numbers = shared_scale
     version = next(numbers)
     with (
         scale_clients(server.target, count=2).running() as clients,
@@ -94,11 +79,11 @@ def test_flipped_checkpoint_byte_keeps_old_version(
 
 @pytest.mark.parametrize("shard", [SMALL_SHARD, LARGE_SHARD], ids=["small", "large"])
 def test_shard_cut_short_is_an_incomplete_version(
-    damaged_versions: tuple[ModelServer, Path, Iterator[int]],
+    shared_scale: tuple[ModelServer, Path, Iterator[int]],
     scale_model: ScaleModel,
     shard: str,
 ):
-    server, base_path, numbers = damaged_versions
+    server, base_path, numbers = shared_scale
     version = next(numbers)
 
     def cut(directory: Path) -> None:
@@ -273,30 +258,6 @@ def test_impossible_flag_is_refused_with_remedy(base_path: Path, flag: str, reme
     (line,) = result.stderr.splitlines()
     assert flag.split("=", maxsplit=1)[0] in line
     assert remedy in line
-
-
-def test_server_without_jemalloc_names_remedy(base_path: Path):
-    code = (
-        "from serving.config.server_config import server_config\n"
-        "from serving.base.errors import InvalidConfig\n"
-        "from serving.config.flags import parse_flags\n"
-        "from serving.server.server import Server\n"
-        "try:\n"
-        f"    Server(server_config(parse_flags(['--model_base_path={base_path}', '--port=0'])))\n"
-        "except InvalidConfig as error:\n"
-        "    print(error)\n"
-    )
-    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        cwd=REPOSITORY,
-        env=environment,
-    )
-    assert "LD_PRELOAD=libjemalloc.so.2, or use --arena=false" in result.stdout, result.stderr
 
 
 def test_server_without_arenas_serves_on_glibc(

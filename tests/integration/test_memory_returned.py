@@ -82,24 +82,6 @@ def start_small(
     return server, anonymous_mib(server.process_id)
 
 
-def test_unload_without_spare_slab_returns_memory(
-    start_server: StartServer, scale_model: ScaleModel, base_path: Path, drop_big: DropBig
-):
-    server, before_mib = start_small(start_server, scale_model, base_path, spare_count=0)
-    drop_big(base_path, 3)
-    wait_for_swap(server, 2, 3)
-    assert_answers_as(server, 3, parameters_of=1)
-    wait_for_memory(server, before_mib + VERSION_MIB, "with one version")
-    drop_big(base_path, 4)
-    wait_for_swap(server, 3, 4)
-    assert_answers_as(server, 4, parameters_of=2)
-    wait_for_memory(server, before_mib + VERSION_MIB, "with the next version")
-    scale_model.write(base_path, 5)
-    wait_for_swap(server, 4, 5)
-    wait_for_memory(server, before_mib, "once both are unloaded")
-    assert_answers_as(server, 5, parameters_of=5)
-
-
 def test_resident_spare_slab_takes_next_version(
     start_server: StartServer, scale_model: ScaleModel, base_path: Path, drop_big: DropBig
 ):

@@ -2,7 +2,6 @@
 written.
 """
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -99,18 +98,6 @@ def test_rolled_back_version_serves_as_last_resort(
     second.wait_until_available("scale", 1)
     with Client(second.admin_target) as client:
         assert client.describe_models()["scale"]["default_version"] == 1
-
-
-def test_damaged_state_is_logged_and_stops_nothing(start: Start, tmp_path: Path):
-    file = tmp_path / "state" / FILE_NAME
-    file.parent.mkdir()
-    file.write_text(json.dumps({"blocked_versions": 7}))
-    server = start()
-    server.wait_until_available("scale", 2)
-    (told,) = logged(server, "blocked_versions_unreadable")
-    assert told["level"] == "error"
-    assert json.loads(Path(str(told["put_aside"])).read_text()) == {"blocked_versions": 7}
-    roll_back(server, file)
 
 
 def test_unwritable_state_is_logged_and_rollback_holds(start: Start, tmp_path: Path):

@@ -6,7 +6,6 @@ TensorFlow's own conversions read the answer and make the expected value.
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 
@@ -295,14 +294,6 @@ def test_predict_unknown_fields_are_passed_over(caller: Caller):
     )
     answer = predict_pb2.PredictResponse.FromString(reply)
     assert array(answer.outputs["y"]).tolist() == [1.0]
-
-
-@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
-def test_predict_compressed_message_arrives(server: ModelServer, compression: Any):
-    request = request_of("float32", tensor("float32", (1000,), float_val=[1.5]))
-    with grpc.insecure_channel(server.target, compression=compression) as channel:
-        answer = Caller(channel).predict(request).outputs["y"]
-    assert array(answer).tolist() == [1.5] * 1000
 
 
 # --- Requested outputs and versions ---------------------------------------------------------------

@@ -323,28 +323,6 @@ def test_unix_socket_answers_and_is_not_world_writable(server: ModelServer):
         assert caller.predict(echo_request()).model_spec.version.value == 1
 
 
-def test_unix_socket_of_killed_server_is_replaced(
-    start_server: StartServer, echo_base: Path, tmp_path: Path
-):
-    path = tmp_path / "grpc.sock"
-    killed = start_server(model_name="echo", base_path=echo_base, grpc_socket_path=path)
-    killed.kill()
-    assert path.is_socket()
-    start_server(
-        model_name="echo", base_path=echo_base, grpc_socket_path=path
-    ).wait_until_available("echo", 1)
-    with caller_to(f"unix:{path}") as caller:
-        caller.predict(echo_request())
-
-
-def test_unix_socket_path_too_long_stops_start(
-    start_server: StartServer, echo_base: Path, tmp_path: Path
-):
-    path = tmp_path / ("x" * 108)
-    with pytest.raises(Exception, match="the path of a UNIX socket may have 107"):
-        start_server(model_name="echo", base_path=echo_base, grpc_socket_path=path)
-
-
 # Reflection
 
 SERVICES = {

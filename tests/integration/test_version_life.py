@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from serving import ModelServer
+from serving.base.protos import get_model_metadata_pb2, predict_pb2
 from serving.client import Client
 from serving.core.servable import AVAILABLE, END
 from tests.integration.clients import (
@@ -185,8 +186,6 @@ def versions_of_users(caller: Caller, count: int) -> dict[str, int]:
         request_serializer=lambda message: message.SerializeToString(),
         response_deserializer=lambda data: data,
     )
-    from serving.base.protos import predict_pb2
-
     found = {}
     for number in range(count):
         user = f"user-{number}"
@@ -206,6 +205,10 @@ def test_canary_keeps_its_users(
         wait_for_states(client, "scale", {1: AVAILABLE, 2: AVAILABLE})
         first = versions_of_users(caller, 200)
         assert versions_of_users(caller, 200) == first
+        # The description of a model must not depend on the caller or the time.
+        request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
+        request.model_spec.name = "scale"
+        assert {caller.metadata(request).model_spec.version.value for _ in range(20)} == {1}
         # 60 expected, standard deviation 6.5.
         assert 30 <= Counter(first.values())[2] <= 90
         assert client.promote("scale") == 2

@@ -48,14 +48,6 @@ def test_session_run_without_its_flag_is_unimplemented(drop_in_caller: Caller):
     assert code is grpc.StatusCode.UNIMPLEMENTED, message
 
 
-def test_refusal_message_of_long_request_is_cut(drop_in_caller: Caller):
-    name = "n" * 5_000
-    request = predict(HALF, X, [name])
-    _, message = refusal(lambda: drop_in_caller.predict(request))
-    assert len(message) <= 1_100
-    assert "TRUNCATED" in message
-
-
 @pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
 def test_compressed_request_is_answered(compression: grpc.Compression, drop_in_caller: Caller):
     stub = PredictionServiceStub(drop_in_caller.channel)
