@@ -103,48 +103,54 @@ class FakePollers:
                 self._is_due = True
 
 
-def make_source(
-    base_path: Path,
-    aspirations: Aspirations,
-    clock: FakeClock,
-    selection: VersionSelection | None = None,
-    period_seconds: float = 60,
-    keeps_last: bool = True,
-    labels: Mapping[str, int] = NO_LABELS,
-    pollers: FakePollers | None = None,
-    missing_asset_wait_seconds: float = 30,
-) -> FileSystemSource:
-    return FileSystemSource(
-        "m",
-        SourceSettings(
-            base_path=str(base_path),
-            selection=selection or All(),
-            labels=labels,
-            keeps_last=keeps_last,
-            period_seconds=period_seconds,
-            missing_asset_wait_seconds=missing_asset_wait_seconds,
-        ),
-        listener=aspirations,
-        model_status=aspirations,
-        check=check,
-        pollers=pollers or FakePollers(clock),
-        clock=clock,
-    )
+class Site:
+    """A base path with its clock, and what a source of it reports."""
 
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.clock = FakeClock()
+        self.aspirations = Aspirations()
 
-def drop(base_path: Path, name: str, clock: FakeClock, *, age_seconds: float = 60) -> Path:
-    """Makes a complete version directory with its newest change `age_seconds` ago."""
-    directory = base_path / name
-    directory.mkdir(parents=True)
-    (directory / "saved_model.pb").write_bytes(b"graph")
-    set_age(directory, clock, age_seconds)
-    return directory
+    def source(
+        self,
+        selection: VersionSelection | None = None,
+        *,
+        base_path: Path | None = None,
+        period_seconds: float = 60,
+        keeps_last: bool = True,
+        labels: Mapping[str, int] = NO_LABELS,
+        pollers: FakePollers | None = None,
+        missing_asset_wait_seconds: float = 30,
+    ) -> FileSystemSource:
+        return FileSystemSource(
+            "m",
+            SourceSettings(
+                base_path=str(base_path or self.path),
+                selection=selection or All(),
+                labels=labels,
+                keeps_last=keeps_last,
+                period_seconds=period_seconds,
+                missing_asset_wait_seconds=missing_asset_wait_seconds,
+            ),
+            listener=self.aspirations,
+            model_status=self.aspirations,
+            check=check,
+            pollers=pollers or FakePollers(self.clock),
+            clock=self.clock,
+        )
 
+    def drop(self, name: str, *, age_seconds: float = 60) -> Path:
+        """Writes a complete version directory whose newest change is `age_seconds` ago."""
+        directory = self.path / name
+        directory.mkdir(parents=True)
+        (directory / "saved_model.pb").write_bytes(b"graph")
+        self.set_age(directory, age_seconds)
+        return directory
 
-def set_age(directory: Path, clock: FakeClock, age_seconds: float) -> None:
-    at_ns = clock.wall_ns() - round(age_seconds * 1e9)
-    for path in [*directory.rglob("*"), directory]:
-        os.utime(path, ns=(at_ns, at_ns))
+    def set_age(self, directory: Path, age_seconds: float) -> None:
+        at_ns = self.clock.wall_ns() - round(age_seconds * 1e9)
+        for path in [*directory.rglob("*"), directory]:
+            os.utime(path, ns=(at_ns, at_ns))
 
 
 def copy_again(path: Path, content: bytes) -> None:
@@ -164,240 +170,202 @@ def remove(directory: Path) -> None:
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
 
 
-@pytest.fixture
-def aspirations() -> Aspirations:
-    return Aspirations()
+def test_source_aspires_old_complete_version_at_once(site: Site) -> None:
+    site.drop("7")
+    assert site.source().poll() == 60
+    assert site.aspirations.lists == [[7]]
+    assert site.aspirations.directories == {7: str(site.path / "7")}
 
 
-def test_source_aspires_old_complete_version_at_once(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    drop(tmp_path, "7", clock)
-    assert make_source(tmp_path, aspirations, clock).poll() == 60
-    assert aspirations.lists == [[7]]
-    assert aspirations.directories == {7: str(tmp_path / "7")}
-
-
-def test_source_aspires_fresh_version_once_settled(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    drop(tmp_path, "7", clock, age_seconds=0.25)
-    source = make_source(tmp_path, aspirations, clock)
+def test_source_aspires_fresh_version_once_settled(site: Site) -> None:
+    site.drop("7", age_seconds=0.25)
+    source = site.source()
     assert source.poll() == 0.75
-    clock.advance(0.75)
+    site.clock.advance(0.75)
     source.poll()
-    assert aspirations.lists == [[7]]
+    assert site.aspirations.lists == [[7]]
 
 
-def test_source_leaves_out_version_under_copy(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    source = make_source(tmp_path, aspirations, clock)
-    directory = drop(tmp_path, "7", clock, age_seconds=-3600)
+def test_source_leaves_out_version_under_copy(site: Site) -> None:
+    source = site.source()
+    directory = site.drop("7", age_seconds=-3600)
     for size in range(1, 5):
         (directory / "shard").write_bytes(b"x" * size)
-        set_age(directory, clock, -3600)
+        site.set_age(directory, -3600)
         source.poll()
-        clock.advance(1)
-    assert aspirations.lists == []
+        site.clock.advance(1)
+    assert site.aspirations.lists == []
     source.poll()
-    assert aspirations.lists == [[7]]
+    assert site.aspirations.lists == [[7]]
 
 
-def test_source_half_copied_version_waits_for_the_rest(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    (tmp_path / "7").mkdir()
-    set_age(tmp_path / "7", clock, 60)
-    source = make_source(tmp_path, aspirations, clock)
+def test_source_half_copied_version_waits_for_the_rest(site: Site) -> None:
+    (site.path / "7").mkdir()
+    site.set_age(site.path / "7", 60)
+    source = site.source()
     with capture_logs() as logs:
         source.poll()
         source.poll()
     assert [log["reason"] for log in logs if log["event"] == "version_incomplete"] == [
         "saved_model.pb is missing"
     ]
-    (tmp_path / "7" / "saved_model.pb").write_bytes(b"graph")
-    set_age(tmp_path / "7", clock, 30)
+    (site.path / "7" / "saved_model.pb").write_bytes(b"graph")
+    site.set_age(site.path / "7", 30)
     source.poll()
-    assert aspirations.lists == [[7]]
+    assert site.aspirations.lists == [[7]]
 
 
-def test_source_aspires_broken_beside_sound_version(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    drop(tmp_path, "6", clock)
-    broken = drop(tmp_path, "7", clock)
+def test_source_aspires_broken_beside_sound_version(site: Site) -> None:
+    site.drop("6")
+    broken = site.drop("7")
     (broken / "saved_model.pb").write_bytes(b"noise")
-    set_age(broken, clock, 60)
-    source = make_source(tmp_path, aspirations, clock, Latest(1))
+    site.set_age(broken, 60)
+    source = site.source(Latest(1))
     source.poll()
-    assert aspirations.lists == [[6, 7]]
-    aspirations.failed = {7}
+    assert site.aspirations.lists == [[6, 7]]
+    site.aspirations.failed = {7}
     (broken / "saved_model.pb").write_bytes(b"graph!")
-    set_age(broken, clock, 30)
+    site.set_age(broken, 30)
     source.poll()
-    assert aspirations.lists == [[6, 7], [7]]
+    assert site.aspirations.lists == [[6, 7], [7]]
 
 
-def test_source_broken_file_that_grows_is_not_aspired(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    broken = drop(tmp_path, "7", clock)
+def test_source_broken_file_that_grows_is_not_aspired(site: Site) -> None:
+    broken = site.drop("7")
     (broken / "saved_model.pb").write_bytes(b"noise")
-    set_age(broken, clock, 0)
-    source = make_source(tmp_path, aspirations, clock)
+    site.set_age(broken, 0)
+    source = site.source()
     source.poll()
-    assert aspirations.lists == []
+    assert site.aspirations.lists == []
 
 
-def drop_without_asset(base_path: Path, clock: FakeClock, *, age_seconds: float) -> Path:
-    directory = drop(base_path, "7", clock)
+def drop_without_asset(site: Site, *, age_seconds: float) -> Path:
+    directory = site.drop("7")
     (directory / "saved_model.pb").write_bytes(b"graph of words")
-    set_age(directory, clock, age_seconds)
+    site.set_age(directory, age_seconds)
     return directory
 
 
-def test_source_aspires_old_version_without_asset(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    drop_without_asset(tmp_path, clock, age_seconds=30)
-    source = make_source(tmp_path, aspirations, clock)
+def test_source_aspires_old_version_without_asset(site: Site) -> None:
+    drop_without_asset(site, age_seconds=30)
+    source = site.source()
     with capture_logs() as logs:
         source.poll()
         source.poll()
-    assert aspirations.lists == [[7]]
+    assert site.aspirations.lists == [[7]]
     missing = [log for log in logs if log["event"] == "asset_missing"]
     assert [(log["version"], log["files"]) for log in missing] == [(7, "assets/words.txt")]
     assert [note.event for note in source.notes()] == ["asset_missing"]
 
 
 @pytest.mark.parametrize("wait_seconds", [5, 30])
-def test_source_fresh_version_waits_for_its_asset(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations, wait_seconds: float
-) -> None:
-    pollers = FakePollers(clock)
-    drop_without_asset(tmp_path, clock, age_seconds=0)
-    source = make_source(
-        tmp_path,
-        aspirations,
-        clock,
+def test_source_fresh_version_waits_for_its_asset(site: Site, wait_seconds: float) -> None:
+    pollers = FakePollers(site.clock)
+    drop_without_asset(site, age_seconds=0)
+    source = site.source(
         period_seconds=0,
         pollers=pollers,
         missing_asset_wait_seconds=wait_seconds,
     )
     source.start()
     pollers.look_while_due()
-    assert aspirations.lists == [[7]]
+    assert site.aspirations.lists == [[7]]
     assert pollers.waits == [1.0, wait_seconds - 1.0]
 
 
-def test_source_asset_that_comes_ends_the_wait(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    directory = drop_without_asset(tmp_path, clock, age_seconds=1)
-    source = make_source(tmp_path, aspirations, clock)
+def test_source_asset_that_comes_ends_the_wait(site: Site) -> None:
+    directory = drop_without_asset(site, age_seconds=1)
+    source = site.source()
     source.poll()
     (note,) = source.notes()
     assert note.event == "version_incomplete"
     assert "assets/words.txt is missing" in str(dict(note.values)["reason"])
     assert "after 30 s without a change" in str(dict(note.values)["reason"])
-    assert aspirations.lists == []
+    assert site.aspirations.lists == []
     (directory / "words.txt").write_bytes(b"word")
-    set_age(directory, clock, 1)
+    site.set_age(directory, 1)
     source.poll()
-    assert (aspirations.lists, source.notes()) == ([[7]], [])
+    assert (site.aspirations.lists, source.notes()) == ([[7]], [])
 
 
-def test_source_late_asset_reloads_failed_version(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    directory = drop_without_asset(tmp_path, clock, age_seconds=30)
-    source = make_source(tmp_path, aspirations, clock)
+def test_source_late_asset_reloads_failed_version(site: Site) -> None:
+    directory = drop_without_asset(site, age_seconds=30)
+    source = site.source()
     source.poll()
-    aspirations.failed = {7}
+    site.aspirations.failed = {7}
     (directory / "words.txt").write_bytes(b"word")
-    clock.advance(60)
-    set_age(directory, clock, 1)
+    site.clock.advance(60)
+    site.set_age(directory, 1)
     source.poll()
-    assert aspirations.anew == [7, 7]
+    assert site.aspirations.anew == [7, 7]
     assert source.notes() == []
 
 
-def test_source_same_versions_are_set_once(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    drop(tmp_path, "7", clock)
-    source = make_source(tmp_path, aspirations, clock)
+def test_source_same_versions_are_set_once(site: Site) -> None:
+    site.drop("7")
+    source = site.source()
     source.poll()
     source.poll()
-    assert aspirations.lists == [[7]]
+    assert site.aspirations.lists == [[7]]
 
 
-def test_source_removed_version_is_omitted(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    drop(tmp_path, "1", clock)
-    newer = drop(tmp_path, "2", clock)
-    source = make_source(tmp_path, aspirations, clock, Latest(1))
+def test_source_removed_version_is_omitted(site: Site) -> None:
+    site.drop("1")
+    newer = site.drop("2")
+    source = site.source(Latest(1))
     source.poll()
     remove(newer)
     source.poll()
-    assert aspirations.lists == [[2], [1]]
+    assert site.aspirations.lists == [[2], [1]]
 
 
-def test_source_renamed_version_is_withdrawn(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    drop(tmp_path, "1", clock)
-    drop(tmp_path, "2", clock).rename(tmp_path / "2.denied")
-    make_source(tmp_path, aspirations, clock).poll()
-    assert aspirations.lists == [[1]]
+def test_source_renamed_version_is_withdrawn(site: Site) -> None:
+    site.drop("1")
+    site.drop("2").rename(site.path / "2.denied")
+    site.source().poll()
+    assert site.aspirations.lists == [[1]]
 
 
 @pytest.mark.parametrize("content", [b"mended graph", b"GRAPH"], ids=["other_size", "same_size"])
-def test_source_mended_version_is_found_anew_once(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations, content: bytes
-) -> None:
-    directory = drop(tmp_path, "7", clock)
-    source = make_source(tmp_path, aspirations, clock)
+def test_source_mended_version_is_found_anew_once(site: Site, content: bytes) -> None:
+    directory = site.drop("7")
+    source = site.source()
     source.poll()
-    aspirations.failed = {7}
-    clock.advance(60)
+    site.aspirations.failed = {7}
+    site.clock.advance(60)
     source.poll()
-    assert aspirations.lists == [[7]]
+    assert site.aspirations.lists == [[7]]
     copy_again(directory / "saved_model.pb", content)
     source.poll()
     source.poll()
-    assert aspirations.lists == [[7], [7]]
+    assert site.aspirations.lists == [[7], [7]]
 
 
-def test_source_mended_version_waits_until_settled(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    directory = drop(tmp_path, "7", clock)
-    source = make_source(tmp_path, aspirations, clock)
+def test_source_mended_version_waits_until_settled(site: Site) -> None:
+    directory = site.drop("7")
+    source = site.source()
     source.poll()
-    aspirations.failed = {7}
+    site.aspirations.failed = {7}
     (directory / "saved_model.pb").unlink()
-    set_age(directory, clock, 30)
+    site.set_age(directory, 30)
     source.poll()
     (directory / "saved_model.pb").write_bytes(b"graph")
-    set_age(directory, clock, 0)
+    site.set_age(directory, 0)
     assert source.poll() == 1
-    assert aspirations.lists == [[7]]
-    clock.advance(1)
+    assert site.aspirations.lists == [[7]]
+    site.clock.advance(1)
     source.poll()
-    assert aspirations.lists == [[7], [7]]
+    assert site.aspirations.lists == [[7], [7]]
 
 
 def test_source_compares_live_version_every_10_s(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drop(tmp_path, "7", clock)
+    site.drop("7")
     looks: list[str] = []
 
     def look(directory: str) -> Fingerprint:
@@ -405,21 +373,21 @@ def test_source_compares_live_version_every_10_s(
         return fingerprint(directory)
 
     monkeypatch.setattr("serving.source.file_system_source.fingerprint", look)
-    source = make_source(tmp_path, aspirations, clock)
+    source = site.source()
     for _ in range(3):
         source.poll()
     assert looks == ["7"]
-    clock.advance(RECHECK_NS / NS_PER_SECOND)
+    site.clock.advance(RECHECK_NS / NS_PER_SECOND)
     for _ in range(3):
         source.poll()
     assert looks == ["7", "7"]
 
 
 def test_source_observes_failed_version_in_every_poll(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drop(tmp_path, "7", clock)
-    source = make_source(tmp_path, aspirations, clock)
+    site.drop("7")
+    source = site.source()
     source.poll()
     looks: list[str] = []
 
@@ -428,144 +396,122 @@ def test_source_observes_failed_version_in_every_poll(
         return fingerprint(directory)
 
     monkeypatch.setattr("serving.source.file_system_source.fingerprint", look)
-    aspirations.failed = {7}
+    site.aspirations.failed = {7}
     for _ in range(3):
         source.poll()
     assert looks == ["7", "7", "7"]
 
 
-def test_source_emptied_base_path_keeps_version(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    directory = drop(tmp_path, "1", clock)
-    source = make_source(tmp_path, aspirations, clock)
+def test_source_emptied_base_path_keeps_version(site: Site) -> None:
+    directory = site.drop("1")
+    source = site.source()
     source.poll()
     remove(directory)
     with capture_logs() as logs:
         source.poll()
         source.poll()
-    assert aspirations.lists == [[1]]
+    assert site.aspirations.lists == [[1]]
     assert [log["event"] for log in logs] == ["last_version_gone_from_disk"]
 
 
-def test_source_vanished_base_path_keeps_version(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    base_path = tmp_path / "models"
-    drop(base_path, "1", clock)
-    source = make_source(base_path, aspirations, clock)
+def test_source_vanished_base_path_keeps_version(site: Site) -> None:
+    base_path = site.path / "models"
+    site.drop("models/1")
+    source = site.source(base_path=base_path)
     source.poll()
-    base_path.rename(tmp_path / "elsewhere")
+    base_path.rename(site.path / "elsewhere")
     with capture_logs() as logs:
         source.poll()
         source.poll()
-        (tmp_path / "elsewhere").rename(base_path)
+        (site.path / "elsewhere").rename(base_path)
         source.poll()
-    assert aspirations.lists == [[1]]
+    assert site.aspirations.lists == [[1]]
     assert [log["event"] for log in logs] == ["base_path_unreadable", "warning_over"]
     assert str(base_path) in logs[0]["reason"]
 
 
-def test_source_base_path_that_appears_later_is_found(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    source = make_source(tmp_path / "models", aspirations, clock)
+def test_source_base_path_that_appears_later_is_found(site: Site) -> None:
+    source = site.source(base_path=site.path / "models")
     source.poll()
-    drop(tmp_path / "models", "1", clock)
+    site.drop("models/1")
     source.poll()
-    assert aspirations.lists == [[1]]
+    assert site.aspirations.lists == [[1]]
 
 
-def test_source_logs_odd_names_once(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    drop(tmp_path, "1", clock)
-    drop(tmp_path, "001", clock)
-    (tmp_path / "2").write_text("not a directory")
-    source = make_source(tmp_path, aspirations, clock)
+def test_source_logs_odd_names_once(site: Site) -> None:
+    site.drop("1")
+    site.drop("001")
+    (site.path / "2").write_text("not a directory")
+    source = site.source()
     with capture_logs() as logs:
         source.poll()
         source.poll()
     warnings = sorted(log["event"] for log in logs if log["log_level"] == "warning")
     assert warnings == ["duplicate_version_ignored", "numeric_file_ignored"]
-    assert aspirations.directories == {1: str(tmp_path / "1")}
+    assert site.aspirations.directories == {1: str(site.path / "1")}
 
 
-def test_source_finds_version_behind_symbolic_link(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    directory = drop(tmp_path / "store", "abc", clock)
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "1").symlink_to(directory)
-    make_source(tmp_path / "models", aspirations, clock).poll()
-    assert aspirations.lists == [[1]]
+def test_source_finds_version_behind_symbolic_link(site: Site) -> None:
+    directory = site.drop("store/abc")
+    (site.path / "models").mkdir()
+    (site.path / "models" / "1").symlink_to(directory)
+    site.source(base_path=site.path / "models").poll()
+    assert site.aspirations.lists == [[1]]
 
 
-def test_source_polls_once_with_period_zero(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    drop(tmp_path, "1", clock)
-    assert make_source(tmp_path, aspirations, clock, period_seconds=0).poll() is None
+def test_source_polls_once_with_period_zero(site: Site) -> None:
+    site.drop("1")
+    assert site.source(period_seconds=0).poll() is None
 
 
-def test_source_with_period_zero_polls_until_settled(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    pollers = FakePollers(clock)
-    drop(tmp_path, "1", clock, age_seconds=0)
-    make_source(tmp_path, aspirations, clock, period_seconds=0, pollers=pollers).start()
+def test_source_with_period_zero_polls_until_settled(site: Site) -> None:
+    pollers = FakePollers(site.clock)
+    site.drop("1", age_seconds=0)
+    site.source(period_seconds=0, pollers=pollers).start()
     pollers.look_while_due()
-    assert aspirations.lists == [[1]]
+    assert site.aspirations.lists == [[1]]
     assert pollers.waits == [1.0]
 
 
-def test_source_never_polls_with_negative_period(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    pollers = FakePollers(clock)
-    drop(tmp_path, "1", clock)
-    make_source(tmp_path, aspirations, clock, period_seconds=-1, pollers=pollers).start()
+def test_source_never_polls_with_negative_period(site: Site) -> None:
+    pollers = FakePollers(site.clock)
+    site.drop("1")
+    site.source(period_seconds=-1, pollers=pollers).start()
     pollers.look_while_due()
-    assert aspirations.lists == []
+    assert site.aspirations.lists == []
 
 
 # --- Changes of the selection ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("period_seconds", [0, -1])
-def test_source_without_polls_looks_at_new_selection(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations, period_seconds: float
-) -> None:
-    pollers = FakePollers(clock)
-    source = make_source(tmp_path, aspirations, clock, Latest(1), period_seconds, pollers=pollers)
+def test_source_without_polls_looks_at_new_selection(site: Site, period_seconds: float) -> None:
+    pollers = FakePollers(site.clock)
+    source = site.source(Latest(1), period_seconds=period_seconds, pollers=pollers)
     source.start()
     pollers.look_while_due()
-    drop(tmp_path, "1", clock)
-    drop(tmp_path, "2", clock)
+    site.drop("1")
+    site.drop("2")
     pollers.look_while_due()
-    assert aspirations.lists == []
+    assert site.aspirations.lists == []
     source.set_selection(All())
     pollers.look_while_due()
-    assert aspirations.lists == [[1, 2]]
+    assert site.aspirations.lists == [[1, 2]]
 
 
-def test_source_new_selection_is_aspired_at_once(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    drop(tmp_path, "1", clock)
-    drop(tmp_path, "2", clock)
-    source = make_source(tmp_path, aspirations, clock, Latest(1))
+def test_source_new_selection_is_aspired_at_once(site: Site) -> None:
+    site.drop("1")
+    site.drop("2")
+    source = site.source(Latest(1))
     source.poll()
     source.set_selection(Specific(frozenset({1})))
-    assert aspirations.lists == [[2], [1]]
+    assert site.aspirations.lists == [[2], [1]]
 
 
-def test_source_selectable_versions_follow_selection(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
+def test_source_selectable_versions_follow_selection(site: Site) -> None:
     for name in ("1", "2", "3"):
-        drop(tmp_path, name, clock)
-    source = make_source(tmp_path, aspirations, clock, Latest(1))
+        site.drop(name)
+    source = site.source(Latest(1))
     source.poll()
     assert source.selectable_versions() == {1, 2, 3}
     source.set_selection(Specific(frozenset({2, 9})))
@@ -573,12 +519,10 @@ def test_source_selectable_versions_follow_selection(
     assert source.found_versions() == {1, 2, 3}
 
 
-def test_source_dangling_label_is_reported_once(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    drop(tmp_path, "1", clock)
-    drop(tmp_path, "2", clock)
-    source = make_source(tmp_path, aspirations, clock, Latest(1), labels={"old": 1, "next": 3})
+def test_source_dangling_label_is_reported_once(site: Site) -> None:
+    site.drop("1")
+    site.drop("2")
+    source = site.source(Latest(1), labels={"old": 1, "next": 3})
     with capture_logs() as logs:
         source.poll()
         source.poll()
@@ -593,182 +537,162 @@ def test_source_dangling_label_is_reported_once(
     assert over == ["label_of_absent_version"]
 
 
-def test_source_label_of_new_version_needs_no_warning(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    drop(tmp_path, "1", clock)
-    source = make_source(tmp_path, aspirations, clock, Latest(1), labels={"stable": 1})
-    aspirations.labels = {"stable": 1}
+def test_source_label_of_new_version_needs_no_warning(site: Site) -> None:
+    site.drop("1")
+    source = site.source(Latest(1), labels={"stable": 1})
+    site.aspirations.labels = {"stable": 1}
     source.poll()
     with capture_logs() as logs:
-        drop(tmp_path, "2", clock)
+        site.drop("2")
         source.set_selection(Specific(frozenset({2})), {"stable": 2})
         source.poll()
         # It is still being copied.
-        drop(tmp_path, "3", clock, age_seconds=0)
+        site.drop("3", age_seconds=0)
         source.set_selection(All(), {"stable": 3})
         source.poll()
     assert "label_of_absent_version" not in [log["event"] for log in logs]
 
 
-def test_source_unmoved_label_needs_no_warning(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    drop(tmp_path, "1", clock)
-    source = make_source(tmp_path, aspirations, clock, Latest(1), labels={"stable": 1})
+def test_source_unmoved_label_needs_no_warning(site: Site) -> None:
+    site.drop("1")
+    source = site.source(Latest(1), labels={"stable": 1})
     source.poll()
-    aspirations.labels = {"stable": 1}
-    drop(tmp_path, "2", clock)
+    site.aspirations.labels = {"stable": 1}
+    site.drop("2")
     source.poll()
-    assert aspirations.lists == [[1], [2]]
+    assert site.aspirations.lists == [[1], [2]]
     assert source.notes() == []
 
 
-def test_source_blocked_version_falls_back_and_returns(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    drop(tmp_path, "1", clock)
-    drop(tmp_path, "2", clock)
-    source = make_source(tmp_path, aspirations, clock, Latest(1))
+def test_source_blocked_version_falls_back_and_returns(site: Site) -> None:
+    site.drop("1")
+    site.drop("2")
+    source = site.source(Latest(1))
     source.poll()
     source.set_blocked(frozenset({2}))
     source.poll()
     source.set_blocked(frozenset())
-    assert aspirations.lists == [[2], [1], [2]]
+    assert site.aspirations.lists == [[2], [1], [2]]
 
 
 def test_source_blocked_version_falls_back_on_hang(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drop(tmp_path, "1", clock)
-    drop(tmp_path, "2", clock)
-    source = make_source(tmp_path, aspirations, clock, Latest(1))
+    site.drop("1")
+    site.drop("2")
+    source = site.source(Latest(1))
     source.poll()
 
     def hang(base_path: str) -> Listing:
         source.set_blocked(frozenset({2}))
-        assert aspirations.lists == [[2], [1]]
+        assert site.aspirations.lists == [[2], [1]]
         return list_children(base_path)
 
     monkeypatch.setattr("serving.source.file_system_source.list_children", hang)
     source.poll()
-    assert aspirations.lists == [[2], [1]]
+    assert site.aspirations.lists == [[2], [1]]
 
 
-def test_source_new_base_path_keeps_old_versions_first(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    drop(tmp_path / "old", "1", clock)
-    source = make_source(tmp_path / "old", aspirations, clock)
+def test_source_new_base_path_keeps_old_versions_first(site: Site) -> None:
+    site.drop("old/1")
+    source = site.source(base_path=site.path / "old")
     source.poll()
-    source.set_base_path(str(tmp_path / "new"))
+    source.set_base_path(str(site.path / "new"))
     source.poll()
-    assert aspirations.lists == [[1]]
-    drop(tmp_path / "new", "2", clock)
+    assert site.aspirations.lists == [[1]]
+    site.drop("new/2")
     source.poll()
-    assert aspirations.lists == [[1], [2]]
-    assert aspirations.directories[2] == str(tmp_path / "new" / "2")
+    assert site.aspirations.lists == [[1], [2]]
+    assert site.aspirations.directories[2] == str(site.path / "new" / "2")
 
 
-def test_source_new_base_path_settles_before_a_swap(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    drop(tmp_path / "old", "1", clock)
-    source = make_source(tmp_path / "old", aspirations, clock, keeps_last=False)
+def test_source_new_base_path_settles_before_a_swap(site: Site) -> None:
+    site.drop("old/1")
+    source = site.source(keeps_last=False, base_path=site.path / "old")
     source.poll()
-    drop(tmp_path / "new", "1", clock, age_seconds=0.25)
-    source.set_base_path(str(tmp_path / "new"))
+    site.drop("new/1", age_seconds=0.25)
+    source.set_base_path(str(site.path / "new"))
     source.poll()
-    assert aspirations.lists == [[1]]
-    clock.advance(0.75)
+    assert site.aspirations.lists == [[1]]
+    site.clock.advance(0.75)
     source.poll()
-    assert aspirations.lists == [[1], [1]]
-    assert aspirations.directories == {1: str(tmp_path / "new" / "1")}
+    assert site.aspirations.lists == [[1], [1]]
+    assert site.aspirations.directories == {1: str(site.path / "new" / "1")}
 
 
-def test_source_empty_new_base_path_unloads_if_allowed(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    drop(tmp_path / "old", "1", clock)
-    source = make_source(tmp_path / "old", aspirations, clock, keeps_last=False)
+def test_source_empty_new_base_path_unloads_if_allowed(site: Site) -> None:
+    site.drop("old/1")
+    source = site.source(keeps_last=False, base_path=site.path / "old")
     source.poll()
-    source.set_base_path(str(tmp_path / "new"))
+    source.set_base_path(str(site.path / "new"))
     source.poll()
-    assert aspirations.lists == [[1]]
-    (tmp_path / "new").mkdir()
+    assert site.aspirations.lists == [[1]]
+    (site.path / "new").mkdir()
     source.poll()
-    assert aspirations.lists == [[1], []]
+    assert site.aspirations.lists == [[1], []]
 
 
 def test_source_look_at_a_former_base_path_is_dropped(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drop(tmp_path / "old", "1", clock)
-    source = make_source(tmp_path / "old", aspirations, clock)
+    site.drop("old/1")
+    source = site.source(base_path=site.path / "old")
 
     def change(base_path: str) -> Listing:
-        source.set_base_path(str(tmp_path / "new"))
+        source.set_base_path(str(site.path / "new"))
         return list_children(base_path)
 
     monkeypatch.setattr("serving.source.file_system_source.list_children", change)
     source.poll()
-    assert aspirations.lists == []
+    assert site.aspirations.lists == []
 
 
-def test_source_aspires_nothing_after_stop(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    drop(tmp_path, "1", clock)
-    source = make_source(tmp_path, aspirations, clock)
+def test_source_aspires_nothing_after_stop(site: Site) -> None:
+    site.drop("1")
+    source = site.source()
     source.stop()
     source.poll()
     source.set_selection(Latest(1))
-    assert aspirations.lists == []
+    assert site.aspirations.lists == []
 
 
-def test_source_allowed_to_empty_drops_last_version(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    directory = drop(tmp_path, "1", clock)
-    source = make_source(tmp_path, aspirations, clock, keeps_last=False)
+def test_source_allowed_to_empty_drops_last_version(site: Site) -> None:
+    directory = site.drop("1")
+    source = site.source(keeps_last=False)
     source.poll()
-    tmp_path.rename(tmp_path.with_suffix(".away"))
+    site.path.rename(site.path.with_suffix(".away"))
     source.poll()
-    assert aspirations.lists == [[1]]
-    tmp_path.with_suffix(".away").rename(tmp_path)
+    assert site.aspirations.lists == [[1]]
+    site.path.with_suffix(".away").rename(site.path)
     remove(directory)
     source.poll()
-    assert aspirations.lists == [[1], []]
-    drop(tmp_path, "3", clock)
+    assert site.aspirations.lists == [[1], []]
+    site.drop("3")
     source.poll()
-    assert aspirations.lists == [[1], [], [3]]
+    assert site.aspirations.lists == [[1], [], [3]]
 
 
 # --- Overwriting a version that serves ------------------------------------------------------------
 
 
-def test_source_overwritten_version_is_reported_once(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    directory = drop(tmp_path, "7", clock)
-    source = make_source(tmp_path, aspirations, clock)
+def test_source_overwritten_version_is_reported_once(site: Site) -> None:
+    directory = site.drop("7")
+    source = site.source()
     source.poll()
     copy_again(directory / "saved_model.pb", b"GRAPH")
     with capture_logs() as logs:
         for _ in range(3):
-            clock.advance(RECHECK_NS / NS_PER_SECOND)
+            site.clock.advance(RECHECK_NS / NS_PER_SECOND)
             source.poll()
     assert [(log["event"], log["version"]) for log in logs] == [("live_version_overwritten", 7)]
-    assert aspirations.lists == [[7]]
+    assert site.aspirations.lists == [[7]]
     assert [note.event for note in source.notes()] == ["live_version_overwritten"]
 
 
-def test_source_notes_name_missing_files(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    (tmp_path / "7").mkdir()
-    set_age(tmp_path / "7", clock, 60)
-    source = make_source(tmp_path, aspirations, clock)
+def test_source_notes_name_missing_files(site: Site) -> None:
+    (site.path / "7").mkdir()
+    site.set_age(site.path / "7", 60)
+    source = site.source()
     source.poll()
     assert source.notes() == [
         Note.of("version_incomplete", version=7, reason="saved_model.pb is missing")
@@ -776,29 +700,27 @@ def test_source_notes_name_missing_files(
 
 
 def test_source_result_of_an_older_look_is_dropped(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drop(tmp_path, "1", clock)
-    source = make_source(tmp_path, aspirations, clock)
+    site.drop("1")
+    source = site.source()
 
     def hang(base_path: str) -> Listing:
         listing = list_children(base_path)
         # While this poll hangs, version 2 comes and a later poll ends.
         monkeypatch.setattr("serving.source.file_system_source.list_children", list_children)
-        drop(tmp_path, "2", clock)
+        site.drop("2")
         source.poll(2)
         return listing
 
     monkeypatch.setattr("serving.source.file_system_source.list_children", hang)
     source.poll(1)
-    assert aspirations.lists == [[1, 2]]
+    assert site.aspirations.lists == [[1, 2]]
     assert source.found_versions() == {1, 2}
 
 
-def test_source_stuck_is_noted_and_logged_once(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    source = make_source(tmp_path, aspirations, clock)
+def test_source_stuck_is_noted_and_logged_once(site: Site) -> None:
+    source = site.source()
     with capture_logs() as logs:
         source.stuck_changed(lambda: 10.0)
         source.stuck_changed(lambda: 25.0)
@@ -814,13 +736,11 @@ def test_source_stuck_is_noted_and_logged_once(
     ]
 
 
-def test_source_group_is_parent_of_base_path(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    pollers = FakePollers(clock)
-    source = make_source(tmp_path / "m", aspirations, clock, pollers=pollers)
+def test_source_group_is_parent_of_base_path(site: Site) -> None:
+    pollers = FakePollers(site.clock)
+    source = site.source(pollers=pollers, base_path=site.path / "m")
     source.start()
-    assert pollers.group == str(tmp_path)
+    assert pollers.group == str(site.path)
     source.set_base_path("/elsewhere/m/")
     assert pollers.group == "/elsewhere"
 
@@ -852,87 +772,77 @@ def test_fingerprint_of_removed_directory_raises(tmp_path: Path) -> None:
         fingerprint(str(tmp_path / "7"))
 
 
-def test_source_version_as_base_path_is_warned_of_once(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    source = make_source(drop(tmp_path, "7", clock), aspirations, clock)
+def test_source_version_as_base_path_is_warned_of_once(site: Site) -> None:
+    source = site.source(base_path=site.drop("7"))
     with capture_logs() as logs:
         source.poll()
         source.poll()
     (warning,) = [log for log in logs if log["event"] == "base_path_is_a_version"]
     assert warning["log_level"] == "warning"
-    assert f"give {tmp_path} as the base path" in warning["remedy"]
+    assert f"give {site.path} as the base path" in warning["remedy"]
 
 
-def test_source_aspires_returned_last_version_again(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    directory = drop(tmp_path, "7", clock)
-    source = make_source(tmp_path, aspirations, clock)
+def test_source_aspires_returned_last_version_again(site: Site) -> None:
+    directory = site.drop("7")
+    source = site.source()
     source.poll()
     before = fingerprint(str(directory))
     # It is written repeatedly, because the kernel's clock for ctime ticks a few hundred times a
     # second only.
     while fingerprint(str(directory)) == before:
-        directory.rename(tmp_path / "away")
+        directory.rename(site.path / "away")
         source.poll()
-        (tmp_path / "away").rename(directory)
-    clock.advance(60)
+        (site.path / "away").rename(directory)
+    site.clock.advance(60)
     source.poll()
-    assert aspirations.lists == [[7]]
+    assert site.aspirations.lists == [[7]]
     assert source.notes() == []
 
 
-def test_source_reports_each_found_version(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    drop(tmp_path, "1", clock)
-    directory = drop(tmp_path, "2", clock)
-    source = make_source(tmp_path, aspirations, clock, Latest(1))
+def test_source_reports_each_found_version(site: Site) -> None:
+    site.drop("1")
+    directory = site.drop("2")
+    source = site.source(Latest(1))
     source.poll()
-    assert aspirations.anew == [1, 2]
+    assert site.aspirations.anew == [1, 2]
     # The same holds for a blocked version that is mended after its failure.
-    aspirations.failed = {2}
+    site.aspirations.failed = {2}
     source.set_blocked(frozenset({2}))
-    clock.advance(60)
+    site.clock.advance(60)
     source.poll()
-    assert (aspirations.lists[-1], aspirations.anew) == ([1], [1, 2])
+    assert (site.aspirations.lists[-1], site.aspirations.anew) == ([1], [1, 2])
     (directory / "saved_model.pb").write_bytes(b"mended graph")
-    set_age(directory, clock, 30)
-    clock.advance(60)
+    site.set_age(directory, 30)
+    site.clock.advance(60)
     source.poll()
-    assert (aspirations.lists[-1], aspirations.anew) == ([1], [1, 2, 2])
+    assert (site.aspirations.lists[-1], site.aspirations.anew) == ([1], [1, 2, 2])
     source.set_blocked(frozenset())
-    assert aspirations.lists[-1] == [2]
+    assert site.aspirations.lists[-1] == [2]
 
 
-def test_source_blocked_before_first_poll_leaves_out(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    drop(tmp_path, "1", clock)
-    drop(tmp_path, "2", clock)
-    source = make_source(tmp_path, aspirations, clock, Latest(1))
+def test_source_blocked_before_first_poll_leaves_out(site: Site) -> None:
+    site.drop("1")
+    site.drop("2")
+    source = site.source(Latest(1))
     source.set_blocked(frozenset({2}))
     source.poll()
-    assert aspirations.lists == [[1]]
+    assert site.aspirations.lists == [[1]]
 
 
-def test_source_reports_disk_contents_and_watches(
-    tmp_path: Path, clock: FakeClock, aspirations: Aspirations
-) -> None:
-    source = make_source(tmp_path / "m", aspirations, clock, Latest(1))
+def test_source_reports_disk_contents_and_watches(site: Site) -> None:
+    source = site.source(Latest(1), base_path=site.path / "m")
     source.poll()
-    assert aspirations.seen == []  # The base path was missing.
+    assert site.aspirations.seen == []  # The base path was missing.
     for version in ("1", "2", "3"):
-        drop(tmp_path / "m", version, clock)
+        site.drop(f"m/{version}")
     source.poll()
-    assert aspirations.seen[-1] == ({1, 2, 3}, {3})
+    assert site.aspirations.seen[-1] == ({1, 2, 3}, {3})
     source.set_blocked(frozenset({3}))
-    assert aspirations.seen[-1] == ({1, 2, 3}, {2, 3})
-    remove(tmp_path / "m" / "3")
+    assert site.aspirations.seen[-1] == ({1, 2, 3}, {2, 3})
+    remove(site.path / "m" / "3")
     source.poll()
-    assert aspirations.seen[-1] == ({1, 2}, {2, 3})
+    assert site.aspirations.seen[-1] == ({1, 2}, {2, 3})
     source.stop()
-    assert aspirations.seen[-1] == (set(), set())
+    assert site.aspirations.seen[-1] == (set(), set())
     source.poll()
-    assert aspirations.seen[-1] == (set(), set())
+    assert site.aspirations.seen[-1] == (set(), set())
