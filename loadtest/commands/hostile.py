@@ -18,6 +18,7 @@ from loadtest.commands.options import (
     add_preset_option,
     add_segment_seconds_option,
     positive_integer,
+    segmented_of,
 )
 from loadtest.commands.plain_run import load_of, rate_of
 from loadtest.drive.demo_model import MODEL_NAME
@@ -26,7 +27,7 @@ from loadtest.drive.hostile_clients import Attack, Crowd, attacks
 from loadtest.measure.latency import figures, ratio
 from loadtest.measure.outcome_figures import answer_figures, generator_figures
 from loadtest.measure.process_memory import resident
-from loadtest.measure.segments import Segment, SegmentedLoad, SegmentedRun, run_segments
+from loadtest.measure.segments import Segment, SegmentedRun, run_segments
 from loadtest.measure.timeline import Span
 from loadtest.plan.ctr_load import CtrLoad
 from loadtest.report.report import machine
@@ -100,13 +101,8 @@ def _measured(
     say: Callable[[str], None],
 ) -> HostileRun:
     by_name = attacks(MODEL_NAME, load.payloads[0])
-    segmented = SegmentedLoad(
-        load=load,
-        arrivals=parsed.arrivals,
-        rate_per_second=rate_per_second,
-        seed=parsed.seed,
-        kinds=kinds_of(list(by_name), parsed.rounds),
-        segment_seconds_max=parsed.segment_seconds + _CROWD_SECONDS_MAX,
+    segmented = segmented_of(
+        parsed, load, rate_per_second, kinds_of(list(by_name), parsed.rounds), _CROWD_SECONDS_MAX
     )
 
     def run_segment(kind: str) -> AttackedSegment:

@@ -22,6 +22,7 @@ from loadtest.commands.options import (
     add_preset_option,
     add_segment_seconds_option,
     positive_integer,
+    segmented_of,
 )
 from loadtest.commands.plain_run import load_of, rate_of
 from loadtest.drive.demo_model import MODEL_NAME
@@ -30,7 +31,7 @@ from loadtest.drive.http_visitors import PagePolls, Visitor, scrape, visited
 from loadtest.measure.latency import figures, medians, ratio
 from loadtest.measure.outcome_figures import answer_figures, generator_figures
 from loadtest.measure.processor_time import spent_ns, thread_times_ns
-from loadtest.measure.segments import Segment, SegmentedLoad, SegmentedRun, run_segments, timed
+from loadtest.measure.segments import Segment, SegmentedRun, run_segments, timed
 from loadtest.plan.ctr_load import CtrLoad
 from loadtest.report.report import machine
 from loadtest.report.tables import (
@@ -112,13 +113,8 @@ def _measured(
     clock: Clock,
     say: Callable[[str], None],
 ) -> MonitoredRun:
-    segmented = SegmentedLoad(
-        load=load,
-        arrivals=parsed.arrivals,
-        rate_per_second=rate_per_second,
-        seed=parsed.seed,
-        kinds=kinds_of(parsed.segments),
-        segment_seconds_max=parsed.segment_seconds + _VISITS_SETTLE_SECONDS + 1,
+    segmented = segmented_of(
+        parsed, load, rate_per_second, kinds_of(parsed.segments), _VISITS_SETTLE_SECONDS + 1
     )
 
     def run_segment(kind: str) -> VisitedSegment:

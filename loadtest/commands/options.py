@@ -1,15 +1,16 @@
 """The options that several commands of `python -m loadtest` share."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.drive.demo_model import MODEL_NAME
 from loadtest.drive.version_series import WARM_UP_MODES
 from loadtest.measure.scenario import Setup
+from loadtest.measure.segments import SegmentedLoad
 from loadtest.plan.arrivals import ARRIVALS
-from loadtest.plan.ctr_load import OUTPUTS
+from loadtest.plan.ctr_load import OUTPUTS, CtrLoad
 from loadtest.plan.presets import PRESETS
 from serving.commands.ctr_model import DEFAULT_TABLE_ROWS
 
@@ -182,6 +183,26 @@ def add_segment_seconds_option(parser: argparse.ArgumentParser, default: int) ->
         default=default,
         metavar="S",
         help=f"seconds of each segment; default {default}",
+    )
+
+
+def segmented_of(
+    parsed: argparse.Namespace,
+    load: CtrLoad,
+    rate_per_second: float,
+    kinds: Sequence[str],
+    around_seconds: float,
+) -> SegmentedLoad:
+    """Returns the load of a run whose segments take up to `around_seconds` besides
+    `--segment-seconds`.
+    """
+    return SegmentedLoad(
+        load=load,
+        arrivals=parsed.arrivals,
+        rate_per_second=rate_per_second,
+        seed=parsed.seed,
+        kinds=kinds,
+        segment_seconds_max=parsed.segment_seconds + around_seconds,
     )
 
 

@@ -26,6 +26,7 @@ from loadtest.commands.options import (
     add_preset_option,
     add_segment_seconds_option,
     positive_integer,
+    segmented_of,
 )
 from loadtest.commands.plain_run import load_of
 from loadtest.commands.plain_run import rate_of as grpc_rate_of
@@ -33,7 +34,7 @@ from loadtest.drive.demo_model import MODEL_NAME, demo_directory, prepare_model
 from loadtest.drive.rest_load import closed_loop_rate, rows_body, steady_load
 from loadtest.measure.latency import figures, ratio
 from loadtest.measure.outcome_figures import answer_figures, generator_figures
-from loadtest.measure.segments import Segment, SegmentedLoad, SegmentedRun, run_segments, timed
+from loadtest.measure.segments import Segment, SegmentedRun, run_segments, timed
 from loadtest.plan.presets import preset
 from loadtest.report.report import machine
 from loadtest.report.tables import (
@@ -191,13 +192,12 @@ def _measured_tail(
     say: Callable[[str], None],
 ) -> Tail:
     load = load_of(parsed, MODEL_NAME)
-    segmented = SegmentedLoad(
-        load=load,
-        arrivals=parsed.arrivals,
-        rate_per_second=grpc_rate_of(parsed, load, server.target),
-        seed=parsed.seed,
-        kinds=(QUIET, BESIDE) * parsed.segments,
-        segment_seconds_max=parsed.segment_seconds + 3 * _SETTLE_SECONDS,
+    segmented = segmented_of(
+        parsed,
+        load,
+        grpc_rate_of(parsed, load, server.target),
+        (QUIET, BESIDE) * parsed.segments,
+        3 * _SETTLE_SECONDS,
     )
     url = f"{server.url}/v1/models/{MODEL_NAME}:predict"
     body = rows_body(parsed.rows, parsed.table_rows, parsed.seed)
