@@ -6,8 +6,11 @@ from functools import partial
 from starlette.routing import BaseRoute
 
 from serving.base.clock import Clock
+from serving.core.servable import ServableId
 from serving.data_plane.loads import SlabPool
+from serving.data_plane.plane import DataPlane
 from serving.data_plane.request_statistics import RequestStatistics
+from serving.data_plane.servables import ArenaStatistics, RequestReservoirStatistics, Servable
 from serving.loading.reservoirs import Reservoirs
 from serving.manager.router import Router
 from serving.manager.state_monitor import StateMonitor
@@ -17,7 +20,6 @@ from serving.monitoring.metrics_routes import metrics_routes
 from serving.monitoring.otlp import OtlpExporter
 from serving.monitoring.page_data import PageData, page_sources
 from serving.monitoring.page_routes import page_routes
-from serving.monitoring.server_sources import arena_statistics, models_ready, reservoir_statistics
 from serving.monitoring.swap_record import SwapRecord
 from serving.monitoring.swap_routes import swap_routes
 from serving.monitoring.swap_timeline import SwapTimeline
@@ -137,3 +139,29 @@ def make_routes(
         *swap_routes(swaps),
         *page_routes(page),
     ]
+
+
+def models_ready(health: Callable[[], HealthView]) -> Mapping[str, bool]:
+    """Returns for each configured model the decision that `/readyz?model=` shows."""
+    view = health()
+    return {name: view.is_model_serving(name) for name in view.models}
+
+
+def arena_statistics(
+    plane: DataPlane,
+    servable: Callable[[ServableId], Servable | None],
+    servable_id: ServableId,
+) -> ArenaStatistics | None:
+    """Returns the figures of a version's arena; None if it has no arena or is not loaded."""
+    loaded = servable(servable_id)
+    if loaded is None:
+        return None
+    try:
+        return loaded.arena_statistics()
+    except plane.StatusError:
+        return None  # It was destroyed after the look-up.
+
+
+def reservoir_statistics(reservoirs: Reservoirs) -> Mapping[str, RequestReservoirStatistics]:
+    """Returns the figures of each model's reservoir, by model."""
+    return {name: reservoir.statistics() for name, reservoir in reservoirs.by_name().items()}

@@ -10,8 +10,12 @@ from serving.manager.router import Canary, Router
 from serving.manager.state_monitor import StateMonitor
 from serving.monitoring.collector import MetricsCollector
 from serving.monitoring.metric_sources import MetricSources
-from serving.monitoring.server_sources import arena_statistics, models_ready, reservoir_statistics
 from serving.rpc.health import HealthView
+from serving.server.monitoring_parts import (
+    arena_statistics,
+    models_ready,
+    reservoir_statistics,
+)
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import FakePlane, FakeSlabPool
 from tests.unit.fakes.memory import FakeArenaStatistics
