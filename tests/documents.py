@@ -4,7 +4,7 @@ An example is a fenced block. Its first word is the language; marks follow:
 
     ```sh                    run, in the order of the page
     ```sh not-run: docker    not run here, for a reason of NOT_RUN; its flags are checked
-    ```text output           what the block before it prints; `…` stands for any text
+    ```text output           the output of the block before it; `…` stands for any text
     ```json of=/v1/swaps     has no key that the server's answer to this path lacks
     ```toml file=/etc/a.toml written to that file before the blocks that follow
 

@@ -1,4 +1,4 @@
-"""Server processes: what the kernel reports of them, and commands beside them."""
+"""The kernel's figures of server processes, and commands beside them."""
 
 import os
 import subprocess

@@ -33,7 +33,7 @@ DOCUMENT = openapi_document(
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
 OPERATIONS = {
     f"{operation.method.upper()} {operation.path}": operation
-    # One that is no operation has no `ok`: then the module fails to load, and says why.
+    # An invalid operation lacks `ok`: then the import of this module fails with the reason.
     for operation in (found.ok() for found in SCHEMA.get_all_operations())  # type: ignore[union-attr]
 }
 

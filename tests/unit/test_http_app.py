@@ -32,7 +32,7 @@ def raising(error: Exception) -> Route:
 
 def client_of(*routes: BaseRoute, **settings: float) -> TestClient:
     app = make_http_app(list(routes), HttpSettings(**settings))  # type: ignore[arg-type]
-    # What is not answered is an error of the test, not of the server.
+    # An unanswered error is raised in the test.
     return TestClient(app, raise_server_exceptions=True)
 
 

@@ -143,7 +143,7 @@ def test_pool_source_recovers_though_its_thread_hangs(pool: PollerPool):
     pool.add("a", "d", disk, is_due=True)
     disk.wait_for(lambda: disk.stuck == [True])
     with disk.changed:
-        # The path is well again; the look that hangs does not hear of it.
+        # The path has recovered, but the hanging look still hangs.
         disk.hangs, disk.poll = True, lambda number: 0.001  # type: ignore[method-assign]
     disk.wait_for(lambda: disk.stuck[-1] is False)
     assert pool.stuck_keys == frozenset()

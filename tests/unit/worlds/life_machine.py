@@ -84,7 +84,7 @@ class LifeMachine(RuleBasedStateMachine):
         self.is_brisk = is_brisk
         jitter_seconds = JITTER_SECONDS if is_jittered else 0
         self.world = self.make_world(jitter_seconds)
-        # A bug in the control thread is logged and survived; here it should be seen.
+        # The server logs and survives a bug in the control thread; here it fails the test.
         self.world.manager._guarded = lambda call: call()  # type: ignore[method-assign]
         self.disk = DiskAndPolicy(self.world)
         self.judge = Judge(self.disk, jitter_seconds)
