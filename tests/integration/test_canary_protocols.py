@@ -65,11 +65,11 @@ def server(
 def ask_until(server: ModelServer, event: str, ask: Callable[[], int], *statuses: int) -> None:
     """Sends requests until the log has `event`; each answer has one of `statuses`."""
 
-    def is_told() -> bool:
+    def is_logged() -> bool:
         assert ask() in statuses
         return bool(logged(server, event))
 
-    wait_until(is_told, event, VERDICT_TIMEOUT_SECONDS)
+    wait_until(is_logged, event, VERDICT_TIMEOUT_SECONDS)
 
 
 @PROTOCOLS

@@ -241,8 +241,8 @@ def test_reload_warns_of_label_on_missing_version(
     assert planned.stdout.splitlines()[0] == "~ model a: labels stable - -> 9"
     assert planned.stdout.splitlines()[1].startswith(f"! model a: {warning}")
     client.reload_config(encode_model_config(models.file))
-    told = server.wait_for_event(lambda event: event["event"] == "label_of_absent_version", 30)
-    assert (told["model"], told["label"], told["version"]) == ("a", "stable", 9)
+    event = server.wait_for_event(lambda event: event["event"] == "label_of_absent_version", 30)
+    assert (event["model"], event["label"], event["version"]) == ("a", "stable", 9)
 
     models.drop("a", 2)
     models.configure(a=labelled("stable", 2))

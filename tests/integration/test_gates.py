@@ -136,8 +136,8 @@ def assert_refused(server: ModelServer, client: Client, gate: str, *words: str) 
     assert status.error_code == StatusCode.FAILED_PRECONDITION
     for word in (f"gate '{gate}'", *words):
         assert word in status.error_message
-    told = wait_for_log(server, "gate_not_passed", gate=gate, version=2)
-    assert (told["level"], told["mode"]) == ("error", "enforce")
+    event = wait_for_log(server, "gate_not_passed", gate=gate, version=2)
+    assert (event["level"], event["mode"]) == ("error", "enforce")
     assert wait_for_log(server, "load_failed", version=2)["will_retry"] is False
 
 
@@ -193,8 +193,8 @@ def test_shadow_failures_end_version(
             "version 2 to be refused while clients ask for ever new things",
         )
         assert_refused(server, client, "shadow", "NaN")
-        told = wait_for_log(server, "gate_not_passed", gate="shadow")
-        assert told["answer_count"] == 5
+        event = wait_for_log(server, "gate_not_passed", gate="shadow")
+        assert event["answer_count"] == 5
 
 
 def _ask(caller: Caller, number: int) -> bool:

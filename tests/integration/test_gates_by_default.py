@@ -120,8 +120,8 @@ def test_version_that_fails_every_live_request_ends(
     ask_all_sizes(server)
     drop(exports["fails all"], base_path, 2)
     assert_refused(server, "self_warm_up", "it fails all 12", "too few values")
-    told = wait_for_log(server, "self_warmed_up", version=2)
-    assert (told["level"], told["run_count"], told["failed_count"]) == ("error", 0, 12)
+    event = wait_for_log(server, "self_warmed_up", version=2)
+    assert (event["level"], event["run_count"], event["failed_count"]) == ("error", 0, 12)
     drop(exports["sound"], base_path, 3)
     assert_published(server, 3)
 
@@ -143,8 +143,8 @@ def test_version_that_fails_a_small_share_is_published(
     ask_all_sizes(server)
     drop(exports["fails one size"], base_path, 2)
     assert_published(server, 2)
-    told = wait_for_log(server, "self_warmed_up", version=2)
-    assert (told["level"], told["failed_count"]) == ("warning", 1)
+    event = wait_for_log(server, "self_warmed_up", version=2)
+    assert (event["level"], event["failed_count"]) == ("warning", 1)
 
 
 def test_version_with_a_renamed_input_ends(start: Start, exports: dict[str, Path], base_path: Path):
@@ -171,9 +171,9 @@ def test_failing_version_is_published_if_gates_allow(
     ask_all_sizes(server)
     drop(exports["fails all"], base_path, 2)
     assert_published(server, 2)
-    told = logged(server, "gate_not_passed", version=2)
+    events = logged(server, "gate_not_passed", version=2)
     expected = ["self_warm_up", "failed_share", "drift"] if mode == "warn" else ["drift"]
-    assert [event["gate"] for event in told] == expected
+    assert [event["gate"] for event in events] == expected
     assert wait_for_log(server, "self_warmed_up", version=2)["level"] == "error"
 
 
@@ -186,8 +186,8 @@ def test_refused_version_serves_once_its_gate_warns(
     assert_refused(server, "failed_share")
     (tmp_path / "settings.toml").write_text("[default.gates]\nfailed_share_max = 0.5\n")
     assert_published(server, 2)
-    (told,) = logged(server, "load_tried_again")
-    assert told["reason"] == "the settings of gate 'failed_share' have changed"
+    (event,) = logged(server, "load_tried_again")
+    assert event["reason"] == "the settings of gate 'failed_share' have changed"
 
 
 def test_requests_predecessor_fails_do_not_count(

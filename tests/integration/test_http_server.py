@@ -107,7 +107,7 @@ def test_drain_is_reported_until_last_answer(
         call = caller.start_predict(request, timeout=60)
         wait_until(lambda: not call.done() and get(server, "/readyz")[0] == 200, "a running call")
         os.kill(server.process_id, signal.SIGTERM)
-        wait_until(lambda: readyz(server)[0] == 503, "that the drain is told")
+        wait_until(lambda: readyz(server)[0] == 503, "the report of the drain")
         assert "draining" in readyz(server)[1]["reason"]
         assert get(server, "/healthz") == (200, b"ok\n")
         assert not call.done()

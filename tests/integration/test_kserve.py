@@ -243,11 +243,11 @@ def test_guesslang_maps_strings_to_languages(triton: Any, start_server: StartSer
     server.wait_until_available("guesslang", 1)
     sources = np.array([b"def main():\n    print('hello')\n", b"#include <stdio.h>\n"], object)
     with client_of(triton, server) as client:
-        (told,) = client.get_model_metadata(
+        (reply,) = client.get_model_metadata(
             "guesslang", **({"as_json": True} if triton is triton_grpc else {})
         )["inputs"]
-        assert told["datatype"] == "BYTES"
-        result = client.infer("guesslang", [tensor(triton, told["name"], sources)])
+        assert reply["datatype"] == "BYTES"
+        result = client.infer("guesslang", [tensor(triton, reply["name"], sources)])
     best = result.as_numpy("scores").argmax(axis=1)
     assert result.as_numpy("classes").shape[0] == len(sources)
     assert result.as_numpy("classes")[0, best[0]] == b"py"
@@ -264,8 +264,8 @@ def test_client_controls_index_load_and_unload(
     as_json = {"as_json": True} if triton is triton_grpc else {}
 
     def index(client: Any) -> list[tuple[str, str, str]]:
-        told = client.get_model_repository_index(**as_json)
-        rows = told.get("models", []) if triton is triton_grpc else told
+        reply = client.get_model_repository_index(**as_json)
+        rows = reply.get("models", []) if triton is triton_grpc else reply
         return [(row["name"], row.get("version", ""), row["state"]) for row in rows]
 
     with client_of(triton, server) as client:

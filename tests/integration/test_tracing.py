@@ -113,10 +113,10 @@ def test_sampled_request_is_child_span_with_phases(
     assert root.name == "tensorflow.serving.PredictionService/Predict"
     assert (root.parent_span_id.hex(), root.kind) == (trace.parent_id, Span.SPAN_KIND_SERVER)
     assert root.trace_state == "vendor=1"
-    told = attributes(root)
-    assert (told["rpc.system.name"], told["rpc.response.status_code"]) == ("grpc", "OK")
-    assert (told["millpond.model"], told["millpond.version"]) == ("scale", 1)
-    assert told["millpond.response_bytes"] == len(reply)
+    found = attributes(root)
+    assert (found["rpc.system.name"], found["rpc.response.status_code"]) == ("grpc", "OK")
+    assert (found["millpond.model"], found["millpond.version"]) == ("scale", 1)
+    assert found["millpond.response_bytes"] == len(reply)
     # Wall time and monotonic time are read one after the other.
     slack_ns = NS_PER_SECOND // 100
     assert before_ns - slack_ns <= root.start_time_unix_nano
@@ -213,8 +213,8 @@ def test_swaps_are_traces_with_stages_and_errors(
         and span.end_time_unix_nano <= swap.end_time_unix_nano
         for span in stages
     )
-    told = attributes(swap)
-    assert (told["millpond.result"], told["millpond.previous_version"]) == ("published", 1)
+    found = attributes(swap)
+    assert (found["millpond.result"], found["millpond.previous_version"]) == ("published", 1)
     assert swap.status.code == swap.status.STATUS_CODE_UNSET
     assert failed.trace_id != swap.trace_id
     assert failed.status.code == failed.status.STATUS_CODE_ERROR

@@ -110,10 +110,10 @@ def test_damaged_file_is_logged_and_put_aside(tmp_path: Path, content: bytes):
         read_blocked_versions(path)
     with capture_logs() as logs:
         assert blocked_version_file(tmp_path).read() == {}
-    (told,) = logs
-    assert (told["event"], told["log_level"]) == ("blocked_versions_unreadable", "error")
-    assert str(path) in str(told["reason"])
-    assert Path(str(told["put_aside"])).read_bytes() == content
+    (line,) = logs
+    assert (line["event"], line["log_level"]) == ("blocked_versions_unreadable", "error")
+    assert str(path) in str(line["reason"])
+    assert Path(str(line["put_aside"])).read_bytes() == content
     assert read_blocked_versions(path) == {}
 
 

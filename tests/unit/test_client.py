@@ -296,11 +296,11 @@ def test_command_names_a_server_that_it_found(
 def test_status_command_as_json_prints_full_status(target: str, capsys: pytest.CaptureFixture[str]):
     assert main(["status", "m", "--json", "--target", target]) == 0
     printed = json.loads(capsys.readouterr().out)
-    told = json.loads(ADMIN.list_models(b""))
+    listed = json.loads(ADMIN.list_models(b""))
     assert printed == {
         "server": target,
-        **told,
-        "models": [item for item in told["models"] if item["name"] == "m"],
+        **listed,
+        "models": [item for item in listed["models"] if item["name"] == "m"],
     }
     assert printed["refused_config"]["since_wall_ns"] == FUTURE_NS
     assert printed["models"][0]["found_versions"] == [9, 10]

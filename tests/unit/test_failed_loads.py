@@ -21,7 +21,7 @@ def failed(error: MillpondError, settings: ModelSettings, *refused_by: Gate) -> 
         health=Health.of(error),
         verdicts=(
             verdict_of(Gate.GOLDEN, ENFORCE, []),
-            verdict_of(Gate.SIGNATURE, WARN, ["a fault that is only told"]),
+            verdict_of(Gate.SIGNATURE, WARN, ["a fault that only warns"]),
             *(verdict_of(gate, ENFORCE, ["bad"]) for gate in refused_by),
         ),
     )

@@ -555,11 +555,11 @@ def test_latency_is_measured_in_turn(swap: Swap):
     swap.keep(1)
     order: list[str] = []
 
-    def told(name: str, serialized: bytes) -> bytes:
+    def recorded(name: str, serialized: bytes) -> bytes:
         order.append(name)
         return answers()(serialized)
 
-    swap.old.respond, swap.candidate.respond = partial(told, "old"), partial(told, "new")
+    swap.old.respond, swap.candidate.respond = partial(recorded, "old"), partial(recorded, "new")
     assert swap.verdict("latency").is_passed
     assert order == ["old", "new", "new", "old", "old", "new"]
 

@@ -160,12 +160,12 @@ def test_load_and_unload_work_over_both_protocols(world: World) -> None:
     world.ask("RepositoryModelLoad", model_name="m")
     with pytest.raises(Unavailable):
         world.ask("RepositoryModelUnload", model_name="m")
-    assert world.selection.said == [("m", False), ("m", False), ("m", True)]
+    assert world.selection.changes == [("m", False), ("m", False), ("m", True)]
     body = {"parameters": {"config": "{}"}}
     assert world.http.post("/v2/repository/models/m/load", json=body).status_code == 501
     with pytest.raises(Unimplemented):
         world.questions.load("m", {"file:1/model": b""}, 1)
-    assert len(world.selection.said) == 3
+    assert len(world.selection.changes) == 3
 
 
 def test_infer_passes_version_or_label_to_workers(world: World) -> None:

@@ -66,7 +66,7 @@ def test_load_waits_until_a_version_is_available(served: Served) -> None:
     served.will_be(LOADING)
     served.will_be(AVAILABLE)
     served.repository.load("m", 60)
-    assert served.selection.said == [("m", False)]
+    assert served.selection.changes == [("m", False)]
     assert served.clock.events == []
 
 
@@ -88,7 +88,7 @@ def test_late_load_keeps_model_selected(served: Served) -> None:
     error = refused(lambda: served.repository.load("m", 5))
     assert isinstance(error, Unavailable)
     assert "no version has been found" in error.message
-    assert served.selection.said == [("m", False)]
+    assert served.selection.changes == [("m", False)]
 
 
 def test_unload_waits_until_all_versions_are_gone(served: Served) -> None:
@@ -96,7 +96,7 @@ def test_unload_waits_until_all_versions_are_gone(served: Served) -> None:
     served.will_be(UNLOADING)
     served.will_be(END)
     served.repository.unload("m", 60)
-    assert served.selection.said == [("m", True)]
+    assert served.selection.changes == [("m", True)]
     assert served.clock.events == []
 
 
@@ -112,14 +112,14 @@ def test_load_and_unload_need_flag() -> None:
         error = refused(lambda action=action: action("m", 60))  # type: ignore[misc]
         assert isinstance(error, PermissionDenied)
         assert "--allow_repository_control" in error.message
-    assert served.selection.said == []
+    assert served.selection.changes == []
 
 
 def test_unconfigured_model_is_refused_with_known(served: Served) -> None:
     error = refused(lambda: served.repository.unload("q", 60))
     assert isinstance(error, NotFound)
     assert "configured: m" in error.message
-    assert served.selection.said == []
+    assert served.selection.changes == []
 
 
 def test_second_waiting_call_is_done_without_wait(served: Served) -> None:
@@ -132,7 +132,7 @@ def test_second_waiting_call_is_done_without_wait(served: Served) -> None:
     served.repository.unload("m", 60)
     assert isinstance(second[0], Unavailable)
     assert "one at a time" in second[0].message
-    assert served.selection.said == [("m", True), ("m", False)]
+    assert served.selection.changes == [("m", True), ("m", False)]
 
 
 def test_ready_versions_are_those_that_answer() -> None:

@@ -445,8 +445,8 @@ def test_loader_logs_failed_replays_by_their_share(
         make_loader(
             version, FakePlane(), self_warm_up=self_warm_up, reservoir=FakeReservoir(kept=[b"live"])
         ).load(progress)
-    (told,) = [log for log in logs if log["event"] == "self_warmed_up"]
-    assert told["log_level"] == level
+    (event,) = [log for log in logs if log["event"] == "self_warmed_up"]
+    assert event["log_level"] == level
     assert progress.figures["self_warm_up_request_count"] == run_count + failed_count
     assert progress.figures["self_warm_up_failed_count"] == failed_count
 
@@ -516,8 +516,8 @@ def test_loader_failed_enforced_gate_frees_version(
     assert "gate 'signature': signature 'a' is gone" in raised.value.message
     assert plane.servables[0].is_destroyed
     assert not incumbent.is_destroyed
-    (told,) = [log for log in logs if log["event"] == "gate_not_passed"]
-    assert (told["log_level"], told["gate"], told["reason"]) == (
+    (event,) = [log for log in logs if log["event"] == "gate_not_passed"]
+    assert (event["log_level"], event["gate"], event["reason"]) == (
         "error",
         "signature",
         "signature 'a' is gone",

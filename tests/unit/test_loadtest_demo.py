@@ -96,11 +96,11 @@ def test_prepare_model_recovers_interrupted_demo(tmp_path: Path):
     model = DemoModel.below(tmp_path, 10)
     for version in (1, 2):
         exported(model.base_path / str(version))
-    said: list[str] = []
-    assert prepare_model(tmp_path, 10, said.append) == model
+    printed: list[str] = []
+    assert prepare_model(tmp_path, 10, printed.append) == model
     assert [path.name for path in model.base_path.iterdir()] == ["1"]
     assert (model.staged / "2").exists()
-    assert said == ["version 1 was exported before", "version 2 was exported before"]
+    assert printed == ["version 1 was exported before", "version 2 was exported before"]
 
 
 def test_demo_models_of_different_sizes_are_apart(tmp_path: Path):

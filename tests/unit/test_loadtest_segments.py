@@ -65,22 +65,22 @@ def segmented(*kinds: str, seconds_max: float = 5) -> SegmentedLoad:
     )
 
 
-def run(load: SegmentedLoad, fake: FakeLoad, said: list[str]) -> SegmentedRun[Segment]:
+def run(load: SegmentedLoad, fake: FakeLoad, printed: list[str]) -> SegmentedRun[Segment]:
     start: StartLoad = fake.start
 
     def run_segment(kind: str) -> Segment:
         return Segment(kind, timed(fake.clock, 3))
 
     return run_segments(
-        load, fake, run_segment, clock=fake.clock, say=said.append, start_load=start
+        load, fake, run_segment, clock=fake.clock, say=printed.append, start_load=start
     )
 
 
 def test_segments_run_in_order_under_one_load():
-    fake, said = FakeLoad(FakeClock()), list[str]()
-    result = run(segmented(QUIET, BUSY, QUIET), fake, said)
+    fake, printed = FakeLoad(FakeClock()), list[str]()
+    result = run(segmented(QUIET, BUSY, QUIET), fake, printed)
     assert [segment.kind for segment in result.segments] == [QUIET, BUSY, QUIET]
-    assert said == ["segment 1 of 3: quiet", "segment 2 of 3: busy", "segment 3 of 3: quiet"]
+    assert printed == ["segment 1 of 3: quiet", "segment 2 of 3: busy", "segment 3 of 3: quiet"]
     assert [target for _, target in fake.started] == ["here:1"]
 
 

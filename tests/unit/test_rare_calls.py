@@ -35,7 +35,7 @@ def break_down(request: bytes) -> bytes:
     raise KeyError("secret")
 
 
-def tell_time(request: bytes, remaining_seconds: float | None) -> bytes:
+def reply_time(request: bytes, remaining_seconds: float | None) -> bytes:
     return f"{request.decode()} {remaining_seconds}".encode()
 
 
@@ -43,7 +43,7 @@ HANDLERS: dict[str, Handler] = {
     "/s/Reverse": reverse,
     "/s/Refuse": refuse,
     "/s/Break": break_down,
-    "/s/Wait": Waiting(tell_time),
+    "/s/Wait": Waiting(reply_time),
 }
 
 
@@ -158,7 +158,7 @@ def test_rare_call_threads_never_started_stop() -> None:
 
 def answered_in_trace(call: FakeRareCall) -> tuple[list[AnsweredCall], list[dict[str, Any]]]:
     """Returns the result and the logs of one call that the threads answer."""
-    grpc, told, clock = FakeGrpcServer(), list[AnsweredCall](), FakeClock()
+    grpc, answered, clock = FakeGrpcServer(), list[AnsweredCall](), FakeClock()
 
     def work(request: bytes) -> bytes:
         clock.advance(0.5)
@@ -166,7 +166,7 @@ def answered_in_trace(call: FakeRareCall) -> tuple[list[AnsweredCall], list[dict
         return refuse(request) if request == b"no" else request
 
     threads = RareCallThreads(
-        grpc.take_rare_call, {"/s/Work": work}, on_answered=told.append, clock=clock
+        grpc.take_rare_call, {"/s/Work": work}, on_answered=answered.append, clock=clock
     )
     with capture_logs(processors=[merge_contextvars]) as logs:
         threads.start()
@@ -174,28 +174,28 @@ def answered_in_trace(call: FakeRareCall) -> tuple[list[AnsweredCall], list[dict
         assert call.is_answered.wait(30)
         grpc.shutdown(0)
         assert threads.stop()
-    return told, [dict(line) for line in logs]
+    return answered, [dict(line) for line in logs]
 
 
 @pytest.mark.parametrize("is_sampled", [True, False])
 def test_traced_call_logs_its_ids_and_has_span(is_sampled: bool) -> None:
     context = FakeTraceContext(is_sampled=is_sampled)
-    (told,), (line,) = answered_in_trace(FakeRareCall("/s/Work", b"yes", trace_context=context))
-    assert (line["trace_id"], line["span_id"]) == (context.trace_id, told.trace.span_id)
-    assert told.trace.context is context
-    assert told.trace.span_id not in (context.parent_id, "")
-    assert (told.method, told.code) == ("/s/Work", StatusCode.OK)
-    assert told.ended_ns - told.taken_ns == 500_000_000
+    (answered,), (line,) = answered_in_trace(FakeRareCall("/s/Work", b"yes", trace_context=context))
+    assert (line["trace_id"], line["span_id"]) == (context.trace_id, answered.trace.span_id)
+    assert answered.trace.context is context
+    assert answered.trace.span_id not in (context.parent_id, "")
+    assert (answered.method, answered.code) == ("/s/Work", StatusCode.OK)
+    assert answered.ended_ns - answered.taken_ns == 500_000_000
 
 
 def test_failing_traced_call_reports_its_code() -> None:
     call = FakeRareCall("/s/Work", b"no", trace_context=FakeTraceContext())
-    (told,), _ = answered_in_trace(call)
-    assert told.code is StatusCode.NOT_FOUND
+    (answered,), _ = answered_in_trace(call)
+    assert answered.code is StatusCode.NOT_FOUND
     assert call.answers == [(5, "no such model")]
 
 
 def test_call_of_no_trace_logs_no_ids() -> None:
-    told, (line,) = answered_in_trace(FakeRareCall("/s/Work", b"yes"))
-    assert told == []
+    answered, (line,) = answered_in_trace(FakeRareCall("/s/Work", b"yes"))
+    assert answered == []
     assert set(line) == {"event", "log_level"}

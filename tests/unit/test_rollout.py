@@ -15,7 +15,7 @@ OFF = ModelSettings(keep_previous_seconds=300)
 Step = Callable[[World], object]
 
 
-def told(settings: ModelSettings, *steps: Step) -> list[dict[str, object]]:
+def logs_of(settings: ModelSettings, *steps: Step) -> list[dict[str, object]]:
     """Returns the log of `steps` on a world with version 2 as a canary beside version 1."""
     world = world_with(settings)
     world.settle(1)
@@ -49,7 +49,7 @@ def answers(failed_count: int) -> Step:
     ],
 )
 def test_canary_promotion_names_promoter(settings: ModelSettings, step: Step, by: str) -> None:
-    (log,) = told(settings, step)
+    (log,) = logs_of(settings, step)
     assert (log["event"], log["version"], log["by"]) == ("canary_promoted", 2, by)
 
 
@@ -61,13 +61,13 @@ def test_canary_promotion_names_promoter(settings: ModelSettings, step: Step, by
     ],
 )
 def test_canary_rollback_names_initiator(settings: ModelSettings, step: Step, by: str) -> None:
-    log = told(settings, step)[-1]
+    log = logs_of(settings, step)[-1]
     assert (log["event"], log["version"], log["by"]) == ("rolled_back", 2, by)
     assert log["is_canary"] is True
 
 
 def test_rule_rollback_names_bad_figures() -> None:
-    failed, _ = told(JUDGED, answers(failed_count=50))
+    failed, _ = logs_of(JUDGED, answers(failed_count=50))
     assert failed["event"] == "canary_failed"
     assert "50.0% of its requests failed" in str(failed["reason"])
 
@@ -164,12 +164,12 @@ def test_rollback_logs_the_versions_that_never_served() -> None:
 
 
 def test_rollback_without_canary_logs_no_canary() -> None:
-    log = told(OFF, lambda world: world.manager.rollback("m"))[-1]
+    log = logs_of(OFF, lambda world: world.manager.rollback("m"))[-1]
     assert (log["event"], log["is_canary"]) == ("rolled_back", False)
 
 
 def test_allowed_canary_without_share_is_promoted() -> None:
-    logs = told(
+    logs = logs_of(
         KEPT,
         lambda world: world.manager.rollback("m"),
         lambda world: world.manager.set_settings("m", OFF),
@@ -182,6 +182,6 @@ def test_allowed_canary_without_share_is_promoted() -> None:
 
 
 def test_withdrawn_canary_is_reported_as_ended() -> None:
-    (log,) = told(CANARY, lambda world: world.aspire(1))
+    (log,) = logs_of(CANARY, lambda world: world.aspire(1))
     assert (log["event"], log["version"]) == ("canary_ended", 2)
     assert log["reason"] == "it is no longer aspired"

@@ -254,7 +254,7 @@ def test_lower_version_beside_canary_keeps_it() -> None:
     assert router.routing("m").canary_version == 3
 
 
-def told(*steps: Callable[[Router], object]) -> list[tuple[str, int]]:
+def canary_events(*steps: Callable[[Router], object]) -> list[tuple[str, int]]:
     """Returns the events about canaries of versions 2 and then 3, both published as such, and of
     `steps`.
     """
@@ -297,7 +297,7 @@ BEGUN = [("canary_started", 2), ("canary_ended", 2), ("canary_started", 3)]
 def test_router_reports_canary_changes_by_itself(
     steps: list[Callable[[Router], object]], expected: list[tuple[str, int]]
 ) -> None:
-    assert told(*steps) == BEGUN + expected
+    assert canary_events(*steps) == BEGUN + expected
 
 
 def test_router_reports_canary_start_with_share() -> None:

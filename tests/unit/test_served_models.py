@@ -32,7 +32,7 @@ def test_removed_model_stops_polling_before_unload() -> None:
 
 
 @pytest.mark.parametrize(
-    ("after", "said"),
+    ("after", "expected"),
     [
         (replace(B, base_path="/other"), "b base_path /other"),
         (replace(B, version_selection=Latest(3)), "b select latest 3"),
@@ -41,10 +41,10 @@ def test_removed_model_stops_polling_before_unload() -> None:
         (B, None),
     ],
 )
-def test_changed_model_receives_only_its_changes(after: ModelConfig, said: str | None) -> None:
+def test_changed_model_receives_only_its_changes(after: ModelConfig, expected: str | None) -> None:
     world = World()
     world.configure(A, B)
-    assert world.configure(A, after) == ([said] if said else [])
+    assert world.configure(A, after) == ([expected] if expected else [])
     assert world.models.models == (A, after)
 
 
@@ -58,10 +58,10 @@ def test_changed_labels_reach_source_and_router() -> None:
 def test_loads_follow_settings_of_manager() -> None:
     world = World()
     world.configure(A, B)
-    told: list[ModelSettings] = []
-    world.on_set_settings = lambda: told.append(world.load_settings["b"])
+    received: list[ModelSettings] = []
+    world.on_set_settings = lambda: received.append(world.load_settings["b"])
     world.configure(A, replace(B, settings=KEPT))
-    assert told == [KEPT]
+    assert received == [KEPT]
 
 
 def test_unstartable_source_changes_nothing() -> None:

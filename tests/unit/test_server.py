@@ -112,26 +112,26 @@ def test_server_leaves_no_thread_behind(tmp_path: Path, plane: FakePlane) -> Non
 
 def test_server_reports_listening_and_ready(tmp_path: Path, plane: FakePlane) -> None:
     drop(tmp_path / "a", 1)
-    told: list[str] = []
+    notified: list[str] = []
     ready = threading.Event()
 
     def on_ready(port: int) -> None:
-        told.append(f"ready {port}")
+        notified.append(f"ready {port}")
         ready.set()
 
     server = Server(
         config_for(tmp_path / "a", tmp_path / "b", file_system_poll_wait_seconds=0.01),
         native=plane,
-        on_listening=lambda port: told.append(f"listening {port}"),
+        on_listening=lambda port: notified.append(f"listening {port}"),
         on_ready=on_ready,
     )
     server.start()
     assert server.monitor.wait_until(has_state("a", AVAILABLE), timeout_seconds=30)
-    assert told == ["listening 12345"]
+    assert notified == ["listening 12345"]
     drop(tmp_path / "b", 1)
     assert ready.wait(30)
     server.stop()
-    assert told == ["listening 12345", "ready 12345"]
+    assert notified == ["listening 12345", "ready 12345"]
 
 
 def test_server_health_follows_models_until_drain(tmp_path: Path, plane: FakePlane) -> None:

@@ -526,10 +526,10 @@ def test_source_dangling_label_is_reported_once(site: Site) -> None:
     with capture_logs() as logs:
         source.poll()
         source.poll()
-        told = [log for log in logs if log["event"] == "label_of_absent_version"]
+        warnings = [log for log in logs if log["event"] == "label_of_absent_version"]
         source.set_selection(All(), {"old": 1})
         source.poll()
-    assert [(log["label"], log["version"], log["reason"]) for log in told] == [
+    assert [(log["label"], log["version"], log["reason"]) for log in warnings] == [
         ("next", 3, NOT_FOUND),
         ("old", 1, NOT_SELECTED),
     ]

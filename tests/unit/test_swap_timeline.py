@@ -68,12 +68,12 @@ def test_swap_names_both_versions_and_sums_costs(world: World) -> None:
 def test_parts_of_swap_hold_requests_ended_in_them(world: World) -> None:
     world.requests.answer(1)
     world.pass_time(1)
-    world.tell(2, START)
-    world.tell(2, LOADING)
+    world.report(2, START)
+    world.report(2, LOADING)
     world.end_stage(2, LoadStage.RESTORE, 2)
     world.requests.answer(7)
     world.end_stage(2, LoadStage.PUBLISH, 0.001)
-    world.tell(2, AVAILABLE)
+    world.report(2, AVAILABLE)
     world.unload(1)
     world.requests.answer(9)
     world.pass_time(1)
@@ -90,14 +90,14 @@ def test_parts_of_swap_hold_requests_ended_in_them(world: World) -> None:
 
 
 def test_swap_counts_unmatched_requests_too(world: World) -> None:
-    world.tell(2, START)
-    world.tell(2, LOADING)
+    world.report(2, START)
+    world.report(2, LOADING)
     world.clock.advance(2)
     world.requests.answer(5, is_failed=True)
     for _ in range(3):
         world.requests.answer(1, model="")
     world.end_stage(2, LoadStage.PUBLISH, 1)
-    world.tell(2, AVAILABLE)
+    world.report(2, AVAILABLE)
     world.unload(1)
     world.pass_time(12)
     during, after = world.newest.during, world.newest.after
@@ -132,10 +132,10 @@ def test_swap_is_logged_once_after_its_effect(world: World) -> None:
 
 
 def test_failed_swap_is_logged_in_ten_keys(world: World) -> None:
-    world.tell(2, START)
-    world.tell(2, LOADING)
+    world.report(2, START)
+    world.report(2, LOADING)
     refused = GateVerdict(gate="drift", mode="enforce", is_passed=False, reason="NaN")
-    world.tell(2, END, health=Health(StatusCode.FAILED_PRECONDITION, "NaN"), verdicts=(refused,))
+    world.report(2, END, health=Health(StatusCode.FAILED_PRECONDITION, "NaN"), verdicts=(refused,))
     with capture_logs() as logs:
         world.pass_time(30)
     (line,) = logs
@@ -165,9 +165,9 @@ def test_timeline_slab_that_is_due_for_ever_does_not(world: World) -> None:
 
 
 def test_timeline_failed_load_has_its_reason(world: World) -> None:
-    world.tell(2, START)
-    world.tell(2, LOADING)
-    world.tell(2, END, health=Health(StatusCode.DATA_LOSS, "bad checksum"))
+    world.report(2, START)
+    world.report(2, LOADING)
+    world.report(2, END, health=Health(StatusCode.DATA_LOSS, "bad checksum"))
     assert world.newest.result is SwapResult.LOAD_FAILED
     assert world.newest.reason == "bad checksum"
     assert world.newest.published_at_ns is None
@@ -176,9 +176,9 @@ def test_timeline_failed_load_has_its_reason(world: World) -> None:
 
 def test_version_rejected_by_enforced_gate_is_refused(world: World) -> None:
     verdict = GateVerdict(gate="golden", mode="enforce", is_passed=False, reason="NaN")
-    world.tell(2, START)
-    world.tell(2, LOADING)
-    world.tell(
+    world.report(2, START)
+    world.report(2, LOADING)
+    world.report(
         2, END, verdicts=(verdict,), health=Health(StatusCode.FAILED_PRECONDITION, "golden: NaN")
     )
     assert world.newest.result is SwapResult.REFUSED
@@ -187,23 +187,23 @@ def test_version_rejected_by_enforced_gate_is_refused(world: World) -> None:
 
 def test_version_failed_after_warning_is_not_refused(world: World) -> None:
     verdict = GateVerdict(gate="golden", mode="warn", is_passed=False)
-    world.tell(2, START)
-    world.tell(2, LOADING)
-    world.tell(2, END, verdicts=(verdict,), health=Health(StatusCode.INTERNAL, "bug"))
+    world.report(2, START)
+    world.report(2, LOADING)
+    world.report(2, END, verdicts=(verdict,), health=Health(StatusCode.INTERNAL, "bug"))
     assert world.newest.result is SwapResult.LOAD_FAILED
 
 
 def test_version_omitted_during_load_is_cancelled(world: World) -> None:
-    world.tell(2, START)
-    world.tell(2, LOADING)
-    world.tell(2, END, health=Health(StatusCode.CANCELLED, "no longer aspired"))
+    world.report(2, START)
+    world.report(2, LOADING)
+    world.report(2, END, health=Health(StatusCode.CANCELLED, "no longer aspired"))
     assert world.newest.result is SwapResult.CANCELLED
 
 
 def test_version_omitted_before_any_stage_has_no_swap(world: World) -> None:
     before = world.timeline.records()
-    world.tell(2, START)
-    world.tell(2, END, health=Health(StatusCode.CANCELLED, "no longer aspired"))
+    world.report(2, START)
+    world.report(2, END, health=Health(StatusCode.CANCELLED, "no longer aspired"))
     assert world.timeline.records() == before
 
 
@@ -223,11 +223,11 @@ def test_unload_beside_answering_version_stands_alone(
 
 
 def test_old_version_leaving_first_belongs_to_swap(world: World) -> None:
-    world.tell(2, START)
+    world.report(2, START)
     world.unload(1)
-    world.tell(2, LOADING)
+    world.report(2, LOADING)
     world.end_stage(2, LoadStage.PUBLISH, 1)
-    world.tell(2, AVAILABLE)
+    world.report(2, AVAILABLE)
     record = world.newest
     assert (record.version, record.previous_version) == (2, 1)
     assert [stage.version for stage in record.stages if stage.name == "destroy"] == [1]
@@ -263,12 +263,12 @@ def test_next_load_ends_comparison_of_previous_swap(world: World) -> None:
 
 
 def test_slab_returned_before_load_is_not_counted(world: World) -> None:
-    world.tell(2, START)
+    world.report(2, START)
     world.unload(1)
     world.pass_time(0.5)
-    world.tell(2, LOADING)
+    world.report(2, LOADING)
     world.end_stage(2, LoadStage.RESTORE, 5)
-    world.tell(2, AVAILABLE)
+    world.report(2, AVAILABLE)
     world.pass_time(1)
     (slab,) = [stage for stage in world.newest.stages if stage.name == "return_slab"]
     assert slab.seconds < 0.5
@@ -276,15 +276,15 @@ def test_slab_returned_before_load_is_not_counted(world: World) -> None:
 
 
 def test_old_version_leaving_first_counts_as_during(world: World) -> None:
-    world.tell(2, START)
-    world.tell(1, UNLOADING)
+    world.report(2, START)
+    world.report(1, UNLOADING)
     world.requests.answer(8)
     world.end_stage(1, UnloadStage.QUIESCE, 3)
     world.requests.answer(9)
-    world.tell(1, END)
-    world.tell(2, LOADING)
+    world.report(1, END)
+    world.report(2, LOADING)
     world.end_stage(2, LoadStage.RESTORE, 5)
-    world.tell(2, AVAILABLE)
+    world.report(2, AVAILABLE)
     world.pass_time(3)
     record = world.newest
     assert record.during is not None
@@ -293,12 +293,12 @@ def test_old_version_leaving_first_counts_as_during(world: World) -> None:
 
 
 def test_version_retaken_during_unload_is_swap(world: World) -> None:
-    world.tell(2, START)
-    world.tell(1, UNLOADING)
-    world.tell(2, END, health=Health(StatusCode.CANCELLED, "no longer aspired"))
+    world.report(2, START)
+    world.report(1, UNLOADING)
+    world.report(2, END, health=Health(StatusCode.CANCELLED, "no longer aspired"))
     world.pass_time(3)
     world.end_stage(1, UnloadStage.DESTROY, 1)
-    world.tell(1, END)
+    world.report(1, END)
     record = world.newest
     assert (record.version, record.result) == (2, SwapResult.CANCELLED)
     assert "destroy" in [stage.name for stage in record.stages]
@@ -318,24 +318,24 @@ def test_rollback_ends_comparison_of_previous_swap(world: World) -> None:
 
 
 def test_parallel_swap_of_model_has_no_comparison(world: World) -> None:
-    world.tell(2, START)
-    world.tell(3, START)
-    world.tell(2, LOADING)
+    world.report(2, START)
+    world.report(3, START)
+    world.report(2, LOADING)
     world.end_stage(2, LoadStage.RESTORE, 2)
-    world.tell(3, LOADING)
+    world.report(3, LOADING)
     assert [record.before is None for record in world.timeline.records()[:2]] == [True, False]
 
 
 def test_later_events_are_not_during_parallel_swap(world: World) -> None:
-    world.tell(2, START)
-    world.tell(3, START)
-    world.tell(2, LOADING)
-    world.tell(3, LOADING)
+    world.report(2, START)
+    world.report(3, START)
+    world.report(2, LOADING)
+    world.report(3, LOADING)
     world.end_stage(2, LoadStage.PUBLISH, 1)
-    world.tell(2, AVAILABLE)
+    world.report(2, AVAILABLE)
     world.pass_time(5)
     world.requests.answer(4)
-    world.tell(3, AVAILABLE)
+    world.report(3, AVAILABLE)
     world.pass_time(20)
     third, second = world.timeline.records()[:2]
     assert (third.version, second.version) == (3, 2)
@@ -345,8 +345,8 @@ def test_later_events_are_not_during_parallel_swap(world: World) -> None:
 
 
 def test_running_load_is_shown_with_its_progress(world: World) -> None:
-    world.tell(2, START)
-    world.tell(2, LOADING)
+    world.report(2, START)
+    world.report(2, LOADING)
     world.end_stage(2, LoadStage.RESTORE, 2)
     record = world.newest
     assert record.result is None
@@ -371,9 +371,9 @@ def test_timeline_remembers_bounded_number_by_id(world: World) -> None:
         world.pass_time(15)
     for _ in range(2):
         # Two loads of the same version within one second.
-        world.tell(1, START)
-        world.tell(1, LOADING)
-        world.tell(1, END, health=Health(StatusCode.DATA_LOSS, "bad"))
+        world.report(1, START)
+        world.report(1, LOADING)
+        world.report(1, END, health=Health(StatusCode.DATA_LOSS, "bad"))
     records = world.timeline.records()
     assert len(records) == RECORD_COUNT_MAX
     assert len({record.id for record in records}) == RECORD_COUNT_MAX
@@ -426,8 +426,8 @@ def test_swap_trace_has_each_stage_and_the_publish(world: World, get: Any) -> No
 
 
 def test_swap_trace_accepts_any_model_name(world: World, get: Any) -> None:
-    world.tell(7, START, name="模型/ä")
-    world.tell(7, LOADING, name="模型/ä")
+    world.report(7, START, name="模型/ä")
+    world.report(7, LOADING, name="模型/ä")
     assert get(f"/v1/swaps/{world.newest.id}/trace")["otherData"]["model"] == "模型/ä"
 
 
@@ -450,10 +450,10 @@ def test_many_first_loads_need_few_cuts() -> None:
     world = World()
     names = [f"model-{number}" for number in range(200)]
     for name in names:
-        world.tell(1, START, name=name)
+        world.report(1, START, name=name)
     for name in names:
-        world.tell(1, LOADING, name=name)
-        world.tell(1, AVAILABLE, name=name)
+        world.report(1, LOADING, name=name)
+        world.report(1, AVAILABLE, name=name)
     # No version has answered a request, so the statistics need no cut.
     assert world.requests.cut_count == 0
     world.pass_time(12)
@@ -467,8 +467,8 @@ def test_second_load_of_a_model_is_cut_from_the_first() -> None:
     world.load(1)
     world.pass_time(12)
     cut_count = world.requests.cut_count
-    world.tell(2, START)
-    world.tell(2, LOADING)
+    world.report(2, START)
+    world.report(2, LOADING)
     assert world.requests.cut_count == cut_count + 1
 
 
@@ -477,13 +477,13 @@ def test_unloads_of_stop_open_no_swap_and_cut_nothing() -> None:
     names = [f"model-{number}" for number in range(200)]
     for state in (START, LOADING, AVAILABLE):
         for name in names:
-            world.tell(1, state, name=name)
+            world.report(1, state, name=name)
     world.pass_time(12)
     before, cut_count = world.timeline.records(), world.requests.cut_count
     world.timeline.begin_stop()
     for state in (UNLOADING, END):
         for name in names:
-            world.tell(1, state, name=name)
+            world.report(1, state, name=name)
     assert world.timeline.records() == before
     assert world.requests.cut_count == cut_count
 
@@ -493,7 +493,7 @@ def test_stop_logs_just_ended_swaps_with_one_cut() -> None:
     names = [f"model-{number}" for number in range(200)]
     for state in (START, LOADING, AVAILABLE):
         for name in names:
-            world.tell(1, state, name=name)
+            world.report(1, state, name=name)
     with capture_logs() as logs:
         world.timeline.begin_stop()
     assert {line["model"] for line in logs} == set(names)
@@ -503,14 +503,14 @@ def test_stop_logs_just_ended_swaps_with_one_cut() -> None:
 
 def test_stop_logs_a_swap_once_its_unload_is_over(world: World) -> None:
     world.load(2)
-    world.tell(1, UNLOADING)
+    world.report(1, UNLOADING)
     with capture_logs() as logs:
         world.timeline.begin_stop()
-        world.tell(2, UNLOADING)
+        world.report(2, UNLOADING)
         assert not logs
         world.end_stage(1, UnloadStage.QUIESCE, 0.5)
-        world.tell(1, END)
-        world.tell(2, END)
+        world.report(1, END)
+        world.report(2, END)
     (line,) = logs
     assert (line["version"], line["result"]) == (2, "published")
     assert [stage.version for stage in world.newest.stages if stage.name == "quiesce"] == [1]

@@ -49,8 +49,8 @@ class Lives:
     def __init__(self) -> None:
         self.world = World()
         self.states: dict[int, ServableState] = {}
-        self.told: list[SwapRecord] = []
-        self.world.timeline.add_listener(self.told.append)
+        self.received: list[SwapRecord] = []
+        self.world.timeline.add_listener(self.received.append)
 
     def pass_time(self, seconds: float) -> None:
         """Ends a request after each quarter of a second: a slow one while a version comes or
@@ -79,7 +79,7 @@ class Lives:
             self.world.answering["m"] = version
         failed = Health(StatusCode.DATA_LOSS, "bad checksum")
         self.states[version] = state
-        self.world.tell(version, state, health=failed if is_failure else HEALTHY)
+        self.world.report(version, state, health=failed if is_failure else HEALTHY)
 
     def end(self) -> None:
         """Ends all that is under way, and the effects of it."""
@@ -105,10 +105,10 @@ def lives_of(steps: Steps) -> Lives:
 def test_timeline_each_swap_ends_and_is_logged_once(steps: Steps) -> None:
     lives = lives_of(steps)
     timeline = lives.world.timeline
-    assert sorted(record.id for record in lives.told) == sorted(
+    assert sorted(record.id for record in lives.received) == sorted(
         record.id for record in timeline.records()
     )
-    assert sum(timeline.counts().values()) == len(lives.told)
+    assert sum(timeline.counts().values()) == len(lives.received)
 
 
 @settings(deadline=None)
@@ -116,7 +116,7 @@ def test_timeline_each_swap_ends_and_is_logged_once(steps: Steps) -> None:
 def test_timeline_instants_of_a_swap_are_in_order(
     steps: Steps,
 ) -> None:
-    for record in lives_of(steps).told:
+    for record in lives_of(steps).received:
         instants = [
             instant
             for instant in (record.began_at_ns, record.load_started_at_ns, record.published_at_ns)
@@ -134,6 +134,6 @@ def test_timeline_instants_of_a_swap_are_in_order(
 def test_swap_comparison_excludes_other_swaps(
     steps: Steps,
 ) -> None:
-    for record in lives_of(steps).told:
+    for record in lives_of(steps).received:
         for calm in (record.before, record.after):
             assert calm is None or calm.max_seconds <= CALM_MS / 1_000

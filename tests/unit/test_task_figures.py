@@ -19,24 +19,24 @@ def touch_pages() -> None:
 
 
 def test_thread_costs_count_touched_pages() -> None:
-    told: dict[str, float] = {}
-    with thread_costs("load", told.update):
+    figures: dict[str, float] = {}
+    with thread_costs("load", figures.update):
         touch_pages()
-    assert told["load_page_fault_count"] >= PAGE_COUNT
-    assert told["load_cpu_seconds"] > 0
+    assert figures["load_page_fault_count"] >= PAGE_COUNT
+    assert figures["load_cpu_seconds"] > 0
 
 
 def test_thread_costs_leave_out_those_of_other_threads() -> None:
-    told: dict[str, float] = {}
-    with thread_costs("load", told.update):
+    figures: dict[str, float] = {}
+    with thread_costs("load", figures.update):
         other = threading.Thread(target=touch_pages)
         other.start()
         other.join()
-    assert told["load_page_fault_count"] < PAGE_COUNT
+    assert figures["load_page_fault_count"] < PAGE_COUNT
 
 
 def test_thread_costs_of_failing_task_are_reported() -> None:
-    told: dict[str, float] = {}
-    with pytest.raises(ValueError, match="broken"), thread_costs("unload", told.update):
+    figures: dict[str, float] = {}
+    with pytest.raises(ValueError, match="broken"), thread_costs("unload", figures.update):
         raise ValueError("broken")
-    assert set(told) == {"unload_cpu_seconds", "unload_page_fault_count"}
+    assert set(figures) == {"unload_cpu_seconds", "unload_page_fault_count"}

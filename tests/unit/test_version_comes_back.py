@@ -82,7 +82,7 @@ def test_rollback_of_failed_version_outlives_files() -> None:
     world.manager.set_aspired("m", aspired(1))
     answer(world, world.manager.rollback("m", is_cold_allowed=True))
     world.manager._rollout.block(
-        "m", world.manager._streams["m"], {2}, by=BlockedBy.OPERATOR, reason="told"
+        "m", world.manager._streams["m"], {2}, by=BlockedBy.OPERATOR, reason="bad answers"
     )
     world.manager.found_anew("m", 2)
     world.manager.tick()
@@ -91,7 +91,7 @@ def test_rollback_of_failed_version_outlives_files() -> None:
     world.manager._rollout.block(
         "m", world.manager._streams["m"], {2}, by=BlockedBy.FAILURE, reason="again"
     )
-    assert world.kept_blocked_versions["m"][2].reason == "told"
+    assert world.kept_blocked_versions["m"][2].reason == "bad answers"
 
 
 # --- Blocks that outlive the process --------------------------------------------------------------
@@ -207,8 +207,8 @@ def test_refused_version_retries_once_gate_is_relaxed() -> None:
     with capture_logs() as logs:
         set_settings(world, RELAXED)
     assert world.states() == {1: END, 2: AVAILABLE}
-    told = [log["reason"] for log in logs if log["event"] == "load_tried_again"]
-    assert told == ["the settings of gate 'drift' have changed"]
+    reasons = [log["reason"] for log in logs if log["event"] == "load_tried_again"]
+    assert reasons == ["the settings of gate 'drift' have changed"]
 
 
 def test_refused_version_ignores_other_gates() -> None:

@@ -28,7 +28,7 @@ class FakeSelection:
     """Records the selections of the repository."""
 
     unloaded: frozenset[str] = frozenset()
-    said: list[tuple[str, bool]] = field(default_factory=list)
+    changes: list[tuple[str, bool]] = field(default_factory=list)
 
     def set_unloaded(self, name: str, *, is_unloaded: bool) -> None:
-        self.said.append((name, is_unloaded))
+        self.changes.append((name, is_unloaded))

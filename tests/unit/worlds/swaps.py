@@ -80,7 +80,9 @@ class World:
             fault_count=lambda: self.fault_count,
         )
 
-    def tell(self, version: int, state: ServableState, *, name: str = "m", **changes: Any) -> None:
+    def report(
+        self, version: int, state: ServableState, *, name: str = "m", **changes: Any
+    ) -> None:
         servable_id = ServableId(name, version)
         old = self.statuses.get(servable_id, ServableStatus(id=servable_id, state=START))
         if state is START:
@@ -102,18 +104,18 @@ class World:
         )
 
     def load(self, version: int) -> None:
-        self.tell(version, START)
-        self.tell(version, LOADING)
+        self.report(version, START)
+        self.report(version, LOADING)
         self.end_stage(version, LoadStage.RESTORE, 2)
         self.end_stage(version, LoadStage.PUBLISH, 0.001)
         self.answering["m"] = version
-        self.tell(version, AVAILABLE, figures={"slab_bytes": 5.0, "load_cpu_seconds": 1.5})
+        self.report(version, AVAILABLE, figures={"slab_bytes": 5.0, "load_cpu_seconds": 1.5})
 
     def unload(self, version: int) -> None:
-        self.tell(version, UNLOADING)
+        self.report(version, UNLOADING)
         self.end_stage(version, UnloadStage.QUIESCE, 0.5)
         self.end_stage(version, UnloadStage.DESTROY, 0.25)
-        self.tell(version, END, figures={"unload_cpu_seconds": 0.125})
+        self.report(version, END, figures={"unload_cpu_seconds": 0.125})
 
     def pass_time(self, seconds: float) -> None:
         """Passes time as the timeline's thread sees it."""
