@@ -58,6 +58,18 @@ base::Status VersionNotFound(std::string_view name, int64_t version, const std::
                         Because(note == nullptr ? notes.reason : note->reason));
 }
 
+base::Status UnknownLabel(std::string_view name, const std::string& label, const Routing& routing) {
+  const std::string unknown = "Unrecognized servable version label: " + label;
+  const std::string model = "model '" + std::string(name) + "'";
+  if (routing.labels.empty()) {
+    return base::InvalidArgument(unknown + "; " + model +
+                                 " has no labels: give it one with version_labels in its "
+                                 "configuration, or request a version, or neither");
+  }
+  return base::InvalidArgument(unknown + "; labels of " + model + ":" + ListLabels(routing) +
+                               "; request one of them, a version, or neither");
+}
+
 }  // namespace
 
 ServableEntry* ServableStream::Find(const VersionChoice& choice) const {
@@ -83,9 +95,7 @@ base::Status ServableStream::WhyNotFound(std::string_view name, const VersionCho
     return VersionNotFound(name, found->second, ", to which version label '" + label + "' points",
                            *this, notes);
   }
-  return base::InvalidArgument(
-      "Unrecognized servable version label: " + label + "; labels of model '" + std::string(name) +
-      "':" + ListLabels(routing) + "; request one of them, a version, or neither");
+  return UnknownLabel(name, label, routing);
 }
 
 }  // namespace millpond::servable

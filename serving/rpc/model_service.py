@@ -61,10 +61,7 @@ class ModelService:
         if spec.WhichOneof("version_choice") == "version_label":
             labels = self._labels(spec.name)
             if spec.version_label not in labels:
-                raise InvalidArgument(
-                    f"Unrecognized servable version label: {spec.version_label}; "
-                    f"labels of model {spec.name!r}: {listed(sorted(labels))}"
-                )
+                raise InvalidArgument(_unknown_label(spec, labels))
             return labels[spec.version_label]
         version: int | None = spec.version.value if spec.HasField("version") else None
         return version
@@ -98,6 +95,16 @@ def _model_spec(request: bytes) -> model_pb2.ModelSpec:
     if not spec.name:
         raise InvalidArgument("ModelSpec has no name specified: set model_spec.name")
     return spec
+
+
+def _unknown_label(spec: model_pb2.ModelSpec, labels: Mapping[str, int]) -> str:
+    message = f"Unrecognized servable version label: {spec.version_label}"
+    if labels:
+        return f"{message}; labels of model {spec.name!r}: {listed(sorted(labels))}"
+    return (
+        f"{message}; model {spec.name!r} has no labels: give it one with version_labels in its "
+        "configuration, or request a version, or neither"
+    )
 
 
 def _response(statuses: tuple[ServableStatus, ...]) -> bytes:

@@ -134,7 +134,7 @@ BAD_REQUESTS: dict[str, tuple[Change, grpc.StatusCode, tuple[str, ...]]] = {
     "version_label": (
         lambda request: setattr(request.model_spec, "version_label", "canary"),
         INVALID_ARGUMENT,
-        ("canary", "labels of model 'echo': none", "request one of them, a version, or neither"),
+        ("canary", "model 'echo' has no labels", "request a version, or neither"),
     ),
     "unknown_signature": (
         lambda request: setattr(request.model_spec, "signature_name", "classify"),

@@ -269,8 +269,8 @@ TEST(ServingMapRouting, AnUnknownLabelIsRefusedNamingTheKnownOnes) {
   ServingMap map;
   PublishVersions(map, 1, 1);
   ExpectRefused(map, ByLabel("stabel"), Code::kInvalidArgument,
-                "Unrecognized servable version label: stabel; labels of model 'm': none; "
-                "request one of them, a version, or neither");
+                "Unrecognized servable version label: stabel; model 'm' has no labels: give it "
+                "one with version_labels in its configuration, or request a version, or neither");
   ASSERT_TRUE(map.SetRouting("m", {{}, {{"stable", 1}, {"next", 2}}}).ok());
   ExpectRefused(map, ByLabel("stabel"), Code::kInvalidArgument,
                 "Unrecognized servable version label: stabel; labels of model 'm': next stable; "

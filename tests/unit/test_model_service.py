@@ -125,6 +125,16 @@ def test_status_by_unknown_label_names_known() -> None:
         service.get_model_status(request(label="next"))
 
 
+def test_get_model_status_by_label_without_labels_says_so() -> None:
+    service = service_with(status(1, AVAILABLE))
+    with pytest.raises(
+        InvalidArgument,
+        match=r"^Unrecognized servable version label: next; model 'm' has no labels: give it one with "
+        r"version_labels in its configuration, or request a version, or neither$",
+    ):
+        service.get_model_status(request(label="next"))
+
+
 @pytest.mark.parametrize("junk", [b"\xff", b"\x0a\xff\xff\xff", b"not a message"])
 def test_get_model_status_of_junk_is_invalid(junk: bytes) -> None:
     with pytest.raises(InvalidArgument, match="not a valid GetModelStatusRequest"):
