@@ -6,6 +6,7 @@
 #include "native/base/limits.h"
 #include "native/inference/infer_datatype.h"
 #include "native/inference/signature_request.h"
+#include "native/tf/dtype.h"
 #include "native/tf/signature.h"
 
 namespace millpond::inference {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 namespace millpond::tf::dtype {
 
@@ -50,5 +51,9 @@ constexpr size_t ElementBytes(int dtype) {
       return 0;
   }
 }
+
+// Returns the name of a tensorflow::DataType, like "float32"; "dtype 77" if the type does not
+// exist.
+std::string DtypeName(int dtype);
 
 }  // namespace millpond::tf

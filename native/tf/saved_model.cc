@@ -16,6 +16,7 @@
 #include "native/tf/runtime.h"
 #include "native/tf/servable_device.h"
 #include "native/tf/session_runner.h"
+#include "native/tf/signature_def.h"
 #include "native/tf/status.h"
 #include "native/tf/variable_reads.h"
 #include "native/tf/variable_writes.h"

@@ -2,46 +2,9 @@
 
 #include <algorithm>
 
-#include "tensorflow/core/framework/tensor_shape.pb.h"
-#include "tensorflow/core/framework/types.h"
-#include "tensorflow/core/framework/types.pb.h"
-#include "tensorflow/core/protobuf/meta_graph.pb.h"
+#include "native/tf/dtype.h"
 
 namespace millpond::tf {
-namespace {
-
-TensorSpec MakeTensorSpec(const std::string& name, const tensorflow::TensorInfo& info) {
-  TensorSpec spec;
-  spec.name = name;
-  spec.tensor_name = info.name();
-  spec.dtype = info.dtype();
-  spec.is_rank_known = info.has_tensor_shape() && !info.tensor_shape().unknown_rank();
-  for (const auto& dim : info.tensor_shape().dim()) {
-    spec.dims.push_back(dim.size() < 0 ? TensorSpec::kUnknownSize : dim.size());
-  }
-  return spec;
-}
-
-template <typename TensorInfoMap>
-std::vector<TensorSpec> MakeTensorSpecs(const TensorInfoMap& infos) {
-  std::vector<TensorSpec> specs;
-  specs.reserve(infos.size());
-  for (const auto& [name, info] : infos) specs.push_back(MakeTensorSpec(name, info));
-  std::sort(specs.begin(), specs.end(),
-            [](const TensorSpec& a, const TensorSpec& b) { return a.name < b.name; });
-  return specs;
-}
-
-}  // namespace
-
-Signature MakeSignature(const std::string& name, const tensorflow::SignatureDef& definition) {
-  Signature signature;
-  signature.name = name;
-  signature.method_name = definition.method_name();
-  signature.inputs = MakeTensorSpecs(definition.inputs());
-  signature.outputs = MakeTensorSpecs(definition.outputs());
-  return signature;
-}
 
 int FindTensorSpec(const std::vector<TensorSpec>& specs, std::string_view name) {
   const auto found = std::lower_bound(
@@ -61,15 +24,6 @@ bool ShapeFits(const std::vector<int64_t>& dims, const TensorSpec& spec) {
 
 bool TensorFits(int dtype, const std::vector<int64_t>& dims, const TensorSpec& spec) {
   return dtype == spec.dtype && (!spec.has_checked_shape || ShapeFits(dims, spec));
-}
-
-std::string DtypeName(int dtype) {
-  if (!tensorflow::DataType_IsValid(dtype)) return "dtype " + std::to_string(dtype);
-  const auto type = static_cast<tensorflow::DataType>(dtype);
-  // Uses numpy's names, which clients use. TensorFlow's C++ has "float" and "double" for them.
-  if (type == tensorflow::DT_FLOAT) return "float32";
-  if (type == tensorflow::DT_DOUBLE) return "float64";
-  return tensorflow::DataTypeString(type);
 }
 
 std::string DescribeTensor(int dtype, bool is_rank_known, const std::vector<int64_t>& dims) {

@@ -7,10 +7,6 @@
 #include <string_view>
 #include <vector>
 
-namespace tensorflow {
-class SignatureDef;
-}  // namespace tensorflow
-
 namespace millpond::tf {
 
 // One named input or output of a signature.
@@ -43,8 +39,6 @@ using SignatureMap = std::map<std::string, Signature, std::less<>>;
 // The signature of a request that names no signature.
 inline constexpr std::string_view kDefaultSignatureName = "serving_default";
 
-Signature MakeSignature(const std::string& name, const tensorflow::SignatureDef& definition);
-
 // Returns the index of `name` in sorted `specs`, or -1.
 int FindTensorSpec(const std::vector<TensorSpec>& specs, std::string_view name);
 
@@ -59,9 +53,5 @@ bool TensorFits(int dtype, const std::vector<int64_t>& dims, const TensorSpec& s
 // open rank.
 std::string DescribeTensor(int dtype, bool is_rank_known, const std::vector<int64_t>& dims);
 std::string DescribeTensor(const TensorSpec& spec);
-
-// Returns the name of a tensorflow::DataType, like "float32"; "dtype 77" if the type does not
-// exist.
-std::string DtypeName(int dtype);
 
 }  // namespace millpond::tf

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "native/base/limits.h"
+#include "native/tf/dtype.h"
 #include "native/tf/tensor_allocation.h"
 #include "native/tf/tensor_codec.h"
 #include "native/tf/typed_field.h"

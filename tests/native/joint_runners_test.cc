@@ -12,6 +12,7 @@
 #include "native/tf/callable_set.h"
 #include "native/tf/run_context.h"
 #include "native/tf/servable_device.h"
+#include "native/tf/signature_def.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/public/session.h"
 #include "tests/native/saved_model_files.h"

@@ -14,6 +14,7 @@
 #include "native/base/clock.h"
 #include "native/tf/callable.h"
 #include "native/tf/servable_device.h"
+#include "native/tf/signature_def.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/protobuf/meta_graph.pb.h"
 #include "tensorflow/core/public/session.h"

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "native/base/limits.h"
+#include "native/tf/dtype.h"
 #include "native/tf/typed_field.h"
 #include "tensorflow/core/framework/allocator.h"
 #include "tensorflow/core/framework/tensor.h"
