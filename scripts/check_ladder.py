@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 # From the lowest to the highest.
-RUNGS = ("base", "metrics", "memory", "tf", "servable", "inference", "rpc", "rest", "python")
+RUNGS = ("base", "metrics", "memory", "tensor", "tf", "servable", "inference", "rpc", "rest", "python")
 
 # The rooms of each Python package, from the lowest to the highest.
 SERVING_ROOMS = (

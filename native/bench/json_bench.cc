@@ -10,8 +10,8 @@
 #include "native/bench/measure.h"
 #include "native/rest/json_tensor_writer.h"
 #include "native/rest/predict_body.h"
-#include "native/tf/dtype.h"
-#include "native/tf/tensor_access.h"
+#include "native/tensor/dtype.h"
+#include "native/tensor/tensor_access.h"
 
 namespace millpond::bench {
 namespace {

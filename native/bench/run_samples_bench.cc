@@ -8,8 +8,8 @@
 #include "native/base/clock.h"
 #include "native/bench/measure.h"
 #include "native/inference/run_samples.h"
-#include "native/tf/dtype.h"
-#include "native/tf/tensor_access.h"
+#include "native/tensor/dtype.h"
+#include "native/tensor/tensor_access.h"
 
 namespace millpond::bench {
 namespace {

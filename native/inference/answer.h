@@ -7,7 +7,7 @@
 #include "native/base/status.h"
 #include "native/base/wire_reader.h"
 #include "native/servable/servable.h"
-#include "native/tf/run_context.h"
+#include "native/tensor/run_context.h"
 
 namespace millpond::inference {
 

@@ -6,7 +6,7 @@
 
 #include "native/inference/signature_request.h"
 #include "native/inference/tf_example_reply.h"
-#include "native/tf/dtype.h"
+#include "native/tensor/dtype.h"
 
 namespace millpond::inference {
 namespace {

@@ -11,9 +11,9 @@
 #include "native/inference/tf_example_request.h"
 #include "native/metrics/request_phases.h"
 #include "native/servable/servable.h"
-#include "native/tf/run_context.h"
-#include "native/tf/tensor_access.h"
-#include "native/tf/tensor_list.h"
+#include "native/tensor/run_context.h"
+#include "native/tensor/tensor_access.h"
+#include "native/tensor/tensor_list.h"
 
 namespace millpond::inference {
 

@@ -6,8 +6,8 @@
 #include "native/base/limits.h"
 #include "native/inference/infer_datatype.h"
 #include "native/inference/signature_request.h"
-#include "native/tf/dtype.h"
-#include "native/tf/signature.h"
+#include "native/tensor/dtype.h"
+#include "native/tensor/signature.h"
 
 namespace millpond::inference {
 namespace {

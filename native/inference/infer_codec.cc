@@ -5,7 +5,7 @@
 
 #include "native/base/limits.h"
 #include "native/inference/infer_datatype.h"
-#include "native/tf/dtype.h"
+#include "native/tensor/dtype.h"
 
 namespace millpond::inference {
 namespace {

@@ -11,7 +11,7 @@
 #include "native/base/wire_writer.h"
 #include "native/inference/infer.h"
 #include "native/inference/raw_elements.h"
-#include "native/tf/tensor_access.h"
+#include "native/tensor/tensor_access.h"
 
 namespace millpond::inference {
 

@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "native/tf/dtype.h"
+#include "native/tensor/dtype.h"
 
 namespace millpond::inference {
 namespace {

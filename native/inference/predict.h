@@ -4,7 +4,7 @@
 #include "native/inference/predict_codec.h"
 #include "native/metrics/request_phases.h"
 #include "native/servable/servable.h"
-#include "native/tf/run_context.h"
+#include "native/tensor/run_context.h"
 
 namespace millpond::inference {
 

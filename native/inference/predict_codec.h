@@ -10,10 +10,10 @@
 #include "native/base/status.h"
 #include "native/base/wire_reader.h"
 #include "native/inference/model_spec.h"
-#include "native/tf/output_set.h"
-#include "native/tf/signature.h"
-#include "native/tf/tensor_codec.h"
-#include "native/tf/tensor_list.h"
+#include "native/tensor/output_set.h"
+#include "native/tensor/signature.h"
+#include "native/tensor/tensor_codec.h"
+#include "native/tensor/tensor_list.h"
 
 namespace millpond::inference {
 

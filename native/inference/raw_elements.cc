@@ -4,8 +4,8 @@
 #include <string_view>
 
 #include "native/inference/infer_datatype.h"
-#include "native/tf/dtype.h"
-#include "native/tf/signature.h"
+#include "native/tensor/dtype.h"
+#include "native/tensor/signature.h"
 
 namespace millpond::inference {
 namespace {

@@ -8,8 +8,8 @@
 #include "native/base/status.h"
 #include "native/base/wire_reader.h"
 #include "native/base/wire_writer.h"
-#include "native/tf/tensor_access.h"
-#include "native/tf/tensor_list.h"
+#include "native/tensor/tensor_access.h"
+#include "native/tensor/tensor_list.h"
 
 // Raw contents, as gRPC and the binary tensor extension of HTTP carry them. The elements are in
 // row-major order, little-endian. A string is 4 bytes of length, then its bytes.

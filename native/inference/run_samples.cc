@@ -5,7 +5,7 @@
 
 #include "native/base/wire_reader.h"
 #include "native/inference/predict_codec.h"
-#include "native/tf/tensor_access.h"
+#include "native/tensor/tensor_access.h"
 
 namespace millpond::inference {
 namespace {

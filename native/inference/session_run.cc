@@ -6,8 +6,8 @@
 
 #include "native/base/limits.h"
 #include "native/inference/signature_request.h"
+#include "native/tensor/tensor_codec.h"
 #include "native/tf/session_callables.h"
-#include "native/tf/tensor_codec.h"
 
 namespace millpond::inference {
 namespace {

@@ -11,7 +11,7 @@
 #include "native/inference/model_spec.h"
 #include "native/metrics/request_phases.h"
 #include "native/servable/servable.h"
-#include "native/tf/run_context.h"
+#include "native/tensor/run_context.h"
 
 namespace millpond::inference {
 

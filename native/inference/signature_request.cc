@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "native/base/clock.h"
-#include "native/tf/tensor_access.h"
+#include "native/tensor/tensor_access.h"
 
 namespace millpond::inference {
 namespace {

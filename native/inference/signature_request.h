@@ -7,10 +7,10 @@
 #include "native/base/status.h"
 #include "native/metrics/request_phases.h"
 #include "native/servable/servable.h"
-#include "native/tf/output_set.h"
-#include "native/tf/run_context.h"
-#include "native/tf/signature.h"
-#include "native/tf/tensor_list.h"
+#include "native/tensor/output_set.h"
+#include "native/tensor/run_context.h"
+#include "native/tensor/signature.h"
+#include "native/tensor/tensor_list.h"
 
 namespace millpond::inference {
 

@@ -8,7 +8,7 @@
 #include "native/inference/model_spec.h"
 #include "native/inference/tf_example_request.h"
 #include "native/servable/servable.h"
-#include "native/tf/signature.h"
+#include "native/tensor/signature.h"
 
 namespace millpond::inference {
 

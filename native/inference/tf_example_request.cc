@@ -2,8 +2,8 @@
 
 #include "native/base/limits.h"
 #include "native/inference/signature_request.h"
-#include "native/tf/dtype.h"
-#include "native/tf/tensor_access.h"
+#include "native/tensor/dtype.h"
+#include "native/tensor/tensor_access.h"
 
 namespace millpond::inference {
 namespace {

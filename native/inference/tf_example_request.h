@@ -12,7 +12,7 @@
 #include "native/inference/model_spec.h"
 #include "native/metrics/request_phases.h"
 #include "native/servable/servable.h"
-#include "native/tf/tensor_list.h"
+#include "native/tensor/tensor_list.h"
 
 namespace millpond::inference {
 

@@ -16,7 +16,7 @@
 #include "native/inference/predict_codec.h"
 #include "native/python/binding.h"
 #include "native/servable/saved_model_servable.h"
-#include "native/tf/run_context.h"
+#include "native/tensor/run_context.h"
 #include "native/tf/saved_model.h"
 
 namespace millpond::python {

@@ -9,7 +9,7 @@
 #include "native/inference/raw_elements.h"
 #include "native/rest/json_number.h"
 #include "native/rest/json_tensor_reader.h"
-#include "native/tf/tensor_access.h"
+#include "native/tensor/tensor_access.h"
 
 namespace millpond::rest {
 namespace {

@@ -14,8 +14,8 @@
 #include "native/rest/json_number_writer.h"
 #include "native/rest/json_reader.h"
 #include "native/rest/json_writer.h"
-#include "native/tf/dtype.h"
-#include "native/tf/tensor_access.h"
+#include "native/tensor/dtype.h"
+#include "native/tensor/tensor_access.h"
 
 namespace millpond::rest {
 namespace {

@@ -7,7 +7,7 @@
 #include "native/metrics/request_phases.h"
 #include "native/rest/rest_methods.h"
 #include "native/servable/servable.h"
-#include "native/tf/run_context.h"
+#include "native/tensor/run_context.h"
 
 namespace millpond::rest {
 

@@ -1,7 +1,7 @@
 #include "native/rest/json_number_writer.h"
 
 #include "native/rest/small_float.h"
-#include "native/tf/dtype.h"
+#include "native/tensor/dtype.h"
 
 namespace millpond::rest {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "native/rest/json_writer.h"
-#include "native/tf/tensor_access.h"
+#include "native/tensor/tensor_access.h"
 
 namespace millpond::rest {
 

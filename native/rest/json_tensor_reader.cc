@@ -6,8 +6,8 @@
 #include "native/base/limits.h"
 #include "native/rest/base64.h"
 #include "native/rest/small_float.h"
-#include "native/tf/dtype.h"
-#include "native/tf/tensor_access.h"
+#include "native/tensor/dtype.h"
+#include "native/tensor/tensor_access.h"
 
 namespace millpond::rest {
 namespace {

@@ -3,8 +3,8 @@
 #include "native/base/reply_buffer.h"
 #include "native/base/status.h"
 #include "native/rest/predict_body.h"
-#include "native/tf/signature.h"
-#include "native/tf/tensor_list.h"
+#include "native/tensor/signature.h"
+#include "native/tensor/tensor_list.h"
 
 namespace millpond::rest {
 

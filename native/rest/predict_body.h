@@ -4,8 +4,8 @@
 
 #include "native/base/status.h"
 #include "native/servable/servable.h"
-#include "native/tf/signature.h"
-#include "native/tf/tensor_list.h"
+#include "native/tensor/signature.h"
+#include "native/tensor/tensor_list.h"
 
 namespace millpond::rest {
 

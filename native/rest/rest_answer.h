@@ -8,7 +8,7 @@
 #include "native/rest/rest_methods.h"
 #include "native/rest/rest_request.h"
 #include "native/servable/servable.h"
-#include "native/tf/run_context.h"
+#include "native/tensor/run_context.h"
 
 namespace millpond::rest {
 

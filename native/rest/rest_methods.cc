@@ -11,8 +11,8 @@
 #include "native/rest/json_writer.h"
 #include "native/rest/predict_body.h"
 #include "native/rest/tf_example_body.h"
-#include "native/tf/output_set.h"
-#include "native/tf/tensor_list.h"
+#include "native/tensor/output_set.h"
+#include "native/tensor/tensor_list.h"
 
 namespace millpond::rest {
 namespace {

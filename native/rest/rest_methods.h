@@ -9,7 +9,7 @@
 #include "native/base/status.h"
 #include "native/metrics/request_phases.h"
 #include "native/servable/servable.h"
-#include "native/tf/run_context.h"
+#include "native/tensor/run_context.h"
 
 namespace millpond::rest {
 

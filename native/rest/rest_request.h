@@ -10,7 +10,7 @@
 #include "native/inference/model_spec.h"
 #include "native/metrics/request_recorder.h"
 #include "native/servable/routing.h"
-#include "native/tf/run_context.h"
+#include "native/tensor/run_context.h"
 
 namespace millpond::rest {
 

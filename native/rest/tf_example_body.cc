@@ -12,8 +12,8 @@
 #include "native/rest/base64.h"
 #include "native/rest/json_number.h"
 #include "native/rest/json_reader.h"
-#include "native/tf/dtype.h"
-#include "native/tf/tensor_access.h"
+#include "native/tensor/dtype.h"
+#include "native/tensor/tensor_access.h"
 
 namespace millpond::rest {
 namespace {

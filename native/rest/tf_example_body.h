@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "native/base/status.h"
-#include "native/tf/tensor_list.h"
+#include "native/tensor/tensor_list.h"
 
 namespace millpond::rest {
 

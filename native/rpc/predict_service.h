@@ -1,7 +1,7 @@
 #pragma once
 
 #include "native/rpc/model_method.h"
-#include "native/tf/tensor_codec.h"
+#include "native/tensor/tensor_codec.h"
 
 namespace millpond::rpc {
 

@@ -18,7 +18,7 @@
 #include "native/rpc/server_credentials.h"
 #include "native/servable/admission.h"
 #include "native/servable/serving_map.h"
-#include "native/tf/tensor_codec.h"
+#include "native/tensor/tensor_codec.h"
 
 namespace millpond::rpc {
 

@@ -20,7 +20,7 @@
 #include "native/rpc/raw_service.h"
 #include "native/servable/admission.h"
 #include "native/servable/awaited_change.h"
-#include "native/tf/run_context.h"
+#include "native/tensor/run_context.h"
 
 namespace millpond::rpc {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "native/base/wire_reader.h"
-#include "native/tf/output_set.h"
+#include "native/tensor/output_set.h"
 
 namespace millpond::servable {
 

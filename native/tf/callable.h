@@ -1,10 +1,10 @@
 #pragma once
 
 #include "native/base/status.h"
+#include "native/tensor/output_set.h"
+#include "native/tensor/signature.h"
+#include "native/tensor/tensor_list.h"
 #include "native/tf/fetch_plan.h"
-#include "native/tf/output_set.h"
-#include "native/tf/signature.h"
-#include "native/tf/tensor_list.h"
 #include "tensorflow/core/public/session.h"
 
 namespace millpond::tf {

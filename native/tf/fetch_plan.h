@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "native/tf/output_set.h"
-#include "native/tf/signature.h"
-#include "native/tf/tensor_list.h"
+#include "native/tensor/output_set.h"
+#include "native/tensor/signature.h"
+#include "native/tensor/tensor_list.h"
 
 namespace millpond::tf {
 

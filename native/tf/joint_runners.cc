@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "native/tf/output_set.h"
+#include "native/tensor/output_set.h"
 #include "tensorflow/core/framework/graph.pb.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/tensor.h"

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "native/base/status.h"
-#include "native/tf/signature.h"
+#include "native/tensor/signature.h"
+#include "native/tensor/tensor_list.h"
 #include "native/tf/signature_runner.h"
-#include "native/tf/tensor_list.h"
 
 namespace tensorflow {
 class GraphDef;

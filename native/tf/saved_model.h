@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "native/base/status.h"
+#include "native/tensor/output_set.h"
+#include "native/tensor/run_context.h"
+#include "native/tensor/signature.h"
+#include "native/tensor/tensor_list.h"
 #include "native/tf/load_control.h"
-#include "native/tf/output_set.h"
-#include "native/tf/run_context.h"
 #include "native/tf/session_callables.h"
-#include "native/tf/signature.h"
-#include "native/tf/tensor_list.h"
 
 namespace millpond::memory {
 class MemoryResource;

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "native/base/status.h"
+#include "native/tensor/run_context.h"
 #include "native/tf/parameter_memory.h"
-#include "native/tf/run_context.h"
 #include "native/tf/run_pool.h"
 #include "tensorflow/core/common_runtime/device_factory.h"
 #include "tensorflow/core/common_runtime/threadpool_device.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "native/base/status.h"
-#include "native/tf/tensor_list.h"
+#include "native/tensor/tensor_list.h"
 
 namespace tensorflow {
 class Session;

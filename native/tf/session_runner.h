@@ -1,6 +1,6 @@
 #pragma once
 
-#include "native/tf/signature.h"
+#include "native/tensor/signature.h"
 #include "native/tf/signature_runner.h"
 #include "tensorflow/core/public/session.h"
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "native/tf/signature.h"
+#include "native/tensor/signature.h"
 
 namespace tensorflow {
 class SignatureDef;

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "native/base/status.h"
-#include "native/tf/output_set.h"
-#include "native/tf/tensor_list.h"
+#include "native/tensor/output_set.h"
+#include "native/tensor/tensor_list.h"
 
 namespace millpond::tf {
 

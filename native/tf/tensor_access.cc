@@ -1,12 +1,12 @@
-#include "native/tf/tensor_access.h"
+#include "native/tensor/tensor_access.h"
 
 #include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
 
-#include "native/tf/dtype.h"
-#include "native/tf/signature.h"
+#include "native/tensor/dtype.h"
+#include "native/tensor/signature.h"
 #include "native/tf/tensor_allocation.h"
 #include "tensorflow/core/framework/types.h"
 

@@ -5,7 +5,7 @@
 
 #include "native/base/limits.h"
 #include "native/base/share_scope.h"
-#include "native/tf/signature.h"
+#include "native/tensor/signature.h"
 #include "tensorflow/core/framework/allocator.h"
 #include "tensorflow/core/framework/resource_handle.h"
 #include "tensorflow/core/framework/types.h"

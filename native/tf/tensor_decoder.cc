@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "native/base/limits.h"
-#include "native/tf/dtype.h"
+#include "native/tensor/dtype.h"
+#include "native/tensor/tensor_codec.h"
 #include "native/tf/tensor_allocation.h"
-#include "native/tf/tensor_codec.h"
 #include "native/tf/typed_field.h"
 #include "tensorflow/core/framework/allocator.h"
 #include "tensorflow/core/framework/tensor.h"

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <string>
 
-#include "native/tf/tensor_codec.h"
+#include "native/tensor/tensor_codec.h"
 #include "native/tf/typed_field.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor.pb.h"

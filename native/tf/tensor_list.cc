@@ -1,4 +1,4 @@
-#include "native/tf/tensor_list.h"
+#include "native/tensor/tensor_list.h"
 
 #include "tensorflow/core/framework/tensor.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "native/tf/run_context.h"
+#include "native/tensor/run_context.h"
 #include "native/tf/servable_device.h"
 #include "native/tf/session_runner.h"
 #include "native/tf/signature_def.h"

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "native/servable/servable.h"
-#include "native/tf/dtype.h"
+#include "native/tensor/dtype.h"
 #include "tests/native/opaque_tensors.h"
 
 namespace millpond::testing {

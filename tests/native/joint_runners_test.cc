@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "native/tensor/run_context.h"
 #include "native/tf/callable_set.h"
-#include "native/tf/run_context.h"
 #include "native/tf/servable_device.h"
 #include "native/tf/signature_def.h"
 #include "tensorflow/core/framework/tensor.h"

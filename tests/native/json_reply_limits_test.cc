@@ -9,7 +9,7 @@
 #include "native/rest/content_coding.h"
 #include "native/rest/json_tensor_writer.h"
 #include "native/rest/json_writer.h"
-#include "native/tf/dtype.h"
+#include "native/tensor/dtype.h"
 #include "tests/native/opaque_tensors.h"
 
 // Replies with texts far longer than their tensors, and clients that do not wait.

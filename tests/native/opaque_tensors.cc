@@ -5,10 +5,10 @@
 #include <numeric>
 
 #include "native/base/limits.h"
-#include "native/tf/dtype.h"
-#include "native/tf/signature.h"
-#include "native/tf/tensor_access.h"
-#include "native/tf/tensor_codec.h"
+#include "native/tensor/dtype.h"
+#include "native/tensor/signature.h"
+#include "native/tensor/tensor_access.h"
+#include "native/tensor/tensor_codec.h"
 
 namespace millpond::tf {
 

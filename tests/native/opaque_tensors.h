@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "native/tf/tensor_list.h"
+#include "native/tensor/tensor_list.h"
 
 // The part of native/tf that inference and rpc link, over tensors that are nothing but their bytes:
 // so both are tested without TensorFlow, which starts slowly and cannot be built with a sanitizer.

@@ -1,4 +1,4 @@
-#include "native/tf/output_set.h"
+#include "native/tensor/output_set.h"
 
 #include <gtest/gtest.h>
 

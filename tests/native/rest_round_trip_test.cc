@@ -11,7 +11,7 @@
 #include "native/rest/json_tensor_writer.h"
 #include "native/rest/predict_body.h"
 #include "native/rest/small_float.h"
-#include "native/tf/tensor_access.h"
+#include "native/tensor/tensor_access.h"
 #include "tests/native/plain_servable.h"
 #include "tests/native/wire_message.h"
 

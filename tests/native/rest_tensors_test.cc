@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "native/rest/rest_methods.h"
-#include "native/tf/dtype.h"
+#include "native/tensor/dtype.h"
 #include "tests/native/tensors.h"
 
 namespace millpond::rest {

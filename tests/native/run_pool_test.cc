@@ -14,8 +14,8 @@
 
 #include "native/memory/request_memory.h"
 #include "native/memory/thread_usage.h"
+#include "native/tensor/run_context.h"
 #include "native/tf/memory_allocator.h"
-#include "native/tf/run_context.h"
 #include "native/tf/runtime.h"
 #include "native/tf/servable_device.h"
 #include "tensorflow/core/platform/env.h"

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "native/tf/run_context.h"
+#include "native/tensor/run_context.h"
 #include "native/tf/servable_device.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/public/session.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "native/tf/dtype.h"
+#include "native/tensor/dtype.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/framework/types.pb.h"
 #include "tensorflow/core/protobuf/meta_graph.pb.h"

@@ -1,4 +1,4 @@
-#include "native/tf/signature.h"
+#include "native/tensor/signature.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "native/tf/dtype.h"
+#include "native/tensor/dtype.h"
 
 namespace millpond::tf {
 namespace {

@@ -1,4 +1,4 @@
-#include "native/tf/tensor_access.h"
+#include "native/tensor/tensor_access.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "native/base/limits.h"
-#include "native/tf/dtype.h"
+#include "native/tensor/dtype.h"
 #include "tests/native/tensors.h"
 
 namespace millpond::tf {

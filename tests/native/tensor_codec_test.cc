@@ -1,4 +1,4 @@
-#include "native/tf/tensor_codec.h"
+#include "native/tensor/tensor_codec.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "native/base/limits.h"
-#include "native/tf/dtype.h"
+#include "native/tensor/dtype.h"
 #include "native/tf/typed_field.h"
 #include "tensorflow/core/framework/allocator.h"
 #include "tensorflow/core/framework/tensor.h"

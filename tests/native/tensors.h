@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "native/tf/signature.h"
-#include "native/tf/tensor_codec.h"
+#include "native/tensor/signature.h"
+#include "native/tensor/tensor_codec.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor.pb.h"
 #include "tests/native/wire_message.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "native/servable/servable.h"
-#include "native/tf/dtype.h"
+#include "native/tensor/dtype.h"
 #include "tests/native/opaque_tensors.h"
 #include "tests/native/wire_message.h"
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "native/tf/tensor_access.h"
+#include "native/tensor/tensor_access.h"
 #include "tests/native/fuzz/fuzz_target.h"
 #include "tests/native/plain_servable.h"
 

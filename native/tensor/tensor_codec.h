@@ -6,8 +6,8 @@
 #include "native/base/status.h"
 #include "native/base/wire_reader.h"
 #include "native/base/wire_writer.h"
-#include "native/tf/signature.h"
-#include "native/tf/tensor_list.h"
+#include "native/tensor/signature.h"
+#include "native/tensor/tensor_list.h"
 
 namespace millpond::tf {
 

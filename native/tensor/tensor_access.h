@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "native/base/status.h"
-#include "native/tf/dtype.h"
-#include "native/tf/tensor_list.h"
+#include "native/tensor/dtype.h"
+#include "native/tensor/tensor_list.h"
 
 namespace millpond::tf {
 

@@ -1,4 +1,4 @@
-#include "native/tf/dtype.h"
+#include "native/tensor/dtype.h"
 
 namespace millpond::tf {
 namespace {

@@ -1,8 +1,8 @@
-#include "native/tf/signature.h"
+#include "native/tensor/signature.h"
 
 #include <algorithm>
 
-#include "native/tf/dtype.h"
+#include "native/tensor/dtype.h"
 
 namespace millpond::tf {
 
