@@ -16,7 +16,7 @@
 namespace millpond::bench {
 namespace {
 
-namespace dtype = tf::dtype;
+namespace dtype = tensor::dtype;
 constexpr int64_t kIdCount = 26;
 constexpr int64_t kDenseCount = 13;
 constexpr uint64_t kTableRows = 100'000;
@@ -25,46 +25,49 @@ constexpr uint64_t kTableRows = 100'000;
 class CtrServable final : public servable::Servable {
  public:
   CtrServable() {
-    tf::Signature ctr;
-    ctr.name = tf::kDefaultSignatureName;
+    tensor::Signature ctr;
+    ctr.name = tensor::kDefaultSignatureName;
     ctr.inputs = {{"dense", "dense:0", dtype::kFloat, true, {-1, kDenseCount}},
                   {"ids", "ids:0", dtype::kInt64, true, {-1, kIdCount}}};
     ctr.outputs = ctr.inputs;
     signatures_[ctr.name] = ctr;
   }
-  const tf::Signature& ctr() const { return signatures_.begin()->second; }
+  const tensor::Signature& ctr() const { return signatures_.begin()->second; }
 
   const servable::ServableId& id() const override { return id_; }
-  const tf::SignatureMap& signatures() const override { return signatures_; }
+  const tensor::SignatureMap& signatures() const override { return signatures_; }
   const std::string& signature_def_map() const override { return id_.name; }
-  base::Status Prepare(const tf::Signature&, const tf::OutputSet&) const override { return {}; }
-  base::Status Run(const tf::Signature&, const tf::OutputSet&, const tf::RunContext&,
-                   const tf::TensorList&, tf::TensorList*) const override {
+  base::Status Prepare(const tensor::Signature&, const tensor::OutputSet&) const override {
+    return {};
+  }
+  base::Status Run(const tensor::Signature&, const tensor::OutputSet&, const tensor::RunContext&,
+                   const tensor::TensorList&, tensor::TensorList*) const override {
     return {};
   }
 
  private:
   const servable::ServableId id_{"ctr", 1};
-  tf::SignatureMap signatures_;
+  tensor::SignatureMap signatures_;
 };
 
-void MakeInputs(int64_t row_count, tf::TensorList* inputs) {
+void MakeInputs(int64_t row_count, tensor::TensorList* inputs) {
   std::mt19937_64 rng(2'026);
   std::uniform_real_distribution<float> dense(0, 1);
   inputs->Reset(2);
-  const bool is_made = tf::MakeTensor(dtype::kFloat, {row_count, kDenseCount}, 0, inputs).ok() &&
-                       tf::MakeTensor(dtype::kInt64, {row_count, kIdCount}, 1, inputs).ok();
+  const bool is_made =
+      tensor::MakeTensor(dtype::kFloat, {row_count, kDenseCount}, 0, inputs).ok() &&
+      tensor::MakeTensor(dtype::kInt64, {row_count, kIdCount}, 1, inputs).ok();
   if (!is_made) std::abort();
-  auto* const floats = static_cast<float*>(tf::MutableElements(0, inputs));
+  auto* const floats = static_cast<float*>(tensor::MutableElements(0, inputs));
   for (int64_t i = 0; i < row_count * kDenseCount; ++i) floats[i] = dense(rng);
-  auto* const ids = static_cast<int64_t*>(tf::MutableElements(1, inputs));
+  auto* const ids = static_cast<int64_t*>(tensor::MutableElements(1, inputs));
   for (int64_t i = 0; i < row_count * kIdCount; ++i) {
     ids[i] = static_cast<int64_t>(rng() % kTableRows);
   }
 }
 
 base::ReplyBytes Written(const CtrServable& servable, rest::BodyFormat format,
-                         const tf::TensorList& tensors) {
+                         const tensor::TensorList& tensors) {
   auto text = rest::WritePredictReply(servable.ctr(), format, tensors, {});
   if (!text.ok()) std::abort();
   return std::move(text.value());
@@ -72,7 +75,7 @@ base::ReplyBytes Written(const CtrServable& servable, rest::BodyFormat format,
 
 void MeasureRows(int64_t row_count, rest::BodyFormat format) {
   const CtrServable servable;
-  tf::TensorList inputs;
+  tensor::TensorList inputs;
   MakeInputs(row_count, &inputs);
   const std::string reply(Written(servable, format, inputs).view());
   const bool is_row = format == rest::BodyFormat::kRow;

@@ -22,7 +22,7 @@ constexpr char kSignatureName[] = "serving_default";
 constexpr int64_t kLaterNs = 100'000'000;
 
 void Take(RequestReservoir& reservoir, const std::string& request, int64_t now_ns) {
-  const RequestKind kind(kSignatureName, tf::OutputSet::All(2), request.size());
+  const RequestKind kind(kSignatureName, tensor::OutputSet::All(2), request.size());
   const std::string_view segment = request;
   reservoir.Take(kind, {&segment, 1}, now_ns);
 }
@@ -33,7 +33,7 @@ void MeasureNotTaken(int thread_count) {
   const int64_t now_ns = base::MonotonicNs();
   Take(reservoir, request, now_ns);
   Measure("make a kind, not wanted", thread_count, 20'000'000, [&](int, int) {
-    const RequestKind kind(kSignatureName, tf::OutputSet::All(2), request.size());
+    const RequestKind kind(kSignatureName, tensor::OutputSet::All(2), request.size());
     const bool wants = reservoir.Wants(kind, now_ns);
     Keep(&wants);
   });

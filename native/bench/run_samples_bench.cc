@@ -14,7 +14,7 @@
 namespace millpond::bench {
 namespace {
 
-namespace dtype = tf::dtype;
+namespace dtype = tensor::dtype;
 using servable::RequestReservoir;
 
 constexpr int64_t kIdCount = 26;
@@ -28,59 +28,61 @@ constexpr int64_t kLaterNs = 100'000'000;
 class IdleServable final : public servable::Servable {
  public:
   explicit IdleServable(size_t input_count) {
-    signature_.name = tf::kDefaultSignatureName;
+    signature_.name = tensor::kDefaultSignatureName;
     signature_.inputs = {{"dense", "dense:0", dtype::kFloat, true, {-1, kDenseCount}},
                          {"ids", "ids:0", dtype::kInt64, true, {-1, kIdCount}},
                          {"words", "words:0", dtype::kString, true, {-1}}};
     signature_.inputs.resize(input_count);
     signature_.outputs.resize(2);
   }
-  const tf::Signature& signature() const { return signature_; }
+  const tensor::Signature& signature() const { return signature_; }
 
   const servable::ServableId& id() const override { return id_; }
-  const tf::SignatureMap& signatures() const override { return signatures_; }
+  const tensor::SignatureMap& signatures() const override { return signatures_; }
   const std::string& signature_def_map() const override { return id_.name; }
-  base::Status Prepare(const tf::Signature&, const tf::OutputSet&) const override { return {}; }
-  base::Status Run(const tf::Signature&, const tf::OutputSet&, const tf::RunContext&,
-                   const tf::TensorList&, tf::TensorList*) const override {
+  base::Status Prepare(const tensor::Signature&, const tensor::OutputSet&) const override {
+    return {};
+  }
+  base::Status Run(const tensor::Signature&, const tensor::OutputSet&, const tensor::RunContext&,
+                   const tensor::TensorList&, tensor::TensorList*) const override {
     return {};
   }
 
  private:
   const servable::ServableId id_{"ctr", 1};
-  const tf::SignatureMap signatures_;
-  tf::Signature signature_;
+  const tensor::SignatureMap signatures_;
+  tensor::Signature signature_;
 };
 
-void MakeInputs(int64_t row_count, bool has_words, tf::TensorList* inputs) {
+void MakeInputs(int64_t row_count, bool has_words, tensor::TensorList* inputs) {
   inputs->Reset(has_words ? 3 : 2);
-  bool is_made = tf::MakeTensor(dtype::kFloat, {row_count, kDenseCount}, 0, inputs).ok() &&
-                 tf::MakeTensor(dtype::kInt64, {row_count, kIdCount}, 1, inputs).ok();
-  if (has_words) is_made &= tf::MakeTensor(dtype::kString, {row_count}, 2, inputs).ok();
+  bool is_made = tensor::MakeTensor(dtype::kFloat, {row_count, kDenseCount}, 0, inputs).ok() &&
+                 tensor::MakeTensor(dtype::kInt64, {row_count, kIdCount}, 1, inputs).ok();
+  if (has_words) is_made &= tensor::MakeTensor(dtype::kString, {row_count}, 2, inputs).ok();
   if (!is_made) std::abort();
   for (int64_t i = 0; has_words && i < row_count; ++i) {
-    tf::SetString(2, i, std::string(kWordBytes, 'w'), inputs);
+    tensor::SetString(2, i, std::string(kWordBytes, 'w'), inputs);
   }
 }
 
 void MeasureRequests(int64_t row_count, bool has_words) {
   const IdleServable servable(has_words ? 3 : 2);
-  const auto all = tf::OutputSet::All(2);
-  tf::TensorList inputs;
+  const auto all = tensor::OutputSet::All(2);
+  tensor::TensorList inputs;
   MakeInputs(row_count, has_words, &inputs);
   const auto reservoir = std::make_shared<RequestReservoir>(servable::RequestReservoirLimits());
   int64_t now_ns = base::MonotonicNs();
   const auto request = [&](int64_t received_ns) {
     inference::RunSamples samples;
     const inference::SampledServable sampled(servable, reservoir, received_ns, &samples);
-    tf::TensorList result;
+    tensor::TensorList result;
     if (!sampled.Run(servable.signature(), all, {}, inputs, &result).ok()) std::abort();
     samples.Give(received_ns);
   };
   const std::string of =
       " rows=" + std::to_string(row_count) + (has_words ? " with a string each" : "");
   Measure(("run" + of).c_str(), 1, 1'000'000, [&](int, int) {
-    tf::TensorList result;
+    tensor::TensorList result;
     if (!servable.Run(servable.signature(), all, {}, inputs, &result).ok()) std::abort();
   });
   request(now_ns);

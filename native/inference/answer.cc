@@ -12,7 +12,7 @@ namespace {
 
 using base::WireReader;
 using Reply = base::StatusOr<std::string>;
-using tf::RunContext;
+using tensor::RunContext;
 
 Reply AnswerPredict(const servable::Servable& servable, WireReader bytes,
                     const RunContext& context) {

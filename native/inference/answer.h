@@ -20,6 +20,6 @@ namespace millpond::inference {
 // This code marks the version as broken, so that neither a loader nor a retry waits for it.
 base::StatusOr<std::string> AnswerRequest(const servable::Servable& servable,
                                           std::string_view method, base::WireReader request,
-                                          int64_t ns_max = tf::RunContext::kNoDeadline);
+                                          int64_t ns_max = tensor::RunContext::kNoDeadline);
 
 }  // namespace millpond::inference

@@ -22,13 +22,13 @@ constexpr uint32_t kClassScore = 2;
 constexpr std::string_view kLabelsName = "classes";
 constexpr std::string_view kScoresName = "scores";
 
-std::optional<size_t> FindOutput(const tf::Signature& signature, std::string_view name) {
-  const int index = tf::FindTensorSpec(signature.outputs, name);
+std::optional<size_t> FindOutput(const tensor::Signature& signature, std::string_view name) {
+  const int index = tensor::FindTensorSpec(signature.outputs, name);
   if (index < 0) return {};
   return static_cast<size_t>(index);
 }
 
-Status CheckOutputNames(const tf::Signature& signature) {
+Status CheckOutputNames(const tensor::Signature& signature) {
   const size_t count = signature.outputs.size();
   const bool has_either = FindOutput(signature, kLabelsName) || FindOutput(signature, kScoresName);
   if (has_either && count <= 2) return {};
@@ -90,19 +90,21 @@ float Classifications::score(int64_t example, int64_t number) const {
 }
 
 Status Classifications::CheckOutput(size_t index, int dtype) const {
-  const tf::TensorView view = tf::ViewTensor(tensors_, index);
+  const tensor::TensorView view = tensor::ViewTensor(tensors_, index);
   if (view.dtype == dtype && view.dims.size() == 2 && view.dims[0] == example_count_) return {};
   return base::InvalidArgument(
       "signature '" + signature_->name + "': Expected " + signature_->outputs[index].name +
       " Tensor of shape [batch_size num_classes], " +
-      tf::DescribeTensor(dtype, true, {example_count_, tf::TensorSpec::kUnknownSize}) +
-      ", but got " + tf::DescribeTensor(view.dtype, true, view.dims));
+      tensor::DescribeTensor(dtype, true, {example_count_, tensor::TensorSpec::kUnknownSize}) +
+      ", but got " + tensor::DescribeTensor(view.dtype, true, view.dims));
 }
 
 // Sets the number of classes from the outputs that the signature has. CheckOutput has checked them
 // before.
 Status Classifications::SetClassCount() {
-  const auto count_of = [this](size_t index) { return tf::ViewTensor(tensors_, index).dims[1]; };
+  const auto count_of = [this](size_t index) {
+    return tensor::ViewTensor(tensors_, index).dims[1];
+  };
   class_count_ = count_of(labels_ ? *labels_ : *scores_);
   if (!scores_ || count_of(*scores_) == class_count_) return {};
   return base::InvalidArgument(
@@ -110,23 +112,23 @@ Status Classifications::SetClassCount() {
       std::to_string(class_count_) + " vs. " + std::to_string(count_of(*scores_)));
 }
 
-Status Classifications::Read(const tf::Signature& signature, int64_t example_count,
-                             tf::TensorList tensors) {
+Status Classifications::Read(const tensor::Signature& signature, int64_t example_count,
+                             tensor::TensorList tensors) {
   signature_ = &signature;
   tensors_ = std::move(tensors);
   example_count_ = example_count;
   labels_ = FindOutput(signature, kLabelsName);
   scores_ = FindOutput(signature, kScoresName);
-  if (labels_) MILLPOND_RETURN_IF_ERROR(CheckOutput(*labels_, tf::dtype::kString));
+  if (labels_) MILLPOND_RETURN_IF_ERROR(CheckOutput(*labels_, tensor::dtype::kString));
   if (scores_) {
-    MILLPOND_RETURN_IF_ERROR(CheckOutput(*scores_, tf::dtype::kFloat));
-    score_bytes_ = tf::ViewTensor(tensors_, *scores_).bytes;
+    MILLPOND_RETURN_IF_ERROR(CheckOutput(*scores_, tensor::dtype::kFloat));
+    score_bytes_ = tensor::ViewTensor(tensors_, *scores_).bytes;
   }
   return SetClassCount();
 }
 
-base::StatusOr<const tf::Signature*> FindClassifySignature(const servable::Servable& servable,
-                                                           std::string_view name) {
+base::StatusOr<const tensor::Signature*> FindClassifySignature(const servable::Servable& servable,
+                                                               std::string_view name) {
   auto signature = FindExampleSignature(servable, name, kClassifyMethodName);
   if (!signature.ok()) return signature;
   MILLPOND_RETURN_IF_ERROR(CheckOutputNames(*signature.value()));
@@ -134,11 +136,11 @@ base::StatusOr<const tf::Signature*> FindClassifySignature(const servable::Serva
 }
 
 Status Classify(const servable::Servable& servable, std::string_view signature_name,
-                const tf::RunContext& run, const tf::TensorList& examples, Classifications* result,
-                metrics::PhaseWatch* watch) {
+                const tensor::RunContext& run, const tensor::TensorList& examples,
+                Classifications* result, metrics::PhaseWatch* watch) {
   const auto signature = FindClassifySignature(servable, signature_name);
   if (!signature.ok()) return signature.status();
-  tf::TensorList outputs;
+  tensor::TensorList outputs;
   const auto count = RunOnExamples(servable, *signature.value(), run, examples, &outputs, watch);
   if (!count.ok()) return count.status();
   return result->Read(*signature.value(), count.value(), std::move(outputs));
@@ -166,9 +168,9 @@ base::StatusOr<base::ReplyBytes> EncodeClassifications(const Classifications& cl
 }
 
 Status AnswerClassify(const servable::Servable& servable, const ExampleRequest& request,
-                      const tf::RunContext& run, base::ReplyBytes* reply,
+                      const tensor::RunContext& run, base::ReplyBytes* reply,
                       metrics::PhaseWatch* watch) {
-  tf::TensorList examples;
+  tensor::TensorList examples;
   MILLPOND_RETURN_IF_ERROR(request.input.MakeTensor(&examples));
   Classifications classifications;
   MILLPOND_RETURN_IF_ERROR(

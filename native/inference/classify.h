@@ -21,7 +21,7 @@ namespace millpond::inference {
 // signature, whose handle must outlive it. Its tensors may alias the version's parameters.
 class Classifications {
  public:
-  const tf::Signature& signature() const { return *signature_; }
+  const tensor::Signature& signature() const { return *signature_; }
   int64_t example_count() const { return example_count_; }
   int64_t class_count() const { return class_count_; }  // of each example
   bool has_labels() const { return labels_.has_value(); }
@@ -30,21 +30,22 @@ class Classifications {
   // Returns the label or the score of class `number` of an example. Requires has_labels() or
   // has_scores().
   std::string_view label(int64_t example, int64_t number) const {
-    return tf::StringAt(tensors_, *labels_, example * class_count_ + number);
+    return tensor::StringAt(tensors_, *labels_, example * class_count_ + number);
   }
   float score(int64_t example, int64_t number) const;
 
   // Takes the outputs of a run of `signature` on `example_count` examples. FindClassifySignature
   // has found the signature. Returns INVALID_ARGUMENT if an output has another dtype or shape than
   // Classify requires.
-  base::Status Read(const tf::Signature& signature, int64_t example_count, tf::TensorList tensors);
+  base::Status Read(const tensor::Signature& signature, int64_t example_count,
+                    tensor::TensorList tensors);
 
  private:
   base::Status CheckOutput(size_t index, int dtype) const;
   base::Status SetClassCount();
 
-  const tf::Signature* signature_ = nullptr;
-  tf::TensorList tensors_;
+  const tensor::Signature* signature_ = nullptr;
+  tensor::TensorList tensors_;
   int64_t example_count_ = 0;
   int64_t class_count_ = 0;
   std::optional<size_t> labels_;  // the index in tensors_, as in the signature's outputs
@@ -55,8 +56,8 @@ class Classifications {
 // Returns the signature that Classify would run. It has one input `inputs` and one or two outputs,
 // at least one of `classes` and `scores`. Returns INVALID_ARGUMENT if `name` is unknown or names
 // another kind of signature.
-base::StatusOr<const tf::Signature*> FindClassifySignature(const servable::Servable& servable,
-                                                           std::string_view name);
+base::StatusOr<const tensor::Signature*> FindClassifySignature(const servable::Servable& servable,
+                                                               std::string_view name);
 
 // Classifies the serialized tf.Examples that are tensor 0 of `examples`: strings, one dimension.
 //
@@ -66,7 +67,7 @@ base::StatusOr<const tf::Signature*> FindClassifySignature(const servable::Serva
 // kernels. If `watch` is not null, it is in kDecode before the call. It enters kRun and then
 // kEncode, as far as the request gets.
 base::Status Classify(const servable::Servable& servable, std::string_view signature_name,
-                      const tf::RunContext& run, const tf::TensorList& examples,
+                      const tensor::RunContext& run, const tensor::TensorList& examples,
                       Classifications* result, metrics::PhaseWatch* watch = nullptr);
 
 // Returns a serialized ClassificationResult (tensorflow_serving/apis/classification.proto).
@@ -76,7 +77,7 @@ base::StatusOr<base::ReplyBytes> EncodeClassifications(const Classifications& cl
 
 // Answers a ClassificationRequest with a serialized ClassificationResponse.
 base::Status AnswerClassify(const servable::Servable& servable, const ExampleRequest& request,
-                            const tf::RunContext& run, base::ReplyBytes* reply,
+                            const tensor::RunContext& run, base::ReplyBytes* reply,
                             metrics::PhaseWatch* watch = nullptr);
 
 }  // namespace millpond::inference

@@ -57,12 +57,12 @@ std::string_view SignatureNameOf(const InferRequest& request) {
   return {};
 }
 
-Status CheckOutputDatatypes(const tf::Signature& signature, const tf::OutputSet& outputs) {
+Status CheckOutputDatatypes(const tensor::Signature& signature, const tensor::OutputSet& outputs) {
   for (size_t i = 0; i < signature.outputs.size(); ++i) {
-    const tf::TensorSpec& spec = signature.outputs[i];
+    const tensor::TensorSpec& spec = signature.outputs[i];
     if (outputs.Contains(i) && DatatypeName(spec.dtype).empty()) {
       return {base::Code::kUnimplemented, "output '" + spec.name + "' is " +
-                                              tf::DtypeName(spec.dtype) +
+                                              tensor::DtypeName(spec.dtype) +
                                               ", for which the protocol has no datatype; name "
                                               "other outputs, or use Predict"};
     }
@@ -75,12 +75,13 @@ Status CheckOutputDatatypes(const tf::Signature& signature, const tf::OutputSet&
 using SentInputs = std::vector<size_t>;
 constexpr size_t kNone = SIZE_MAX;
 
-Status MatchInputs(const InferRequest& request, const tf::Signature& signature, SentInputs* sent) {
+Status MatchInputs(const InferRequest& request, const tensor::Signature& signature,
+                   SentInputs* sent) {
   sent->assign(signature.inputs.size(), kNone);
   std::vector<std::string_view> extra;
   for (size_t i = 0; i < request.inputs.size(); ++i) {
     const std::string& name = request.inputs[i].name;
-    const int index = tf::FindTensorSpec(signature.inputs, name);
+    const int index = tensor::FindTensorSpec(signature.inputs, name);
     if (index < 0) {
       extra.push_back(name);
     } else if ((*sent)[index] != kNone) {
@@ -114,8 +115,8 @@ base::StatusOr<int64_t> CountElements(const std::vector<int64_t>& dims) {
   return count;
 }
 
-Status ReadInput(const InferRequest& request, size_t input, const tf::TensorSpec& spec,
-                 const InferElements& elements, size_t index, tf::TensorList* tensors) {
+Status ReadInput(const InferRequest& request, size_t input, const tensor::TensorSpec& spec,
+                 const InferElements& elements, size_t index, tensor::TensorList* tensors) {
   const InferRequest::Input& sent = request.inputs[input];
   const int dtype = DtypeOf(sent.datatype);
   if (dtype == 0) {
@@ -124,16 +125,16 @@ Status ReadInput(const InferRequest& request, size_t input, const tf::TensorSpec
   }
   const base::StatusOr<int64_t> count = CountElements(sent.dims);
   if (!count.ok()) return count.status();
-  if (!tf::TensorFits(dtype, sent.dims, spec)) {
-    return base::InvalidArgument("expected " + tf::DescribeTensor(spec) + ", got " +
-                                 tf::DescribeTensor(dtype, true, sent.dims));
+  if (!tensor::TensorFits(dtype, sent.dims, spec)) {
+    return base::InvalidArgument("expected " + tensor::DescribeTensor(spec) + ", got " +
+                                 tensor::DescribeTensor(dtype, true, sent.dims));
   }
   return elements.Read(input, dtype, sent.dims, count.value(), index, tensors);
 }
 
 // Reads each input into its place in the signature's order.
-Status ReadInputs(const InferRequest& request, const tf::Signature& signature,
-                  const InferElements& elements, tf::TensorList* inputs) {
+Status ReadInputs(const InferRequest& request, const tensor::Signature& signature,
+                  const InferElements& elements, tensor::TensorList* inputs) {
   SentInputs sent;
   MILLPOND_RETURN_IF_ERROR(MatchInputs(request, signature, &sent));
   inputs->Reset(signature.inputs.size());
@@ -148,11 +149,11 @@ Status ReadInputs(const InferRequest& request, const tf::Signature& signature,
 }
 
 // Lists the outputs in the signature's order, which is also the order in which a run returns them.
-void DescribeOutputs(const tf::Signature& signature, const tf::OutputSet& outputs,
+void DescribeOutputs(const tensor::Signature& signature, const tensor::OutputSet& outputs,
                      std::vector<InferReplyOutput>* described) {
   described->reserve(outputs.size());
   for (size_t i = 0; i < signature.outputs.size(); ++i) {
-    const tf::TensorSpec& spec = signature.outputs[i];
+    const tensor::TensorSpec& spec = signature.outputs[i];
     if (!outputs.Contains(i)) continue;
     described->push_back({&spec.name, DatatypeName(spec.dtype), described->size()});
   }
@@ -174,7 +175,7 @@ void SetModelVersion(const std::string& model_version, ModelSpec* spec) {
 }
 
 Status Infer(const servable::Servable& servable, const InferRequest& request,
-             const InferElements& elements, const tf::RunContext& run, InferReply* reply,
+             const InferElements& elements, const tensor::RunContext& run, InferReply* reply,
              metrics::PhaseWatch* watch) {
   MILLPOND_RETURN_IF_ERROR(CheckParameters(request));
   const auto signature = FindSignature(servable, SignatureNameOf(request));
@@ -182,7 +183,7 @@ Status Infer(const servable::Servable& servable, const InferRequest& request,
   const auto outputs = SelectOutputs(request.outputs, *signature.value());
   if (!outputs.ok()) return outputs.status();
   MILLPOND_RETURN_IF_ERROR(CheckOutputDatatypes(*signature.value(), outputs.value()));
-  tf::TensorList inputs;
+  tensor::TensorList inputs;
   MILLPOND_RETURN_IF_ERROR(ReadInputs(request, *signature.value(), elements, &inputs));
   MILLPOND_RETURN_IF_ERROR(RunSignature(servable, *signature.value(), outputs.value(), run, inputs,
                                         &reply->tensors, watch));

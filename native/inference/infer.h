@@ -54,9 +54,10 @@ class InferElements {
   // Makes tensor `index` of `dtype` and `dims`, with the `element_count` elements of
   // request.inputs[input]. Returns INVALID_ARGUMENT if the request has elements of another kind,
   // fewer, or more. It does so before it allocates memory for the shape. Otherwise returns the
-  // errors of tf::MakeTensor.
+  // errors of tensor::MakeTensor.
   virtual base::Status Read(size_t input, int dtype, const std::vector<int64_t>& dims,
-                            int64_t element_count, size_t index, tf::TensorList* tensors) const = 0;
+                            int64_t element_count, size_t index,
+                            tensor::TensorList* tensors) const = 0;
 
  protected:
   ~InferElements() = default;
@@ -74,7 +75,7 @@ struct InferReply {
   int64_t version = 0;                    // the version that answered
   std::string id;                         // the request's
   std::vector<InferReplyOutput> outputs;  // in the signature's order
-  tf::TensorList tensors;
+  tensor::TensorList tensors;
 };
 
 // Answers `request` from one servable: it checks the parameters, finds the signature, reads the
@@ -90,7 +91,7 @@ struct InferReply {
 // tensors may alias the version's parameters. If `watch` is not null, it is in kDecode before the
 // call. It enters kRun and then kEncode, as far as the request gets.
 base::Status Infer(const servable::Servable& servable, const InferRequest& request,
-                   const InferElements& elements, const tf::RunContext& run, InferReply* reply,
+                   const InferElements& elements, const tensor::RunContext& run, InferReply* reply,
                    metrics::PhaseWatch* watch = nullptr);
 
 }  // namespace millpond::inference

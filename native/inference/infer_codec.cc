@@ -283,7 +283,7 @@ struct Wanted {
   const std::vector<int64_t>& dims;
   int64_t element_count;
   size_t index;
-  tf::TensorList* tensors;
+  tensor::TensorList* tensors;
 };
 
 // Reads the values of a field. It counts them with `skip` before it allocates memory for the shape.
@@ -302,7 +302,8 @@ Status ReadValues(WireReader contents, const ContentsField& from, const Wanted& 
                                  " values, the shape has " + std::to_string(wanted.element_count) +
                                  " elements");
   }
-  MILLPOND_RETURN_IF_ERROR(tf::MakeTensor(wanted.dtype, wanted.dims, wanted.index, wanted.tensors));
+  MILLPOND_RETURN_IF_ERROR(
+      tensor::MakeTensor(wanted.dtype, wanted.dims, wanted.index, wanted.tensors));
   int64_t element = 0;
   const auto store_one = [&](WireReader* reader) { return store(element++, reader); };
   if (VisitValues(contents, from.number, from.single, store_one)) return {};
@@ -319,7 +320,7 @@ Status ReadVarints(WireReader contents, const ContentsField& from, const Wanted&
   const auto store = [&](int64_t element, WireReader* reader) {
     if (!reader->ReadVarint(&raw)) return false;
     const auto value = static_cast<Wire>(raw);
-    static_cast<T*>(tf::MutableElements(wanted.index, wanted.tensors))[element] =
+    static_cast<T*>(tensor::MutableElements(wanted.index, wanted.tensors))[element] =
         static_cast<T>(value);
     return static_cast<Wire>(static_cast<T>(value)) == value;
   };
@@ -331,7 +332,7 @@ Status ReadBools(WireReader contents, const Wanted& wanted) {
   const auto skip = [&](WireReader* reader) { return reader->ReadVarint(&raw); };
   const auto store = [&](int64_t element, WireReader* reader) {
     if (!reader->ReadVarint(&raw)) return false;
-    static_cast<bool*>(tf::MutableElements(wanted.index, wanted.tensors))[element] = raw != 0;
+    static_cast<bool*>(tensor::MutableElements(wanted.index, wanted.tensors))[element] = raw != 0;
     return true;
   };
   return ReadValues(contents, {field::kBoolContents, WireType::kVarint, "bool_contents"}, wanted,
@@ -343,7 +344,7 @@ Status ReadFixed(WireReader contents, const ContentsField& from, const Wanted& w
   T value{};
   const auto skip = [&](WireReader* reader) { return reader->Copy(&value, sizeof value); };
   const auto store = [&](int64_t element, WireReader* reader) {
-    void* const elements = tf::MutableElements(wanted.index, wanted.tensors);
+    void* const elements = tensor::MutableElements(wanted.index, wanted.tensors);
     return reader->Copy(static_cast<T*>(elements) + element, sizeof(T));
   };
   return ReadValues(contents, from, wanted, skip, store);
@@ -356,7 +357,7 @@ Status ReadStrings(WireReader contents, const Wanted& wanted) {
   const auto store = [&](int64_t element, WireReader* reader) {
     if (!reader->ReadDelimited(&body)) return false;
     const size_t size = body.remaining_bytes();
-    char* const to = tf::ResizeString(wanted.index, element, size, wanted.tensors);
+    char* const to = tensor::ResizeString(wanted.index, element, size, wanted.tensors);
     return size == 0 || body.Copy(to, size);
   };
   return ReadValues(contents, {field::kBytesContents, WireType::kLengthDelimited, "bytes_contents"},
@@ -367,33 +368,33 @@ Status ReadTypedElements(WireReader contents, const Wanted& wanted) {
   constexpr ContentsField kInts{field::kIntContents, WireType::kVarint, "int_contents"};
   constexpr ContentsField kUints{field::kUintContents, WireType::kVarint, "uint_contents"};
   switch (wanted.dtype) {
-    case tf::dtype::kBool:
+    case tensor::dtype::kBool:
       return ReadBools(contents, wanted);
-    case tf::dtype::kInt8:
+    case tensor::dtype::kInt8:
       return ReadVarints<int8_t, int32_t>(contents, kInts, wanted);
-    case tf::dtype::kInt16:
+    case tensor::dtype::kInt16:
       return ReadVarints<int16_t, int32_t>(contents, kInts, wanted);
-    case tf::dtype::kInt32:
+    case tensor::dtype::kInt32:
       return ReadVarints<int32_t, int32_t>(contents, kInts, wanted);
-    case tf::dtype::kInt64:
+    case tensor::dtype::kInt64:
       return ReadVarints<int64_t, int64_t>(
           contents, {field::kInt64Contents, WireType::kVarint, "int64_contents"}, wanted);
-    case tf::dtype::kUint8:
+    case tensor::dtype::kUint8:
       return ReadVarints<uint8_t, uint32_t>(contents, kUints, wanted);
-    case tf::dtype::kUint16:
+    case tensor::dtype::kUint16:
       return ReadVarints<uint16_t, uint32_t>(contents, kUints, wanted);
-    case tf::dtype::kUint32:
+    case tensor::dtype::kUint32:
       return ReadVarints<uint32_t, uint32_t>(contents, kUints, wanted);
-    case tf::dtype::kUint64:
+    case tensor::dtype::kUint64:
       return ReadVarints<uint64_t, uint64_t>(
           contents, {field::kUint64Contents, WireType::kVarint, "uint64_contents"}, wanted);
-    case tf::dtype::kFloat:
+    case tensor::dtype::kFloat:
       return ReadFixed<float>(contents, {field::kFp32Contents, WireType::kFixed32, "fp32_contents"},
                               wanted);
-    case tf::dtype::kDouble:
+    case tensor::dtype::kDouble:
       return ReadFixed<double>(contents,
                                {field::kFp64Contents, WireType::kFixed64, "fp64_contents"}, wanted);
-    case tf::dtype::kString:
+    case tensor::dtype::kString:
       return ReadStrings(contents, wanted);
     default:
       return base::InvalidArgument(std::string(DatatypeName(wanted.dtype)) +
@@ -419,7 +420,7 @@ size_t EntryBytes(const InferReplyOutput& output, size_t shape_bytes) {
 // One output of a reply, and its sizes on the wire.
 struct ReplyOutput {
   const InferReplyOutput* described;
-  tf::TensorView tensor;
+  tensor::TensorView tensor;
   size_t shape_bytes = 0;  // packed
   size_t entry_bytes = 0;  // of the InferOutputTensor
   size_t raw_bytes = 0;
@@ -429,7 +430,7 @@ std::vector<ReplyOutput> SizeOutputs(const InferReply& reply, base::ReplyBuffer*
   std::vector<ReplyOutput> outputs;
   outputs.reserve(reply.outputs.size());
   for (const InferReplyOutput& described : reply.outputs) {
-    ReplyOutput output{&described, tf::ViewTensor(reply.tensors, described.tensor_index)};
+    ReplyOutput output{&described, tensor::ViewTensor(reply.tensors, described.tensor_index)};
     output.shape_bytes = ShapeBytes(output.tensor.dims);
     output.entry_bytes = EntryBytes(described, output.shape_bytes);
     output.raw_bytes =
@@ -489,7 +490,8 @@ std::string PeekInferModelName(WireReader proto) {
 }
 
 Status MessageElements::Read(size_t input, int dtype, const std::vector<int64_t>& dims,
-                             int64_t element_count, size_t index, tf::TensorList* tensors) const {
+                             int64_t element_count, size_t index,
+                             tensor::TensorList* tensors) const {
   if (!message_.raw.empty()) {
     MILLPOND_RETURN_IF_ERROR(CheckRaw(message_, input));
     return ReadRawElements(message_.raw[input], dtype, dims, element_count, index, tensors);

@@ -38,7 +38,8 @@ class MessageElements final : public InferElements {
  public:
   explicit MessageElements(const InferMessage& message) : message_(message) {}
   base::Status Read(size_t input, int dtype, const std::vector<int64_t>& dims,
-                    int64_t element_count, size_t index, tf::TensorList* tensors) const override;
+                    int64_t element_count, size_t index,
+                    tensor::TensorList* tensors) const override;
 
  private:
   const InferMessage& message_;

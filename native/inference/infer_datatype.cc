@@ -13,20 +13,20 @@ struct Datatype {
 };
 
 constexpr std::array<Datatype, 14> kDatatypes = {{
-    {"BOOL", tf::dtype::kBool},
-    {"UINT8", tf::dtype::kUint8},
-    {"UINT16", tf::dtype::kUint16},
-    {"UINT32", tf::dtype::kUint32},
-    {"UINT64", tf::dtype::kUint64},
-    {"INT8", tf::dtype::kInt8},
-    {"INT16", tf::dtype::kInt16},
-    {"INT32", tf::dtype::kInt32},
-    {"INT64", tf::dtype::kInt64},
-    {"FP16", tf::dtype::kHalf},
-    {"FP32", tf::dtype::kFloat},
-    {"FP64", tf::dtype::kDouble},
-    {"BYTES", tf::dtype::kString},
-    {"BF16", tf::dtype::kBfloat16},
+    {"BOOL", tensor::dtype::kBool},
+    {"UINT8", tensor::dtype::kUint8},
+    {"UINT16", tensor::dtype::kUint16},
+    {"UINT32", tensor::dtype::kUint32},
+    {"UINT64", tensor::dtype::kUint64},
+    {"INT8", tensor::dtype::kInt8},
+    {"INT16", tensor::dtype::kInt16},
+    {"INT32", tensor::dtype::kInt32},
+    {"INT64", tensor::dtype::kInt64},
+    {"FP16", tensor::dtype::kHalf},
+    {"FP32", tensor::dtype::kFloat},
+    {"FP64", tensor::dtype::kDouble},
+    {"BYTES", tensor::dtype::kString},
+    {"BF16", tensor::dtype::kBfloat16},
 }};
 
 }  // namespace

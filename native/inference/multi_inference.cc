@@ -64,7 +64,7 @@ bool NamesVersion(const ModelSpec& spec) {
 
 // A task that can run, with its signature found in a version.
 struct Job {
-  const tf::Signature* signature;
+  const tensor::Signature* signature;
   bool is_classify;
 };
 
@@ -103,9 +103,9 @@ StatusOr<std::vector<Job>> FindJobs(const servable::Servable& servable,
 }
 
 // Returns the signatures of the jobs if the input of each takes the examples.
-StatusOr<std::vector<const tf::Signature*>> SignaturesOf(const std::vector<Job>& jobs,
-                                                         const tf::TensorList& examples) {
-  std::vector<const tf::Signature*> signatures;
+StatusOr<std::vector<const tensor::Signature*>> SignaturesOf(const std::vector<Job>& jobs,
+                                                             const tensor::TensorList& examples) {
+  std::vector<const tensor::Signature*> signatures;
   for (const Job& job : jobs) {
     MILLPOND_RETURN_IF_ERROR(CountExamples(*job.signature, examples).status());
     signatures.push_back(job.signature);
@@ -114,7 +114,7 @@ StatusOr<std::vector<const tf::Signature*>> SignaturesOf(const std::vector<Job>&
 }
 
 // Returns the serialized result of one job. Its run on `example_count` examples gave `outputs`.
-StatusOr<base::ReplyBytes> Encode(const Job& job, int64_t example_count, tf::TensorList outputs,
+StatusOr<base::ReplyBytes> Encode(const Job& job, int64_t example_count, tensor::TensorList outputs,
                                   const base::ReplyLimits& limits) {
   if (job.is_classify) {
     Classifications classifications;
@@ -187,7 +187,7 @@ std::string SignatureNamesOf(const MultiInferenceRequest& request) {
   for (const Task& task : request.tasks) {
     std::string_view name;
     if (task.model_spec) name = task.model_spec->signature_name;
-    sorted.insert(name.empty() ? tf::kDefaultSignatureName : name);
+    sorted.insert(name.empty() ? tensor::kDefaultSignatureName : name);
   }
   std::string names;
   for (const std::string_view name : sorted) names.append(name).push_back('\0');
@@ -195,15 +195,15 @@ std::string SignatureNamesOf(const MultiInferenceRequest& request) {
 }
 
 Status AnswerMultiInference(const servable::Servable& servable,
-                            const MultiInferenceRequest& request, const tf::RunContext& run,
+                            const MultiInferenceRequest& request, const tensor::RunContext& run,
                             base::ReplyBytes* reply, metrics::PhaseWatch* watch) {
   const auto jobs = FindJobs(servable, request.tasks);
   if (!jobs.ok()) return jobs.status();
-  tf::TensorList examples;
+  tensor::TensorList examples;
   MILLPOND_RETURN_IF_ERROR(request.input.MakeTensor(&examples));
   const auto signatures = SignaturesOf(jobs.value(), examples);
   if (!signatures.ok()) return signatures.status();
-  std::vector<tf::TensorList> outputs;
+  std::vector<tensor::TensorList> outputs;
   MILLPOND_RETURN_IF_ERROR(
       RunSignaturesTogether(servable, signatures.value(), run, examples, &outputs, watch));
   base::ReplyBuffer buffer(run.reply_limits());

@@ -49,7 +49,8 @@ std::string SignatureNamesOf(const MultiInferenceRequest& request);
 // cannot run. Returns UNIMPLEMENTED for a method_name other than those of classify and regress.
 // Other errors are as in Classify and Regress.
 base::Status AnswerMultiInference(const servable::Servable& servable,
-                                  const MultiInferenceRequest& request, const tf::RunContext& run,
-                                  base::ReplyBytes* reply, metrics::PhaseWatch* watch = nullptr);
+                                  const MultiInferenceRequest& request,
+                                  const tensor::RunContext& run, base::ReplyBytes* reply,
+                                  metrics::PhaseWatch* watch = nullptr);
 
 }  // namespace millpond::inference

@@ -20,7 +20,7 @@ std::string_view RequestedSignatureName(const PredictRequest& request) {
 // The request's input for each input of a signature, or null if the request does not send it.
 using SentInputs = std::vector<const PredictRequest::Input*>;
 
-std::vector<std::string_view> MissingInputs(const tf::Signature& signature,
+std::vector<std::string_view> MissingInputs(const tensor::Signature& signature,
                                             const SentInputs& sent) {
   std::vector<std::string_view> missing;
   for (size_t i = 0; i < sent.size(); ++i) {
@@ -29,12 +29,12 @@ std::vector<std::string_view> MissingInputs(const tf::Signature& signature,
   return missing;
 }
 
-Status MatchInputs(const PredictRequest& request, const tf::Signature& signature,
+Status MatchInputs(const PredictRequest& request, const tensor::Signature& signature,
                    SentInputs* sent) {
   sent->assign(signature.inputs.size(), nullptr);
   std::vector<std::string_view> extra;
   for (const auto& input : request.inputs) {
-    const int index = tf::FindTensorSpec(signature.inputs, input.name);
+    const int index = tensor::FindTensorSpec(signature.inputs, input.name);
     if (index < 0) {
       extra.push_back(input.name);
     } else {
@@ -47,13 +47,13 @@ Status MatchInputs(const PredictRequest& request, const tf::Signature& signature
 }
 
 // Decodes each input to its place in the signature's order.
-Status DecodeInputs(const PredictRequest& request, const tf::Signature& signature,
-                    tf::TensorList* inputs) {
+Status DecodeInputs(const PredictRequest& request, const tensor::Signature& signature,
+                    tensor::TensorList* inputs) {
   SentInputs sent;
   MILLPOND_RETURN_IF_ERROR(MatchInputs(request, signature, &sent));
   inputs->Reset(signature.inputs.size());
   for (size_t i = 0; i < sent.size(); ++i) {
-    const Status decoded = tf::DecodeTensor(sent[i]->tensor, signature.inputs[i], i, inputs);
+    const Status decoded = tensor::DecodeTensor(sent[i]->tensor, signature.inputs[i], i, inputs);
     if (!decoded.ok()) {
       return {decoded.code(), "input '" + sent[i]->name + "': " + decoded.message() +
                                   "; signature '" + signature.name + "'"};
@@ -63,7 +63,7 @@ Status DecodeInputs(const PredictRequest& request, const tf::Signature& signatur
 }
 
 // Lists the outputs in the signature's order, which is also the order in which a run returns them.
-void NameOutputs(const tf::Signature& signature, const tf::OutputSet& outputs,
+void NameOutputs(const tensor::Signature& signature, const tensor::OutputSet& outputs,
                  std::vector<PredictReply::Output>* named) {
   named->reserve(outputs.size());
   for (size_t i = 0; i < signature.outputs.size(); ++i) {
@@ -74,13 +74,13 @@ void NameOutputs(const tf::Signature& signature, const tf::OutputSet& outputs,
 }  // namespace
 
 Status Predict(const servable::Servable& servable, const PredictRequest& request,
-               const tf::RunContext& run, PredictReply* reply, metrics::PhaseWatch* watch) {
+               const tensor::RunContext& run, PredictReply* reply, metrics::PhaseWatch* watch) {
   const auto signature = FindSignature(servable, RequestedSignatureName(request));
   if (!signature.ok()) return signature.status();
   auto outputs = SelectOutputs(request.output_filter, *signature.value());
   if (!outputs.ok()) return outputs.status();
   reply->output_set = std::move(outputs.value());
-  tf::TensorList inputs;
+  tensor::TensorList inputs;
   MILLPOND_RETURN_IF_ERROR(DecodeInputs(request, *signature.value(), &inputs));
   MILLPOND_RETURN_IF_ERROR(RunSignature(servable, *signature.value(), reply->output_set, run,
                                         inputs, &reply->tensors, watch));

@@ -20,7 +20,7 @@ namespace millpond::inference {
 // outputs may alias the version's parameters. If `watch` is not null, it is in kDecode before the
 // call. It enters kRun and then kEncode, as far as the request gets.
 base::Status Predict(const servable::Servable& servable, const PredictRequest& request,
-                     const tf::RunContext& run, PredictReply* reply,
+                     const tensor::RunContext& run, PredictReply* reply,
                      metrics::PhaseWatch* watch = nullptr);
 
 // Prepares requests for the same outputs of the same signature (Servable::Prepare). Returns the

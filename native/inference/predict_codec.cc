@@ -56,7 +56,7 @@ bool ReadField(WireTag tag, WireReader* proto, PredictRequest* request) {
 }
 
 // The most compact encoding for numbers; written with one copy.
-constexpr auto kRequestEncoding = tf::TensorEncoding::kTensorContent;
+constexpr auto kRequestEncoding = tensor::TensorEncoding::kTensorContent;
 
 size_t SpecBytes(const PredictRequestParts& parts) {
   return base::DelimitedBytes(kSpecName, parts.model_name.size()) +
@@ -109,7 +109,8 @@ base::Status DecodePredictRequest(WireReader proto, PredictRequest* request) {
 size_t EncodedPredictRequestBytes(const PredictRequestParts& parts) {
   size_t bytes = base::DelimitedBytes(kRequestModelSpec, SpecBytes(parts));
   for (size_t i = 0; i < parts.inputs.size(); ++i) {
-    const size_t tensor_bytes = tf::EncodedTensorBytes(parts.inputs, i, kRequestEncoding, nullptr);
+    const size_t tensor_bytes =
+        tensor::EncodedTensorBytes(parts.inputs, i, kRequestEncoding, nullptr);
     bytes += base::DelimitedBytes(kRequestInputs, InputBytes(parts, i, tensor_bytes));
   }
   ForEachFilterName(parts, [&](const std::string& name) {
@@ -124,11 +125,12 @@ void WritePredictRequest(const PredictRequestParts& parts, char* to) {
   writer.BytesField(kSpecName, parts.model_name);
   writer.BytesField(kSpecSignatureName, parts.signature.name);
   for (size_t i = 0; i < parts.inputs.size(); ++i) {
-    const size_t tensor_bytes = tf::EncodedTensorBytes(parts.inputs, i, kRequestEncoding, nullptr);
+    const size_t tensor_bytes =
+        tensor::EncodedTensorBytes(parts.inputs, i, kRequestEncoding, nullptr);
     writer.Delimited(kRequestInputs, InputBytes(parts, i, tensor_bytes));
     writer.BytesField(kMapKey, parts.signature.inputs[i].name);
     writer.Delimited(kMapValue, tensor_bytes);
-    tf::EncodeTensor(parts.inputs, i, kRequestEncoding, nullptr, &writer);
+    tensor::EncodeTensor(parts.inputs, i, kRequestEncoding, nullptr, &writer);
   }
   ForEachFilterName(
       parts, [&](const std::string& name) { writer.BytesField(kRequestOutputFilter, name); });
@@ -143,7 +145,7 @@ base::StatusOr<base::ReplyBytes> EncodePredictReply(const PredictReply& reply,
   size_t bytes = base::DelimitedBytes(kResponseModelSpec, spec_bytes);
   for (const PredictReply::Output& output : reply.outputs) {
     tensor_bytes.push_back(
-        tf::EncodedTensorBytes(reply.tensors, output.tensor_index, reply.encoding, &buffer));
+        tensor::EncodedTensorBytes(reply.tensors, output.tensor_index, reply.encoding, &buffer));
     bytes += base::DelimitedBytes(kResponseOutputs, EntryBytes(output, tensor_bytes.back()));
   }
   char* const to = buffer.Extend(bytes);
@@ -154,7 +156,7 @@ base::StatusOr<base::ReplyBytes> EncodePredictReply(const PredictReply& reply,
     writer.Delimited(kResponseOutputs, EntryBytes(output, tensor_bytes[i]));
     writer.BytesField(kMapKey, *output.name);
     writer.Delimited(kMapValue, tensor_bytes[i]);
-    tf::EncodeTensor(reply.tensors, output.tensor_index, reply.encoding, &buffer, &writer);
+    tensor::EncodeTensor(reply.tensors, output.tensor_index, reply.encoding, &buffer, &writer);
   }
   writer.Delimited(kResponseModelSpec, spec_bytes);
   WriteModelSpec(reply.model_spec, &writer);

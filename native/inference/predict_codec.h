@@ -37,9 +37,9 @@ base::Status DecodePredictRequest(base::WireReader proto, PredictRequest* reques
 // The parts of the PredictRequest that asks for a given run of a signature. Borrows all of them.
 struct PredictRequestParts {
   std::string_view model_name;
-  const tf::Signature& signature;  // only its names are read
-  const tf::OutputSet& outputs;
-  const tf::TensorList& inputs;  // in the signature's order
+  const tensor::Signature& signature;  // only its names are read
+  const tensor::OutputSet& outputs;
+  const tensor::TensorList& inputs;  // in the signature's order
 };
 
 // Returns the number of bytes that WritePredictRequest writes. They are a PredictRequest for any
@@ -57,9 +57,9 @@ struct PredictReply {
 
   ModelSpec model_spec;  // with the version that answered
   std::vector<Output> outputs;
-  tf::OutputSet output_set;  // the same outputs, as the run has them
-  tf::TensorList tensors;
-  tf::TensorEncoding encoding = tf::TensorEncoding::kTypedFields;
+  tensor::OutputSet output_set;  // the same outputs, as the run has them
+  tensor::TensorList tensors;
+  tensor::TensorEncoding encoding = tensor::TensorEncoding::kTypedFields;
 };
 
 // Encodes a PredictReply. The sizes are computed first, so that the bytes for the network are laid

@@ -21,7 +21,7 @@ constexpr size_t kPieceBytes = size_t{1} << 20U;
 Status WrongSize(size_t got_bytes, int dtype, const std::vector<int64_t>& dims,
                  const std::string& want) {
   return base::InvalidArgument("the raw contents hold " + std::to_string(got_bytes) + " bytes, " +
-                               tf::DescribeTensor(dtype, true, dims) + " takes " + want);
+                               tensor::DescribeTensor(dtype, true, dims) + " takes " + want);
 }
 
 Status NoStrings(int64_t element, int64_t element_count) {
@@ -32,19 +32,19 @@ Status NoStrings(int64_t element, int64_t element_count) {
 }
 
 Status ReadStrings(WireReader raw, const std::vector<int64_t>& dims, int64_t element_count,
-                   size_t index, tf::TensorList* tensors) {
+                   size_t index, tensor::TensorList* tensors) {
   // Refuses too few bytes before it allocates memory for the shape.
   if (static_cast<int64_t>(raw.remaining_bytes() / kLengthBytes) < element_count) {
-    return WrongSize(raw.remaining_bytes(), tf::dtype::kString, dims,
+    return WrongSize(raw.remaining_bytes(), tensor::dtype::kString, dims,
                      "4 for each element's length, and its bytes");
   }
-  MILLPOND_RETURN_IF_ERROR(tf::MakeTensor(tf::dtype::kString, dims, index, tensors));
+  MILLPOND_RETURN_IF_ERROR(tensor::MakeTensor(tensor::dtype::kString, dims, index, tensors));
   for (int64_t element = 0; element < element_count; ++element) {
     uint32_t size = 0;
     if (!raw.ReadFixed32(&size) || size > raw.remaining_bytes()) {
       return NoStrings(element, element_count);
     }
-    char* const to = tf::ResizeString(index, element, size, tensors);
+    char* const to = tensor::ResizeString(index, element, size, tensors);
     if (size > 0 && !raw.Copy(to, size)) return NoStrings(element, element_count);
   }
   return raw.AtEnd() ? Status() : NoStrings(element_count, element_count);
@@ -58,38 +58,38 @@ void NormalizeBools(unsigned char* bytes, int64_t count) {
 }  // namespace
 
 Status ReadRawElements(WireReader raw, int dtype, const std::vector<int64_t>& dims,
-                       int64_t element_count, size_t index, tf::TensorList* tensors) {
-  if (dtype == tf::dtype::kString) return ReadStrings(raw, dims, element_count, index, tensors);
+                       int64_t element_count, size_t index, tensor::TensorList* tensors) {
+  if (dtype == tensor::dtype::kString) return ReadStrings(raw, dims, element_count, index, tensors);
   const size_t got_bytes = raw.remaining_bytes();
   int64_t want_bytes = 0;
-  if (__builtin_mul_overflow(element_count, static_cast<int64_t>(tf::ElementBytes(dtype)),
+  if (__builtin_mul_overflow(element_count, static_cast<int64_t>(tensor::ElementBytes(dtype)),
                              &want_bytes) ||
       static_cast<int64_t>(got_bytes) != want_bytes) {
     return WrongSize(got_bytes, dtype, dims,
-                     std::to_string(tf::ElementBytes(dtype)) + " for each element");
+                     std::to_string(tensor::ElementBytes(dtype)) + " for each element");
   }
-  MILLPOND_RETURN_IF_ERROR(tf::MakeTensor(dtype, dims, index, tensors));
+  MILLPOND_RETURN_IF_ERROR(tensor::MakeTensor(dtype, dims, index, tensors));
   if (element_count == 0) return {};
-  void* const to = tf::MutableElements(index, tensors);
+  void* const to = tensor::MutableElements(index, tensors);
   if (!raw.Copy(to, got_bytes)) return base::Internal("the raw contents end early");
-  if (dtype == tf::dtype::kBool) NormalizeBools(static_cast<unsigned char*>(to), element_count);
+  if (dtype == tensor::dtype::kBool) NormalizeBools(static_cast<unsigned char*>(to), element_count);
   return {};
 }
 
-size_t RawElementBytes(const tf::TensorView& view, const tf::TensorList& tensors, size_t index,
-                       base::ReplyBuffer* reply) {
-  if (view.dtype != tf::dtype::kString) return view.bytes.size();
+size_t RawElementBytes(const tensor::TensorView& view, const tensor::TensorList& tensors,
+                       size_t index, base::ReplyBuffer* reply) {
+  if (view.dtype != tensor::dtype::kString) return view.bytes.size();
   size_t bytes = static_cast<size_t>(view.element_count) * kLengthBytes;
   for (int64_t element = 0; element < view.element_count; ++element) {
     if (element % base::ReplyBuffer::kLookElements == 0 && !reply->IsWanted()) break;
-    bytes += tf::StringAt(tensors, index, element).size();
+    bytes += tensor::StringAt(tensors, index, element).size();
   }
   return bytes;
 }
 
-void WriteRawElements(const tf::TensorView& view, const tf::TensorList& tensors, size_t index,
-                      base::ReplyBuffer* reply, base::WireWriter* writer) {
-  if (view.dtype != tf::dtype::kString) {
+void WriteRawElements(const tensor::TensorView& view, const tensor::TensorList& tensors,
+                      size_t index, base::ReplyBuffer* reply, base::WireWriter* writer) {
+  if (view.dtype != tensor::dtype::kString) {
     std::string_view left = view.bytes;
     while (!left.empty() && reply->IsWanted()) {
       const std::string_view piece = left.substr(0, kPieceBytes);
@@ -100,7 +100,7 @@ void WriteRawElements(const tf::TensorView& view, const tf::TensorList& tensors,
   }
   for (int64_t element = 0; element < view.element_count; ++element) {
     if (element % base::ReplyBuffer::kLookElements == 0 && !reply->IsWanted()) break;
-    const std::string_view value = tf::StringAt(tensors, index, element);
+    const std::string_view value = tensor::StringAt(tensors, index, element);
     const auto size = static_cast<uint32_t>(value.size());
     writer->Bytes(&size, kLengthBytes);
     writer->Bytes(value.data(), value.size());

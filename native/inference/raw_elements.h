@@ -18,15 +18,15 @@ namespace millpond::inference {
 // Makes tensor `index` of `dtype` and `dims` with the elements in `raw`. It copies once, from the
 // network's buffers into the tensor. Returns INVALID_ARGUMENT if `raw` does not hold
 // `element_count` elements, before it allocates memory for the shape. Otherwise returns the errors
-// of tf::MakeTensor.
+// of tensor::MakeTensor.
 base::Status ReadRawElements(base::WireReader raw, int dtype, const std::vector<int64_t>& dims,
-                             int64_t element_count, size_t index, tf::TensorList* tensors);
+                             int64_t element_count, size_t index, tensor::TensorList* tensors);
 
 // Returns the number of bytes that WriteRawElements writes for tensor `index`, whose view is
 // `view`. Both functions end early once `reply`, for which they work, is no longer wanted.
-size_t RawElementBytes(const tf::TensorView& view, const tf::TensorList& tensors, size_t index,
-                       base::ReplyBuffer* reply);
-void WriteRawElements(const tf::TensorView& view, const tf::TensorList& tensors, size_t index,
-                      base::ReplyBuffer* reply, base::WireWriter* writer);
+size_t RawElementBytes(const tensor::TensorView& view, const tensor::TensorList& tensors,
+                       size_t index, base::ReplyBuffer* reply);
+void WriteRawElements(const tensor::TensorView& view, const tensor::TensorList& tensors,
+                      size_t index, base::ReplyBuffer* reply, base::WireWriter* writer);
 
 }  // namespace millpond::inference

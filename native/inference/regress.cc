@@ -19,14 +19,15 @@ constexpr uint32_t kRegressionValue = 1;
 
 constexpr std::string_view kOutputName = "outputs";
 
-Status CheckOutput(const tf::Signature& signature, const tf::TensorView& view, int64_t count) {
+Status CheckOutput(const tensor::Signature& signature, const tensor::TensorView& view,
+                   int64_t count) {
   const bool is_column = view.dims.size() == 1 || (view.dims.size() == 2 && view.dims[1] == 1);
-  if (view.dtype == tf::dtype::kFloat && is_column && view.dims[0] == count) return {};
+  if (view.dtype == tensor::dtype::kFloat && is_column && view.dims[0] == count) return {};
   return base::InvalidArgument(
       "signature '" + signature.name +
       "': Expected output Tensor shape to be either [batch_size] or [batch_size, 1], " +
-      tf::DescribeTensor(tf::dtype::kFloat, true, {count}) + ", but got " +
-      tf::DescribeTensor(view.dtype, true, view.dims));
+      tensor::DescribeTensor(tensor::dtype::kFloat, true, {count}) + ", but got " +
+      tensor::DescribeTensor(view.dtype, true, view.dims));
 }
 
 // Returns the bits of one value. On the wire, zero is left out, but minus zero is not.
@@ -49,21 +50,21 @@ float Regressions::value(int64_t example) const {
   return value;
 }
 
-Status Regressions::Read(const tf::Signature& signature, int64_t example_count,
-                         tf::TensorList tensors) {
+Status Regressions::Read(const tensor::Signature& signature, int64_t example_count,
+                         tensor::TensorList tensors) {
   signature_ = &signature;
   tensors_ = std::move(tensors);
   example_count_ = example_count;
-  const tf::TensorView view = tf::ViewTensor(tensors_, 0);
+  const tensor::TensorView view = tensor::ViewTensor(tensors_, 0);
   value_bytes_ = view.bytes;
   return CheckOutput(signature, view, example_count);
 }
 
-base::StatusOr<const tf::Signature*> FindRegressSignature(const servable::Servable& servable,
-                                                          std::string_view name) {
+base::StatusOr<const tensor::Signature*> FindRegressSignature(const servable::Servable& servable,
+                                                              std::string_view name) {
   auto found = FindExampleSignature(servable, name, kRegressMethodName);
   if (!found.ok()) return found;
-  const tf::Signature& signature = *found.value();
+  const tensor::Signature& signature = *found.value();
   if (signature.outputs.size() == 1 && signature.outputs[0].name == kOutputName) return found;
   std::vector<std::string_view> names;
   for (const auto& output : signature.outputs) names.push_back(output.name);
@@ -72,11 +73,11 @@ base::StatusOr<const tf::Signature*> FindRegressSignature(const servable::Servab
 }
 
 Status Regress(const servable::Servable& servable, std::string_view signature_name,
-               const tf::RunContext& run, const tf::TensorList& examples, Regressions* result,
-               metrics::PhaseWatch* watch) {
+               const tensor::RunContext& run, const tensor::TensorList& examples,
+               Regressions* result, metrics::PhaseWatch* watch) {
   const auto signature = FindRegressSignature(servable, signature_name);
   if (!signature.ok()) return signature.status();
-  tf::TensorList outputs;
+  tensor::TensorList outputs;
   const auto count = RunOnExamples(servable, *signature.value(), run, examples, &outputs, watch);
   if (!count.ok()) return count.status();
   return result->Read(*signature.value(), count.value(), std::move(outputs));
@@ -104,9 +105,9 @@ base::StatusOr<base::ReplyBytes> EncodeRegressions(const Regressions& regression
 }
 
 Status AnswerRegress(const servable::Servable& servable, const ExampleRequest& request,
-                     const tf::RunContext& run, base::ReplyBytes* reply,
+                     const tensor::RunContext& run, base::ReplyBytes* reply,
                      metrics::PhaseWatch* watch) {
-  tf::TensorList examples;
+  tensor::TensorList examples;
   MILLPOND_RETURN_IF_ERROR(request.input.MakeTensor(&examples));
   Regressions regressions;
   MILLPOND_RETURN_IF_ERROR(

@@ -18,30 +18,31 @@ namespace millpond::inference {
 // signature, and its tensors may alias the version's parameters.
 class Regressions {
  public:
-  const tf::Signature& signature() const { return *signature_; }
+  const tensor::Signature& signature() const { return *signature_; }
   int64_t example_count() const { return example_count_; }
   float value(int64_t example) const;
 
   // Takes the outputs of a run, like Classifications::Read.
-  base::Status Read(const tf::Signature& signature, int64_t example_count, tf::TensorList tensors);
+  base::Status Read(const tensor::Signature& signature, int64_t example_count,
+                    tensor::TensorList tensors);
 
  private:
-  const tf::Signature* signature_ = nullptr;
-  tf::TensorList tensors_;
+  const tensor::Signature* signature_ = nullptr;
+  tensor::TensorList tensors_;
   int64_t example_count_ = 0;
   std::string_view value_bytes_;
 };
 
 // Returns the signature that Regress would run. It has one input `inputs` and one output `outputs`.
 // Returns INVALID_ARGUMENT if `name` is unknown or names another kind of signature.
-base::StatusOr<const tf::Signature*> FindRegressSignature(const servable::Servable& servable,
-                                                          std::string_view name);
+base::StatusOr<const tensor::Signature*> FindRegressSignature(const servable::Servable& servable,
+                                                              std::string_view name);
 
 // Computes one number for each example. The contract is that of Classify, with an output of the
 // shape [examples] or [examples, 1].
 base::Status Regress(const servable::Servable& servable, std::string_view signature_name,
-                     const tf::RunContext& run, const tf::TensorList& examples, Regressions* result,
-                     metrics::PhaseWatch* watch = nullptr);
+                     const tensor::RunContext& run, const tensor::TensorList& examples,
+                     Regressions* result, metrics::PhaseWatch* watch = nullptr);
 
 // Returns a serialized RegressionResult (tensorflow_serving/apis/regression.proto).
 // RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED and CANCELLED are as in base::ReplyBuffer.
@@ -50,7 +51,7 @@ base::StatusOr<base::ReplyBytes> EncodeRegressions(const Regressions& regression
 
 // Answers a RegressionRequest with a serialized RegressionResponse.
 base::Status AnswerRegress(const servable::Servable& servable, const ExampleRequest& request,
-                           const tf::RunContext& run, base::ReplyBytes* reply,
+                           const tensor::RunContext& run, base::ReplyBytes* reply,
                            metrics::PhaseWatch* watch = nullptr);
 
 }  // namespace millpond::inference

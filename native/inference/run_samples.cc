@@ -10,16 +10,16 @@
 namespace millpond::inference {
 namespace {
 
-std::vector<tf::TensorSpec> NamesOf(const std::vector<tf::TensorSpec>& specs) {
-  std::vector<tf::TensorSpec> names(specs.size());
+std::vector<tensor::TensorSpec> NamesOf(const std::vector<tensor::TensorSpec>& specs) {
+  std::vector<tensor::TensorSpec> names(specs.size());
   for (size_t i = 0; i < specs.size(); ++i) names[i].name = specs[i].name;
   return names;
 }
 
 // Returns the names in a signature, which are all that a request contains of it. The result
 // outlives the version.
-tf::Signature NamesOf(const tf::Signature& signature) {
-  tf::Signature names;
+tensor::Signature NamesOf(const tensor::Signature& signature) {
+  tensor::Signature names;
   names.name = signature.name;
   names.inputs = NamesOf(signature.inputs);
   names.outputs = NamesOf(signature.outputs);
@@ -39,27 +39,28 @@ void RunSamples::Give(int64_t now_ns) {
   }
 }
 
-base::Status SampledServable::Run(const tf::Signature& signature, const tf::OutputSet& outputs,
-                                  const tf::RunContext& run, const tf::TensorList& inputs,
-                                  tf::TensorList* result) const {
+base::Status SampledServable::Run(const tensor::Signature& signature,
+                                  const tensor::OutputSet& outputs, const tensor::RunContext& run,
+                                  const tensor::TensorList& inputs,
+                                  tensor::TensorList* result) const {
   MILLPOND_RETURN_IF_ERROR(servable_.Run(signature, outputs, run, inputs, result));
   Sample(signature, outputs, inputs);
   return {};
 }
 
 std::optional<base::Status> SampledServable::RunTogether(
-    const std::vector<const tf::Signature*>& signatures, const tf::RunContext& run,
-    const tf::TensorList& inputs, std::vector<tf::TensorList>* results) const {
+    const std::vector<const tensor::Signature*>& signatures, const tensor::RunContext& run,
+    const tensor::TensorList& inputs, std::vector<tensor::TensorList>* results) const {
   auto ran = servable_.RunTogether(signatures, run, inputs, results);
   if (!ran || !ran->ok()) return ran;
-  for (const tf::Signature* signature : signatures) {
-    Sample(*signature, tf::OutputSet::All(signature->outputs.size()), inputs);
+  for (const tensor::Signature* signature : signatures) {
+    Sample(*signature, tensor::OutputSet::All(signature->outputs.size()), inputs);
   }
   return ran;
 }
 
-void SampledServable::Sample(const tf::Signature& signature, const tf::OutputSet& outputs,
-                             const tf::TensorList& inputs) const {
+void SampledServable::Sample(const tensor::Signature& signature, const tensor::OutputSet& outputs,
+                             const tensor::TensorList& inputs) const {
   if (reservoir_ == nullptr) return;
   const PredictRequestParts parts{id().name, signature, outputs, inputs};
   const servable::RequestKind kind(signature.name, outputs, EncodedPredictRequestBytes(parts));
@@ -67,7 +68,7 @@ void SampledServable::Sample(const tf::Signature& signature, const tf::OutputSet
   if (!reservoir_->Wants(kind, received_ns_)) return;
   samples_->reservoir_ = reservoir_;
   samples_->model_name_ = id().name;
-  samples_->runs_.push_back({kind, NamesOf(signature), outputs, tf::ShareTensors(inputs)});
+  samples_->runs_.push_back({kind, NamesOf(signature), outputs, tensor::ShareTensors(inputs)});
 }
 
 }  // namespace millpond::inference

@@ -35,9 +35,9 @@ class RunSamples {
 
   struct Run {
     servable::RequestKind kind;
-    tf::Signature signature;  // only its names
-    tf::OutputSet outputs;
-    tf::TensorList inputs;
+    tensor::Signature signature;  // only its names
+    tensor::OutputSet outputs;
+    tensor::TensorList inputs;
   };
 
   std::shared_ptr<servable::RequestReservoir> reservoir_;
@@ -67,27 +67,29 @@ class SampledServable final : public servable::Servable {
       : servable_(servable), reservoir_(reservoir), received_ns_(received_ns), samples_(samples) {}
 
   const servable::ServableId& id() const override { return servable_.id(); }
-  const tf::SignatureMap& signatures() const override { return servable_.signatures(); }
+  const tensor::SignatureMap& signatures() const override { return servable_.signatures(); }
   const std::string& signature_def_map() const override { return servable_.signature_def_map(); }
-  base::Status Prepare(const tf::Signature& signature,
-                       const tf::OutputSet& outputs) const override {
+  base::Status Prepare(const tensor::Signature& signature,
+                       const tensor::OutputSet& outputs) const override {
     return servable_.Prepare(signature, outputs);
   }
-  base::Status Run(const tf::Signature& signature, const tf::OutputSet& outputs,
-                   const tf::RunContext& run, const tf::TensorList& inputs,
-                   tf::TensorList* result) const override;
-  std::optional<base::Status> RunTogether(const std::vector<const tf::Signature*>& signatures,
-                                          const tf::RunContext& run, const tf::TensorList& inputs,
-                                          std::vector<tf::TensorList>* results) const override;
-  base::Status RunSession(const tf::SessionRunNames& names, const tf::RunContext& run,
-                          const tf::TensorList& fed, tf::TensorList* fetched) const override {
+  base::Status Run(const tensor::Signature& signature, const tensor::OutputSet& outputs,
+                   const tensor::RunContext& run, const tensor::TensorList& inputs,
+                   tensor::TensorList* result) const override;
+  std::optional<base::Status> RunTogether(const std::vector<const tensor::Signature*>& signatures,
+                                          const tensor::RunContext& run,
+                                          const tensor::TensorList& inputs,
+                                          std::vector<tensor::TensorList>* results) const override;
+  base::Status RunSession(const tf::SessionRunNames& names, const tensor::RunContext& run,
+                          const tensor::TensorList& fed,
+                          tensor::TensorList* fetched) const override {
     return servable_.RunSession(names, run, fed, fetched);
   }
 
  private:
   // Keeps the inputs of a successful run if the reservoir should take it.
-  void Sample(const tf::Signature& signature, const tf::OutputSet& outputs,
-              const tf::TensorList& inputs) const;
+  void Sample(const tensor::Signature& signature, const tensor::OutputSet& outputs,
+              const tensor::TensorList& inputs) const;
 
   const servable::Servable& servable_;
   const std::shared_ptr<servable::RequestReservoir>& reservoir_;

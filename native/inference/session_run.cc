@@ -126,9 +126,9 @@ Status CheckFedOnce(const std::vector<std::string>& feeds) {
   return base::InvalidArgument("feed '" + std::string(*twice) + "' is named twice; send it once");
 }
 
-Status ResolveAlias(const std::vector<tf::TensorSpec>& specs, const tf::Signature& signature,
-                    std::string* name) {
-  const int index = tf::FindTensorSpec(specs, *name);
+Status ResolveAlias(const std::vector<tensor::TensorSpec>& specs,
+                    const tensor::Signature& signature, std::string* name) {
+  const int index = tensor::FindTensorSpec(specs, *name);
   if (index < 0) {
     return base::InvalidArgument("tensor_name_is_alias: signature '" + signature.name +
                                  "' has no '" + *name + "'");
@@ -148,7 +148,7 @@ StatusOr<tf::SessionRunNames> NamesOf(const servable::Servable& servable,
   const auto signature =
       FindSignature(servable, request.model_spec ? request.model_spec->signature_name : "");
   if (!signature.ok()) return signature.status();
-  const tf::Signature& found = *signature.value();
+  const tensor::Signature& found = *signature.value();
   for (auto& name : names.feeds) {
     MILLPOND_RETURN_IF_ERROR(ResolveAlias(found.inputs, found, &name));
   }
@@ -172,28 +172,29 @@ int DtypeOf(WireReader tensor) {
 }
 
 // Decodes the feeds. A feed may be any tensor, because the graph's kernels check what they take.
-Status DecodeFeeds(const SessionRunRequest& request, tf::TensorList* fed) {
+Status DecodeFeeds(const SessionRunRequest& request, tensor::TensorList* fed) {
   fed->Reset(request.feeds.size());
   for (size_t i = 0; i < request.feeds.size(); ++i) {
-    tf::TensorSpec any;
+    tensor::TensorSpec any;
     any.dtype = DtypeOf(request.feeds[i].tensor);
-    const Status decoded = tf::DecodeTensor(request.feeds[i].tensor, any, i, fed);
+    const Status decoded = tensor::DecodeTensor(request.feeds[i].tensor, any, i, fed);
     if (decoded.ok()) continue;
     return {decoded.code(), "feed '" + request.feeds[i].name + "': " + decoded.message()};
   }
   return {};
 }
 
-tf::RunContext EndingAfter(const tf::RunContext& run, int64_t timeout_ms, int64_t now_ns) {
-  tf::RunContext limited = run;
+tensor::RunContext EndingAfter(const tensor::RunContext& run, int64_t timeout_ms, int64_t now_ns) {
+  tensor::RunContext limited = run;
   if (timeout_ms <= 0 || timeout_ms > (INT64_MAX - now_ns) / kNsPerMs) return limited;
   limited.deadline_ns = std::min(run.deadline_ns, now_ns + timeout_ms * kNsPerMs);
   return limited;
 }
 
 StatusOr<base::ReplyBytes> Encode(const ModelSpec& spec, const std::vector<std::string>& names,
-                                  const tf::TensorList& tensors, const base::ReplyLimits& limits) {
-  constexpr auto kEncoding = tf::TensorEncoding::kTypedFields;
+                                  const tensor::TensorList& tensors,
+                                  const base::ReplyLimits& limits) {
+  constexpr auto kEncoding = tensor::TensorEncoding::kTypedFields;
   base::ReplyBuffer buffer(limits);
   const size_t spec_bytes = EncodedModelSpecBytes(spec);
   size_t bytes = base::DelimitedBytes(kResponseModelSpec, spec_bytes);
@@ -203,7 +204,7 @@ StatusOr<base::ReplyBytes> Encode(const ModelSpec& spec, const std::vector<std::
            base::DelimitedBytes(kNamedTensorTensor, tensor_bytes[i]);
   };
   for (size_t i = 0; i < names.size(); ++i) {
-    tensor_bytes.push_back(tf::EncodedTensorBytes(tensors, i, kEncoding, &buffer));
+    tensor_bytes.push_back(tensor::EncodedTensorBytes(tensors, i, kEncoding, &buffer));
     bytes += base::DelimitedBytes(kResponseTensor, named_bytes(i));
   }
   char* const to = buffer.Extend(bytes);
@@ -213,7 +214,7 @@ StatusOr<base::ReplyBytes> Encode(const ModelSpec& spec, const std::vector<std::
     writer.Delimited(kResponseTensor, named_bytes(i));
     writer.BytesField(kNamedTensorName, names[i]);
     writer.Delimited(kNamedTensorTensor, tensor_bytes[i]);
-    tf::EncodeTensor(tensors, i, kEncoding, &buffer, &writer);
+    tensor::EncodeTensor(tensors, i, kEncoding, &buffer, &writer);
   }
   writer.Delimited(kResponseModelSpec, spec_bytes);
   WriteModelSpec(spec, &writer);
@@ -237,16 +238,16 @@ Status DecodeSessionRunRequest(WireReader proto, SessionRunRequest* request) {
 }
 
 Status AnswerSessionRun(const servable::Servable& servable, const SessionRunRequest& request,
-                        const tf::RunContext& run, int64_t now_ns, base::ReplyBytes* reply,
+                        const tensor::RunContext& run, int64_t now_ns, base::ReplyBytes* reply,
                         metrics::PhaseWatch* watch) {
   MILLPOND_RETURN_IF_ERROR(Check(request));
   const auto names = NamesOf(servable, request);
   if (!names.ok()) return names.status();
-  tf::TensorList fed;
+  tensor::TensorList fed;
   MILLPOND_RETURN_IF_ERROR(DecodeFeeds(request, &fed));
-  tf::TensorList fetched;
+  tensor::TensorList fetched;
   EnterPhase(metrics::Phase::kRun, watch);
-  const tf::RunContext limited = EndingAfter(run, request.timeout_ms, now_ns);
+  const tensor::RunContext limited = EndingAfter(run, request.timeout_ms, now_ns);
   MILLPOND_RETURN_IF_ERROR(servable.RunSession(names.value(), limited, fed, &fetched));
   EnterPhase(metrics::Phase::kEncode, watch);
   ModelSpec spec;

@@ -46,7 +46,7 @@ base::Status DecodeSessionRunRequest(base::WireReader proto, SessionRunRequest* 
 // tensor. Returns UNIMPLEMENTED if a trace is requested, or if the version was not loaded for
 // SessionRun. Otherwise returns TensorFlow's error.
 base::Status AnswerSessionRun(const servable::Servable& servable, const SessionRunRequest& request,
-                              const tf::RunContext& run, int64_t now_ns, base::ReplyBytes* reply,
-                              metrics::PhaseWatch* watch = nullptr);
+                              const tensor::RunContext& run, int64_t now_ns,
+                              base::ReplyBytes* reply, metrics::PhaseWatch* watch = nullptr);
 
 }  // namespace millpond::inference

@@ -15,7 +15,7 @@ constexpr std::string_view kMethodNames[] = {
 
 // Accepts the method names of predict, classify and regress for all requests, as TensorFlow
 // Serving's Predict does.
-base::StatusOr<const tf::Signature*> CheckedForServing(const tf::Signature& signature) {
+base::StatusOr<const tensor::Signature*> CheckedForServing(const tensor::Signature& signature) {
   const bool is_known = std::find(std::begin(kMethodNames), std::end(kMethodNames),
                                   signature.method_name) != std::end(kMethodNames);
   if (is_known || !signature.has_checked_method_name) return &signature;
@@ -30,7 +30,7 @@ using base::Status;
 // The number of names that an error message lists before it only counts the others.
 constexpr size_t kMaxListedNames = 20;
 
-Status BadFilter(const std::string& name, const char* what, const tf::Signature& signature) {
+Status BadFilter(const std::string& name, const char* what, const tensor::Signature& signature) {
   std::vector<std::string_view> outputs;
   for (const auto& spec : signature.outputs) outputs.push_back(spec.name);
   return base::InvalidArgument("output_filter '" + name + "' " + what + " signature '" +
@@ -55,27 +55,28 @@ bool MayComeFromShapes(base::Code code) {
 
 // Returns `failed` as an error of the request if an input's shape does not fit the signature.
 // Otherwise returns `failed` unchanged.
-Status BlameShapes(const Status& failed, const tf::Signature& signature,
-                   const tf::TensorList& inputs) {
+Status BlameShapes(const Status& failed, const tensor::Signature& signature,
+                   const tensor::TensorList& inputs) {
   if (!MayComeFromShapes(failed.code())) return failed;
   for (size_t i = 0; i < std::min(inputs.size(), signature.inputs.size()); ++i) {
-    const tf::TensorSpec& spec = signature.inputs[i];
-    const tf::TensorView view = tf::ViewTensor(inputs, i);
-    if (tf::ShapeFits(view.dims, spec)) continue;
-    return base::InvalidArgument("input '" + spec.name + "' is " +
-                                 tf::DescribeTensor(view.dtype, true, view.dims) + ", signature '" +
-                                 signature.name + "' names " + tf::DescribeTensor(spec) +
-                                 ", and the model does not take it: " + failed.message());
+    const tensor::TensorSpec& spec = signature.inputs[i];
+    const tensor::TensorView view = tensor::ViewTensor(inputs, i);
+    if (tensor::ShapeFits(view.dims, spec)) continue;
+    return base::InvalidArgument(
+        "input '" + spec.name + "' is " + tensor::DescribeTensor(view.dtype, true, view.dims) +
+        ", signature '" + signature.name + "' names " + tensor::DescribeTensor(spec) +
+        ", and the model does not take it: " + failed.message());
   }
   return failed;
 }
 
 Status RunEach(const servable::Servable& servable,
-               const std::vector<const tf::Signature*>& signatures, const tf::RunContext& run,
-               const tf::TensorList& inputs, std::vector<tf::TensorList>* results) {
+               const std::vector<const tensor::Signature*>& signatures,
+               const tensor::RunContext& run, const tensor::TensorList& inputs,
+               std::vector<tensor::TensorList>* results) {
   results->resize(signatures.size());
   for (size_t i = 0; i < signatures.size(); ++i) {
-    const tf::OutputSet all = tf::OutputSet::All(signatures[i]->outputs.size());
+    const tensor::OutputSet all = tensor::OutputSet::All(signatures[i]->outputs.size());
     MILLPOND_RETURN_IF_ERROR(servable.Run(*signatures[i], all, run, inputs, &(*results)[i]));
   }
   return {};
@@ -83,10 +84,10 @@ Status RunEach(const servable::Servable& servable,
 
 }  // namespace
 
-base::StatusOr<const tf::Signature*> FindSignature(const servable::Servable& servable,
-                                                   std::string_view name) {
-  if (name.empty()) name = tf::kDefaultSignatureName;
-  const tf::SignatureMap& signatures = servable.signatures();
+base::StatusOr<const tensor::Signature*> FindSignature(const servable::Servable& servable,
+                                                       std::string_view name) {
+  if (name.empty()) name = tensor::kDefaultSignatureName;
+  const tensor::SignatureMap& signatures = servable.signatures();
   const auto found = signatures.find(name);
   if (found != signatures.end()) return CheckedForServing(found->second);
   std::string message = "Serving signature key \"" + std::string(name) +
@@ -108,7 +109,7 @@ std::string ListNames(const std::vector<std::string_view>& names) {
   return list + "}";
 }
 
-Status InputsDiffer(const tf::Signature& signature, const std::vector<std::string_view>& extra,
+Status InputsDiffer(const tensor::Signature& signature, const std::vector<std::string_view>& extra,
                     const std::vector<std::string_view>& missing) {
   std::string message = "inputs do not match signature '" + signature.name + "'.";
   if (!extra.empty()) message += " Sent extra: " + ListNames(extra) + ".";
@@ -116,13 +117,13 @@ Status InputsDiffer(const tf::Signature& signature, const std::vector<std::strin
   return base::InvalidArgument(std::move(message));
 }
 
-base::StatusOr<tf::OutputSet> SelectOutputs(const std::vector<std::string>& filter,
-                                            const tf::Signature& signature) {
+base::StatusOr<tensor::OutputSet> SelectOutputs(const std::vector<std::string>& filter,
+                                                const tensor::Signature& signature) {
   const size_t output_count = signature.outputs.size();
-  if (filter.empty()) return tf::OutputSet::All(output_count);
-  tf::OutputSet outputs(output_count);
+  if (filter.empty()) return tensor::OutputSet::All(output_count);
+  tensor::OutputSet outputs(output_count);
   for (const std::string& name : filter) {
-    const int index = tf::FindTensorSpec(signature.outputs, name);
+    const int index = tensor::FindTensorSpec(signature.outputs, name);
     if (index < 0) return BadFilter(name, "is not an output of", signature);
     if (outputs.Contains(index)) return BadFilter(name, "is named twice for", signature);
     outputs.Add(index);
@@ -134,9 +135,9 @@ void EnterPhase(metrics::Phase phase, metrics::PhaseWatch* watch) {
   if (watch != nullptr) watch->Enter(phase, base::MonotonicNs());
 }
 
-Status RunSignature(const servable::Servable& servable, const tf::Signature& signature,
-                    const tf::OutputSet& outputs, const tf::RunContext& run,
-                    const tf::TensorList& inputs, tf::TensorList* result,
+Status RunSignature(const servable::Servable& servable, const tensor::Signature& signature,
+                    const tensor::OutputSet& outputs, const tensor::RunContext& run,
+                    const tensor::TensorList& inputs, tensor::TensorList* result,
                     metrics::PhaseWatch* watch) {
   EnterPhase(metrics::Phase::kRun, watch);
   const Status ran = servable.Run(signature, outputs, run, inputs, result);
@@ -146,9 +147,9 @@ Status RunSignature(const servable::Servable& servable, const tf::Signature& sig
 }
 
 Status RunSignaturesTogether(const servable::Servable& servable,
-                             const std::vector<const tf::Signature*>& signatures,
-                             const tf::RunContext& run, const tf::TensorList& inputs,
-                             std::vector<tf::TensorList>* results, metrics::PhaseWatch* watch) {
+                             const std::vector<const tensor::Signature*>& signatures,
+                             const tensor::RunContext& run, const tensor::TensorList& inputs,
+                             std::vector<tensor::TensorList>* results, metrics::PhaseWatch* watch) {
   EnterPhase(metrics::Phase::kRun, watch);
   const auto together = servable.RunTogether(signatures, run, inputs, results);
   const Status ran = together ? *together : RunEach(servable, signatures, run, inputs, results);
@@ -156,7 +157,7 @@ Status RunSignaturesTogether(const servable::Servable& servable,
     EnterPhase(metrics::Phase::kEncode, watch);
     return {};
   }
-  for (const tf::Signature* signature : signatures) {
+  for (const tensor::Signature* signature : signatures) {
     Status blamed = BlameShapes(ran, *signature, inputs);
     if (blamed.message() != ran.message()) return blamed;
   }

@@ -19,8 +19,8 @@ namespace millpond::inference {
 
 // Returns the signature that a request means by `name`; an empty name means the default signature.
 // Returns FAILED_PRECONDITION, with a list of the existing signatures, if it does not exist.
-base::StatusOr<const tf::Signature*> FindSignature(const servable::Servable& servable,
-                                                   std::string_view name);
+base::StatusOr<const tensor::Signature*> FindSignature(const servable::Servable& servable,
+                                                       std::string_view name);
 
 // Returns the names as an error message lists them, like "{a, b}". A long list shows the first
 // names and the number of the others.
@@ -28,14 +28,14 @@ std::string ListNames(const std::vector<std::string_view>& names);
 
 // Returns the error for a request that sends `extra` inputs and lacks the `missing` inputs of
 // `signature`.
-base::Status InputsDiffer(const tf::Signature& signature,
+base::Status InputsDiffer(const tensor::Signature& signature,
                           const std::vector<std::string_view>& extra,
                           const std::vector<std::string_view>& missing);
 
 // Returns the outputs that `filter` names, or all outputs if it is empty. Returns INVALID_ARGUMENT
 // for an unknown or duplicate name.
-base::StatusOr<tf::OutputSet> SelectOutputs(const std::vector<std::string>& filter,
-                                            const tf::Signature& signature);
+base::StatusOr<tensor::OutputSet> SelectOutputs(const std::vector<std::string>& filter,
+                                                const tensor::Signature& signature);
 
 // Enters `phase` now, if `watch` is not null.
 void EnterPhase(metrics::Phase phase, metrics::PhaseWatch* watch);
@@ -45,9 +45,9 @@ void EnterPhase(metrics::Phase phase, metrics::PhaseWatch* watch);
 // An error of Servable::Run becomes INVALID_ARGUMENT if an input's shape does not fit the signature
 // and such shapes can cause the error. It then names the first such input. Otherwise the error
 // stays as it is.
-base::Status RunSignature(const servable::Servable& servable, const tf::Signature& signature,
-                          const tf::OutputSet& outputs, const tf::RunContext& run,
-                          const tf::TensorList& inputs, tf::TensorList* result,
+base::Status RunSignature(const servable::Servable& servable, const tensor::Signature& signature,
+                          const tensor::OutputSet& outputs, const tensor::RunContext& run,
+                          const tensor::TensorList& inputs, tensor::TensorList* result,
                           metrics::PhaseWatch* watch);
 
 // Runs all outputs of each of `signatures` in the phases of RunSignature: by Servable::RunTogether,
@@ -55,9 +55,9 @@ base::Status RunSignature(const servable::Servable& servable, const tf::Signatur
 // signature. An error is attributed to the first signature whose input can be its cause, as in
 // RunSignature.
 base::Status RunSignaturesTogether(const servable::Servable& servable,
-                                   const std::vector<const tf::Signature*>& signatures,
-                                   const tf::RunContext& run, const tf::TensorList& inputs,
-                                   std::vector<tf::TensorList>* results,
+                                   const std::vector<const tensor::Signature*>& signatures,
+                                   const tensor::RunContext& run, const tensor::TensorList& inputs,
+                                   std::vector<tensor::TensorList>* results,
                                    metrics::PhaseWatch* watch);
 
 }  // namespace millpond::inference

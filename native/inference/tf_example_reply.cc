@@ -13,7 +13,7 @@ const std::string& SignatureNameOf(const ExampleRequest& request) {
   return request.model_spec ? request.model_spec->signature_name : none;
 }
 
-ModelSpec AnsweredSpec(const servable::Servable& servable, const tf::Signature& signature) {
+ModelSpec AnsweredSpec(const servable::Servable& servable, const tensor::Signature& signature) {
   ModelSpec spec;
   spec.name = servable.id().name;
   spec.version = servable.id().version;
@@ -22,7 +22,7 @@ ModelSpec AnsweredSpec(const servable::Servable& servable, const tf::Signature& 
 }
 
 base::StatusOr<base::ReplyBytes> EncodeExampleReply(const servable::Servable& servable,
-                                                    const tf::Signature& signature,
+                                                    const tensor::Signature& signature,
                                                     std::string_view result,
                                                     const base::ReplyLimits& limits) {
   const ModelSpec spec = AnsweredSpec(servable, signature);

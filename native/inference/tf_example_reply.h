@@ -17,13 +17,13 @@ namespace millpond::inference {
 const std::string& SignatureNameOf(const ExampleRequest& request);
 
 // Returns the spec of the version and the signature that answered.
-ModelSpec AnsweredSpec(const servable::Servable& servable, const tf::Signature& signature);
+ModelSpec AnsweredSpec(const servable::Servable& servable, const tensor::Signature& signature);
 
 // Returns a serialized ClassificationResponse or RegressionResponse, which have the same fields,
 // around a serialized result. RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED and CANCELLED are as in
 // base::ReplyBuffer.
 base::StatusOr<base::ReplyBytes> EncodeExampleReply(const servable::Servable& servable,
-                                                    const tf::Signature& signature,
+                                                    const tensor::Signature& signature,
                                                     std::string_view result,
                                                     const base::ReplyLimits& limits);
 

@@ -36,7 +36,7 @@ bool ReadField(WireTag tag, WireReader* proto, ExampleRequest* request) {
 // Writes the examples of `list`, starting at string `*index`. ExampleInput::Read has read the list
 // before.
 bool WriteExamples(WireReader list, const std::string& context, int64_t* index,
-                   tf::TensorList* examples) {
+                   tensor::TensorList* examples) {
   WireTag tag;
   while (!list.AtEnd()) {
     if (!list.ReadTag(&tag)) return false;
@@ -47,7 +47,7 @@ bool WriteExamples(WireReader list, const std::string& context, int64_t* index,
     WireReader example;
     if (!list.ReadDelimited(&example)) return false;
     const size_t example_bytes = example.remaining_bytes();
-    char* const to = tf::ResizeString(0, (*index)++, context.size() + example_bytes, examples);
+    char* const to = tensor::ResizeString(0, (*index)++, context.size() + example_bytes, examples);
     context.copy(to, context.size());
     if (!example.Copy(to + context.size(), example_bytes)) return false;
   }
@@ -95,7 +95,7 @@ bool ExampleInput::ReadList(uint32_t kind, WireReader list) {
   return true;
 }
 
-Status ExampleInput::MakeTensor(tf::TensorList* examples) const {
+Status ExampleInput::MakeTensor(tensor::TensorList* examples) const {
   if (example_count_ == 0) {
     return base::InvalidArgument("Input is empty; send an example_list, with or without context");
   }
@@ -108,7 +108,8 @@ Status ExampleInput::MakeTensor(tf::TensorList* examples) const {
                 ", are more than the " + std::to_string(bytes_max) + " bytes that a tensor takes"};
   }
   examples->Reset(1);
-  MILLPOND_RETURN_IF_ERROR(tf::MakeTensor(tf::dtype::kString, {example_count_}, 0, examples));
+  MILLPOND_RETURN_IF_ERROR(
+      tensor::MakeTensor(tensor::dtype::kString, {example_count_}, 0, examples));
   int64_t index = 0;
   for (const WireReader& list : lists_) {
     if (!WriteExamples(list, context_, &index, examples)) {
@@ -129,12 +130,12 @@ Status DecodeExampleRequest(WireReader proto, const char* message, ExampleReques
   return {};
 }
 
-base::StatusOr<const tf::Signature*> FindExampleSignature(const servable::Servable& servable,
-                                                          std::string_view name,
-                                                          std::string_view method_name) {
+base::StatusOr<const tensor::Signature*> FindExampleSignature(const servable::Servable& servable,
+                                                              std::string_view name,
+                                                              std::string_view method_name) {
   const auto found = FindSignature(servable, name);
   if (!found.ok()) return base::InvalidArgument(found.status().message());
-  const tf::Signature& signature = *found.value();
+  const tensor::Signature& signature = *found.value();
   if (signature.has_checked_method_name && signature.method_name != method_name) {
     return base::InvalidArgument("signature '" + signature.name + "': Expected method_name to be " +
                                  std::string(method_name) + ". Was: " + signature.method_name);
@@ -147,27 +148,28 @@ base::StatusOr<const tf::Signature*> FindExampleSignature(const servable::Servab
                                "', of serialized tf.Examples; call Predict");
 }
 
-base::StatusOr<int64_t> CountExamples(const tf::Signature& signature,
-                                      const tf::TensorList& examples) {
-  const tf::TensorView view = tf::ViewTensor(examples, 0);
-  if (!tf::TensorFits(view.dtype, view.dims, signature.inputs[0])) {
-    return base::InvalidArgument("signature '" + signature.name + "': input '" + kInputName +
-                                 "' is " + tf::DescribeTensor(signature.inputs[0]) +
-                                 ", and the request's examples are " +
-                                 tf::DescribeTensor(view.dtype, /*is_rank_known=*/true, view.dims));
+base::StatusOr<int64_t> CountExamples(const tensor::Signature& signature,
+                                      const tensor::TensorList& examples) {
+  const tensor::TensorView view = tensor::ViewTensor(examples, 0);
+  if (!tensor::TensorFits(view.dtype, view.dims, signature.inputs[0])) {
+    return base::InvalidArgument(
+        "signature '" + signature.name + "': input '" + kInputName + "' is " +
+        tensor::DescribeTensor(signature.inputs[0]) + ", and the request's examples are " +
+        tensor::DescribeTensor(view.dtype, /*is_rank_known=*/true, view.dims));
   }
   return view.element_count;
 }
 
 base::StatusOr<int64_t> RunOnExamples(const servable::Servable& servable,
-                                      const tf::Signature& signature, const tf::RunContext& run,
-                                      const tf::TensorList& examples, tf::TensorList* result,
-                                      metrics::PhaseWatch* watch) {
+                                      const tensor::Signature& signature,
+                                      const tensor::RunContext& run,
+                                      const tensor::TensorList& examples,
+                                      tensor::TensorList* result, metrics::PhaseWatch* watch) {
   const auto count = CountExamples(signature, examples);
   if (!count.ok()) return count;
   MILLPOND_RETURN_IF_ERROR(RunSignature(servable, signature,
-                                        tf::OutputSet::All(signature.outputs.size()), run, examples,
-                                        result, watch));
+                                        tensor::OutputSet::All(signature.outputs.size()), run,
+                                        examples, result, watch));
   return count;
 }
 

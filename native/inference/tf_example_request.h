@@ -33,7 +33,7 @@ class ExampleInput {
   // the Example's feature counts. Returns INVALID_ARGUMENT without examples. Returns
   // RESOURCE_EXHAUSTED if the tensor would exceed base::kMaxTensorBytes. Few bytes on the wire can
   // do that, because the context is repeated for each example.
-  base::Status MakeTensor(tf::TensorList* examples) const;
+  base::Status MakeTensor(tensor::TensorList* examples) const;
 
  private:
   bool ReadList(uint32_t kind, base::WireReader list);
@@ -59,23 +59,24 @@ base::Status DecodeExampleRequest(base::WireReader proto, const char* message,
 // Returns the signature of method `method_name` that a request means by `name`; an empty name means
 // the default signature. Returns INVALID_ARGUMENT if the signature does not exist, or if its inputs
 // are not the single input `inputs`. The signature's method name is checked only if it is to be
-// checked (tf::Signature).
-base::StatusOr<const tf::Signature*> FindExampleSignature(const servable::Servable& servable,
-                                                          std::string_view name,
-                                                          std::string_view method_name);
+// checked (tensor::Signature).
+base::StatusOr<const tensor::Signature*> FindExampleSignature(const servable::Servable& servable,
+                                                              std::string_view name,
+                                                              std::string_view method_name);
 
 // Returns the number of examples in tensor 0 of `examples`. Returns INVALID_ARGUMENT if the input
 // of `signature` does not take this tensor. FindExampleSignature has found the signature.
-base::StatusOr<int64_t> CountExamples(const tf::Signature& signature,
-                                      const tf::TensorList& examples);
+base::StatusOr<int64_t> CountExamples(const tensor::Signature& signature,
+                                      const tensor::TensorList& examples);
 
 // Runs all outputs of a signature that FindExampleSignature found, on tensor 0 of `examples`.
 // Returns the number of examples. Returns INVALID_ARGUMENT if the signature's input does not take
 // the tensor.
 base::StatusOr<int64_t> RunOnExamples(const servable::Servable& servable,
-                                      const tf::Signature& signature, const tf::RunContext& run,
-                                      const tf::TensorList& examples, tf::TensorList* result,
-                                      metrics::PhaseWatch* watch);
+                                      const tensor::Signature& signature,
+                                      const tensor::RunContext& run,
+                                      const tensor::TensorList& examples,
+                                      tensor::TensorList* result, metrics::PhaseWatch* watch);
 
 inline constexpr std::string_view kClassifyMethodName = "tensorflow/serving/classify";
 inline constexpr std::string_view kRegressMethodName = "tensorflow/serving/regress";

@@ -174,10 +174,11 @@ struct PyServableStatistics {
 
 // The longest run of a request that does not come from a client: a warm-up request or a gate's
 // request.
-std::atomic<int64_t> replay_ns_max{tf::RunContext::kNoDeadline};
+std::atomic<int64_t> replay_ns_max{tensor::RunContext::kNoDeadline};
 
 void SetReplaySeconds(double seconds) {
-  replay_ns_max = seconds > 0 ? static_cast<int64_t>(seconds * 1e9) : tf::RunContext::kNoDeadline;
+  replay_ns_max =
+      seconds > 0 ? static_cast<int64_t>(seconds * 1e9) : tensor::RunContext::kNoDeadline;
 }
 
 void CheckIsAlive(const ServableEntry& entry) {

@@ -98,7 +98,7 @@ void MakeServer(Server* self, servable::ServingMap& map, std::vector<std::string
   options.certificates = std::move(certificates);
   options.reflection = std::move(reflection);
   options.reply_compression = ReplyCompressionOf(reply_compression);
-  if (has_tensor_content) options.tensor_encoding = tf::TensorEncoding::kTensorContent;
+  if (has_tensor_content) options.tensor_encoding = tensor::TensorEncoding::kTensorContent;
   options.serves_session_run = tf::CurrentRuntimeOptions().serves_session_run;
   options.admission = std::move(admission);
   options.max_thread_count = max_thread_count;

@@ -263,20 +263,20 @@ Status WithoutName(const Status& status, std::string_view name) {
 // given beside them.
 Status ReadJsonElements(JsonReader* json, std::string_view name, int dtype,
                         const std::vector<int64_t>& dims, int64_t element_count, size_t index,
-                        tf::TensorList* tensors) {
-  tf::TensorSpec spec;
+                        tensor::TensorList* tensors) {
+  tensor::TensorSpec spec;
   spec.name = name;
   spec.dtype = dtype;
   TensorReader reader(spec, index, tensors);
   if (!reader.ReadWhole(json)) return WithoutName(json->error(), name);
   const Status finished = reader.Finish();
   if (!finished.ok()) return WithoutName(finished, name);
-  const int64_t count = tf::ViewTensor(*tensors, index).element_count;
+  const int64_t count = tensor::ViewTensor(*tensors, index).element_count;
   if (count != element_count) {
     return base::InvalidArgument("data holds " + std::to_string(count) +
                                  " elements, the shape has " + std::to_string(element_count));
   }
-  return tf::ShapeTensor(dims, index, tensors);
+  return tensor::ShapeTensor(dims, index, tensors);
 }
 
 }  // namespace
@@ -286,7 +286,7 @@ Status ReadInferBody(JsonReader* json, std::string_view binary, InferBody* body)
 }
 
 Status BodyElements::Read(size_t input, int dtype, const std::vector<int64_t>& dims,
-                          int64_t element_count, size_t index, tf::TensorList* tensors) const {
+                          int64_t element_count, size_t index, tensor::TensorList* tensors) const {
   const InferBody::Data& data = body_.data[input];
   if (data.binary) {
     const base::WireReader raw(&*data.binary, 1);

@@ -37,7 +37,8 @@ class BodyElements final : public inference::InferElements {
   // `json` is the reader that has read `body`.
   BodyElements(const InferBody& body, JsonReader* json) : body_(body), json_(json) {}
   base::Status Read(size_t input, int dtype, const std::vector<int64_t>& dims,
-                    int64_t element_count, size_t index, tf::TensorList* tensors) const override;
+                    int64_t element_count, size_t index,
+                    tensor::TensorList* tensors) const override;
 
  private:
   const InferBody& body_;

@@ -45,13 +45,13 @@ Status SplitBody(std::string_view body, std::optional<std::string_view> header,
 // One output of a reply, before it is written as JSON.
 struct Output {
   const inference::InferReplyOutput& described;
-  tf::TensorView tensor;
+  tensor::TensorView tensor;
   std::optional<size_t> binary_bytes;
 };
 
-Status WriteStrings(const Output& output, const tf::TensorList& tensors, JsonWriter* json) {
+Status WriteStrings(const Output& output, const tensor::TensorList& tensors, JsonWriter* json) {
   for (int64_t i = 0; i < output.tensor.element_count && json->ok(); ++i) {
-    const std::string_view value = tf::StringAt(tensors, output.described.tensor_index, i);
+    const std::string_view value = tensor::StringAt(tensors, output.described.tensor_index, i);
     if (!base::IsValidUtf8(value)) {
       return base::InvalidArgument("output '" + *output.described.name + "': element " +
                                    std::to_string(i) +
@@ -65,8 +65,8 @@ Status WriteStrings(const Output& output, const tf::TensorList& tensors, JsonWri
 }
 
 // Writes the elements flat, in row-major order.
-Status WriteElements(const Output& output, const tf::TensorList& tensors, JsonWriter* json) {
-  if (output.tensor.dtype == tf::dtype::kString) return WriteStrings(output, tensors, json);
+Status WriteElements(const Output& output, const tensor::TensorList& tensors, JsonWriter* json) {
+  if (output.tensor.dtype == tensor::dtype::kString) return WriteStrings(output, tensors, json);
   WriteNumbers(output.tensor, 0, output.tensor.element_count, json);
   return {};
 }
@@ -85,7 +85,7 @@ std::vector<Output> DescribeOutputs(const InferBody& body, const inference::Infe
   std::vector<Output> outputs;
   outputs.reserve(infer.outputs.size());
   for (const inference::InferReplyOutput& described : infer.outputs) {
-    Output output{described, tf::ViewTensor(infer.tensors, described.tensor_index), {}};
+    Output output{described, tensor::ViewTensor(infer.tensors, described.tensor_index), {}};
     if (IsBinary(body, *described.name)) {
       output.binary_bytes =
           inference::RawElementBytes(output.tensor, infer.tensors, described.tensor_index, reply);
@@ -95,7 +95,7 @@ std::vector<Output> DescribeOutputs(const InferBody& body, const inference::Infe
   return outputs;
 }
 
-Status WriteOutput(const Output& output, const tf::TensorList& tensors, JsonWriter* json) {
+Status WriteOutput(const Output& output, const tensor::TensorList& tensors, JsonWriter* json) {
   json->Raw("{\"name\":");
   json->String(*output.described.name);
   json->Raw(",\"datatype\":");
@@ -130,7 +130,7 @@ void WriteHead(const inference::InferReply& infer, JsonWriter* json) {
 }
 
 // Appends the binary tensors to the JSON, in the order of their outputs.
-void AppendBinary(const std::vector<Output>& outputs, const tf::TensorList& tensors,
+void AppendBinary(const std::vector<Output>& outputs, const tensor::TensorList& tensors,
                   base::ReplyBuffer* buffer, RestReply* reply) {
   size_t binary_bytes = 0;
   for (const Output& output : outputs) binary_bytes += output.binary_bytes.value_or(0);
@@ -147,7 +147,7 @@ void AppendBinary(const std::vector<Output>& outputs, const tf::TensorList& tens
 }
 
 Status WriteReply(const InferBody& body, const inference::InferReply& infer,
-                  const tf::RunContext& run, RestReply* reply) {
+                  const tensor::RunContext& run, RestReply* reply) {
   JsonWriter json(run.reply_limits());
   const std::vector<Output> outputs = DescribeOutputs(body, infer, json.reply());
   size_t element_count = 0;
@@ -172,7 +172,7 @@ Status WriteReply(const InferBody& body, const inference::InferReply& infer,
 }  // namespace
 
 Status ModelInfer(const servable::Servable& servable, std::string_view body,
-                  std::optional<std::string_view> json_bytes_header, const tf::RunContext& run,
+                  std::optional<std::string_view> json_bytes_header, const tensor::RunContext& run,
                   RestReply* reply, metrics::PhaseWatch* watch) {
   std::string_view json_text;
   std::string_view binary;

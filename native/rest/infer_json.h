@@ -26,7 +26,7 @@ inline constexpr std::string_view kJsonBytesHeader = "inference-header-content-l
 // as in inference::Infer.
 base::Status ModelInfer(const servable::Servable& servable, std::string_view body,
                         std::optional<std::string_view> json_bytes_header,
-                        const tf::RunContext& run, RestReply* reply,
+                        const tensor::RunContext& run, RestReply* reply,
                         metrics::PhaseWatch* watch = nullptr);
 
 }  // namespace millpond::rest

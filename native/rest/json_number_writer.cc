@@ -6,11 +6,11 @@
 namespace millpond::rest {
 namespace {
 
-namespace dtype = tf::dtype;
+namespace dtype = tensor::dtype;
 
 // Writes elements. `Stored` is the type of an element in memory, and `write` writes one element.
 template <typename Stored, typename Write>
-void WriteEach(const tf::TensorView& view, int64_t first, int64_t count, JsonWriter* json,
+void WriteEach(const tensor::TensorView& view, int64_t first, int64_t count, JsonWriter* json,
                Write write) {
   const auto* values = reinterpret_cast<const Stored*>(view.bytes.data());
   for (int64_t i = first; i < first + count && json->ok(); ++i) {
@@ -20,24 +20,25 @@ void WriteEach(const tf::TensorView& view, int64_t first, int64_t count, JsonWri
 }
 
 template <typename T>
-void WriteAs(const tf::TensorView& view, int64_t first, int64_t count, JsonWriter* json) {
+void WriteAs(const tensor::TensorView& view, int64_t first, int64_t count, JsonWriter* json) {
   WriteEach<T>(view, first, count, json, [json](T value) { json->Number(value); });
 }
 
 template <typename Small>
-void WriteSmallFloats(const tf::TensorView& view, int64_t first, int64_t count, JsonWriter* json) {
+void WriteSmallFloats(const tensor::TensorView& view, int64_t first, int64_t count,
+                      JsonWriter* json) {
   WriteEach<uint16_t>(view, first, count, json,
                       [json](uint16_t bits) { json->Number(Small::ToFloat(bits)); });
 }
 
-void WriteBools(const tf::TensorView& view, int64_t first, int64_t count, JsonWriter* json) {
+void WriteBools(const tensor::TensorView& view, int64_t first, int64_t count, JsonWriter* json) {
   WriteEach<char>(view, first, count, json,
                   [json](char value) { json->Raw(value != 0 ? "true" : "false"); });
 }
 
 }  // namespace
 
-void WriteNumbers(const tf::TensorView& view, int64_t first, int64_t count, JsonWriter* json) {
+void WriteNumbers(const tensor::TensorView& view, int64_t first, int64_t count, JsonWriter* json) {
   switch (view.dtype) {
     case dtype::kFloat:
       return WriteAs<float>(view, first, count, json);

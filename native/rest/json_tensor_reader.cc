@@ -13,7 +13,7 @@ namespace millpond::rest {
 namespace {
 
 using base::Status;
-namespace dtype = tf::dtype;
+namespace dtype = tensor::dtype;
 
 // The number of elements that a tensor has room for at first: enough for one row of most requests.
 constexpr int64_t kFirstCapacity = 32;
@@ -70,7 +70,7 @@ struct StringElement {
     if (reader->Peek() == '{') return ReadBase64(reader, to);
     std::string_view text;
     if (reader->Peek() != '"') return ReadResult::kOther;
-    if (reader->ReadString(&text)) tf::SetString(to.index, to.element, text, to.tensors);
+    if (reader->ReadString(&text)) tensor::SetString(to.index, to.element, text, to.tensors);
     return ReadResult::kRead;  // or the reader has failed, which ends the list
   }
 
@@ -80,7 +80,7 @@ struct StringElement {
     const bool is_coded = EnterBase64(reader);
     const JsonReader::Mark coded = reader->Here();
     if (is_coded && reader->ReadString(&text)) {
-      char* const plain = tf::ResizeString(to.index, to.element, PlainBytes(text), to.tensors);
+      char* const plain = tensor::ResizeString(to.index, to.element, PlainBytes(text), to.tensors);
       if (!DecodeBase64(text, plain)) {
         reader->GoBack(coded);
         return ReadResult::kInvalidBase64;
@@ -110,13 +110,14 @@ int64_t NextCapacity(int dtype, int64_t used, const JsonReader& reader) {
   const int64_t wanted =
       std::clamp(static_cast<int64_t>(expected), kMinGrowth * used, kMaxGrowth * used);
   const auto element_bytes =
-      dtype == dtype::kString ? kStringBytes : static_cast<int64_t>(tf::ElementBytes(dtype));
+      dtype == dtype::kString ? kStringBytes : static_cast<int64_t>(tensor::ElementBytes(dtype));
   return std::max(std::min(wanted, base::kMaxTensorBytes / element_bytes), used + 1);
 }
 
 }  // namespace
 
-TensorReader::TensorReader(const tf::TensorSpec& spec, size_t index, tf::TensorList* tensors)
+TensorReader::TensorReader(const tensor::TensorSpec& spec, size_t index,
+                           tensor::TensorList* tensors)
     : spec_(spec), next_{index, tensors} {}
 
 bool TensorReader::ReadWhole(JsonReader* reader) { return ReadAt(reader, 0); }
@@ -184,7 +185,7 @@ bool TensorReader::ReadElements(JsonReader* reader, bool is_list, int64_t* posit
       return ReadElementsOf<StringElement>(reader, is_list, position);
     default:
       return reader->Fail({base::Code::kUnimplemented,
-                           "input '" + spec_.name + "' is " + tf::DtypeName(spec_.dtype) +
+                           "input '" + spec_.name + "' is " + tensor::DtypeName(spec_.dtype) +
                                ", for which JSON has no values; send it over gRPC"});
   }
 }
@@ -240,11 +241,11 @@ bool TensorReader::Grow(JsonReader* reader) {
   const int64_t used = next_.element;
   const int64_t capacity = NextCapacity(spec_.dtype, used, *reader);
   const Status made = capacity_ == 0
-                          ? tf::MakeTensor(spec_.dtype, {capacity}, next_.index, next_.tensors)
-                          : tf::ExtendTensor(capacity, used, next_.index, next_.tensors);
+                          ? tensor::MakeTensor(spec_.dtype, {capacity}, next_.index, next_.tensors)
+                          : tensor::ExtendTensor(capacity, used, next_.index, next_.tensors);
   if (!made.ok()) return reader->Fail({made.code(), Where(0) + made.message()});
   capacity_ = capacity;
-  next_.elements = static_cast<char*>(tf::MutableElements(next_.index, next_.tensors));
+  next_.elements = static_cast<char*>(tensor::MutableElements(next_.index, next_.tensors));
   return true;
 }
 
@@ -264,12 +265,12 @@ bool TensorReader::FailElement(JsonReader* reader, ReadResult result) {
   const char* const what =
       result == ReadResult::kOutOfRange ? " is out of the range of " : " is not of expected type: ";
   return reader->Fail(base::InvalidArgument(Where(path_.size()) + reader->Excerpt() + what +
-                                            tf::DtypeName(spec_.dtype)));
+                                            tensor::DtypeName(spec_.dtype)));
 }
 
 bool TensorReader::FailLists(JsonReader* reader, size_t depth, const std::string& what) {
   return reader->Fail(base::InvalidArgument(Where(std::min(depth, path_.size())) + what +
-                                            "; expected " + tf::DescribeTensor(spec_)));
+                                            "; expected " + tensor::DescribeTensor(spec_)));
 }
 
 std::vector<int64_t> TensorReader::FullDims() const {
@@ -284,13 +285,14 @@ std::vector<int64_t> TensorReader::FullDims() const {
 
 Status TensorReader::Finish() {
   const std::vector<int64_t> dims = FullDims();
-  if (!tf::TensorFits(spec_.dtype, dims, spec_)) {
+  if (!tensor::TensorFits(spec_.dtype, dims, spec_)) {
     return base::InvalidArgument("input '" + spec_.name + "': expected " +
-                                 tf::DescribeTensor(spec_) + ", got " +
-                                 tf::DescribeTensor(spec_.dtype, true, dims));
+                                 tensor::DescribeTensor(spec_) + ", got " +
+                                 tensor::DescribeTensor(spec_.dtype, true, dims));
   }
-  const Status made = capacity_ == 0 ? tf::MakeTensor(spec_.dtype, dims, next_.index, next_.tensors)
-                                     : tf::ShapeTensor(dims, next_.index, next_.tensors);
+  const Status made = capacity_ == 0
+                          ? tensor::MakeTensor(spec_.dtype, dims, next_.index, next_.tensors)
+                          : tensor::ShapeTensor(dims, next_.index, next_.tensors);
   if (made.ok()) return {};
   return {made.code(), "input '" + spec_.name + "': " + made.message()};
 }

@@ -16,7 +16,7 @@ namespace millpond::rest {
 // The place of the next element.
 struct ElementPlace {
   size_t index = 0;  // the tensor's index in tensors
-  tf::TensorList* tensors = nullptr;
+  tensor::TensorList* tensors = nullptr;
   int64_t element = 0;
   char* elements = nullptr;  // the memory of the tensor's elements; null for strings
 };
@@ -33,7 +33,7 @@ struct ElementPlace {
 // base::kMaxTensorBytes, and with UNIMPLEMENTED if JSON has no values for the signature's dtype.
 class TensorReader {
  public:
-  TensorReader(const tf::TensorSpec& spec, size_t index, tf::TensorList* tensors);
+  TensorReader(const tensor::TensorSpec& spec, size_t index, tensor::TensorList* tensors);
 
   bool ReadWhole(JsonReader* reader);
   bool ReadRow(JsonReader* reader);
@@ -67,7 +67,7 @@ class TensorReader {
   std::string Where(size_t depth) const;
   std::vector<int64_t> FullDims() const;
 
-  const tf::TensorSpec& spec_;
+  const tensor::TensorSpec& spec_;
   std::vector<int64_t> dims_;  // the sizes of the lists; kUnknown until the first list is closed
   std::vector<int64_t> path_;  // the index of the current element in each list
   int64_t rank_ = kUnknown;    // kUnknown until the first element or the first empty list

@@ -14,7 +14,7 @@ namespace millpond::rest {
 namespace {
 
 using base::Status;
-namespace dtype = tf::dtype;
+namespace dtype = tensor::dtype;
 
 constexpr size_t kExpectedOverheadBytes = 256;
 
@@ -43,14 +43,14 @@ bool EndsInBytes(std::string_view name) {
 // Writes one output, whole or a row at a time. Borrows all arguments.
 class TensorWriter {
  public:
-  TensorWriter(const tf::TensorSpec& spec, size_t index, const tf::TensorList& tensors)
+  TensorWriter(const tensor::TensorSpec& spec, size_t index, const tensor::TensorList& tensors)
       : spec_(spec),
         index_(index),
         tensors_(tensors),
-        view_(tf::ViewTensor(tensors, index)),
+        view_(tensor::ViewTensor(tensors, index)),
         is_binary_(EndsInBytes(spec.name)) {}
 
-  const tf::TensorSpec& spec() const { return spec_; }
+  const tensor::TensorSpec& spec() const { return spec_; }
   bool IsScalar() const { return view_.dims.empty(); }
   int64_t row_count() const { return view_.dims[0]; }
   int64_t element_count() const { return view_.element_count; }
@@ -69,17 +69,17 @@ class TensorWriter {
   void WriteElements(int64_t first, int64_t count, JsonWriter* json) const;
   void WriteStrings(int64_t first, int64_t count, JsonWriter* json) const;
 
-  const tf::TensorSpec& spec_;
+  const tensor::TensorSpec& spec_;
   const size_t index_;
-  const tf::TensorList& tensors_;
-  const tf::TensorView view_;
+  const tensor::TensorList& tensors_;
+  const tensor::TensorView view_;
   const bool is_binary_;
 };
 
 Status TensorWriter::Check() const {
-  if (view_.dtype == dtype::kString || tf::ElementBytes(view_.dtype) > 0) return {};
+  if (view_.dtype == dtype::kString || tensor::ElementBytes(view_.dtype) > 0) return {};
   return {base::Code::kUnimplemented, "output '" + spec_.name + "' is " +
-                                          tf::DtypeName(view_.dtype) +
+                                          tensor::DtypeName(view_.dtype) +
                                           ", for which JSON has no values; use gRPC"};
 }
 
@@ -106,7 +106,7 @@ void TensorWriter::WriteElements(int64_t first, int64_t count, JsonWriter* json)
 void TensorWriter::WriteStrings(int64_t first, int64_t count, JsonWriter* json) const {
   for (int64_t i = first; i < first + count && json->ok(); ++i) {
     if (i > first) json->Raw(", ");
-    const std::string_view value = tf::StringAt(tensors_, index_, i);
+    const std::string_view value = tensor::StringAt(tensors_, index_, i);
     if (is_binary_ || !base::IsValidUtf8(value)) {
       json->Base64(value);
     } else {
@@ -177,8 +177,9 @@ void WriteColumns(const Outputs& outputs, JsonWriter* json) {
 
 }  // namespace
 
-base::StatusOr<base::ReplyBytes> WritePredictReply(const tf::Signature& signature,
-                                                   BodyFormat format, const tf::TensorList& tensors,
+base::StatusOr<base::ReplyBytes> WritePredictReply(const tensor::Signature& signature,
+                                                   BodyFormat format,
+                                                   const tensor::TensorList& tensors,
                                                    const base::ReplyLimits& limits) {
   Outputs outputs;
   outputs.reserve(signature.outputs.size());

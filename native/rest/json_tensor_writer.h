@@ -21,8 +21,9 @@ namespace millpond::rest {
 // has no values. RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED and CANCELLED are as in base::ReplyBuffer. A
 // shape may make the text too long although the tensor has few or no elements. It is refused before
 // anything is written.
-base::StatusOr<base::ReplyBytes> WritePredictReply(const tf::Signature& signature,
-                                                   BodyFormat format, const tf::TensorList& tensors,
+base::StatusOr<base::ReplyBytes> WritePredictReply(const tensor::Signature& signature,
+                                                   BodyFormat format,
+                                                   const tensor::TensorList& tensors,
                                                    const base::ReplyLimits& limits);
 
 }  // namespace millpond::rest

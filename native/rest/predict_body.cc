@@ -16,7 +16,7 @@ using base::Status;
 // Reads the values of all inputs of one signature.
 class InputsReader {
  public:
-  InputsReader(JsonReader* json, const tf::Signature& signature, tf::TensorList* inputs);
+  InputsReader(JsonReader* json, const tensor::Signature& signature, tensor::TensorList* inputs);
 
   bool ReadInstances();
   bool ReadInputs();
@@ -38,12 +38,13 @@ class InputsReader {
   std::string InputNames() const;
 
   JsonReader* const json_;
-  const tf::Signature& signature_;
+  const tensor::Signature& signature_;
   std::vector<TensorReader> readers_;  // for each input
   std::vector<size_t> order_;          // the inputs in the order of the first row
 };
 
-InputsReader::InputsReader(JsonReader* json, const tf::Signature& signature, tf::TensorList* inputs)
+InputsReader::InputsReader(JsonReader* json, const tensor::Signature& signature,
+                           tensor::TensorList* inputs)
     : json_(json), signature_(signature) {
   inputs->Reset(signature.inputs.size());
   readers_.reserve(signature.inputs.size());
@@ -107,7 +108,7 @@ TensorReader* InputsReader::Find(std::string_view name, size_t position) {
   if (position < order_.size() && signature_.inputs[order_[position]].name == name) {
     return &readers_[order_[position]];
   }
-  const int found = tf::FindTensorSpec(signature_.inputs, name);
+  const int found = tensor::FindTensorSpec(signature_.inputs, name);
   if (found < 0) {
     FailUnknown(name);
     return nullptr;
@@ -173,7 +174,7 @@ bool InputsReader::FailPlain(const char* key) {
 
 std::string InputsReader::InputNames() const {
   std::vector<std::string_view> names;
-  for (const tf::TensorSpec& input : signature_.inputs) names.push_back(input.name);
+  for (const tensor::TensorSpec& input : signature_.inputs) names.push_back(input.name);
   return inference::ListNames(names);
 }
 
@@ -251,7 +252,7 @@ bool BodyReader::ReadSignatureName() {
         base::InvalidArgument("'signature_name' is " + json_.Excerpt() + "; it takes a string"));
   }
   if (!json_.ReadString(&name)) return false;
-  signature_name_ = std::string(name == tf::kDefaultSignatureName ? "" : name);
+  signature_name_ = std::string(name == tensor::kDefaultSignatureName ? "" : name);
   return true;
 }
 

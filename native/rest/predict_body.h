@@ -16,9 +16,9 @@ enum class BodyFormat {
 };
 
 struct PredictBody {
-  const tf::Signature* signature = nullptr;  // a signature of the servable
+  const tensor::Signature* signature = nullptr;  // a signature of the servable
   BodyFormat format = BodyFormat::kRow;
-  tf::TensorList inputs;  // in the signature's order
+  tensor::TensorList inputs;  // in the signature's order
 };
 
 // Reads {"signature_name": ..., "instances" or "inputs": ...}. Unknown keys are skipped, as in

@@ -7,7 +7,7 @@
 namespace millpond::rest {
 
 base::Status AnswerRest(const RestRequest& request, std::string_view body,
-                        const servable::Servable& servable, const tf::RunContext& run,
+                        const servable::Servable& servable, const tensor::RunContext& run,
                         RestReply* reply, metrics::PhaseWatch* watch) {
   switch (request.method) {
     case metrics::Method::kRestPredict:

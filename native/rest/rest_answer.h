@@ -17,12 +17,12 @@ namespace millpond::rest {
 // as the request gets.
 using RestAnswerer = std::function<base::Status(
     const RestRequest& request, std::string_view body, const servable::Servable& servable,
-    const tf::RunContext& run, RestReply* reply, metrics::PhaseWatch* watch)>;
+    const tensor::RunContext& run, RestReply* reply, metrics::PhaseWatch* watch)>;
 
 // Answers a request by its method. Returns the method's errors, and UNIMPLEMENTED for a method that
 // HTTP does not have.
 base::Status AnswerRest(const RestRequest& request, std::string_view body,
-                        const servable::Servable& servable, const tf::RunContext& run,
+                        const servable::Servable& servable, const tensor::RunContext& run,
                         RestReply* reply, metrics::PhaseWatch* watch);
 
 }  // namespace millpond::rest

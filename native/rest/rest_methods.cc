@@ -48,8 +48,8 @@ Status SetBody(base::StatusOr<base::ReplyBytes> text, RestReply* reply) {
 
 // Writes {"results": [...]} of `count` results, each with `write`.
 template <typename Write>
-Status WriteResults(int64_t count, size_t expected_bytes, const tf::RunContext& run, Write write,
-                    RestReply* reply) {
+Status WriteResults(int64_t count, size_t expected_bytes, const tensor::RunContext& run,
+                    Write write, RestReply* reply) {
   JsonWriter json(run.reply_limits(), expected_bytes);
   json.Raw("{\"results\": [");
   for (int64_t i = 0; i < count && json.ok(); ++i) {
@@ -62,12 +62,12 @@ Status WriteResults(int64_t count, size_t expected_bytes, const tf::RunContext& 
 
 }  // namespace
 
-Status Predict(const servable::Servable& servable, std::string_view body, const tf::RunContext& run,
-               RestReply* reply, metrics::PhaseWatch* watch) {
+Status Predict(const servable::Servable& servable, std::string_view body,
+               const tensor::RunContext& run, RestReply* reply, metrics::PhaseWatch* watch) {
   PredictBody request;
   MILLPOND_RETURN_IF_ERROR(ReadPredictBody(servable, body, &request));
-  const auto all = tf::OutputSet::All(request.signature->outputs.size());
-  tf::TensorList outputs;
+  const auto all = tensor::OutputSet::All(request.signature->outputs.size());
+  tensor::TensorList outputs;
   MILLPOND_RETURN_IF_ERROR(inference::RunSignature(servable, *request.signature, all, run,
                                                    request.inputs, &outputs, watch));
   return SetBody(WritePredictReply(*request.signature, request.format, outputs, run.reply_limits()),
@@ -75,7 +75,7 @@ Status Predict(const servable::Servable& servable, std::string_view body, const 
 }
 
 Status Classify(const servable::Servable& servable, std::string_view body,
-                const tf::RunContext& run, RestReply* reply, metrics::PhaseWatch* watch) {
+                const tensor::RunContext& run, RestReply* reply, metrics::PhaseWatch* watch) {
   ExampleBody request;
   MILLPOND_RETURN_IF_ERROR(ReadExampleBody(body, &request));
   inference::Classifications classes;
@@ -87,8 +87,8 @@ Status Classify(const servable::Servable& servable, std::string_view body,
       [&](int64_t example, JsonWriter* json) { WriteClasses(classes, example, json); }, reply);
 }
 
-Status Regress(const servable::Servable& servable, std::string_view body, const tf::RunContext& run,
-               RestReply* reply, metrics::PhaseWatch* watch) {
+Status Regress(const servable::Servable& servable, std::string_view body,
+               const tensor::RunContext& run, RestReply* reply, metrics::PhaseWatch* watch) {
   ExampleBody request;
   MILLPOND_RETURN_IF_ERROR(ReadExampleBody(body, &request));
   inference::Regressions values;

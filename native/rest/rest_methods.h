@@ -40,13 +40,13 @@ struct RestReply {
 // If `watch` is not null, it is in kDecode before the call. It enters kRun and then kEncode, as far
 // as the request gets.
 base::Status Predict(const servable::Servable& servable, std::string_view body,
-                     const tf::RunContext& run, RestReply* reply,
+                     const tensor::RunContext& run, RestReply* reply,
                      metrics::PhaseWatch* watch = nullptr);
 base::Status Classify(const servable::Servable& servable, std::string_view body,
-                      const tf::RunContext& run, RestReply* reply,
+                      const tensor::RunContext& run, RestReply* reply,
                       metrics::PhaseWatch* watch = nullptr);
 base::Status Regress(const servable::Servable& servable, std::string_view body,
-                     const tf::RunContext& run, RestReply* reply,
+                     const tensor::RunContext& run, RestReply* reply,
                      metrics::PhaseWatch* watch = nullptr);
 
 }  // namespace millpond::rest

@@ -35,7 +35,7 @@ struct RestRequest {
   RequestHeaders headers;
   std::string_view body;    // as received, so perhaps compressed; borrowed until it is answered
   int64_t received_ns = 0;  // as of base::MonotonicNs, like the deadline
-  int64_t deadline_ns = tf::RunContext::kNoDeadline;
+  int64_t deadline_ns = tensor::RunContext::kNoDeadline;
 };
 
 }  // namespace millpond::rest

@@ -46,7 +46,7 @@ struct Job {
   const RestRequest request;
   servable::Admission::Ticket ticket;
   base::Cancellation cancellation;
-  tf::RunContext run;
+  tensor::RunContext run;
   servable::AwaitedChange awaited;  // while it waits for a version
 };
 

@@ -221,7 +221,7 @@ class ExampleBodyReader {
   bool ReadContext();
   bool ReadExamples();
   bool FailTwice(const char* key);
-  Status MakeTensor(tf::TensorList* examples) const;
+  Status MakeTensor(tensor::TensorList* examples) const;
 
   JsonReader json_;
   FeatureReader features_;
@@ -304,7 +304,7 @@ bool ExampleBodyReader::FailTwice(const char* key) {
 // Makes the tensor of the examples, each after the bytes of the context. The bytes of two Examples,
 // one after the other, are the two merged. If both have a feature, the latter counts, which is the
 // example's.
-Status ExampleBodyReader::MakeTensor(tf::TensorList* examples) const {
+Status ExampleBodyReader::MakeTensor(tensor::TensorList* examples) const {
   const std::string context = context_.value_or("");
   const size_t count = ends_.size();
   const auto max_bytes = static_cast<size_t>(base::kMaxTensorBytes);
@@ -316,12 +316,12 @@ Status ExampleBodyReader::MakeTensor(tf::TensorList* examples) const {
   }
   examples->Reset(1);
   MILLPOND_RETURN_IF_ERROR(
-      tf::MakeTensor(tf::dtype::kString, {static_cast<int64_t>(count)}, 0, examples));
+      tensor::MakeTensor(tensor::dtype::kString, {static_cast<int64_t>(count)}, 0, examples));
   size_t begin = 0;
   for (size_t i = 0; i < count; begin = ends_[i++]) {
     const std::string_view example = std::string_view(*examples_).substr(begin, ends_[i] - begin);
     char* const to =
-        tf::ResizeString(0, static_cast<int64_t>(i), context.size() + example.size(), examples);
+        tensor::ResizeString(0, static_cast<int64_t>(i), context.size() + example.size(), examples);
     context.copy(to, context.size());
     example.copy(to + context.size(), example.size());
   }

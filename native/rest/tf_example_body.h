@@ -9,8 +9,8 @@
 namespace millpond::rest {
 
 struct ExampleBody {
-  std::string signature_name;  // empty if the body has no signature_name
-  tf::TensorList examples;     // one tensor: the serialized tf.Examples, strings of one dimension
+  std::string signature_name;   // empty if the body has no signature_name
+  tensor::TensorList examples;  // one tensor: the serialized tf.Examples, strings of one dimension
 };
 
 // Reads {"signature_name": ..., "context": {...}, "examples": [{...}, ...]}, the body of Classify

@@ -66,7 +66,8 @@ Status ModelCall::SetReply(base::StatusOr<base::ReplyBytes> reply) {
   return reply.status();
 }
 
-void ModelCall::OfferToReservoir(std::string_view signature_name, const tf::OutputSet& outputs) {
+void ModelCall::OfferToReservoir(std::string_view signature_name,
+                                 const tensor::OutputSet& outputs) {
   if (handle_.reservoir() == nullptr) return;
   kind_.emplace(signature_name, outputs, request().remaining_bytes());
 }

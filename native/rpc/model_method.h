@@ -44,7 +44,7 @@ class ModelCall {
   ModelCall& operator=(const ModelCall&) = delete;
 
   base::WireReader request() const { return call_.request(); }
-  const tf::RunContext& run_context() const { return call_.run_context(); }
+  const tensor::RunContext& run_context() const { return call_.run_context(); }
   metrics::PhaseWatch* watch() { return &watch_; }
 
   // Pins the version that `spec` means, for as long as this lives or until ModelMethod has recorded
@@ -66,7 +66,7 @@ class ModelCall {
 
   // Lets the model's RequestReservoir, if it has one, take the request's bytes, which are a
   // PredictRequest's, once it is answered.
-  void OfferToReservoir(std::string_view signature_name, const tf::OutputSet& outputs);
+  void OfferToReservoir(std::string_view signature_name, const tensor::OutputSet& outputs);
   // The same for a request that runs these signatures as one, to RequestReservoir::joint.
   void OfferToJointReservoir(std::string_view signature_names);
 

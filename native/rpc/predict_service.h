@@ -9,7 +9,7 @@ namespace millpond::rpc {
 class PredictHandler final : public ModelMethod {
  public:
   // `encoding`: of the replies' tensors.
-  PredictHandler(const ModelMethodParts& parts, tf::TensorEncoding encoding)
+  PredictHandler(const ModelMethodParts& parts, tensor::TensorEncoding encoding)
       : ModelMethod(metrics::Method::kPredict, parts), encoding_(encoding) {}
 
   bool IsHot() const override { return true; }
@@ -18,7 +18,7 @@ class PredictHandler final : public ModelMethod {
   base::Status Answer(ModelCall* call) const override;
 
  private:
-  const tf::TensorEncoding encoding_;
+  const tensor::TensorEncoding encoding_;
 };
 
 // tensorflow.serving.PredictionService/GetModelMetadata. A canary answers it only where it is asked

@@ -43,7 +43,7 @@ RareCall::~RareCall() {
 }
 
 std::optional<int64_t> RareCall::RemainingNs(int64_t now_ns) const {
-  if (deadline_ns_ == tf::RunContext::kNoDeadline) return std::nullopt;
+  if (deadline_ns_ == tensor::RunContext::kNoDeadline) return std::nullopt;
   return std::max<int64_t>(deadline_ns_ - now_ns, 0);
 }
 

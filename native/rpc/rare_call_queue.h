@@ -59,7 +59,7 @@ class RareCall {
   const std::shared_ptr<metrics::MethodRecorder> requests_;
   metrics::PhaseWatch watch_;
   // Copied with the rest: the call is gone once it is answered.
-  const int64_t deadline_ns_;  // tf::RunContext::kNoDeadline where there is none
+  const int64_t deadline_ns_;  // tensor::RunContext::kNoDeadline where there is none
   const std::string path_;
   const std::string request_;
   const std::optional<base::TraceContext> trace_context_;

@@ -50,7 +50,7 @@ struct ServerOptions {
   std::shared_ptr<const ServerCertificates> certificates;
   ReplyCompression reply_compression = ReplyCompression::kLikeRequest;
   // Of the tensors in Predict's replies.
-  tf::TensorEncoding tensor_encoding = tf::TensorEncoding::kTypedFields;
+  tensor::TensorEncoding tensor_encoding = tensor::TensorEncoding::kTypedFields;
   // Clients may run any part of a graph; false: SessionRun is UNIMPLEMENTED.
   bool serves_session_run = false;
   // What the server tells of its services; null: it has no reflection.

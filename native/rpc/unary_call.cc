@@ -27,17 +27,17 @@ constexpr int64_t kMaxDeadlineSeconds = 1'000'000'000;
 // The time on the way is not taken off, because no server can know it.
 int64_t EarliestDeadlineNs(int64_t deadline_ns, int64_t received_ns) {
   constexpr int64_t kMillisecondNs = 1'000'000;
-  if (deadline_ns == tf::RunContext::kNoDeadline) return deadline_ns;
+  if (deadline_ns == tensor::RunContext::kNoDeadline) return deadline_ns;
   return deadline_ns - (deadline_ns - received_ns) / 100 - kMillisecondNs;
 }
 
 // The client's deadline on base::MonotonicNs's clock.
 int64_t DeadlineNs(gpr_timespec deadline, int64_t now_ns) {
   if (gpr_time_cmp(deadline, gpr_inf_future(deadline.clock_type)) == 0) {
-    return tf::RunContext::kNoDeadline;
+    return tensor::RunContext::kNoDeadline;
   }
   const gpr_timespec left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));
-  if (left.tv_sec > kMaxDeadlineSeconds) return tf::RunContext::kNoDeadline;
+  if (left.tv_sec > kMaxDeadlineSeconds) return tensor::RunContext::kNoDeadline;
   if (left.tv_sec < 0) return now_ns;
   return now_ns + left.tv_sec * kNsPerSecond + left.tv_nsec;
 }
@@ -257,7 +257,8 @@ base::Status UnaryCall::CheckIsWanted() const {
   if (cancellation_.is_cancelled()) {
     return {base::Code::kCancelled, "the client cancelled the request before it ran"};
   }
-  if (run_.deadline_ns != tf::RunContext::kNoDeadline && base::MonotonicNs() >= run_.deadline_ns) {
+  if (run_.deadline_ns != tensor::RunContext::kNoDeadline &&
+      base::MonotonicNs() >= run_.deadline_ns) {
     return {base::Code::kDeadlineExceeded, "the request's deadline passed before it ran"};
   }
   return {};

@@ -95,7 +95,7 @@ class UnaryCall final : private ParkedRequest {
   base::StatusOr<std::string> TakeRequest();
   int64_t received_ns() const { return received_ns_; }
   // The client's deadline, and whether it has cancelled.
-  const tf::RunContext& run_context() const { return run_; }
+  const tensor::RunContext& run_context() const { return run_; }
   // The first value of a key (in lower case) of the client's metadata; lives as long as the call.
   // The first question sorts all of the metadata into a map, which takes allocations.
   std::optional<std::string_view> FindMetadata(std::string_view key) const;
@@ -154,7 +154,7 @@ class UnaryCall final : private ParkedRequest {
   std::vector<grpc::Slice> slices_;
   std::vector<std::string_view> segments_;  // of slices_
   int64_t received_ns_ = 0;
-  tf::RunContext run_;
+  tensor::RunContext run_;
   servable::Admission::Ticket ticket_;       // until it is answered
   base::ByteBudget::Share share_;            // of the request's bytes
   std::optional<AwaitingRequest> awaiting_;  // what the handler asked for in this turn

@@ -46,7 +46,7 @@ size_t BufferBytes(size_t request_bytes) {
 
 }  // namespace
 
-RequestKind::RequestKind(std::string_view signature_name, const tf::OutputSet& outputs,
+RequestKind::RequestKind(std::string_view signature_name, const tensor::OutputSet& outputs,
                          size_t request_bytes)
     : pair(Mix(std::hash<std::string_view>()(signature_name) ^ outputs.Hash())),
       pair_and_size(Mix(pair + BitWidth(request_bytes))),

@@ -20,7 +20,8 @@ namespace millpond::servable {
 // requests of that kind. Cost of making a kind: 10 ns.
 struct RequestKind {
   RequestKind() = default;
-  RequestKind(std::string_view signature_name, const tf::OutputSet& outputs, size_t request_bytes);
+  RequestKind(std::string_view signature_name, const tensor::OutputSet& outputs,
+              size_t request_bytes);
 
   // The hash of the signature and the set of outputs. Two pairs with the same hash count as one
   // pair.

@@ -18,26 +18,28 @@ class SavedModelServable final : public Servable {
       : id_(std::move(id)), loaded_(std::move(loaded)), model_(loaded_->model()) {}
 
   const ServableId& id() const override { return id_; }
-  const tf::SignatureMap& signatures() const override { return model_.signatures(); }
+  const tensor::SignatureMap& signatures() const override { return model_.signatures(); }
   const std::string& signature_def_map() const override { return model_.signature_def_map(); }
-  base::Status Prepare(const tf::Signature& signature,
-                       const tf::OutputSet& outputs) const override {
+  base::Status Prepare(const tensor::Signature& signature,
+                       const tensor::OutputSet& outputs) const override {
     return model_.Prepare(signature, outputs);
   }
-  base::Status Run(const tf::Signature& signature, const tf::OutputSet& outputs,
-                   const tf::RunContext& run, const tf::TensorList& inputs,
-                   tf::TensorList* result) const override {
+  base::Status Run(const tensor::Signature& signature, const tensor::OutputSet& outputs,
+                   const tensor::RunContext& run, const tensor::TensorList& inputs,
+                   tensor::TensorList* result) const override {
     return model_.Run(signature, outputs, run, inputs, result);
   }
-  std::optional<base::Status> RunTogether(const std::vector<const tf::Signature*>& signatures,
-                                          const tf::RunContext& run, const tf::TensorList& inputs,
-                                          std::vector<tf::TensorList>* results) const override {
+  std::optional<base::Status> RunTogether(const std::vector<const tensor::Signature*>& signatures,
+                                          const tensor::RunContext& run,
+                                          const tensor::TensorList& inputs,
+                                          std::vector<tensor::TensorList>* results) const override {
     const tf::JointRunner* const joint = model_.FindOrMakeJoint(signatures);
     if (joint == nullptr) return std::nullopt;
     return model_.RunJoint(*joint, signatures, run, inputs, results);
   }
-  base::Status RunSession(const tf::SessionRunNames& names, const tf::RunContext& run,
-                          const tf::TensorList& fed, tf::TensorList* fetched) const override {
+  base::Status RunSession(const tf::SessionRunNames& names, const tensor::RunContext& run,
+                          const tensor::TensorList& fed,
+                          tensor::TensorList* fetched) const override {
     return model_.RunSession(names, run, fed, fetched);
   }
 

@@ -34,34 +34,35 @@ class Servable {
   virtual ~Servable() = default;
 
   virtual const ServableId& id() const = 0;
-  virtual const tf::SignatureMap& signatures() const = 0;
+  virtual const tensor::SignatureMap& signatures() const = 0;
   // A serialized tensorflow.serving.SignatureDefMap, for GetModelMetadata.
   virtual const std::string& signature_def_map() const = 0;
 
   // Prepares a run for `outputs` of one of signatures(), unless it is prepared already. It may take
   // long. It is for the thread that loads the version, before the version is published.
-  virtual base::Status Prepare(const tf::Signature& signature,
-                               const tf::OutputSet& outputs) const = 0;
+  virtual base::Status Prepare(const tensor::Signature& signature,
+                               const tensor::OutputSet& outputs) const = 0;
 
   // Computes `outputs` of one of signatures(). `inputs` are in the order of the signature's inputs
   // and fit it. `result` gets exactly the outputs asked for, in the signature's order.
-  virtual base::Status Run(const tf::Signature& signature, const tf::OutputSet& outputs,
-                           const tf::RunContext& run, const tf::TensorList& inputs,
-                           tf::TensorList* result) const = 0;
+  virtual base::Status Run(const tensor::Signature& signature, const tensor::OutputSet& outputs,
+                           const tensor::RunContext& run, const tensor::TensorList& inputs,
+                           tensor::TensorList* result) const = 0;
 
   // Computes all outputs of each of `signatures` in one run. They are of signatures(), differ, and
   // have one input each, which is tensor 0 of `inputs`. `results` gets one list for each signature.
   // Returns nullopt, without a run, if the signatures have to be run one after the other for now.
-  virtual std::optional<base::Status> RunTogether(const std::vector<const tf::Signature*>&,
-                                                  const tf::RunContext&, const tf::TensorList&,
-                                                  std::vector<tf::TensorList>*) const {
+  virtual std::optional<base::Status> RunTogether(const std::vector<const tensor::Signature*>&,
+                                                  const tensor::RunContext&,
+                                                  const tensor::TensorList&,
+                                                  std::vector<tensor::TensorList>*) const {
     return std::nullopt;
   }
 
   // Runs the session behind this version as `names` describes. Returns UNIMPLEMENTED if the version
   // has no session, or no session that clients may reach.
-  virtual base::Status RunSession(const tf::SessionRunNames&, const tf::RunContext&,
-                                  const tf::TensorList&, tf::TensorList*) const {
+  virtual base::Status RunSession(const tf::SessionRunNames&, const tensor::RunContext&,
+                                  const tensor::TensorList&, tensor::TensorList*) const {
     return {base::Code::kUnimplemented, "this version has no session that clients may run"};
   }
 };

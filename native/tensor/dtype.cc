@@ -1,6 +1,6 @@
 #include "native/tensor/dtype.h"
 
-namespace millpond::tf {
+namespace millpond::tensor {
 namespace {
 
 // The names of the types from 0 on. They are TensorFlow's names, but for "float" and "double":
@@ -54,4 +54,4 @@ std::string DtypeName(int dtype) {
   return "dtype " + std::to_string(dtype);
 }
 
-}  // namespace millpond::tf
+}  // namespace millpond::tensor

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <string>
 
-namespace millpond::tf::dtype {
+namespace millpond::tensor::dtype {
 
 // The numbers of tensorflow::DataType, for rungs that read and write elements without TensorFlow's
 // headers. tensor_access.cc compares them with TensorFlow's.
@@ -22,9 +22,9 @@ inline constexpr int kHalf = 19;
 inline constexpr int kUint32 = 22;
 inline constexpr int kUint64 = 23;
 
-}  // namespace millpond::tf::dtype
+}  // namespace millpond::tensor::dtype
 
-namespace millpond::tf {
+namespace millpond::tensor {
 
 // Returns the size of one element in TensorView::bytes, or 0 if the dtype is neither a number nor a
 // bool.
@@ -56,4 +56,4 @@ constexpr size_t ElementBytes(int dtype) {
 // exist.
 std::string DtypeName(int dtype);
 
-}  // namespace millpond::tf
+}  // namespace millpond::tensor

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace millpond::tf {
+namespace millpond::tensor {
 
 // Some outputs of one signature, by their index in Signature::outputs.
 //
@@ -84,4 +84,4 @@ class OutputSet {
   std::vector<uint64_t> more_;  // for the outputs from 64 on
 };
 
-}  // namespace millpond::tf
+}  // namespace millpond::tensor

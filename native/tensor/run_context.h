@@ -8,7 +8,7 @@
 #include "native/base/limits.h"
 #include "native/base/reply_buffer.h"
 
-namespace millpond::tf {
+namespace millpond::tensor {
 
 // The limits of a run: what may end it before its graph is computed, and the size of its reply.
 // Outlives the run.
@@ -30,4 +30,4 @@ struct RunContext {
   }
 };
 
-}  // namespace millpond::tf
+}  // namespace millpond::tensor

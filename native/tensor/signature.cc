@@ -4,7 +4,7 @@
 
 #include "native/tensor/dtype.h"
 
-namespace millpond::tf {
+namespace millpond::tensor {
 
 int FindTensorSpec(const std::vector<TensorSpec>& specs, std::string_view name) {
   const auto found = std::lower_bound(
@@ -40,4 +40,4 @@ std::string DescribeTensor(const TensorSpec& spec) {
   return DescribeTensor(spec.dtype, spec.is_rank_known, spec.dims);
 }
 
-}  // namespace millpond::tf
+}  // namespace millpond::tensor

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace millpond::tf {
+namespace millpond::tensor {
 
 // One named input or output of a signature.
 struct TensorSpec {
@@ -54,4 +54,4 @@ bool TensorFits(int dtype, const std::vector<int64_t>& dims, const TensorSpec& s
 std::string DescribeTensor(int dtype, bool is_rank_known, const std::vector<int64_t>& dims);
 std::string DescribeTensor(const TensorSpec& spec);
 
-}  // namespace millpond::tf
+}  // namespace millpond::tensor

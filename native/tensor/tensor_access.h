@@ -9,7 +9,7 @@
 #include "native/tensor/dtype.h"
 #include "native/tensor/tensor_list.h"
 
-namespace millpond::tf {
+namespace millpond::tensor {
 
 // Tensors element by element, for codecs other than TensorProto's (tensor_codec.h): JSON and raw
 // contents. `index` is the index of a tensor in `tensors`, below its size().
@@ -62,4 +62,4 @@ TensorView ViewTensor(const TensorList& tensors, size_t index);
 // copy.
 TensorList ShareTensors(const TensorList& tensors);
 
-}  // namespace millpond::tf
+}  // namespace millpond::tensor

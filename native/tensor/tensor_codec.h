@@ -9,7 +9,7 @@
 #include "native/tensor/signature.h"
 #include "native/tensor/tensor_list.h"
 
-namespace millpond::tf {
+namespace millpond::tensor {
 
 // The encoding of numbers in a reply. Clients read both encodings. TensorFlow Serving sends typed
 // fields by default.
@@ -42,4 +42,4 @@ size_t EncodedTensorBytes(const TensorList& tensors, size_t index, TensorEncodin
 void EncodeTensor(const TensorList& tensors, size_t index, TensorEncoding encoding,
                   base::ReplyBuffer* reply, base::WireWriter* writer);
 
-}  // namespace millpond::tf
+}  // namespace millpond::tensor

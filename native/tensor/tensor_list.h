@@ -8,7 +8,7 @@ namespace tensorflow {
 class Tensor;
 }  // namespace tensorflow
 
-namespace millpond::tf {
+namespace millpond::tensor {
 
 // The tensors of one request or reply, in the order of a signature's inputs or outputs. Hides
 // tensorflow::Tensor from the rungs above, so that their files compile without TensorFlow's
@@ -31,4 +31,4 @@ class TensorList {
   std::unique_ptr<std::vector<tensorflow::Tensor>> tensors_;
 };
 
-}  // namespace millpond::tf
+}  // namespace millpond::tensor

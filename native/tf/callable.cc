@@ -29,8 +29,8 @@ class CallingThreadPool final : public tsl::thread::ThreadPoolInterface {
 
 }  // namespace
 
-Callable::Callable(tensorflow::Session* session, const Signature& signature,
-                   const OutputSet& outputs)
+Callable::Callable(tensorflow::Session* session, const tensor::Signature& signature,
+                   const tensor::OutputSet& outputs)
     : session_(session), plan_(signature, outputs) {
   if (plan_.IsHandedThrough()) return;
   tensorflow::CallableOptions options;
@@ -58,7 +58,7 @@ absl::Status Callable::RunHandle(const std::vector<tensorflow::Tensor>& inputs,
   return session_->RunCallable(handle_, inputs, fetched, nullptr, options);
 }
 
-Status Callable::Run(const TensorList& inputs, TensorList* result) const {
+Status Callable::Run(const tensor::TensorList& inputs, tensor::TensorList* result) const {
   if (!made_.ok()) return made_;
   std::vector<tensorflow::Tensor> fetched;
   if (IsOfSession()) {

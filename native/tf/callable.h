@@ -24,7 +24,8 @@ class Callable {
   // Other runs of the session continue meanwhile. The graph is prepared under a lock that only
   // makers take (graph_state_lock_). The lock that runs share (callables_lock_) is held only for
   // the insertion.
-  Callable(tensorflow::Session* session, const Signature& signature, const OutputSet& outputs);
+  Callable(tensorflow::Session* session, const tensor::Signature& signature,
+           const tensor::OutputSet& outputs);
   ~Callable();
   Callable(const Callable&) = delete;
   Callable& operator=(const Callable&) = delete;
@@ -34,7 +35,7 @@ class Callable {
 
   // Runs the callable. Leaves `result` unchanged if it fails. Any number of threads at the same
   // time.
-  base::Status Run(const TensorList& inputs, TensorList* result) const;
+  base::Status Run(const tensor::TensorList& inputs, tensor::TensorList* result) const;
 
  private:
   absl::Status RunHandle(const std::vector<tensorflow::Tensor>& inputs,

@@ -14,7 +14,7 @@ using base::Code;
 using base::Status;
 
 // Reduces `tensors`, which holds all outputs, to the tensors of `outputs`.
-void Pick(const OutputSet& outputs, std::vector<tensorflow::Tensor>* tensors) {
+void Pick(const tensor::OutputSet& outputs, std::vector<tensorflow::Tensor>* tensors) {
   size_t picked_count = 0;
   for (size_t i = 0; i < tensors->size(); ++i) {
     if (!outputs.Contains(i)) continue;
@@ -32,16 +32,16 @@ bool IsOfTheRequest(const Status& failed) {
 
 }  // namespace
 
-CallableSet::CallableSet(tensorflow::Session* session, const Signature& signature)
+CallableSet::CallableSet(tensorflow::Session* session, const tensor::Signature& signature)
     : session_(session),
       signature_(signature),
-      all_(session, signature, OutputSet::All(signature.outputs.size())) {}
+      all_(session, signature, tensor::OutputSet::All(signature.outputs.size())) {}
 
 CallableSet::~CallableSet() {
   for (const auto& slot : prepared_) delete slot.load(std::memory_order_acquire);
 }
 
-Status CallableSet::Prepare(const OutputSet& outputs) const {
+Status CallableSet::Prepare(const tensor::OutputSet& outputs) const {
   if (outputs.IsAll()) return all_.made();
   if (const Callable* const callable = Find(outputs)) return callable->made();
   if (HasRoom()) {
@@ -54,8 +54,8 @@ Status CallableSet::Prepare(const OutputSet& outputs) const {
               " sets of outputs; other sets use the callable for all outputs"};
 }
 
-Status CallableSet::Run(const OutputSet& outputs, const TensorList& inputs,
-                        TensorList* result) const {
+Status CallableSet::Run(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
+                        tensor::TensorList* result) const {
   if (outputs.IsAll()) return all_.Run(inputs, result);
   if (const Callable* const callable = Find(outputs)) return callable->Run(inputs, result);
   const Status ran = all_.Run(inputs, result);
@@ -75,7 +75,7 @@ size_t CallableSet::prepared_set_count() const {
   return count;
 }
 
-const Callable* CallableSet::Find(const OutputSet& outputs) const {
+const Callable* CallableSet::Find(const tensor::OutputSet& outputs) const {
   for (const auto& slot : prepared_) {
     const Prepared* const prepared = slot.load(std::memory_order_acquire);
     if (prepared == nullptr) return nullptr;
@@ -101,8 +101,9 @@ const CallableSet::Prepared* CallableSet::Keep(std::unique_ptr<Prepared>* prepar
 // Makes the callable within the request, once for each set: correct answers come before p999.
 // Called only while a slot is free. Otherwise requests that fail, each with a new set, would each
 // pay for a callable.
-Status CallableSet::RunWithoutTheOthers(const OutputSet& outputs, const TensorList& inputs,
-                                        TensorList* result) const {
+Status CallableSet::RunWithoutTheOthers(const tensor::OutputSet& outputs,
+                                        const tensor::TensorList& inputs,
+                                        tensor::TensorList* result) const {
   auto made = std::make_unique<Prepared>(session_, signature_, outputs);
   const Prepared* const kept = Keep(&made);
   return (kept != nullptr ? kept : made.get())->callable.Run(inputs, result);

@@ -27,7 +27,7 @@ class CallableSet final : public SignatureRunner {
   static constexpr size_t kPreparedSetCountMax = 64;
 
   // Makes the callable for all outputs. Borrows both arguments.
-  CallableSet(tensorflow::Session* session, const Signature& signature);
+  CallableSet(tensorflow::Session* session, const tensor::Signature& signature);
   ~CallableSet() override;
 
   const base::Status& made() const override { return all_.made(); }
@@ -35,10 +35,10 @@ class CallableSet final : public SignatureRunner {
   // Makes a callable for `outputs`. Returns the reason if that fails, and RESOURCE_EXHAUSTED if
   // kPreparedSetCountMax callables are kept. Call it before the version is published, and then run
   // it: from now on requests for this set use the callable, and its first run is slow.
-  base::Status Prepare(const OutputSet& outputs) const override;
+  base::Status Prepare(const tensor::OutputSet& outputs) const override;
 
-  base::Status Run(const OutputSet& outputs, const TensorList& inputs,
-                   TensorList* result) const override;
+  base::Status Run(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
+                   tensor::TensorList* result) const override;
 
   // The number of sets with a callable, apart from the set of all outputs.
   size_t prepared_set_count() const;
@@ -46,20 +46,22 @@ class CallableSet final : public SignatureRunner {
 
  private:
   struct Prepared {
-    Prepared(tensorflow::Session* session, const Signature& signature, const OutputSet& set)
+    Prepared(tensorflow::Session* session, const tensor::Signature& signature,
+             const tensor::OutputSet& set)
         : outputs(set), callable(session, signature, set) {}
-    const OutputSet outputs;
+    const tensor::OutputSet outputs;
     const Callable callable;
   };
 
   // Returns null if the set has no callable.
-  const Callable* Find(const OutputSet& outputs) const;
+  const Callable* Find(const tensor::OutputSet& outputs) const;
   const Prepared* Keep(std::unique_ptr<Prepared>* prepared) const;
-  base::Status RunWithoutTheOthers(const OutputSet& outputs, const TensorList& inputs,
-                                   TensorList* result) const;
+  base::Status RunWithoutTheOthers(const tensor::OutputSet& outputs,
+                                   const tensor::TensorList& inputs,
+                                   tensor::TensorList* result) const;
 
   tensorflow::Session* const session_;
-  const Signature& signature_;
+  const tensor::Signature& signature_;
   const Callable all_;
   // Filled from the front, owned. A full slot stays unchanged to the end.
   mutable std::array<std::atomic<const Prepared*>, kPreparedSetCountMax> prepared_{};

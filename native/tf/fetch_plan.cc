@@ -6,8 +6,8 @@
 
 namespace millpond::tf {
 
-FetchPlan::FetchPlan(const Signature& signature, const OutputSet& outputs) {
-  for (const TensorSpec& input : signature.inputs) feeds_.push_back(input.tensor_name);
+FetchPlan::FetchPlan(const tensor::Signature& signature, const tensor::OutputSet& outputs) {
+  for (const tensor::TensorSpec& input : signature.inputs) feeds_.push_back(input.tensor_name);
   for (size_t i = 0; i < signature.outputs.size(); ++i) {
     if (!outputs.Contains(i)) continue;
     const std::string& name = signature.outputs[i].tensor_name;
@@ -22,8 +22,9 @@ FetchPlan::FetchPlan(const Signature& signature, const OutputSet& outputs) {
   }
 }
 
-void FetchPlan::Assemble(const TensorList& inputs, const std::vector<tensorflow::Tensor>& fetched,
-                         TensorList* result) const {
+void FetchPlan::Assemble(const tensor::TensorList& inputs,
+                         const std::vector<tensorflow::Tensor>& fetched,
+                         tensor::TensorList* result) const {
   result->Reset(sources_.size());
   for (size_t i = 0; i < sources_.size(); ++i) {
     const Source source = sources_[i];

@@ -15,7 +15,7 @@ namespace millpond::tf {
 // fetch. A tensor with two names is fetched once. A value; immutable.
 class FetchPlan {
  public:
-  FetchPlan(const Signature& signature, const OutputSet& outputs);
+  FetchPlan(const tensor::Signature& signature, const tensor::OutputSet& outputs);
 
   // The names of tensors in the graph. The feeds are in the order of the signature's inputs.
   const std::vector<std::string>& feeds() const { return feeds_; }
@@ -24,8 +24,8 @@ class FetchPlan {
   bool IsHandedThrough() const { return fetches_.empty() && !sources_.empty(); }
 
   // Puts the outputs into `result`, in the signature's order.
-  void Assemble(const TensorList& inputs, const std::vector<tensorflow::Tensor>& fetched,
-                TensorList* result) const;
+  void Assemble(const tensor::TensorList& inputs, const std::vector<tensorflow::Tensor>& fetched,
+                tensor::TensorList* result) const;
 
  private:
   struct Source {

@@ -13,13 +13,15 @@ namespace {
 
 using base::Status;
 
-const std::string& InputOf(const Signature& signature) { return signature.inputs[0].tensor_name; }
+const std::string& InputOf(const tensor::Signature& signature) {
+  return signature.inputs[0].tensor_name;
+}
 
 // Returns one signature with the distinct input tensors of the parts and all their outputs.
-Signature Join(const std::vector<const Signature*>& parts) {
-  Signature joint;
+tensor::Signature Join(const std::vector<const tensor::Signature*>& parts) {
+  tensor::Signature joint;
   std::set<std::string> fed;
-  for (const Signature* part : parts) {
+  for (const tensor::Signature* part : parts) {
     joint.name += (joint.name.empty() ? "" : "', '") + part->name;
     if (fed.insert(InputOf(*part)).second) joint.inputs.push_back(part->inputs[0]);
     joint.outputs.insert(joint.outputs.end(), part->outputs.begin(), part->outputs.end());
@@ -29,20 +31,21 @@ Signature Join(const std::vector<const Signature*>& parts) {
 
 }  // namespace
 
-JointRunner::JointRunner(std::vector<const Signature*> parts, const MakeRunner& make)
+JointRunner::JointRunner(std::vector<const tensor::Signature*> parts, const MakeRunner& make)
     : parts_(std::move(parts)), joint_(Join(parts_)), runner_(make(joint_)) {}
 
-Status JointRunner::Run(const std::vector<const Signature*>& order, const TensorList& inputs,
-                        std::vector<TensorList>* results) const {
-  TensorList fed;
+Status JointRunner::Run(const std::vector<const tensor::Signature*>& order,
+                        const tensor::TensorList& inputs,
+                        std::vector<tensor::TensorList>* results) const {
+  tensor::TensorList fed;
   fed.Reset(joint_.inputs.size());
   for (auto& tensor : fed.tensors()) tensor = inputs.tensors()[0];
-  TensorList all;
-  MILLPOND_RETURN_IF_ERROR(runner_->Run(OutputSet::All(joint_.outputs.size()), fed, &all));
+  tensor::TensorList all;
+  MILLPOND_RETURN_IF_ERROR(runner_->Run(tensor::OutputSet::All(joint_.outputs.size()), fed, &all));
   results->clear();
   results->resize(order.size());
   auto output = all.tensors().begin();
-  for (const Signature* part : parts_) {
+  for (const tensor::Signature* part : parts_) {
     const size_t place = std::find(order.begin(), order.end(), part) - order.begin();
     const auto end = output + static_cast<std::ptrdiff_t>(part->outputs.size());
     (*results)[place].tensors().assign(output, end);
@@ -51,12 +54,13 @@ Status JointRunner::Run(const std::vector<const Signature*>& order, const Tensor
   return {};
 }
 
-JointRunners::JointRunners(const SignatureMap& signatures, const tensorflow::GraphDef& graph,
-                           size_t count_max, JointRunner::MakeRunner make)
+JointRunners::JointRunners(const tensor::SignatureMap& signatures,
+                           const tensorflow::GraphDef& graph, size_t count_max,
+                           JointRunner::MakeRunner make)
     : count_max_(std::min(count_max, kKeptCountMax)), make_(std::move(make)) {
   std::set<std::string> inputs;
   for (const auto& [name, signature] : signatures) {
-    for (const TensorSpec& input : signature.inputs) inputs.insert(input.tensor_name);
+    for (const tensor::TensorSpec& input : signature.inputs) inputs.insert(input.tensor_name);
   }
   for (const tensorflow::NodeDef& node : graph.node()) {
     if (node.op() != "Placeholder") continue;
@@ -69,7 +73,8 @@ JointRunners::~JointRunners() {
   for (const auto& slot : kept_) delete slot.load(std::memory_order_acquire);
 }
 
-const JointRunner* JointRunners::FindOrMake(const std::vector<const Signature*>& signatures) const {
+const JointRunner* JointRunners::FindOrMake(
+    const std::vector<const tensor::Signature*>& signatures) const {
   Parts parts = signatures;
   std::sort(parts.begin(), parts.end(), std::less<>());
   const JointRunner* runner = Find(parts);
@@ -87,10 +92,10 @@ size_t JointRunners::kept_count() const {
 
 bool JointRunners::CanJoin(const Parts& parts) const {
   if (parts.size() < 2) return false;
-  const auto feeds_first = [&](const Signature* part) {
+  const auto feeds_first = [&](const tensor::Signature* part) {
     return InputOf(*part) == InputOf(*parts[0]);
   };
-  const auto feeds_placeholder = [&](const Signature* part) {
+  const auto feeds_placeholder = [&](const tensor::Signature* part) {
     return placeholders_.count(InputOf(*part)) > 0;
   };
   return std::all_of(parts.begin(), parts.end(), feeds_first) ||

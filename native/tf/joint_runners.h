@@ -25,23 +25,24 @@ namespace millpond::tf {
 // each input. Immutable; any number of threads at the same time.
 class JointRunner {
  public:
-  using MakeRunner = std::function<std::unique_ptr<SignatureRunner>(const Signature&)>;
+  using MakeRunner = std::function<std::unique_ptr<SignatureRunner>(const tensor::Signature&)>;
 
   // Makes the runner. Borrows the signatures.
-  JointRunner(std::vector<const Signature*> parts, const MakeRunner& make);
+  JointRunner(std::vector<const tensor::Signature*> parts, const MakeRunner& make);
 
-  const std::vector<const Signature*>& parts() const { return parts_; }
+  const std::vector<const tensor::Signature*>& parts() const { return parts_; }
   // OK, or the reason why it cannot be run.
   const base::Status& made() const { return runner_->made(); }
 
   // Runs all parts on tensor 0 of `inputs`. `order` is parts() in any order. `results` gets the
   // outputs of each part in that order.
-  base::Status Run(const std::vector<const Signature*>& order, const TensorList& inputs,
-                   std::vector<TensorList>* results) const;
+  base::Status Run(const std::vector<const tensor::Signature*>& order,
+                   const tensor::TensorList& inputs,
+                   std::vector<tensor::TensorList>* results) const;
 
  private:
-  const std::vector<const Signature*> parts_;
-  const Signature joint_;
+  const std::vector<const tensor::Signature*> parts_;
+  const tensor::Signature joint_;
   const std::unique_ptr<SignatureRunner> runner_;  // runs joint_
 };
 
@@ -58,8 +59,8 @@ class JointRunners {
 
   // Borrows `signatures`. `graph` is the session's graph. Keeps up to `count_max` runners, and at
   // most kKeptCountMax.
-  JointRunners(const SignatureMap& signatures, const tensorflow::GraphDef& graph, size_t count_max,
-               JointRunner::MakeRunner make);
+  JointRunners(const tensor::SignatureMap& signatures, const tensorflow::GraphDef& graph,
+               size_t count_max, JointRunner::MakeRunner make);
   ~JointRunners();
   JointRunners(const JointRunners&) = delete;
   JointRunners& operator=(const JointRunners&) = delete;
@@ -68,13 +69,13 @@ class JointRunners {
   // CanJoin forbids it, if TensorFlow refuses it, if another thread makes a runner, or if
   // `count_max` other runners are kept. The caller then has to run the signatures one after the
   // other.
-  const JointRunner* FindOrMake(const std::vector<const Signature*>& signatures) const;
+  const JointRunner* FindOrMake(const std::vector<const tensor::Signature*>& signatures) const;
 
   // The number of runners that are kept, including runners that cannot be run.
   size_t kept_count() const;
 
  private:
-  using Parts = std::vector<const Signature*>;  // sorted
+  using Parts = std::vector<const tensor::Signature*>;  // sorted
 
   // Returns true if a joint run computes the same as single runs: either all parts feed one tensor,
   // or each feeds a placeholder. Feeding a tensor that the graph computes could change the inputs

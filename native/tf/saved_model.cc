@@ -164,17 +164,18 @@ Status AssetFeeds(const tensorflow::MetaGraphDef& meta_graph, const std::string&
 // Returns true if `spec` has a known rank and `shape` fits it. An open rank fits no shape here:
 // the graph was built without the rank, so its shape functions could not check the kernels. For an
 // open rank ShapeFits, by contrast, returns true.
-bool FitsShapeOfKnownRank(const tensorflow::TensorShape& shape, const TensorSpec& spec) {
+bool FitsShapeOfKnownRank(const tensorflow::TensorShape& shape, const tensor::TensorSpec& spec) {
   if (!spec.is_rank_known || static_cast<size_t>(shape.dims()) != spec.dims.size()) return false;
   for (int i = 0; i < shape.dims(); ++i) {
-    if (spec.dims[i] != TensorSpec::kUnknownSize && spec.dims[i] != shape.dim_size(i)) return false;
+    if (spec.dims[i] != tensor::TensorSpec::kUnknownSize && spec.dims[i] != shape.dim_size(i))
+      return false;
   }
   return true;
 }
 
 // Returns true if the inputs have the shapes that the graph was built for, so that its kernels need
 // no check. An input with an open rank always needs the check.
-bool HasShapesOf(const Signature& signature, const TensorList& inputs) {
+bool HasShapesOf(const tensor::Signature& signature, const tensor::TensorList& inputs) {
   for (size_t i = 0; i < signature.inputs.size(); ++i) {
     if (!FitsShapeOfKnownRank(inputs.tensors()[i].shape(), signature.inputs[i])) return false;
   }
@@ -183,7 +184,7 @@ bool HasShapesOf(const Signature& signature, const TensorList& inputs) {
 
 // Makes the runner of a signature. A stock runtime runs requests as TensorFlow Serving does.
 std::unique_ptr<SignatureRunner> MakeRunner(tensorflow::Session* session,
-                                            const Signature& signature) {
+                                            const tensor::Signature& signature) {
   if (CurrentRuntimeOptions().is_stock) return std::make_unique<SessionRunner>(session, signature);
   return std::make_unique<CallableSet>(session, signature);
 }
@@ -196,7 +197,7 @@ struct SavedModel::State {
   Step step = Step::kNew;
   tensorflow::MetaGraphDef meta_graph;  // cleared once the callables are made
   NamedTensors asset_feeds;
-  SignatureMap signatures;
+  tensor::SignatureMap signatures;
   std::vector<std::string> missing_ops;
   std::string signature_def_map;
   const std::shared_ptr<LoadControl> control = std::make_shared<LoadControl>();
@@ -217,7 +218,7 @@ struct SavedModel::State {
   // Checks that a version can answer requests that name no signature. If it has no serving_default,
   // one of its signatures must work. Otherwise the version must not replace a working version.
   Status CheckCallables() const {
-    const auto standard = callables.find(kDefaultSignatureName);
+    const auto standard = callables.find(tensor::kDefaultSignatureName);
     if (standard != callables.end()) return standard->second->made();
     for (const auto& [name, callable] : callables) {
       if (callable->made().ok()) return {};
@@ -225,7 +226,7 @@ struct SavedModel::State {
     return callables.empty() ? Status() : callables.begin()->second->made();
   }
 
-  StatusOr<const SignatureRunner*> RunnerOf(const Signature& signature) const {
+  StatusOr<const SignatureRunner*> RunnerOf(const tensor::Signature& signature) const {
     const auto callable = callables.find(signature.name);
     if (callable != callables.end()) return callable->second.get();
     return base::FailedPrecondition("signature '" + signature.name + "' cannot be called");
@@ -235,7 +236,7 @@ struct SavedModel::State {
   Status RunTarget(const std::string& target, const NamedTensors& feeds, const char* doing) {
     const ParameterMemoryScope parameter_scope(parameters);
     const LoadScope load_scope(control.get());
-    RunContext run;
+    tensor::RunContext run;
     run.is_cancelled = &control->is_cancelled;
     const RunScope run_scope(run);
     tensorflow::RunOptions options;
@@ -274,7 +275,7 @@ Status SavedModel::ReadGraph() {
   for (const auto& [name, definition] : state_->meta_graph.signature_def()) {
     // Skips the init op, which is stored as a signature, because clients must not run it.
     if (name == tensorflow::kSavedModelInitOpSignatureKey) continue;
-    Signature& signature = state_->signatures[name] = MakeSignature(name, definition);
+    tensor::Signature& signature = state_->signatures[name] = MakeSignature(name, definition);
     signature.has_checked_method_name = CurrentRuntimeOptions().checks_method_names;
   }
   state_->signature_def_map = EncodeSignatureDefMap(state_->meta_graph);
@@ -289,7 +290,7 @@ Status SavedModel::ReadGraph() {
 Status SavedModel::CheckInputShapes() {
   MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kGraph, "CheckInputShapes"));
   for (auto& [name, signature] : state_->signatures) {
-    for (TensorSpec& input : signature.inputs) input.has_checked_shape = true;
+    for (tensor::TensorSpec& input : signature.inputs) input.has_checked_shape = true;
   }
   return {};
 }
@@ -370,7 +371,7 @@ Status SavedModel::MakeCallables() {
   MILLPOND_RETURN_IF_ERROR(state_->CheckCallables());
   state_->joint_runners = std::make_unique<JointRunners>(
       state_->signatures, state_->meta_graph.graph_def(), JointCountMax(state_->meta_graph),
-      [session = state_->session.get()](const Signature& joint) {
+      [session = state_->session.get()](const tensor::Signature& joint) {
         return MakeRunner(session, joint);
       });
   if (CurrentRuntimeOptions().serves_session_run) {
@@ -391,16 +392,18 @@ const std::shared_ptr<LoadControl>& SavedModel::control() const { return state_-
 const std::vector<std::string>& SavedModel::missing_ops() const { return state_->missing_ops; }
 bool SavedModel::MayWriteVariables() const { return state_->writes.may_write_variables; }
 bool SavedModel::CanBeSealed() const { return state_->writes.can_be_sealed; }
-const SignatureMap& SavedModel::signatures() const { return state_->signatures; }
+const tensor::SignatureMap& SavedModel::signatures() const { return state_->signatures; }
 const std::string& SavedModel::signature_def_map() const { return state_->signature_def_map; }
 
-Status SavedModel::Prepare(const Signature& signature, const OutputSet& outputs) const {
+Status SavedModel::Prepare(const tensor::Signature& signature,
+                           const tensor::OutputSet& outputs) const {
   const auto runner = state_->RunnerOf(signature);
   return runner.ok() ? runner.value()->Prepare(outputs) : runner.status();
 }
 
-Status SavedModel::Run(const Signature& signature, const OutputSet& outputs, const RunContext& run,
-                       const TensorList& inputs, TensorList* result) const {
+Status SavedModel::Run(const tensor::Signature& signature, const tensor::OutputSet& outputs,
+                       const tensor::RunContext& run, const tensor::TensorList& inputs,
+                       tensor::TensorList* result) const {
   const auto runner = state_->RunnerOf(signature);
   if (!runner.ok()) return runner.status();
   const RunScope scope(run, /*checks_shapes=*/!HasShapesOf(signature, inputs),
@@ -409,22 +412,23 @@ Status SavedModel::Run(const Signature& signature, const OutputSet& outputs, con
 }
 
 const JointRunner* SavedModel::FindOrMakeJoint(
-    const std::vector<const Signature*>& signatures) const {
+    const std::vector<const tensor::Signature*>& signatures) const {
   return state_->joint_runners == nullptr ? nullptr : state_->joint_runners->FindOrMake(signatures);
 }
 
 Status SavedModel::RunJoint(const JointRunner& joint,
-                            const std::vector<const Signature*>& signatures, const RunContext& run,
-                            const TensorList& inputs, std::vector<TensorList>* results) const {
-  const bool has_shapes =
-      std::all_of(signatures.begin(), signatures.end(),
-                  [&](const Signature* signature) { return HasShapesOf(*signature, inputs); });
+                            const std::vector<const tensor::Signature*>& signatures,
+                            const tensor::RunContext& run, const tensor::TensorList& inputs,
+                            std::vector<tensor::TensorList>* results) const {
+  const bool has_shapes = std::all_of(
+      signatures.begin(), signatures.end(),
+      [&](const tensor::Signature* signature) { return HasShapesOf(*signature, inputs); });
   const RunScope scope(run, /*checks_shapes=*/!has_shapes, CurrentRunMemoryBytesMax());
   return scope.Explain(joint.Run(signatures, inputs, results));
 }
 
-Status SavedModel::RunSession(const SessionRunNames& names, const RunContext& run,
-                              const TensorList& fed, TensorList* fetched) const {
+Status SavedModel::RunSession(const SessionRunNames& names, const tensor::RunContext& run,
+                              const tensor::TensorList& fed, tensor::TensorList* fetched) const {
   if (state_->session_callables == nullptr) {
     return {base::Code::kUnimplemented,
             "SessionRun is off: start the server with --enable_session_run"};

@@ -77,31 +77,33 @@ class SavedModel {
   // True if nothing that a request runs is known to write to the parameters' memory. False in
   // doubt, and if a SessionRun may run any part of the graph. From ReadGraph on.
   bool CanBeSealed() const;
-  const SignatureMap& signatures() const;
+  const tensor::SignatureMap& signatures() const;
   // A serialized tensorflow.serving.SignatureDefMap.
   const std::string& signature_def_map() const;
 
   // Prepares runs for `outputs` of one of signatures(). See SignatureRunner.
-  base::Status Prepare(const Signature& signature, const OutputSet& outputs) const;
+  base::Status Prepare(const tensor::Signature& signature, const tensor::OutputSet& outputs) const;
   // Computes `outputs` of one of signatures(), in their order, on the calling thread. `inputs` are
   // in the order of the signature's inputs. Returns DEADLINE_EXCEEDED or CANCELLED if `run` ends
   // it, and the error of the graph's kernels if they fail.
-  base::Status Run(const Signature& signature, const OutputSet& outputs, const RunContext& run,
-                   const TensorList& inputs, TensorList* result) const;
+  base::Status Run(const tensor::Signature& signature, const tensor::OutputSet& outputs,
+                   const tensor::RunContext& run, const tensor::TensorList& inputs,
+                   tensor::TensorList* result) const;
   // Returns the runner that runs `signatures`, which are some of signatures(), in one run of the
   // session. Valid as long as this object. Returns null if they have to run one after the other for
   // now (JointRunners::FindOrMake).
-  const JointRunner* FindOrMakeJoint(const std::vector<const Signature*>& signatures) const;
+  const JointRunner* FindOrMakeJoint(const std::vector<const tensor::Signature*>& signatures) const;
   // Runs all outputs of each of `signatures`, for which FindOrMakeJoint returned `joint`, under the
   // rules of Run. The input of each signature is tensor 0 of `inputs`. `results` gets one list for
   // each signature.
-  base::Status RunJoint(const JointRunner& joint, const std::vector<const Signature*>& signatures,
-                        const RunContext& run, const TensorList& inputs,
-                        std::vector<TensorList>* results) const;
+  base::Status RunJoint(const JointRunner& joint,
+                        const std::vector<const tensor::Signature*>& signatures,
+                        const tensor::RunContext& run, const tensor::TensorList& inputs,
+                        std::vector<tensor::TensorList>* results) const;
   // Runs the part of the graph that `names` selects, by SessionCallables, under the rules of Run.
   // Returns UNIMPLEMENTED if RuntimeOptions::serves_session_run is false.
-  base::Status RunSession(const SessionRunNames& names, const RunContext& run,
-                          const TensorList& fed, TensorList* fetched) const;
+  base::Status RunSession(const SessionRunNames& names, const tensor::RunContext& run,
+                          const tensor::TensorList& fed, tensor::TensorList* fetched) const;
 
  private:
   struct State;

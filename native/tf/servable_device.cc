@@ -32,7 +32,7 @@ std::atomic<uint64_t> device_count{0};
 // The part of a run that the allocator and the device use.
 class RunMemory {
  public:
-  static const RunContext& ContextOf(const RunScope& scope) { return scope.run_; }
+  static const tensor::RunContext& ContextOf(const RunScope& scope) { return scope.run_; }
   static bool ChecksShapes(const RunScope& scope) { return scope.checks_shapes_; }
   // Returns true if the run may allocate `bytes` more.
   static bool Allows(RunScope* scope, size_t bytes) {
@@ -56,11 +56,11 @@ absl::Status CheckMayGoOn(const tensorflow::OpKernel& kernel, uint64_t device_id
   if (!RunMemory::Allows(current_scope, 0)) {
     return absl::ResourceExhaustedError("the run's kernels have allocated more than their limit");
   }
-  const RunContext* const run = &RunMemory::ContextOf(*current_scope);
+  const tensor::RunContext* const run = &RunMemory::ContextOf(*current_scope);
   if (run->is_cancelled != nullptr && run->is_cancelled->load(std::memory_order_relaxed)) {
     return absl::CancelledError("the run was cancelled");
   }
-  if (run->deadline_ns != RunContext::kNoDeadline &&
+  if (run->deadline_ns != tensor::RunContext::kNoDeadline &&
       base::CoarseMonotonicNs() >= run->deadline_ns) {
     return absl::DeadlineExceededError("the request's deadline passed during its run");
   }
@@ -70,7 +70,7 @@ absl::Status CheckMayGoOn(const tensorflow::OpKernel& kernel, uint64_t device_id
 
 }  // namespace
 
-RunScope::RunScope(const RunContext& run, bool checks_shapes, int64_t memory_bytes_max)
+RunScope::RunScope(const tensor::RunContext& run, bool checks_shapes, int64_t memory_bytes_max)
     : run_(run),
       checks_shapes_(checks_shapes),
       memory_bytes_max_(memory_bytes_max),

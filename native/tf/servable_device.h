@@ -28,7 +28,7 @@ class RunScope {
  public:
   static constexpr int64_t kNoLimit = INT64_MAX;
 
-  explicit RunScope(const RunContext& run, bool checks_shapes = false,
+  explicit RunScope(const tensor::RunContext& run, bool checks_shapes = false,
                     int64_t memory_bytes_max = kNoLimit);
   ~RunScope();
   RunScope(const RunScope&) = delete;
@@ -41,7 +41,7 @@ class RunScope {
  private:
   friend class RunMemory;
 
-  const RunContext& run_;
+  const tensor::RunContext& run_;
   const bool checks_shapes_;
   const int64_t memory_bytes_max_;
   int64_t usage_bytes_max_ = kNoLimit;  // by memory::ThreadUsageBytes

@@ -22,7 +22,7 @@ Names SortedOnce(Names names) {
 }
 
 // Returns the tensors of `feeds`, sorted by name.
-std::vector<tensorflow::Tensor> Sorted(const Names& feeds, const TensorList& fed) {
+std::vector<tensorflow::Tensor> Sorted(const Names& feeds, const tensor::TensorList& fed) {
   std::vector<size_t> order(feeds.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return feeds[a] < feeds[b]; });
@@ -80,8 +80,8 @@ std::shared_ptr<const SessionCallables::Part> SessionCallables::FindOrMake(const
   return made;
 }
 
-Status SessionCallables::Run(const SessionRunNames& names, const TensorList& fed,
-                             TensorList* fetched) {
+Status SessionCallables::Run(const SessionRunNames& names, const tensor::TensorList& fed,
+                             tensor::TensorList* fetched) {
   const Key key{SortedOnce(names.feeds), SortedOnce(names.fetches), SortedOnce(names.targets)};
   const std::shared_ptr<const Part> part = FindOrMake(key);
   std::vector<tensorflow::Tensor> result;

@@ -47,7 +47,8 @@ class SessionCallables {
   // Runs the part that `names` selects. `fed` is in the order of the feeds; `fetched` gets the
   // fetches in their order. Returns TensorFlow's error if the graph has no such names, or if its
   // kernels refuse the tensors.
-  base::Status Run(const SessionRunNames& names, const TensorList& fed, TensorList* fetched);
+  base::Status Run(const SessionRunNames& names, const tensor::TensorList& fed,
+                   tensor::TensorList* fetched);
 
   size_t kept_count();
 

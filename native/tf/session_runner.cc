@@ -11,8 +11,8 @@
 
 namespace millpond::tf {
 
-base::Status SessionRunner::Run(const OutputSet& outputs, const TensorList& inputs,
-                                TensorList* result) const {
+base::Status SessionRunner::Run(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
+                                tensor::TensorList* result) const {
   const FetchPlan plan(signature_, outputs);
   std::vector<tensorflow::Tensor> fetched;
   if (!plan.IsHandedThrough()) {

@@ -12,20 +12,20 @@ namespace millpond::tf {
 class SessionRunner final : public SignatureRunner {
  public:
   // Borrows both arguments.
-  SessionRunner(tensorflow::Session* session, const Signature& signature)
+  SessionRunner(tensorflow::Session* session, const tensor::Signature& signature)
       : session_(session), signature_(signature) {}
 
   // Always OK: only a request makes an executor.
   const base::Status& made() const override { return made_; }
   // Does nothing: only a warm-up with the clients' outputs would help here.
-  base::Status Prepare(const OutputSet&) const override { return {}; }
+  base::Status Prepare(const tensor::OutputSet&) const override { return {}; }
 
-  base::Status Run(const OutputSet& outputs, const TensorList& inputs,
-                   TensorList* result) const override;
+  base::Status Run(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
+                   tensor::TensorList* result) const override;
 
  private:
   tensorflow::Session* const session_;
-  const Signature& signature_;
+  const tensor::Signature& signature_;
   const base::Status made_;
 };
 

@@ -10,32 +10,34 @@
 namespace millpond::tf {
 namespace {
 
-TensorSpec MakeTensorSpec(const std::string& name, const tensorflow::TensorInfo& info) {
-  TensorSpec spec;
+tensor::TensorSpec MakeTensorSpec(const std::string& name, const tensorflow::TensorInfo& info) {
+  tensor::TensorSpec spec;
   spec.name = name;
   spec.tensor_name = info.name();
   spec.dtype = info.dtype();
   spec.is_rank_known = info.has_tensor_shape() && !info.tensor_shape().unknown_rank();
   for (const auto& dim : info.tensor_shape().dim()) {
-    spec.dims.push_back(dim.size() < 0 ? TensorSpec::kUnknownSize : dim.size());
+    spec.dims.push_back(dim.size() < 0 ? tensor::TensorSpec::kUnknownSize : dim.size());
   }
   return spec;
 }
 
 template <typename TensorInfoMap>
-std::vector<TensorSpec> MakeTensorSpecs(const TensorInfoMap& infos) {
-  std::vector<TensorSpec> specs;
+std::vector<tensor::TensorSpec> MakeTensorSpecs(const TensorInfoMap& infos) {
+  std::vector<tensor::TensorSpec> specs;
   specs.reserve(infos.size());
   for (const auto& [name, info] : infos) specs.push_back(MakeTensorSpec(name, info));
-  std::sort(specs.begin(), specs.end(),
-            [](const TensorSpec& a, const TensorSpec& b) { return a.name < b.name; });
+  std::sort(
+      specs.begin(), specs.end(),
+      [](const tensor::TensorSpec& a, const tensor::TensorSpec& b) { return a.name < b.name; });
   return specs;
 }
 
 }  // namespace
 
-Signature MakeSignature(const std::string& name, const tensorflow::SignatureDef& definition) {
-  Signature signature;
+tensor::Signature MakeSignature(const std::string& name,
+                                const tensorflow::SignatureDef& definition) {
+  tensor::Signature signature;
   signature.name = name;
   signature.method_name = definition.method_name();
   signature.inputs = MakeTensorSpecs(definition.inputs());

@@ -11,6 +11,7 @@ class SignatureDef;
 namespace millpond::tf {
 
 // Returns the signature `name` of a SavedModel, as `definition` describes it.
-Signature MakeSignature(const std::string& name, const tensorflow::SignatureDef& definition);
+tensor::Signature MakeSignature(const std::string& name,
+                                const tensorflow::SignatureDef& definition);
 
 }  // namespace millpond::tf

@@ -20,11 +20,11 @@ class SignatureRunner {
 
   // Prepares runs for `outputs` on the calling thread, unless they are prepared already. May take
   // long, so only a loader calls it.
-  virtual base::Status Prepare(const OutputSet& outputs) const = 0;
+  virtual base::Status Prepare(const tensor::OutputSet& outputs) const = 0;
 
   // Runs the signature. `result` gets only the tensors of `outputs`, in the signature's order.
-  virtual base::Status Run(const OutputSet& outputs, const TensorList& inputs,
-                           TensorList* result) const = 0;
+  virtual base::Status Run(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
+                           tensor::TensorList* result) const = 0;
 };
 
 }  // namespace millpond::tf

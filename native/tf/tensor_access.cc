@@ -10,12 +10,15 @@
 #include "native/tf/tensor_allocation.h"
 #include "tensorflow/core/framework/types.h"
 
-namespace millpond::tf {
+namespace millpond::tensor {
 namespace {
 
 using base::Status;
 using tensorflow::Tensor;
 using tensorflow::tstring;
+using tf::AllocateTensor;
+using tf::CheckTensorBytes;
+using tf::CountElements;
 
 static_assert(dtype::kFloat == tensorflow::DT_FLOAT && dtype::kDouble == tensorflow::DT_DOUBLE);
 static_assert(dtype::kInt8 == tensorflow::DT_INT8 && dtype::kUint8 == tensorflow::DT_UINT8);
@@ -123,4 +126,4 @@ TensorList ShareTensors(const TensorList& tensors) {
   return shared;
 }
 
-}  // namespace millpond::tf
+}  // namespace millpond::tensor

@@ -34,7 +34,7 @@ base::StatusOr<int64_t> CountElements(int dtype, const std::vector<int64_t>& dim
                                    "; sizes are 0 or more");
     }
     if (__builtin_mul_overflow(count, size, &count)) {
-      return base::InvalidArgument("tensor_shape " + DescribeTensor(dtype, true, dims) +
+      return base::InvalidArgument("tensor_shape " + tensor::DescribeTensor(dtype, true, dims) +
                                    " has more than 2^63 elements");
     }
   }
@@ -59,9 +59,9 @@ int64_t BufferBytesPerElement(tensorflow::DataType dtype) {
 base::Status CheckTensorBytes(int dtype, const std::vector<int64_t>& dims, int64_t element_count) {
   const int64_t element_bytes = BufferBytesPerElement(static_cast<tensorflow::DataType>(dtype));
   if (element_count <= base::kMaxTensorBytes / element_bytes) return {};
-  return {base::Code::kResourceExhausted, DescribeTensor(dtype, true, dims) + " takes more than " +
-                                              std::to_string(base::kMaxTensorBytes) +
-                                              " bytes; send it in smaller batches"};
+  return {base::Code::kResourceExhausted,
+          tensor::DescribeTensor(dtype, true, dims) + " takes more than " +
+              std::to_string(base::kMaxTensorBytes) + " bytes; send it in smaller batches"};
 }
 
 base::Status AllocateTensor(int dtype, const std::vector<int64_t>& dims,
@@ -72,12 +72,13 @@ base::Status AllocateTensor(int dtype, const std::vector<int64_t>& dims,
   const int64_t bytes =
       shape.num_elements() * BufferBytesPerElement(static_cast<tensorflow::DataType>(dtype));
   if (bytes >= kCountedBytesMin && !base::ShareScope::Add(bytes)) {
-    return base::ShareScope::NoMemoryFor(DescribeTensor(dtype, true, dims));
+    return base::ShareScope::NoMemoryFor(tensor::DescribeTensor(dtype, true, dims));
   }
   *tensor = tensorflow::Tensor(tensorflow::cpu_allocator(),
                                static_cast<tensorflow::DataType>(dtype), shape);
   if (tensor->IsInitialized()) return {};
-  return {base::Code::kResourceExhausted, "no memory for " + DescribeTensor(dtype, true, dims)};
+  return {base::Code::kResourceExhausted,
+          "no memory for " + tensor::DescribeTensor(dtype, true, dims)};
 }
 
 }  // namespace millpond::tf

@@ -14,7 +14,7 @@
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/coding.h"
 
-namespace millpond::tf {
+namespace millpond::tensor {
 namespace {
 
 using base::Status;
@@ -23,6 +23,14 @@ using base::WireTag;
 using base::WireType;
 using tensorflow::DataType;
 using tensorflow::Tensor;
+namespace field = tf::field;
+using tf::AllocateTensor;
+using tf::BufferBytesPerElement;
+using tf::CheckTensorBytes;
+using tf::CountElements;
+using tf::FieldOf;
+using tf::Layout;
+using tf::TypedField;
 
 // The result of the first pass over a TensorProto. Its readers point into the message. Nothing of
 // the tensor's size is allocated before dtype, shape and content agree.
@@ -399,4 +407,4 @@ Status DecodeTensor(WireReader proto, const TensorSpec& spec, size_t index, Tens
   return has_content ? DecodeContent(scanned, &tensor) : DecodeTypedField(scanned, typed, &tensor);
 }
 
-}  // namespace millpond::tf
+}  // namespace millpond::tensor

@@ -6,12 +6,16 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor.pb.h"
 
-namespace millpond::tf {
+namespace millpond::tensor {
 namespace {
 
 using base::ReplyBuffer;
 using base::WireWriter;
 using tensorflow::Tensor;
+namespace field = tf::field;
+using tf::FieldOf;
+using tf::Layout;
+using tf::TypedField;
 
 size_t DimBytes(int64_t size) {
   return size == 0 ? 0 : base::TagBytes(field::kDimSize) + base::VarintBytes(size);
@@ -179,4 +183,4 @@ void EncodeTensor(const TensorList& tensors, size_t index, TensorEncoding encodi
   WriteValues(tensor, typed, reply, writer);
 }
 
-}  // namespace millpond::tf
+}  // namespace millpond::tensor

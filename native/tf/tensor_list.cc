@@ -2,7 +2,7 @@
 
 #include "tensorflow/core/framework/tensor.h"
 
-namespace millpond::tf {
+namespace millpond::tensor {
 
 TensorList::TensorList() : tensors_(std::make_unique<std::vector<tensorflow::Tensor>>()) {}
 TensorList::~TensorList() = default;
@@ -16,4 +16,4 @@ void TensorList::Reset(size_t size) {
   tensors_->resize(size);
 }
 
-}  // namespace millpond::tf
+}  // namespace millpond::tensor

@@ -219,7 +219,7 @@ TEST_F(AdmissionOfCallsTest, ShortenedDrainEndsParkedRequests) {
 
 // The runs are shorter than a watchdog's tick, so only the threads that run them can refuse.
 TEST_F(AdmissionOfCallsTest, ThreadsThatAreAlwaysBusyRefuseToo) {
-  Scripted busy("busy", 1, [](const tf::RunContext&) {
+  Scripted busy("busy", 1, [](const tensor::RunContext&) {
     const int64_t end_ns = base::MonotonicNs() + 1'000'000;
     while (base::MonotonicNs() < end_ns) std::this_thread::yield();
     return base::Status();
@@ -243,7 +243,7 @@ TEST_F(AdmissionOfCallsTest, ThreadsThatAreAlwaysBusyRefuseToo) {
 // Many clients in a closed loop, long and short runs, and a limit that is reached and left all the
 // time.
 TEST_F(AdmissionOfCallsTest, NothingIsLostOnTheWayInAndOutOfOverload) {
-  Scripted mixed("mixed", 1, [](const tf::RunContext&) {
+  Scripted mixed("mixed", 1, [](const tensor::RunContext&) {
     thread_local int run = 0;
     if (++run % 50 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(15));
     return base::Status();

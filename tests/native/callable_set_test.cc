@@ -76,16 +76,16 @@ class CallableSetTest : public ::testing::Test {
     callables_ = std::make_unique<CallableSet>(session_.get(), signature_);
   }
 
-  OutputSet Of(const std::vector<size_t>& indices) const {
-    OutputSet outputs(signature_.outputs.size());
+  tensor::OutputSet Of(const std::vector<size_t>& indices) const {
+    tensor::OutputSet outputs(signature_.outputs.size());
     for (const size_t index : indices) outputs.Add(index);
     return outputs;
   }
 
-  static Status Run(const SignatureRunner& runner, const OutputSet& outputs, float x,
+  static Status Run(const SignatureRunner& runner, const tensor::OutputSet& outputs, float x,
                     std::vector<float>* values) {
-    TensorList inputs;
-    TensorList result;
+    tensor::TensorList inputs;
+    tensor::TensorList result;
     inputs.tensors() = {Vector<float>({x})};
     const Status ran = runner.Run(outputs, inputs, &result);
     values->clear();
@@ -105,7 +105,7 @@ class CallableSetTest : public ::testing::Test {
   }
 
   std::unique_ptr<tensorflow::Session> session_;
-  Signature signature_;
+  tensor::Signature signature_;
   std::unique_ptr<CallableSet> callables_;
 };
 
@@ -161,7 +161,7 @@ TEST_F(CallableSetTest, RequestedOutputsFailOnlyTheirRequest) {
 
 TEST_F(CallableSetTest, ARunThatWasEndedIsNotTriedAgain) {
   Make(CheckedModel());
-  RunContext expired;
+  tensor::RunContext expired;
   expired.deadline_ns = 1;
   const RunScope scope(expired);
   EXPECT_EQ(CodeOf({kDoubled}, 3), Code::kDeadlineExceeded);
@@ -183,7 +183,7 @@ TEST_F(CallableSetTest, RunnableOutputsAreAnsweredBesideOthers) {
 TEST_F(CallableSetTest, BeyondTheSetsThatAreKeptAnswersAreRightAllTheSame) {
   Make(ManyOutputsModel(7));
   const auto outputs_of = [&](unsigned mask) {
-    OutputSet outputs(7);
+    tensor::OutputSet outputs(7);
     for (size_t i = 0; i < 7; ++i) {
       if ((mask >> i & 1) != 0) outputs.Add(i);
     }

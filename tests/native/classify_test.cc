@@ -31,7 +31,7 @@ constexpr uint32_t kMinusZeroBits = 0x80000000;
 class ExampleMethodsTest : public ::testing::Test {
  protected:
   using Answerer = Status (*)(const servable::Servable&, const ExampleRequest&,
-                              const tf::RunContext&, base::ReplyBytes*, metrics::PhaseWatch*);
+                              const tensor::RunContext&, base::ReplyBytes*, metrics::PhaseWatch*);
 
   base::StatusOr<std::string> Ask(Answerer answer, const std::string& signature,
                                   const WireMessage& input = ExampleListInput({"a", "b"})) {
@@ -102,17 +102,17 @@ TEST_F(ClassifyTest, AnotherSignatureIsRefusedBeforeItRuns) {
 }
 
 TEST_F(ClassifyTest, AnInputThatTakesNoStringsIsRefused) {
-  servable_.Add("numbers", {"classes"}, {}).inputs[0].dtype = tf::dtype::kFloat;
+  servable_.Add("numbers", {"classes"}, {}).inputs[0].dtype = tensor::dtype::kFloat;
   ExpectRefused(AnswerClassify, "numbers", "and the request's examples are");
 }
 
 TEST_F(ClassifyTest, TheMethodNameIsCheckedIfRequired) {
   const auto answer = StringTensor({"x", "y"}, {2, 1});
   servable_.Add("loose", {"classes"}, {answer}).method_name = "tensorflow/serving/predict";
-  tf::Signature& wrong = servable_.Add("wrong", {"classes"}, {answer});
+  tensor::Signature& wrong = servable_.Add("wrong", {"classes"}, {answer});
   wrong.method_name = "tensorflow/serving/predict";
   wrong.has_checked_method_name = true;
-  tf::Signature& right = servable_.Add("right", {"classes"}, {answer});
+  tensor::Signature& right = servable_.Add("right", {"classes"}, {answer});
   right.method_name = "tensorflow/serving/classify";
   right.has_checked_method_name = true;
   EXPECT_TRUE(Ask(AnswerClassify, "loose").ok());

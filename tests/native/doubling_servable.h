@@ -15,15 +15,15 @@ namespace millpond::testing {
 // x: float32[?] -> x_back, y (twice x), unless `script` returns an error.
 class DoublingServable final : public servable::Servable {
  public:
-  using Script = std::function<base::Status(const tf::RunContext&)>;
+  using Script = std::function<base::Status(const tensor::RunContext&)>;
 
   explicit DoublingServable(Script script = {}, bool has_checked_shapes = false)
       : script_(std::move(script)) {
-    tf::TensorSpec spec = AnyShapeOf(tensorflow::DT_FLOAT);
+    tensor::TensorSpec spec = AnyShapeOf(tensorflow::DT_FLOAT);
     spec.is_rank_known = true;
     spec.has_checked_shape = has_checked_shapes;
-    spec.dims = {tf::TensorSpec::kUnknownSize};
-    tf::Signature signature{"serving_default", "", {spec}, {spec, spec}};
+    spec.dims = {tensor::TensorSpec::kUnknownSize};
+    tensor::Signature signature{"serving_default", "", {spec}, {spec, spec}};
     signature.inputs[0].name = "x";
     signature.outputs[0].name = "x_back";
     signature.outputs[1].name = "y";
@@ -31,15 +31,16 @@ class DoublingServable final : public servable::Servable {
   }
 
   const servable::ServableId& id() const override { return id_; }
-  const tf::SignatureMap& signatures() const override { return signatures_; }
+  const tensor::SignatureMap& signatures() const override { return signatures_; }
   const std::string& signature_def_map() const override { return id_.name; }
 
-  base::Status Prepare(const tf::Signature&, const tf::OutputSet& outputs) const override {
+  base::Status Prepare(const tensor::Signature&, const tensor::OutputSet& outputs) const override {
     prepared_.push_back(outputs);
     return {};
   }
-  base::Status Run(const tf::Signature&, const tf::OutputSet& outputs, const tf::RunContext& run,
-                   const tf::TensorList& inputs, tf::TensorList* result) const override {
+  base::Status Run(const tensor::Signature&, const tensor::OutputSet& outputs,
+                   const tensor::RunContext& run, const tensor::TensorList& inputs,
+                   tensor::TensorList* result) const override {
     run_count_ += 1;
     if (script_) MILLPOND_RETURN_IF_ERROR(script_(run));
     const tensorflow::Tensor& x = inputs.tensors()[0];
@@ -52,14 +53,14 @@ class DoublingServable final : public servable::Servable {
   }
 
   int run_count() const { return run_count_; }
-  const std::vector<tf::OutputSet>& prepared() const { return prepared_; }
+  const std::vector<tensor::OutputSet>& prepared() const { return prepared_; }
 
  private:
   const servable::ServableId id_{"m", 7};
   const Script script_;
-  tf::SignatureMap signatures_;
+  tensor::SignatureMap signatures_;
   mutable std::atomic<int> run_count_{0};
-  mutable std::vector<tf::OutputSet> prepared_;
+  mutable std::vector<tensor::OutputSet> prepared_;
 };
 
 }  // namespace millpond::testing

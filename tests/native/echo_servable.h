@@ -10,9 +10,9 @@
 
 namespace millpond::testing {
 
-inline tf::TensorSpec Spec(const std::string& name, int dtype, bool is_rank_known = false,
-                           std::vector<int64_t> dims = {}) {
-  tf::TensorSpec spec;
+inline tensor::TensorSpec Spec(const std::string& name, int dtype, bool is_rank_known = false,
+                               std::vector<int64_t> dims = {}) {
+  tensor::TensorSpec spec;
   spec.name = name;
   spec.dtype = dtype;
   spec.is_rank_known = is_rank_known;
@@ -31,20 +31,24 @@ class EchoServable final : public servable::Servable {
   EchoServable() {
     Add({"serving_default",
          "",
-         {Spec("rows", tf::dtype::kFloat, true, {-1, 3}), Spec("words", tf::dtype::kString)},
-         {Spec("a", tf::dtype::kFloat), Spec("b", tf::dtype::kString)}});
+         {Spec("rows", tensor::dtype::kFloat, true, {-1, 3}),
+          Spec("words", tensor::dtype::kString)},
+         {Spec("a", tensor::dtype::kFloat), Spec("b", tensor::dtype::kString)}});
     for (const int dtype : {1, 2, 3, 4, 5, 6, 7, 9, 10, 14, 17, 19, 22, 23}) {
       Add({"of_" + std::to_string(dtype), "", {Spec("x", dtype)}, {Spec("x", dtype)}});
     }
-    Add({"complex", "", {Spec("x", tf::dtype::kFloat)}, {Spec("x", kComplex64)}});
+    Add({"complex", "", {Spec("x", tensor::dtype::kFloat)}, {Spec("x", kComplex64)}});
   }
 
   const servable::ServableId& id() const override { return id_; }
-  const tf::SignatureMap& signatures() const override { return signatures_; }
+  const tensor::SignatureMap& signatures() const override { return signatures_; }
   const std::string& signature_def_map() const override { return id_.name; }
-  base::Status Prepare(const tf::Signature&, const tf::OutputSet&) const override { return {}; }
-  base::Status Run(const tf::Signature&, const tf::OutputSet& outputs, const tf::RunContext&,
-                   const tf::TensorList& inputs, tf::TensorList* result) const override {
+  base::Status Prepare(const tensor::Signature&, const tensor::OutputSet&) const override {
+    return {};
+  }
+  base::Status Run(const tensor::Signature&, const tensor::OutputSet& outputs,
+                   const tensor::RunContext&, const tensor::TensorList& inputs,
+                   tensor::TensorList* result) const override {
     run_count_ += 1;
     result->Reset(outputs.size());
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -58,10 +62,10 @@ class EchoServable final : public servable::Servable {
  private:
   static constexpr int kComplex64 = 8;
 
-  void Add(tf::Signature signature) { signatures_[signature.name] = std::move(signature); }
+  void Add(tensor::Signature signature) { signatures_[signature.name] = std::move(signature); }
 
   const servable::ServableId id_{"echo", 7};
-  tf::SignatureMap signatures_;
+  tensor::SignatureMap signatures_;
   mutable std::atomic<int> run_count_{0};
 };
 

@@ -30,11 +30,13 @@ class FakeServable final : public Servable {
   }
 
   const ServableId& id() const override { return id_; }
-  const tf::SignatureMap& signatures() const override { return signatures_; }
+  const tensor::SignatureMap& signatures() const override { return signatures_; }
   const std::string& signature_def_map() const override { return signature_def_map_; }
-  base::Status Prepare(const tf::Signature&, const tf::OutputSet&) const override { return {}; }
-  base::Status Run(const tf::Signature&, const tf::OutputSet&, const tf::RunContext&,
-                   const tf::TensorList&, tf::TensorList*) const override {
+  base::Status Prepare(const tensor::Signature&, const tensor::OutputSet&) const override {
+    return {};
+  }
+  base::Status Run(const tensor::Signature&, const tensor::OutputSet&, const tensor::RunContext&,
+                   const tensor::TensorList&, tensor::TensorList*) const override {
     return {};
   }
 
@@ -47,7 +49,7 @@ class FakeServable final : public Servable {
 
   const ServableId id_;
   FakeServableFate* const fate_;
-  const tf::SignatureMap signatures_;
+  const tensor::SignatureMap signatures_;
   const std::string signature_def_map_;
   int64_t alive_mark_ = kAlive;
 };

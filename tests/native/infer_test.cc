@@ -22,7 +22,7 @@ class BlockElements final : public InferElements {
  public:
   explicit BlockElements(const std::vector<std::string>& blocks) : blocks_(blocks) {}
   Status Read(size_t input, int dtype, const std::vector<int64_t>& dims, int64_t element_count,
-              size_t index, tf::TensorList* tensors) const override {
+              size_t index, tensor::TensorList* tensors) const override {
     const SegmentedBytes segmented(blocks_[input], {blocks_[input].size() / 2});
     return ReadRawElements(segmented.reader(), dtype, dims, element_count, index, tensors);
   }

@@ -93,14 +93,14 @@ class JointRunnersTest : public ::testing::Test {
 
   void Make(size_t count_max) {
     joint_runners_ = std::make_unique<JointRunners>(
-        signatures_, graph_, count_max, [this](const Signature& joint) {
+        signatures_, graph_, count_max, [this](const tensor::Signature& joint) {
           made_count_ += 1;
           return std::make_unique<CallableSet>(session_.get(), joint);
         });
   }
 
-  std::vector<const Signature*> Named(const std::vector<std::string>& names) const {
-    std::vector<const Signature*> signatures;
+  std::vector<const tensor::Signature*> Named(const std::vector<std::string>& names) const {
+    std::vector<const tensor::Signature*> signatures;
     for (const std::string& name : names) signatures.push_back(&signatures_.at(name));
     return signatures;
   }
@@ -113,11 +113,11 @@ class JointRunnersTest : public ::testing::Test {
     values->clear();
     const JointRunner* const runner = FindOrMake(names);
     if (runner == nullptr) return base::Internal("no joint runner");
-    TensorList inputs;
+    tensor::TensorList inputs;
     inputs.tensors() = {Vector<float>({x})};
-    std::vector<TensorList> results;
+    std::vector<tensor::TensorList> results;
     MILLPOND_RETURN_IF_ERROR(runner->Run(Named(names), inputs, &results));
-    for (TensorList& result : results) {
+    for (tensor::TensorList& result : results) {
       values->emplace_back();
       for (const auto& tensor : result.tensors()) values->back().push_back(tensor.flat<float>()(0));
     }
@@ -125,7 +125,7 @@ class JointRunnersTest : public ::testing::Test {
   }
 
   std::unique_ptr<tensorflow::Session> session_;
-  SignatureMap signatures_;
+  tensor::SignatureMap signatures_;
   tensorflow::GraphDef graph_;
   std::atomic<int> made_count_{0};
   std::unique_ptr<JointRunners> joint_runners_;
@@ -192,14 +192,14 @@ TEST_F(JointRunnersTest, AnErrorOfOneSignatureIsTheRuns) {
 TEST_F(JointRunnersTest, ARunEndsAtItsDeadlineAndByCancellation) {
   Floats values;
   ASSERT_NE(FindOrMake({"sum", "difference"}), nullptr);
-  RunContext expired;
+  tensor::RunContext expired;
   expired.deadline_ns = 1;
   {
     const RunScope scope(expired);
     EXPECT_EQ(Run({"sum", "difference"}, 0, &values).code(), Code::kDeadlineExceeded);
   }
   const std::atomic<bool> is_cancelled{true};
-  RunContext cancelled;
+  tensor::RunContext cancelled;
   cancelled.is_cancelled = &is_cancelled;
   const RunScope scope(cancelled);
   EXPECT_EQ(Run({"sum", "difference"}, 0, &values).code(), Code::kCancelled);

@@ -18,11 +18,11 @@ namespace {
 
 using base::Code;
 
-tf::Signature OneOutput(int dtype) {
-  tf::TensorSpec output;
+tensor::Signature OneOutput(int dtype) {
+  tensor::TensorSpec output;
   output.name = "y";
   output.dtype = dtype;
-  tf::Signature signature;
+  tensor::Signature signature;
   signature.outputs = {output};
   return signature;
 }
@@ -30,16 +30,16 @@ tf::Signature OneOutput(int dtype) {
 base::StatusOr<base::ReplyBytes> Write(const std::vector<int64_t>& dims,
                                        const base::ReplyLimits& limits,
                                        BodyFormat format = BodyFormat::kColumnar) {
-  tf::TensorList list;
+  tensor::TensorList list;
   list.Reset(1);
-  list.tensors()[0].dtype = tf::dtype::kFloat;
+  list.tensors()[0].dtype = tensor::dtype::kFloat;
   list.tensors()[0].dims = dims;
   const bool is_empty = std::count(dims.begin(), dims.end(), 0) > 0;
   // The sizes beside a 0 may have a product beyond int64.
   size_t count = is_empty ? 0 : 1;
   for (const int64_t size : dims) count *= static_cast<size_t>(size);
   list.tensors()[0].bytes.assign(count * 4, '\0');
-  return WritePredictReply(OneOutput(tf::dtype::kFloat), format, list, limits);
+  return WritePredictReply(OneOutput(tensor::dtype::kFloat), format, list, limits);
 }
 
 TEST(JsonReplyLimits, EmptyRowsWithoutNumberAreRefusedAtOnce) {

@@ -116,7 +116,7 @@ TEST_F(MultiInferenceTest, ARunThatFailsAnswersNothing) {
 
 TEST_F(MultiInferenceTest, ExamplesThatOneInputDoesNotTakeRunNothing) {
   servable_.Add("of_numbers", {"outputs"}, {FloatTensor({0.5F}, {1})}).inputs[0].dtype =
-      tf::dtype::kFloat;
+      tensor::dtype::kFloat;
   ExpectRefused({Task("number", kRegress), Task("of_numbers", kRegress)}, Code::kInvalidArgument,
                 "signature 'of_numbers': input 'inputs' is");
 }

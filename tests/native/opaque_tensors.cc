@@ -10,7 +10,7 @@
 #include "native/tensor/tensor_access.h"
 #include "native/tensor/tensor_codec.h"
 
-namespace millpond::tf {
+namespace millpond::tensor {
 
 TensorList::TensorList() : tensors_(std::make_unique<std::vector<tensorflow::Tensor>>()) {}
 TensorList::~TensorList() = default;
@@ -149,4 +149,4 @@ std::string DescribeTensor(const TensorSpec& spec) {
   return DescribeTensor(spec.dtype, spec.is_rank_known, spec.dims);
 }
 
-}  // namespace millpond::tf
+}  // namespace millpond::tensor

@@ -6,7 +6,7 @@
 #include <random>
 #include <set>
 
-namespace millpond::tf {
+namespace millpond::tensor {
 namespace {
 
 // Around the sizes of a word.
@@ -62,4 +62,4 @@ TEST(OutputSet, OfASignatureWithoutOutputsIsAllAndEmpty) {
 }
 
 }  // namespace
-}  // namespace millpond::tf
+}  // namespace millpond::tensor

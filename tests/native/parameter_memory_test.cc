@@ -77,12 +77,12 @@ class ParameterMemoryTest : public ::testing::Test {
   }
 
   Status Answer(Tensor x, Tensor* y) const {
-    TensorList inputs;
+    tensor::TensorList inputs;
     inputs.tensors() = {std::move(x)};
-    TensorList outputs;
-    const Signature& signature = model_->signatures().at("serving_default");
-    MILLPOND_RETURN_IF_ERROR(
-        model_->Run(signature, OutputSet::All(signature.outputs.size()), {}, inputs, &outputs));
+    tensor::TensorList outputs;
+    const tensor::Signature& signature = model_->signatures().at("serving_default");
+    MILLPOND_RETURN_IF_ERROR(model_->Run(
+        signature, tensor::OutputSet::All(signature.outputs.size()), {}, inputs, &outputs));
     *y = outputs.tensors()[0];
     return {};
   }

@@ -14,10 +14,10 @@ namespace millpond::testing {
 
 using Tensors = std::vector<tensorflow::Tensor>;
 
-inline tf::TensorSpec Spec(const std::string& name, int dtype, std::vector<int64_t> dims) {
+inline tensor::TensorSpec Spec(const std::string& name, int dtype, std::vector<int64_t> dims) {
   return {name, name + ":0", dtype, true, std::move(dims)};
 }
-inline tf::TensorSpec AnyShapeSpec(const std::string& name, int dtype) {
+inline tensor::TensorSpec AnyShapeSpec(const std::string& name, int dtype) {
   return {name, name + ":0", dtype, false, {}};
 }
 
@@ -36,7 +36,7 @@ tensorflow::Tensor NumberTensor(int dtype, std::vector<int64_t> dims,
 inline tensorflow::Tensor StringTensor(std::vector<int64_t> dims,
                                        std::vector<std::string> strings) {
   tensorflow::Tensor tensor;
-  tensor.dtype = tf::dtype::kString;
+  tensor.dtype = tensor::dtype::kString;
   tensor.dims = std::move(dims);
   tensor.strings = std::move(strings);
   return tensor;
@@ -52,24 +52,27 @@ std::vector<T> NumbersOf(const tensorflow::Tensor& tensor) {
 // A servable over the tests' own tensors: it returns `answer`, or else its inputs.
 class PlainServable final : public servable::Servable {
  public:
-  explicit PlainServable(const std::vector<tf::Signature>& signatures) {
-    for (const tf::Signature& signature : signatures) signatures_[signature.name] = signature;
+  explicit PlainServable(const std::vector<tensor::Signature>& signatures) {
+    for (const tensor::Signature& signature : signatures) signatures_[signature.name] = signature;
   }
 
   void CheckShapes() {
     for (auto& [name, signature] : signatures_) {
-      for (tf::TensorSpec& input : signature.inputs) input.has_checked_shape = true;
+      for (tensor::TensorSpec& input : signature.inputs) input.has_checked_shape = true;
     }
   }
 
   std::function<base::Status(const Tensors& inputs, Tensors* outputs)> answer;
 
   const servable::ServableId& id() const override { return id_; }
-  const tf::SignatureMap& signatures() const override { return signatures_; }
+  const tensor::SignatureMap& signatures() const override { return signatures_; }
   const std::string& signature_def_map() const override { return id_.name; }
-  base::Status Prepare(const tf::Signature&, const tf::OutputSet&) const override { return {}; }
-  base::Status Run(const tf::Signature& signature, const tf::OutputSet&, const tf::RunContext&,
-                   const tf::TensorList& inputs, tf::TensorList* result) const override {
+  base::Status Prepare(const tensor::Signature&, const tensor::OutputSet&) const override {
+    return {};
+  }
+  base::Status Run(const tensor::Signature& signature, const tensor::OutputSet&,
+                   const tensor::RunContext&, const tensor::TensorList& inputs,
+                   tensor::TensorList* result) const override {
     seen_ = inputs.tensors();
     run_signature_ = signature.name;
     Tensors outputs = seen_;
@@ -85,7 +88,7 @@ class PlainServable final : public servable::Servable {
 
  private:
   const servable::ServableId id_{"m", 7};
-  tf::SignatureMap signatures_;
+  tensor::SignatureMap signatures_;
   mutable Tensors seen_;
   mutable std::string run_signature_;
 };

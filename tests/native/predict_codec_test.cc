@@ -131,7 +131,7 @@ TEST(DecodePredictRequest, OtherBytesAreRefusedWithTheirNumber) {
 TEST(EncodePredictReply, WritesAReplyThatReadsBackInEitherEncoding) {
   const std::string names[] = {"y", "z"};
   for (const auto encoding :
-       {tf::TensorEncoding::kTypedFields, tf::TensorEncoding::kTensorContent}) {
+       {tensor::TensorEncoding::kTypedFields, tensor::TensorEncoding::kTensorContent}) {
     PredictReply reply;
     reply.model_spec = {"m", 7, {}, "serving_default"};
     reply.tensors.tensors() = {Vector<int64_t>({-1, 300}), Vector<float>({1.5})};

@@ -33,7 +33,7 @@ using testing::WireMessage;
 class PredictTest : public ::testing::Test {
  protected:
   Status Predict(const std::string& bytes, PredictResponse* response,
-                 const tf::RunContext& run = {}) const {
+                 const tensor::RunContext& run = {}) const {
     const SegmentedBytes segmented(bytes, {bytes.size() / 3});
     PredictRequest request;
     MILLPOND_RETURN_IF_ERROR(DecodePredictRequest(segmented.reader(), &request));
@@ -195,7 +195,8 @@ TEST_F(PredictTest, AnInputOfAnotherShapeIsRefusedIfShapesAreChecked) {
 TEST_F(PredictTest, AKernelThatRefusesAShapeIsTheRequestsFault) {
   for (const Code code : {Code::kInvalidArgument, Code::kInternal, Code::kUnknown,
                           Code::kOutOfRange, Code::kUnimplemented, Code::kAborted}) {
-    const DoublingServable refusing([&](const tf::RunContext&) { return Status(code, "rank 0"); });
+    const DoublingServable refusing(
+        [&](const tensor::RunContext&) { return Status(code, "rank 0"); });
     PredictReply reply;
     const Status refused = PredictScalar(refusing, &reply);
     EXPECT_EQ(refused.code(), Code::kInvalidArgument);
@@ -208,7 +209,8 @@ TEST_F(PredictTest, AKernelThatRefusesAShapeIsTheRequestsFault) {
 TEST_F(PredictTest, AnErrorThatNoShapeExplainsKeepsItsCode) {
   for (const Code code : {Code::kFailedPrecondition, Code::kDeadlineExceeded, Code::kCancelled,
                           Code::kResourceExhausted, Code::kDataLoss, Code::kUnavailable}) {
-    const DoublingServable failing([&](const tf::RunContext&) { return Status(code, "of mine"); });
+    const DoublingServable failing(
+        [&](const tensor::RunContext&) { return Status(code, "of mine"); });
     PredictReply reply;
     const Status failed = PredictScalar(failing, &reply);
     EXPECT_EQ(failed.code(), code);
@@ -234,7 +236,7 @@ TEST_F(PredictTest, AnInputWithoutAValueIsRefused) {
 
 TEST_F(PredictTest, ErrorOfTheRunIsReturnedAndItSeesTheContext) {
   int64_t seen_deadline_ns = 0;
-  const DoublingServable failing([&](const tf::RunContext& run) {
+  const DoublingServable failing([&](const tensor::RunContext& run) {
     seen_deadline_ns = run.deadline_ns;
     return Status{Code::kOutOfRange, "indices[0] = 9 is not in [0, 3)"};
   });
@@ -242,7 +244,7 @@ TEST_F(PredictTest, ErrorOfTheRunIsReturnedAndItSeesTheContext) {
   const SegmentedBytes segmented(bytes);
   PredictRequest request;
   ASSERT_TRUE(DecodePredictRequest(segmented.reader(), &request).ok());
-  tf::RunContext run;
+  tensor::RunContext run;
   run.deadline_ns = 123;
   PredictReply reply;
   const Status failed = inference::Predict(failing, request, run, &reply);

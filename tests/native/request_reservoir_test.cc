@@ -25,8 +25,8 @@ constexpr int64_t kStartNs = 1'000 * kMinute;
 constexpr int64_t kNextSampleNs = 100 * kMs;
 
 // Returns the outputs with a set bit in `mask`, of a signature of four.
-tf::OutputSet Outputs(unsigned mask) {
-  tf::OutputSet outputs(4);
+tensor::OutputSet Outputs(unsigned mask) {
+  tensor::OutputSet outputs(4);
   for (size_t i = 0; i < 4; ++i) {
     if ((mask >> i & 1) != 0) outputs.Add(i);
   }

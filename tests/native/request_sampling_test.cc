@@ -90,7 +90,7 @@ TEST_F(RequestSampling, ARequestThatFailsIsNotTaken) {
   bool fails = true;
   Publish(Scripted(
       "sampled", 1,
-      [&](const tf::RunContext&) {
+      [&](const tensor::RunContext&) {
         return fails ? base::InvalidArgument("no such row") : base::Status();
       },
       reservoir_));

@@ -19,15 +19,15 @@ using testing::PlainServable;
 using testing::Spec;
 using testing::StringTensor;
 using testing::Tensors;
-namespace dtype = tf::dtype;
+namespace dtype = tensor::dtype;
 
 using Dims = std::vector<int64_t>;
 using Floats = std::vector<float>;
 using Ints = std::vector<int64_t>;
 
 // Signatures with outputs equal to their inputs.
-tf::Signature EchoOf(const std::string& name, const std::vector<tf::TensorSpec>& specs) {
-  tf::Signature signature;
+tensor::Signature EchoOf(const std::string& name, const std::vector<tensor::TensorSpec>& specs) {
+  tensor::Signature signature;
   signature.name = name;
   signature.inputs = specs;
   signature.outputs = specs;
@@ -41,7 +41,7 @@ class RestPredictTest : public ::testing::Test {
     const std::vector<char> bytes(body.begin(), body.end());
     RestReply reply;
     const Status status =
-        rest::Predict(servable_, {bytes.data(), bytes.size()}, tf::RunContext(), &reply);
+        rest::Predict(servable_, {bytes.data(), bytes.size()}, tensor::RunContext(), &reply);
     code_ = status.code();
     EXPECT_EQ(reply.content_type, "application/json");
     return status.ok() ? std::string(reply.body.view()) : status.message();

@@ -19,17 +19,17 @@ namespace millpond::rest {
 namespace {
 
 using testing::PlainServable;
-namespace dtype = tf::dtype;
+namespace dtype = tensor::dtype;
 
-using Signatures = std::vector<tf::Signature>;
+using Signatures = std::vector<tensor::Signature>;
 
 constexpr int kAllDtypes[] = {dtype::kFloat,  dtype::kDouble, dtype::kInt32,    dtype::kUint8,
                               dtype::kInt16,  dtype::kInt8,   dtype::kString,   dtype::kInt64,
                               dtype::kBool,   dtype::kHalf,   dtype::kBfloat16, dtype::kUint16,
                               dtype::kUint32, dtype::kUint64};
 
-tf::Signature EchoSignature(int dtype) {
-  tf::Signature signature;
+tensor::Signature EchoSignature(int dtype) {
+  tensor::Signature signature;
   signature.name = "serving_default";
   signature.inputs = {testing::AnyShapeSpec("x", dtype)};
   signature.outputs = signature.inputs;
@@ -59,9 +59,9 @@ void NormalizeNaN(int dtype, std::string* bytes) {
 }
 
 tensorflow::Tensor RandomTensor(int dtype, std::vector<int64_t> dims, std::mt19937_64& rng) {
-  tf::TensorList list;
+  tensor::TensorList list;
   list.Reset(1);
-  EXPECT_TRUE(tf::MakeTensor(dtype, dims, 0, &list).ok());
+  EXPECT_TRUE(tensor::MakeTensor(dtype, dims, 0, &list).ok());
   tensorflow::Tensor tensor = list.tensors()[0];
   for (char& byte : tensor.bytes) {
     byte = static_cast<char>(dtype == dtype::kBool ? rng() & 1 : rng());
@@ -75,10 +75,10 @@ tensorflow::Tensor RandomTensor(int dtype, std::vector<int64_t> dims, std::mt199
 
 tensorflow::Tensor ThroughJson(const tensorflow::Tensor& tensor, BodyFormat format) {
   const PlainServable servable({EchoSignature(tensor.dtype)});
-  tf::TensorList list;
+  tensor::TensorList list;
   list.Reset(1);
   list.tensors()[0] = tensor;
-  const tf::Signature signature = EchoSignature(tensor.dtype);
+  const tensor::Signature signature = EchoSignature(tensor.dtype);
   const auto written = WritePredictReply(signature, format, list, {});
   EXPECT_TRUE(written.ok()) << written.status().message();
   const std::string reply(written.value().view());

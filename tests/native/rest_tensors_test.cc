@@ -15,10 +15,10 @@ using base::Status;
 using tensorflow::tstring;
 using testing::IsSame;
 using testing::Vector;
-namespace dtype = tf::dtype;
+namespace dtype = tensor::dtype;
 
-tf::Signature EchoOf(const std::string& name, int dtype) {
-  tf::Signature signature;
+tensor::Signature EchoOf(const std::string& name, int dtype) {
+  tensor::Signature signature;
   signature.name = name;
   signature.inputs = {testing::AnyShapeOf(dtype)};
   signature.inputs[0].name = "x";
@@ -35,11 +35,11 @@ class EchoServable final : public servable::Servable {
     signatures_["bool"] = EchoOf("bool", dtype::kBool);
   }
   const servable::ServableId& id() const override { return id_; }
-  const tf::SignatureMap& signatures() const override { return signatures_; }
+  const tensor::SignatureMap& signatures() const override { return signatures_; }
   const std::string& signature_def_map() const override { return id_.name; }
-  Status Prepare(const tf::Signature&, const tf::OutputSet&) const override { return {}; }
-  Status Run(const tf::Signature&, const tf::OutputSet&, const tf::RunContext&,
-             const tf::TensorList& inputs, tf::TensorList* result) const override {
+  Status Prepare(const tensor::Signature&, const tensor::OutputSet&) const override { return {}; }
+  Status Run(const tensor::Signature&, const tensor::OutputSet&, const tensor::RunContext&,
+             const tensor::TensorList& inputs, tensor::TensorList* result) const override {
     seen_ = inputs.tensors()[0];
     result->Reset(1);
     result->tensors()[0] = seen_;
@@ -49,7 +49,7 @@ class EchoServable final : public servable::Servable {
 
  private:
   const servable::ServableId id_{"m", 7};
-  tf::SignatureMap signatures_;
+  tensor::SignatureMap signatures_;
   mutable tensorflow::Tensor seen_;
 };
 
@@ -57,7 +57,7 @@ class RestTensorsTest : public ::testing::Test {
  protected:
   std::string Predict(const std::string& body) {
     RestReply reply;
-    const Status status = rest::Predict(servable_, body, tf::RunContext(), &reply);
+    const Status status = rest::Predict(servable_, body, tensor::RunContext(), &reply);
     return status.ok() ? std::string(reply.body.view()) : status.message();
   }
 

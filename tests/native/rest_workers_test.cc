@@ -38,7 +38,7 @@ class RestWorkersTest : public ::testing::Test {
     EXPECT_TRUE(servable::PublishHighest(map_, held_.entry).ok());
     options_.statistics = statistics_;
     options_.answer = [this](const RestRequest&, std::string_view body,
-                             const servable::Servable& servable, const tf::RunContext& run,
+                             const servable::Servable& servable, const tensor::RunContext& run,
                              RestReply* reply, metrics::PhaseWatch*) -> base::Status {
       if (servable.id().name == "held") MILLPOND_RETURN_IF_ERROR(gate_.Pass(run));
       if (body == "fail") return base::InvalidArgument("no such input");
@@ -156,7 +156,8 @@ TEST_F(RestWorkersTest, BusyServerAnswersRequestsThatWaitedForAVersion) {
   Scripted late("late", 1);
   // Each request brings the next one: the only worker always has one waiting.
   options_.answer = [&](const RestRequest&, std::string_view, const servable::Servable& servable,
-                        const tf::RunContext&, RestReply*, metrics::PhaseWatch*) -> base::Status {
+                        const tensor::RunContext&, RestReply*,
+                        metrics::PhaseWatch*) -> base::Status {
     if (servable.id().name == "late") is_over = true;
     if (is_over || ++quick_count >= kRequestCountMax) return {};
     if (quick_count == 1) {
@@ -216,7 +217,7 @@ TEST_F(RestWorkersTest, AModelThatIsForgottenEndsTheWaitForItsVersion) {
 
 TEST_F(RestWorkersTest, AMessageAsLongAsTheBodyIsCut) {
   options_.answer = [](const RestRequest&, std::string_view body, const servable::Servable&,
-                       const tf::RunContext&, RestReply*,
+                       const tensor::RunContext&, RestReply*,
                        metrics::PhaseWatch*) { return base::InvalidArgument(std::string(body)); };
   Start();
   const std::string body(100'000, 'x');
@@ -418,14 +419,15 @@ TEST_F(RestWorkersTest, OnlyAnsweredRequestsAreSampled) {
   const Scripted sampled("sampled", 1, {}, reservoir);
   ASSERT_TRUE(servable::PublishHighest(map_, sampled.entry).ok());
   options_.answer = [](const RestRequest&, std::string_view body,
-                       const servable::Servable& servable, const tf::RunContext& run, RestReply*,
-                       metrics::PhaseWatch*) -> base::Status {
-    tf::TensorList inputs;
+                       const servable::Servable& servable, const tensor::RunContext& run,
+                       RestReply*, metrics::PhaseWatch*) -> base::Status {
+    tensor::TensorList inputs;
     inputs.Reset(1);
     inputs.tensors()[0].bytes = body;
-    const tf::Signature& signature = servable.signatures().begin()->second;
-    tf::TensorList outputs;
-    MILLPOND_RETURN_IF_ERROR(servable.Run(signature, tf::OutputSet::All(2), run, inputs, &outputs));
+    const tensor::Signature& signature = servable.signatures().begin()->second;
+    tensor::TensorList outputs;
+    MILLPOND_RETURN_IF_ERROR(
+        servable.Run(signature, tensor::OutputSet::All(2), run, inputs, &outputs));
     return body == "fail" ? base::Internal("the output has no JSON") : base::Status();
   };
   // A single worker, which finishes one request before it takes the next.

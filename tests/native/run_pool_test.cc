@@ -179,7 +179,7 @@ class RunMemoryTest : public RunPoolTest {
     return true;
   }
 
-  const RunContext run_;
+  const tensor::RunContext run_;
   memory::RequestMemory memory_;
   MemoryAllocator requests_{"requests", &memory_};
   RunAllocator allocator_{&requests_};

@@ -34,7 +34,7 @@ constexpr int64_t kNextSampleNs = 100'000'000;
 class EchoServable final : public servable::Servable {
  public:
   EchoServable(DataType a, DataType b) {
-    tf::Signature signature;
+    tensor::Signature signature;
     signature.name = "echo";
     signature.inputs = {testing::AnyShapeOf(a), testing::AnyShapeOf(b)};
     signature.outputs = signature.inputs;
@@ -45,11 +45,11 @@ class EchoServable final : public servable::Servable {
     signatures_["echo"] = std::move(signature);
   }
   const servable::ServableId& id() const override { return id_; }
-  const tf::SignatureMap& signatures() const override { return signatures_; }
+  const tensor::SignatureMap& signatures() const override { return signatures_; }
   const std::string& signature_def_map() const override { return id_.name; }
-  Status Prepare(const tf::Signature&, const tf::OutputSet&) const override { return {}; }
-  Status Run(const tf::Signature&, const tf::OutputSet& outputs, const tf::RunContext&,
-             const tf::TensorList& inputs, tf::TensorList* result) const override {
+  Status Prepare(const tensor::Signature&, const tensor::OutputSet&) const override { return {}; }
+  Status Run(const tensor::Signature&, const tensor::OutputSet& outputs, const tensor::RunContext&,
+             const tensor::TensorList& inputs, tensor::TensorList* result) const override {
     seen = inputs.tensors();
     asked = outputs;
     result->Reset(outputs.size());
@@ -59,21 +59,21 @@ class EchoServable final : public servable::Servable {
     return fails_with;
   }
 
-  std::optional<Status> RunTogether(const std::vector<const tf::Signature*>& signatures,
-                                    const tf::RunContext& run, const tf::TensorList& inputs,
-                                    std::vector<tf::TensorList>* results) const override {
+  std::optional<Status> RunTogether(const std::vector<const tensor::Signature*>& signatures,
+                                    const tensor::RunContext& run, const tensor::TensorList& inputs,
+                                    std::vector<tensor::TensorList>* results) const override {
     results->resize(1);
-    return Run(*signatures[0], tf::OutputSet::All(2), run, inputs, &(*results)[0]);
+    return Run(*signatures[0], tensor::OutputSet::All(2), run, inputs, &(*results)[0]);
   }
 
   // The outputs of the last run.
   mutable std::vector<Tensor> seen;
-  mutable tf::OutputSet asked;
+  mutable tensor::OutputSet asked;
   Status fails_with;
 
  private:
   const servable::ServableId id_{"m", 7};
-  tf::SignatureMap signatures_;
+  tensor::SignatureMap signatures_;
 };
 
 // A tensor of two rows of three.
@@ -100,13 +100,14 @@ class RunSamplesTest : public ::testing::Test {
 
   // Records a request at `now_ns` that is answered at once.
   Status Run(const EchoServable& servable, std::vector<Tensor> inputs,
-             const tf::OutputSet& outputs = tf::OutputSet::All(2), int64_t now_ns = kNowNs) {
+             const tensor::OutputSet& outputs = tensor::OutputSet::All(2),
+             int64_t now_ns = kNowNs) {
     RunSamples samples;
     const SampledServable sampled(servable, reservoir_, now_ns, &samples);
     {
-      tf::TensorList fed;
+      tensor::TensorList fed;
       fed.tensors() = std::move(inputs);
-      tf::TensorList result;
+      tensor::TensorList result;
       MILLPOND_RETURN_IF_ERROR(
           sampled.Run(sampled.signatures().at("echo"), outputs, {}, fed, &result));
     }
@@ -171,9 +172,9 @@ TEST_F(RunSamplesTest, ScalarsAndEmptyTensorsKeepTheirShapes) {
 
 TEST_F(RunSamplesTest, SomeOutputsAreKeptAsAKindOfTheirOwn) {
   const EchoServable servable(tensorflow::DT_FLOAT, tensorflow::DT_FLOAT);
-  tf::OutputSet q(2);
+  tensor::OutputSet q(2);
   q.Add(1);
-  for (const tf::OutputSet& outputs : {tf::OutputSet::All(2), q, q}) {
+  for (const tensor::OutputSet& outputs : {tensor::OutputSet::All(2), q, q}) {
     ASSERT_TRUE(Run(servable, {Vector<float>({1}), Vector<float>({2})}, outputs).ok());
   }
   ASSERT_EQ(Kept().size(), 2);
@@ -190,7 +191,7 @@ TEST_F(RunSamplesTest, RequestSharesTheKindOfItsPredictRequest) {
   const EchoServable servable(tensorflow::DT_FLOAT, tensorflow::DT_FLOAT);
   ASSERT_TRUE(Run(servable, {Vector<float>({1}), Vector<float>({2})}).ok());
   const std::string bytes = Kept().at(0).bytes;
-  const servable::RequestKind kind("echo", tf::OutputSet::All(2), bytes.size());
+  const servable::RequestKind kind("echo", tensor::OutputSet::All(2), bytes.size());
   EXPECT_FALSE(reservoir_->Wants(kind, kNowNs));
   EXPECT_EQ(Kept()[0].pair, kind.pair);
 }
@@ -199,9 +200,9 @@ TEST_F(RunSamplesTest, EachSignatureOfAJointRunIsKept) {
   const EchoServable servable(tensorflow::DT_FLOAT, tensorflow::DT_FLOAT);
   RunSamples samples;
   const SampledServable sampled(servable, reservoir_, kNowNs, &samples);
-  tf::TensorList fed;
+  tensor::TensorList fed;
   fed.tensors() = {Vector<float>({1}), Vector<float>({2})};
-  std::vector<tf::TensorList> results;
+  std::vector<tensor::TensorList> results;
   ASSERT_TRUE(sampled.RunTogether({&sampled.signatures().at("echo")}, {}, fed, &results)->ok());
   ASSERT_EQ(results.size(), 1);
   EXPECT_EQ(results[0].size(), 2);
@@ -243,12 +244,12 @@ TEST_F(RunSamplesTest, InputsOutliveTheRunOnlyForASample) {
     const Tensor a = Vector<float>({1});
     RunSamples samples;
     {
-      tf::TensorList fed;
+      tensor::TensorList fed;
       fed.tensors() = {a, Vector<float>({2})};
       const SampledServable sampled(servable, reservoir_, kNowNs, &samples);
-      tf::TensorList result;
-      const Status ran =
-          sampled.Run(servable.signatures().at("echo"), tf::OutputSet::All(2), {}, fed, &result);
+      tensor::TensorList result;
+      const Status ran = sampled.Run(servable.signatures().at("echo"), tensor::OutputSet::All(2),
+                                     {}, fed, &result);
       EXPECT_TRUE(ran.ok());
       servable.seen.clear();
     }
@@ -263,7 +264,8 @@ TEST_F(RunSamplesTest, InputsOutliveTheRunOnlyForASample) {
 TEST_F(RunSamplesTest, OfOneKindTheNextIsKeptOnceItsTimeHasCome) {
   const EchoServable servable(tensorflow::DT_FLOAT, tensorflow::DT_FLOAT);
   const auto run = [&](float a, int64_t now_ns) {
-    return Run(servable, {Vector<float>({a}), Vector<float>({2})}, tf::OutputSet::All(2), now_ns);
+    return Run(servable, {Vector<float>({a}), Vector<float>({2})}, tensor::OutputSet::All(2),
+               now_ns);
   };
   ASSERT_TRUE(run(1, kNowNs).ok());
   ASSERT_TRUE(run(2, kNowNs + 1).ok());

@@ -61,16 +61,16 @@ class SavedModelTest : public ::testing::Test {
   }
 
   // `inputs` are in the order of the signature.
-  Status Run(const std::string& signature, std::vector<Tensor> inputs, TensorList* outputs,
-             const RunContext& run = {}) const {
-    TensorList list;
+  Status Run(const std::string& signature, std::vector<Tensor> inputs, tensor::TensorList* outputs,
+             const tensor::RunContext& run = {}) const {
+    tensor::TensorList list;
     list.tensors() = std::move(inputs);
-    const Signature& run_signature = model_->signatures().at(signature);
-    const OutputSet all = OutputSet::All(run_signature.outputs.size());
+    const tensor::Signature& run_signature = model_->signatures().at(signature);
+    const tensor::OutputSet all = tensor::OutputSet::All(run_signature.outputs.size());
     return model_->Run(run_signature, all, run, list, outputs);
   }
-  Status Count(float x, float limit, const RunContext& run, float* result) const {
-    TensorList outputs;
+  Status Count(float x, float limit, const tensor::RunContext& run, float* result) const {
+    tensor::TensorList outputs;
     const Status ran =
         Run("serving_default", {Scalar<float>(limit), Scalar<float>(x)}, &outputs, run);
     if (ran.ok()) *result = outputs.tensors()[0].scalar<float>()();
@@ -84,7 +84,7 @@ class SavedModelTest : public ::testing::Test {
 TEST_F(SavedModelTest, WithoutVariablesLoadsAndAnswers) {
   Load(testing::DoublingModel());
   EXPECT_TRUE(model_->IsReady());
-  TensorList outputs;
+  tensor::TensorList outputs;
   const Status ran = Run("serving_default", {Vector<float>({1, 2.5})}, &outputs);
   ASSERT_TRUE(ran.ok()) << ran.message();
   ASSERT_EQ(outputs.size(), 1);
@@ -93,14 +93,14 @@ TEST_F(SavedModelTest, WithoutVariablesLoadsAndAnswers) {
 
 TEST_F(SavedModelTest, VariablesAreRestoredFromTheCheckpoint) {
   Load(testing::VariableModel(Vector<float>({10, 100})));
-  TensorList outputs;
+  tensor::TensorList outputs;
   ASSERT_TRUE(Run("serving_default", {Vector<float>({1, 2})}, &outputs).ok());
   EXPECT_EQ(Values<float>(outputs.tensors()[0]), (std::vector<float>{10, 200}));
 }
 
 TEST_F(SavedModelTest, InitOpFillsTableFromAssetOfMovedModel) {
   Load(testing::TableModel());
-  TensorList outputs;
+  tensor::TensorList outputs;
   const Status ran = Run("serving_default", {Vector<tstring>({"pond", "lake", "mill"})}, &outputs);
   ASSERT_TRUE(ran.ok()) << ran.message();
   EXPECT_EQ(Values<int64_t>(outputs.tensors()[0]), (std::vector<int64_t>{1, -1, 0}));
@@ -114,7 +114,7 @@ TEST_F(SavedModelTest, InitOpIsHiddenFromClients) {
 
 TEST_F(SavedModelTest, SharedTensorAndPassedInputAreOutputs) {
   Load(testing::DoublingModel());
-  TensorList outputs;
+  tensor::TensorList outputs;
   ASSERT_TRUE(Run("names", {Vector<float>({3})}, &outputs).ok());
   ASSERT_EQ(outputs.size(), 3);
   EXPECT_EQ(Values<float>(outputs.tensors()[0]), std::vector<float>{3});  // x_back
@@ -124,14 +124,14 @@ TEST_F(SavedModelTest, SharedTensorAndPassedInputAreOutputs) {
 
 TEST_F(SavedModelTest, SomeOutputsAreAnsweredAlikeOncePrepared) {
   Load(testing::DoublingModel());
-  const Signature& names = model_->signatures().at("names");
-  OutputSet outputs(3);
-  outputs.Add(FindTensorSpec(names.outputs, "x_back"));
-  outputs.Add(FindTensorSpec(names.outputs, "y_again"));
-  TensorList inputs;
+  const tensor::Signature& names = model_->signatures().at("names");
+  tensor::OutputSet outputs(3);
+  outputs.Add(tensor::FindTensorSpec(names.outputs, "x_back"));
+  outputs.Add(tensor::FindTensorSpec(names.outputs, "y_again"));
+  tensor::TensorList inputs;
   inputs.tensors() = {Vector<float>({3})};
   for (int run = 0; run < 2; ++run) {
-    TensorList result;
+    tensor::TensorList result;
     ASSERT_TRUE(model_->Run(names, outputs, {}, inputs, &result).ok());
     ASSERT_EQ(result.size(), 2);
     EXPECT_EQ(Values<float>(result.tensors()[0]), std::vector<float>{3});
@@ -145,7 +145,7 @@ TEST_F(SavedModelTest, UnrunnableSignatureFailsRequestsNotTheLoad) {
   files.AddSignature("broken", {{"x", "x:0", tensorflow::DT_FLOAT}},
                      {{"y", "nowhere:0", tensorflow::DT_FLOAT}});
   Load(files);
-  TensorList outputs;
+  tensor::TensorList outputs;
   const Status refused = Run("broken", {Vector<float>({1})}, &outputs);
   EXPECT_FALSE(refused.ok());
   EXPECT_NE(refused.message().find("signature 'broken'"), std::string::npos) << refused.message();
@@ -155,17 +155,17 @@ TEST_F(SavedModelTest, UnrunnableSignatureFailsRequestsNotTheLoad) {
 
 TEST_F(SavedModelTest, ASignatureOfAnotherModelCannotBeRun) {
   Load(testing::DoublingModel());
-  Signature other;
+  tensor::Signature other;
   other.name = "other";
-  TensorList inputs;
-  TensorList outputs;
+  tensor::TensorList inputs;
+  tensor::TensorList outputs;
   EXPECT_EQ(model_->Run(other, {}, {}, inputs, &outputs).code(), Code::kFailedPrecondition);
   EXPECT_EQ(model_->Prepare(other, {}).code(), Code::kFailedPrecondition);
 }
 
 TEST_F(SavedModelTest, AShapeThatAnOpRefusesIsTheRequestsStatus) {
   Load(testing::VariableModel(Vector<float>({10, 100})));
-  TensorList outputs;
+  tensor::TensorList outputs;
   const Status refused = Run("serving_default", {Vector<float>({1, 2, 3})}, &outputs);
   EXPECT_EQ(refused.code(), Code::kInvalidArgument);
   // The message is from the op's shape function, which runs before the kernel.
@@ -175,7 +175,7 @@ TEST_F(SavedModelTest, AShapeThatAnOpRefusesIsTheRequestsStatus) {
 
 TEST_F(SavedModelTest, AShapeIsRefusedAgainAndAgainBesideOneThatPasses) {
   Load(testing::VariableModel(Vector<float>({10, 100})));
-  TensorList outputs;
+  tensor::TensorList outputs;
   // [1,2] differs from the signature's [2], but the graph accepts it.
   tensorflow::Tensor row(tensorflow::DT_FLOAT, {1, 2});
   row.flat<float>().setConstant(1);
@@ -270,7 +270,7 @@ TEST_F(SavedModelTest, ManyThreadsRunItAtOnce) {
   testing::RunTogether(4, [&](int thread) {
     for (int run = 0; run < 200; ++run) {
       const auto x = static_cast<float>(thread * 1'000 + run);
-      TensorList outputs;
+      tensor::TensorList outputs;
       ASSERT_TRUE(Run("serving_default", {Vector<float>({x, 1})}, &outputs).ok());
       ASSERT_EQ(Values<float>(outputs.tensors()[0]), (std::vector<float>{10 * x, 100}));
     }
@@ -293,7 +293,7 @@ TEST_F(SavedModelTest, ItsDestructionFreesItsParameters) {
 
 TEST_F(SavedModelTest, AnOutputOutlivesItsModel) {
   Load(testing::VariableModel(Vector<float>({10, 100})));
-  TensorList outputs;
+  tensor::TensorList outputs;
   ASSERT_TRUE(Run("serving_default", {Vector<float>({1, 2})}, &outputs).ok());
   model_.reset();
   EXPECT_EQ(Values<float>(outputs.tensors()[0]), (std::vector<float>{10, 200}));
@@ -303,7 +303,7 @@ TEST_F(SavedModelTest, AnOutputOutlivesItsModel) {
 
 TEST_F(SavedModelTest, ALoopRunsToItsEndWithinItsDeadline) {
   Load(testing::CountingModel());
-  RunContext run;
+  tensor::RunContext run;
   run.deadline_ns = base::MonotonicNs() + 60'000'000'000;
   float result = 0;
   const Status ran = Count(0, 50, run, &result);
@@ -313,7 +313,7 @@ TEST_F(SavedModelTest, ALoopRunsToItsEndWithinItsDeadline) {
 
 TEST_F(SavedModelTest, ADeadlineEndsARunWithoutEnd) {
   Load(testing::CountingModel());
-  RunContext run;
+  tensor::RunContext run;
   run.deadline_ns = base::MonotonicNs() + 20'000'000;
   float result = 0;
   const Status ended = Count(0, kWithoutEnd, run, &result);
@@ -323,9 +323,9 @@ TEST_F(SavedModelTest, ADeadlineEndsARunWithoutEnd) {
 
 TEST_F(SavedModelTest, APassedDeadlineRunsNoKernel) {
   Load(testing::DoublingModel());
-  RunContext run;
+  tensor::RunContext run;
   run.deadline_ns = 1;
-  TensorList outputs;
+  tensor::TensorList outputs;
   const int64_t before_count = RuntimeMemory().Statistics().allocation_count;
   EXPECT_EQ(Run("serving_default", {Vector<float>({1})}, &outputs, run).code(),
             Code::kDeadlineExceeded);
@@ -345,7 +345,7 @@ TEST_F(SavedModelTest, ACancellationEndsARunWithoutEnd) {
   std::atomic<bool> is_cancelled{false};
   Status ended;
   std::thread runner([&] {
-    RunContext run;
+    tensor::RunContext run;
     run.is_cancelled = &is_cancelled;
     float result = 0;
     ended = Count(0, kWithoutEnd, run, &result);
@@ -358,7 +358,7 @@ TEST_F(SavedModelTest, ACancellationEndsARunWithoutEnd) {
 
 TEST_F(SavedModelTest, ARunThatWasEndedLeavesTheModelFitToRun) {
   Load(testing::CountingModel());
-  RunContext expired;
+  tensor::RunContext expired;
   expired.deadline_ns = 1;
   float result = 0;
   for (int run = 0; run < 3; ++run) {
@@ -372,7 +372,7 @@ TEST_F(SavedModelTest, TheDeadlineOfOneRunEndsNoOther) {
   Load(testing::CountingModel());
   testing::RunTogether(2, [&](int thread) {
     for (int run = 0; run < 50; ++run) {
-      RunContext context;
+      tensor::RunContext context;
       if (thread == 0) context.deadline_ns = 1;
       float result = 0;
       ASSERT_EQ(Count(0, 20, context, &result).ok(), thread == 1);
@@ -387,16 +387,16 @@ TEST(RunScope, AScopeWithinAScopeGivesTheOuterOneBack) {
   ASSERT_TRUE(session->Create(files.meta_graph().graph_def()).ok());
   const Callable callable(
       session.get(), MakeSignature("s", files.meta_graph().signature_def().at("serving_default")),
-      OutputSet::All(1));
-  TensorList inputs;
-  TensorList outputs;
+      tensor::OutputSet::All(1));
+  tensor::TensorList inputs;
+  tensor::TensorList outputs;
   inputs.tensors() = {Vector<float>({1})};
-  RunContext expired;
+  tensor::RunContext expired;
   expired.deadline_ns = 1;
   {
     const RunScope outer(expired);
     {
-      const RunContext without_end;
+      const tensor::RunContext without_end;
       const RunScope inner(without_end);
       EXPECT_TRUE(callable.Run(inputs, &outputs).ok());
     }

@@ -24,7 +24,7 @@ class Gate {
     changed_.notify_all();
   }
   // Within a run: waits until the gate is open or the run is to end, and returns the reason.
-  base::Status Pass(const tf::RunContext& run) {
+  base::Status Pass(const tensor::RunContext& run) {
     std::unique_lock lock(mutex_);
     arrived_count_ += 1;
     changed_.notify_all();
@@ -56,11 +56,11 @@ class Gate {
 // make them fail. Its tensors are opaque_tensors.h's.
 class ScriptedServable final : public servable::Servable {
  public:
-  using Script = std::function<base::Status(const tf::RunContext&)>;
+  using Script = std::function<base::Status(const tensor::RunContext&)>;
 
   ScriptedServable(servable::ServableId id, Script script)
       : id_(std::move(id)), script_(std::move(script)) {
-    tf::Signature signature{"serving_default", "", {{}}, {{}, {}}};
+    tensor::Signature signature{"serving_default", "", {{}}, {{}, {}}};
     signature.inputs[0].name = "x";
     signature.outputs[0].name = "x_back";
     signature.outputs[1].name = "y";
@@ -68,12 +68,15 @@ class ScriptedServable final : public servable::Servable {
   }
 
   const servable::ServableId& id() const override { return id_; }
-  const tf::SignatureMap& signatures() const override { return signatures_; }
+  const tensor::SignatureMap& signatures() const override { return signatures_; }
   const std::string& signature_def_map() const override { return signature_def_map_; }
 
-  base::Status Prepare(const tf::Signature&, const tf::OutputSet&) const override { return {}; }
-  base::Status Run(const tf::Signature&, const tf::OutputSet& outputs, const tf::RunContext& run,
-                   const tf::TensorList& inputs, tf::TensorList* result) const override {
+  base::Status Prepare(const tensor::Signature&, const tensor::OutputSet&) const override {
+    return {};
+  }
+  base::Status Run(const tensor::Signature&, const tensor::OutputSet& outputs,
+                   const tensor::RunContext& run, const tensor::TensorList& inputs,
+                   tensor::TensorList* result) const override {
     run_count_ += 1;
     if (script_) MILLPOND_RETURN_IF_ERROR(script_(run));
     const std::string& x = inputs.tensors()[0].bytes;
@@ -88,7 +91,7 @@ class ScriptedServable final : public servable::Servable {
  private:
   const servable::ServableId id_;
   const Script script_;
-  tf::SignatureMap signatures_;
+  tensor::SignatureMap signatures_;
   const std::string signature_def_map_ = "the signatures";
   mutable std::atomic<int> run_count_{0};
 };

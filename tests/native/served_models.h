@@ -36,7 +36,7 @@ class ServedModels : public ::testing::Test {
  protected:
   ServedModels()
       : quick_("m", 7),
-        held_("held", 1, [this](const tf::RunContext& run) { return gate_.Pass(run); }) {
+        held_("held", 1, [this](const tensor::RunContext& run) { return gate_.Pass(run); }) {
     EXPECT_TRUE(servable::PublishHighest(map_, quick_.entry).ok());
     EXPECT_TRUE(servable::PublishHighest(map_, held_.entry).ok());
     options_.addresses = {"127.0.0.1:0"};

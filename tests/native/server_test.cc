@@ -148,7 +148,7 @@ TEST_F(ServerTest, AMessageOverTheLimitIsRefusedEitherWay) {
 }
 
 TEST_F(ServerTest, ALongErrorMessageIsCutAtTheEndOfACharacter) {
-  Scripted failing("failing", 1, [](const tf::RunContext&) {
+  Scripted failing("failing", 1, [](const tensor::RunContext&) {
     std::string message = "x";
     for (int i = 0; i < 5'000; ++i) message += "é";
     return base::Internal(message);
@@ -253,7 +253,7 @@ TEST_F(RoutingTest, ARequestWithoutTheCanarysHeaderGoesAtRandom) {
 class DeadlineTest : public ServerTest {
  protected:
   void SetUp() override {
-    watched_ = std::make_unique<Scripted>("watched", 1, [this](const tf::RunContext& run) {
+    watched_ = std::make_unique<Scripted>("watched", 1, [this](const tensor::RunContext& run) {
       seen_ns_ = run.deadline_ns;
       return base::Status();
     });
@@ -283,7 +283,7 @@ TEST_F(DeadlineTest, ARunSeesTheClientsDeadline) {
 
 TEST_F(DeadlineTest, CallsWithoutADeadlineRunWithoutOne) {
   ASSERT_TRUE(Predict("watched").status.ok());
-  EXPECT_EQ(seen_ns_, tf::RunContext::kNoDeadline);
+  EXPECT_EQ(seen_ns_, tensor::RunContext::kNoDeadline);
 }
 
 // Clients send at most some years, whatever the caller asked for.
@@ -408,7 +408,7 @@ TEST_F(ServerTest, AfterALongRunEachQueueServesAgain) {
   Start();
   for (int round = 0; round < 3; ++round) {
     testing::Gate gate;
-    Scripted slow("slow", round, [&](const tf::RunContext& run) { return gate.Pass(run); });
+    Scripted slow("slow", round, [&](const tensor::RunContext& run) { return gate.Pass(run); });
     ASSERT_TRUE(servable::PublishHighest(map_, slow.entry).ok());
     std::vector<std::future<RawClient::Reply>> replies;
     for (int i = 0; i < 4; ++i) replies.push_back(client_->Begin(kPredictPath, Request("slow")));
@@ -557,7 +557,7 @@ TEST_F(ServerTest, ShutdownWithMoreCallsThanItRunsEndsThemAll) {
 TEST_F(ServerTest, ShutdownAwaitsARunThatCancelsLate) {
   testing::Gate begun;
   testing::Gate cancelled;
-  Scripted deaf("deaf", 1, [&](const tf::RunContext& run) {
+  Scripted deaf("deaf", 1, [&](const tensor::RunContext& run) {
     begun.Open();
     (void)begun.Pass({});
     while (!run.is_cancelled->load()) std::this_thread::yield();

@@ -52,9 +52,9 @@ class SessionCallablesTest : public ::testing::Test {
 
   Status Run(const SessionRunNames& names, const std::vector<float>& fed,
              std::vector<float>* fetched) {
-    TensorList inputs;
+    tensor::TensorList inputs;
     for (const float value : fed) inputs.tensors().push_back(Vector<float>({value}));
-    TensorList result;
+    tensor::TensorList result;
     const Status ran = callables_->Run(names, inputs, &result);
     fetched->clear();
     for (const auto& tensor : result.tensors()) fetched->push_back(tensor.flat<float>()(0));
@@ -119,15 +119,15 @@ TEST_F(SessionCallablesTest, ATensorThatIsFedAndFetchedIsRefused) {
 }
 
 TEST_F(SessionCallablesTest, AFeedOfAnotherDtypeIsRefused) {
-  TensorList fed;
+  tensor::TensorList fed;
   fed.tensors() = {Vector<int64_t>({5}), Vector<float>({3})};
-  TensorList fetched;
+  tensor::TensorList fetched;
   const Status refused = callables_->Run({{"a:0", "b:0"}, {"sum0:0"}, {}}, fed, &fetched);
   EXPECT_EQ(refused.code(), Code::kInvalidArgument) << refused.message();
 }
 
 TEST_F(SessionCallablesTest, ARunEndsAtItsDeadline) {
-  RunContext expired;
+  tensor::RunContext expired;
   expired.deadline_ns = 1;
   const RunScope scope(expired);
   std::vector<float> fetched;

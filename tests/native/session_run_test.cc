@@ -27,7 +27,7 @@ constexpr int64_t kNowNs = INT64_MAX / 2;
 
 class SessionRunTest : public ::testing::Test {
  protected:
-  base::StatusOr<std::string> Ask(const WireMessage& message, const tf::RunContext& run = {}) {
+  base::StatusOr<std::string> Ask(const WireMessage& message, const tensor::RunContext& run = {}) {
     const SegmentedBytes bytes(message.bytes(), {message.bytes().size() / 2});
     SessionRunRequest request;
     MILLPOND_RETURN_IF_ERROR(DecodeSessionRunRequest(bytes.reader(), &request));
@@ -75,20 +75,20 @@ TEST_F(SessionRunTest, AliasesAreTheSignaturesNamesAndTheReplyHasThemToo) {
 
 TEST_F(SessionRunTest, EndsAtTheEarlierOfDeadlineAndRunTimeout) {
   const auto deadline_ns = [this](uint64_t timeout_ms, int64_t call_deadline_ns) {
-    tf::RunContext run;
+    tensor::RunContext run;
     run.deadline_ns = call_deadline_ns;
     EXPECT_TRUE(Ask(Fetching("y").Message(5, WireMessage().Varint(2, timeout_ms)), run).ok());
     return servable_.deadline_ns;
   };
   EXPECT_EQ(deadline_ns(0, kNowNs + 5), kNowNs + 5);
-  EXPECT_EQ(deadline_ns(20, tf::RunContext::kNoDeadline), kNowNs + 20'000'000);
+  EXPECT_EQ(deadline_ns(20, tensor::RunContext::kNoDeadline), kNowNs + 20'000'000);
   EXPECT_EQ(deadline_ns(20, kNowNs + 1), kNowNs + 1);
   EXPECT_EQ(deadline_ns(INT64_MAX, kNowNs + 5), kNowNs + 5);
   EXPECT_EQ(deadline_ns(static_cast<uint64_t>(-1), kNowNs + 5), kNowNs + 5);
 }
 
 TEST_F(SessionRunTest, AReplyIsNotWrittenAfterTheDeadline) {
-  tf::RunContext run;
+  tensor::RunContext run;
   run.deadline_ns = 5;
   EXPECT_EQ(Ask(Fetching("y"), run).status().code(), Code::kDeadlineExceeded);
 }

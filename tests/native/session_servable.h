@@ -12,22 +12,25 @@ namespace millpond::testing {
 class SessionServable final : public servable::Servable {
  public:
   SessionServable() {
-    tf::Signature& signature = signatures_["serving_default"];
+    tensor::Signature& signature = signatures_["serving_default"];
     signature.name = "serving_default";
     signature.inputs = {SpecOf("x")};
     signature.outputs = {SpecOf("y")};
     signature.outputs[0].tensor_name = "out:0";
   }
   const servable::ServableId& id() const override { return id_; }
-  const tf::SignatureMap& signatures() const override { return signatures_; }
+  const tensor::SignatureMap& signatures() const override { return signatures_; }
   const std::string& signature_def_map() const override { return id_.name; }
-  base::Status Prepare(const tf::Signature&, const tf::OutputSet&) const override { return {}; }
-  base::Status Run(const tf::Signature&, const tf::OutputSet&, const tf::RunContext&,
-                   const tf::TensorList&, tf::TensorList*) const override {
+  base::Status Prepare(const tensor::Signature&, const tensor::OutputSet&) const override {
     return {};
   }
-  base::Status RunSession(const tf::SessionRunNames& names, const tf::RunContext& run,
-                          const tf::TensorList& fed, tf::TensorList* fetched) const override {
+  base::Status Run(const tensor::Signature&, const tensor::OutputSet&, const tensor::RunContext&,
+                   const tensor::TensorList&, tensor::TensorList*) const override {
+    return {};
+  }
+  base::Status RunSession(const tf::SessionRunNames& names, const tensor::RunContext& run,
+                          const tensor::TensorList& fed,
+                          tensor::TensorList* fetched) const override {
     asked = names;
     deadline_ns = run.deadline_ns;
     fetched->Reset(names.fetches.size());
@@ -41,7 +44,7 @@ class SessionServable final : public servable::Servable {
 
  private:
   const servable::ServableId id_{"m", 7};
-  tf::SignatureMap signatures_;
+  tensor::SignatureMap signatures_;
 };
 
 }  // namespace millpond::testing

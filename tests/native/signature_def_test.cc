@@ -25,7 +25,7 @@ TEST(MakeSignature, SortsByNameAndReadsDtypesAndShapes) {
   }
   (*definition.mutable_inputs())["a"].mutable_tensor_shape()->set_unknown_rank(true);
   (*definition.mutable_inputs())["m"].set_name("m:0");
-  const Signature signature = MakeSignature("serving_default", definition);
+  const tensor::Signature signature = MakeSignature("serving_default", definition);
   ASSERT_EQ(signature.inputs.size(), 3);
   EXPECT_EQ(signature.method_name, "tensorflow/serving/predict");
   EXPECT_EQ(signature.inputs[0].name, "a");
@@ -33,7 +33,7 @@ TEST(MakeSignature, SortsByNameAndReadsDtypesAndShapes) {
   EXPECT_FALSE(signature.inputs[1].is_rank_known);
   EXPECT_EQ(signature.inputs[2].tensor_name, "z:0");
   EXPECT_EQ(signature.inputs[2].dims, (std::vector<int64_t>{-1, 3, -1}));
-  EXPECT_EQ(DescribeTensor(signature.inputs[2]), "float32[?,3,?]");
+  EXPECT_EQ(tensor::DescribeTensor(signature.inputs[2]), "float32[?,3,?]");
 }
 
 // The names that TensorFlow gives its types, with numpy's names for two of them.
@@ -48,7 +48,7 @@ std::string ExpectedName(int dtype) {
 
 TEST(DtypeName, IsTensorFlowsNameOfEveryType) {
   for (int dtype = -1; dtype <= tensorflow::DataType_MAX + 1; ++dtype) {
-    EXPECT_EQ(DtypeName(dtype), ExpectedName(dtype)) << dtype;
+    EXPECT_EQ(tensor::DtypeName(dtype), ExpectedName(dtype)) << dtype;
   }
 }
 

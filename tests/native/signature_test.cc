@@ -8,7 +8,7 @@
 
 #include "native/tensor/dtype.h"
 
-namespace millpond::tf {
+namespace millpond::tensor {
 namespace {
 
 TensorSpec AnyShapeOf(int dtype) {
@@ -77,4 +77,4 @@ TEST(DescribeTensor, WritesTypesAndShapesAsNumpyDoes) {
 }
 
 }  // namespace
-}  // namespace millpond::tf
+}  // namespace millpond::tensor

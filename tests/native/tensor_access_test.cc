@@ -11,7 +11,7 @@
 #include "native/tensor/dtype.h"
 #include "tests/native/tensors.h"
 
-namespace millpond::tf {
+namespace millpond::tensor {
 namespace {
 
 using base::Code;
@@ -124,4 +124,4 @@ TEST_F(TensorAccessTest, AFailedExtensionLeavesTheTensorAsItWas) {
 }
 
 }  // namespace
-}  // namespace millpond::tf
+}  // namespace millpond::tensor

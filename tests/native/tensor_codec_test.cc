@@ -21,7 +21,7 @@
 #include "tests/native/tensors.h"
 #include "tests/native/wire_message.h"
 
-namespace millpond::tf {
+namespace millpond::tensor {
 namespace {
 
 using base::Code;
@@ -39,6 +39,10 @@ using testing::Scalar;
 using testing::SegmentedBytes;
 using testing::Vector;
 using testing::WireMessage;
+namespace field = tf::field;
+using tf::FieldOf;
+using tf::Layout;
+using tf::TypedField;
 
 // The dtypes that this codec reads itself.
 std::vector<DataType> OwnDtypes() {
@@ -500,4 +504,4 @@ TEST(EncodeTensor, WritesATensorThatWasNeverSetAsAnEmptyOne) {
 }
 
 }  // namespace
-}  // namespace millpond::tf
+}  // namespace millpond::tensor

@@ -8,7 +8,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tests/native/tensors.h"
 
-namespace millpond::tf {
+namespace millpond::tensor {
 namespace {
 
 TEST(TensorList, ResetFreesWhatItHeld) {
@@ -33,4 +33,4 @@ TEST(TensorList, MovesItsTensors) {
 }
 
 }  // namespace
-}  // namespace millpond::tf
+}  // namespace millpond::tensor

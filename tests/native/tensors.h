@@ -14,31 +14,32 @@
 namespace millpond::testing {
 
 // Takes every shape of `dtype`.
-inline tf::TensorSpec AnyShapeOf(int dtype) {
-  tf::TensorSpec spec;
+inline tensor::TensorSpec AnyShapeOf(int dtype) {
+  tensor::TensorSpec spec;
   spec.dtype = dtype;
   return spec;
 }
 
 // Decodes `bytes`, cut in two in the middle, to (*list)[0].
-inline base::Status Decode(const std::string& bytes, int dtype, tf::TensorList* list) {
+inline base::Status Decode(const std::string& bytes, int dtype, tensor::TensorList* list) {
   const SegmentedBytes segmented(bytes, {bytes.size() / 2});
   list->Reset(1);
-  return tf::DecodeTensor(segmented.reader(), AnyShapeOf(dtype), 0, list);
+  return tensor::DecodeTensor(segmented.reader(), AnyShapeOf(dtype), 0, list);
 }
-inline base::Status Decode(const tensorflow::TensorProto& proto, tf::TensorList* list) {
+inline base::Status Decode(const tensorflow::TensorProto& proto, tensor::TensorList* list) {
   return Decode(proto.SerializeAsString(), proto.dtype(), list);
 }
 
-inline std::string Encode(const tf::TensorList& list, size_t index, tf::TensorEncoding encoding) {
-  std::string bytes(tf::EncodedTensorBytes(list, index, encoding, nullptr), '\0');
+inline std::string Encode(const tensor::TensorList& list, size_t index,
+                          tensor::TensorEncoding encoding) {
+  std::string bytes(tensor::EncodedTensorBytes(list, index, encoding, nullptr), '\0');
   base::WireWriter writer(bytes.data());
-  tf::EncodeTensor(list, index, encoding, nullptr, &writer);
+  tensor::EncodeTensor(list, index, encoding, nullptr, &writer);
   return writer.position() == bytes.data() + bytes.size() ? bytes : "<not the size it said>";
 }
 
-inline std::string Encode(const tensorflow::Tensor& tensor, tf::TensorEncoding encoding) {
-  tf::TensorList list;
+inline std::string Encode(const tensorflow::Tensor& tensor, tensor::TensorEncoding encoding) {
+  tensor::TensorList list;
   list.Reset(1);
   list.tensors()[0] = tensor;
   return Encode(list, 0, encoding);
@@ -47,7 +48,7 @@ inline std::string Encode(const tensorflow::Tensor& tensor, tf::TensorEncoding e
 // Encodes a tensor as a client sends it, and reads it from a reply; not initialized if it does not
 // parse.
 inline std::string TensorBytes(const tensorflow::Tensor& tensor) {
-  return Encode(tensor, tf::TensorEncoding::kTypedFields);
+  return Encode(tensor, tensor::TensorEncoding::kTypedFields);
 }
 inline tensorflow::Tensor ParseTensor(const std::string& bytes) {
   tensorflow::TensorProto proto;

@@ -19,7 +19,7 @@ using base::Status;
 using testing::PlainServable;
 using testing::Tensors;
 using testing::WireMessage;
-namespace dtype = tf::dtype;
+namespace dtype = tensor::dtype;
 
 // The bytes of tensorflow.Example, written by hand.
 WireMessage Feature(const std::string& name, int kind, const WireMessage& list) {
@@ -134,8 +134,9 @@ TEST(ExampleBody, OversizedContextIsRefusedBeforeItsCopy) {
   EXPECT_EQ(Read(body + "]}").at(0).substr(0, 18), "RESOURCE_EXHAUSTED");
 }
 
-tf::Signature ExampleSignature(const std::string& name, std::vector<tf::TensorSpec> outputs) {
-  tf::Signature signature;
+tensor::Signature ExampleSignature(const std::string& name,
+                                   std::vector<tensor::TensorSpec> outputs) {
+  tensor::Signature signature;
   signature.name = name;
   signature.inputs = {testing::Spec("inputs", dtype::kString, {-1})};
   signature.outputs = std::move(outputs);
@@ -158,7 +159,7 @@ TEST_F(RestExamplesTest, ClassifyAnswersLabelsAndScoresOfEachExample) {
     return Status();
   };
   const Status status =
-      Classify(servable_, R"({"examples": [{"a": 1}, {"a": 2}]})", tf::RunContext(), &reply_);
+      Classify(servable_, R"({"examples": [{"a": 1}, {"a": 2}]})", tensor::RunContext(), &reply_);
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(
       reply_.body.view(),
@@ -173,15 +174,16 @@ TEST_F(RestExamplesTest, RegressAnswersANumberForEachExample) {
   };
   const Status status =
       Regress(servable_, R"({"signature_name": "regress", "examples": [{"a": 1}, {"a": 2}]})",
-              tf::RunContext(), &reply_);
+              tensor::RunContext(), &reply_);
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(reply_.body.view(), R"({"results": [1.0, 2.5]})");
 }
 
 TEST_F(RestExamplesTest, ASignatureThatIsNotForTheMethodIsRefused) {
   const std::string body = R"({"signature_name": "regress", "examples": [{"a": 1}]})";
-  EXPECT_EQ(Classify(servable_, body, tf::RunContext(), &reply_).code(), Code::kInvalidArgument);
-  EXPECT_EQ(Regress(servable_, R"({"examples": [{"a": 1}]})", tf::RunContext(), &reply_).code(),
+  EXPECT_EQ(Classify(servable_, body, tensor::RunContext(), &reply_).code(),
+            Code::kInvalidArgument);
+  EXPECT_EQ(Regress(servable_, R"({"examples": [{"a": 1}]})", tensor::RunContext(), &reply_).code(),
             Code::kInvalidArgument);
 }
 

@@ -39,21 +39,21 @@ inline tensorflow::Tensor FloatTensor(const std::vector<float>& values,
                                       const std::vector<int64_t>& dims) {
   std::string bytes(values.size() * sizeof(float), '\0');
   std::memcpy(bytes.data(), values.data(), bytes.size());
-  return {bytes, tf::dtype::kFloat, dims, {}};
+  return {bytes, tensor::dtype::kFloat, dims, {}};
 }
 
 inline tensorflow::Tensor StringTensor(const std::vector<std::string>& values,
                                        const std::vector<int64_t>& dims) {
-  return {"", tf::dtype::kString, dims, values};
+  return {"", tensor::dtype::kString, dims, values};
 }
 
-inline tf::TensorSpec SpecOf(const std::string& name, int dtype = tf::dtype::kString) {
-  tf::TensorSpec spec;
+inline tensor::TensorSpec SpecOf(const std::string& name, int dtype = tensor::dtype::kString) {
+  tensor::TensorSpec spec;
   spec.name = name;
   spec.tensor_name = "examples:0";
   spec.dtype = dtype;
   spec.is_rank_known = true;
-  spec.dims = {tf::TensorSpec::kUnknownSize};
+  spec.dims = {tensor::TensorSpec::kUnknownSize};
   return spec;
 }
 
@@ -63,9 +63,9 @@ class ExampleServable final : public servable::Servable {
   using Answer = std::vector<tensorflow::Tensor>;
 
   // `outputs` are sorted by name; each run returns `answer`, with one tensor for each.
-  tf::Signature& Add(const std::string& name, const std::vector<std::string>& outputs,
-                     Answer answer) {
-    tf::Signature signature;
+  tensor::Signature& Add(const std::string& name, const std::vector<std::string>& outputs,
+                         Answer answer) {
+    tensor::Signature signature;
     signature.name = name;
     signature.inputs = {SpecOf("inputs")};
     for (const std::string& output : outputs) signature.outputs.push_back(SpecOf(output));
@@ -74,11 +74,14 @@ class ExampleServable final : public servable::Servable {
   }
 
   const servable::ServableId& id() const override { return id_; }
-  const tf::SignatureMap& signatures() const override { return signatures_; }
+  const tensor::SignatureMap& signatures() const override { return signatures_; }
   const std::string& signature_def_map() const override { return signature_def_map_; }
-  base::Status Prepare(const tf::Signature&, const tf::OutputSet&) const override { return {}; }
-  base::Status Run(const tf::Signature& signature, const tf::OutputSet&, const tf::RunContext&,
-                   const tf::TensorList& inputs, tf::TensorList* result) const override {
+  base::Status Prepare(const tensor::Signature&, const tensor::OutputSet&) const override {
+    return {};
+  }
+  base::Status Run(const tensor::Signature& signature, const tensor::OutputSet&,
+                   const tensor::RunContext&, const tensor::TensorList& inputs,
+                   tensor::TensorList* result) const override {
     runs.push_back(inputs.tensors()[0].strings);
     if (!fails_with.ok()) return fails_with;
     result->Reset(answers_.at(signature.name).size());
@@ -86,9 +89,10 @@ class ExampleServable final : public servable::Servable {
     return {};
   }
 
-  std::optional<base::Status> RunTogether(const std::vector<const tf::Signature*>& signatures,
-                                          const tf::RunContext& run, const tf::TensorList& inputs,
-                                          std::vector<tf::TensorList>* results) const override {
+  std::optional<base::Status> RunTogether(const std::vector<const tensor::Signature*>& signatures,
+                                          const tensor::RunContext& run,
+                                          const tensor::TensorList& inputs,
+                                          std::vector<tensor::TensorList>* results) const override {
     together_count += 1;
     if (!can_run_together) return std::nullopt;
     results->resize(signatures.size());
@@ -106,7 +110,7 @@ class ExampleServable final : public servable::Servable {
 
  private:
   const servable::ServableId id_{"m", 7};
-  tf::SignatureMap signatures_;
+  tensor::SignatureMap signatures_;
   std::map<std::string, Answer> answers_;
   const std::string signature_def_map_;
 };

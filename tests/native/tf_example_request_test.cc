@@ -26,7 +26,7 @@ base::StatusOr<Strings> TensorOf(const WireMessage& input, const std::vector<siz
   const SegmentedBytes segmented(input.bytes(), cuts);
   ExampleInput examples;
   if (!examples.Read(segmented.reader())) return base::DataLoss("does not parse");
-  tf::TensorList tensors;
+  tensor::TensorList tensors;
   MILLPOND_RETURN_IF_ERROR(examples.MakeTensor(&tensors));
   EXPECT_EQ(tensors.tensors()[0].dims, std::vector<int64_t>{examples.example_count()});
   return tensors.tensors()[0].strings;

@@ -10,13 +10,13 @@
 namespace millpond::fuzz {
 namespace {
 
-namespace dtype = tf::dtype;
+namespace dtype = tensor::dtype;
 
 // x -> x, of any shape; "of_DTYPE" for each dtype that JSON has, and of float32 by default.
-std::vector<tf::Signature> Signatures() {
-  std::vector<tf::Signature> signatures;
+std::vector<tensor::Signature> Signatures() {
+  std::vector<tensor::Signature> signatures;
   const auto add = [&](const std::string& name, int dtype) {
-    tf::Signature& signature = signatures.emplace_back();
+    tensor::Signature& signature = signatures.emplace_back();
     signature.name = name;
     signature.inputs = {testing::AnyShapeSpec("x", dtype)};
     signature.outputs = signature.inputs;
@@ -46,8 +46,8 @@ Verdict Run(std::string_view input) {
     FUZZ_CHECK(!status.message().empty(), "no message");
     return Verdict::kRefused;
   }
-  const tf::TensorView view = tf::ViewTensor(body.inputs, 0);
-  FUZZ_CHECK(view.bytes.size() == view.element_count * tf::ElementBytes(view.dtype),
+  const tensor::TensorView view = tensor::ViewTensor(body.inputs, 0);
+  FUZZ_CHECK(view.bytes.size() == view.element_count * tensor::ElementBytes(view.dtype),
              std::to_string(view.bytes.size()) + " bytes");
   return Verdict::kTaken;
 }

@@ -26,7 +26,7 @@ Verdict Run(std::string_view input) {
   const int dtype = input.empty() ? 0 : static_cast<unsigned char>(input[0]);
   if (!IsCompared(dtype)) return Verdict::kRefused;
   const std::string bytes(input.substr(1));
-  tf::TensorList list;
+  tensor::TensorList list;
   const base::Status decoded = testing::Decode(bytes, dtype, &list);
   if (!decoded.ok()) {
     FUZZ_CHECK(decoded.code() == base::Code::kInvalidArgument ||

@@ -15,7 +15,7 @@ Verdict Run(std::string_view input) {
   const testing::SegmentedBytes segmented(input, {input.size() / 3});
   inference::ExampleInput examples;
   if (!examples.Read(segmented.reader())) return Verdict::kRefused;
-  tf::TensorList tensors;
+  tensor::TensorList tensors;
   const base::Status status = examples.MakeTensor(&tensors);
   if (!status.ok()) {
     FUZZ_CHECK(status.code() == base::Code::kInvalidArgument, base::CodeName(status.code()));
