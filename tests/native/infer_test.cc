@@ -100,7 +100,7 @@ TEST_F(InferTest, UnknownOrDuplicateInputsAreRefused) {
 
 TEST_F(InferTest, ADatatypeOrAShapeThatCannotBeIsRefused) {
   request_.inputs[1].datatype = "FP64";
-  ExpectRefused(Code::kInvalidArgument, "input 'rows': expected dtype 1[-1;3;], got dtype 2[1;3;]");
+  ExpectRefused(Code::kInvalidArgument, "input 'rows': expected float32[?,3], got float64[1,3]");
   request_.inputs[1].datatype = "float32";
   ExpectRefused(Code::kInvalidArgument, "unknown datatype 'float32'");
   request_.inputs[1] = {"rows", "FP32", {-1, 3}};

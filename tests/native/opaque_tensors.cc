@@ -24,13 +24,6 @@ void TensorList::Reset(size_t size) {
   tensors_->resize(size);
 }
 
-int FindTensorSpec(const std::vector<TensorSpec>& specs, std::string_view name) {
-  for (size_t i = 0; i < specs.size(); ++i) {
-    if (specs[i].name == name) return static_cast<int>(i);
-  }
-  return -1;
-}
-
 base::Status DecodeTensor(base::WireReader proto, const TensorSpec&, size_t index,
                           TensorList* tensors) {
   proto.AppendRest(&tensors->tensors()[index].bytes);
@@ -125,28 +118,6 @@ TensorList ShareTensors(const TensorList& tensors) {
 TensorView ViewTensor(const TensorList& tensors, size_t index) {
   const tensorflow::Tensor& tensor = tensors.tensors()[index];
   return {tensor.dtype, tensor.dims, CountOf(tensor.dims), tensor.bytes};
-}
-
-bool ShapeFits(const std::vector<int64_t>& dims, const TensorSpec& spec) {
-  if (!spec.is_rank_known) return true;
-  return std::equal(dims.begin(), dims.end(), spec.dims.begin(), spec.dims.end(),
-                    [](int64_t size, int64_t wanted) { return wanted == -1 || wanted == size; });
-}
-
-bool TensorFits(int dtype, const std::vector<int64_t>& dims, const TensorSpec& spec) {
-  return dtype == spec.dtype && (!spec.has_checked_shape || ShapeFits(dims, spec));
-}
-
-std::string DtypeName(int dtype) { return "dtype " + std::to_string(dtype); }
-
-std::string DescribeTensor(int dtype, bool is_rank_known, const std::vector<int64_t>& dims) {
-  std::string text = DtypeName(dtype) + "[" + (is_rank_known ? "" : "...");
-  for (const int64_t size : dims) text += std::to_string(size) + ";";
-  return text + "]";
-}
-
-std::string DescribeTensor(const TensorSpec& spec) {
-  return DescribeTensor(spec.dtype, spec.is_rank_known, spec.dims);
 }
 
 }  // namespace millpond::tensor

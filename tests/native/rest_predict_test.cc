@@ -110,7 +110,7 @@ TEST_F(RestPredictTest, TheSignatureMayBeNamedBehindTheValues) {
   EXPECT_EQ(Predict(R"({"instances": [[1, 2]], "signature_name": "serving_default"})"),
             R"({"predictions": [[1.0, 2.0]]})");
   ExpectRefused(R"({"instances": [1.5], "signature_name": "any"})",
-                "input 'x' at [0]: 1.5 is not of expected type: dtype 9");
+                "input 'x' at [0]: 1.5 is not of expected type: int64");
   // Values that also fit the default signature are values of the named signature.
   EXPECT_EQ(Predict(R"({"instances": [[1, 2]], "signature_name": "any"})"),
             R"({"predictions": [[1, 2]]})");
@@ -174,34 +174,34 @@ TEST_F(RestPredictTest, MissingOrExtraNamesAreReported) {
                 "instances[1] is a list, but the rows before are objects with the inputs' names as "
                 "keys");
   ExpectRefused(R"({"instances": [[1, 2], {"x": [1, 2]}]})",
-                "input 'x' at [1]: no list, but the others have a list; expected dtype 1[-1;2;]");
+                "input 'x' at [1]: no list, but the others have a list; expected float32[?,2]");
 }
 
 TEST_F(RestPredictTest, ValuesOfAnotherTypeAreNamedByTheirPlace) {
   ExpectRefused(R"({"instances": [[1, 2], [3, "4"]]})",
-                "input 'x' at [1][1]: \"4\" is not of expected type: dtype 1");
+                "input 'x' at [1][1]: \"4\" is not of expected type: float32");
   ExpectRefused(R"({"instances": [[1, null]]})",
-                "input 'x' at [0][1]: null is not of expected type: dtype 1");
+                "input 'x' at [0][1]: null is not of expected type: float32");
   ExpectRefused(R"({"signature_name": "any", "inputs": [[[1, 2], [3, 4]], [[5, 6], [7, 8.5]]]})",
-                "input 'x' at [1][1][1]: 8.5 is not of expected type: dtype 9");
+                "input 'x' at [1][1][1]: 8.5 is not of expected type: int64");
   ExpectRefused(R"({"signature_name": "any", "inputs": true})",
-                "input 'x': true is not of expected type: dtype 9");
+                "input 'x': true is not of expected type: int64");
   ExpectRefused(R"({"signature_name": "bool", "inputs": [true, 1]})",
-                "input 'x' at [1]: 1 is not of expected type: dtype 10");
+                "input 'x' at [1]: 1 is not of expected type: bool");
   ExpectRefused(R"({"signature_name": "text", "inputs": ["a", 1]})",
-                "input 'x' at [1]: 1 is not of expected type: dtype 7");
+                "input 'x' at [1]: 1 is not of expected type: string");
   ExpectRefused(R"({"signature_name": "complex", "inputs": [1]})",
-                "input 'x' is dtype 8, for which JSON has no values; send it over gRPC",
+                "input 'x' is complex64, for which JSON has no values; send it over gRPC",
                 Code::kUnimplemented);
 }
 
 TEST_F(RestPredictTest, NumbersOutOfRangeAreRefusedWithTheValue) {
   ExpectRefused(R"({"signature_name": "int8", "inputs": [127, 128]})",
-                "input 'x' at [1]: 128 is out of the range of dtype 6");
+                "input 'x' at [1]: 128 is out of the range of int8");
   ExpectRefused(R"({"inputs": [[1, 1e400]]})",
-                "input 'x' at [0][1]: 1e400 is out of the range of dtype 1");
+                "input 'x' at [0][1]: 1e400 is out of the range of float32");
   ExpectRefused(R"({"signature_name": "half", "inputs": [65504, -65520]})",
-                "input 'x' at [1]: -65520 is out of the range of dtype 19");
+                "input 'x' at [1]: -65520 is out of the range of half");
   EXPECT_EQ(Predict(R"({"signature_name": "half", "inputs": [65504, -Infinity, 0.5]})"),
             R"({"outputs": [65504.0, -Infinity, 0.5]})");
   EXPECT_EQ(
@@ -211,17 +211,17 @@ TEST_F(RestPredictTest, NumbersOutOfRangeAreRefusedWithTheValue) {
 
 TEST_F(RestPredictTest, RaggedListsAreRefused) {
   ExpectRefused(R"({"signature_name": "any", "inputs": [[1, 2], [3]]})",
-                "input 'x' at [1]: a list of 1, but the others have 2; expected dtype 9[...]");
+                "input 'x' at [1]: a list of 1, but the others have 2; expected int64[...]");
   ExpectRefused(R"({"signature_name": "any", "inputs": [[1, 2], 3]})",
-                "input 'x' at [1]: no list, but the others have a list; expected dtype 9[...]");
+                "input 'x' at [1]: no list, but the others have a list; expected int64[...]");
   ExpectRefused(R"({"signature_name": "any", "inputs": [1, [2]]})",
-                "input 'x' at [1]: a list is not of expected type: dtype 9");
+                "input 'x' at [1]: a list is not of expected type: int64");
   ExpectRefused(R"({"signature_name": "any", "inputs": [[], [1]]})",
-                "input 'x' at [1]: a list of 1, but the others have 0; expected dtype 9[...]");
+                "input 'x' at [1]: a list of 1, but the others have 0; expected int64[...]");
   ExpectRefused(R"({"signature_name": "any", "inputs": [[], [[]]]})",
-                "input 'x' at [1][0]: a list, but the others have no list; expected dtype 9[...]");
+                "input 'x' at [1][0]: a list, but the others have no list; expected int64[...]");
   ExpectRefused(R"({"signature_name": "two", "instances": [{"a": 1, "b": [1]}, {"a": 1, "b": 2}]})",
-                "input 'b' at [1]: no list, but the others have a list; expected dtype 1[-1;-1;]");
+                "input 'b' at [1]: no list, but the others have a list; expected float32[?,?]");
 }
 
 TEST_F(RestPredictTest, ShapesOutsideTheSignatureAreLeftToTheModel) {
@@ -235,20 +235,20 @@ TEST_F(RestPredictTest, ShapesOutsideTheSignatureAreLeftToTheModel) {
 TEST_F(RestPredictTest, UnfitShapesAreReportedWithTheirInput) {
   servable_.answer = [](const Tensors&, Tensors*) { return Status(Code::kInternal, "rank 1"); };
   ExpectRefused(R"({"instances": [1, 2]})",
-                "input 'x' is dtype 1[2;], signature 'serving_default' names dtype 1[-1;2;], and "
+                "input 'x' is float32[2], signature 'serving_default' names float32[?,2], and "
                 "the model does not take it: rank 1");
 }
 
 TEST_F(RestPredictTest, CheckedShapesThatTheSignatureDoesNotNameAreRefused) {
   servable_.CheckShapes();
   ExpectRefused(R"({"instances": [[1, 2, 3]]})",
-                "input 'x': expected dtype 1[-1;2;], got dtype 1[1;3;]; signature "
+                "input 'x': expected float32[?,2], got float32[1,3]; signature "
                 "'serving_default'");
   ExpectRefused(R"({"instances": [1, 2]})",
-                "input 'x': expected dtype 1[-1;2;], got dtype 1[2;]; signature "
+                "input 'x': expected float32[?,2], got float32[2]; signature "
                 "'serving_default'");
   ExpectRefused(R"({"inputs": 1})",
-                "input 'x': expected dtype 1[-1;2;], got dtype 1[]; signature 'serving_default'");
+                "input 'x': expected float32[?,2], got float32[]; signature 'serving_default'");
 }
 
 TEST_F(RestPredictTest, EmptyListsAreEmptyTensorsOfTheSignaturesShape) {
@@ -293,7 +293,7 @@ TEST_F(RestPredictTest, InvalidBase64IsRefused) {
                 R"(input 'x' at [0]: "*" is not valid base64; encode the bytes of "b64" as in )"
                 "RFC 4648");
   ExpectRefused(R"({"signature_name": "text", "inputs": [{"b46": "YQ=="}]})",
-                "input 'x' at [0]: an object is not of expected type: dtype 7");
+                "input 'x' at [0]: an object is not of expected type: string");
 }
 
 TEST_F(RestPredictTest, ASignatureWithoutInputsTakesAnEmptyObject) {
@@ -327,7 +327,7 @@ TEST_F(RestPredictTest, AnOutputThatJsonCannotSayIsRefused) {
     return Status();
   };
   ExpectRefused(R"({"instances": [[1, 2]]})",
-                "output 'x' is dtype 8, for which JSON has no values; use gRPC",
+                "output 'x' is complex64, for which JSON has no values; use gRPC",
                 Code::kUnimplemented);
 }
 
