@@ -8,6 +8,7 @@
 
 #include "native/tf/kernel_message.h"
 #include "native/tf/status.h"
+#include "native/tf/tensor_storage.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/protobuf/config.pb.h"
 #include "xla/tsl/platform/threadpool_interface.h"
@@ -62,7 +63,7 @@ Status Callable::Run(const tensor::TensorList& inputs, tensor::TensorList* resul
   if (!made_.ok()) return made_;
   std::vector<tensorflow::Tensor> fetched;
   if (IsOfSession()) {
-    const absl::Status ran = RunHandle(inputs.tensors(), &fetched);
+    const absl::Status ran = RunHandle(inputs.storage().tensors, &fetched);
     if (!ran.ok()) return {FromTensorFlow(ran).code(), KernelMessage(ran.message())};
   }
   plan_.Assemble(inputs, fetched, result);

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "native/tf/tensor_storage.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace millpond::tf {
@@ -60,7 +61,7 @@ Status CallableSet::Run(const tensor::OutputSet& outputs, const tensor::TensorLi
   if (const Callable* const callable = Find(outputs)) return callable->Run(inputs, result);
   const Status ran = all_.Run(inputs, result);
   if (ran.ok()) {
-    Pick(outputs, &result->tensors());
+    Pick(outputs, &result->storage().tensors);
     return {};
   }
   if (IsOfTheRequest(ran) || !HasRoom()) return ran;

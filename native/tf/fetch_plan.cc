@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "native/tf/tensor_storage.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace millpond::tf {
@@ -28,7 +29,8 @@ void FetchPlan::Assemble(const tensor::TensorList& inputs,
   result->Reset(sources_.size());
   for (size_t i = 0; i < sources_.size(); ++i) {
     const Source source = sources_[i];
-    result->tensors()[i] = source.is_input ? inputs.tensors()[source.index] : fetched[source.index];
+    result->storage().tensors[i] =
+        source.is_input ? inputs.storage().tensors[source.index] : fetched[source.index];
   }
 }
 

@@ -8,6 +8,10 @@
 #include "native/tensor/signature.h"
 #include "native/tensor/tensor_list.h"
 
+namespace tensorflow {
+class Tensor;
+}  // namespace tensorflow
+
 namespace millpond::tf {
 
 // The feeds and fetches of a session run that computes some outputs of a signature, and the way to

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "native/tensor/output_set.h"
+#include "native/tf/tensor_storage.h"
 #include "tensorflow/core/framework/graph.pb.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -39,16 +40,16 @@ Status JointRunner::Run(const std::vector<const tensor::Signature*>& order,
                         std::vector<tensor::TensorList>* results) const {
   tensor::TensorList fed;
   fed.Reset(joint_.inputs.size());
-  for (auto& tensor : fed.tensors()) tensor = inputs.tensors()[0];
+  for (auto& tensor : fed.storage().tensors) tensor = inputs.storage().tensors[0];
   tensor::TensorList all;
   MILLPOND_RETURN_IF_ERROR(runner_->Run(tensor::OutputSet::All(joint_.outputs.size()), fed, &all));
   results->clear();
   results->resize(order.size());
-  auto output = all.tensors().begin();
+  auto output = all.storage().tensors.begin();
   for (const tensor::Signature* part : parts_) {
     const size_t place = std::find(order.begin(), order.end(), part) - order.begin();
     const auto end = output + static_cast<std::ptrdiff_t>(part->outputs.size());
-    (*results)[place].tensors().assign(output, end);
+    (*results)[place].storage().tensors.assign(output, end);
     output = end;
   }
   return {};

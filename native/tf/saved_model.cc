@@ -18,6 +18,7 @@
 #include "native/tf/session_runner.h"
 #include "native/tf/signature_def.h"
 #include "native/tf/status.h"
+#include "native/tf/tensor_storage.h"
 #include "native/tf/variable_reads.h"
 #include "native/tf/variable_writes.h"
 #include "tensorflow/cc/saved_model/constants.h"
@@ -177,7 +178,8 @@ bool FitsShapeOfKnownRank(const tensorflow::TensorShape& shape, const tensor::Te
 // no check. An input with an open rank always needs the check.
 bool HasShapesOf(const tensor::Signature& signature, const tensor::TensorList& inputs) {
   for (size_t i = 0; i < signature.inputs.size(); ++i) {
-    if (!FitsShapeOfKnownRank(inputs.tensors()[i].shape(), signature.inputs[i])) return false;
+    if (!FitsShapeOfKnownRank(inputs.storage().tensors[i].shape(), signature.inputs[i]))
+      return false;
   }
   return true;
 }

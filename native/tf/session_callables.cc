@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "native/tf/status.h"
+#include "native/tf/tensor_storage.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/protobuf/config.pb.h"
 #include "tensorflow/core/public/session.h"
@@ -28,7 +29,7 @@ std::vector<tensorflow::Tensor> Sorted(const Names& feeds, const tensor::TensorL
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return feeds[a] < feeds[b]; });
   std::vector<tensorflow::Tensor> sorted;
   sorted.reserve(order.size());
-  for (const size_t index : order) sorted.push_back(fed.tensors()[index]);
+  for (const size_t index : order) sorted.push_back(fed.storage().tensors[index]);
   return sorted;
 }
 
@@ -90,7 +91,7 @@ Status SessionCallables::Run(const SessionRunNames& names, const tensor::TensorL
   fetched->Reset(names.fetches.size());
   for (size_t i = 0; i < names.fetches.size(); ++i) {
     const auto at = std::lower_bound(fetches.begin(), fetches.end(), names.fetches[i]);
-    fetched->tensors()[i] = result[at - fetches.begin()];
+    fetched->storage().tensors[i] = result[at - fetches.begin()];
   }
   return {};
 }

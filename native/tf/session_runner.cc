@@ -6,6 +6,7 @@
 
 #include "native/tf/fetch_plan.h"
 #include "native/tf/status.h"
+#include "native/tf/tensor_storage.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/protobuf/config.pb.h"
 
@@ -19,7 +20,7 @@ base::Status SessionRunner::Run(const tensor::OutputSet& outputs, const tensor::
     std::vector<std::pair<std::string, tensorflow::Tensor>> feeds;
     feeds.reserve(plan.feeds().size());
     for (size_t i = 0; i < plan.feeds().size(); ++i) {
-      feeds.emplace_back(plan.feeds()[i], inputs.tensors()[i]);
+      feeds.emplace_back(plan.feeds()[i], inputs.storage().tensors[i]);
     }
     tensorflow::RunMetadata metadata;
     MILLPOND_RETURN_IF_TF_ERROR(

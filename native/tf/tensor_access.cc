@@ -8,6 +8,7 @@
 #include "native/tensor/dtype.h"
 #include "native/tensor/signature.h"
 #include "native/tf/tensor_allocation.h"
+#include "native/tf/tensor_storage.h"
 #include "tensorflow/core/framework/types.h"
 
 namespace millpond::tensor {
@@ -45,7 +46,7 @@ void MoveElements(int64_t count, Tensor* from, Tensor* to) {
 }
 
 tstring& StringElement(size_t index, int64_t element, TensorList* tensors) {
-  return static_cast<tstring*>(tensors->tensors()[index].data())[element];
+  return static_cast<tstring*>(tensors->storage().tensors[index].data())[element];
 }
 
 }  // namespace
@@ -55,11 +56,11 @@ Status MakeTensor(int dtype, const std::vector<int64_t>& dims, size_t index, Ten
   const base::StatusOr<int64_t> count = CountElements(dtype, dims);
   if (!count.ok()) return count.status();
   MILLPOND_RETURN_IF_ERROR(CheckTensorBytes(dtype, dims, count.value()));
-  return AllocateTensor(dtype, dims, &tensors->tensors()[index]);
+  return AllocateTensor(dtype, dims, &tensors->storage().tensors[index]);
 }
 
 Status ExtendTensor(int64_t capacity, int64_t used_count, size_t index, TensorList* tensors) {
-  Tensor& tensor = tensors->tensors()[index];
+  Tensor& tensor = tensors->storage().tensors[index];
   Tensor smaller = tensor;
   const Status made = MakeTensor(tensor.dtype(), {capacity}, index, tensors);
   if (made.ok()) {
@@ -71,7 +72,7 @@ Status ExtendTensor(int64_t capacity, int64_t used_count, size_t index, TensorLi
 }
 
 Status ShapeTensor(const std::vector<int64_t>& dims, size_t index, TensorList* tensors) {
-  Tensor& tensor = tensors->tensors()[index];
+  Tensor& tensor = tensors->storage().tensors[index];
   const base::StatusOr<int64_t> count = CountElements(tensor.dtype(), dims);
   if (!count.ok()) return count.status();
   tensorflow::TensorShape shape;
@@ -91,7 +92,7 @@ Status ShapeTensor(const std::vector<int64_t>& dims, size_t index, TensorList* t
 }
 
 void* MutableElements(size_t index, TensorList* tensors) {
-  return tensors->tensors()[index].data();
+  return tensors->storage().tensors[index].data();
 }
 
 void SetString(size_t index, int64_t element, std::string_view value, TensorList* tensors) {
@@ -105,12 +106,13 @@ char* ResizeString(size_t index, int64_t element, size_t size, TensorList* tenso
 }
 
 std::string_view StringAt(const TensorList& tensors, size_t index, int64_t element) {
-  const tstring& string = static_cast<const tstring*>(tensors.tensors()[index].data())[element];
+  const tstring& string =
+      static_cast<const tstring*>(tensors.storage().tensors[index].data())[element];
   return {string.data(), string.size()};
 }
 
 TensorView ViewTensor(const TensorList& tensors, size_t index) {
-  const Tensor& tensor = tensors.tensors()[index];
+  const Tensor& tensor = tensors.storage().tensors[index];
   TensorView view;
   view.dtype = tensor.dtype();
   for (int i = 0; i < tensor.dims(); ++i) view.dims.push_back(tensor.dim_size(i));
@@ -122,7 +124,7 @@ TensorView ViewTensor(const TensorList& tensors, size_t index) {
 
 TensorList ShareTensors(const TensorList& tensors) {
   TensorList shared;
-  shared.tensors() = tensors.tensors();
+  shared.storage().tensors = tensors.storage().tensors;
   return shared;
 }
 

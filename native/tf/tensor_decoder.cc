@@ -7,6 +7,7 @@
 #include "native/tensor/dtype.h"
 #include "native/tensor/tensor_codec.h"
 #include "native/tf/tensor_allocation.h"
+#include "native/tf/tensor_storage.h"
 #include "native/tf/typed_field.h"
 #include "tensorflow/core/framework/allocator.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -398,7 +399,7 @@ Status DecodeTensor(WireReader proto, const TensorSpec& spec, size_t index, Tens
     return base::InvalidArgument("expected " + DescribeTensor(spec) + ", got " + Describe(scanned));
   }
   MILLPOND_RETURN_IF_ERROR(CheckTensorBytes(scanned.dtype, scanned.dims, count.value()));
-  Tensor& tensor = tensors->tensors()[index];
+  Tensor& tensor = tensors->storage().tensors[index];
   const TypedField typed = FieldOf(static_cast<DataType>(scanned.dtype));
   if (typed.layout == Layout::kOther) return DecodeWithTensorFlow(scanned, &tensor);
   const bool has_content = !scanned.content.AtEnd();

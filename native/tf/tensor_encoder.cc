@@ -2,6 +2,7 @@
 #include <string>
 
 #include "native/tensor/tensor_codec.h"
+#include "native/tf/tensor_storage.h"
 #include "native/tf/typed_field.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor.pb.h"
@@ -162,7 +163,7 @@ void WriteValues(const Tensor& tensor, TypedField typed, ReplyBuffer* reply, Wir
 
 size_t EncodedTensorBytes(const TensorList& tensors, size_t index, TensorEncoding encoding,
                           ReplyBuffer* reply) {
-  const Tensor& tensor = tensors.tensors()[index];
+  const Tensor& tensor = tensors.storage().tensors[index];
   const TypedField typed = ReplyField(tensor, encoding);
   if (typed.layout == Layout::kOther) return EncodeWithTensorFlow(tensor).size();
   return base::TagBytes(field::kDtype) + base::VarintBytes(tensor.dtype()) +
@@ -172,7 +173,7 @@ size_t EncodedTensorBytes(const TensorList& tensors, size_t index, TensorEncodin
 
 void EncodeTensor(const TensorList& tensors, size_t index, TensorEncoding encoding,
                   ReplyBuffer* reply, WireWriter* writer) {
-  const Tensor& tensor = tensors.tensors()[index];
+  const Tensor& tensor = tensors.storage().tensors[index];
   const TypedField typed = ReplyField(tensor, encoding);
   if (typed.layout == Layout::kOther) {
     const std::string bytes = EncodeWithTensorFlow(tensor);

@@ -11,6 +11,7 @@
 #include "native/tf/servable_device.h"
 #include "native/tf/session_runner.h"
 #include "native/tf/signature_def.h"
+#include "native/tf/tensor_storage.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/public/session.h"
 #include "tests/native/saved_model_files.h"
@@ -86,10 +87,10 @@ class CallableSetTest : public ::testing::Test {
                     std::vector<float>* values) {
     tensor::TensorList inputs;
     tensor::TensorList result;
-    inputs.tensors() = {Vector<float>({x})};
+    inputs.storage().tensors = {Vector<float>({x})};
     const Status ran = runner.Run(outputs, inputs, &result);
     values->clear();
-    for (const auto& tensor : result.tensors()) values->push_back(tensor.flat<float>()(0));
+    for (const auto& tensor : result.storage().tensors) values->push_back(tensor.flat<float>()(0));
     return ran;
   }
   void ExpectAnswer(const std::vector<size_t>& indices, float x,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "native/servable/servable.h"
+#include "native/tf/tensor_storage.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tests/native/tensors.h"
 
@@ -43,12 +44,12 @@ class DoublingServable final : public servable::Servable {
                    tensor::TensorList* result) const override {
     run_count_ += 1;
     if (script_) MILLPOND_RETURN_IF_ERROR(script_(run));
-    const tensorflow::Tensor& x = inputs.tensors()[0];
+    const tensorflow::Tensor& x = inputs.storage().tensors[0];
     tensorflow::Tensor y(tensorflow::DT_FLOAT, x.shape());
     for (int64_t i = 0; i < x.NumElements(); ++i) y.flat<float>()(i) = 2 * x.flat<float>()(i);
     result->Reset(outputs.size());
-    if (outputs.Contains(0)) result->tensors()[outputs.Rank(0)] = x;
-    if (outputs.Contains(1)) result->tensors()[outputs.Rank(1)] = y;
+    if (outputs.Contains(0)) result->storage().tensors[outputs.Rank(0)] = x;
+    if (outputs.Contains(1)) result->storage().tensors[outputs.Rank(1)] = y;
     return {};
   }
 

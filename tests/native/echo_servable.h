@@ -52,7 +52,8 @@ class EchoServable final : public servable::Servable {
     run_count_ += 1;
     result->Reset(outputs.size());
     for (size_t i = 0; i < inputs.size(); ++i) {
-      if (outputs.Contains(i)) result->tensors()[outputs.Rank(i)] = inputs.tensors()[i];
+      if (outputs.Contains(i))
+        result->storage().tensors[outputs.Rank(i)] = inputs.storage().tensors[i];
     }
     return {};
   }

@@ -66,9 +66,9 @@ TEST_F(InferTest, ReturnsOutputsInSignatureOrderWithVersionAndId) {
   ASSERT_EQ(reply_.outputs.size(), 2);
   EXPECT_EQ(*reply_.outputs[0].name, "a");
   EXPECT_EQ(reply_.outputs[0].datatype, "FP32");
-  EXPECT_EQ(reply_.tensors.tensors()[0].bytes, RawOf<float>({1, 2, 3}));
+  EXPECT_EQ(reply_.tensors.storage().tensors[0].bytes, RawOf<float>({1, 2, 3}));
   EXPECT_EQ(*reply_.outputs[1].name, "b");
-  EXPECT_EQ(reply_.tensors.tensors()[1].strings, (std::vector<std::string>{"", "two"}));
+  EXPECT_EQ(reply_.tensors.storage().tensors[1].strings, (std::vector<std::string>{"", "two"}));
 }
 
 TEST_F(InferTest, AnswersOnlyTheOutputsThatAreNamed) {
@@ -84,7 +84,7 @@ TEST_F(InferTest, TheParameterSignatureNameSelectsAnotherSignature) {
   request_.inputs = {{"x", "INT64", {}}};
   blocks_ = {RawOf<int64_t>({-5})};
   ASSERT_TRUE(Infer().ok());
-  EXPECT_EQ(reply_.tensors.tensors()[0].bytes, RawOf<int64_t>({-5}));
+  EXPECT_EQ(reply_.tensors.storage().tensors[0].bytes, RawOf<int64_t>({-5}));
   request_.parameters = {{"signature_name", "q"}};
   ExpectRefused(Code::kFailedPrecondition, "\"q\" not found");
 }
@@ -112,7 +112,7 @@ TEST_F(InferTest, ADatatypeOrAShapeThatCannotBeIsRefused) {
 TEST_F(InferTest, AShapeThatTheSignatureDoesNotNameIsTheModelsToTake) {
   request_.inputs[1] = {"rows", "FP32", {3}};
   ASSERT_TRUE(Infer().ok());
-  EXPECT_EQ(reply_.tensors.tensors()[0].dims, (std::vector<int64_t>{3}));
+  EXPECT_EQ(reply_.tensors.storage().tensors[0].dims, (std::vector<int64_t>{3}));
 }
 
 TEST_F(InferTest, ContentsContradictingTheShapeAllocateNothing) {
@@ -138,7 +138,7 @@ TEST_F(InferTest, BoolsOtherThanZeroAndOneBecomeOne) {
   request_.inputs = {{"x", "BOOL", {3}}};
   blocks_ = {std::string("\x00\x01\xfe", 3)};
   ASSERT_TRUE(Infer().ok());
-  EXPECT_EQ(reply_.tensors.tensors()[0].bytes, std::string("\x00\x01\x01", 3));
+  EXPECT_EQ(reply_.tensors.storage().tensors[0].bytes, std::string("\x00\x01\x01", 3));
 }
 
 TEST_F(InferTest, ActiveUnsupportedParametersAreRefused) {

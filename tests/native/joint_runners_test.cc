@@ -13,6 +13,7 @@
 #include "native/tf/callable_set.h"
 #include "native/tf/servable_device.h"
 #include "native/tf/signature_def.h"
+#include "native/tf/tensor_storage.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/public/session.h"
 #include "tests/native/saved_model_files.h"
@@ -114,12 +115,13 @@ class JointRunnersTest : public ::testing::Test {
     const JointRunner* const runner = FindOrMake(names);
     if (runner == nullptr) return base::Internal("no joint runner");
     tensor::TensorList inputs;
-    inputs.tensors() = {Vector<float>({x})};
+    inputs.storage().tensors = {Vector<float>({x})};
     std::vector<tensor::TensorList> results;
     MILLPOND_RETURN_IF_ERROR(runner->Run(Named(names), inputs, &results));
     for (tensor::TensorList& result : results) {
       values->emplace_back();
-      for (const auto& tensor : result.tensors()) values->back().push_back(tensor.flat<float>()(0));
+      for (const auto& tensor : result.storage().tensors)
+        values->back().push_back(tensor.flat<float>()(0));
     }
     return {};
   }

@@ -32,13 +32,13 @@ base::StatusOr<base::ReplyBytes> Write(const std::vector<int64_t>& dims,
                                        BodyFormat format = BodyFormat::kColumnar) {
   tensor::TensorList list;
   list.Reset(1);
-  list.tensors()[0].dtype = tensor::dtype::kFloat;
-  list.tensors()[0].dims = dims;
+  list.storage().tensors[0].dtype = tensor::dtype::kFloat;
+  list.storage().tensors[0].dims = dims;
   const bool is_empty = std::count(dims.begin(), dims.end(), 0) > 0;
   // The sizes beside a 0 may have a product beyond int64.
   size_t count = is_empty ? 0 : 1;
   for (const int64_t size : dims) count *= static_cast<size_t>(size);
-  list.tensors()[0].bytes.assign(count * 4, '\0');
+  list.storage().tensors[0].bytes.assign(count * 4, '\0');
   return WritePredictReply(OneOutput(tensor::dtype::kFloat), format, list, limits);
 }
 

@@ -12,34 +12,34 @@
 
 namespace millpond::tensor {
 
-TensorList::TensorList() : tensors_(std::make_unique<std::vector<tensorflow::Tensor>>()) {}
+TensorList::TensorList() : storage_(std::make_unique<TensorStorage>()) {}
 TensorList::~TensorList() = default;
 TensorList::TensorList(TensorList&&) noexcept = default;
 TensorList& TensorList::operator=(TensorList&&) noexcept = default;
 
-size_t TensorList::size() const { return tensors_->size(); }
+size_t TensorList::size() const { return storage_->tensors.size(); }
 
 void TensorList::Reset(size_t size) {
-  tensors_->clear();
-  tensors_->resize(size);
+  storage_->tensors.clear();
+  storage_->tensors.resize(size);
 }
 
 base::Status DecodeTensor(base::WireReader proto, const TensorSpec&, size_t index,
                           TensorList* tensors) {
-  proto.AppendRest(&tensors->tensors()[index].bytes);
+  proto.AppendRest(&tensors->storage().tensors[index].bytes);
   return {};
 }
 
 size_t EncodedTensorBytes(const TensorList& tensors, size_t index, TensorEncoding,
                           base::ReplyBuffer*) {
-  const tensorflow::Tensor& tensor = tensors.tensors()[index];
+  const testing::OpaqueTensor& tensor = tensors.storage().tensors[index];
   const auto add = [](size_t sum, const std::string& text) { return sum + text.size(); };
   return std::accumulate(tensor.strings.begin(), tensor.strings.end(), tensor.bytes.size(), add);
 }
 
 void EncodeTensor(const TensorList& tensors, size_t index, TensorEncoding, base::ReplyBuffer*,
                   base::WireWriter* writer) {
-  const tensorflow::Tensor& tensor = tensors.tensors()[index];
+  const testing::OpaqueTensor& tensor = tensors.storage().tensors[index];
   writer->Bytes(tensor.bytes.data(), tensor.bytes.size());
   for (const std::string& text : tensor.strings) writer->Bytes(text.data(), text.size());
 }
@@ -65,16 +65,16 @@ base::Status MakeTensor(int dtype, const std::vector<int64_t>& dims, size_t inde
   if (count > static_cast<size_t>(base::kMaxTensorBytes) / element_bytes) {
     return {base::Code::kResourceExhausted, DescribeTensor(dtype, true, dims)};
   }
-  tensorflow::Tensor& tensor = tensors->tensors()[index];
+  testing::OpaqueTensor& tensor = tensors->storage().tensors[index];
   tensor = {std::string(is_string ? 0 : count * element_bytes, '\0'), dtype, dims, {}};
   if (is_string) tensor.strings.resize(count);
   return {};
 }
 
 base::Status ExtendTensor(int64_t capacity, int64_t used_count, size_t index, TensorList* tensors) {
-  const tensorflow::Tensor smaller = tensors->tensors()[index];
+  const testing::OpaqueTensor smaller = tensors->storage().tensors[index];
   MILLPOND_RETURN_IF_ERROR(MakeTensor(smaller.dtype, {capacity}, index, tensors));
-  tensorflow::Tensor& tensor = tensors->tensors()[index];
+  testing::OpaqueTensor& tensor = tensors->storage().tensors[index];
   if (smaller.dtype == dtype::kString) {
     std::copy_n(smaller.strings.begin(), used_count, tensor.strings.begin());
   } else {
@@ -84,7 +84,7 @@ base::Status ExtendTensor(int64_t capacity, int64_t used_count, size_t index, Te
 }
 
 base::Status ShapeTensor(const std::vector<int64_t>& dims, size_t index, TensorList* tensors) {
-  tensorflow::Tensor& tensor = tensors->tensors()[index];
+  testing::OpaqueTensor& tensor = tensors->storage().tensors[index];
   tensor.dims = dims;
   tensor.bytes.resize(CountOf(dims) * ElementBytes(tensor.dtype));
   if (tensor.dtype == dtype::kString) tensor.strings.resize(CountOf(dims));
@@ -92,31 +92,31 @@ base::Status ShapeTensor(const std::vector<int64_t>& dims, size_t index, TensorL
 }
 
 void* MutableElements(size_t index, TensorList* tensors) {
-  return tensors->tensors()[index].bytes.data();
+  return tensors->storage().tensors[index].bytes.data();
 }
 
 void SetString(size_t index, int64_t element, std::string_view value, TensorList* tensors) {
-  tensors->tensors()[index].strings[element] = value;
+  tensors->storage().tensors[index].strings[element] = value;
 }
 
 char* ResizeString(size_t index, int64_t element, size_t size, TensorList* tensors) {
-  std::string& text = tensors->tensors()[index].strings[element];
+  std::string& text = tensors->storage().tensors[index].strings[element];
   text.resize(size);
   return text.data();
 }
 
 std::string_view StringAt(const TensorList& tensors, size_t index, int64_t element) {
-  return tensors.tensors()[index].strings[element];
+  return tensors.storage().tensors[index].strings[element];
 }
 
 TensorList ShareTensors(const TensorList& tensors) {
   TensorList shared;
-  shared.tensors() = tensors.tensors();
+  shared.storage().tensors = tensors.storage().tensors;
   return shared;
 }
 
 TensorView ViewTensor(const TensorList& tensors, size_t index) {
-  const tensorflow::Tensor& tensor = tensors.tensors()[index];
+  const testing::OpaqueTensor& tensor = tensors.storage().tensors[index];
   return {tensor.dtype, tensor.dims, CountOf(tensor.dims), tensor.bytes};
 }
 

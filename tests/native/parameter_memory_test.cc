@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "native/tf/saved_model.h"
+#include "native/tf/tensor_storage.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tests/native/fake_memory.h"
 #include "tests/native/saved_model_files.h"
@@ -78,12 +79,12 @@ class ParameterMemoryTest : public ::testing::Test {
 
   Status Answer(Tensor x, Tensor* y) const {
     tensor::TensorList inputs;
-    inputs.tensors() = {std::move(x)};
+    inputs.storage().tensors = {std::move(x)};
     tensor::TensorList outputs;
     const tensor::Signature& signature = model_->signatures().at("serving_default");
     MILLPOND_RETURN_IF_ERROR(model_->Run(
         signature, tensor::OutputSet::All(signature.outputs.size()), {}, inputs, &outputs));
-    *y = outputs.tensors()[0];
+    *y = outputs.storage().tensors[0];
     return {};
   }
 

@@ -12,7 +12,7 @@
 
 namespace millpond::testing {
 
-using Tensors = std::vector<tensorflow::Tensor>;
+using Tensors = std::vector<OpaqueTensor>;
 
 inline tensor::TensorSpec Spec(const std::string& name, int dtype, std::vector<int64_t> dims) {
   return {name, name + ":0", dtype, true, std::move(dims)};
@@ -22,9 +22,8 @@ inline tensor::TensorSpec AnyShapeSpec(const std::string& name, int dtype) {
 }
 
 template <typename T>
-tensorflow::Tensor NumberTensor(int dtype, std::vector<int64_t> dims,
-                                const std::vector<T>& values) {
-  tensorflow::Tensor tensor;
+OpaqueTensor NumberTensor(int dtype, std::vector<int64_t> dims, const std::vector<T>& values) {
+  OpaqueTensor tensor;
   tensor.dtype = dtype;
   tensor.dims = std::move(dims);
   for (const T value : values) {
@@ -33,9 +32,8 @@ tensorflow::Tensor NumberTensor(int dtype, std::vector<int64_t> dims,
   return tensor;
 }
 
-inline tensorflow::Tensor StringTensor(std::vector<int64_t> dims,
-                                       std::vector<std::string> strings) {
-  tensorflow::Tensor tensor;
+inline OpaqueTensor StringTensor(std::vector<int64_t> dims, std::vector<std::string> strings) {
+  OpaqueTensor tensor;
   tensor.dtype = tensor::dtype::kString;
   tensor.dims = std::move(dims);
   tensor.strings = std::move(strings);
@@ -43,7 +41,7 @@ inline tensorflow::Tensor StringTensor(std::vector<int64_t> dims,
 }
 
 template <typename T>
-std::vector<T> NumbersOf(const tensorflow::Tensor& tensor) {
+std::vector<T> NumbersOf(const OpaqueTensor& tensor) {
   std::vector<T> values(tensor.bytes.size() / sizeof(T));
   if (!values.empty()) std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
   return values;
@@ -73,12 +71,12 @@ class PlainServable final : public servable::Servable {
   base::Status Run(const tensor::Signature& signature, const tensor::OutputSet&,
                    const tensor::RunContext&, const tensor::TensorList& inputs,
                    tensor::TensorList* result) const override {
-    seen_ = inputs.tensors();
+    seen_ = inputs.storage().tensors;
     run_signature_ = signature.name;
     Tensors outputs = seen_;
     if (answer) MILLPOND_RETURN_IF_ERROR(answer(seen_, &outputs));
     result->Reset(outputs.size());
-    result->tensors() = outputs;
+    result->storage().tensors = outputs;
     return {};
   }
 

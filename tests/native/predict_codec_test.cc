@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "native/base/limits.h"
+#include "native/tf/tensor_storage.h"
 #include "tensorflow/core/framework/tensor.pb.h"
 #include "tests/native/predict_decoders.h"
 #include "tests/native/predict_messages.h"
@@ -134,7 +135,7 @@ TEST(EncodePredictReply, WritesAReplyThatReadsBackInEitherEncoding) {
        {tensor::TensorEncoding::kTypedFields, tensor::TensorEncoding::kTensorContent}) {
     PredictReply reply;
     reply.model_spec = {"m", 7, {}, "serving_default"};
-    reply.tensors.tensors() = {Vector<int64_t>({-1, 300}), Vector<float>({1.5})};
+    reply.tensors.storage().tensors = {Vector<int64_t>({-1, 300}), Vector<float>({1.5})};
     reply.outputs = {{&names[0], 1}, {&names[1], 0}};
     reply.encoding = encoding;
     const auto encoded = EncodePredictReply(reply, {});

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "native/tf/tensor_storage.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tests/native/doubling_servable.h"
 #include "tests/native/predict_messages.h"
@@ -179,7 +180,7 @@ Status PredictScalar(const servable::Servable& servable, PredictReply* reply) {
 TEST_F(PredictTest, AnInputOfAnotherShapeIsTheModelsToTake) {
   PredictReply reply;
   ASSERT_TRUE(PredictScalar(servable_, &reply).ok());
-  EXPECT_TRUE(IsSame(reply.tensors.tensors()[1], testing::Scalar<float>(2)));
+  EXPECT_TRUE(IsSame(reply.tensors.storage().tensors[1], testing::Scalar<float>(2)));
 }
 
 TEST_F(PredictTest, AnInputOfAnotherShapeIsRefusedIfShapesAreChecked) {

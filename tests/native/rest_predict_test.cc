@@ -51,7 +51,7 @@ class RestPredictTest : public ::testing::Test {
     EXPECT_EQ(Predict(body), message) << body;
     EXPECT_EQ(code_, code) << body;
   }
-  const tensorflow::Tensor& Seen(size_t index = 0) { return servable_.seen().at(index); }
+  const testing::OpaqueTensor& Seen(size_t index = 0) { return servable_.seen().at(index); }
 
   PlainServable servable_{{
       EchoOf("serving_default", {Spec("x", dtype::kFloat, {-1, 2})}),

@@ -58,11 +58,11 @@ void NormalizeNaN(int dtype, std::string* bytes) {
     fix(uint16_t{0}, is_small_nan(Bfloat16::ToFloat), uint16_t{0x7fc0});
 }
 
-tensorflow::Tensor RandomTensor(int dtype, std::vector<int64_t> dims, std::mt19937_64& rng) {
+testing::OpaqueTensor RandomTensor(int dtype, std::vector<int64_t> dims, std::mt19937_64& rng) {
   tensor::TensorList list;
   list.Reset(1);
   EXPECT_TRUE(tensor::MakeTensor(dtype, dims, 0, &list).ok());
-  tensorflow::Tensor tensor = list.tensors()[0];
+  testing::OpaqueTensor tensor = list.storage().tensors[0];
   for (char& byte : tensor.bytes) {
     byte = static_cast<char>(dtype == dtype::kBool ? rng() & 1 : rng());
   }
@@ -73,11 +73,11 @@ tensorflow::Tensor RandomTensor(int dtype, std::vector<int64_t> dims, std::mt199
   return tensor;
 }
 
-tensorflow::Tensor ThroughJson(const tensorflow::Tensor& tensor, BodyFormat format) {
+testing::OpaqueTensor ThroughJson(const testing::OpaqueTensor& tensor, BodyFormat format) {
   const PlainServable servable({EchoSignature(tensor.dtype)});
   tensor::TensorList list;
   list.Reset(1);
-  list.tensors()[0] = tensor;
+  list.storage().tensors[0] = tensor;
   const tensor::Signature signature = EchoSignature(tensor.dtype);
   const auto written = WritePredictReply(signature, format, list, {});
   EXPECT_TRUE(written.ok()) << written.status().message();
@@ -88,10 +88,10 @@ tensorflow::Tensor ThroughJson(const tensorflow::Tensor& tensor, BodyFormat form
   PredictBody read;
   const base::Status status = ReadPredictBody(servable, body, &read);
   EXPECT_TRUE(status.ok()) << status.message() << " " << body;
-  return status.ok() ? read.inputs.tensors()[0] : tensorflow::Tensor();
+  return status.ok() ? read.inputs.storage().tensors[0] : testing::OpaqueTensor();
 }
 
-void ExpectSame(const tensorflow::Tensor& a, const tensorflow::Tensor& b) {
+void ExpectSame(const testing::OpaqueTensor& a, const testing::OpaqueTensor& b) {
   EXPECT_EQ(a.dims, b.dims);
   EXPECT_TRUE(a.bytes == b.bytes);
   EXPECT_EQ(a.strings, b.strings);
@@ -103,7 +103,7 @@ TEST(RestRoundTrip, EveryDtypeSurvivesTheRoundTrip) {
     SCOPED_TRACE(dtype);
     for (const std::vector<int64_t>& dims :
          {std::vector<int64_t>{}, {1}, {1'000}, {3, 1, 2}, {100, 39}, {1, 1, 1, 1, 2}}) {
-      const tensorflow::Tensor tensor = RandomTensor(dtype, dims, rng);
+      const testing::OpaqueTensor tensor = RandomTensor(dtype, dims, rng);
       ExpectSame(ThroughJson(tensor, BodyFormat::kColumnar), tensor);
       if (!dims.empty()) ExpectSame(ThroughJson(tensor, BodyFormat::kRow), tensor);
     }
@@ -113,7 +113,7 @@ TEST(RestRoundTrip, EveryDtypeSurvivesTheRoundTrip) {
 TEST(RestRoundTrip, EveryDtypeReadsBackItsLimits) {
   const auto expect = [](int dtype, auto least, auto most) {
     const std::vector<decltype(least)> values{least, most, 0};
-    const tensorflow::Tensor tensor = testing::NumberTensor(dtype, {3}, values);
+    const testing::OpaqueTensor tensor = testing::NumberTensor(dtype, {3}, values);
     ExpectSame(ThroughJson(tensor, BodyFormat::kRow), tensor);
   };
   expect(dtype::kInt64, INT64_MIN, INT64_MAX);

@@ -6,6 +6,7 @@
 
 #include "native/rest/rest_methods.h"
 #include "native/tensor/dtype.h"
+#include "native/tf/tensor_storage.h"
 #include "tests/native/tensors.h"
 
 namespace millpond::rest {
@@ -40,9 +41,9 @@ class EchoServable final : public servable::Servable {
   Status Prepare(const tensor::Signature&, const tensor::OutputSet&) const override { return {}; }
   Status Run(const tensor::Signature&, const tensor::OutputSet&, const tensor::RunContext&,
              const tensor::TensorList& inputs, tensor::TensorList* result) const override {
-    seen_ = inputs.tensors()[0];
+    seen_ = inputs.storage().tensors[0];
     result->Reset(1);
-    result->tensors()[0] = seen_;
+    result->storage().tensors[0] = seen_;
     return {};
   }
   const tensorflow::Tensor& seen() const { return seen_; }

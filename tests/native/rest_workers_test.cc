@@ -423,7 +423,7 @@ TEST_F(RestWorkersTest, OnlyAnsweredRequestsAreSampled) {
                        RestReply*, metrics::PhaseWatch*) -> base::Status {
     tensor::TensorList inputs;
     inputs.Reset(1);
-    inputs.tensors()[0].bytes = body;
+    inputs.storage().tensors[0].bytes = body;
     const tensor::Signature& signature = servable.signatures().begin()->second;
     tensor::TensorList outputs;
     MILLPOND_RETURN_IF_ERROR(

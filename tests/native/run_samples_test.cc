@@ -12,6 +12,7 @@
 
 #include "native/inference/predict.h"
 #include "native/inference/predict_codec.h"
+#include "native/tf/tensor_storage.h"
 #include "tests/native/tensors.h"
 
 namespace millpond::inference {
@@ -50,11 +51,12 @@ class EchoServable final : public servable::Servable {
   Status Prepare(const tensor::Signature&, const tensor::OutputSet&) const override { return {}; }
   Status Run(const tensor::Signature&, const tensor::OutputSet& outputs, const tensor::RunContext&,
              const tensor::TensorList& inputs, tensor::TensorList* result) const override {
-    seen = inputs.tensors();
+    seen = inputs.storage().tensors;
     asked = outputs;
     result->Reset(outputs.size());
     for (size_t i = 0; i < 2; ++i) {
-      if (outputs.Contains(i)) result->tensors()[outputs.Rank(i)] = inputs.tensors()[i];
+      if (outputs.Contains(i))
+        result->storage().tensors[outputs.Rank(i)] = inputs.storage().tensors[i];
     }
     return fails_with;
   }
@@ -106,7 +108,7 @@ class RunSamplesTest : public ::testing::Test {
     const SampledServable sampled(servable, reservoir_, now_ns, &samples);
     {
       tensor::TensorList fed;
-      fed.tensors() = std::move(inputs);
+      fed.storage().tensors = std::move(inputs);
       tensor::TensorList result;
       MILLPOND_RETURN_IF_ERROR(
           sampled.Run(sampled.signatures().at("echo"), outputs, {}, fed, &result));
@@ -201,7 +203,7 @@ TEST_F(RunSamplesTest, EachSignatureOfAJointRunIsKept) {
   RunSamples samples;
   const SampledServable sampled(servable, reservoir_, kNowNs, &samples);
   tensor::TensorList fed;
-  fed.tensors() = {Vector<float>({1}), Vector<float>({2})};
+  fed.storage().tensors = {Vector<float>({1}), Vector<float>({2})};
   std::vector<tensor::TensorList> results;
   ASSERT_TRUE(sampled.RunTogether({&sampled.signatures().at("echo")}, {}, fed, &results)->ok());
   ASSERT_EQ(results.size(), 1);
@@ -245,7 +247,7 @@ TEST_F(RunSamplesTest, InputsOutliveTheRunOnlyForASample) {
     RunSamples samples;
     {
       tensor::TensorList fed;
-      fed.tensors() = {a, Vector<float>({2})};
+      fed.storage().tensors = {a, Vector<float>({2})};
       const SampledServable sampled(servable, reservoir_, kNowNs, &samples);
       tensor::TensorList result;
       const Status ran = sampled.Run(servable.signatures().at("echo"), tensor::OutputSet::All(2),

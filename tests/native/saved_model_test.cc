@@ -15,6 +15,7 @@
 #include "native/tf/callable.h"
 #include "native/tf/servable_device.h"
 #include "native/tf/signature_def.h"
+#include "native/tf/tensor_storage.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/protobuf/meta_graph.pb.h"
 #include "tensorflow/core/public/session.h"
@@ -64,7 +65,7 @@ class SavedModelTest : public ::testing::Test {
   Status Run(const std::string& signature, std::vector<Tensor> inputs, tensor::TensorList* outputs,
              const tensor::RunContext& run = {}) const {
     tensor::TensorList list;
-    list.tensors() = std::move(inputs);
+    list.storage().tensors = std::move(inputs);
     const tensor::Signature& run_signature = model_->signatures().at(signature);
     const tensor::OutputSet all = tensor::OutputSet::All(run_signature.outputs.size());
     return model_->Run(run_signature, all, run, list, outputs);
@@ -73,7 +74,7 @@ class SavedModelTest : public ::testing::Test {
     tensor::TensorList outputs;
     const Status ran =
         Run("serving_default", {Scalar<float>(limit), Scalar<float>(x)}, &outputs, run);
-    if (ran.ok()) *result = outputs.tensors()[0].scalar<float>()();
+    if (ran.ok()) *result = outputs.storage().tensors[0].scalar<float>()();
     return ran;
   }
 
@@ -88,14 +89,14 @@ TEST_F(SavedModelTest, WithoutVariablesLoadsAndAnswers) {
   const Status ran = Run("serving_default", {Vector<float>({1, 2.5})}, &outputs);
   ASSERT_TRUE(ran.ok()) << ran.message();
   ASSERT_EQ(outputs.size(), 1);
-  EXPECT_EQ(Values<float>(outputs.tensors()[0]), (std::vector<float>{2, 5}));
+  EXPECT_EQ(Values<float>(outputs.storage().tensors[0]), (std::vector<float>{2, 5}));
 }
 
 TEST_F(SavedModelTest, VariablesAreRestoredFromTheCheckpoint) {
   Load(testing::VariableModel(Vector<float>({10, 100})));
   tensor::TensorList outputs;
   ASSERT_TRUE(Run("serving_default", {Vector<float>({1, 2})}, &outputs).ok());
-  EXPECT_EQ(Values<float>(outputs.tensors()[0]), (std::vector<float>{10, 200}));
+  EXPECT_EQ(Values<float>(outputs.storage().tensors[0]), (std::vector<float>{10, 200}));
 }
 
 TEST_F(SavedModelTest, InitOpFillsTableFromAssetOfMovedModel) {
@@ -103,7 +104,7 @@ TEST_F(SavedModelTest, InitOpFillsTableFromAssetOfMovedModel) {
   tensor::TensorList outputs;
   const Status ran = Run("serving_default", {Vector<tstring>({"pond", "lake", "mill"})}, &outputs);
   ASSERT_TRUE(ran.ok()) << ran.message();
-  EXPECT_EQ(Values<int64_t>(outputs.tensors()[0]), (std::vector<int64_t>{1, -1, 0}));
+  EXPECT_EQ(Values<int64_t>(outputs.storage().tensors[0]), (std::vector<int64_t>{1, -1, 0}));
 }
 
 TEST_F(SavedModelTest, InitOpIsHiddenFromClients) {
@@ -117,9 +118,9 @@ TEST_F(SavedModelTest, SharedTensorAndPassedInputAreOutputs) {
   tensor::TensorList outputs;
   ASSERT_TRUE(Run("names", {Vector<float>({3})}, &outputs).ok());
   ASSERT_EQ(outputs.size(), 3);
-  EXPECT_EQ(Values<float>(outputs.tensors()[0]), std::vector<float>{3});  // x_back
-  EXPECT_EQ(Values<float>(outputs.tensors()[1]), std::vector<float>{6});  // y
-  EXPECT_EQ(Values<float>(outputs.tensors()[2]), std::vector<float>{6});  // y_again
+  EXPECT_EQ(Values<float>(outputs.storage().tensors[0]), std::vector<float>{3});  // x_back
+  EXPECT_EQ(Values<float>(outputs.storage().tensors[1]), std::vector<float>{6});  // y
+  EXPECT_EQ(Values<float>(outputs.storage().tensors[2]), std::vector<float>{6});  // y_again
 }
 
 TEST_F(SavedModelTest, SomeOutputsAreAnsweredAlikeOncePrepared) {
@@ -129,13 +130,13 @@ TEST_F(SavedModelTest, SomeOutputsAreAnsweredAlikeOncePrepared) {
   outputs.Add(tensor::FindTensorSpec(names.outputs, "x_back"));
   outputs.Add(tensor::FindTensorSpec(names.outputs, "y_again"));
   tensor::TensorList inputs;
-  inputs.tensors() = {Vector<float>({3})};
+  inputs.storage().tensors = {Vector<float>({3})};
   for (int run = 0; run < 2; ++run) {
     tensor::TensorList result;
     ASSERT_TRUE(model_->Run(names, outputs, {}, inputs, &result).ok());
     ASSERT_EQ(result.size(), 2);
-    EXPECT_EQ(Values<float>(result.tensors()[0]), std::vector<float>{3});
-    EXPECT_EQ(Values<float>(result.tensors()[1]), std::vector<float>{6});
+    EXPECT_EQ(Values<float>(result.storage().tensors[0]), std::vector<float>{3});
+    EXPECT_EQ(Values<float>(result.storage().tensors[1]), std::vector<float>{6});
     ASSERT_TRUE(model_->Prepare(names, outputs).ok());
   }
 }
@@ -272,7 +273,7 @@ TEST_F(SavedModelTest, ManyThreadsRunItAtOnce) {
       const auto x = static_cast<float>(thread * 1'000 + run);
       tensor::TensorList outputs;
       ASSERT_TRUE(Run("serving_default", {Vector<float>({x, 1})}, &outputs).ok());
-      ASSERT_EQ(Values<float>(outputs.tensors()[0]), (std::vector<float>{10 * x, 100}));
+      ASSERT_EQ(Values<float>(outputs.storage().tensors[0]), (std::vector<float>{10 * x, 100}));
     }
   });
 }
@@ -296,7 +297,7 @@ TEST_F(SavedModelTest, AnOutputOutlivesItsModel) {
   tensor::TensorList outputs;
   ASSERT_TRUE(Run("serving_default", {Vector<float>({1, 2})}, &outputs).ok());
   model_.reset();
-  EXPECT_EQ(Values<float>(outputs.tensors()[0]), (std::vector<float>{10, 200}));
+  EXPECT_EQ(Values<float>(outputs.storage().tensors[0]), (std::vector<float>{10, 200}));
 }
 
 // --- ServableDevice: the end of a run between two kernels ----------------------------------------
@@ -390,7 +391,7 @@ TEST(RunScope, AScopeWithinAScopeGivesTheOuterOneBack) {
       tensor::OutputSet::All(1));
   tensor::TensorList inputs;
   tensor::TensorList outputs;
-  inputs.tensors() = {Vector<float>({1})};
+  inputs.storage().tensors = {Vector<float>({1})};
   tensor::RunContext expired;
   expired.deadline_ns = 1;
   {

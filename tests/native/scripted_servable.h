@@ -79,10 +79,10 @@ class ScriptedServable final : public servable::Servable {
                    tensor::TensorList* result) const override {
     run_count_ += 1;
     if (script_) MILLPOND_RETURN_IF_ERROR(script_(run));
-    const std::string& x = inputs.tensors()[0].bytes;
+    const std::string& x = inputs.storage().tensors[0].bytes;
     result->Reset(outputs.size());
-    if (outputs.Contains(0)) result->tensors()[outputs.Rank(0)].bytes = x;
-    if (outputs.Contains(1)) result->tensors()[outputs.Rank(1)].bytes = Reversed(x);
+    if (outputs.Contains(0)) result->storage().tensors[outputs.Rank(0)].bytes = x;
+    if (outputs.Contains(1)) result->storage().tensors[outputs.Rank(1)].bytes = Reversed(x);
     return {};
   }
 

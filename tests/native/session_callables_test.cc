@@ -9,6 +9,7 @@
 
 #include "native/tensor/run_context.h"
 #include "native/tf/servable_device.h"
+#include "native/tf/tensor_storage.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/public/session.h"
 #include "tests/native/saved_model_files.h"
@@ -53,11 +54,11 @@ class SessionCallablesTest : public ::testing::Test {
   Status Run(const SessionRunNames& names, const std::vector<float>& fed,
              std::vector<float>* fetched) {
     tensor::TensorList inputs;
-    for (const float value : fed) inputs.tensors().push_back(Vector<float>({value}));
+    for (const float value : fed) inputs.storage().tensors.push_back(Vector<float>({value}));
     tensor::TensorList result;
     const Status ran = callables_->Run(names, inputs, &result);
     fetched->clear();
-    for (const auto& tensor : result.tensors()) fetched->push_back(tensor.flat<float>()(0));
+    for (const auto& tensor : result.storage().tensors) fetched->push_back(tensor.flat<float>()(0));
     return ran;
   }
   void ExpectAnswer(const SessionRunNames& names, const std::vector<float>& fed,
@@ -120,7 +121,7 @@ TEST_F(SessionCallablesTest, ATensorThatIsFedAndFetchedIsRefused) {
 
 TEST_F(SessionCallablesTest, AFeedOfAnotherDtypeIsRefused) {
   tensor::TensorList fed;
-  fed.tensors() = {Vector<int64_t>({5}), Vector<float>({3})};
+  fed.storage().tensors = {Vector<int64_t>({5}), Vector<float>({3})};
   tensor::TensorList fetched;
   const Status refused = callables_->Run({{"a:0", "b:0"}, {"sum0:0"}, {}}, fed, &fetched);
   EXPECT_EQ(refused.code(), Code::kInvalidArgument) << refused.message();

@@ -35,7 +35,7 @@ class SessionServable final : public servable::Servable {
     deadline_ns = run.deadline_ns;
     fetched->Reset(names.fetches.size());
     if (fed.size() == 0) return {};
-    for (auto& tensor : fetched->tensors()) tensor.bytes = fed.tensors()[0].bytes;
+    for (auto& tensor : fetched->storage().tensors) tensor.bytes = fed.storage().tensors[0].bytes;
     return {};
   }
 

@@ -9,6 +9,7 @@
 
 #include "native/base/limits.h"
 #include "native/tensor/dtype.h"
+#include "native/tf/tensor_storage.h"
 #include "tests/native/tensors.h"
 
 namespace millpond::tensor {
@@ -23,7 +24,7 @@ class TensorAccessTest : public ::testing::Test {
  protected:
   TensorAccessTest() { list_.Reset(2); }
 
-  tensorflow::Tensor& tensor() { return list_.tensors()[1]; }
+  tensorflow::Tensor& tensor() { return list_.storage().tensors[1]; }
   int32_t* Numbers() { return static_cast<int32_t*>(MutableElements(1, &list_)); }
 
   TensorList list_;
@@ -38,7 +39,8 @@ TEST_F(TensorAccessTest, ANumericTensorIsMadeWrittenAndViewed) {
   EXPECT_EQ(view.element_count, 4);
   EXPECT_EQ(view.bytes, tensor().tensor_data());
   EXPECT_EQ(testing::Values<int32_t>(tensor()), (std::vector<int32_t>{10, 11, 12, 13}));
-  EXPECT_FALSE(list_.tensors()[0].IsInitialized() && list_.tensors()[0].NumElements() > 0);
+  EXPECT_FALSE(list_.storage().tensors[0].IsInitialized() &&
+               list_.storage().tensors[0].NumElements() > 0);
 }
 
 TEST_F(TensorAccessTest, AStringTensorIsMadeWrittenAndRead) {

@@ -11,6 +11,7 @@
 
 #include "native/base/limits.h"
 #include "native/tensor/dtype.h"
+#include "native/tf/tensor_storage.h"
 #include "native/tf/typed_field.h"
 #include "tensorflow/core/framework/allocator.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -91,8 +92,9 @@ void ExpectDecodesTo(const std::string& bytes, const Tensor& expected, const std
   TensorList list;
   const base::Status decoded = Decode(bytes, expected.dtype(), &list);
   ASSERT_TRUE(decoded.ok()) << what << ": " << decoded.message();
-  EXPECT_TRUE(IsSame(list.tensors()[0], expected))
-      << what << ": " << list.tensors()[0].DebugString() << " for " << expected.DebugString();
+  EXPECT_TRUE(IsSame(list.storage().tensors[0], expected))
+      << what << ": " << list.storage().tensors[0].DebugString() << " for "
+      << expected.DebugString();
 }
 
 // Runs `test` on a tensor of each dtype and shape.
@@ -237,7 +239,7 @@ TEST(DecodeTensor, FillsALargeShapeWithOneValue) {
   proto.add_double_val(2.5);
   TensorList list;
   ASSERT_TRUE(Decode(proto, &list).ok());
-  EXPECT_EQ(list.tensors()[0].flat<double>()(99'999), 2.5);
+  EXPECT_EQ(list.storage().tensors[0].flat<double>()(99'999), 2.5);
 }
 
 TEST(DecodeTensor, ReadsStringsWithNulsAndOfNoBytesInBothEncodings) {

@@ -7,6 +7,7 @@
 
 #include "native/tensor/signature.h"
 #include "native/tensor/tensor_codec.h"
+#include "native/tf/tensor_storage.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor.pb.h"
 #include "tests/native/wire_message.h"
@@ -41,7 +42,7 @@ inline std::string Encode(const tensor::TensorList& list, size_t index,
 inline std::string Encode(const tensorflow::Tensor& tensor, tensor::TensorEncoding encoding) {
   tensor::TensorList list;
   list.Reset(1);
-  list.tensors()[0] = tensor;
+  list.storage().tensors[0] = tensor;
   return Encode(list, 0, encoding);
 }
 

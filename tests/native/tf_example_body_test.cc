@@ -54,7 +54,7 @@ Examples Read(const std::string& body) {
   ExampleBody read;
   const Status status = ReadExampleBody({bytes.data(), bytes.size()}, &read);
   if (!status.ok()) return {std::string(base::CodeName(status.code())) + ": " + status.message()};
-  return read.examples.tensors()[0].strings;
+  return read.examples.storage().tensors[0].strings;
 }
 
 std::string ReadOne(const std::string& features) {

@@ -35,15 +35,15 @@ inline std::string ExampleMessage(const WireMessage& model_spec, const WireMessa
   return WireMessage().Message(1, model_spec).Message(2, input).bytes();
 }
 
-inline tensorflow::Tensor FloatTensor(const std::vector<float>& values,
-                                      const std::vector<int64_t>& dims) {
+inline OpaqueTensor FloatTensor(const std::vector<float>& values,
+                                const std::vector<int64_t>& dims) {
   std::string bytes(values.size() * sizeof(float), '\0');
   std::memcpy(bytes.data(), values.data(), bytes.size());
   return {bytes, tensor::dtype::kFloat, dims, {}};
 }
 
-inline tensorflow::Tensor StringTensor(const std::vector<std::string>& values,
-                                       const std::vector<int64_t>& dims) {
+inline OpaqueTensor StringTensor(const std::vector<std::string>& values,
+                                 const std::vector<int64_t>& dims) {
   return {"", tensor::dtype::kString, dims, values};
 }
 
@@ -60,7 +60,7 @@ inline tensor::TensorSpec SpecOf(const std::string& name, int dtype = tensor::dt
 // A servable with signatures on serialized examples; a test sets its answers.
 class ExampleServable final : public servable::Servable {
  public:
-  using Answer = std::vector<tensorflow::Tensor>;
+  using Answer = std::vector<OpaqueTensor>;
 
   // `outputs` are sorted by name; each run returns `answer`, with one tensor for each.
   tensor::Signature& Add(const std::string& name, const std::vector<std::string>& outputs,
@@ -82,10 +82,10 @@ class ExampleServable final : public servable::Servable {
   base::Status Run(const tensor::Signature& signature, const tensor::OutputSet&,
                    const tensor::RunContext&, const tensor::TensorList& inputs,
                    tensor::TensorList* result) const override {
-    runs.push_back(inputs.tensors()[0].strings);
+    runs.push_back(inputs.storage().tensors[0].strings);
     if (!fails_with.ok()) return fails_with;
     result->Reset(answers_.at(signature.name).size());
-    result->tensors() = answers_.at(signature.name);
+    result->storage().tensors = answers_.at(signature.name);
     return {};
   }
 

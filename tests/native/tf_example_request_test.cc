@@ -28,8 +28,8 @@ base::StatusOr<Strings> TensorOf(const WireMessage& input, const std::vector<siz
   if (!examples.Read(segmented.reader())) return base::DataLoss("does not parse");
   tensor::TensorList tensors;
   MILLPOND_RETURN_IF_ERROR(examples.MakeTensor(&tensors));
-  EXPECT_EQ(tensors.tensors()[0].dims, std::vector<int64_t>{examples.example_count()});
-  return tensors.tensors()[0].strings;
+  EXPECT_EQ(tensors.storage().tensors[0].dims, std::vector<int64_t>{examples.example_count()});
+  return tensors.storage().tensors[0].strings;
 }
 
 TEST(ExampleInputTest, EachExampleIsAStringOfItsOwnBytes) {

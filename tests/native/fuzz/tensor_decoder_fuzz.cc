@@ -1,5 +1,6 @@
 #include <string>
 
+#include "native/tf/tensor_storage.h"
 #include "native/tf/typed_field.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor.pb.h"
@@ -40,7 +41,7 @@ Verdict Run(std::string_view input) {
   // The decoder skips the typed fields of other dtypes, even if they do not parse.
   if (!proto.ParseFromString(bytes)) return Verdict::kTaken;
   FUZZ_CHECK(expected.FromProto(proto), proto.ShortDebugString());
-  FUZZ_CHECK(testing::IsSame(list.tensors()[0], expected), proto.ShortDebugString());
+  FUZZ_CHECK(testing::IsSame(list.storage().tensors[0], expected), proto.ShortDebugString());
   return Verdict::kTaken;
 }
 

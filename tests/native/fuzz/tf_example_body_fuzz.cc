@@ -36,7 +36,7 @@ Verdict Run(std::string_view input) {
     FUZZ_CHECK(!status.message().empty(), "no message");
     return Verdict::kRefused;
   }
-  const auto& examples = body.examples.tensors()[0].strings;
+  const auto& examples = body.examples.storage().tensors[0].strings;
   FUZZ_CHECK(!examples.empty(), "no example");
   for (const std::string& example : examples) {
     // The Example, its Features, and an entry of their map.

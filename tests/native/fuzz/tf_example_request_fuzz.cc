@@ -22,7 +22,7 @@ Verdict Run(std::string_view input) {
     FUZZ_CHECK(!status.message().empty(), "no message");
     return Verdict::kRefused;
   }
-  const tensorflow::Tensor& tensor = tensors.tensors()[0];
+  const testing::OpaqueTensor& tensor = tensors.storage().tensors[0];
   FUZZ_CHECK(tensor.dims == std::vector<int64_t>{examples.example_count()}, "another shape");
   FUZZ_CHECK(tensor.strings.size() == static_cast<size_t>(examples.example_count()),
              std::to_string(tensor.strings.size()));

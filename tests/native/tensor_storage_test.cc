@@ -1,4 +1,4 @@
-#include "native/tensor/tensor_list.h"
+#include "native/tf/tensor_storage.h"
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ TEST(TensorList, ResetFreesWhatItHeld) {
   EXPECT_EQ(list.size(), 0);
   list.Reset(2);
   const tensorflow::Tensor kept = testing::Vector<float>({1, 2});
-  list.tensors()[1] = kept;
+  list.storage().tensors[1] = kept;
   EXPECT_FALSE(kept.RefCountIsOne());
   list.Reset(3);
   EXPECT_TRUE(kept.RefCountIsOne());
@@ -26,10 +26,10 @@ TEST(TensorList, ResetFreesWhatItHeld) {
 TEST(TensorList, MovesItsTensors) {
   TensorList list;
   list.Reset(1);
-  list.tensors()[0] = testing::Scalar<int64_t>(7);
+  list.storage().tensors[0] = testing::Scalar<int64_t>(7);
   TensorList moved = std::move(list);
   ASSERT_EQ(moved.size(), 1);
-  EXPECT_EQ(moved.tensors()[0].scalar<int64_t>()(), 7);
+  EXPECT_EQ(moved.storage().tensors[0].scalar<int64_t>()(), 7);
 }
 
 }  // namespace
