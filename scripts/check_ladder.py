@@ -1,6 +1,6 @@
 """Checks the order of native/, serving/ and loadtest/, and the imports between tests.
 
-A rung of native/ includes only itself and the rungs below it. Each foreign world (jemalloc,
+A rung of native/ includes only itself and the rungs below it, and not its siblings. Each foreign world (jemalloc,
 TensorFlow, gRPC, the binder) is included by one rung only; zlib by base, and by rest, which
 compresses. A room of serving/ or loadtest/ imports only itself and the rooms below it.
 
@@ -19,7 +19,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 # From the lowest to the highest.
-RUNGS = ("base", "metrics", "memory", "tensor", "tf", "servable", "inference", "rpc", "rest", "python")
+RUNGS = (
+    "base",
+    "metrics",
+    "memory",
+    "tensor",
+    "servable",
+    "inference",
+    "rpc",
+    "rest",
+    "tf",
+    "python",
+)
+
+# The rungs that stand beside a rung and not below it, so that it must not include them either. What
+# answers requests and what runs a model meet in servable/ alone.
+SIBLINGS = {"rest": frozenset({"rpc"}), "tf": frozenset({"inference", "rpc", "rest"})}
 
 # The rooms of each Python package, from the lowest to the highest.
 SERVING_ROOMS = (
@@ -99,6 +114,8 @@ def problem_with(rung: str, included: str) -> str | None:
     if other is not None:
         if RUNGS.index(other) > RUNGS.index(rung):
             return f"{rung} includes '{included}', but {other} is above it"
+        if other in SIBLINGS.get(rung, ()):
+            return f"{rung} includes '{included}', but {other} is beside it"
         return None
     for prefix, allowed in FOREIGN_WORLDS.items():
         if included.startswith(prefix) and rung not in allowed:

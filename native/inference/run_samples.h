@@ -13,7 +13,6 @@
 #include "native/tensor/run_context.h"
 #include "native/tensor/signature.h"
 #include "native/tensor/tensor_list.h"
-#include "native/tf/session_callables.h"
 
 namespace millpond::inference {
 
@@ -80,11 +79,8 @@ class SampledServable final : public servable::Servable {
                                           const tensor::RunContext& run,
                                           const tensor::TensorList& inputs,
                                           std::vector<tensor::TensorList>* results) const override;
-  base::Status RunSession(const tf::SessionRunNames& names, const tensor::RunContext& run,
-                          const tensor::TensorList& fed,
-                          tensor::TensorList* fetched) const override {
-    return servable_.RunSession(names, run, fed, fetched);
-  }
+  // Session runs are not sampled.
+  const servable::Session* session() const override { return servable_.session(); }
 
  private:
   // Keeps the inputs of a successful run if the reservoir should take it.

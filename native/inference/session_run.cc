@@ -6,8 +6,8 @@
 
 #include "native/base/limits.h"
 #include "native/inference/signature_request.h"
+#include "native/servable/session.h"
 #include "native/tensor/tensor_codec.h"
-#include "native/tf/session_callables.h"
 
 namespace millpond::inference {
 namespace {
@@ -137,9 +137,9 @@ Status ResolveAlias(const std::vector<tensor::TensorSpec>& specs,
   return {};
 }
 
-StatusOr<tf::SessionRunNames> NamesOf(const servable::Servable& servable,
-                                      const SessionRunRequest& request) {
-  tf::SessionRunNames names{{}, request.fetches, request.targets};
+StatusOr<servable::SessionRunNames> NamesOf(const servable::Servable& servable,
+                                            const SessionRunRequest& request) {
+  servable::SessionRunNames names{{}, request.fetches, request.targets};
   for (const auto& feed : request.feeds) names.feeds.push_back(feed.name);
   if (!request.has_alias_names) {
     MILLPOND_RETURN_IF_ERROR(CheckFedOnce(names.feeds));
@@ -243,12 +243,16 @@ Status AnswerSessionRun(const servable::Servable& servable, const SessionRunRequ
   MILLPOND_RETURN_IF_ERROR(Check(request));
   const auto names = NamesOf(servable, request);
   if (!names.ok()) return names.status();
+  const servable::Session* const session = servable.session();
+  if (session == nullptr) {
+    return {base::Code::kUnimplemented, "this version has no session that clients may run"};
+  }
   tensor::TensorList fed;
   MILLPOND_RETURN_IF_ERROR(DecodeFeeds(request, &fed));
   tensor::TensorList fetched;
   EnterPhase(metrics::Phase::kRun, watch);
   const tensor::RunContext limited = EndingAfter(run, request.timeout_ms, now_ns);
-  MILLPOND_RETURN_IF_ERROR(servable.RunSession(names.value(), limited, fed, &fetched));
+  MILLPOND_RETURN_IF_ERROR(session->RunSession(names.value(), limited, fed, &fetched));
   EnterPhase(metrics::Phase::kEncode, watch);
   ModelSpec spec;
   spec.name = servable.id().name;

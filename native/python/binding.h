@@ -14,8 +14,8 @@
 #include "native/memory/slab_pool.h"
 #include "native/metrics/request_sampler.h"
 #include "native/metrics/request_statistics.h"
-#include "native/servable/loaded_version.h"
 #include "native/servable/servable_entry.h"
+#include "native/tf/loaded_version.h"
 
 // Declarations that the files of this folder share. Each Register* adds one concept to the module.
 // module.cc is the table of contents, and serving/data_plane/_native.pyi is the contract.
@@ -119,7 +119,7 @@ class PyRequestStatistics {
 class PyServable {
  public:
   PyServable(std::shared_ptr<servable::ServableEntry> entry,
-             std::shared_ptr<servable::LoadedVersion> loaded)
+             std::shared_ptr<tf::LoadedVersion> loaded)
       : loaded_(std::move(loaded)), entry_(std::move(entry)) {}
   // The last reference frees the version, without the GIL, because that may take long.
   ~PyServable() {
@@ -131,10 +131,10 @@ class PyServable {
   PyServable& operator=(const PyServable&) = delete;
 
   const std::shared_ptr<servable::ServableEntry>& entry() const { return entry_; }
-  servable::LoadedVersion& loaded() const { return *loaded_; }
+  tf::LoadedVersion& loaded() const { return *loaded_; }
 
  private:
-  std::shared_ptr<servable::LoadedVersion> loaded_;
+  std::shared_ptr<tf::LoadedVersion> loaded_;
   std::shared_ptr<servable::ServableEntry> entry_;
 };
 

@@ -15,16 +15,16 @@
 #include "native/inference/predict.h"
 #include "native/inference/predict_codec.h"
 #include "native/python/binding.h"
-#include "native/servable/saved_model_servable.h"
 #include "native/tensor/run_context.h"
 #include "native/tf/saved_model.h"
+#include "native/tf/saved_model_servable.h"
 
 namespace millpond::python {
 namespace {
 
 namespace nb = nanobind;
-using servable::LoadedVersion;
 using servable::ServableEntry;
+using tf::LoadedVersion;
 
 base::Status PrepareBytes(const servable::Servable& servable, std::string_view bytes) {
   inference::PredictRequest request;
@@ -89,8 +89,7 @@ class PySavedModelLoad {
   void Prepare(nb::bytes request) {
     ThrowIfError(CheckIsReady("prepare"));
     ThrowIfError(WithoutGil([&] {
-      return PrepareBytes(servable::SavedModelServable(id_, loaded_),
-                          {request.c_str(), request.size()});
+      return PrepareBytes(tf::SavedModelServable(id_, loaded_), {request.c_str(), request.size()});
     }));
   }
 
@@ -119,7 +118,7 @@ class PySavedModelLoad {
     ThrowIfError(CheckIsReady("finish"));
     Model().EndLoading();
     auto entry = std::make_shared<ServableEntry>(
-        std::make_unique<servable::SavedModelServable>(id_, loaded_), std::move(reservoir));
+        std::make_unique<tf::SavedModelServable>(id_, loaded_), std::move(reservoir));
     if (statistics != nullptr) Tell(entry, *statistics->statistics());
     return std::make_unique<PyServable>(std::move(entry), std::exchange(loaded_, nullptr));
   }

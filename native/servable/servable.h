@@ -10,9 +10,10 @@
 #include "native/tensor/run_context.h"
 #include "native/tensor/signature.h"
 #include "native/tensor/tensor_list.h"
-#include "native/tf/session_callables.h"
 
 namespace millpond::servable {
+
+class Session;  // session.h
 
 struct ServableId {
   std::string name;
@@ -59,12 +60,8 @@ class Servable {
     return std::nullopt;
   }
 
-  // Runs the session behind this version as `names` describes. Returns UNIMPLEMENTED if the version
-  // has no session, or no session that clients may reach.
-  virtual base::Status RunSession(const tf::SessionRunNames&, const tensor::RunContext&,
-                                  const tensor::TensorList&, tensor::TensorList*) const {
-    return {base::Code::kUnimplemented, "this version has no session that clients may run"};
-  }
+  // The graph behind this version, for SessionRun; null if the version has none.
+  virtual const Session* session() const { return nullptr; }
 };
 
 }  // namespace millpond::servable

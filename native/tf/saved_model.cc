@@ -15,6 +15,7 @@
 #include "native/tf/parameter_memory.h"
 #include "native/tf/runtime.h"
 #include "native/tf/servable_device.h"
+#include "native/tf/session_callables.h"
 #include "native/tf/session_runner.h"
 #include "native/tf/signature_def.h"
 #include "native/tf/status.h"
@@ -429,7 +430,7 @@ Status SavedModel::RunJoint(const JointRunner& joint,
   return scope.Explain(joint.Run(signatures, inputs, results));
 }
 
-Status SavedModel::RunSession(const SessionRunNames& names, const tensor::RunContext& run,
+Status SavedModel::RunSession(const servable::SessionRunNames& names, const tensor::RunContext& run,
                               const tensor::TensorList& fed, tensor::TensorList* fetched) const {
   if (state_->session_callables == nullptr) {
     return {base::Code::kUnimplemented,

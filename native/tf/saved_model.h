@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "native/base/status.h"
+#include "native/servable/session.h"
 #include "native/tensor/output_set.h"
 #include "native/tensor/run_context.h"
 #include "native/tensor/signature.h"
 #include "native/tensor/tensor_list.h"
 #include "native/tf/load_control.h"
-#include "native/tf/session_callables.h"
 
 namespace millpond::memory {
 class MemoryResource;
@@ -102,7 +102,7 @@ class SavedModel {
                         std::vector<tensor::TensorList>* results) const;
   // Runs the part of the graph that `names` selects, by SessionCallables, under the rules of Run.
   // Returns UNIMPLEMENTED if RuntimeOptions::serves_session_run is false.
-  base::Status RunSession(const SessionRunNames& names, const tensor::RunContext& run,
+  base::Status RunSession(const servable::SessionRunNames& names, const tensor::RunContext& run,
                           const tensor::TensorList& fed, tensor::TensorList* fetched) const;
 
  private:

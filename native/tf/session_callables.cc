@@ -81,7 +81,7 @@ std::shared_ptr<const SessionCallables::Part> SessionCallables::FindOrMake(const
   return made;
 }
 
-Status SessionCallables::Run(const SessionRunNames& names, const tensor::TensorList& fed,
+Status SessionCallables::Run(const servable::SessionRunNames& names, const tensor::TensorList& fed,
                              tensor::TensorList* fetched) {
   const Key key{SortedOnce(names.feeds), SortedOnce(names.fetches), SortedOnce(names.targets)};
   const std::shared_ptr<const Part> part = FindOrMake(key);

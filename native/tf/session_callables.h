@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "native/base/status.h"
+#include "native/servable/session.h"
 #include "native/tensor/tensor_list.h"
 
 namespace tensorflow {
@@ -16,14 +17,6 @@ class Session;
 }  // namespace tensorflow
 
 namespace millpond::tf {
-
-// The names in a SessionRun: tensors like "x:0" to feed and to fetch, and nodes to run for their
-// effects.
-struct SessionRunNames {
-  std::vector<std::string> feeds;  // without duplicates
-  std::vector<std::string> fetches;
-  std::vector<std::string> targets;
-};
 
 // Runs any part of a session's graph, on the calling thread.
 //
@@ -47,7 +40,7 @@ class SessionCallables {
   // Runs the part that `names` selects. `fed` is in the order of the feeds; `fetched` gets the
   // fetches in their order. Returns TensorFlow's error if the graph has no such names, or if its
   // kernels refuse the tensors.
-  base::Status Run(const SessionRunNames& names, const tensor::TensorList& fed,
+  base::Status Run(const servable::SessionRunNames& names, const tensor::TensorList& fed,
                    tensor::TensorList* fetched);
 
   size_t kept_count();

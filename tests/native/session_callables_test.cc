@@ -51,7 +51,7 @@ class SessionCallablesTest : public ::testing::Test {
     callables_ = std::make_unique<SessionCallables>(session_.get());
   }
 
-  Status Run(const SessionRunNames& names, const std::vector<float>& fed,
+  Status Run(const servable::SessionRunNames& names, const std::vector<float>& fed,
              std::vector<float>* fetched) {
     tensor::TensorList inputs;
     for (const float value : fed) inputs.storage().tensors.push_back(Vector<float>({value}));
@@ -61,7 +61,7 @@ class SessionCallablesTest : public ::testing::Test {
     for (const auto& tensor : result.storage().tensors) fetched->push_back(tensor.flat<float>()(0));
     return ran;
   }
-  void ExpectAnswer(const SessionRunNames& names, const std::vector<float>& fed,
+  void ExpectAnswer(const servable::SessionRunNames& names, const std::vector<float>& fed,
                     const std::vector<float>& expected) {
     std::vector<float> fetched;
     const Status ran = Run(names, fed, &fetched);

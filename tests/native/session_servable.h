@@ -4,12 +4,13 @@
 #include <string>
 
 #include "native/servable/servable.h"
+#include "native/servable/session.h"
 #include "tests/native/tf_example_messages.h"
 
 namespace millpond::testing {
 
 // A session that gives each fetch the bytes of the first feed, and keeps the names of its last run.
-class SessionServable final : public servable::Servable {
+class SessionServable final : public servable::Servable, public servable::Session {
  public:
   SessionServable() {
     tensor::Signature& signature = signatures_["serving_default"];
@@ -28,7 +29,8 @@ class SessionServable final : public servable::Servable {
                    const tensor::TensorList&, tensor::TensorList*) const override {
     return {};
   }
-  base::Status RunSession(const tf::SessionRunNames& names, const tensor::RunContext& run,
+  const servable::Session* session() const override { return this; }
+  base::Status RunSession(const servable::SessionRunNames& names, const tensor::RunContext& run,
                           const tensor::TensorList& fed,
                           tensor::TensorList* fetched) const override {
     asked = names;
@@ -39,7 +41,7 @@ class SessionServable final : public servable::Servable {
     return {};
   }
 
-  mutable tf::SessionRunNames asked;
+  mutable servable::SessionRunNames asked;
   mutable int64_t deadline_ns = 0;
 
  private:

@@ -11,20 +11,20 @@
 #include "native/memory/version_arena.h"
 #include "native/tf/saved_model.h"
 
-namespace millpond::servable {
+namespace millpond::tf {
 
 // A SavedModel and the arena of its parameters, from the first step of a load to the end of an
 // unload. Call Free on the thread that loads or unloads, because it takes milliseconds.
 class LoadedVersion {
  public:
   LoadedVersion(std::string directory, std::vector<std::string> tags)
-      : model_(std::make_unique<tf::SavedModel>(std::move(directory), std::move(tags))) {}
+      : model_(std::make_unique<SavedModel>(std::move(directory), std::move(tags))) {}
   ~LoadedVersion() { Free(); }
   LoadedVersion(const LoadedVersion&) = delete;
   LoadedVersion& operator=(const LoadedVersion&) = delete;
 
   // The model; valid until Free.
-  tf::SavedModel& model() const { return *model_; }
+  SavedModel& model() const { return *model_; }
   // The arena of the parameters; null if the parameters come from the request memory.
   memory::VersionArena* arena() const { return arena_.get(); }
 
@@ -68,8 +68,8 @@ class LoadedVersion {
  private:
   mutable std::mutex mutex_;  // held by Free and by readers of statistics; no request takes it
   std::unique_ptr<memory::VersionArena> arena_;
-  std::unique_ptr<tf::SavedModel> model_;
+  std::unique_ptr<SavedModel> model_;
   memory::ArenaRemains remains_;
 };
 
-}  // namespace millpond::servable
+}  // namespace millpond::tf

@@ -5,19 +5,20 @@
 #include <utility>
 #include <vector>
 
-#include "native/servable/loaded_version.h"
 #include "native/servable/servable.h"
+#include "native/servable/session.h"
+#include "native/tf/loaded_version.h"
 
-namespace millpond::servable {
+namespace millpond::tf {
 
 // A SavedModel that a TensorFlow session runs on the CPU. `loaded` has been through all steps of
 // its load. A co-owner of `loaded` may free it once the entry is destroyed.
-class SavedModelServable final : public Servable {
+class SavedModelServable final : public servable::Servable, private servable::Session {
  public:
-  SavedModelServable(ServableId id, std::shared_ptr<LoadedVersion> loaded)
+  SavedModelServable(servable::ServableId id, std::shared_ptr<LoadedVersion> loaded)
       : id_(std::move(id)), loaded_(std::move(loaded)), model_(loaded_->model()) {}
 
-  const ServableId& id() const override { return id_; }
+  const servable::ServableId& id() const override { return id_; }
   const tensor::SignatureMap& signatures() const override { return model_.signatures(); }
   const std::string& signature_def_map() const override { return model_.signature_def_map(); }
   base::Status Prepare(const tensor::Signature& signature,
@@ -33,20 +34,22 @@ class SavedModelServable final : public Servable {
                                           const tensor::RunContext& run,
                                           const tensor::TensorList& inputs,
                                           std::vector<tensor::TensorList>* results) const override {
-    const tf::JointRunner* const joint = model_.FindOrMakeJoint(signatures);
+    const JointRunner* const joint = model_.FindOrMakeJoint(signatures);
     if (joint == nullptr) return std::nullopt;
     return model_.RunJoint(*joint, signatures, run, inputs, results);
   }
-  base::Status RunSession(const tf::SessionRunNames& names, const tensor::RunContext& run,
+  const servable::Session* session() const override { return this; }
+
+ private:
+  base::Status RunSession(const servable::SessionRunNames& names, const tensor::RunContext& run,
                           const tensor::TensorList& fed,
                           tensor::TensorList* fetched) const override {
     return model_.RunSession(names, run, fed, fetched);
   }
 
- private:
-  const ServableId id_;
+  const servable::ServableId id_;
   const std::shared_ptr<LoadedVersion> loaded_;
-  const tf::SavedModel& model_;
+  const SavedModel& model_;
 };
 
-}  // namespace millpond::servable
+}  // namespace millpond::tf
