@@ -125,7 +125,7 @@ def test_status_by_unknown_label_names_known() -> None:
         service.get_model_status(request(label="next"))
 
 
-def test_get_model_status_by_label_without_labels_says_so() -> None:
+def test_get_model_status_names_a_model_without_labels() -> None:
     service = service_with(status(1, AVAILABLE))
     with pytest.raises(
         InvalidArgument,
