@@ -63,13 +63,6 @@ inline int64_t SecondsToNs(double seconds) {
 // because tensors may outlive the module.
 memory::RequestMemory& TheRequestMemory();
 
-// The memory that a version will take, in bytes: its variables and constants, and the slab for
-// them.
-struct MemoryPlan {
-  size_t parameter_bytes = 0;
-  size_t slab_bytes = 0;
-};
-
 // The slabs of all models and the thread that keeps them.
 class PySlabPool {
  public:

@@ -7,6 +7,7 @@
 #include "native/base/thread_priority.h"
 #include "native/memory/background_arena.h"
 #include "native/python/binding.h"
+#include "native/tf/version_load.h"
 
 namespace millpond::python {
 namespace {
@@ -101,9 +102,9 @@ void RegisterSlabPool(nb::module_& module) {
 }
 
 void RegisterArena(nb::module_& module) {
-  nb::class_<MemoryPlan>(module, "MemoryPlan", nb::is_final())
-      .def_ro("parameter_bytes", &MemoryPlan::parameter_bytes)
-      .def_ro("slab_bytes", &MemoryPlan::slab_bytes);
+  nb::class_<tf::MemoryPlan>(module, "MemoryPlan", nb::is_final())
+      .def_ro("parameter_bytes", &tf::MemoryPlan::parameter_bytes)
+      .def_ro("slab_bytes", &tf::MemoryPlan::slab_bytes);
   nb::class_<ArenaStatistics>(module, "ArenaStatistics", nb::is_final())
       .def_ro("allocated_bytes", &ArenaStatistics::allocated_bytes)
       .def_ro("active_unused_bytes", &ArenaStatistics::active_unused_bytes)

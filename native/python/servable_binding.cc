@@ -5,7 +5,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <atomic>
-#include <numeric>
 #include <optional>
 #include <string_view>
 
@@ -16,15 +15,14 @@
 #include "native/inference/predict_codec.h"
 #include "native/python/binding.h"
 #include "native/tensor/run_context.h"
-#include "native/tf/saved_model.h"
-#include "native/tf/saved_model_servable.h"
+#include "native/tf/version_load.h"
 
 namespace millpond::python {
 namespace {
 
 namespace nb = nanobind;
 using servable::ServableEntry;
-using tf::LoadedVersion;
+using tf::VersionLoad;
 
 base::Status PrepareBytes(const servable::Servable& servable, std::string_view bytes) {
   inference::PredictRequest request;
@@ -32,123 +30,70 @@ base::Status PrepareBytes(const servable::Servable& servable, std::string_view b
   return inference::Prepare(servable, request);
 }
 
-// Makes `statistics` report the version's requests. `statistics` does not own the version. It holds
-// the version only while it reads the handle count. That moment also ends before the control plane
-// releases a version that it has destroyed.
-void Tell(const std::shared_ptr<ServableEntry>& entry, metrics::RequestStatistics& statistics) {
-  const auto in_flight_count = [held = std::weak_ptr<ServableEntry>(entry)]() -> int64_t {
-    const std::shared_ptr<ServableEntry> here = held.lock();
-    return here == nullptr ? 0 : here->handle_count();
-  };
-  statistics.AddVersion(entry->id().name, entry->id().version, entry->recorder(), in_flight_count,
-                        base::MonotonicNs());
-}
-
-// A version that is being loaded.
+// A version that is being loaded: tf::VersionLoad without the GIL, and with exceptions.
 class PySavedModelLoad {
  public:
   PySavedModelLoad(std::string name, int64_t version, std::string directory,
                    std::vector<std::string> tags)
-      : id_{std::move(name), version},
-        loaded_(std::make_shared<LoadedVersion>(std::move(directory), std::move(tags))) {}
+      : load_(std::make_unique<VersionLoad>(servable::ServableId{std::move(name), version},
+                                            std::move(directory), std::move(tags))) {}
   ~PySavedModelLoad() {
     const nb::gil_scoped_release release;
-    loaded_.reset();
+    load_.reset();
   }
   PySavedModelLoad(const PySavedModelLoad&) = delete;
   PySavedModelLoad& operator=(const PySavedModelLoad&) = delete;
 
-  template <base::Status (tf::SavedModel::*kStep)()>
+  template <base::Status (VersionLoad::*kStep)()>
   void Run() {
-    ThrowIfError(CheckIsUnfinished());
-    ThrowIfError(WithoutGil([this] { return (Model().*kStep)(); }));
+    ThrowIfError(WithoutGil([this] { return ((*load_).*kStep)(); }));
   }
 
-  MemoryPlan PlanMemory(size_t headroom_bytes) {
-    ThrowIfError(CheckIsUnfinished());
-    const std::vector<size_t> bytes =
-        ValueOrThrow(WithoutGil([this] { return Model().ParameterBytes(); }));
-    const size_t slab_bytes = memory::PlanSlabBytes(bytes);
-    return {std::accumulate(bytes.begin(), bytes.end(), size_t{0}),
-            slab_bytes + std::min(headroom_bytes, SIZE_MAX - slab_bytes)};
+  // Returns the result of `kGet`, a method that returns a StatusOr.
+  template <auto kGet>
+  auto Get() {
+    return ValueOrThrow(WithoutGil([this] { return ((*load_).*kGet)(); }));
+  }
+
+  tf::MemoryPlan PlanMemory(size_t headroom_bytes) {
+    return ValueOrThrow(WithoutGil([&] { return load_->PlanMemory(headroom_bytes); }));
   }
 
   size_t TakeArena(const PySlabPool& pool, size_t slab_bytes) {
-    ThrowIfError(CheckIsUnfinished());
-    return ValueOrThrow(WithoutGil([&]() -> base::StatusOr<size_t> {
-      auto arena =
-          memory::VersionArena::Take(pool.pool(), id_.name, slab_bytes, &TheRequestMemory());
-      if (!arena.ok()) return arena.status();
-      const size_t resident_bytes = arena.value()->slab_resident_bytes();
-      MILLPOND_RETURN_IF_ERROR(loaded_->SetArena(std::move(arena.value())));
-      return resident_bytes;
-    }));
+    return ValueOrThrow(
+        WithoutGil([&] { return load_->TakeArena(pool.pool(), slab_bytes, &TheRequestMemory()); }));
   }
 
   // Prepares a request's run on a version that is not served yet.
   void Prepare(nb::bytes request) {
-    ThrowIfError(CheckIsReady("prepare"));
     ThrowIfError(WithoutGil([&] {
-      return PrepareBytes(tf::SavedModelServable(id_, loaded_), {request.c_str(), request.size()});
+      return load_->Prepare([&](const servable::Servable& servable) {
+        return PrepareBytes(servable, {request.c_str(), request.size()});
+      });
     }));
-  }
-
-  std::vector<std::string> MissingOps() {
-    ThrowIfError(CheckIsUnfinished());
-    return Model().missing_ops();
-  }
-
-  std::vector<std::string> VariablesWithoutValue() {
-    ThrowIfError(CheckIsUnfinished());
-    return WithoutGil([this] { return Model().VariablesWithoutValue(); });
-  }
-  bool MayWriteVariables() {
-    ThrowIfError(CheckIsUnfinished());
-    return Model().MayWriteVariables();
-  }
-
-  void Cancel() { control_->is_cancelled.store(true); }
-  int64_t RestoredBytes() const { return control_->restored_bytes.load(); }
-  void SetRestoreBytesPerSecond(int64_t bytes_per_second) {
-    control_->restore_bytes_per_second_max.store(bytes_per_second);
   }
 
   std::unique_ptr<PyServable> Finish(std::shared_ptr<servable::RequestReservoir> reservoir,
                                      const PyRequestStatistics* statistics) {
-    ThrowIfError(CheckIsReady("finish"));
-    Model().EndLoading();
-    auto entry = std::make_shared<ServableEntry>(
-        std::make_unique<tf::SavedModelServable>(id_, loaded_), std::move(reservoir));
-    if (statistics != nullptr) Tell(entry, *statistics->statistics());
-    return std::make_unique<PyServable>(std::move(entry), std::exchange(loaded_, nullptr));
+    tf::FinishedLoad finished = ValueOrThrow(load_->Finish(
+        std::move(reservoir), statistics == nullptr ? nullptr : statistics->statistics().get(),
+        base::MonotonicNs()));
+    return std::make_unique<PyServable>(std::move(finished.entry), std::move(finished.version));
   }
 
   memory::ArenaRemains Discard() {
-    const std::shared_ptr<LoadedVersion> loaded = std::exchange(loaded_, nullptr);
-    if (loaded == nullptr) return {};
-    return WithoutGil([&] { return loaded->Free(); });
+    return WithoutGil([this] { return load_->Discard(); });
+  }
+
+  // These three may be called by any thread, so they keep the GIL for their moment.
+  void Cancel() { load_->Cancel(); }
+  int64_t RestoredBytes() const { return load_->restored_bytes(); }
+  void SetRestoreBytesPerSecond(int64_t bytes_per_second) {
+    load_->SetRestoreBytesPerSecond(bytes_per_second);
   }
 
  private:
-  tf::SavedModel& Model() { return loaded_->model(); }
-
-  base::Status CheckIsUnfinished() const {
-    if (loaded_ != nullptr) return {};
-    return base::FailedPrecondition("the load of " + id_.name + " version " +
-                                    std::to_string(id_.version) + " is finished");
-  }
-
-  base::Status CheckIsReady(const std::string& step) {
-    MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
-    if (Model().IsReady()) return {};
-    return base::FailedPrecondition(step + ": the load has steps that are not done");
-  }
-
-  const servable::ServableId id_;
-  std::shared_ptr<LoadedVersion> loaded_;  // null once finished or discarded
-  // Any thread may use it, during the load and after it. So it is apart from the members that
-  // Finish and Discard take away.
-  const std::shared_ptr<tf::LoadControl> control_ = loaded_->model().control();
+  std::unique_ptr<VersionLoad> load_;  // null only in the destructor
 };
 
 struct PyServableStatistics {
@@ -235,16 +180,12 @@ std::optional<memory::ArenaStatistics> ArenaStatisticsOf(const PyServable& self)
 }
 
 int64_t ArenaOverflowBlockCount(const PyServable& self) {
-  if (self.entry()->is_destroyed() || self.loaded().arena() == nullptr) return 0;
-  return self.loaded().arena()->overflow_block_count();
+  return WithoutGil([&] { return self.loaded().overflow_block_count(); });
 }
 
 bool SealArena(const PyServable& self) {
   CheckIsAlive(*self.entry());
-  const LoadedVersion& loaded = self.loaded();
-  if (loaded.arena() == nullptr || !loaded.model().CanBeSealed()) return false;
-  ThrowIfError(WithoutGil([&] { return loaded.arena()->Seal(); }));
-  return true;
+  return ValueOrThrow(WithoutGil([&] { return self.loaded().Seal(); }));
 }
 
 memory::ArenaRemains Destroy(const PyServable& self) {
@@ -312,15 +253,15 @@ void RegisterServable(nb::module_& module) {
   nb::class_<Load>(module, "SavedModelLoad", nb::is_final())
       .def(nb::init<std::string, int64_t, std::string, std::vector<std::string>>(), nb::arg("name"),
            nb::arg("version"), nb::arg("directory"), nb::arg("tags"))
-      .def("read_graph", &Load::Run<&tf::SavedModel::ReadGraph>)
-      .def("check_input_shapes", &Load::Run<&tf::SavedModel::CheckInputShapes>)
-      .def("missing_ops", &Load::MissingOps)
-      .def("create_session", &Load::Run<&tf::SavedModel::CreateSession>)
-      .def("restore", &Load::Run<&tf::SavedModel::Restore>)
-      .def("run_init", &Load::Run<&tf::SavedModel::RunInit>)
-      .def("variables_without_value", &Load::VariablesWithoutValue)
-      .def_prop_ro("may_write_variables", &Load::MayWriteVariables)
-      .def("make_callables", &Load::Run<&tf::SavedModel::MakeCallables>)
+      .def("read_graph", &Load::Run<&VersionLoad::ReadGraph>)
+      .def("check_input_shapes", &Load::Run<&VersionLoad::CheckInputShapes>)
+      .def("missing_ops", &Load::Get<&VersionLoad::MissingOps>)
+      .def("create_session", &Load::Run<&VersionLoad::CreateSession>)
+      .def("restore", &Load::Run<&VersionLoad::Restore>)
+      .def("run_init", &Load::Run<&VersionLoad::RunInit>)
+      .def("variables_without_value", &Load::Get<&VersionLoad::VariablesWithoutValue>)
+      .def_prop_ro("may_write_variables", &Load::Get<&VersionLoad::MayWriteVariables>)
+      .def("make_callables", &Load::Run<&VersionLoad::MakeCallables>)
       .def("plan_memory", &Load::PlanMemory, nb::arg("headroom_bytes"))
       .def("take_arena", &Load::TakeArena, nb::arg("pool"), nb::arg("slab_bytes"))
       .def("prepare", &Load::Prepare, nb::arg("request"))

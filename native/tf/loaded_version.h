@@ -44,6 +44,21 @@ class LoadedVersion {
     return arena_->Statistics();
   }
 
+  // Returns how many blocks of the parameters did not fit the slab, 0 without an arena. Any thread
+  // may call it, also during Free.
+  int64_t overflow_block_count() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return arena_ == nullptr ? 0 : arena_->overflow_block_count();
+  }
+
+  // Makes the parameters read-only until Free. Returns false if there is no arena, or if requests
+  // may write to the parameters.
+  base::StatusOr<bool> Seal() const {
+    if (arena_ == nullptr || !model_->CanBeSealed()) return false;
+    MILLPOND_RETURN_IF_ERROR(arena_->Seal());
+    return true;
+  }
+
   // Frees the session, then the arena that its tensors lay in. Returns what is left of the arena. A
   // second call returns the same value.
   memory::ArenaRemains Free() {

@@ -1,0 +1,108 @@
+#include "native/tf/version_load.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "native/memory/arena.h"
+#include "native/tf/saved_model_servable.h"
+
+namespace millpond::tf {
+namespace {
+
+using base::Status;
+using base::StatusOr;
+using servable::ServableEntry;
+
+// Makes `statistics` report the version's requests. `statistics` does not own the version. It holds
+// the version only while it reads the handle count. That moment also ends before the control plane
+// releases a version that it has destroyed.
+void Report(const std::shared_ptr<ServableEntry>& entry, int64_t now_ns,
+            metrics::RequestStatistics* statistics) {
+  const auto in_flight_count = [held = std::weak_ptr<ServableEntry>(entry)]() -> int64_t {
+    const std::shared_ptr<ServableEntry> here = held.lock();
+    return here == nullptr ? 0 : here->handle_count();
+  };
+  statistics->AddVersion(entry->id().name, entry->id().version, entry->recorder(), in_flight_count,
+                         now_ns);
+}
+
+}  // namespace
+
+VersionLoad::VersionLoad(servable::ServableId id, std::string directory,
+                         std::vector<std::string> tags)
+    : id_(std::move(id)),
+      loaded_(std::make_shared<LoadedVersion>(std::move(directory), std::move(tags))) {}
+
+Status VersionLoad::RunStep(Status (SavedModel::*step)()) {
+  MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
+  return (model().*step)();
+}
+
+Status VersionLoad::CheckIsUnfinished() const {
+  if (loaded_ != nullptr) return {};
+  return base::FailedPrecondition("the load of " + id_.name + " version " +
+                                  std::to_string(id_.version) + " is finished");
+}
+
+Status VersionLoad::CheckIsReady(const char* step) const {
+  MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
+  if (model().IsReady()) return {};
+  return base::FailedPrecondition(std::string(step) + ": the load has steps that are not done");
+}
+
+StatusOr<MemoryPlan> VersionLoad::PlanMemory(size_t headroom_bytes) const {
+  MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
+  const StatusOr<std::vector<size_t>> bytes = model().ParameterBytes();
+  if (!bytes.ok()) return bytes.status();
+  const size_t slab_bytes = memory::PlanSlabBytes(bytes.value());
+  return MemoryPlan{std::accumulate(bytes.value().begin(), bytes.value().end(), size_t{0}),
+                    slab_bytes + std::min(headroom_bytes, SIZE_MAX - slab_bytes)};
+}
+
+StatusOr<size_t> VersionLoad::TakeArena(const std::shared_ptr<memory::SlabPool>& pool,
+                                        size_t slab_bytes, memory::MemoryResource* overflow) {
+  MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
+  auto arena = memory::VersionArena::Take(pool, id_.name, slab_bytes, overflow);
+  if (!arena.ok()) return arena.status();
+  const size_t resident_bytes = arena.value()->slab_resident_bytes();
+  MILLPOND_RETURN_IF_ERROR(loaded_->SetArena(std::move(arena.value())));
+  return resident_bytes;
+}
+
+Status VersionLoad::Prepare(const std::function<Status(const servable::Servable&)>& prepare) const {
+  MILLPOND_RETURN_IF_ERROR(CheckIsReady("prepare"));
+  return prepare(SavedModelServable(id_, loaded_));
+}
+
+StatusOr<FinishedLoad> VersionLoad::Finish(std::shared_ptr<servable::RequestReservoir> reservoir,
+                                           metrics::RequestStatistics* statistics, int64_t now_ns) {
+  MILLPOND_RETURN_IF_ERROR(CheckIsReady("finish"));
+  model().EndLoading();
+  auto entry = std::make_shared<ServableEntry>(std::make_unique<SavedModelServable>(id_, loaded_),
+                                               std::move(reservoir));
+  if (statistics != nullptr) Report(entry, now_ns, statistics);
+  return FinishedLoad{std::move(entry), std::exchange(loaded_, nullptr)};
+}
+
+memory::ArenaRemains VersionLoad::Discard() {
+  const std::shared_ptr<LoadedVersion> loaded = std::exchange(loaded_, nullptr);
+  return loaded == nullptr ? memory::ArenaRemains() : loaded->Free();
+}
+
+StatusOr<std::vector<std::string>> VersionLoad::MissingOps() const {
+  MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
+  return model().missing_ops();
+}
+
+StatusOr<std::vector<std::string>> VersionLoad::VariablesWithoutValue() const {
+  MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
+  return model().VariablesWithoutValue();
+}
+
+StatusOr<bool> VersionLoad::MayWriteVariables() const {
+  MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
+  return model().MayWriteVariables();
+}
+
+}  // namespace millpond::tf

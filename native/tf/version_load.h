@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "native/base/status.h"
+#include "native/memory/memory_resource.h"
+#include "native/memory/slab_pool.h"
+#include "native/memory/version_arena.h"
+#include "native/metrics/request_statistics.h"
+#include "native/servable/request_reservoir.h"
+#include "native/servable/servable.h"
+#include "native/servable/servable_entry.h"
+#include "native/tf/load_control.h"
+#include "native/tf/loaded_version.h"
+#include "native/tf/saved_model.h"
+
+namespace millpond::tf {
+
+// The memory that a version will take, in bytes: its variables and constants, and the slab for
+// them.
+struct MemoryPlan {
+  size_t parameter_bytes = 0;
+  size_t slab_bytes = 0;
+};
+
+// The result of a load. `entry` can be published in a serving map. Free `version` once the entry is
+// destroyed.
+struct FinishedLoad {
+  std::shared_ptr<servable::ServableEntry> entry;
+  std::shared_ptr<LoadedVersion> version;
+};
+
+// The load of one version, from its directory to an entry that can be published.
+//
+// Each step is called once, in the order in which they stand below; those in brackets may be left
+// out. A step that is out of order returns FAILED_PRECONDITION. A step that fails leaves nothing to
+// do but Discard. Finish and Discard end the load; after them every step returns
+// FAILED_PRECONDITION.
+//
+//   ReadGraph  [CheckInputShapes]  [PlanMemory  TakeArena]  CreateSession  Restore  RunInit
+//   MakeCallables  [Prepare ...]  Finish
+//
+// Thread: one thread at a time takes the steps, and no request thread, because they take long. Any
+// thread may call Cancel, SetRestoreBytesPerSecond and restored_bytes, also after the end. The
+// destructor frees what Finish has not handed over, on the calling thread.
+class VersionLoad {
+ public:
+  VersionLoad(servable::ServableId id, std::string directory, std::vector<std::string> tags);
+
+  base::Status ReadGraph() { return RunStep(&SavedModel::ReadGraph); }
+  base::Status CheckInputShapes() { return RunStep(&SavedModel::CheckInputShapes); }
+  // Plans a slab for the parameters, with `headroom_bytes` for what the plan does not foresee.
+  base::StatusOr<MemoryPlan> PlanMemory(size_t headroom_bytes) const;
+  // Takes a slab of the pool for the parameters, and returns how much of the slab is resident.
+  // Blocks that do not fit the slab come from `overflow`, which outlives the version.
+  base::StatusOr<size_t> TakeArena(const std::shared_ptr<memory::SlabPool>& pool, size_t slab_bytes,
+                                   memory::MemoryResource* overflow);
+  base::Status CreateSession() { return RunStep(&SavedModel::CreateSession); }
+  base::Status Restore() { return RunStep(&SavedModel::Restore); }
+  base::Status RunInit() { return RunStep(&SavedModel::RunInit); }
+  base::Status MakeCallables() { return RunStep(&SavedModel::MakeCallables); }
+  // Calls `prepare` with the version, which is not served yet, and returns its result.
+  base::Status Prepare(const std::function<base::Status(const servable::Servable&)>& prepare) const;
+  // Ends the load. `reservoir` takes samples of the version's requests, and `statistics` reports
+  // the requests from `now_ns` on; both may be null.
+  base::StatusOr<FinishedLoad> Finish(std::shared_ptr<servable::RequestReservoir> reservoir,
+                                      metrics::RequestStatistics* statistics, int64_t now_ns);
+
+  // Ends the load and frees what it holds. Returns what is left of the arena. Does nothing after
+  // the end.
+  memory::ArenaRemains Discard();
+
+  // Properties of the model, from ReadGraph until the end (SavedModel).
+  base::StatusOr<std::vector<std::string>> MissingOps() const;
+  base::StatusOr<std::vector<std::string>> VariablesWithoutValue() const;
+  base::StatusOr<bool> MayWriteVariables() const;
+
+  // Makes a running Restore or RunInit end with CANCELLED, and each later one too.
+  void Cancel() { control_->is_cancelled.store(true); }
+  // Limits the speed of Restore from its next piece of a tensor on; 0 removes the limit.
+  void SetRestoreBytesPerSecond(int64_t bytes_per_second) {
+    control_->restore_bytes_per_second_max.store(bytes_per_second);
+  }
+  int64_t restored_bytes() const { return control_->restored_bytes.load(); }
+
+ private:
+  base::Status RunStep(base::Status (SavedModel::*step)());
+  base::Status CheckIsUnfinished() const;
+  base::Status CheckIsReady(const char* step) const;
+  SavedModel& model() const { return loaded_->model(); }
+
+  const servable::ServableId id_;
+  std::shared_ptr<LoadedVersion> loaded_;  // null after the end
+  // Outlives `loaded_`, because any thread may use it at any time.
+  const std::shared_ptr<LoadControl> control_ = loaded_->model().control();
+};
+
+}  // namespace millpond::tf
