@@ -5,6 +5,8 @@ VENV   ?= .venv
 BUILD  ?= build
 # Two: each compilation against TensorFlow's headers takes 1 to 2 GB.
 JOBS   ?= 2
+# Integration tests at a time. They mostly wait, so more than one a core.
+SERVERS ?= 3
 # The time of each target of `make fuzz`.
 FUZZ_SECONDS ?= 60
 
@@ -132,7 +134,7 @@ sanitize-address sanitize-thread: sanitize-%: packages-build packages-test
 
 .PHONY: integration
 integration: setup $(MODELS)/.fetched ## Run the integration tests (real server, stock clients, real models)
-	$(BIN)/pytest tests/integration
+	$(BIN)/pytest tests/integration -n $(SERVERS) --dist loadfile
 
 $(MODELS)/.fetched: scripts/fetch_models.py | $(VENV)/.dependencies
 	$(BIN)/python scripts/fetch_models.py $(MODELS)

@@ -1,5 +1,6 @@
 """One server with all models of the drop-in tests, as a user of TensorFlow Serving would start it."""
 
+import fcntl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,14 +34,21 @@ model_config_list {{
 
 
 @pytest.fixture(scope="session")
-def drop_in_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("drop_in_models")
-    subprocess.run(
-        [sys.executable, "-m", "tests.integration.drop_in.export_models", str(directory)],
-        cwd=REPOSITORY,
-        check=True,
-        timeout=100,
-    )
+def drop_in_models(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """The models, exported by the first of pytest-xdist's workers that needs them."""
+    own = tmp_path_factory.getbasetemp()
+    directory = (own if worker_id == "master" else own.parent) / "drop_in_models"
+    with (directory.with_suffix(".lock")).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not directory.exists():
+            unfinished = tmp_path_factory.mktemp("drop_in_models")
+            subprocess.run(
+                [sys.executable, "-m", "tests.integration.drop_in.export_models", str(unfinished)],
+                cwd=REPOSITORY,
+                check=True,
+                timeout=100,
+            )
+            unfinished.rename(directory)
     return directory
 
 
