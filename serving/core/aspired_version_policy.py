@@ -55,9 +55,9 @@ class AvailabilityPreserving:
     0. Unload a version that was given up for a load at once.
     1. If no version is aspired, or an aspired one is ready, or more than one version that is not
        aspired is ready: unload the lowest ready version that is not aspired, a blocked one first.
-    2. Else load the highest aspired version in START.
+    2. Otherwise load the highest aspired version in START.
 
-    Unloading goes first if it is safe, and at most one old version is kept as cover while its
+    Unloading goes first if it is safe, and at most one old version keeps serving while its
     successors load or fail. With `Latest(1)` the peak is two versions in memory. A kept version is
     neither unloaded nor counted: with one that is kept for a rollback the peak is three.
     """
@@ -88,10 +88,11 @@ class ResourcePreserving:
     """Needs memory for one version. Requests fail between the old version and the new one.
 
     1. If a version that is not aspired is ready: unload the lowest. The last one stays if every
-       aspired version has failed or is still being unloaded, because it would go for nothing.
-    2. Else, while a version that is not aspired is being loaded or unloaded: do nothing, and retry no
+       aspired version has failed or is still being unloaded, because unloading it would make room for no
+       load.
+    2. Otherwise, while a version that is not aspired is being loaded or unloaded: do nothing, and retry no
        failed load.
-    3. Else load the highest aspired version in START.
+    3. Otherwise load the highest aspired version in START.
 
     With `Latest(1)` the peak is one version in memory.
     """
@@ -121,7 +122,7 @@ class PressureDriven:
     """Preserves availability until a version does not fit beside the old one: `auto` in settings.
 
     While a version waits for memory (`is_pressing`) this is ResourcePreserving, so that the old
-    version is unloaded first. Else it is AvailabilityPreserving.
+    version is unloaded first. Otherwise it is AvailabilityPreserving.
     """
 
     _AVAILABILITY = AvailabilityPreserving()

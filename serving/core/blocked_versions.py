@@ -25,8 +25,11 @@ class BlockedVersion:
     since_wall_ns: int = 0
 
     @property
-    def is_until_told(self) -> bool:
-        """True if only a person takes the block back: it outlives the process and a change of the files."""
+    def needs_operator(self) -> bool:
+        """True if only an operator can remove the block.
+
+        Such a block outlives the process and a change of the files.
+        """
         return self.by is not BlockedBy.FAILURE
 
 

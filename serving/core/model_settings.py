@@ -1,7 +1,7 @@
 """The settings of one model beyond TensorFlow Serving's config. Values only.
 
 They come from the file of --model_settings_file, which `model_settings_file.py` reads, and may change
-while the server runs. So read them anew for each swap.
+while the server runs. So read them again for each swap.
 """
 
 import re

@@ -105,7 +105,7 @@ class AspiredVersion:
     """One version that should be loaded and ready, and the directory of its files.
 
     `found_at_ns` (monotonic) distinguishes two drops of one version number. A version whose load
-    failed is loaded again when it is found anew, because it was dropped again or mended in place.
+    failed is loaded again when it is found again, because it was dropped again or mended in place.
     `detected_at_ns` is when its directory was first seen. Its files settled between the two.
     """
 

@@ -7,10 +7,10 @@ from serving.core.blocked_versions import BlockedVersion, BlockedVersions
 
 
 class BlockedState:
-    """The blocked versions of a stream, and the one that serves nevertheless as the last resort.
+    """The blocked versions of a stream, and the one that still serves as the last resort.
 
-    A block by a person or by a canary's rule is replaced by no other block, because only a person
-    takes it back.
+    A block by a person or by a canary's rule is replaced by no other block, because only an operator
+    removes it.
     """
 
     def __init__(self, by_version: BlockedVersions = MappingProxyType({})) -> None:
@@ -30,7 +30,7 @@ class BlockedState:
     @property
     def rolled_back(self) -> BlockedVersions:
         """The blocks by a person or by a canary's rule."""
-        return {key: block for key, block in self._by_version.items() if block.is_until_told}
+        return {key: block for key, block in self._by_version.items() if block.needs_operator}
 
     @property
     def last_resort(self) -> int | None:
@@ -62,7 +62,7 @@ class BlockedState:
     def find_last_resort(
         self, found: Collection[int], ready: Collection[int], failed: Collection[int]
     ) -> int | None:
-        """Returns the rolled back version among `found` that must serve nevertheless; None if none must.
+        """Returns the rolled back version among `found` that must still serve; None if none must.
 
         A rolled back version serves only if every version on disk (`found`) and in memory (`ready`)
         is blocked, and its own load has not failed. Among several, returns the one that answered
@@ -78,11 +78,11 @@ class BlockedState:
         return -max(candidates)[1] if candidates else None
 
     def unblocked_of(self, versions: Iterable[int]) -> list[int]:
-        """Returns those of `versions` that are not blocked, in the same order."""
+        """Returns the versions of `versions` that are not blocked, in the same order."""
         return [version for version in versions if version not in self._by_version]
 
     def blocked_of(self, versions: Iterable[int]) -> list[int]:
-        """Returns those of `versions` that are blocked, in the same order."""
+        """Returns the versions of `versions` that are blocked, in the same order."""
         return [version for version in versions if version in self._by_version]
 
     def get(self, version: int) -> BlockedVersion | None:

@@ -5,9 +5,9 @@ from serving.manager.harness import LoaderHarness
 
 
 class CanaryState:
-    """Remembers the statistics at the moment at which two versions began to serve side by side.
+    """Holds the statistics of a canary and of the stable version, taken when both began to serve.
 
-    The canary and the stable version are comparable only on the requests since then.
+    The two versions are compared on the requests since then.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class CanaryState:
     ) -> tuple[ServableStatistics, ServableStatistics]:
         """Returns the statistics of the canary and the stable version since they serve side by side.
 
-        Those of a resumed canary begin with its resumption.
+        The statistics of a resumed canary count from its resumption.
         """
         answered, beside = canary.servable.statistics(), stable.servable.statistics()
         pair = (canary.id.version, stable.id.version)
@@ -38,6 +38,6 @@ class CanaryState:
         self._pair, self._stable_before, self._resumed = None, None, None
 
     def resume(self, canary: LoaderHarness) -> None:
-        """Starts the statistics of a canary anew, because the version was a canary before."""
+        """Restarts the statistics of a canary, because the version was a canary before."""
         self.forget()
         self._resumed = (canary.id.version, canary.servable.statistics())

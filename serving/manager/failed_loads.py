@@ -14,7 +14,7 @@ from serving.gates.gates import Gate, settings_of
 
 @dataclass(frozen=True, kw_only=True)
 class FailedLoad:
-    """A load that has failed for good.
+    """A load that has failed and is not retried.
 
     It began with `settings`. `refused_by` are the enforced gates that it did not pass.
     """
@@ -51,7 +51,7 @@ def why_try_again(failed: FailedLoad, now: ModelSettings) -> str:
 
 
 class LoadHistory:
-    """The settings that each load of a stream began with, and the loads that have failed for good.
+    """The settings that each load of a stream began with, and the loads that failed and are not retried.
 
     Control thread only.
     """
@@ -62,14 +62,17 @@ class LoadHistory:
 
     @property
     def failed(self) -> Collection[int]:
-        """The versions whose load has failed for good."""
+        """The versions whose load has failed and is not retried."""
         return self._failed.keys()
 
     def note_begin(self, version: int, settings: ModelSettings) -> None:
         self._begun_with[version] = settings
 
     def note_failure(self, version: int, status: ServableStatus, now: ModelSettings) -> None:
-        """Notes a load that has failed for good. `now` stands for the settings of an unknown begin."""
+        """Records a load that has failed and is not retried.
+
+        `now` are the settings to record if the settings at the begin of the load are unknown.
+        """
         self._failed[version] = FailedLoad.of(status, self._begun_with.get(version, now))
 
     def forget_failure(self, version: int) -> None:
@@ -80,6 +83,6 @@ class LoadHistory:
         return why_try_again(self._failed[version], now)
 
     def keep_only(self, *, begun: Collection[int], failed: Collection[int]) -> None:
-        """Forgets the settings of versions not in `begun`, and the failures of those not in `failed`."""
+        """Forgets the settings of versions not in `begun`, and failures not in `failed`."""
         self._begun_with = {key: item for key, item in self._begun_with.items() if key in begun}
         self._failed = {key: item for key, item in self._failed.items() if key in failed}

@@ -85,7 +85,7 @@ class LoaderHarness:
       published already, and so it is unloaded by the policy like any other version.
     - Discard. `is_discarded` is True once the life ends by decision: it was cancelled, or its unload
       has begun. The version may be aspired again before that end. A life never turns back, so the
-      manager waits for END, drops the harness and starts a new one, which loads the files anew. A life
+      manager waits for END, drops the harness and starts a new one, which loads the files again. A life
       that ended by a failure is not discarded: its harness stays in END with the error. The version
       is loaded again only if it is found with other files, omitted and aspired again, or if settings
       that it failed under change.
@@ -190,7 +190,7 @@ class LoaderHarness:
         self._retry_at_ns = None
 
     def retry_now(self) -> None:
-        """Makes a waiting retry due now, because its cause may be gone. Else does nothing."""
+        """Makes a waiting retry due now, because its cause may be gone. Otherwise does nothing."""
         if self._retry_at_ns is not None:
             self._retry_at_ns = self._clock.now_ns()
 
@@ -258,7 +258,7 @@ class LoaderHarness:
     def cancel(self) -> None:
         """Ends a life that is not AVAILABLE yet.
 
-        Moves to END at once if no load is under way. Else stops the load, and `load_failed` or
+        Moves to END at once if no load is under way. Otherwise stops the load, and `load_failed` or
         `loaded` follows.
         """
         is_idle = self._status.state is START or self._retry_at_ns is not None

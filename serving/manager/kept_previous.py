@@ -4,10 +4,10 @@ from serving.base.clock import NS_PER_SECOND
 
 
 class KeptPrevious:
-    """Notes since when the previous version is in memory only for a rollback (monotonic).
+    """Records since when the previous version is in memory only for a rollback (monotonic).
 
-    A version that a load needs the memory of is given up: it is no longer kept, until another version
-    is the previous one.
+    If a load needs its memory, the version is given up. It is not kept again until another version
+    becomes the previous one.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class KeptPrevious:
         return self._given_up
 
     def note(self, previous: int | None, *, is_named: bool, now_ns: int) -> None:
-        """Notes the previous version. `is_named`: a label or a canary keeps it besides."""
+        """Records the previous version. `is_named` is True if a label or a canary keeps it too."""
         if self._given_up != previous:
             self._given_up = None
         if previous is None or is_named:
@@ -37,7 +37,10 @@ class KeptPrevious:
         self._given_up = version
 
     def until_ns(self, keep_seconds: float) -> int | None:
-        """Returns the end of `keep_seconds` for the previous version; None if none is kept. Monotonic."""
+        """Returns the end of `keep_seconds` for the previous version (monotonic).
+
+        Returns None if no version is kept.
+        """
         if keep_seconds == 0 or self._superseded is None:
             return None
         version, since_ns = self._superseded

@@ -79,9 +79,10 @@ class AspiredVersionsManager:
     """See the module. Its thread `control` runs from `start` to `stop`.
 
     Omission from an aspired list means unload, and an empty list unloads all versions. A version that
-    is AVAILABLE and aspired is never unloaded. A version whose load failed for good stays in END until
-    it is omitted, is found with other files, or a cause of the failure changes. A version that is
-    aspired again while its life ends (a cancelled load, an unload) is loaded anew after that end.
+    is AVAILABLE and aspired is never unloaded. A version whose load failed and is not retried stays in
+    END until it is omitted, is found with other files, or a cause of the failure changes. A version
+    that is aspired again while its life ends (a cancelled load, an unload) is loaded again after that
+    life has ended.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class AspiredVersionsManager:
         blocked_versions: Mapping[str, BlockedVersions] = MappingProxyType({}),
         swap_jitter: SwapJitter | None = None,
     ) -> None:
-        """`blocked_versions` are those of each model before the process began."""
+        """`blocked_versions` are the versions that were blocked when the previous process ended."""
         self._retry = retry
         self._router = router
         self._monitor = monitor
@@ -173,9 +174,10 @@ class AspiredVersionsManager:
     def rollback(self, name: str, *, is_cold_allowed: bool = False) -> Future[Rollback]:
         """Blocks the version that answers and returns its requests to the version before it.
 
-        Requests see the change within one change of the serving map. The future raises NotFound for
-        a stream without versions, and FailedPrecondition if no earlier version is in memory. With
-        `is_cold_allowed` an earlier version may be loaded from disk while the current one serves on.
+        All requests see the change at once: it is one update of the serving map. The future raises
+        NotFound for a stream without versions, and FailedPrecondition if no earlier version is in
+        memory. With `is_cold_allowed` an earlier version may be loaded from disk while the current
+        one serves on.
         """
         reply = Reply[Rollback]()
         self._inbox.post(RollBack(name, is_cold_allowed, reply))
@@ -205,7 +207,7 @@ class AspiredVersionsManager:
         """Unloads everything, version by version, and ends all threads.
 
         A load under way ends at its next stage. Returns False if a thread still runs after
-        `timeout_seconds`. All threads are daemons, so the process can end nevertheless.
+        `timeout_seconds`. All threads are daemons, so the process can end even then.
         """
         self._inbox.post(Stop())
         if self._thread.ident is not None:
@@ -299,7 +301,7 @@ class AspiredVersionsManager:
             stream.is_idle = False
             self._view.set_status(name, self._status_of(name, stream))
         elif not stream.is_idle:
-            self._guarded(partial(self._let_rest, name, stream))
+            self._guarded(partial(self._retire_stream, name, stream))
 
     def _note_due(self, name: str) -> None:
         self._due_ns.pop(name, None)
@@ -374,8 +376,11 @@ class AspiredVersionsManager:
     def _status_of(self, name: str, stream: Stream) -> StreamStatus:
         return stream.status(self._router.routing(name), self._router.wanted_labels(name))
 
-    def _let_rest(self, name: str, stream: Stream) -> None:
-        """Removes a stream without versions, but remembers its rolled back versions."""
+    def _retire_stream(self, name: str, stream: Stream) -> None:
+        """Removes a stream without versions. Keeps it, idle, while it has blocked versions.
+
+        Does not keep it when the manager stops.
+        """
         self._view.forget_versions(name)
         self._version_memory.forget(name)
         if stream.blocks and not self._is_stopping:
@@ -408,11 +413,12 @@ class AspiredVersionsManager:
             elif aspired is not None and state is AVAILABLE and aspired != harness.aspired:
                 harness.aspired = aspired
                 _log.warning(
-                    "live_version_found_anew",
+                    "live_version_files_changed",
                     **harness.log_fields,
                     remedy="it serves the files that were loaded; drop other files under a new version",
                 )
-        # Not at the next tick: the next list may aspire a version again that this one omits.
+        # Done now and not at the next tick: a later message may aspire again a version that this list
+        # omits.
         self._reconcile(name, stream)
 
     def _stream_with_versions(self, name: str) -> Stream:
@@ -444,6 +450,8 @@ class AspiredVersionsManager:
             )
 
     def _advance(self, name: str, stream: Stream) -> None:
+        # Failures worth a retry are cleared first, because that changes the lives that the policy sees.
+        # The canary is settled before the policy runs, because it changes the routing.
         self._try_again(name, stream)
         self._reconcile(name, stream)
         self._rollout.end_canary_unless_aspired(name, stream)
@@ -452,7 +460,7 @@ class AspiredVersionsManager:
         stream.note_superseded(self._router.routing(name), self._clock.now_ns())
         while (action := self._next_action(name, stream)) is not None:
             swap_version = stream.swap_of(action)
-            if swap_version is not None and self._is_put_off(stream, swap_version):
+            if swap_version is not None and self._is_delayed(stream, swap_version):
                 break
             self._perform(action, stream.harnesses[action.id.version])
         if self._may_retry(name, stream):
@@ -460,7 +468,10 @@ class AspiredVersionsManager:
         stream.note_superseded(self._router.routing(name), self._clock.now_ns())
 
     def _try_again(self, name: str, stream: Stream) -> None:
-        """Drops failures whose cause has changed: a setting, or versions that can be unloaded now."""
+        """Clears failures worth a retry.
+
+        A setting has changed, or another version can now be unloaded.
+        """
         stream.forget_past_loads()
         for version, reason in stream.worth_another_try(self._router.routing(name)).items():
             stream.loads.forget_failure(version)
@@ -478,7 +489,7 @@ class AspiredVersionsManager:
     def _snapshots(self, name: str, stream: Stream) -> list[ServableSnapshot]:
         return stream.snapshots(self._router.routing(name), self._clock.now_ns())
 
-    def _is_put_off(self, stream: Stream, version: int) -> bool:
+    def _is_delayed(self, stream: Stream, version: int) -> bool:
         """Returns True while the swap to `version` is delayed by `SwapJitter`.
 
         Delays the load, and an unload that makes room for it, by a time that is drawn once. Does not
@@ -490,7 +501,7 @@ class AspiredVersionsManager:
         if version not in stream.swap_at_ns:
             stream.swap_at_ns[version] = now_ns + self._swap_jitter.draw_ns()
             _log.info(
-                "load_put_off",
+                "load_delayed",
                 **stream.harnesses[version].log_fields,
                 seconds=(stream.swap_at_ns[version] - now_ns) / NS_PER_SECOND,
             )
@@ -583,7 +594,10 @@ class AspiredVersionsManager:
 
 
 def _reason_for_log(status: ServableStatus) -> str:
-    """Returns why a load failed; only the names of gates that refused it, which log their reasons."""
+    """Returns the reason for the log.
+
+    If gates refused the version, returns only their names: each gate has logged its own reason.
+    """
     refused_by = [
         verdict.gate
         for verdict in status.verdicts

@@ -90,7 +90,7 @@ class ManagerView:
         self._blocked[name] = versions
 
     def add_companions(self, name: str, begun: Collection[int], known: Collection[int]) -> None:
-        """Notes that the versions `begun` were first aspired together; keeps those of `known`."""
+        """Records that the versions `begun` were first aspired together. Keeps the records of `known`."""
         before = self._companions.get(name, {})
         kept = {version: before[version] for version in known if version in before}
         self._companions[name] = {**kept, **dict.fromkeys(begun, frozenset(begun))}

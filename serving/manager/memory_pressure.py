@@ -16,9 +16,9 @@ _log = structlog.get_logger(__name__)
 
 
 class MemoryPressure:
-    """Makes a stream unload first while a load does not fit, and ends that again.
+    """Makes a stream unload before it loads while a load does not fit. Ends that when the load fails.
 
-    `stream_of` returns the stream of a life; None if the version has another life by now.
+    `stream_of` returns the stream of a life; None if the version has a new life.
     """
 
     def __init__(
@@ -34,14 +34,14 @@ class MemoryPressure:
     def begin(self, harness: LoaderHarness, error: MillpondError) -> bool:
         """Returns True if a version is being unloaded for the load of `harness`, which is then retried.
 
-        Gives up the version that is kept for a rollback first, if its memory is enough. Else a policy
-        that yields to pressure unloads the version that serves.
+        Gives up the version that is kept for a rollback first, if its memory is enough.
+        Otherwise, a policy that yields to pressure unloads the version that serves.
         """
         stream = self._stream_of(harness)
         if stream is None or harness.is_cancelled or not isinstance(error, DoesNotFitBeside):
             return False
         if any(item.status.state is UNLOADING for item in stream.harnesses.values()):
-            # That unload frees memory already, so no further version has to go yet.
+            # That unload already frees memory, so no other version is unloaded yet.
             return True
         if self._give_up_previous(stream, harness, error):
             return True
@@ -76,9 +76,9 @@ class MemoryPressure:
         return True
 
     def note_failure(self, harness: LoaderHarness, error: MillpondError) -> MillpondError:
-        """Remembers a load that lacks memory while no other version can be unloaded for it.
+        """Records whether a load lacks memory that no unload can free.
 
-        Returns `error`, extended by the versions that stay in that case.
+        Returns `error`. If no unload can free memory, the message also lists the versions that stay.
         """
         stream = self._stream_of(harness)
         if stream is None:
@@ -103,7 +103,7 @@ class MemoryPressure:
         return stream.superfluous_versions(self._router.routing(harness.id.name))
 
     def take_back(self, harness: LoaderHarness) -> None:
-        """Brings the old version back if the new one has failed for good.
+        """Restores the old version after the new one has failed for the last time.
 
         Applies if the old version was unloaded first or rolled back. Blocks the new version if no
         version answers any more.

@@ -9,7 +9,7 @@ from collections.abc import Collection
 class PressureState:
     """At most one version presses at a time: its load waits until an old version is unloaded.
 
-    Pressure ends when that version is AVAILABLE, has failed for good or is no longer aspired.
+    Pressure ends when that version is AVAILABLE, has failed and is not retried, or is no longer aspired.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class PressureState:
 
     @property
     def reason(self) -> str:
-        """The reason why an old version is unloaded first at the moment; "" without pressure."""
+        """The reason why an old version is now unloaded first; "" without pressure."""
         return self._reason
 
     @property
@@ -32,7 +32,10 @@ class PressureState:
         return self._pressing_version is not None
 
     def begin(self, version: int, reason: str) -> bool:
-        """Starts pressure by `version`. Returns False if another load presses already."""
+        """Records that the load of `version` waits until an old version is unloaded.
+
+        At most one load waits at a time. Returns False if another load waits already.
+        """
         if self.is_on:
             return False
         self._pressing_version, self._reason = version, reason
@@ -48,13 +51,13 @@ class PressureState:
             self.end()
 
     def note_lack(self, version: int, *, is_lacking: bool) -> None:
-        """Notes if a load lacked memory while no other version could be unloaded for it."""
+        """Records whether a load lacked memory that no unload could free."""
         self._lacking = self._lacking | {version} if is_lacking else self._lacking - {version}
 
     def lacks_memory(self, version: int) -> bool:
-        """Returns True if the last load of `version` was noted as lacking."""
+        """Returns True if the last load of `version` lacked memory that no unload could free."""
         return version in self._lacking
 
     def keep_only(self, versions: Collection[int]) -> None:
-        """Forgets the lacks of other versions."""
+        """Forgets which other versions lacked memory."""
         self._lacking &= frozenset(versions)

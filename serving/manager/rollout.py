@@ -164,7 +164,7 @@ class Rollout:
     def block(
         self, name: str, stream: Stream, versions: Iterable[int], by: BlockedBy, reason: str
     ) -> None:
-        """Stops serving, loading and keeping `versions`, as long as there is another version."""
+        """Blocks `versions`: while another version can serve, they are not served, loaded or kept."""
         block = BlockedVersion(by=by, reason=reason, since_wall_ns=self._clock.wall_ns())
         self._set_blocked(name, stream, stream.blocks.with_block(versions, block))
 
@@ -177,8 +177,8 @@ class Rollout:
         if block is None:
             return
         stream.loads.forget_failure(version)
-        if block.is_until_told:
-            # Only a person takes this block back, but the version may be the last resort now.
+        if block.needs_operator:
+            # Only an operator removes this block, but the version may now be the last resort.
             self.note_last_resort(name, stream)
             return
         _log.info("version_unblocked", model=name, version=version, reason=reason)
@@ -202,7 +202,7 @@ class Rollout:
             return False
         if version is not None:
             _log.error(
-                "blocked_version_comes_back",
+                "last_resort_serves",
                 model=name,
                 version=version,
                 reason="no other version on disk can be loaded",

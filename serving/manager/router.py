@@ -50,8 +50,8 @@ class Canary:
 class RoutingRequests:
     """The inputs of the routing of one model.
 
-    `blocked` versions must not be the default. `last_resorts` are blocked versions that serve
-    nevertheless until another version can.
+    `blocked` versions must not be the default. `last_resorts` are blocked versions that still
+    serve until another version can.
     """
 
     labels: Mapping[str, int] = field(default_factory=dict)

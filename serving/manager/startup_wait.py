@@ -1,8 +1,8 @@
 """Holds gRPC's port back until the models have been loaded, as TensorFlow Serving does.
 
 Clients and probes that wait for the port then find a server that answers. A model is awaited until
-one of its versions is AVAILABLE or has failed for good. A model whose base path holds no version is
-awaited too: the log names it every few seconds.
+one of its versions is AVAILABLE, or has failed and is not retried. A model whose base path holds no
+version is awaited too: the log names it every few seconds.
 """
 
 import threading

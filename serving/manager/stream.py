@@ -53,7 +53,7 @@ class StreamStatus:
     """One stream as the status shows it. `previous` is in memory, ready for a rollback."""
 
     policy: str
-    # The reason why an `auto` policy unloads first at the moment; "" if it does not.
+    # The reason why an `auto` policy now unloads first; "" if it does not.
     room_reason: str = ""
     default_version: int | None = None
     labels: Mapping[str, int] = field(default_factory=dict)
@@ -72,14 +72,18 @@ class Stream:
     """All versions of one name: the aspired ones, and the lives under way or ended in failure.
 
     Five parts hold a state with a rule of its own. The other methods are rules on several parts.
+
+    `wanted` is what the source aspires; `aspired` is `wanted` without the versions that a block leaves
+    out. A *kept* version stays in memory for a rollback. A version is *given up* if a load needs its
+    memory. A load *presses* while it waits for memory that an old version must free.
     """
 
     settings: ModelSettings = field(default_factory=ModelSettings)
-    # The versions that the source aspires. Blocked ones among them are not in `aspired`.
     wanted: tuple[AspiredVersion, ...] = ()
     aspired: dict[int, AspiredVersion] = field(default_factory=dict)
     harnesses: dict[int, LoaderHarness] = field(default_factory=dict)
-    # The versions that have been AVAILABLE, as far as they are wanted or have a life.
+    # The versions that were AVAILABLE at some time. Versions that are neither wanted nor in `harnesses`
+    # are dropped.
     served: set[int] = field(default_factory=set)
     # The time at which a delayed swap to a version may begin (monotonic); see `SwapJitter`.
     swap_at_ns: dict[int, int] = field(default_factory=dict)
@@ -107,12 +111,12 @@ class Stream:
         return harness if harness is not None and harness.is_ready else None
 
     def previous(self, routing: Routing) -> int | None:
-        """Returns the version that stays for a rollback, or to be allowed again after one.
+        """Returns the version to keep for a rollback; None if there is no such version.
 
-        That is the highest ready version below the current one if it is not blocked; the result is
-        None if it is aspired, because it then stays anyway. Without one: the highest blocked version.
-        The current version is the one that answers, so a further version changes nothing here until
-        it answers, and neither does a canary.
+        That is the highest ready version below the current one that is not blocked. If that version
+        is missing or aspired, it is the highest ready version that is blocked, which an operator may
+        allow again. An aspired version is never returned, because it stays without being kept. A
+        newer version that does not answer yet, such as a canary, changes nothing.
         """
         current = self._current_version(routing)
         if current is None:
@@ -125,7 +129,10 @@ class Stream:
         return max(blocked, default=None)
 
     def _current_version(self, routing: Routing) -> int | None:
-        """Returns the version that answers; if it was withdrawn for a lower one, that lower one."""
+        """Returns the version that answers.
+
+        If it is no longer aspired and a lower aspired version is ready, returns that version.
+        """
         default = routing.default_version
         if default is None or default in self.aspired:
             return default
@@ -139,12 +146,12 @@ class Stream:
 
     @property
     def unloads_first(self) -> bool:
-        """True if an old version is unloaded before a new one is loaded, at the moment."""
+        """True if an old version must be unloaded before a new one is loaded."""
         return self.policy.unloads_first(is_under_pressure=self.pressure.is_on)
 
     @property
     def yields_to_pressure(self) -> bool:
-        """True if the policy unloads an old version first only for a version that does not fit."""
+        """True if the policy unloads an old version first only while memory is short."""
         policy = self.policy
         return policy.unloads_first(is_under_pressure=True) and not policy.unloads_first(
             is_under_pressure=False
@@ -165,7 +172,7 @@ class Stream:
         return [self.harnesses[max(serving)].aspired] if serving else self.wanted
 
     def note_superseded(self, routing: Routing, now_ns: int) -> None:
-        """Notes since when the previous version is in memory only for a rollback."""
+        """Records since when the previous version is in memory only for a rollback."""
         previous = self.previous(routing)
         self.kept.note(previous, is_named=previous in _named_in(routing), now_ns=now_ns)
 
@@ -180,9 +187,9 @@ class Stream:
         return [version for version in self.ready_versions if version not in self.aspired]
 
     def swap_of(self, action: Action) -> int | None:
-        """Returns the version that `action` swaps to: the one it loads, or unloads another one for.
+        """Returns the version that `action` loads or makes room for.
 
-        Returns None for an unload while an aspired version is ready, because no request notices it.
+        Returns None for an unload that makes room for no version, or while an aspired version is ready.
         """
         if isinstance(action, Load):
             return action.id.version
@@ -206,8 +213,9 @@ class Stream:
         return self.kept.until_ns(self.settings.keep_previous_seconds)
 
     def previous_that_makes_room(self, missing_bytes: int) -> int | None:
-        """Returns the version that is kept for a rollback, if its memory is enough for a load that
-        lacks `missing_bytes`; else None.
+        """Returns the version that is kept for a rollback if its memory is enough for a load.
+
+        The load lacks `missing_bytes`. Returns None if no version is kept, or its memory is too small.
         """
         version = self.kept.version
         if version is None or self.unloads_first or self.keep_until_ns() is None:
@@ -252,12 +260,12 @@ class Stream:
         )
 
     def is_outdated(self, harness: LoaderHarness) -> bool:
-        """True if the version has other files by now, which wait for a life of their own."""
+        """True if the source has found other files for this version. A new harness loads them."""
         found = [item for item in self.wanted if item.version == harness.id.version]
         return bool(found) and found[0] != harness.aspired
 
     def load_failed(self, harness: LoaderHarness) -> None:
-        """Notes a load that has failed for good, with the settings that it began with."""
+        """Records a load that has failed and is not retried, with the settings that it began with."""
         if not self.is_outdated(harness):
             self.loads.note_failure(harness.id.version, harness.status, self.settings)
 
@@ -284,7 +292,10 @@ class Stream:
         self.swap_at_ns = {key: at_ns for key, at_ns in self.swap_at_ns.items() if key in coming}
 
     def forget_past_loads(self) -> None:
-        """Removes the notes on loads of versions that have no life, or a further life, by now."""
+        """Forgets the loads of versions without a harness, and the failures of versions with a new one.
+
+        Keeps the failure of a blocked version that has no harness.
+        """
         blocked_without_life = self.blocks.versions - self.harnesses.keys()
         self.loads.keep_only(
             begun=self.harnesses.keys(), failed=self._versions_in(END) | blocked_without_life

@@ -45,7 +45,7 @@ _OPENMETRICS_2_ENCODER = partial(openmetrics_text, escaping=ALLOWUTF8, version="
 
 
 class MetricsCollector:
-    """Reads the sources anew for each scrape and keeps nothing. Any thread, one at a time."""
+    """Reads the sources at each scrape and keeps nothing. Any thread, one at a time."""
 
     def __init__(self, sources: MetricSources, *, is_native: bool = False) -> None:
         """`is_native` adds native histograms of latencies, which older text formats cannot hold."""

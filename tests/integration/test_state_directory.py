@@ -93,7 +93,7 @@ def test_rolled_back_version_serves_as_last_resort(
 
     second = start()
     second.wait_until_available("scale", 2)
-    assert logged(second, "blocked_version_comes_back")
+    assert logged(second, "last_resort_serves")
     scale_model.write(base_path, 1)
     second.wait_until_available("scale", 1)
     with Client(second.admin_target) as client:

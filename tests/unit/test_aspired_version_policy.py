@@ -62,7 +62,7 @@ ROWS: list[tuple[str, list[ServableSnapshot], Action | None]] = [
         load(5),
     ),
     (
-        "unloading goes before loading where it is safe",
+        "unloads before it loads if that is safe",
         [
             row(1, UNLOADING, aspired=False),
             row(2, END, aspired=False),
@@ -73,7 +73,7 @@ ROWS: list[tuple[str, list[ServableSnapshot], Action | None]] = [
         unload(3),
     ),
     (
-        "the last version is unloaded where nothing is aspired",
+        "the last version is unloaded if no version is aspired",
         [
             row(1, END, aspired=False),
             row(2, AVAILABLE, aspired=False),
@@ -126,7 +126,7 @@ ROWS: list[tuple[str, list[ServableSnapshot], Action | None]] = [
         unload(1),
     ),
     (
-        "of two old versions the lower goes at once; one is cover enough",
+        "of two old versions the lower goes at once, because one is enough to serve meanwhile",
         [
             row(2, AVAILABLE, aspired=False),
             row(1, AVAILABLE, aspired=False),
@@ -136,12 +136,12 @@ ROWS: list[tuple[str, list[ServableSnapshot], Action | None]] = [
         unload(1),
     ),
     (
-        "a newer version that is not aspired is cover for an older one that is",
+        "a newer version that is not aspired serves while an older one that is aspired loads",
         [row(1, LOADING, aspired=True), row(2, AVAILABLE, aspired=False)],
         None,
     ),
     (
-        "a version aspired again while it unloads is no reason to unload its cover",
+        "the version that serves meanwhile stays if another is aspired again while it unloads",
         [row(1, AVAILABLE, aspired=False), row(2, UNLOADING, aspired=True)],
         None,
     ),
@@ -161,7 +161,7 @@ ROWS: list[tuple[str, list[ServableSnapshot], Action | None]] = [
         None,
     ),
     (
-        "a kept version is no second cover",
+        "a kept version does not count as a version that serves meanwhile",
         [
             row(1, AVAILABLE, aspired=False, kept=True),
             row(2, AVAILABLE, aspired=False),
@@ -302,14 +302,14 @@ def test_policy_loads_only_highest_new_version(rows: list[ServableSnapshot]) -> 
 
 
 @given(SNAPSHOTS)
-def test_policy_at_rest_keeps_at_most_one_cover(
+def test_policy_at_rest_keeps_at_most_one_old_version(
     rows: list[ServableSnapshot],
 ) -> None:
     if AvailabilityPreserving().next_action(rows) is not None:
         return
-    cover = ready(rows, aspired=False)
-    assert len(cover) <= 1
-    assert not (cover and ready(rows, aspired=True))
+    serving = ready(rows, aspired=False)
+    assert len(serving) <= 1
+    assert not (serving and ready(rows, aspired=True))
 
 
 @given(SNAPSHOTS)

@@ -65,8 +65,8 @@ def test_rows_of_something_else_are_refused(rows: Any):
 
 
 @pytest.mark.parametrize(
-    ("by", "is_until_told"),
+    ("by", "needs_operator"),
     [(BlockedBy.OPERATOR, True), (BlockedBy.CANARY, True), (BlockedBy.FAILURE, False)],
 )
-def test_need_of_allow_depends_on_origin_of_block(by: BlockedBy, is_until_told: bool):
-    assert BlockedVersion(by=by).is_until_told == is_until_told
+def test_need_of_allow_depends_on_origin_of_block(by: BlockedBy, needs_operator: bool):
+    assert BlockedVersion(by=by).needs_operator == needs_operator

@@ -72,7 +72,7 @@ def test_cold_rollback_to_broken_restores_rolled_back(
     assert site.serving == [2]
     # The operator's block still holds.
     assert site.world.kept_blocked_versions["m"].keys() == {2}
-    events = [log for log in logs if log["event"] == "blocked_version_comes_back"]
+    events = [log for log in logs if log["event"] == "last_resort_serves"]
     if settings is not AVAILABILITY:
         assert [(log["version"], log["log_level"]) for log in events] == [(2, "error")]
 

@@ -268,12 +268,12 @@ def test_manager_retries_failed_version_found_anew(world: World) -> None:
     assert world.states() == {1: AVAILABLE}
 
 
-def test_manager_logs_live_version_found_anew(world: World) -> None:
+def test_manager_logs_live_version_files_changed(world: World) -> None:
     world.settle(1)
     with capture_logs() as logs:
         world.aspire(1, found_at_ns=9)
         world.aspire(1, 2, found_at_ns=9)
-    assert [log["event"] for log in logs].count("live_version_found_anew") == 1
+    assert [log["event"] for log in logs].count("live_version_files_changed") == 1
     assert world.states() == {1: AVAILABLE, 2: LOADING}
 
 

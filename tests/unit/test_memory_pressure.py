@@ -72,7 +72,7 @@ def test_swap_waits_for_jitter_only_once() -> None:
         world.manager.tick()
         world.run_all()
     assert world.states() == {1: END, 2: AVAILABLE}
-    assert [log["event"] for log in logs].count("load_put_off") == 1
+    assert [log["event"] for log in logs].count("load_delayed") == 1
 
 
 def test_load_without_jitter_frees_memory_after_it() -> None:

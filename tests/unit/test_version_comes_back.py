@@ -123,7 +123,7 @@ def test_rule_rollback_is_kept_with_figures() -> None:
     world.servable(1).figures = FakeStatistics(request_count=3_000, failed_count=0)
     judge(world)
     block = world.kept_blocked_versions["m"][2]
-    assert (block.by, block.is_until_told) == (BlockedBy.CANARY, True)
+    assert (block.by, block.needs_operator) == (BlockedBy.CANARY, True)
     assert block.reason
 
 

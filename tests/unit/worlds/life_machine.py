@@ -304,7 +304,7 @@ class LifeMachine(RuleBasedStateMachine):
         """Returns rolled-back versions that could serve while all others have failed."""
         blocked_versions = self.world.manager._streams["m"].blocks.by_version
         rolled_back = {
-            version for version, block in blocked_versions.items() if block.is_until_told
+            version for version, block in blocked_versions.items() if block.needs_operator
         }
         sound = self.disk.found_at_ns.keys() - self.judge.failed
         return set(self.disk.selection.select(sound).versions) if sound <= rolled_back else set()

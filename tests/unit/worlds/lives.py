@@ -149,7 +149,7 @@ class Judge:
             self.ceased_at_ns[self.answered] = self._world.clock.now_ns()
         self.answered = answering
 
-    def is_put_off(self) -> bool:
+    def is_delayed(self) -> bool:
         """Returns True if the coming swap may have to wait, to keep a fleet out of step."""
         coming = self.in_state(START, LOADING) & self.aspired
         return bool(coming) and not any(map(self._is_due, coming))
@@ -211,7 +211,7 @@ class Judge:
             self._fault(f"{version} is unloaded and nothing else serves")
         if policy is PolicyName.AUTO and not self._disk.refused & self.aspired:
             self._fault(f"{version} is unloaded for one that was never refused")
-        if self.is_put_off():
+        if self.is_delayed():
             self._fault(f"{version} is unloaded in step with others")
         if not self.in_state(START, LOADING) & self.aspired:
             self._fault(f"{version} is unloaded for nothing that could serve")
