@@ -1,1 +1,1 @@
-"""The HTTP server of the rare paths: probes, metrics, the page."""
+"""The HTTP server, its connections and its probes."""

@@ -1,8 +1,8 @@
-"""The HTTP application: the routes of those who have something to show, and what all of them share.
+"""The HTTP application: the routes of all parts, and the behaviour that they share.
 
-Whatever goes wrong is answered as TensorFlow Serving's REST API does, `{"error": "…"}`. A handler
-raises MillpondError or starlette's HTTPException for what it refuses; anything else is our bug: 500,
-and one line in the log.
+Every failure is answered as TensorFlow Serving's REST API answers it, `{"error": "…"}`. A handler
+raises MillpondError or starlette's HTTPException to refuse a request. Any other exception is our
+bug: 500, and one line in the log.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ from serving.data_plane.requests import ByteBudget
 from serving.rpc.request_memory import MemoryBusy, MemoryHold
 
 BODY_BYTES_MAX = 64 * 2**20
-"""Of one request's body, which is held in memory as a whole: far above what a client writes as JSON,
-and so little that a few hostile ones do not take the machine's memory."""
+"""The limit of one request's body, which is held in memory as a whole. It is far above the JSON that
+clients write, and so small that a few hostile clients do not take the machine's memory."""
 
 _STATUS_BY_CODE: Mapping[StatusCode, int] = {
     StatusCode.CANCELLED: 499,
@@ -55,7 +55,7 @@ _log = structlog.get_logger(__name__)
 class HttpSettings:
     """The settings of all handlers, and of the REST applications.
 
-    `timeout_seconds` is from a request's head to its answer's head.
+    `timeout_seconds` is the time from a request's head to its answer's head.
     """
 
     timeout_seconds: float = 30.0
@@ -65,10 +65,10 @@ class HttpSettings:
 
 
 def make_http_app(routes: Sequence[BaseRoute], settings: HttpSettings) -> Starlette:
-    """The application of these routes. Handlers run on the server's one HTTP thread.
+    """Returns the application of these routes. Handlers run on the server's one HTTP thread.
 
-    One that blocks is a plain `def`, which runs on a thread of starlette's, or nobody else is
-    answered. One whose response goes on and on asks `closes_within`.
+    A handler that blocks is a plain `def`, which starlette runs on a thread of its own. An endless
+    response polls `closes_within`.
     """
     middleware = [
         Middleware(HandlerGuard, timeout_seconds=settings.timeout_seconds),
@@ -89,7 +89,7 @@ def make_http_app(routes: Sequence[BaseRoute], settings: HttpSettings) -> Starle
             MillpondError: _answer_millpond_error,
         },
     )
-    # A path is one of ours or it is not; the client that asks for /readyz/ is told so.
+    # A client that asks for /readyz/ gets 404, not a redirect to /readyz.
     app.router.redirect_slashes = False
     app.state.closing = asyncio.Event()
     return app
@@ -98,7 +98,7 @@ def make_http_app(routes: Sequence[BaseRoute], settings: HttpSettings) -> Starle
 def json_response(
     value: object, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """`value` as JSON; what a server says of itself is never to be cached."""
+    """Returns `value` as JSON. Caches must not keep it: it describes the server at this moment."""
     # In ASCII: a reason may hold the name of a file that is not UTF-8.
     text = json.dumps(value, separators=(",", ":"))
     headers = {"Cache-Control": "no-store", **(headers or {})}
@@ -106,17 +106,19 @@ def json_response(
 
 
 def error_response(message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
-    """A refusal or failure, as TensorFlow Serving's clients read it."""
+    """Returns a refusal or failure in the form that TensorFlow Serving's clients read."""
     return json_response({"error": message}, status, headers)
 
 
 def http_status(code: StatusCode) -> int:
-    """The HTTP status of a gRPC status code, as TensorFlow Serving has it. Pure."""
+    """Returns the HTTP status that TensorFlow Serving has for a gRPC status code. Pure."""
     return 200 if code is StatusCode.OK else _STATUS_BY_CODE.get(code, 500)
 
 
 async def closes_within(request: Request, seconds: float) -> bool:
-    """Waits; True, at once, where the server closes: a response that goes on and on ends then."""
+    """Waits up to `seconds`. Returns True as soon as the server closes, so that an endless response
+    can end.
+    """
     closing: asyncio.Event = request.app.state.closing
     try:
         await asyncio.wait_for(closing.wait(), seconds)
@@ -128,8 +130,8 @@ async def closes_within(request: Request, seconds: float) -> bool:
 class HandlerGuard:
     """Answers for a handler that raises, or that has not begun to answer in time.
 
-    The time is for what waits on the event loop, a slow body among it. A handler's own thread cannot
-    be interrupted: the answer then comes when it is through.
+    The limit covers all waiting on the event loop, also for a slow body. A handler's own thread
+    cannot be interrupted: the answer then comes when the thread is done.
     """
 
     def __init__(self, app: ASGIApp, *, timeout_seconds: float) -> None:
@@ -137,7 +139,7 @@ class HandlerGuard:
         self._timeout_seconds = timeout_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises what a handler raised that had begun to answer: only cutting it short is left."""
+        """Raises the error of a handler that had begun to answer. Its answer is cut short."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -169,10 +171,10 @@ class HandlerGuard:
 
 
 class BodyLimit:
-    """Refuses bodies above `bytes_max`: before they are read where their length is declared.
+    """Refuses bodies above `bytes_max`, before reading them if their length is declared.
 
-    Bodies count in `budget` until their requests are answered. Without a body nothing is asked of it:
-    probes and scrapes are answered however little memory is left.
+    Bodies count in `budget` until their requests are answered. A request without a body takes
+    nothing of it: probes and scrapes are answered however little memory is left.
     """
 
     def __init__(self, app: ASGIApp, *, bytes_max: int, budget: ByteBudget | None = None) -> None:

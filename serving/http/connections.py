@@ -1,4 +1,4 @@
-"""HTTP connections: uvicorn's, with bounds on what a client may take without giving a request."""
+"""HTTP connections: uvicorn's protocol, with limits on idle, slow and oversized clients."""
 
 import asyncio
 import json
@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 CONNECTION_EXTENSION = "millpond.connection"
-"""Where an application finds the connection of a request, among the scope's extensions."""
+"""The name of a request's connection among the extensions of its ASGI scope."""
 
 FIRST_REQUEST_SECONDS = 1.0
 """How long a stop waits for the first request of a new connection. A client sends it with the end of
-the handshake; a probe of the port alone sends none."""
+the handshake; a probe of the port alone sends no request."""
 
 _TRANSFER_ENCODING_REMEDY = "send 'chunked' alone, or Content-Length alone"
 
@@ -25,22 +25,22 @@ _TRANSFER_ENCODING_REMEDY = "send 'chunked' alone, or Content-Length alone"
 class ConnectionLimits:
     """The limits of one client."""
 
-    # Line and headers. Browsers' cookies stay below 8 KiB, and so do other servers' limits.
+    # Request line and headers. Browsers' cookies stay below 8 KiB, and so do other servers' limits.
     head_bytes_max: int = 32 * 2**10
-    # From the connection, or the first byte of a later request, to the end of its head. Longer than
-    # three lost packets take; who sends a byte a second (slow loris) gets no further than this.
+    # Runs from the connection, or the first byte of a later request, to the end of the head. Longer
+    # than three lost packets take. A client that sends a byte a second (slow loris) is stopped by it.
     head_seconds: float = 10.0
-    # Above the 60 s that balancers and Prometheus leave between two requests, so that it is they who
-    # close: a request that meets our close would be lost.
+    # Above the 60 s that balancers and Prometheus keep an idle connection, so that they close it
+    # first. A request that crosses our close would be lost.
     keep_alive_seconds: int = 75
-    # A client that takes nothing of its response for so long is gone or asleep.
+    # A client that has taken nothing of its response for this long is gone or asleep.
     write_stall_seconds: float = 30.0
-    # Half of the 1,024 descriptors that a process commonly has: the others are gRPC's.
+    # Half of the 1,024 descriptors that a process commonly has; gRPC has the others.
     connection_count_max: int = 512
 
 
 class _Phase(Enum):
-    """Where the bytes of a connection are."""
+    """The part of a request that a connection's next byte belongs to."""
 
     BETWEEN = "between two requests"
     HEAD = "head"
@@ -48,10 +48,11 @@ class _Phase(Enum):
 
 
 class GuardedConnection(HttpToolsProtocol):
-    """One connection, on the HTTP thread. Refuses by 408, 431 and 503, and then closes.
+    """One connection, on the HTTP thread. Refuses with 400, 408, 431 or 503, and then closes.
 
-    If there are too many connections, a new one takes the place of the one that has been idle
-    longest, so that idle connections keep no probe away. 503 only if every connection has a request.
+    If there are too many connections, a new connection takes the place of the one that has been idle
+    longest, so that idle clients do not keep probes out. Answers 503 only if every connection has a
+    request.
     """
 
     limits: ClassVar[ConnectionLimits] = ConnectionLimits()
@@ -65,17 +66,17 @@ class GuardedConnection(HttpToolsProtocol):
         self._head_timer: TimerHandle | None = None
         self._stall_timer: TimerHandle | None = None
         self._silence_timer: TimerHandle | None = None
-        # Called once the client is gone. Of the request that is being answered, which sets it.
+        # Called once the client is gone; set by the request that is being answered.
         self.on_lost: Callable[[], None] | None = None
 
     @staticmethod
     def is_stopping() -> bool:
-        """Returns whether each response closes its connection, because the port is about to close."""
+        """Returns True if each response closes its connection, because the port is about to close."""
         return False
 
     @property
     def has_whole_request(self) -> bool:
-        """Whether the last byte of what the client has sent was the last of a request's body."""
+        """True if the last byte received ended a request."""
         return self._phase is _Phase.BETWEEN
 
     @property
@@ -86,17 +87,17 @@ class GuardedConnection(HttpToolsProtocol):
 
     @property
     def idle_since(self) -> float:
-        """When its last response ended, or it was made: a time of the event loop, in seconds."""
+        """The end of its last response, or its start, in seconds of the event loop's clock."""
         return self._idle_since
 
     async def wait_until_sent(self) -> None:
-        """Waits until the kernel has all that was written, or the client is gone."""
+        """Waits until the kernel has every byte written, or the client is gone."""
         await self.flow.drain()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """asyncio's."""
+        """Implements asyncio.Protocol."""
         super().connection_made(transport)
-        # Whatever the kernel has not taken is a stall, also what is left when it is closed.
+        # Counts every byte that the kernel has not taken as a stall, also bytes left at the close.
         transport.set_write_buffer_limits(high=0)
         self._idle_since = self.loop.time()
         self._head_timer = self.loop.call_later(self.limits.head_seconds, self._head_timed_out)
@@ -104,7 +105,7 @@ class GuardedConnection(HttpToolsProtocol):
             self._refuse(503, f"{self.limits.connection_count_max} connections have requests")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio's."""
+        """Implements asyncio.Protocol."""
         self._end_head_timer()
         self._end_stall_timer()
         self._end_silence_timer()
@@ -113,8 +114,9 @@ class GuardedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """uvicorn's: the server stops. A request that its client has begun to send is answered, and so
-        is the first one of a new connection.
+        """Implements uvicorn's protocol for a stop of the server.
+
+        Still answers a request that its client has begun to send, and a new connection's first one.
         """
         is_new = self.cycle is None
         if self._phase is _Phase.HEAD:
@@ -125,7 +127,7 @@ class GuardedConnection(HttpToolsProtocol):
         self._silence_timer = self.loop.call_later(FIRST_REQUEST_SECONDS, self._close_if_silent)
 
     def data_received(self, data: bytes) -> None:
-        """asyncio's."""
+        """Implements asyncio.Protocol."""
         if self.transport.is_closing():
             return
         if self._phase is _Phase.BETWEEN:
@@ -137,7 +139,7 @@ class GuardedConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._phase is _Phase.HEAD and not was_body:
-            # More than the parser tells of: a name or value without end it keeps to itself.
+            # Counts bytes that the parser has not reported: it buffers an unfinished name or value.
             self._head_bytes += len(data)
             if self._head_bytes > self.limits.head_bytes_max:
                 self._refuse_head()
@@ -145,7 +147,7 @@ class GuardedConnection(HttpToolsProtocol):
         self._mind_head_timer()
 
     def pause_writing(self) -> None:
-        """asyncio's: the client is slower than the response."""
+        """Implements asyncio.Protocol: the client is slower than the response."""
         super().pause_writing()
         self._end_stall_timer()
         self._stall_timer = self.loop.call_later(
@@ -153,19 +155,19 @@ class GuardedConnection(HttpToolsProtocol):
         )
 
     def resume_writing(self) -> None:
-        """asyncio's."""
+        """Implements asyncio.Protocol."""
         self._end_stall_timer()
         super().resume_writing()
 
     def on_message_begin(self) -> None:
-        """httptools'."""
+        """Implements the parser's callback."""
         self._phase = _Phase.HEAD
         super().on_message_begin()
-        # ASGI: what a server adds of its own.
+        # ASGI's place for a server's own additions.
         self.scope["extensions"] = {CONNECTION_EXTENSION: self}  # type: ignore[dict-item]
 
     def on_headers_complete(self) -> None:
-        """httptools'."""
+        """Implements the parser's callback."""
         self._phase = _Phase.BODY
         head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if head_bytes > self.limits.head_bytes_max:
@@ -175,27 +177,27 @@ class GuardedConnection(HttpToolsProtocol):
         else:
             super().on_headers_complete()
             if self.is_stopping():
-                # uvicorn says so to the client, and closes after the response.
+                # uvicorn closes the connection after the response, and announces it to the client.
                 self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
-        """httptools'. What a refused request has besides its head goes nowhere."""
+        """Implements the parser's callback. Drops the body of a refused request."""
         if not self.transport.is_closing():
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """httptools'."""
+        """Implements the parser's callback."""
         self._phase = _Phase.BETWEEN
         if not self.transport.is_closing():
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """uvicorn's: a whole response was written."""
+        """Implements uvicorn's callback: a whole response was written."""
         self._idle_since = self.loop.time()
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """uvicorn's: what came is not HTTP."""
+        """Implements uvicorn's protocol: the bytes received are not HTTP."""
         if not self.transport.is_closing():
             # The parser returns no header whose value it refuses, so search the bytes received.
             is_head = self._phase is _Phase.HEAD
@@ -206,7 +208,9 @@ class GuardedConnection(HttpToolsProtocol):
     # --- Bounds -----------------------------------------------------------------------------------
 
     def _make_room(self) -> bool:
-        """False where every connection has a request."""
+        """Closes the longest-idle connection if there are too many. Returns False if every one has a
+        request.
+        """
         others = [
             other
             for other in self.connections
@@ -223,7 +227,7 @@ class GuardedConnection(HttpToolsProtocol):
         return True
 
     def _mind_head_timer(self) -> None:
-        # Idle, and yet something came: part of a head, or the rest of a body that nobody reads.
+        # Bytes on an idle connection are part of a head, or the rest of a body that is not read.
         if not self.is_idle:
             self._end_head_timer()
         elif self._head_timer is None:
@@ -245,7 +249,7 @@ class GuardedConnection(HttpToolsProtocol):
         self._refuse(431, f"the request's head is above {self.limits.head_bytes_max} bytes")
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answers below the application, which never hears of it, and closes."""
+        """Answers without the application, and closes."""
         body = json.dumps({"error": message}).encode()
         head = (
             f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"
@@ -274,10 +278,10 @@ class GuardedConnection(HttpToolsProtocol):
 
 
 def transfer_encoding_fault(headers: Sequence[tuple[bytes, bytes]]) -> str:
-    """Returns why a body cannot be read as these headers have it, with the remedy; "" if it can. Pure.
+    """Returns why a body with these headers cannot be read, with the remedy; "" if it can. Pure.
 
-    A server and a proxy that differ on where a body ends take one client's bytes for another's
-    request, so only the one encoding that each proxy has is taken.
+    If a server and a proxy disagree about the end of a body, they take one client's bytes for
+    another's request. So only `chunked` is accepted, which every proxy has.
     """
     encodings = [value for name, value in headers if name.lower() == b"transfer-encoding"]
     if not encodings:
@@ -291,12 +295,15 @@ def transfer_encoding_fault(headers: Sequence[tuple[bytes, bytes]]) -> str:
 def connection_class(
     limits: ConnectionLimits, is_stopping: Callable[[], bool] = lambda: False
 ) -> type[GuardedConnection]:
-    """Returns the class of one server's connections; while `is_stopping`, each response closes one."""
+    """Returns the class of one server's connections.
+
+    While `is_stopping` returns True, each response closes its connection.
+    """
     members = {"limits": limits, "is_stopping": staticmethod(is_stopping)}
     return type("LimitedConnection", (GuardedConnection,), members)
 
 
 def longest_idle(connections: Iterable[GuardedConnection]) -> GuardedConnection | None:
-    """The one to close for a new one; None where all have a request. Pure."""
+    """Returns the connection that has been idle longest; None if every one has a request. Pure."""
     idle = [connection for connection in connections if connection.is_idle]
     return min(idle, key=lambda connection: connection.idle_since, default=None)

@@ -1,9 +1,9 @@
-"""`/healthz` and `/readyz`: what orchestrators and balancers ask over HTTP.
+"""`/healthz` and `/readyz`: the server's health for orchestrators and balancers, over HTTP.
 
-`/healthz` says that the process is alive: 200 as long as there is anyone to say it, a drain included.
-`/readyz` says what gRPC's health says, by the same decision: whether to send requests here, and why
-not. A model that is added to a server which serves counts from when it comes; `?model=NAME` asks for
-one model alone.
+`/healthz` answers 200 as long as the process is alive, also while it drains. `/readyz` reports if
+requests should be sent here, and otherwise why not. It takes the same decision as gRPC's health: a
+model that is added to a serving server counts once it has come. `?model=NAME` reports that model
+alone.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,7 +26,7 @@ _NO_STORE: Mapping[str, str] = {"Cache-Control": "no-store"}
 
 
 Notes = Callable[[str], Collection[Note]]
-"""What the source of a model has to tell of its base path."""
+"""Returns the notes of a model's source on its base path."""
 
 
 def no_notes(name: str) -> Collection[Note]:
@@ -37,7 +37,10 @@ def no_notes(name: str) -> Collection[Note]:
 
 @dataclass(frozen=True)
 class Readiness:
-    """The readiness of a server, and for each model the reason why it is not ready; else None."""
+    """The readiness of a server, and for each model the reason why it is not ready.
+
+    The reason of a ready model is None.
+    """
 
     is_ready: bool
     reason: str | None
@@ -61,7 +64,7 @@ def model_readiness(view: HealthView, name: str, notes: Notes = no_notes) -> Rea
 
 
 def health_routes(view: Callable[[], HealthView], notes: Notes = no_notes) -> Sequence[BaseRoute]:
-    """The two routes; `view` is `HealthReporter.view`, `notes` `ServedModels.notes`."""
+    """Returns the two routes. `view` is `HealthReporter.view`, `notes` is `ServedModels.notes`."""
 
     async def healthz(request: Request) -> Response:
         del request

@@ -2,7 +2,7 @@
 
 A page of another site can have a browser ask this server: it points a name of its own at 127.0.0.1
 or at this machine (DNS rebinding), and then reads the answers, as both have one origin. Such a
-request has the site's name in its Host header, so a server that knows its own names refuses it.
+request has the site's name in its Host header. A server with a list of its own names refuses it.
 """
 
 import ipaddress
@@ -21,14 +21,17 @@ _DECISIONS_KEPT = 256
 
 @dataclass(frozen=True)
 class HostRule:
-    """Which hosts are answered: `names`, in lower case, and loopback names; any if `names` is None."""
+    """The hosts that are answered: `names`, in lower case, and loopback names.
+
+    If `names` is None, every host is answered.
+    """
 
     names: frozenset[str] | None = None
 
     def permits(self, header: str, local_address: str) -> bool:
-        """Returns whether a Host header is this server's. Pure.
+        """Returns True if a Host header names this server. Pure.
 
-        The address at which the request arrived is: no name can be rebound to look like an address.
+        The address at which the request arrived does: a rebound name never looks like an address.
         """
         if self.names is None:
             return True
@@ -59,7 +62,7 @@ def host_name(header: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether a name or address means this machine, wherever it is resolved. Pure."""
+    """Returns True if a name or address means this machine for every resolver. Pure."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -71,7 +74,7 @@ def is_loopback(host: str) -> bool:
 
 
 def own_name() -> str:
-    """The machine's name, without asking a resolver."""
+    """Returns the machine's name, without a resolver."""
     return socket.gethostname()
 
 
@@ -87,7 +90,7 @@ class HostGuard:
         self._permits = lru_cache(_DECISIONS_KEPT)(rule.permits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI's."""
+        """Implements ASGI."""
         if scope["type"] == "http":
             hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
             refused = self._refused(hosts, scope.get("server"))

@@ -1,4 +1,4 @@
-"""The sockets on which HTTP is served; without uvicorn, so that a start can look at the port first."""
+"""The sockets that HTTP is served on. Without uvicorn, so that a start can check the port first."""
 
 import ctypes
 import errno
@@ -31,14 +31,14 @@ _DROP_SYN = (
 
 
 def check_port(host: str, port: HttpPort) -> None:
-    """Binds a port that was asked for by number, for a moment. Raises what `bind` raises."""
+    """Binds and releases a port that was asked for by number. Raises the errors of `bind`."""
     if port.number and port.is_required:
         for listener in bind(host, port.number):
             listener.close()
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """Listens on every address of `host`, as gRPC does; port 0 takes a free one, the same for all.
+    """Listens on every address of `host`, as gRPC does. Port 0 takes a free port for all.
 
     Both wildcards mean IPv4 and IPv6, if the machine has IPv6. Raises Unavailable, or InvalidConfig
     if another start would fail too.
@@ -46,8 +46,8 @@ def bind(host: str, port: int) -> list[socket.socket]:
     try:
         listeners = _bind_wildcards(port) if host in _WILDCARDS else _bind_each(host, port)
         for listener in listeners:
-            # Connections have it from here. Without it each response waits 40 ms for the client's
-            # delayed acknowledgement, as its head and its body are two writes.
+            # Connections inherit it. Without it each response would wait 40 ms for the client's
+            # delayed acknowledgement, because its head and its body are two writes.
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listeners
     except OSError as error:
@@ -59,11 +59,11 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
 
 def refuse_handshakes(listener: socket.socket) -> None:
-    """Has the kernel begin no more connections on a port that is about to close.
+    """Makes the kernel start no more connections on a port that is about to close.
 
-    A client that tries meanwhile hears nothing, and a refusal at its next try, after the close.
-    Handshakes that have begun go on, and `accept` has their connections. Raises OSError if the
-    kernel has no such filter.
+    A client that tries meanwhile gets no answer, and is refused at its next try, after the close.
+    Handshakes that have begun go on, and `accept` returns their connections. Raises OSError if the
+    kernel does not take the filter.
     """
     code = b"".join(struct.pack("=HBBI", *instruction) for instruction in _DROP_SYN)
     instructions = ctypes.create_string_buffer(code, len(code))
@@ -103,7 +103,7 @@ def _bind_wildcards(port: int) -> list[socket.socket]:
                 )
             ]
         except OSError as error:
-            # A kernel that has IPv6 and a machine that has it switched off.
+            # The kernel has IPv6, but the machine has it switched off.
             if error.errno != errno.EADDRNOTAVAIL:
                 raise
     return _bind_each("0.0.0.0", port)

@@ -21,10 +21,11 @@ from serving.http.connections import ConnectionLimits, connection_class
 from serving.http.listeners import BACKLOG, accept_waiting, bind, refuse_handshakes
 
 HTTP_NICE = 10
-"""Of the HTTP thread and those it starts. A scrape takes milliseconds of Python in one piece, and a
-request thread that wants that core should have it; where all cores are taken a tenth of one is left
-to probes. Not 19: that would be a sixtieth, and a probe that waits seconds restarts a busy server.
-Beside 600 requests a second and a scrape every 0.1 s the difference to 0 is below what two cores show.
+"""The priority of the HTTP thread and of the threads that it starts. A scrape takes milliseconds of
+Python in one piece, and a request thread that needs that core should have it. If all cores are busy,
+a tenth of one core is left to probes. Not 19: that would leave a sixtieth, and a probe that waits
+seconds restarts a busy server. Beside 600 requests a second and a scrape every 0.1 s, the difference
+to 0 is too small to measure on two cores.
 """
 
 RESPONSE_SECONDS = 2
@@ -34,20 +35,21 @@ HANDSHAKE_SECONDS = 0.1
 """How long handshakes that have begun may take at a stop: a round trip of most networks."""
 
 JOIN_SECONDS = RESPONSE_SECONDS + 1.0
-"""For those, and for uvicorn's looks at whether it should stop, ten a second."""
+"""How long a stop waits for the thread: for running responses, and for uvicorn, which checks ten
+times a second if it should stop."""
 
 _log = structlog.get_logger(__name__)
 
 
 class _UvicornServer(uvicorn.Server):
-    """uvicorn's, whose port closes without a loss.
+    """uvicorn's server, whose port closes without losing a connection.
 
-    Closing a listener resets the connections that the kernel has completed and no `accept` has
-    taken. So no handshake begins any more, then all connections are accepted, and then it closes.
+    Closing a listener resets the connections that the kernel has completed and `accept` has not
+    taken. So handshakes are refused first, then all connections are accepted, then the port closes.
     """
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """uvicorn's."""
+        """Implements uvicorn.Server."""
         loop = asyncio.get_running_loop()
         listeners = sockets or []
         for listener in listeners:
@@ -73,7 +75,7 @@ class _UvicornServer(uvicorn.Server):
 class HttpServer:
     """Serves one application on one port from a thread `http`. Started and stopped once.
 
-    Nobody else's thread is used, no signal handler installed, and nothing is kept on disk.
+    Uses only threads of its own, installs no signal handler and keeps nothing on disk.
     """
 
     def __init__(
@@ -87,9 +89,10 @@ class HttpServer:
         limits: ConnectionLimits | None = None,
         nice: int = HTTP_NICE,
     ) -> None:
-        """Nothing is bound yet. `blocking_thread_count` is for handlers that are not coroutines.
+        """Binds nothing yet. `blocking_thread_count` is for handlers that are not coroutines.
 
-        `entry` gets each request first, and passes other paths to `app`; None: `app` gets all.
+        `entry` gets each request first and passes other paths to `app`. If it is None, `app` gets all
+        requests.
         """
         self._app = app
         self._host = host
@@ -106,14 +109,13 @@ class HttpServer:
 
     @property
     def port(self) -> int | None:
-        """The TCP port that it listens on; None before `start`, and if no port could be bound."""
+        """The TCP port that the server listens on; None before `start`, and if no port could be bound."""
         return self._port
 
     def start(self) -> None:
         """Binds the port and answers from now on.
 
-        Raises what `bind` raises; where nobody asked for the port, a warning in the log says so
-        instead.
+        Raises the errors of `bind` if the port was asked for; otherwise logs a warning.
         """
         if self._wanted.number is None:
             return
@@ -125,28 +127,28 @@ class HttpServer:
             _log.warning("http_off", reason=error.message)
             return
         self._port = sockets[0].getsockname()[1]
-        # Daemon: a handler that never returns must not keep the process from its end.
+        # Daemon: a handler that never returns must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, args=(sockets,), name="http", daemon=True)
         self._thread.start()
         self._is_up.wait()
 
     def stop(self, response_seconds: float = RESPONSE_SECONDS) -> None:
-        """Takes no more connections and lets running responses end, in `response_seconds`; long-lived
-        ones hear of it. Connections that clients have by then get their first request answered.
+        """Accepts no more connections and ends running responses within `response_seconds`.
 
-        Returns at once; `join` waits.
+        Notifies endless responses. New connections still get their first request answered. Returns
+        at once; `join` waits.
         """
         if self._loop is None:
             return
-        # uvicorn's annotation says int; asyncio, which gets it, takes any.
+        # uvicorn's annotation is int; asyncio, which gets the value, takes a float too.
         self._uvicorn.config.timeout_graceful_shutdown = response_seconds  # type: ignore[assignment]
         self._uvicorn.should_exit = True
-        # Where the thread has died its loop is closed.
+        # The loop is closed if its thread has died.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._app.state.closing.set)
 
     def join(self, timeout_seconds: float = JOIN_SECONDS) -> bool:
-        """Waits for the thread's end; False where a handler still runs."""
+        """Waits for the thread's end; returns False if a handler still runs at the timeout."""
         if self._thread is None:
             return True
         self._thread.join(timeout_seconds)
@@ -196,7 +198,7 @@ def _make_uvicorn(
             log_config=None,
             access_log=False,
             server_header=False,
-            # A proxy's headers are not trusted: nothing here depends on where a request came from.
+            # A proxy's headers are not trusted: nothing here depends on a request's origin.
             proxy_headers=False,
             timeout_keep_alive=limits.keep_alive_seconds,
             backlog=BACKLOG,
@@ -204,20 +206,20 @@ def _make_uvicorn(
     )
 
 
-# --- What it logs ---------------------------------------------------------------------------------
+# --- Logs -----------------------------------------------------------------------------------------
 
 CLIENTS_FAULTS = ("Invalid HTTP request received.", "Unsupported upgrade request.")
-"""Not logged: the client is told, and a port scanner must not fill the log."""
+"""Messages that are not logged: the client has an answer, and a port scanner must not fill the log."""
 
 
 class StructlogHandler(logging.Handler):
-    """Warnings and errors of uvicorn and asyncio, as events of ours."""
+    """Logs the warnings and errors of uvicorn and asyncio as events of this server."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """logging's."""
+        """Implements logging.Handler."""
         message = record.getMessage().strip()
         error = record.exc_info[1] if record.exc_info else None
-        # A response that was cut short by the stop, of which uvicorn tells once for all.
+        # The stop has cut a response short. uvicorn logs one line for all of these responses.
         if message.startswith(CLIENTS_FAULTS) or isinstance(error, asyncio.CancelledError):
             return
         log = _log.error if record.levelno >= logging.ERROR else _log.warning
@@ -225,7 +227,7 @@ class StructlogHandler(logging.Handler):
 
 
 def log_uvicorn() -> None:
-    """Takes over what uvicorn and asyncio say, for the whole process."""
+    """Takes over the logs of uvicorn and asyncio, for the whole process."""
     for name in ("uvicorn", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers = [StructlogHandler(logging.WARNING)]
