@@ -1,7 +1,7 @@
 """The common parts of REST's applications: bodies, answers, errors in TensorFlow Serving's shape.
 
-They are plain ASGI applications in front of starlette's: a request that a model answers takes a
-twentieth of a millisecond of this thread, of which routing and middlewares would be as much again.
+They are plain ASGI applications in front of starlette's. A request that a model answers takes a
+twentieth of a millisecond of this thread; routing and middlewares would take as much again.
 """
 
 import json
@@ -31,12 +31,12 @@ from serving.rpc.request_memory import MemoryBusy, MemoryHold
 MODEL_NAME_HEADER = b"x-millpond-model-name"
 MODEL_VERSION_HEADER = b"x-millpond-model-version"
 JSON_BYTES_HEADER = b"inference-header-content-length"
-"""Where the JSON of a body ends and binary data begin."""
+"""The length of a body's JSON part, which binary data follow."""
 
 JSON_TYPE = b"application/json"
 
 RETRY_AFTER_SECONDS = b"1"
-"""Of 429 and 503: the least that the header can say."""
+"""The header's value for 429 and 503: its smallest unit."""
 
 HeaderList = list[tuple[bytes, bytes]]
 
@@ -72,11 +72,10 @@ class BodyTooSlow(MillpondError):
 
 
 class PrefixRouter:
-    """Gives a request to the application of the segments that its path begins with, in any case, else to
-    `otherwise`.
+    """Gives a request to the application whose prefix its path has, or else to `otherwise`.
 
-    `by_prefix` has paths like `/v1/models`, none of which begins with another. The applications answer
-    whatever goes wrong in them.
+    `by_prefix` has paths like `/v1/models`, of which no path begins with another. A prefix matches
+    whole segments, in upper or lower case. The applications answer their own failures.
     """
 
     def __init__(self, by_prefix: Mapping[str, ASGIApp], otherwise: ASGIApp) -> None:
@@ -84,7 +83,7 @@ class PrefixRouter:
         self._otherwise = otherwise
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI's."""
+        """Implements ASGI."""
         app = self._app_of(scope["path"]) if scope["type"] == "http" else self._otherwise
         await app(scope, receive, send)
 
@@ -96,9 +95,9 @@ class PrefixRouter:
 
 
 class RestApplication(ABC):
-    """An ASGI application of one protocol, on the HTTP thread. Raises nothing for a request that fails.
+    """An ASGI application of one protocol, on the HTTP thread. A failed request raises no error.
 
-    While the bridge drains, answers ask their clients to close the connection, and to go elsewhere.
+    While the bridge drains, answers ask their clients to close the connection and use another server.
     """
 
     def __init__(self, bridge: RestBridge, settings: HttpSettings) -> None:
@@ -107,7 +106,7 @@ class RestApplication(ABC):
         self._common = _common_headers(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI's."""
+        """Implements ASGI."""
         hold = MemoryHold(self._settings.budget)
         scope[_HOLD] = hold
         try:
@@ -117,7 +116,7 @@ class RestApplication(ABC):
                 await self._answer(scope, receive, send)
         except ClientDisconnect:
             return
-        except Exception as error:  # noqa: BLE001 (whatever it is, the client gets an answer)
+        except Exception as error:  # noqa: BLE001 (the client gets an answer for every error)
             await _send_raised(send, scope, error, self._headers())
         finally:
             hold.release()
@@ -131,7 +130,7 @@ class RestApplication(ABC):
         return [*self._common, *closing]
 
     async def _run(self, target: RestTarget, body: bytes, scope: Scope, send: Send) -> None:
-        """Has a worker answer."""
+        """Sends a worker's answer."""
         answer = await self._bridge.submit(
             target, scope["headers"], body, connection=_connection_of(scope)
         )
@@ -140,10 +139,10 @@ class RestApplication(ABC):
             await self._send_counted(answer, headers, scope, send)
             return
         if answer.code == StatusCode.CANCELLED and self._bridge.is_draining:
-            # 499 says that the client went away. This one waits, and may ask another server.
+            # 499 means that the client went away. This client waits, and may ask another server.
             raise Unavailable("the server stopped before the request was done; ask another")
         headers = [*_version_headers(target.model, answer.version), *self._headers()]
-        # A refusal by a version, like a body that is too large, does not pass within a second.
+        # A version's refusal, like that of a body that is too large, does not pass within a second.
         is_passing = answer.version is None
         status = http_status(StatusCode(answer.code))
         await send_error(send, answer.message, status, headers, is_passing=is_passing)
@@ -151,7 +150,7 @@ class RestApplication(ABC):
     async def _send_counted(
         self, answer: RestAnswer, headers: HeaderList, scope: Scope, send: Send
     ) -> None:
-        """Sends an answer that is OK. It counts until the client has it, however slow the client is."""
+        """Sends an OK answer. Its memory counts until the client has it, however slow the client is."""
         body = answer.take_body()
         hold_of(scope).grow(len(body))
         await send_answer(send, 200, headers, body)
@@ -172,22 +171,22 @@ class RestApplication(ABC):
 
 
 def _connection_of(scope: Scope) -> Connection | None:
-    """The client's; None where something else than our server has the application."""
+    """Returns the client's connection; None if another server runs the application."""
     connection: Connection | None = scope.get("extensions", {}).get(CONNECTION_EXTENSION)
     return connection
 
 
 def hold_of(scope: Scope) -> MemoryHold:
-    """The request's hold on the memory of requests and replies, which its application has made."""
+    """Returns the request's hold on the memory of requests and replies, made by its application."""
     hold: MemoryHold = scope[_HOLD]
     return hold
 
 
 async def read_body(scope: Scope, receive: Receive, settings: HttpSettings) -> bytes:
-    """A request's body, as it came.
+    """Returns a request's body as received.
 
-    Raises BodyTooLarge and MemoryBusy, before anything is read if the length is declared, BodyTooSlow,
-    and starlette's ClientDisconnect.
+    Raises BodyTooLarge and MemoryBusy, before reading if the length is declared. Raises BodyTooSlow
+    and starlette's ClientDisconnect too.
     """
     hold = hold_of(scope)
     for name, value in scope["headers"]:
@@ -202,7 +201,7 @@ async def read_body(scope: Scope, receive: Receive, settings: HttpSettings) -> b
     with anyio.move_on_after(settings.timeout_seconds):
         return await _receive_body(receive, settings, hold)
     raise BodyTooSlow(
-        f"the request's body was not there after {settings.timeout_seconds:g} s "
+        f"the request's body had not arrived after {settings.timeout_seconds:g} s "
         "(--rest_api_timeout_in_ms)"
     )
 
@@ -233,7 +232,7 @@ def _too_large(settings: HttpSettings) -> BodyTooLarge:
 async def send_answer(
     send: Send, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes
 ) -> None:
-    """One response, whole. `headers` without the length."""
+    """Sends one whole response. `headers` do not include the length."""
     length = (b"content-length", b"%d" % len(body))
     await send({"type": "http.response.start", "status": status, "headers": [length, *headers]})
     await send({"type": "http.response.body", "body": body})
@@ -242,7 +241,7 @@ async def send_answer(
 async def send_json(
     send: Send, value: object, status: int = 200, headers: Iterable[tuple[bytes, bytes]] = ()
 ) -> None:
-    """A document; what a server says of itself is never to be cached."""
+    """Sends a document. Caches must not keep it: it describes the server at this moment."""
     fields = [(b"content-type", JSON_TYPE), (b"cache-control", b"no-store"), *headers]
     await send_answer(send, status, fields, json.dumps(value, separators=(",", ":")).encode())
 
@@ -255,7 +254,7 @@ async def send_error(
     *,
     is_passing: bool = True,
 ) -> None:
-    """`{"error": "…"}`. A 429 or 503 for a reason that passes says when to try again."""
+    """Sends `{"error": "…"}`. A 429 or 503 for a passing reason has a Retry-After header."""
     fields = [(b"content-type", JSON_TYPE), *headers]
     if is_passing and status in _RETRIED:
         fields.append((b"retry-after", RETRY_AFTER_SECONDS))
@@ -263,7 +262,7 @@ async def send_error(
 
 
 async def _send_raised(send: Send, scope: Scope, error: Exception, common: HeaderList) -> None:
-    """The answer for what a handler raised before it answered; our bugs go to the log."""
+    """Answers for an error that a handler raised before its answer. Our bugs go to the log."""
     if isinstance(error, BodyTooLarge):
         await send_error(send, error.message, 413, [*common, _CLOSE])
     elif isinstance(error, BodyTooSlow):

@@ -1,7 +1,7 @@
-"""The bridge from the event loop to the data plane's workers: a request goes over, an answer comes back.
+"""The bridge between the event loop and the data plane's workers.
 
-No Python thread waits for a model. The workers tell by a descriptor that requests have ended, which
-the loop reads as it reads a socket.
+No Python thread waits for a model. The workers signal finished requests by a descriptor, which the
+loop reads like a socket.
 """
 
 import asyncio
@@ -13,19 +13,20 @@ from serving.base.errors import StatusCode
 from serving.data_plane.requests import RestAnswer, RestWorkers
 
 SWEEP_SECONDS = 0.25
-"""Between two looks at requests whose time is over. A run ends by itself at its deadline, before its
-next kernel, and then says so; this is for the kernel that does not end."""
+"""The time between two checks for requests that are late. A run ends by itself at its deadline,
+before its next kernel, and returns an error. The check is for a kernel that does not end."""
 
 LINGER_SECONDS = 2.0
-"""How long requests over HTTP may pause before that counts as the end of them."""
+"""How long requests over HTTP may pause before they count as ended."""
 
 Headers = Sequence[tuple[bytes, bytes]]
-"""Of ASGI: names in lower case."""
+"""ASGI's headers: names in lower case."""
 
 
 class RestTarget(NamedTuple):
-    """Which method of which version a request is for. `method` is the data plane's name for it:
-    `RestPredict`, `RestClassify`, `RestRegress` or `RestModelInfer`.
+    """The method and version that a request is for.
+
+    `method` is the data plane's name: `RestPredict`, `RestClassify`, `RestRegress` or `RestModelInfer`.
     """
 
     method: str
@@ -40,12 +41,12 @@ class Connection(Protocol):
     on_lost: Callable[[], None] | None
 
     async def wait_until_sent(self) -> None:
-        """Waits until the kernel has all that was written, or the client is gone."""
+        """Waits until the kernel has every byte written, or the client is gone."""
         ...
 
     @property
     def has_whole_request(self) -> bool:
-        """Whether the body that is being read is there to its last byte."""
+        """True if the last byte of the body that is being read has arrived."""
         ...
 
 
@@ -61,7 +62,7 @@ class Refusal:
     version: int | None = None
 
     def take_body(self) -> bytes:
-        """RestAnswer's; a refusal has none."""
+        """Implements RestAnswer: a refusal has no body."""
         return b""
 
 
@@ -71,10 +72,11 @@ class _Pending(NamedTuple):
 
 
 class RestBridge:
-    """Takes requests on one event loop, that of its first `submit`.
+    """Takes requests on one event loop, the loop of its first `submit`.
 
-    `status_error` is what the data plane raises for a request that it does not take. `hold_cores` is
-    told when requests begin to come and when they have ceased (`RequestCores.hold`), on the loop.
+    `status_error` is the error that the data plane raises for a request that it refuses.
+    `hold_cores` (`RequestCores.hold`) is called on the loop: with True when requests begin to come,
+    with False when they have ended.
     """
 
     def __init__(
@@ -91,27 +93,27 @@ class RestBridge:
         self._hold_cores = hold_cores
         self._pending: dict[int, _Pending] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        # From the first request to the look that finds none for LINGER_SECONDS.
+        # True from the first request until no request has come for LINGER_SECONDS.
         self._is_sweeping = False
         self._last_request = 0.0
         self._is_draining = False
 
     @property
     def is_draining(self) -> bool:
-        """Whether answers should ask their clients to go to another server."""
+        """True if answers should send their clients to another server."""
         return self._is_draining
 
     def drain(self) -> None:
-        """The server is about to stop. Requests are answered all the same, until it does.
+        """Prepares for a stop of the server. Requests are answered until it stops.
 
-        Those that wait for the first version of their model are answered at once.
+        Requests that wait for the first version of their model are answered at once.
         """
         self._is_draining = True
         self._workers.end_awaiting()
 
     @property
     def timeout_seconds(self) -> float:
-        """How long a request may take unless its `submit` says otherwise."""
+        """The longest time of a request whose `submit` gives no other time."""
         return self._timeout_seconds
 
     async def submit(
@@ -123,12 +125,12 @@ class RestBridge:
         connection: Connection | None = None,
         timeout_seconds: float | None = None,
     ) -> RestAnswer:
-        """Gives a request to the workers and waits for its end; raises nothing for what fails there.
+        """Submits a request to the workers and returns its answer. A failure is an answer too.
 
-        `headers` are all of the request's: its codings, its trace and what a canary goes by are read
-        from them. `body` is as it came. Where `connection` is lost, or the task is cancelled, the run
-        ends before its next kernel. RESOURCE_EXHAUSTED where too many are in flight,
-        DEADLINE_EXCEEDED after `timeout_seconds`, by default --rest_api_timeout_in_ms.
+        `headers` are all headers of the request: codings, trace and canary key are read from them.
+        `body` is as received. If `connection` is lost or the task is cancelled, the run ends before
+        its next kernel. RESOURCE_EXHAUSTED means too many requests in flight. DEADLINE_EXCEEDED means
+        that `timeout_seconds` (default: `timeout_seconds` of the bridge) has passed.
         """
         loop = self._loop or self._attach()
         timeout = self._timeout_seconds if timeout_seconds is None else timeout_seconds
@@ -162,7 +164,7 @@ class RestBridge:
     def _take_ended(self) -> None:
         for ended in self._workers.take_ended():
             pending = self._pending.pop(ended.id, None)
-            # Done already where its client was told that the time is over, or its task is gone.
+            # The answer is done already if the request was late, or if its task is gone.
             if pending is not None and not pending.answer.done():
                 pending.answer.set_result(ended)
 
@@ -171,9 +173,9 @@ class RestBridge:
         self._loop.call_later(SWEEP_SECONDS, self._sweep)
 
     def _sweep(self) -> None:
-        """Answers for the workers where these are late: the run goes on until its kernel ends."""
+        """Answers late requests in place of the workers. Their runs continue until the kernel ends."""
         assert self._loop is not None
-        # The worker, which knows more, has until the next look.
+        # A worker's own answer is more precise, so the worker has until the next check.
         late = self._loop.time() - SWEEP_SECONDS
         for pending in self._pending.values():
             if pending.deadline < late and not pending.answer.done():

@@ -1,4 +1,4 @@
-"""`/v1`: TensorFlow Serving's REST API, and the list of models that it lacks."""
+"""`/v1`: TensorFlow Serving's REST API, and a list of models, which that API lacks."""
 
 from collections.abc import Callable, Collection
 from typing import Any
@@ -54,7 +54,7 @@ class ModelQuestions:
 
 
 class ModelApi(RestApplication):
-    """For all paths that begin with `/v1/`."""
+    """Answers all paths that begin with `/v1/`."""
 
     def __init__(
         self, bridge: RestBridge, questions: ModelQuestions, settings: HttpSettings
@@ -63,7 +63,7 @@ class ModelApi(RestApplication):
         self._questions = questions
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Without a server's raw path (tests): the decoded one.
+        # Tests have no raw path, so they use the decoded path.
         route = parse_path(scope["method"], scope.get("raw_path") or scope["path"].encode())
         if isinstance(route, RestTarget):
             body = await read_body(scope, receive, self._settings)
@@ -75,6 +75,6 @@ class ModelApi(RestApplication):
         if isinstance(question, StatusQuestion):
             return self._questions.status(question)
         if isinstance(question, MetadataQuestion):
-            # Signatures by the hundred take milliseconds, in which others are answered.
+            # Hundreds of signatures take milliseconds; the loop answers other requests meanwhile.
             return await anyio.to_thread.run_sync(self._questions.metadata, question)
         return self._questions.all_models()

@@ -12,7 +12,7 @@ SIGNATURE_DEF = "signature_def"
 
 
 def status_request(model: str, version: int | None, label: str | None) -> bytes:
-    """A GetModelStatusRequest."""
+    """Returns a serialized GetModelStatusRequest."""
     request = get_model_status_pb2.GetModelStatusRequest()
     request.model_spec.name = model
     if version is not None:
@@ -70,7 +70,7 @@ def _status(status: ServableStatus) -> dict[str, Any]:
 
 
 def _as_dict(message: Any) -> dict[str, Any]:
-    # With the fields that have their default, which clients of TensorFlow Serving find there.
+    # Includes fields at their default, as TensorFlow Serving does.
     document: dict[str, Any] = MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )

@@ -1,6 +1,6 @@
-"""`/openapi.json`: what REST answers, for tools that read it. Pure, but for the route.
+"""`/openapi.json`: the description of the REST API for tools. Pure, but for the route.
 
-Each protocol brings its paths (`Operations`): TensorFlow Serving's are here, others' are added to them.
+Each protocol brings its own `Paths`. This file has TensorFlow Serving's; others are added to them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 from serving.http.app import json_response
 
 Paths = Mapping[str, Mapping[str, Any]]
-"""By path and then by method in lower case: OpenAPI's Operation Objects."""
+"""OpenAPI's Operation Objects, by path and then by method in lower case."""
 
 MODEL = {
     "name": "model",
@@ -127,7 +127,7 @@ SCHEMAS: Mapping[str, Any] = {
 
 
 def model_paths() -> Paths:
-    """TensorFlow Serving's, and the list of models."""
+    """Returns TensorFlow Serving's paths, and the path of the list of models."""
     paths: dict[str, dict[str, Any]] = {
         "/v1/models": {"get": operation("listModels", "All models", "ModelList")}
     }
@@ -157,7 +157,7 @@ def model_paths() -> Paths:
 def openapi_document(
     version: str, paths: Paths, schemas: Mapping[str, Any] = SCHEMAS
 ) -> dict[str, Any]:
-    """OpenAPI 3.1's document. `version` is the server's."""
+    """Returns the document of OpenAPI 3.1. `version` is the server's."""
     return {
         "openapi": "3.1.0",
         "info": {"title": "Millpond", "version": version},
@@ -167,7 +167,7 @@ def openapi_document(
 
 
 def openapi_routes(document: Mapping[str, Any]) -> Sequence[BaseRoute]:
-    """The one route."""
+    """Returns the route of the document."""
 
     async def openapi(request: Request) -> Response:
         del request
@@ -179,20 +179,20 @@ def openapi_routes(document: Mapping[str, Any]) -> Sequence[BaseRoute]:
 def operation(
     name: str, summary: str, reply: str, parameters: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """An Operation Object whose answer is the schema `reply`, or an Error."""
+    """Returns an Operation Object whose answer is the schema `reply`, or an Error."""
     return {
         "operationId": name,
         "summary": summary,
         "parameters": list(parameters),
         "responses": {
-            "200": response("What was asked for", reply),
+            "200": response("The answer", reply),
             "default": response("A refusal or a failure", "Error"),
         },
     }
 
 
 def response(description: str, schema: str) -> dict[str, Any]:
-    """A Response Object of one of the schemas."""
+    """Returns a Response Object of one of the schemas."""
     return {
         "description": description,
         "content": {"application/json": {"schema": reference(schema)}},
@@ -200,5 +200,5 @@ def response(description: str, schema: str) -> dict[str, Any]:
 
 
 def reference(schema: str) -> dict[str, str]:
-    """Names one of the schemas."""
+    """Returns a Reference Object of one of the schemas."""
     return {"$ref": f"#/components/schemas/{schema}"}

@@ -1,6 +1,6 @@
 """Paths of TensorFlow Serving's REST API. Pure.
 
-They match in any case, and the names in them are URL-decoded: a model may be called `a/b`.
+They match in upper and lower case, and their names are URL-decoded: a model may be called `a/b`.
 """
 
 import re
@@ -46,10 +46,10 @@ class ListQuestion(NamedTuple):
 Route = RestTarget | StatusQuestion | MetadataQuestion | ListQuestion
 
 
-# Clients repeat a few paths. Few enough that long ones take no memory to speak of.
+# Clients repeat a few paths. The cache is so small that long paths take little memory.
 @lru_cache(maxsize=256)
 def parse_path(http_method: str, raw_path: bytes) -> Route:
-    """Returns the route of a request. `raw_path` is as it came, without the query.
+    """Returns the route of a request. `raw_path` is as received, without the query.
 
     Raises InvalidArgument for an unknown path, or a version that is not a number of 63 bits.
     """
@@ -69,7 +69,7 @@ def parse_path(http_method: str, raw_path: bytes) -> Route:
 
 
 def _fault(http_method: str, path: str) -> str:
-    """Returns what is wrong with a request that the API does not have, and what to send instead."""
+    """Returns the fault of a request that the API does not have, as advice on the right request."""
     if http_method not in ("GET", "HEAD", "POST"):
         return "use GET or POST"
     if _RUN.fullmatch(path):
@@ -84,7 +84,7 @@ def _fault(http_method: str, path: str) -> str:
 
 
 def _version_of(found: re.Match[str]) -> tuple[str, int | None, str | None]:
-    """Model, version and label."""
+    """Returns the model, its version and its label."""
     label = None if found["label"] is None else unquote(found["label"])
     return unquote(found["model"]), _number(found["version"]), label
 
@@ -92,7 +92,7 @@ def _version_of(found: re.Match[str]) -> tuple[str, int | None, str | None]:
 def _number(digits: str | None) -> int | None:
     if digits is None:
         return None
-    # By length first: int() refuses 4,300 digits with an error of its own.
+    # Checks the length first: int() refuses 4,300 digits with an error of its own.
     significant = digits.lstrip("0") or "0"
     if len(significant) > len(str(VERSION_MAX)) or int(significant) > VERSION_MAX:
         raise InvalidArgument(
