@@ -189,5 +189,5 @@ class RestBridge:
 
 _TOOK_TOO_LONG = Refusal(
     code=StatusCode.DEADLINE_EXCEEDED,
-    message="the request's time was over before the model had its answer (--rest_api_timeout_in_ms)",
+    message="the request's time ended before the model answered (--rest_api_timeout_in_ms)",
 )

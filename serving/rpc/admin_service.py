@@ -1,7 +1,7 @@
 """Millpond's own rare RPCs, for its command line. Requests and replies are JSON (UTF-8).
 
-TensorFlow Serving has no RPC that lists models (GetModelStatus wants a name), and none that puts an
-earlier version back.
+TensorFlow Serving has no RPC that lists models (GetModelStatus needs a name), and no RPC that puts
+an earlier version back.
 """
 
 import json
@@ -30,18 +30,18 @@ PROMOTE = "/millpond.v1.Admin/Promote"
 ALLOW = "/millpond.v1.Admin/Allow"
 
 ANSWER_TIMEOUT_SECONDS = 10.0
-"""The control thread answers within a millisecond; one that does not is stuck, which is to be told.
-Earlier where its caller has less time than this."""
+"""The control thread answers within a millisecond, so a longer wait means that it is stuck. A caller
+with less time waits less."""
 
 KEPT_TIMEOUT_SECONDS = 3.0
-"""The longest wait for the disk before the reply to a rollback: a kilobyte, or a disk that hangs.
-The rollback itself is in effect before this wait."""
+"""The longest wait for the disk before the reply to a rollback. It writes a kilobyte, so a longer wait
+means that the disk hangs. The rollback itself is in effect before this wait."""
 
 Answer = TypeVar("Answer")
 
 
 class VersionControl(Protocol):
-    """The part of `AspiredVersionsManager` that operators use: its actions, and its streams' status."""
+    """The part of `AspiredVersionsManager` that operators use: actions, and the streams' status."""
 
     def rollback(self, name: str, *, is_cold_allowed: bool) -> Future[Rollback]: ...
     def promote(self, name: str) -> Future[int]: ...
@@ -51,11 +51,12 @@ class VersionControl(Protocol):
 
 
 class AdminService:
-    """On the threads of the rare calls; keeps nothing between two of them.
+    """Answers on the threads of the rare calls. Keeps nothing from one call to the next.
 
-    `model_names` are those configured now, `statuses` is `StateMonitor.statuses`, `notes` what a
-    model's source has to tell of its base path, `found_versions` what it finds there,
-    `refused_config` is `ConfigWatcher.refusal`, `wait_until_kept` is that of `BlockedVersionKeeper`.
+    `model_names` returns the configured models. `notes` returns the notes of a model's source on its
+    base path, and `found_versions` the versions that the source found there. `statuses` is
+    `StateMonitor.statuses`, `refused_config` is `ConfigWatcher.refusal`, and `wait_until_kept` is the
+    method of `BlockedVersionKeeper`.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class AdminService:
 
     @property
     def handlers(self) -> Mapping[str, Callable[[bytes], bytes]]:
-        """By the full name of the method."""
+        """The handlers, by the full name of the method."""
         return {
             LIST_MODELS: self.list_models,
             ROLLBACK: Waiting(self.rollback),
@@ -89,10 +90,9 @@ class AdminService:
     def list_models(self, request: bytes) -> bytes:
         """Replies `{"models": [{"name", "versions": [{"version", "state", …}], …}]}`, by name and version.
 
-        Beside them `"refused_config": {"file", "reason", "since_wall_ns"}`, null where the server
-        has what its config files say. `request` is empty; what a later client puts in there is not
-        looked at. A model without versions is listed too: that it has none is what its operator is
-        looking for.
+        The reply also has `"refused_config": {"file", "reason", "since_wall_ns"}`, null if the
+        configuration files are in effect. `request` is ignored. Models without versions are listed
+        too: an operator looks for exactly these.
         """
         del request
         statuses = self._statuses()
@@ -103,11 +103,12 @@ class AdminService:
         return json.dumps(reply).encode()
 
     def rollback(self, request: bytes, remaining_seconds: float | None = None) -> bytes:
-        """`{"model", "is_cold_allowed"}` to `{"rolled_back", "version", "warning", "blocked"}`.
+        """Rolls a model back, as the manager's `rollback` does.
 
-        See the manager's `rollback`. Once the reply is sent, every request sees `version` unless it
-        is null, and the rollback is on disk unless `warning` has the reason why it is not. `blocked`
-        has `{"version", "has_served", "reason"}` of each version that the rollback blocks.
+        Takes `{"model", "is_cold_allowed"}`; returns `{"rolled_back", "version", "warning", "blocked"}`.
+        Once the reply is sent, every request sees `version`, unless it is null. The rollback is on
+        disk by then, unless `warning` has the reason why it is not. `blocked` has `{"version",
+        "has_served", "reason"}` of each version that the rollback blocks.
         """
         parsed = parse_object(request)
         is_cold_allowed = bool(parsed.get("is_cold_allowed", False))
@@ -119,15 +120,18 @@ class AdminService:
         return json.dumps(asdict(done)).encode()
 
     def promote(self, request: bytes, remaining_seconds: float | None = None) -> bytes:
-        """`{"model"}` to `{"version"}`: the canary answers everything. FailedPrecondition without one."""
+        """Lets the canary answer all requests. Takes `{"model"}` and returns `{"version"}`.
+
+        Raises FailedPrecondition if the model has no canary.
+        """
         name = _model_name(parse_object(request))
         version = _answer(self._control.promote(name), remaining_seconds)
         return json.dumps({"version": version}).encode()
 
     def allow(self, request: bytes, remaining_seconds: float | None = None) -> bytes:
-        """`{"model", "version"}` to `{"warning"}`: takes back what a rollback said of that version.
+        """Unblocks a version. Takes `{"model", "version"}` and returns `{"warning"}`.
 
-        It is on disk then, unless `warning` has the reason why it is not.
+        The change is on disk by then, unless `warning` has the reason why it is not.
         """
         parsed = parse_object(request)
         version = parsed.get("version")
@@ -139,7 +143,7 @@ class AdminService:
     def _kept_warning(self, remaining_seconds: float | None) -> str:
         """Waits until a change is on disk; returns "", or the warning that it is not."""
         patience = patience_seconds(remaining_seconds, ANSWER_TIMEOUT_SECONDS)
-        # Half of it: the control thread may have used some.
+        # Waits half of that time, because the control thread may have used some of it.
         reason = self._wait_until_kept(min(KEPT_TIMEOUT_SECONDS, patience / 2))
         if not reason:
             return ""
@@ -179,7 +183,7 @@ class AdminService:
 def _figures(servable: Servable) -> dict[str, Any]:
     try:
         statistics, arena = servable.statistics(), servable.arena_statistics()
-    except Exception:  # noqa: BLE001 (it is being destroyed as we ask)
+    except Exception:  # noqa: BLE001 (it may be in destruction)
         return {}
     return {
         "request_count": statistics.request_count,
@@ -201,12 +205,12 @@ def _model_name(parsed: Mapping[str, Any]) -> str:
 
 
 def _answer(future: Future[Answer], remaining_seconds: float | None) -> Answer:
-    """Waits for the control thread's answer, at most until the caller's deadline; then Unavailable."""
+    """Waits for the control thread's answer. Raises Unavailable at the caller's deadline."""
     timeout_seconds = patience_seconds(remaining_seconds, ANSWER_TIMEOUT_SECONDS)
     try:
         return future.result(timeout_seconds)
     except FutureTimeoutError as error:
         raise Unavailable(
-            f"the control thread did not answer in {timeout_seconds:.3g} s; the server's log may "
-            "say why, and what was asked for may still be done"
+            f"the control thread did not answer in {timeout_seconds:.3g} s; see the server's log; "
+            "the request may still take effect"
         ) from error

@@ -1,7 +1,7 @@
-"""Millpond's rare RPC that gives out live requests, for the next version's warm-up file.
+"""Millpond's rare RPC that returns live requests, for the next version's warm-up file.
 
-The request is JSON (UTF-8), `{"model": NAME, "count_max": N}`; the reply is a TFRecord file of
-PredictionLogs, as it belongs into `assets.extra/tf_serving_warmup_requests`.
+The request is JSON (UTF-8), `{"model": NAME, "count_max": N}`. The reply is a TFRecord file of
+PredictionLogs, in the form of `assets.extra/tf_serving_warmup_requests`.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -24,22 +24,23 @@ CAPTURE_WARM_UP = "/millpond.v1.Admin/CaptureWarmUp"
 
 
 class CaptureService:
-    """Answers `CAPTURE_WARM_UP` out of the reservoirs. On the threads of the rare calls; keeps nothing."""
+    """Answers `CAPTURE_WARM_UP` from the reservoirs, on the threads of the rare calls. Keeps nothing."""
 
     def __init__(
         self,
         model_names: Callable[[], Collection[str]],
         reservoirs: Callable[[str], RequestReservoir | None],
     ) -> None:
-        """`model_names` are those configured now; `reservoirs` returns None if the model keeps no requests."""
+        """`model_names` returns the configured models. `reservoirs` returns None for a model without."""
         self._model_names = model_names
         self._reservoirs = reservoirs
 
     def capture_warm_up(self, request: bytes) -> bytes:
-        """Returns the requests in the model's reservoir: first the newest request of each signature and outputs.
+        """Returns the requests in the model's reservoir, as a TFRecord file.
 
-        Raises InvalidArgument, NotFound for a model that is not configured, FailedPrecondition
-        if no requests are kept or no request has come yet.
+        The newest request of each signature and outputs comes first. Raises InvalidArgument for an
+        invalid request, NotFound for a model that is not configured, and FailedPrecondition if no
+        requests are kept or no request has come yet.
         """
         name, count_max = _parse(request)
         if name not in self._model_names():
@@ -71,21 +72,21 @@ def _parse(request: bytes) -> tuple[str, int]:
 
 
 PERIOD_SECONDS = 60.0
-"""Between two looks: what a server that is killed loses at the most."""
+"""The time between two writes. A server that is killed loses at most the requests of this time."""
 
 
 _log = structlog.get_logger(__name__)
 
 
 class CaptureDirectory:
-    """Keeps `directory/MODEL/tf_serving_warmup_requests` as the reservoirs are, on a thread of its own.
+    """Writes the reservoirs to `directory/MODEL/tf_serving_warmup_requests`, on a thread of its own.
 
     MODEL is the model's name, percent-encoded: no name leads out of `directory`. Only the server's
-    user can read the file, which holds what clients sent.
+    user can read the file, because it holds the requests of clients.
 
-    A file is replaced at once, and only where its requests are others than at the last time; a model
-    that has none any more keeps its file. How many, how large and how old requests are is the
-    reservoirs'. A disk that refuses is logged, and tried again at the next look.
+    A file is replaced atomically, and only if its requests have changed since the last write. A model
+    whose reservoir is empty keeps its file. The reservoirs decide the number, size and age of
+    requests. If the disk fails, that is logged and the write is repeated at the next period.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class CaptureDirectory:
         on_thread_start: Callable[[], None] = lambda: None,
         clock: Clock,
     ) -> None:
-        """`reservoirs` are those of the models now; `on_thread_start` lowers the thread's priority."""
+        """`reservoirs` returns each model's reservoir; `on_thread_start` lowers the thread's priority."""
         self._directory = directory
         self._reservoirs = reservoirs
         self._written: dict[str, set[bytes]] = {}
@@ -115,12 +116,12 @@ class CaptureDirectory:
         self._thread.start()
 
     def stop(self, timeout_seconds: float) -> bool:
-        """Writes once more and ends the thread; False where a disk takes longer than that."""
+        """Writes once more and ends the thread; returns False if it still runs at the timeout."""
         self._thread.stop()
         return self._thread.join(timeout_seconds)
 
     def write_now(self) -> None:
-        """Writes what is new, on the calling thread. One thread at a time."""
+        """Writes the reservoirs that have changed, on the calling thread. One thread at a time."""
         for name, reservoir in sorted(self._reservoirs().items()):
             try:
                 self._write(name, reservoir)
@@ -142,7 +143,7 @@ class CaptureDirectory:
             with opened_directory_of_name(self._directory, name) as directory:
                 write_records_at(directory, path.name, records, PRIVATE_FILE_MODE)
         except OSError as error:
-            # With the whole path: a file opened relative to its directory has a short name.
+            # Adds the whole path: a file opened relative to its directory has a short name.
             raise OSError(error.errno, error.strerror, str(path)) from error
         self._written[name] = set(records)
         _log.info("warm_up_captured", model=name, file=str(path), record_count=len(records))

@@ -15,12 +15,12 @@ from serving.rpc.rare_calls import Waiting, patience_seconds
 RELOAD_CONFIG = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
 
 RELOAD_TIMEOUT_SECONDS = 60.0
-"""How long a reload waits for new models where its caller waits longer, or without limit. One that has
-hung up meanwhile and asks again is not kept from it (see `ConfigReloader`)."""
+"""How long a reload waits for new models if its caller waits longer, or without limit. A caller that
+gave up meanwhile may repeat the reload at once (see `ConfigReloader`)."""
 
 
 class ConfigService:
-    """On the threads of the rare calls. A reload holds one of them while it waits, and only one."""
+    """Answers on the threads of the rare calls. A reload holds one thread while it waits."""
 
     def __init__(self, reloader: ConfigReloader, served: ServedModels) -> None:
         self._reloader = reloader
@@ -28,7 +28,7 @@ class ConfigService:
 
     @property
     def handlers(self) -> Mapping[str, Callable[[bytes], bytes]]:
-        """By the full name of the method."""
+        """The handlers, by the full name of the method."""
         return {RELOAD_CONFIG: Waiting(self.reload_config), GET_CONFIG: self.get_config}
 
     def reload_config(self, request: bytes, remaining_seconds: float | None = None) -> bytes:
@@ -55,6 +55,6 @@ class ConfigService:
         return serialized
 
     def get_config(self, request: bytes) -> bytes:
-        """Returns the document that `parse_config` reads. `request` is empty; its bytes are ignored."""
+        """Returns the document that `parse_config` reads. `request` is ignored."""
         del request
         return config_document(self._served.models, self._reloader.settings)

@@ -1,4 +1,4 @@
-"""Health: what grpc.health.v1 says of the server and of each model."""
+"""Health: the status of the server and of each model for grpc.health.v1."""
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -21,7 +21,7 @@ SetHealth = Callable[[str, bool], None]
 def serving_by_service(
     models: Iterable[str], statuses: Statuses, needed: Collection[str] = ()
 ) -> dict[str, bool]:
-    """Returns for each service name if it is SERVING. Pure.
+    """Returns for each service name True if it is SERVING. Pure.
 
     A model is SERVING if it has an AVAILABLE version. The server is SERVING if at least one model
     is, and each model of `needed`, which are among `models`.
@@ -35,7 +35,7 @@ def serving_by_service(
 
 @dataclass(frozen=True, kw_only=True)
 class HealthView:
-    """All that health is decided by, at one moment. A value."""
+    """The inputs of a decision about health, at one moment. A value."""
 
     models: tuple[str, ...]
     statuses: Statuses
@@ -46,11 +46,9 @@ class HealthView:
 
     @property
     def is_serving(self) -> bool:
-        """Whether the server is SERVING."""
         return not self.is_draining and self._wanted[""]
 
     def is_model_serving(self, name: str) -> bool:
-        """Whether one of `models` is."""
         return not self.is_draining and self._wanted[name]
 
     @property
@@ -60,7 +58,7 @@ class HealthView:
 
 
 def without_stuck(serving: Mapping[str, bool], stuck: Collection[str]) -> dict[str, bool]:
-    """The same with the `stuck` models, and then the server, NOT_SERVING. Pure."""
+    """Returns `serving` with the `stuck` models NOT_SERVING, and the server too if there are any. Pure."""
     not_serving = {*serving.keys() & set(stuck), *(SERVER_SERVICES if stuck else ())}
     return {**serving, **dict.fromkeys(not_serving, False)}
 
@@ -89,12 +87,12 @@ def why_unavailable(versions: Iterable[ServableStatus]) -> str | None:
 class HealthReporter:
     """Pushes changes of health to the gRPC server, which answers Check and Watch.
 
-    `update` looks at all there is and pushes what differs, so it may be called too often and in any
-    order; any thread. After `drain` everything is NOT_SERVING for good.
+    `update` pushes every difference, so extra calls do no harm. Any thread. After `drain` everything
+    stays NOT_SERVING.
 
-    A server that starts is NOT_SERVING until every model has come. Once it was SERVING, a model
-    that is added counts only from when it comes, so that a slow or broken one does not send the
-    requests for all others away.
+    A server that starts is NOT_SERVING until every model has come. Once it was SERVING, an added model
+    counts only after it has come. So a slow or broken model does not send away the requests for all
+    other models.
     """
 
     def __init__(
@@ -106,17 +104,17 @@ class HealthReporter:
         excused: Callable[[], Collection[str]] = frozenset,
         stuck: Callable[[], Collection[str]] = frozenset,
     ) -> None:
-        """`excused` are the models that somebody has unloaded: one counts again from when it comes.
+        """`excused` returns the models that a client has unloaded: the server is SERVING without them.
 
-        `stuck` are models that are not ready because looks at their base paths hang.
+        Such a model counts again once it has come. `stuck` returns the models that are not ready
+        because the reads of their base paths hang.
         """
         self._models = tuple(models)
         self._statuses = statuses
         self._set_health = set_health
         self._remove_health = remove_health
-        # Without which the server is NOT_SERVING: all models at first, then those that have come.
+        # The models that the server needs to be SERVING: all at first, then the models that came.
         self._needed = frozenset(self._models)
-        # Taken out of service by somebody who knows: the server is SERVING without them.
         self._excused = excused
         self._stuck = stuck
         self._has_served = False
@@ -128,7 +126,7 @@ class HealthReporter:
     def update(self) -> None:
         """Brings the gRPC server's view up to date."""
         with self._lock:
-            # A look takes all models in, and a stop of many changes the state of each.
+            # A drain needs no updates: each covers all models, whose states all change in a stop.
             if not self._is_draining:
                 self._look()
 
@@ -152,7 +150,7 @@ class HealthReporter:
             )
 
     def drain(self) -> None:
-        """Everything is NOT_SERVING from now on: balancers send their requests elsewhere."""
+        """Reports everything as NOT_SERVING from now on: balancers send their requests elsewhere."""
         with self._lock:
             self._is_draining = True
             self._push(self._pushed)

@@ -1,4 +1,4 @@
-"""ModelService: what clients ask about models. Handlers from bytes to bytes, off the hot path."""
+"""ModelService: the status of models for clients. Handlers from bytes to bytes, off the hot path."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -15,7 +15,7 @@ GET_MODEL_STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
 
 
 class Models(Protocol):
-    """The part of `ServedModels` that says what is configured."""
+    """The part of `ServedModels` that returns the configured models."""
 
     @property
     def names(self) -> tuple[str, ...]: ...
@@ -23,8 +23,9 @@ class Models(Protocol):
 
 
 class ModelService:
-    """Answers from the state monitor; any thread. `served` are the configured models; `labels` of a
-    model are those that requests see, `Router.labels`.
+    """Answers from the state monitor. Any thread.
+
+    `served` has the configured models. `labels` is `Router.labels`, the labels that requests see.
     """
 
     def __init__(
@@ -38,13 +39,13 @@ class ModelService:
         self._labels = labels
 
     def get_model_status(self, request: bytes) -> bytes:
-        """GetModelStatusRequest to GetModelStatusResponse, versions in descending order.
+        """Answers a GetModelStatusRequest with a GetModelStatusResponse, versions in descending order.
 
-        InvalidArgument: not such bytes, no model_spec, no name, an unknown label. A label names the
-        version whose answers a request with it gets; TensorFlow Serving looks at no label here.
-        NotFound: no such model or version. A configured model of which no version was seen yet is
-        NotFound too, as in TensorFlow Serving, because clients read the first version of an answer
-        without asking whether there is one; its message says what is being waited for.
+        Raises InvalidArgument for other bytes, a missing model_spec or name, and an unknown label. A
+        label means the version that answers requests with that label; TensorFlow Serving ignores
+        labels here. Raises NotFound for an unknown model or version. A configured model without a
+        version yet is NotFound too, as in TensorFlow Serving, because clients read the first version
+        of an answer without a check. The message has the base path that is searched.
         """
         spec = _model_spec(request)
         statuses = self._monitor.statuses().get(spec.name, ())
@@ -70,7 +71,7 @@ class ModelService:
         message = f"Could not find any versions of model {name}"
         base_path = self._served.base_path(name)
         if base_path is not None:
-            return f"{message}: none was found in {base_path!r} yet; the server's log says why"
+            return f"{message}: no version was found in {base_path!r} yet; see the server's log"
         known = listed(sorted(self._served.names))
         return f"{message}: it is not configured; configured: {known}"
 

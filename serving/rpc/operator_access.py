@@ -2,12 +2,12 @@
 
 Operator calls change what is served, or show what other clients have sent. They are answered on the
 admin listener, which only the server's own user can reach. The data port refuses them, with three
-exceptions: reloads of the configuration, loads by name and traces of the profiler come from this
-machine (`local`), the
-flag --admin_on_data_port=true allows them to everyone, and --admin_clients names client certificates.
+exceptions. Reloads of the configuration, loads by name and traces of the profiler may come from this
+machine (`local`). The flag --admin_on_data_port=true allows all of them to everyone. The flag
+--admin_clients allows them to the client certificates that it names.
 
-A proxy on this machine makes each of its clients look local. Its HTTP headers give it away
-(`FORWARDING_HEADERS`), and a proxy that leaves none needs --admin_on_data_port=false.
+A proxy on this machine makes each of its clients look local. Its HTTP headers reveal it
+(`FORWARDING_HEADERS`). A proxy without such headers needs --admin_on_data_port=false.
 """
 
 import ipaddress
@@ -27,9 +27,10 @@ LOCAL, EVERYONE, NOBODY = "local", "true", "false"
 
 @dataclass(frozen=True)
 class Caller:
-    """The other end of a call: `address` is an IP address, or "" of a UNIX socket.
+    """The other end of a call. `address` is an IP address, or "" for a UNIX socket.
 
-    `names` are those of its verified certificate; `is_forwarded`: a proxy has sent the call on.
+    `names` are the names of its verified certificate. `is_forwarded` is True if a proxy forwarded the
+    call.
     """
 
     address: str
@@ -38,7 +39,7 @@ class Caller:
 
     @property
     def is_local(self) -> bool:
-        """Whether the call was made on this machine."""
+        """True if the call was made on this machine."""
         if self.is_forwarded:
             return False
         return self.address == "" or _is_loopback(self.address)
@@ -68,7 +69,7 @@ def http_caller(scope: Mapping[str, Any]) -> Caller:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorAccess:
-    """The rule of the data port: `on_data_port` is --admin_on_data_port, `clients` --admin_clients."""
+    """The rule of the data port, from --admin_on_data_port and --admin_clients."""
 
     on_data_port: str = LOCAL
     clients: frozenset[str] = frozenset()

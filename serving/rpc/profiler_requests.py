@@ -12,18 +12,18 @@ from serving.base.errors import InvalidArgument
 from serving.data_plane.traces import EventTotal
 
 DURATION_MS_MAX = 60_000
-"""Of a trace: TensorFlow's client waits for a minute, and what is recorded stays in memory."""
+"""The limit of a trace: TensorFlow's client waits for a minute, and the events stay in memory."""
 
 DELAY_MS_MAX = 60_000
-"""Until a trace starts: as long as it blocks other traces it is of no use."""
+"""The longest delay before a trace starts: a trace that waits blocks other traces."""
 
 HOST_LEVEL_DEFAULT = 2
-"""TensorFlow's own for clients that give no options: steps and costly ops."""
+"""TensorFlow's own level for clients that give no options: steps and costly ops."""
 
 HOST_LEVEL_MAX = 3
 
 MEMORY_SHARE_MAX = 0.25
-"""Of the memory that is free as a trace starts: to be written, the events need as much again, twice."""
+"""The share of the memory that is free at a trace's start. Writing the events takes twice as much."""
 
 XPLANE_TOOL = "xplane.pb"
 """TensorFlow's clients save a response's tool data as HOST_PORT.NAME in their log directory. TensorBoard
@@ -35,7 +35,7 @@ _NS_PER_MS = NS_PER_SECOND // _MS_PER_SECOND
 
 @dataclass(frozen=True, kw_only=True)
 class TracePlan:
-    """A trace as it was asked for. `session_id` is the name by which Terminate ends it."""
+    """A requested trace. `session_id` is the name by which Terminate ends it."""
 
     duration_ms: int
     delay_ns: int = 0
@@ -46,7 +46,10 @@ class TracePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileQuestion:
-    """Profile's request: the trace, and whether the response holds it as a message or as tool data."""
+    """Profile's request: the trace, and the form of the response.
+
+    The response holds the trace as a message if `is_message_wanted`, or else as tool data.
+    """
 
     plan: TracePlan
     is_message_wanted: bool
@@ -54,16 +57,17 @@ class ProfileQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class MonitorQuestion:
-    """Monitor's request: the trace that is summed up, and whether the text begins with the time."""
+    """Monitor's request: the trace to sum up. The text begins with the time if `is_time_wanted`."""
 
     plan: TracePlan
     is_time_wanted: bool
 
 
 def read_profile_request(request: bytes, wall_ns: int) -> ProfileQuestion:
-    """Raises InvalidArgument. `wall_ns` is now, with which the client's start is compared.
+    """Parses a ProfileRequest. Raises InvalidArgument.
 
-    TensorFlow's repository_root, host_name and tracer levels but the host's are left aside.
+    The client's start is compared with `wall_ns`, the time now. Ignores TensorFlow's repository_root,
+    host_name and all tracer levels but the host's.
     """
     message = _parsed("ProfileRequest", request)
     options = message.opts
@@ -81,7 +85,7 @@ def read_profile_request(request: bytes, wall_ns: int) -> ProfileQuestion:
 
 
 def read_monitor_request(request: bytes) -> MonitorQuestion:
-    """Raises InvalidArgument. Level 2 sums up every op, level 1 the costly ones."""
+    """Parses a MonitorRequest. Raises InvalidArgument. Level 2 sums up every op, level 1 costly ops."""
     message = _parsed("MonitorRequest", request)
     plan = TracePlan(
         duration_ms=_checked_duration_ms(message.duration_ms),
@@ -108,7 +112,7 @@ def profile_response(xspace: bytes, event_count: int, *, is_message_wanted: bool
 
 
 def monitor_response(text: str) -> bytes:
-    """Returns Monitor's response, of a text for people."""
+    """Returns Monitor's response with a text for people."""
     serialized: bytes = message_class("tensorflow.MonitorResponse")(data=text).SerializeToString()
     return serialized
 
@@ -131,13 +135,13 @@ def describe_totals(
 
 
 def early_end(available_bytes_at_start: int, available_bytes_now: int) -> str:
-    """Returns why a trace must end now, as its warning; "" if it may go on."""
+    """Returns the reason why a trace must end now, as its warning; "" if it may go on."""
     taken_bytes = available_bytes_at_start - available_bytes_now
     if taken_bytes <= MEMORY_SHARE_MAX * available_bytes_at_start:
         return ""
     return (
         f"the trace ended early: free memory fell by {taken_bytes} bytes, more than "
-        f"{MEMORY_SHARE_MAX:.0%} of what was free as it started"
+        f"{MEMORY_SHARE_MAX:.0%} of the memory that was free as it started"
     )
 
 

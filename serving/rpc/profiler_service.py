@@ -1,4 +1,4 @@
-"""`tensorflow.ProfilerService`: traces of what TensorFlow runs in this process, one at a time.
+"""`tensorflow.ProfilerService`: traces of TensorFlow's work in this process, one at a time.
 
 A trace takes seconds, so it has a thread of its own (`profiler`), which exists only as long as the
 trace. It answers the call when the trace is over, and sooner if the client is gone or the server stops.
@@ -46,39 +46,39 @@ TERMINATE = f"/{PROFILER_SERVICE}/Terminate"
 METHODS = (PROFILE, MONITOR, TERMINATE)
 
 LOOK_SECONDS = 0.05
-"""Between two looks at the client and at the free memory."""
+"""The time between two checks of the client and of the free memory."""
 
 XSPACE_BYTES_MAX = 2**28
-"""Above what TensorBoard opens; on its way to the client a trace is in memory several times."""
+"""More than TensorBoard opens. On its way to the client, a trace is in memory several times."""
 
 TOTAL_COUNT_MAX = 30
-"""Of names in Monitor's text: a screen."""
+"""The names in Monitor's text: a screen."""
 
 PROFILER_NICE = 10
-"""Of the thread: to write a trace must not take a core from requests."""
+"""The thread's priority: the writing of a trace must not take a core from requests."""
 
 _log = structlog.get_logger(__name__)
 
 
 class TraceRuns(CallerError):
-    """One trace at a time."""
+    """Another trace runs; there is one trace at a time."""
 
     code = StatusCode.ALREADY_EXISTS
 
 
 @dataclass
 class _Running:
-    """The trace that there is; `is_terminated` is guarded by the service."""
+    """The trace that runs. The service's lock guards `is_terminated`."""
 
     plan: TracePlan
     is_terminated: bool = False
 
 
 class ProfilerService:
-    """Starts a trace at a time and answers for it. Thread-safe.
+    """Runs one trace at a time and answers its call. Thread-safe.
 
     `start_trace` is the data plane's, and `native_errors` raises its errors as ours.
-    `available_bytes` is the memory that is free.
+    `available_bytes` returns the free memory.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ProfilerService:
         self._available_bytes = available_bytes
         self._xspace_bytes_max = min(xspace_bytes_max, XSPACE_BYTES_MAX)
         self._clock = clock
-        # Guards what follows, and is notified of it.
+        # Guards the members below, and is notified when they change.
         self._changed = threading.Condition()
         self._running: _Running | None = None
         self._thread: threading.Thread | None = None
@@ -103,7 +103,7 @@ class ProfilerService:
 
     @property
     def handlers(self) -> Mapping[str, Handler | Deferred]:
-        """By the full name of the method."""
+        """The handlers, by the full name of the method."""
         return {
             PROFILE: Deferred(self._profile),
             MONITOR: Deferred(self._monitor),
@@ -111,7 +111,7 @@ class ProfilerService:
         }
 
     def stop(self) -> None:
-        """Ends the trace, whose client gets what was recorded, and starts no other. Returns at once."""
+        """Ends the trace early and starts no other. Its client gets the events so far. Returns at once."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
@@ -206,15 +206,16 @@ class ProfilerService:
     def _wait(
         self, call: RareCall, running: _Running, duration_ns: int, must_end: Callable[[], str]
     ) -> str:
-        """Waits for a time, or less if the trace is terminated, the server stops or `must_end` has a reason.
+        """Waits for `duration_ns`, or until the trace is terminated or the server stops.
 
-        Returns that reason. Raises Cancelled if the client is gone.
+        Ends early if `must_end` returns a reason, and returns that reason. Raises Cancelled if the
+        client is gone.
         """
         end_ns = self._clock.now_ns() + duration_ns
         with self._changed:
             while not running.is_terminated and not self._is_stopping:
                 if not call.is_wanted:
-                    raise Cancelled("the client gave the trace up")
+                    raise Cancelled("the client gave up the trace")
                 left_ns = end_ns - self._clock.now_ns()
                 if left_ns <= 0:
                     return ""

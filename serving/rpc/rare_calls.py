@@ -13,29 +13,29 @@ from serving.data_plane.requests import RareCall
 from serving.rpc.operator_access import Caller, grpc_caller
 
 Handler = Callable[[bytes], bytes]
-"""Serialized request to serialized response; raises MillpondError."""
+"""Returns the serialized response of a serialized request. Raises MillpondError."""
 
 REPLY_MARGIN_SECONDS = 0.5
-"""Kept of a caller's time for the way of the answer: an error that says what did not come must be
-there before the caller's own library gives up and says DEADLINE_EXCEEDED."""
+"""The part of a caller's time that is left for the answer's way back. An error with the reason must
+arrive before the caller's own library gives up with DEADLINE_EXCEEDED."""
 
 REPLY_MARGIN_RATIO_MAX = 0.5
-"""Of a caller's time: one that has little is waited for at least half of it."""
+"""The largest share of a caller's time that is left for the way back, if that time is short."""
 
 TAKE_TIMEOUT_SECONDS = 1.0
-"""How long a thread waits for a call before it looks whether it should end. `shutdown` of the gRPC
-server wakes it at once, so this only bounds a stop without one."""
+"""How long a thread waits for a call before it checks if it should end. The gRPC server's `shutdown`
+wakes it at once, so this only bounds a stop without `shutdown`."""
 
 _log = structlog.get_logger(__name__)
 
 
 TakeRareCall = Callable[[float], RareCall | None]
-"""`GrpcServer.take_rare_call`: the next call, None at the timeout (seconds) or after shutdown."""
+"""`GrpcServer.take_rare_call`: returns the next call, or None at the timeout (seconds) or shutdown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnsweredCall:
-    """A call of a trace, from when it was taken. Instants are monotonic; `method` is the full name."""
+    """A call that is part of a trace. Instants are monotonic. `method` is the full name."""
 
     trace: CallTrace
     method: str
@@ -46,9 +46,9 @@ class AnsweredCall:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A handler that may wait, and is therefore given its caller's deadline.
+    """A handler that may wait, and therefore gets its caller's deadline.
 
-    `handle` gets the seconds until the deadline; None if the caller has no deadline.
+    `handle` gets the seconds until the deadline, or None if the caller has no deadline.
     """
 
     handle: Callable[[bytes, float | None], bytes]
@@ -59,9 +59,9 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Deferred:
-    """A handler that takes the call along, and answers it later on another thread.
+    """A handler that takes over the call and answers it later on another thread.
 
-    `begin` returns soon. It raises MillpondError if it has not taken the call.
+    `begin` returns soon. It raises MillpondError if it does not take over the call.
     """
 
     begin: Callable[[RareCall], None]
@@ -69,7 +69,7 @@ class Deferred:
 
 @dataclass(frozen=True)
 class Guarded:
-    """A handler that not every caller may call: `check` raises MillpondError for the others."""
+    """A handler for some callers only: `check` raises MillpondError for the others."""
 
     handler: Handler | Deferred
     check: Callable[[Caller], None]
@@ -79,9 +79,9 @@ AnyHandler = Handler | Deferred | Guarded
 
 
 def patience_seconds(remaining_seconds: float | None, longest_seconds: float) -> float:
-    """How long a handler may wait, so that its answer reaches its caller in time. Pure.
+    """Returns how long a handler may wait if its answer is to reach its caller in time. Pure.
 
-    `longest_seconds` is its own limit, and the only one where the caller has no deadline (None).
+    `longest_seconds` is its own limit, and the only limit if the caller has no deadline (None).
     """
     if remaining_seconds is None:
         return longest_seconds
@@ -90,11 +90,11 @@ def patience_seconds(remaining_seconds: float | None, longest_seconds: float) ->
 
 
 class RareCallThreads:
-    """Threads `rare-call-N` (or `thread_name`) that take calls and answer them by `handlers` (full method name).
+    """Threads `rare-call-N` (or `thread_name`-N) that take calls and answer them by `handlers`.
 
-    `thread_count` is one more than the calls that may wait at once, so a status is still answered.
-    Stop them after the gRPC server: until then they answer the calls that are still running. What is
-    logged of a call has its trace's ids.
+    `handlers` has full method names. `thread_count` is one more than the calls that may wait at once,
+    so a status is still answered. Stop the threads after the gRPC server: until then they answer the
+    calls that are still running. Log lines of a call have its trace's ids.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class RareCallThreads:
         on_answered: Callable[[AnsweredCall], None] = lambda call: None,
         clock: Clock,
     ) -> None:
-        """`on_answered` hears of each call that is part of a trace, on a thread of this."""
+        """`on_answered` is called on one of the threads, after each call that is part of a trace."""
         self._take = take
         self._handlers = handlers
         self._on_answered = on_answered
@@ -124,7 +124,7 @@ class RareCallThreads:
             thread.start()
 
     def stop(self, timeout_seconds: float = 2 * TAKE_TIMEOUT_SECONDS) -> bool:
-        """Ends the threads; False where a handler still runs after `timeout_seconds`."""
+        """Ends the threads; returns False if a handler still runs after `timeout_seconds`."""
         self._is_stopping = True
         started = [thread for thread in self._threads if thread.ident is not None]
         for thread in started:
@@ -160,9 +160,9 @@ class RareCallThreads:
 
 
 def answer(call: RareCall, handlers: Mapping[str, AnyHandler]) -> StatusCode | None:
-    """Answers one call and returns how it ended; None if it is answered later.
+    """Answers one call and returns its code; None if another thread answers it later.
 
-    An error that is not a MillpondError is a defect of the server: INTERNAL, and logged.
+    An error that is not a MillpondError is a defect of the server: it is logged as INTERNAL.
     """
     try:
         response = _handle(_handler(call.method, handlers), call)
@@ -181,7 +181,7 @@ def answer(call: RareCall, handlers: Mapping[str, AnyHandler]) -> StatusCode | N
 
 
 def _handle(handler: AnyHandler, call: RareCall) -> bytes | None:
-    """Returns the response; None if the handler has taken the call along."""
+    """Returns the response; None if the handler has taken over the call."""
     if isinstance(handler, Guarded):
         names = tuple(call.client_names)
         handler.check(grpc_caller(call.peer, names, is_forwarded=call.is_forwarded))

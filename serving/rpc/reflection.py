@@ -1,4 +1,4 @@
-"""The tables of gRPC's server reflection, which describe the services; made once at the start.
+"""The tables of gRPC's server reflection, which describe the services. Made once at the start.
 
 The data plane answers from these tables; the protocol is in `native/rpc/reflection_service.cc`.
 """
@@ -24,8 +24,7 @@ class Reflection:
 
     # A serialized grpc.reflection.v1.ListServiceResponse.
     services: bytes
-    # File name → a serialized FileDescriptorResponse: the file and, before whoever has one, all that
-    # it depends on.
+    # File name → a serialized FileDescriptorResponse: the file first, then all its dependencies.
     files: Mapping[str, bytes]
     # Full name of a message, field, enum, value, service or method → name of its file.
     symbols: Mapping[str, str]
@@ -34,7 +33,7 @@ class Reflection:
 
 
 def reflect(service_files: Sequence[FileDescriptor]) -> Reflection:
-    """The tables of a server that answers every service of these files. Pure."""
+    """Returns the tables of a server that answers every service of these files. Pure."""
     closures = {file.name: _closure(file) for file in _all_files(service_files)}
     messages = {name: files[0] for name, files in closures.items()}
     response = _message_class("FileDescriptorResponse")
@@ -62,7 +61,7 @@ def _service_list(files: Sequence[FileDescriptor]) -> bytes:
 
 
 def _all_files(roots: Sequence[FileDescriptor]) -> list[FileDescriptor]:
-    """The roots and what they depend on, each once."""
+    """Returns the roots and all their dependencies, each once."""
     found: dict[str, FileDescriptor] = {}
     waiting = list(roots)
     while waiting:
@@ -74,7 +73,7 @@ def _all_files(roots: Sequence[FileDescriptor]) -> list[FileDescriptor]:
 
 
 def _closure(file: FileDescriptor) -> list[_FileProto]:
-    """The file first, and then what it depends on."""
+    """Returns the file first, and then all its dependencies."""
     protos = []
     for found in _all_files([file]):
         proto = _FileProto()
@@ -111,7 +110,7 @@ def _symbols_of_message(message: _MessageProto, prefix: str) -> Iterator[str]:
 def _symbols_of_enums(
     enums: Sequence[descriptor_pb2.EnumDescriptorProto], prefix: str
 ) -> Iterator[str]:
-    """A value lies beside its enum, not within."""
+    """Yields the names of enums and their values. A value's name is beside its enum, not inside."""
     for enum in enums:
         yield prefix + enum.name
         for value in enum.value:

@@ -1,7 +1,7 @@
-"""How much memory requests and replies may take: what the flags and the machine come to.
+"""The limits on the memory of requests and replies, from the flags and the machine's memory.
 
-The data plane counts and refuses (`native/base/byte_budget.h`); over HTTP a `MemoryHold` counts what
-Python holds of one request: its body until it is answered, its answer until the client has it.
+The data plane counts and refuses (`native/base/byte_budget.h`). Over HTTP, a `MemoryHold` counts the
+memory of one request in Python: its body until it is answered, its answer until the client has it.
 """
 
 from dataclasses import dataclass
@@ -12,30 +12,30 @@ from serving.data_plane.requests import ByteBudget
 from serving.loading.memory_fit import UNLIMITED_BYTES
 
 BUDGET_SHARE = 4
-"""One part in so many of what the machine leaves: models, their next versions and what kernels compute
-have the others."""
+"""The divisor of the free memory that gives the budget. Models, their next versions and kernels have
+the rest."""
 
 RUN_SHARE = 2
-"""One run may take one part in so many of the budget."""
+"""The divisor of the budget that gives the limit of one run."""
 
 BUDGET_MESSAGES_MIN = 2
-"""The largest gRPC messages that the budget holds at least, however little the machine leaves: one
+"""The number of largest gRPC messages that every budget holds, however little memory is free: one
 request and its reply."""
 
 RUN_BYTES_MIN = 2**28
-"""One run may take at least this much, however little the machine leaves: a smaller limit would
-refuse every request of common models for as long as the server runs."""
+"""The smallest limit of one run, however little memory is free. A smaller limit would refuse every
+request of common models for as long as the server runs."""
 
 GRPC_REPLY_BYTES_MAX = 2**30
-"""Half of what gRPC can carry: no client that reads its replies into memory has asked for more."""
+"""Half of the most that gRPC can carry. Clients read replies into memory, and need no more."""
 
 REST_REPLY_BYTES_MAX = 2**28
-"""Of JSON text, of which a client has several times as much in objects."""
+"""The limit of a reply's JSON text. As objects, it takes several times as much in the client."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestMemoryLimits:
-    """Limits in bytes, of a server."""
+    """A server's limits, in bytes."""
 
     budget_bytes: int
     run_bytes: int
@@ -44,11 +44,14 @@ class RequestMemoryLimits:
 
 
 def request_memory_limits(config: ServerConfig, available_bytes: int) -> RequestMemoryLimits:
-    """Decides what the flags leave open. `available_bytes` is what the machine has left. Pure."""
+    """Returns the limits that the flags set, with defaults for the others. Pure.
+
+    `available_bytes` is the machine's free memory.
+    """
     budget_bytes = config.request_memory_bytes or max(
         _share(available_bytes, BUDGET_SHARE), BUDGET_MESSAGES_MIN * config.max_message_bytes
     )
-    # A budget that was asked for is a statement on runs too.
+    # A budget set by its flag limits runs too, even below RUN_BYTES_MIN.
     run_bytes_min = 0 if config.request_memory_bytes else RUN_BYTES_MIN
     return RequestMemoryLimits(
         budget_bytes=budget_bytes,
@@ -79,7 +82,7 @@ class MemoryBusy(MillpondError):
 class MemoryHold:
     """One HTTP request's part of the budget. Call `release` however the request ends.
 
-    On the event loop's thread. Without a budget nothing is counted.
+    Used on the event loop's thread. Without a budget, bytes are not counted.
     """
 
     def __init__(self, budget: ByteBudget | None) -> None:
@@ -87,8 +90,9 @@ class MemoryHold:
         self._held_bytes = 0
 
     def check_fits(self, byte_count: int) -> None:
-        """Raises MemoryBusy if so many bytes are more than is left. Takes nothing: a client that
-        announces a body and sends none keeps nobody else away.
+        """Raises MemoryBusy if fewer bytes are left in the budget.
+
+        Takes no bytes, so a client that announces a body and does not send it blocks no other.
         """
         budget = self._budget
         if budget is not None and byte_count > budget.limit_bytes - budget.in_use_bytes:
@@ -99,7 +103,7 @@ class MemoryHold:
             raise self._busy(byte_count)
 
     def grow(self, byte_count: int) -> None:
-        """Takes so many bytes more. Raises MemoryBusy."""
+        """Takes more bytes of the budget. Raises MemoryBusy if they are not left."""
         if self._budget is None or byte_count == 0:
             return
         if not self._budget.take(byte_count):
@@ -107,7 +111,7 @@ class MemoryHold:
         self._held_bytes += byte_count
 
     def release(self) -> None:
-        """Returns all. A second call does nothing."""
+        """Returns all bytes to the budget. A second call does nothing."""
         if self._held_bytes:
             assert self._budget is not None
             self._budget.return_bytes(self._held_bytes)

@@ -1,4 +1,4 @@
-"""How gRPC reaches a server: TLS, compression, the encoding of replies, reflection."""
+"""The settings of the gRPC server: TLS, compression, the encoding of replies, reflection."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ from serving.reload.config_watch import ConfigRefusal
 from serving.rpc.reflection import reflect
 
 POLL_SECONDS = 1.0
-"""Between two looks at --ssl_config_file: some kB of a file, once a second."""
+"""The time between two reads of --ssl_config_file: some kB, once a second."""
 
 GRPC_SERVICES = (
     "grpc.health.v1.Health",
@@ -32,7 +32,7 @@ _log = structlog.get_logger(__name__)
 def service_files(config: ServerConfig) -> list[FileDescriptor]:
     """Returns the files of the services that a server of this configuration answers.
 
-    Left out: millpond.v1.Admin and its like. Their messages are JSON, which reflection cannot describe.
+    Leaves out Millpond's own services, like millpond.v1.Admin: reflection cannot describe their JSON.
     """
     session_files = [session_service_pb2.DESCRIPTOR] if config.enable_session_run else []
     profiler_files = [file_of(PROFILER_SERVICE)] if config.enable_profiler else []
@@ -46,10 +46,10 @@ def service_files(config: ServerConfig) -> list[FileDescriptor]:
 
 
 class Transport:
-    """The transport settings of `GrpcServer`, and the thread that looks for new certificates."""
+    """The transport settings of `GrpcServer`, and the thread that checks for new certificates."""
 
     def __init__(self, config: ServerConfig, plane: DataPlane, clock: Clock) -> None:
-        """Raises InvalidConfig for a --ssl_config_file with something wrong."""
+        """Reads the certificates. Raises InvalidConfig for an invalid --ssl_config_file."""
         self._watcher: CertificateWatcher | None = None
         certificates = None
         if config.ssl_config_file:
@@ -88,19 +88,19 @@ class Transport:
 
     @property
     def refusal(self) -> ConfigRefusal | None:
-        """Why the server goes on with certificates that are not the file's. Any thread."""
+        """The reason why the file's certificates are not in effect, or None. Any thread."""
         return self._watcher.refusal if self._watcher else None
 
     def start(self) -> None:
-        """Looks for new certificates from now on."""
+        """Starts to check for new certificates."""
         if self._watcher is not None:
             self._watcher.start()
 
     def stop(self) -> None:
-        """Ends looking. Returns at once."""
+        """Ends the checks for new certificates. Returns at once."""
         if self._watcher is not None:
             self._watcher.stop()
 
     def join(self, timeout_seconds: float) -> bool:
-        """After `stop`: False where the disk still holds the thread after `timeout_seconds`."""
+        """Waits for the thread after `stop`; returns False if it still runs at the timeout."""
         return self._watcher is None or self._watcher.join(timeout_seconds)

@@ -97,7 +97,7 @@ def test_status_of_unknown_model_names_configured() -> None:
 
 
 def test_status_of_empty_model_names_base_path() -> None:
-    with pytest.raises(NotFound, match="none was found in '/models/empty' yet"):
+    with pytest.raises(NotFound, match="no version was found in '/models/empty' yet"):
         service_with().get_model_status(request("empty"))
 
 
