@@ -1,1 +1,1 @@
-"""Loads and unloads versions: arenas, memory, pace and priority of a load."""
+"""Loads and unloads versions: stages, arenas, memory and priority of a load."""
