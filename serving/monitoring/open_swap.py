@@ -38,13 +38,13 @@ SPAN_NS_MIN = NS_PER_SECOND // 10
 class Phase(Enum):
     """How far an open swap has come."""
 
-    # Its version waits for its load. Nothing has been done that requests could feel.
+    # Its version waits for its load. No request has been affected yet.
     ASPIRED = "aspired"
     # Versions are loaded, published and unloaded, and slabs return to the system.
     CHANGING = "changing"
-    # All of that is done. Requests still pay for the unload.
+    # The work is done. The last unload still slows down requests.
     TAKING_EFFECT = "taking_effect"
-    # The requests after the swap are counted.
+    # The requests after the swap are being counted.
     COMPARING = "comparing"
     OVER = "over"
 
@@ -116,9 +116,10 @@ class OpenSwap:
     # --- Changes of versions ----------------------------------------------------------------------
 
     def begin(self, at_ns: int, calm_since_ns: int | None) -> None:
-        """Begins "during". `calm_since_ns` is when the effect of the model's other swaps was over.
+        """Begins "during".
 
-        It is None if the effect of another swap is not over.
+        `calm_since_ns` is the time since which no other swap of the model has affected requests; None
+        while another swap still does.
         """
         self._enter(Phase.CHANGING)
         self._fault_count_before = self._probes.fault_count()
@@ -137,7 +138,7 @@ class OpenSwap:
         self.record = replace(self.record, published_at_ns=at_ns, result=result)
 
     def loaded(self, status: ServableStatus, now_ns: int) -> None:
-        """Takes note of a load whose version was published."""
+        """Records a load whose version was published."""
         self.record = with_load(self.record, status)
         at_ns = status.stage_ended_at_ns.get(LoadStage.PUBLISH, now_ns)
         self.published(SwapResult.PUBLISHED, at_ns)
@@ -156,7 +157,7 @@ class OpenSwap:
         self._unloading.add(version)
 
     def only_unloads(self) -> None:
-        """Concludes a swap of which no version is loaded or published."""
+        """Marks the swap as an unload only: no version is loaded or published."""
         self.record = replace(self.record, result=SwapResult.UNLOADED)
 
     def unloaded(self, status: ServableStatus, now_ns: int) -> None:
@@ -188,7 +189,7 @@ class OpenSwap:
         return now_ns >= self.during_ended_at_ns + BEFORE_AFTER_NS
 
     def check_end(self, now_ns: int, *, may_unload_follow: bool = True) -> bool:
-        """Enters TAKING_EFFECT if all work is done, and returns True if it was entered by now.
+        """Enters TAKING_EFFECT once all work is done. Returns True from then on.
 
         With `may_unload_follow` a swap waits UNLOAD_FOLLOWS_NS after its publish for an unload.
         """
@@ -244,7 +245,7 @@ class OpenSwap:
         self.record = replace(self.record, stages=(*self.record.stages, stage))
 
     def _ended_at_ns(self, now_ns: int, may_unload_follow: bool) -> int | None:
-        """Returns when the last of the swap's work was done; None while some is left."""
+        """Returns when the last of the swap's work was done; None while some work is left."""
         if self.record.result is None or self._unloading:
             return None
         published_at_ns = self.record.published_at_ns or 0
@@ -262,7 +263,7 @@ class OpenSwap:
     def _undisturbed(
         self, from_ns: int, to_ns: int, calm_since_ns: int | None
     ) -> SpanLatency | None:
-        """Measures the last part of a span, in which no other swap of the model did anything."""
+        """Measures the span after the effects of other swaps; None if another swap still affects requests."""
         if calm_since_ns is None:
             return None
         return self._latency(max(from_ns, calm_since_ns), to_ns)

@@ -23,7 +23,7 @@ FRESH_NS = 10 * NS_PER_SECOND
 """A version that is aspired later than this after it was found was not just dropped."""
 
 PERIOD_SECONDS = 0.25
-"""The time between two looks at the open swaps."""
+"""The time between two calls of `look`."""
 
 _log = structlog.get_logger(__name__)
 
@@ -34,8 +34,14 @@ class SwapTimeline:
     `on_status` is a listener of the StateMonitor. It and `default_version_changed` run on the control
     thread, `look` runs on the timeline's own thread.
 
-    A `RequestStatistics.cut` goes through the counts of all versions. So the timeline makes one cut
-    for all swaps of a look, and none for the unloads of a stop.
+    A swap *ends* when its work is done, and its effect on requests ends UNLOAD_EFFECT_NS later. When
+    the requests after that have been counted, the timeline *closes* the swap, and the swap is *over*.
+    It closes an ended swap early if the next swap or the stop of the server begins.
+
+    A *look* (`look`) moves all open swaps on as far as the time has come. A *cut*
+    (`RequestStatistics.cut`) separates the requests before an instant from the requests after it. It
+    visits the counts of all versions. So the timeline takes one cut for all swaps that `look` handles,
+    and none for unloads that begin during a stop.
     """
 
     def __init__(
@@ -48,8 +54,9 @@ class SwapTimeline:
         clock: Clock,
         fault_count: Callable[[], int] | None = None,
     ) -> None:
-        """`status` returns the last status of a version, `answering` the version of a model that answers.
+        """`status` returns the last status of a version.
 
+        `answering` returns the version that answers a model's requests.
         `is_slab_due` returns True while memory is on its way back to the system.
         """
         self._statistics = statistics
@@ -70,7 +77,7 @@ class SwapTimeline:
         # The swaps that are over and not logged yet.
         self._unreported: list[SwapRecord] = []
         self._listeners: list[Callable[[SwapRecord], None]] = []
-        # When the effect of a model's last swap was over.
+        # When the effect of a model's last swap ended.
         self._last_end_ns: dict[str, int] = {}
         self._is_stopping = False
         # It has one key, "open", while a swap is open.
@@ -104,7 +111,7 @@ class SwapTimeline:
             self._is_stopping = True
             now_ns, cut = self._clock.now_ns(), cache(self._statistics.cut)
             for opened in list(self._open.values()):
-                self._cut_short(opened, now_ns, cut)
+                self._close_early(opened, now_ns, cut)
         self._notify()
 
     def records(self) -> list[SwapRecord]:
@@ -134,12 +141,12 @@ class SwapTimeline:
     # --- The control thread -----------------------------------------------------------------------
 
     def on_status(self, status: ServableStatus) -> None:
-        """Takes note that a version has changed its state."""
+        """Records that a version has changed its state."""
         change = {
             LOADING: self._load_began,
             AVAILABLE: self._published,
             UNLOADING: self._unload_began,
-            END: self._ended,
+            END: self._version_ended,
         }.get(status.state, self._aspired)
         with self._lock:
             change(status, self._clock.now_ns())
@@ -148,7 +155,7 @@ class SwapTimeline:
     def default_version_changed(
         self, name: str, version: int, previous_version: int | None, how: str
     ) -> None:
-        """Takes note that, without a load, `version` answers instead of `previous_version`.
+        """Records that, without a load, `version` answers instead of `previous_version`.
 
         It is a `ManagerListener.default_version_changed`.
         """
@@ -206,7 +213,7 @@ class SwapTimeline:
             self._count(opened)
         opened.unload_began(status.id.version)
 
-    def _ended(self, status: ServableStatus, now_ns: int) -> None:
+    def _version_ended(self, status: ServableStatus, now_ns: int) -> None:
         for opened in self._open_of_model(status.id.name):
             if opened.is_unloading(status.id.version):
                 self._unloaded(opened, status, now_ns)
@@ -215,7 +222,7 @@ class SwapTimeline:
         if own is None or own.record.result is not None:
             return
         if own.phase is Phase.ASPIRED:
-            # Its version was withdrawn before anything was done for it.
+            # The version was withdrawn before its load began.
             self._forget(own)
             return
         own.load_failed(status, now_ns)
@@ -224,14 +231,14 @@ class SwapTimeline:
     def _unloaded(self, opened: OpenSwap, status: ServableStatus, now_ns: int) -> None:
         opened.unloaded(status, now_ns)
         if self._is_stopping:
-            self._cut_short(opened, now_ns, cache(self._statistics.cut))
+            self._close_early(opened, now_ns, cache(self._statistics.cut))
         else:
             opened.advance(now_ns, self._statistics.cut)
 
     # --- The timeline's thread --------------------------------------------------------------------
 
     def look(self) -> None:
-        """Closes the swaps that are over, and logs them."""
+        """Moves the open swaps on. Closes and logs the swaps whose comparison is complete."""
         with self._lock:
             now_ns, cut = self._clock.now_ns(), cache(self._statistics.cut)
             for opened in [item for item in self._open.values() if not item.is_waiting]:
@@ -285,20 +292,20 @@ class SwapTimeline:
         return found[-1] if found else None
 
     def _begin(self, opened: OpenSwap, now_ns: int) -> None:
-        """Begins a swap, unless it has begun, and ends the comparisons of the model's other swaps."""
+        """Begins a swap, unless it has begun, and closes the model's other swaps that have ended."""
         if opened.phase is not Phase.ASPIRED:
             return
         model = opened.record.model
         beside = self._begun_beside(opened)
         cut = cache(self._statistics.cut)
         for other in beside:
-            self._cut_short(other, now_ns, cut)
-        # Before a model's first swap it has answered nothing that would have to be kept apart.
+            self._close_early(other, now_ns, cut)
+        # No cut is needed before a model's first swap: there are no earlier requests to compare with.
         is_first = not beside and model not in self._last_end_ns
         opened.begin(now_ns if is_first else cut(), self._calm_since_ns(opened))
 
     def _begun_beside(self, opened: OpenSwap) -> list[OpenSwap]:
-        """Returns the model's other open swaps that requests may have felt."""
+        """Returns the model's other open swaps that may have affected requests."""
         return [
             item
             for item in self._open_of_model(opened.record.model)
@@ -306,7 +313,10 @@ class SwapTimeline:
         ]
 
     def _calm_since_ns(self, opened: OpenSwap) -> int | None:
-        """Returns when the effect of the model's other swaps was over; None if one is not over."""
+        """Returns the time since which no other swap of the model has affected requests.
+
+        Returns None while another swap still affects them.
+        """
         last_end_ns = self._last_end_ns.get(opened.record.model, 0)
         for other in self._begun_beside(opened):
             if other.during_ended_at_ns is None:
@@ -319,8 +329,8 @@ class SwapTimeline:
         assert result is not None
         self._counts[opened.record.model, result.value] += 1
 
-    def _cut_short(self, opened: OpenSwap, now_ns: int, cut: Callable[[], int]) -> None:
-        """Closes a swap that has ended: the next swap or the stop changes requests from now on."""
+    def _close_early(self, opened: OpenSwap, now_ns: int, cut: Callable[[], int]) -> None:
+        """Closes a swap that has ended, because the next swap or the stop affects later requests."""
         if opened.check_end(now_ns, may_unload_follow=not self._is_stopping):
             opened.end_effect(cut())
             self._close(opened, cut())
