@@ -150,7 +150,7 @@ class SourceSettings:
     """The settings that a source starts with.
 
     `period_seconds` is the time between two polls. With 0 the source polls once, with a negative
-    period never; a changed selection or base path is polled once in any case.
+    period never; a changed selection or base path is always polled once.
     `missing_asset_wait_seconds` is how long a version that lacks assets must stay unchanged before
     it is found without them. The other fields: see `SelectionInputs`.
     """

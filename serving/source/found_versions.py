@@ -4,10 +4,10 @@ A poll reads the disk (`file_system_source.py`) and passes the result with the s
 `decide`. The new state holds the found versions, the aspired versions and the notes to log.
 
 A version is *found* when its directory has settled and is complete. It stays found while the
-directory exists, or when the directory comes back unchanged. A version whose load failed for good is
-*found anew*, and thereby loaded again, once its files have changed, settled and are complete. So a
-failed version can be repaired in place. A version that serves is not replaced if its files change; a
-note warns of the change.
+directory exists, or when the directory comes back unchanged. A version whose load failed and is
+not retried is *found anew*, and thereby loaded again, once its files have changed, settled and are
+complete. So a failed version can be repaired in place. A version that serves is not replaced if its
+files change; a note warns of the change.
 """
 
 from collections.abc import Collection, Mapping
@@ -58,7 +58,7 @@ class SelectionInputs:
 class SourceState:
     """The state of a source between two polls.
 
-    `fingerprints` are those of the found versions, each taken when the version was found. `missing`
+    `fingerprints` has the fingerprint of each found version, taken when the version was found. `missing`
     versions were found and are kept, but are gone from the disk. `looked_at_ns` is the time when the
     files of a version that may serve were last compared with its fingerprint, and `overwritten` are
     the versions whose files differed. `on_disk` are the versions that have a directory, None until
@@ -174,10 +174,10 @@ def decide(
     `directories` has the path of each version on disk. `candidates` are the versions that are not
     found, or have changed after a failed load, as far as they could be read, observed and checked.
 
-    A version that is gone from the disk is omitted, which unloads it. But if no version would be
-    left, because the base path is empty or lacks the selected versions, the aspired versions stay:
-    an emptied disk must not stop a server (unless `inputs.keeps_last` is False). They also stay while
-    their only successors settle or are incomplete, in this base path or a new one, in any case.
+    A version that is gone from the disk is omitted, which unloads it. If no version would be left, the
+    aspired versions stay, because an emptied disk must not stop a server. Without `inputs.keeps_last`,
+    an empty base path unloads them. They stay, whatever `keeps_last` is, if the base path only lacks
+    the selected versions, and while their only successors settle or are incomplete.
     """
     candidates = {
         version: item

@@ -8,38 +8,38 @@ from typing import Protocol
 import structlog
 
 from serving.base.clock import NS_PER_SECOND, Clock
-from serving.source.poll_schedule import Look, PollLimits, PollSchedule
+from serving.source.poll_schedule import Poll, PollLimits, PollSchedule
 
 _log = structlog.get_logger(__name__)
 
 RETRY_SECONDS = 1.0
-"""The wait after a look that raised, which is a bug."""
+"""The wait after a poll that raised, which is a bug."""
 
 
 class Pollable(Protocol):
     """A source, as its pool sees it."""
 
     def poll(self, number: int) -> float | None:
-        """Looks once and returns the seconds until the next look; None: not until woken.
+        """Polls once and returns the seconds until the next poll, or None to wait until it is woken.
 
-        Called on a thread of the pool. If two looks run at once, the look with the larger `number`
-        began later. If it ends first, the result of the other look is out of date.
+        Called on a thread of the pool. If two polls run at once, the poll with the larger `number`
+        began later. If it ends first, the result of the other poll is out of date.
         """
         ...
 
     def stuck_changed(self, stuck_seconds: Callable[[], float | None]) -> None:
-        """Handles the start or end of a stuck look. Called on a thread of the pool.
+        """Handles the start or end of a stuck poll. Called on a thread of the pool.
 
-        `stuck_seconds()` returns how long the look has been running, or None if it, or a later look,
+        `stuck_seconds()` returns how long the poll has been running, or None if it, or a later poll,
         has ended.
         """
         ...
 
 
 class PollerPool:
-    """Runs looks on threads `poller-N`, which are started as needed, and times them.
+    """Runs polls on threads `poller-N`, which are started as needed, and times them.
 
-    The thread `poller-watch` hands out the looks that are due and detects stuck ones. All threads are
+    The thread `poller-watch` hands out the polls that are due and detects stuck ones. All threads are
     daemons, because a dead disk can hold a thread for ever. The pool calls no method of a source
     under its lock.
     """
@@ -60,22 +60,22 @@ class PollerPool:
         self._was_given = threading.Condition(lock)
         self._schedule = PollSchedule(limits)
         self._sources: dict[str, Pollable] = {}
-        self._given: deque[Look] = deque()
-        # The number of threads that no stuck look holds, and of all threads ever started.
+        self._given: deque[Poll] = deque()
+        # The number of threads that no stuck poll holds, and of all threads ever started.
         self._free_count = 0
         self._thread_count = 0
-        # All poller threads, and those of them that run a look now.
+        # All poller threads, and the poller threads that run a poll now.
         self._threads: set[threading.Thread] = set()
         self._held_threads: set[threading.Thread] = set()
         self._is_stopping = False
         self._watch = threading.Thread(target=self._run_watch, name="poller-watch", daemon=True)
 
     def start(self) -> None:
-        """Starts looking; sources may have been added before."""
+        """Starts polling; sources may have been added before."""
         self._watch.start()
 
     def stop(self) -> None:
-        """Begins no more looks. Returns at once."""
+        """Begins no more polls. Returns at once."""
         with self._changed:
             self._is_stopping = True
             while self._given:
@@ -84,7 +84,7 @@ class PollerPool:
             self._was_given.notify_all()
 
     def join(self, timeout_seconds: float) -> bool:
-        """Waits after `stop` until all threads but those that a look holds have ended."""
+        """Waits after `stop` until all threads that no poll holds have ended."""
         end_ns = self._clock.now_ns() + round(timeout_seconds * NS_PER_SECOND)
         with self._changed:
             threads = [self._watch, *(self._threads - self._held_threads)]
@@ -94,26 +94,26 @@ class PollerPool:
         return not any(thread.is_alive() for thread in threads)
 
     def add(self, key: str, group: str, source: Pollable, *, is_due: bool) -> None:
-        """Adds a source, whose first look is due at once if `is_due`, else when it is woken."""
+        """Adds a source. Its first poll is due at once if `is_due`, otherwise when it is woken."""
         with self._changed:
             self._sources[key] = source
             self._schedule.add(key, group, self._clock.now_ns() if is_due else None)
             self._changed.notify_all()
 
     def remove(self, key: str) -> None:
-        """Removes a source and returns at once. A look under way goes on, but schedules no other."""
+        """Removes a source and returns at once. A poll under way goes on, but schedules no further poll."""
         with self._changed:
             self._sources.pop(key, None)
             self._schedule.remove(key)
 
     def wake(self, key: str, group: str) -> None:
-        """Makes the source due now, or after its look under way. `group`: as in `add`."""
+        """Makes the source due now, or after its poll under way. `group`: as in `add`."""
         with self._changed:
             self._schedule.wake(key, group, self._clock.now_ns())
             self._changed.notify_all()
 
     def wait_until_idle(self, key: str, timeout_seconds: float) -> bool:
-        """Waits until no look at `key` is under way; returns False if one is at the timeout."""
+        """Waits until no poll of `key` is under way. Returns False at the timeout."""
         end_ns = self._clock.now_ns() + round(timeout_seconds * NS_PER_SECOND)
         with self._changed:
             while not self._schedule.is_idle(key):
@@ -131,7 +131,7 @@ class PollerPool:
 
     @property
     def stuck_thread_count(self) -> int:
-        """The threads that stuck looks hold."""
+        """The threads that stuck polls hold."""
         with self._changed:
             return self._schedule.stuck_count
 
@@ -151,13 +151,13 @@ class PollerPool:
                 self._give_due()
                 if not stuck:
                     self._wait()
-            for look in stuck:
-                self._notify_stuck(look.key)
+            for poll in stuck:
+                self._notify_stuck(poll.key)
 
     def _give_due(self) -> None:
-        while (look := self._schedule.take(self._clock.now_ns())) is not None:
-            self._given.append(look)
-            # A thread whose look has just ended counts as free, though it does not wait yet.
+        while (poll := self._schedule.take(self._clock.now_ns())) is not None:
+            self._given.append(poll)
+            # A thread whose poll has just ended counts as free, though it does not wait yet.
             if self._free_count < self._schedule.running_count:
                 self._free_count += 1
                 self._thread_count += 1
@@ -179,14 +179,14 @@ class PollerPool:
 
     def _run(self) -> None:
         is_needed = True
-        while is_needed and (look := self._take()) is not None:
-            self._look(look)
+        while is_needed and (poll := self._take()) is not None:
+            self._poll(poll)
             # Another thread has taken the place of one that was stuck.
-            is_needed = not look.is_stuck
+            is_needed = not poll.is_stuck
         with self._changed:
             self._threads.discard(threading.current_thread())
 
-    def _take(self) -> Look | None:
+    def _take(self) -> Poll | None:
         with self._was_given:
             while not self._given and not self._is_stopping:
                 self._clock.wait(self._was_given, None)
@@ -195,22 +195,22 @@ class PollerPool:
             self._held_threads.add(threading.current_thread())
             return self._given.popleft()
 
-    def _look(self, look: Look) -> None:
+    def _poll(self, poll: Poll) -> None:
         with self._changed:
-            source = self._sources.get(look.key)
+            source = self._sources.get(poll.key)
         delay_seconds: float | None = RETRY_SECONDS
         try:
             if source is not None:
-                delay_seconds = source.poll(look.number)
-        except Exception:  # noqa: BLE001 (a bug; the next look may fare better)
-            _log.exception("poll_failed", model=look.key)
+                delay_seconds = source.poll(poll.number)
+        except Exception:  # noqa: BLE001 (a bug; the next poll may fare better)
+            _log.exception("poll_failed", model=poll.key)
         with self._changed:
-            was_stuck = self._schedule.stuck_since_ns(look.key) is not None
-            self._schedule.ended(look, self._clock.now_ns(), delay_seconds)
+            was_stuck = self._schedule.stuck_since_ns(poll.key) is not None
+            self._schedule.ended(poll, self._clock.now_ns(), delay_seconds)
             self._held_threads.discard(threading.current_thread())
             self._changed.notify_all()
         if was_stuck:
-            self._notify_stuck(look.key)
+            self._notify_stuck(poll.key)
 
     def _notify_stuck(self, key: str) -> None:
         with self._changed:

@@ -18,7 +18,7 @@ RECHECK_NS = 10 * NS_PER_SECOND
 version that serves are compared again.
 
 The check is repeated because it may have failed for another reason than the files (a network disk).
-It is rare because parsing a graph costs CPU that requests need, and a look walks a whole directory.
+It is rare because parsing a graph costs CPU that requests need, and a comparison walks a whole directory.
 """
 
 

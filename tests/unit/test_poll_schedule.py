@@ -1,7 +1,7 @@
 import random
 
 from serving.base.clock import NS_PER_SECOND
-from serving.source.poll_schedule import Look, PollLimits, PollSchedule
+from serving.source.poll_schedule import Poll, PollLimits, PollSchedule
 
 S = NS_PER_SECOND
 LIMITS = PollLimits(
@@ -21,16 +21,16 @@ def schedule_of(*keys: str, limits: PollLimits = LIMITS) -> PollSchedule:
     return schedule
 
 
-def take(schedule: PollSchedule, now_ns: int) -> Look:
-    look = schedule.take(now_ns)
-    assert look is not None
-    return look
+def take(schedule: PollSchedule, now_ns: int) -> Poll:
+    poll = schedule.take(now_ns)
+    assert poll is not None
+    return poll
 
 
 def taken_keys(schedule: PollSchedule, now_ns: int) -> list[str]:
     keys = []
-    while (look := schedule.take(now_ns)) is not None:
-        keys.append(look.key)
+    while (poll := schedule.take(now_ns)) is not None:
+        keys.append(poll.key)
     return keys
 
 
@@ -57,21 +57,21 @@ def test_source_without_delay_waits_for_wake():
     assert take(schedule, 9 * S).key == "d/a"
 
 
-def test_source_woken_during_look_is_looked_at_again():
+def test_source_woken_during_poll_is_polled_again():
     schedule = schedule_of("d/a")
-    look = take(schedule, 0)
+    poll = take(schedule, 0)
     schedule.wake("d/a", "d", S)
     assert schedule.take(S) is None
-    schedule.ended(look, 2 * S, 60.0)
+    schedule.ended(poll, 2 * S, 60.0)
     assert take(schedule, 2 * S).key == "d/a"
 
 
-def test_stuck_looks_yield_places_to_others():
+def test_stuck_polls_yield_places_to_others():
     schedule = schedule_of("dead/a", "dead/b", "live/c")
-    looks = [take(schedule, 0), take(schedule, 0)]
+    polls = [take(schedule, 0), take(schedule, 0)]
     assert schedule.take(S) is None
     assert schedule.next_due_ns() == 10 * S
-    assert schedule.note_stuck(10 * S) == looks
+    assert schedule.note_stuck(10 * S) == polls
     assert schedule.stuck_keys() == {"dead/a", "dead/b"}
     assert schedule.stuck_since_ns("dead/a") == 0
     assert taken_keys(schedule, 10 * S) == ["live/c"]
@@ -92,7 +92,7 @@ def test_stuck_source_is_retried_ever_less_often():
     assert instants == [10, 20, 40, 80, 160, 300, 300]
 
 
-def test_schedule_source_recovers_by_a_later_look():
+def test_schedule_source_recovers_by_a_later_poll():
     schedule = schedule_of("d/a")
     stuck = take(schedule, 0)
     schedule.note_stuck(10 * S)
@@ -106,7 +106,7 @@ def test_schedule_source_recovers_by_a_later_look():
     assert (schedule.stuck_count, schedule.next_due_ns()) == (0, 22 * S)
 
 
-def test_source_recovers_by_stuck_look():
+def test_source_recovers_by_stuck_poll():
     schedule = schedule_of("d/a")
     stuck = take(schedule, 0)
     schedule.note_stuck(10 * S)
@@ -129,22 +129,22 @@ def test_schedule_at_the_limit_dead_directories_wait():
         taken_keys(schedule, now_ns)
         now_ns += 10 * S
         schedule.note_stuck(now_ns)
-    stuck = [look for look in list(schedule._looks) if look.is_stuck]
+    stuck = [poll for poll in list(schedule._polls) if poll.is_stuck]
     assert taken_keys(schedule, now_ns) == ["live/z"]
     assert taken_keys(schedule, now_ns + 1_000 * S) == []
-    # A thread that returns makes place for the next look there.
-    for look in stuck:
-        schedule.ended(look, now_ns, 60.0)
+    # A thread that returns makes place for the next poll there.
+    for poll in stuck:
+        schedule.ended(poll, now_ns, 60.0)
     assert taken_keys(schedule, now_ns)[0].startswith("dead/")
 
 
 def test_schedule_removed_source_counts_no_more():
     schedule = schedule_of("d/a")
-    look = take(schedule, 0)
+    poll = take(schedule, 0)
     schedule.remove("d/a")
     schedule.add("d/a", "d", 0)
     later = take(schedule, 1)
-    schedule.ended(look, 2, 5.0)
+    schedule.ended(poll, 2, 5.0)
     schedule.ended(later, 3, None)
     assert schedule.next_due_ns() is None
     schedule.remove("d/a")
@@ -161,19 +161,19 @@ def run_randomly(dice: random.Random) -> None:
     """Directory `dead` hangs, `live` does not: each live source is polled all the time."""
     keys = [f"{dice.choice(('dead', 'live'))}/{number}" for number in range(20)]
     schedule, now_ns = schedule_of(*keys), 0
-    looked_at_ns = dict.fromkeys(keys, 0)
-    running: list[Look] = []
+    polled_at_ns = dict.fromkeys(keys, 0)
+    running: list[Poll] = []
     while now_ns < 1_000 * S:
-        while (look := schedule.take(now_ns)) is not None:
-            assert all(look.key != other.key for other in running if not other.is_stuck)
-            running.append(look)
+        while (poll := schedule.take(now_ns)) is not None:
+            assert all(poll.key != other.key for other in running if not other.is_stuck)
+            running.append(poll)
         assert len(running) - schedule.stuck_count <= LIMITS.running_count_max
         assert len(running) <= LIMITS.running_count_max + LIMITS.stuck_count_max + 2
-        for look in [look for look in running if look.key.startswith("live")]:
-            running.remove(look)
-            looked_at_ns[look.key] = now_ns
-            schedule.ended(look, now_ns, 1.0)
+        for poll in [poll for poll in running if poll.key.startswith("live")]:
+            running.remove(poll)
+            polled_at_ns[poll.key] = now_ns
+            schedule.ended(poll, now_ns, 1.0)
         now_ns += round(dice.random() * 5 * S)
         schedule.note_stuck(now_ns)
     live = [key for key in keys if key.startswith("live")]
-    assert all(now_ns - looked_at_ns[key] < 60 * S for key in live)
+    assert all(now_ns - polled_at_ns[key] < 60 * S for key in live)

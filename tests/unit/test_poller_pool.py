@@ -19,20 +19,20 @@ LIMITS = PollLimits(
 
 
 class Disk:
-    """A source with looks that hang while a test wants it."""
+    """A source with polls that hang until the test releases them."""
 
     def __init__(self, *, hangs: bool = False) -> None:
         self.pool: PollerPool | None = None
         self.changed = threading.Condition()
         self.hangs = hangs
-        self.look_count = 0
+        self.poll_count = 0
         self.hanging_count = 0
         self.stuck: list[bool] = []
         self.error: Exception | None = None
 
     def poll(self, number: int) -> float | None:
         with self.changed:
-            self.look_count += 1
+            self.poll_count += 1
             self.hanging_count += 1
             self.changed.notify_all()
             while self.hangs:
@@ -65,25 +65,25 @@ def pool() -> Iterator[PollerPool]:
     pool.stop()
 
 
-def test_pool_looks_again_and_again(pool: PollerPool):
+def test_pool_polls_again_and_again(pool: PollerPool):
     disk = Disk()
     pool.add("a", "d", disk, is_due=True)
-    disk.wait_for(lambda: disk.look_count > 20)
+    disk.wait_for(lambda: disk.poll_count > 20)
     pool.remove("a")
     assert pool.wait_until_idle("a", TIMEOUT_SECONDS)
 
 
-def test_pool_looks_when_it_is_woken(pool: PollerPool):
+def test_pool_polls_when_it_is_woken(pool: PollerPool):
     disk = Disk()
     pool.add("a", "d", disk, is_due=False)
     pool.wake("a", "d")
-    disk.wait_for(lambda: disk.look_count > 0)
+    disk.wait_for(lambda: disk.poll_count > 0)
     pool.remove("a")
     assert pool.wait_until_idle("a", TIMEOUT_SECONDS)
 
 
 def test_pool_has_few_threads_for_many_sources():
-    # A machine that stalls must not make a look stuck: a stuck look gets a thread in its place.
+    # A machine that stalls must not make a poll stuck: a stuck poll gets a thread in its place.
     limits = replace(LIMITS, stuck_after_ns=10 * TIMEOUT_SECONDS * NS_PER_SECOND)
     pool = PollerPool(limits, SystemClock())
     before = set(threading.enumerate())
@@ -92,7 +92,7 @@ def test_pool_has_few_threads_for_many_sources():
     for number, disk in enumerate(disks):
         pool.add(str(number), "d", disk, is_due=True)
     for disk in disks:
-        disk.wait_for(lambda disk=disk: disk.look_count > 2)  # type: ignore[misc]
+        disk.wait_for(lambda disk=disk: disk.poll_count > 2)  # type: ignore[misc]
     started = [thread.name for thread in threading.enumerate() if thread not in before]
     pool.stop()
     assert len([name for name in started if name != "poller-watch"]) <= limits.running_count_max
@@ -106,13 +106,13 @@ def test_stopped_pool_leaves_only_held_threads():
     for number, disk in enumerate([dead, *disks]):
         pool.add(str(number), str(number), disk, is_due=True)
     for disk in disks:
-        disk.wait_for(lambda disk=disk: disk.look_count > 2)  # type: ignore[misc]
+        disk.wait_for(lambda disk=disk: disk.poll_count > 2)  # type: ignore[misc]
     dead.wait_for(lambda: dead.hanging_count > 0)
     pool.stop()
     pool.remove("0")
     assert pool.join(TIMEOUT_SECONDS)
     left = set(threading.enumerate()) - before
-    # Each look at the dead disk holds one thread.
+    # Each poll of the dead disk holds one thread.
     assert len(left) == dead.hanging_count
     dead.set_hangs(False)
     for thread in left:
@@ -126,14 +126,14 @@ def test_pool_hanging_disk_holds_up_no_other(pool: PollerPool):
         pool.add(f"dead-{number}", "dead", disk, is_due=True)
     dead[0].wait_for(lambda: dead[0].stuck == [True])
     pool.add("live", "live", live, is_due=True)
-    live.wait_for(lambda: live.look_count > 20)
+    live.wait_for(lambda: live.poll_count > 20)
     assert "dead-0" in pool.stuck_keys
     assert "live" not in pool.stuck_keys
     assert 1 <= pool.stuck_thread_count <= LIMITS.stuck_count_max + LIMITS.running_count_max
     for disk in dead:
         disk.set_hangs(False)
     for disk in dead:
-        disk.wait_for(lambda disk=disk: disk.look_count > 20)  # type: ignore[misc]
+        disk.wait_for(lambda disk=disk: disk.poll_count > 20)  # type: ignore[misc]
         disk.wait_for(lambda disk=disk: not disk.stuck or not disk.stuck[-1])  # type: ignore[misc]
     assert pool.stuck_keys == frozenset()
 
@@ -143,7 +143,7 @@ def test_pool_source_recovers_though_its_thread_hangs(pool: PollerPool):
     pool.add("a", "d", disk, is_due=True)
     disk.wait_for(lambda: disk.stuck == [True])
     with disk.changed:
-        # The path has recovered, but the hanging look still hangs.
+        # The path has recovered, but the hanging poll still hangs.
         disk.hangs, disk.poll = True, lambda number: 0.001  # type: ignore[method-assign]
     disk.wait_for(lambda: disk.stuck[-1] is False)
     assert pool.stuck_keys == frozenset()
@@ -153,12 +153,12 @@ def test_pool_source_recovers_though_its_thread_hangs(pool: PollerPool):
     assert pool.wait_until_idle("a", TIMEOUT_SECONDS)
 
 
-def test_failing_look_is_logged_and_retried(pool: PollerPool):
+def test_failing_poll_is_logged_and_retried(pool: PollerPool):
     disk = Disk()
     disk.error = ValueError("bug")
     with capture_logs() as logs:
         pool.add("a", "d", disk, is_due=True)
-        disk.wait_for(lambda: disk.look_count > 1)
+        disk.wait_for(lambda: disk.poll_count > 1)
     assert logs[0]["event"] == "poll_failed"
     assert logs[0]["model"] == "a"
 
