@@ -37,12 +37,12 @@ SlabPool::SlabPool(SlabPoolOptions options) : options_(options) {}
 
 base::StatusOr<std::unique_ptr<Slab>> SlabPool::Take(const std::string& owner, size_t bytes) {
   std::unique_lock lock(mutex_);
-  IdleSlab* spare = FindSpare(owner, bytes);
-  while (spare != nullptr && spare->is_being_stepped) {
+  IdleSlab* idle = FindIdle(owner, bytes);
+  while (idle != nullptr && idle->is_being_stepped) {
     step_finished_.wait(lock);
-    spare = FindSpare(owner, bytes);
+    idle = FindIdle(owner, bytes);
   }
-  std::unique_ptr<Slab> slab = spare == nullptr ? nullptr : Remove(spare);
+  std::unique_ptr<Slab> slab = idle == nullptr ? nullptr : Remove(idle);
   if (slab == nullptr) {
     lock.unlock();
     base::StatusOr<std::unique_ptr<Slab>> reserved = Slab::Reserve(bytes);
@@ -146,10 +146,9 @@ std::map<std::string, SlabPoolStatistics> SlabPool::StatisticsByOwner() const {
   return by_owner;
 }
 
-// Returns the idle slab with the most memory behind the bytes that are needed; of equal slabs, the
-// smallest. A surplus on its way back qualifies too: on a busy machine the keeper may not reach it
-// for long.
-IdleSlab* SlabPool::FindSpare(const std::string& owner, size_t bytes) {
+// Returns the idle slab, spare or surplus, with the most resident memory among the bytes that are
+// needed. Among equal slabs, returns the smallest.
+IdleSlab* SlabPool::FindIdle(const std::string& owner, size_t bytes) {
   const auto worth = [bytes](const IdleSlab& idle) {
     return std::tuple(std::min(idle.resident_bytes, bytes), SIZE_MAX - idle.slab->reserved_bytes());
   };

@@ -173,7 +173,7 @@ class SlabPool {
   };
 
   // The methods below need the mutex.
-  IdleSlab* FindSpare(const std::string& owner, size_t bytes);
+  IdleSlab* FindIdle(const std::string& owner, size_t bytes);
   std::unique_ptr<Slab> Remove(const IdleSlab* idle);
   void SortOutSpares(const std::string& owner);
   int InUseCount(const std::string& owner) const;

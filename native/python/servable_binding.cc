@@ -85,7 +85,7 @@ class PySavedModelLoad {
     return WithoutGil([this] { return load_->Discard(); });
   }
 
-  // These three may be called by any thread, so they keep the GIL for their moment.
+  // Any thread may call these three. They are too short to be worth releasing the GIL.
   void Cancel() { load_->Cancel(); }
   int64_t RestoredBytes() const { return load_->restored_bytes(); }
   void SetRestoreBytesPerSecond(int64_t bytes_per_second) {
@@ -131,9 +131,8 @@ void CheckIsAlive(const ServableEntry& entry) {
                                         std::to_string(entry.id().version) + " is destroyed"));
 }
 
-// Pins the version while a successor's gates compare with it, because another thread may unload it
-// meanwhile. While it is pinned, its unloading waits. Raises the same kind of error if the version
-// is retired as if it is destroyed.
+// Pins the version while its successor's gates call it: another thread may unload it, and then
+// waits. Throws FAILED_PRECONDITION if the version is retired or destroyed.
 servable::ServableHandle PinAlive(const PyServable& self) {
   const ServableEntry& entry = *self.entry();
   CheckIsAlive(entry);

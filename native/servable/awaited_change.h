@@ -24,8 +24,8 @@ struct AwaitedChange {
   const std::atomic<int64_t>* counter = nullptr;
   int64_t count = 0;
 
-  // True if a new look-up may have another result: the version may be published by now, or may no
-  // longer be awaited.
+  // True if a new look-up may have another result: the version may be published, or may no longer
+  // be awaited.
   bool HasCome() const { return counter->load(std::memory_order_acquire) != count; }
 };
 

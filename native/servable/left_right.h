@@ -12,9 +12,10 @@ namespace millpond::servable {
 
 // A value that requests read all the time and the control plane replaces now and then.
 //
-// Read is wait-free: it changes two counters of the thread's own shard and does one load, whatever
-// the writer does. Write is for one thread at a time. It waits for the reads that saw the old
-// value, and then frees the old value itself. A read takes as long as the function passed to Read.
+// Read is wait-free: it loads two words, and adds to and subtracts from one counter of the thread's
+// own shard, whatever the writer does. Write is for one thread at a time. It waits for the reads
+// that saw the old value, and then frees the old value itself. A read takes as long as the function
+// passed to Read.
 //
 // Usage:
 //

@@ -15,7 +15,7 @@ constexpr size_t kRequestsPerReservoirMin = 4;
 // old. It is long enough that a copy of 20 KiB per sample does not show beside the requests.
 constexpr int64_t kSampleIntervalNs = 50'000'000;
 
-// How often a rare kind is taken anew within the longest age of a sample.
+// How often a rare kind is sampled again within the longest age of a sample.
 constexpr int64_t kRefreshesPerAge = 10;
 
 // The limits for requests that run several signatures in one run. A version has room for as many

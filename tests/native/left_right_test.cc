@@ -12,7 +12,7 @@
 namespace millpond::servable {
 namespace {
 
-// Its halves differ only after it was freed.
+// `first` and `second` differ only after destruction.
 struct Counted {
   explicit Counted(int64_t value) : first(value), second(value) { alive_count.fetch_add(1); }
   ~Counted() {
@@ -62,7 +62,7 @@ TEST(LeftRight, ConcurrentReadersSeeWholeValuesThatNeverGoBack) {
         ASSERT_GE(counted.first, last);
         last = counted.first;
       });
-      // There are fewer cores than readers: a read should not be preempted.
+      // Yields, so that the reader is not preempted inside Read.
       std::this_thread::yield();
     }
   });
@@ -87,7 +87,7 @@ TEST(LeftRight, WriteKeepsTheOldValueForItsReadersOnly) {
     value.Write(std::make_unique<Counted>(2));
     has_written = true;
   });
-  // Wait-free: a reader gets past a writer that waits for another reader.
+  // A reader is not delayed by a writer that waits for another reader.
   const auto read = [&] {
     return value.Read([](const Counted& counted) { return counted.first; });
   };

@@ -22,7 +22,7 @@ std::multiset<int> LeaseTogether(int thread_count) {
     leased[thread] = LeasedShard();
     waiting_count.fetch_sub(1);
     while (waiting_count.load() > 0) std::this_thread::yield();
-    // A thread with a lease keeps it. A thread without one may get it by now, as others end.
+    // A thread with a lease keeps it. A thread without a lease may get one, as others end.
     if (leased[thread] >= 0) {
       EXPECT_EQ(LeasedShard(), leased[thread]);
     }
