@@ -46,7 +46,7 @@ std::string SignatureNamesOf(const MultiInferenceRequest& request);
 // unless all tasks can run.
 //
 // Returns INVALID_ARGUMENT for a duplicate signature, and for a signature that its task's method
-// cannot run. Returns UNIMPLEMENTED for a method_name other than those of classify and regress.
+// cannot run. Returns UNIMPLEMENTED for a method_name of neither classify nor regress.
 // Other errors are as in Classify and Regress.
 base::Status AnswerMultiInference(const servable::Servable& servable,
                                   const MultiInferenceRequest& request,

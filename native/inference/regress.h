@@ -38,7 +38,7 @@ class Regressions {
 base::StatusOr<const tensor::Signature*> FindRegressSignature(const servable::Servable& servable,
                                                               std::string_view name);
 
-// Computes one number for each example. The contract is that of Classify, with an output of the
+// Computes one number for each example. The contract is as in Classify, with an output of the
 // shape [examples] or [examples, 1].
 base::Status Regress(const servable::Servable& servable, std::string_view signature_name,
                      const tensor::RunContext& run, const tensor::TensorList& examples,

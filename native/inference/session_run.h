@@ -27,7 +27,7 @@ struct SessionRunRequest {
   std::vector<Feed> feeds;
   std::vector<std::string> fetches;
   std::vector<std::string> targets;
-  // True if the names of feeds and fetches are those of the signature that model_spec names.
+  // True if feeds and fetches are named as in the signature that model_spec names.
   bool has_alias_names = false;
   int64_t timeout_ms = 0;  // of RunOptions; 0: no timeout
   bool is_traced = false;  // RunOptions asks for a trace of the run

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 
 def is_for_people(log_format: str, *, is_terminal: bool) -> bool:
-    """Returns True if lines are plain text: `human`, or `auto` on a terminal. Else they are JSON."""
+    """Returns True if lines are plain text: `human`, or `auto` on a terminal. Otherwise JSON."""
     return log_format == "human" or (log_format == "auto" and is_terminal)
 
 

@@ -74,7 +74,7 @@ class AsyncClient:
     ) -> Prediction:
         """Returns the outputs of the model. `output_filter` names the outputs to return, all if empty.
 
-        `inputs` become tensors with the dtypes and shapes of their arrays. `options` are those of
+        `inputs` become tensors with the dtypes and shapes of their arrays. `options` are the fields of
         CallOptions: version, label, signature_name, metadata, timeout_seconds.
         """
         return await self._connection.run_async(calls.predict(name, inputs, output_filter, options))

@@ -68,7 +68,7 @@ class ClientOptions(TypedDict, total=False):
 
     `timeout_seconds` is the deadline of calls without their own. `channel_options` are gRPC channel
     arguments by name, and override this module's. `health_service` chooses the health that decides
-    which of several servers take part: "" is the server's, a name is that of a model.
+    which of several servers take part: "" is the server's health, a name is a model's.
     """
 
     timeout_seconds: float

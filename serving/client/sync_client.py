@@ -48,7 +48,7 @@ class Client(OperatorCalls):
     ) -> None:
         """`target` is `HOST:PORT` or `unix:PATH`, or a list of `IP:PORT` or of `unix:PATH`.
 
-        `options` are those of ClientOptions. `clock` and `open_channel` are for tests.
+        `options` are the fields of ClientOptions. `clock` and `open_channel` are for tests.
         """
         settings = ClientSettings(**options)
         targets = target_list(target)
@@ -76,7 +76,7 @@ class Client(OperatorCalls):
     ) -> Prediction:
         """Returns the outputs of the model. `output_filter` names the outputs to return, all if empty.
 
-        `inputs` become tensors with the dtypes and shapes of their arrays. `options` are those of
+        `inputs` become tensors with the dtypes and shapes of their arrays. `options` are the fields of
         CallOptions: version, label, signature_name, metadata, timeout_seconds.
         """
         return self._connection.run(calls.predict(name, inputs, output_filter, options))

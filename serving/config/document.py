@@ -13,7 +13,7 @@ GET_CONFIG = "/millpond.v1.Admin/GetConfig"
 
 
 def config_document(models: Sequence[ModelConfig], settings: SettingsByModel) -> bytes:
-    """Returns the configuration in JSON (UTF-8). Of `settings`, it has only those of later models."""
+    """Returns the configuration in JSON (UTF-8), with the default settings for later models."""
     document = {
         "models": [_model_document(model) for model in models],
         "default_settings": as_table(settings.default),

@@ -110,7 +110,7 @@ def _tcp_obstacle(addresses: ListenAddresses) -> Obstacle | None:
 
 
 def bind_reason(host: str, port: int) -> str:
-    """Returns why a TCP address cannot be listened on at the moment; "" if it can."""
+    """Returns why a TCP address cannot be listened on now; "" if it can."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as error:

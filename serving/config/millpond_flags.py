@@ -1,4 +1,4 @@
-"""The flags that Millpond adds to those of tensorflow_model_server."""
+"""The flags that Millpond adds to the flags of tensorflow_model_server."""
 
 from serving.config.flag_rows import (
     DRAIN_SECONDS_MAX,
@@ -104,7 +104,7 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         boolean,
         ServerConfig.listen_before_ready,
         "open gRPC's port at the start; without this flag the port opens when each model has a "
-        "version that serves or has failed for good",
+        "version that serves, or that failed and is not retried",
         "",
     ),
     Flag(

@@ -48,7 +48,7 @@ def parse_model_config(text: str, where: str) -> tuple[ModelConfig, ...]:
 
 
 def decode_model_config(serialized: bytes, where: str) -> tuple[ModelConfig, ...]:
-    """Decodes a serialized ModelServerConfig from `where`; else like `read_model_config_file`."""
+    """Decodes a serialized ModelServerConfig from `where`; otherwise as `read_model_config_file`."""
     config = _config_message()
     try:
         config.ParseFromString(serialized)

@@ -273,7 +273,7 @@ def _metrics_path(config_file: str) -> str:
 
 
 def _op_libraries(flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the distinct op libraries, those of packages first: the others may depend on them."""
+    """Returns the distinct op libraries. Libraries of packages come first: others may need them."""
     packages: Sequence[str] = flags["op_package"]
     tensorflow_version = metadata.version("tensorflow") if packages else ""
     of_packages = [

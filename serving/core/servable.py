@@ -178,8 +178,8 @@ class Routing:
     version is not published.
 
     `canary_weight` is the share of the requests without version and label that the canary gets. The
-    value of the metadata key `canary_header` selects them if a request has it; else they are drawn
-    at random. A canary that is not published gets no requests.
+    value of the metadata key `canary_header` selects them if a request has it; otherwise they are
+    drawn at random. A canary that is not published gets no requests.
     """
 
     default_version: int | None = None

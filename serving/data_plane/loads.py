@@ -57,7 +57,7 @@ class SlabPool(Protocol):
     """`_native.SlabPool`."""
 
     def expect(self, owner: str, servable: Any, serving_count: int) -> None:
-        """Keeps spare slabs, as large as that of `servable`, for the owner's next version."""
+        """Keeps spare slabs, as large as the slab of `servable`, for the owner's next version."""
         ...
 
     def has_spare(self, owner: str) -> bool:

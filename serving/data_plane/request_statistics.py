@@ -138,7 +138,7 @@ class RequestStatistics(Protocol):
     def between(self, model: str, from_ns: int, to_ns: int) -> LatencyFigures:
         """Returns the latencies of one model's requests that ended between two instants.
 
-        The instants are at most 900 s ago. They are rounded to seconds, except those of `cut`.
+        The instants are at most 900 s ago. They are rounded to seconds, except the instants of `cut`.
         """
         ...
 

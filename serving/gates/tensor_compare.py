@@ -18,7 +18,7 @@ from serving.base.tensor_proto import (
 
 Outputs: TypeAlias = Mapping[str, tensor_pb2.TensorProto]
 
-# numpy has no quantised dtypes; the proto encodes their values like those of the plain dtypes.
+# numpy has no quantised dtypes; the proto encodes their values like values of the plain dtypes.
 _PLAIN_TYPES = {
     types_pb2.DT_QINT8: types_pb2.DT_INT8,
     types_pb2.DT_QUINT8: types_pb2.DT_UINT8,

@@ -52,8 +52,8 @@ class InitialLoads:
     ) -> None:
         """Takes the functions that set priorities.
 
-        `enter_initial` and `enter_background` set that of the calling thread; `lower` lowers the
-        thread with an id. `around_background` is entered for each load of lowered priority, with the
+        `enter_initial` and `enter_background` set the priority of the calling thread; `lower` lowers
+        the thread with an id. `around_background` is entered for each load of lowered priority, with the
         id of its thread. Another thread may enter it, but the load's thread leaves it. The threads
         that `other_threads` returns are lowered too, because an initial load may have started them.
         """

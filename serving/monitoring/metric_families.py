@@ -78,7 +78,7 @@ REQUESTS_IN_FLIGHT = MetricFamily(
     name="serving_requests_in_flight",
     kind="gauge",
     labels=_VERSION_LABELS,
-    help="Requests that hold the version at the moment.",
+    help="Requests that hold the version now.",
 )
 IN_FLIGHT_REQUESTS = MetricFamily(
     name="serving_in_flight_requests",

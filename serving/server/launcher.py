@@ -45,7 +45,7 @@ def ensure_allocator(
     find: Callable[[], str] | None = None,
     execute: Execute = os.execve,
 ) -> None:
-    """Returns if the process runs on `allocator` (`jemalloc` or `glibc`); else executes it anew.
+    """Returns if the process runs on `allocator` (`jemalloc` or `glibc`); otherwise re-executes it.
 
     `command` is the command line to execute, by default this process's own. Raises InvalidConfig
     if jemalloc is missing or did not load, or if `allocator` is glibc and jemalloc is preloaded.
@@ -75,7 +75,7 @@ def ensure_allocator(
 
 
 def is_second_life(environment: Mapping[str, str] = os.environ) -> bool:
-    """Returns True if `ensure_allocator` has executed this process anew.
+    """Returns True if `ensure_allocator` has re-executed this process.
 
     To be called before `ensure_allocator`, which removes the mark.
     """

@@ -68,7 +68,7 @@ class LoadThreads:
         """
         self.unloaders.hurry(
             max(self._foundation.config.num_unload_threads, len(os.sched_getaffinity(0))),
-            # Their memory is that of a background thread, as for other unloads.
+            # They use memory as background threads do, as for other unloads.
             on_thread_start=make_background(self._foundation, priority="normal"),
         )
 
@@ -119,7 +119,7 @@ def make_initial_loads(
             )
 
     loads = InitialLoads(
-        # Its memory is that of a background thread from its start; its priority is lowered later.
+        # It uses memory as a background thread does from its start; its priority is lowered later.
         enter_initial=make_background(foundation, priority="normal"),
         enter_background=make_background(foundation),
         lower=lower,

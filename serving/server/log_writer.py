@@ -75,7 +75,7 @@ def write_at_once(descriptor: int, line: bytes) -> bool:
 def _own_view(descriptor: int) -> int:
     """Opens a non-blocking view of a pipe or terminal; if there can be no such view, a duplicate.
 
-    A file is not opened anew, because the new view would write over its beginning.
+    A file is not opened again, because the new view would write over its beginning.
     """
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):

@@ -129,8 +129,9 @@ def make_routes(
     *,
     reasons: Callable[[], Mapping[str, str | None]],
 ) -> list[BaseRoute]:
-    """Returns the routes of the metrics, the swaps and the page. `reasons` are those of models that
-    are not ready.
+    """Returns the routes of the metrics, the swaps and the page.
+
+    `reasons` returns why models are not ready.
     """
     sources = page_sources(metrics, swaps.records, reasons)
     page = PageData(sources, foundation.clock, metrics.build_info["millpond"])

@@ -65,8 +65,9 @@ class Server:
 
     HTTP answers from `start` on: health is NOT_SERVING until every model has a version AVAILABLE.
     gRPC's port is reserved by then. `wait` opens it when every model has a version that is
-    AVAILABLE or has failed for good; with `listen_before_ready`, `start` opens it. `on_listening`
-    is called with the port when it is open, `on_ready` when it is open and no model is awaited.
+    AVAILABLE, or that failed and is not retried; with `listen_before_ready`, `start` opens it.
+    `on_listening` is called with the port when it is open, `on_ready` when it is open and no model is
+    awaited.
     """
 
     def __init__(

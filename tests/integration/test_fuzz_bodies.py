@@ -80,7 +80,7 @@ def test_fuzzed_bodies_get_clean_answers_without_leak(
     assert statuses[400] > COUNT / 5, statuses
     assert {mutant.path for mutant in all_mutants} == {PREDICT, INFER}
     assert is_alive(server.process_id)
-    # One-time allocations are done by now; jemalloc returns the memory freed in a round after 10 s.
+    # One-time allocations are done; jemalloc returns the memory freed in a round after 10 s.
     before_mib = anonymous_mib(server.process_id)
     for mutant in all_mutants[: COUNT // 2]:
         send_clean(connection, mutant)

@@ -130,7 +130,7 @@ def drop_with(export: Path, base_path: Path, version: int, *records: Log) -> Non
 
 
 def assert_refused(server: ModelServer, client: Client, gate: str, *words: str) -> None:
-    """Waits until version 2 has ended for good because of `gate`, and version 1 is available."""
+    """Waits until version 2 has ended because of `gate`, and version 1 is available."""
     wait_for_states(client, "gated", {1: AVAILABLE, 2: END})
     (status,) = client.model_status("gated", 2)
     assert status.error_code == StatusCode.FAILED_PRECONDITION

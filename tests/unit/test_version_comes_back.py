@@ -30,7 +30,7 @@ RESOURCE = ModelSettings(aspired_version_policy=PolicyName.RESOURCE)
 
 
 def world_of_a_failure_without_cover() -> World:
-    """Version 2 has failed for good after 1 was unloaded for it, and 1 is back."""
+    """Version 2 has finally failed after 1 was unloaded for it, and 1 is back."""
     world = world_with(RESOURCE)
     world.settle(1)
     world.fail(2, permanent())
