@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "native/tf/graph_names.h"
 #include "tensorflow/cc/saved_model/constants.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/framework/device.h"
@@ -23,12 +24,6 @@ namespace {
 using tensorflow::FunctionDef;
 using tensorflow::MetaGraphDef;
 using tensorflow::NodeDef;
-
-// Returns the node of an input like "^node", "node:1" or, within a function, "node:out:0".
-std::string_view NodeOf(std::string_view tensor) {
-  if (!tensor.empty() && tensor.front() == '^') tensor.remove_prefix(1);
-  return tensor.substr(0, tensor.find(':'));
-}
 
 std::string TextOf(const NodeDef& node, const char* attribute) {
   const auto found = node.attr().find(attribute);

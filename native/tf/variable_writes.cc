@@ -6,6 +6,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "native/tf/graph_names.h"
 #include "tensorflow/cc/saved_model/constants.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_def.pb.h"
@@ -91,13 +92,6 @@ bool TakesVariable(const NodeDef& node) {
   return false;
 }
 
-// Returns the node of an input or output like "^node", "node:1" or, within a function,
-// "node:out:0".
-std::string NodeOf(std::string_view tensor) {
-  if (!tensor.empty() && tensor.front() == '^') tensor.remove_prefix(1);
-  return std::string(tensor.substr(0, tensor.find(':')));
-}
-
 // The nodes and functions that the signatures' outputs depend on.
 class Reached {
  public:
@@ -118,7 +112,7 @@ class Reached {
     for (const auto& [name, signature] : meta_graph.signature_def()) {
       // The init op runs before the version serves.
       if (name == tensorflow::kSavedModelInitOpSignatureKey) continue;
-      for (const auto& [output, info] : signature.outputs()) Want(NodeOf(info.name()));
+      for (const auto& [output, info] : signature.outputs()) Want(std::string(NodeOf(info.name())));
     }
     while (!wanted_.empty()) {
       const auto node = nodes_.find(wanted_.back());
@@ -126,7 +120,7 @@ class Reached {
       // A name that is not a node belongs to a composite output, which no signature of a servable
       // has.
       if (node == nodes_.end() || NodeWrites(*node->second)) return true;
-      for (const std::string& input : node->second->input()) Want(NodeOf(input));
+      for (const std::string& input : node->second->input()) Want(std::string(NodeOf(input)));
     }
     return false;
   }
