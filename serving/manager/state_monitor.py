@@ -9,7 +9,7 @@ from types import MappingProxyType
 import structlog
 
 from serving.base.clock import NS_PER_SECOND, Clock
-from serving.core.servable import END, HEALTHY, ServableId, ServableStatus
+from serving.core.servable import AVAILABLE, END, HEALTHY, ServableId, ServableStatus
 
 ENDED_COUNT_MAX = 32
 """The number of versions in END kept of each model, the latest to end. People look for yesterday's
@@ -112,6 +112,10 @@ class StateMonitor:
         with self._changed:
             ended = [item for item in self._statuses.get(name, ()) if item.state is END]
         return frozenset(item.id.version for item in ended if item.health != HEALTHY)
+
+    def available_versions(self, name: str) -> frozenset[int]:
+        """Returns the versions of a model that are AVAILABLE."""
+        return frozenset(item.id.version for item in self.versions(name) if item.state is AVAILABLE)
 
     def wait_until(
         self, predicate: Callable[[Statuses], bool], timeout_seconds: float | None = None

@@ -200,6 +200,9 @@ class _SourceModelStatus:
     def failed_versions(self, name: str) -> Collection[int]:
         return self._monitor.failed_versions(name)
 
+    def available_versions(self, name: str) -> Collection[int]:
+        return self._monitor.available_versions(name)
+
     def labels_in_effect(self, name: str) -> Mapping[str, int]:
         return self._router.labels(name)
 

@@ -23,7 +23,9 @@ from serving.source.found_versions import (
     SourceState,
     compared,
     decide,
+    found_fingerprint,
     is_as_found,
+    known_to_serve,
     label_notes,
     next_poll_seconds,
     select_again,
@@ -138,6 +140,10 @@ class ModelStatus(Protocol):
 
     def failed_versions(self, name: str) -> Collection[int]:
         """Returns the versions of the model that have ended with an error."""
+        ...
+
+    def available_versions(self, name: str) -> Collection[int]:
+        """Returns the versions of the model that are AVAILABLE."""
         ...
 
     def labels_in_effect(self, name: str) -> Mapping[str, int]:
@@ -352,7 +358,9 @@ class FileSystemSource:
         live = self._fingerprints(to_compare(state, directories, failed, now))
 
         def decide_on(state: SourceState, inputs: SelectionInputs) -> SourceState:
-            after = decide(compared(state, live, now), directories, candidates, inputs, now)
+            available = self._model_status.available_versions(self._name)
+            before = known_to_serve(compared(state, live, now), available)
+            after = decide(before, directories, candidates, inputs, now)
             # Read under the lock, so that labels put into effect before `set_selection` are seen.
             of_labels = label_notes(after, inputs, self._model_status.labels_in_effect(self._name))
             return replace(after, notes=after.notes | name_notes | read_notes | of_labels)
@@ -371,7 +379,8 @@ class FileSystemSource:
                 continue
             if is_as_found(state, version, directory, seen):
                 continue
-            candidate = observe(state.candidates.get(version), directory, seen, now)
+            found = found_fingerprint(state, version, directory)
+            candidate = observe(state.candidates.get(version), directory, seen, now, found)
             if needs_check(candidate, now):
                 candidate = self._checked(candidate, now)
             candidates[version] = candidate

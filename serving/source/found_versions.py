@@ -156,10 +156,23 @@ def compared(state: SourceState, seen: Mapping[int, Fingerprint], now: Instant) 
     )
 
 
+def known_to_serve(state: SourceState, available: Collection[int]) -> SourceState:
+    """Returns the state without the mark `broken` on the versions that are `available`.
+
+    The files of a version may be repaired between its check and its load.
+    """
+    return replace(state, broken=state.broken - frozenset(available))
+
+
+def found_fingerprint(state: SourceState, version: int, directory: str) -> Fingerprint | None:
+    """Returns the fingerprint with which the version was found in `directory`, None if it was not."""
+    is_found = not unfound(state, {version: directory})
+    return state.fingerprints.get(version) if is_found else None
+
+
 def is_as_found(state: SourceState, version: int, directory: str, fingerprint: Fingerprint) -> bool:
     """Returns True if the version is found and its files have not changed since."""
-    is_found = not unfound(state, {version: directory})
-    return is_found and state.fingerprints.get(version) == fingerprint
+    return found_fingerprint(state, version, directory) == fingerprint
 
 
 def decide(

@@ -78,6 +78,8 @@ class Candidate:
     directory: str
     fingerprint: Fingerprint
     unchanged_since_ns: int
+    # True if an earlier look at this directory saw other files. The files may be changing now.
+    has_changed: bool = False
     detected_at_ns: int = 0
     checked_at_ns: int | None = None
     reason: str = ""
@@ -94,16 +96,25 @@ class Candidate:
 
 
 def observe(
-    previous: Candidate | None, directory: str, fingerprint: Fingerprint, now: Instant
+    previous: Candidate | None,
+    directory: str,
+    fingerprint: Fingerprint,
+    now: Instant,
+    found: Fingerprint | None = None,
 ) -> Candidate:
-    """Returns the candidate after one more look: `previous` if nothing changed, else a new one."""
+    """Returns the candidate after one more look: `previous` if nothing changed, else a new one.
+
+    `found` is the fingerprint with which the same directory was found, if it was.
+    """
     if previous and (previous.directory, previous.fingerprint) == (directory, fingerprint):
         return previous
     is_same = previous is not None and previous.directory == directory
+    earlier = previous.fingerprint if previous and is_same else found
     return Candidate(
         directory=directory,
         fingerprint=fingerprint,
         unchanged_since_ns=now.now_ns,
+        has_changed=earlier is not None and not fingerprint.has_the_files_of(earlier),
         detected_at_ns=previous.detected_at_ns if previous and is_same else now.now_ns,
     )
 
@@ -113,13 +124,16 @@ def settles_in_ns(candidate: Candidate, now: Instant) -> int:
 
     A candidate has settled if its newest mtime is at least SETTLE_NS ago, so that a server that
     starts on old files does not wait. It has also settled if it was seen unchanged for SETTLE_NS,
-    because the clock of a file system may be wrong.
+    because the clock of a file system may be wrong. Only the latter counts after its files were seen
+    to change: a copy may keep old mtimes, and a file may be seen empty before its mtime is new.
     """
     return max(0, SETTLE_NS - _still_ns(candidate, now))
 
 
 def _still_ns(candidate: Candidate, now: Instant) -> int:
     watched_ns = now.now_ns - candidate.unchanged_since_ns
+    if candidate.has_changed:
+        return watched_ns
     age_ns = now.wall_ns - candidate.fingerprint.mtime_ns_newest
     return max(watched_ns, age_ns)
 

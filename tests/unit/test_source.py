@@ -20,7 +20,7 @@ from serving.source.file_system_source import (
 from serving.source.listing import Listing
 from serving.source.notes import Note
 from serving.source.poller_pool import Pollable
-from serving.source.settling import RECHECK_NS, Fingerprint
+from serving.source.settling import RECHECK_NS, SETTLE_NS, Fingerprint
 from tests.unit.fakes.clocks import FakeClock
 
 
@@ -32,6 +32,7 @@ class Aspirations(SourceListener):
         self.directories: dict[int, str] = {}
         # The model's status; set by a test.
         self.failed: set[int] = set()
+        self.available: set[int] = set()
         self.labels: dict[str, int] = {}
         # The versions of all calls, aspired or not.
         self.anew: list[int] = []
@@ -53,6 +54,10 @@ class Aspirations(SourceListener):
     def failed_versions(self, name: str) -> set[int]:
         assert name == "m"
         return self.failed
+
+    def available_versions(self, name: str) -> set[int]:
+        assert name == "m"
+        return self.available
 
     def labels_in_effect(self, name: str) -> dict[str, int]:
         assert name == "m"
@@ -153,6 +158,13 @@ class Site:
             os.utime(path, ns=(at_ns, at_ns))
 
 
+    def poll_until_settled(self, source: FileSystemSource) -> None:
+        """Polls, and polls again once changed files have been seen unchanged for SETTLE_NS."""
+        source.poll()
+        self.clock.advance(SETTLE_NS / NS_PER_SECOND)
+        source.poll()
+
+
 def copy_again(path: Path, content: bytes) -> None:
     """Writes like `cp -p`: with the former modification time."""
     before = path.stat()
@@ -215,7 +227,7 @@ def test_source_half_copied_version_waits_for_the_rest(site: Site) -> None:
     ]
     (site.path / "7" / "saved_model.pb").write_bytes(b"graph")
     site.set_age(site.path / "7", 30)
-    source.poll()
+    site.poll_until_settled(source)
     assert site.aspirations.lists == [[7]]
 
 
@@ -230,8 +242,43 @@ def test_source_aspires_broken_beside_sound_version(site: Site) -> None:
     site.aspirations.failed = {7}
     (broken / "saved_model.pb").write_bytes(b"graph!")
     site.set_age(broken, 30)
+    site.poll_until_settled(source)
+    assert site.aspirations.lists == [[6, 7], [7]]
+
+
+def test_source_broken_version_that_serves_is_sound(site: Site) -> None:
+    """Its files may be repaired between the check and the load."""
+    site.drop("6")
+    broken = site.drop("7")
+    (broken / "saved_model.pb").write_bytes(b"noise")
+    site.set_age(broken, 60)
+    source = site.source(Latest(1))
+    source.poll()
+    site.aspirations.available = {6}
+    source.poll()
+    assert site.aspirations.lists == [[6, 7]]
+    site.aspirations.available = {6, 7}
     source.poll()
     assert site.aspirations.lists == [[6, 7], [7]]
+
+
+def test_source_repair_under_way_is_not_found(site: Site) -> None:
+    """A file system may report a truncated file with its old times."""
+    site.drop("6")
+    broken = site.drop("7")
+    (broken / "saved_model.pb").write_bytes(b"noise")
+    site.set_age(broken, 60)
+    source = site.source(Latest(1))
+    source.poll()
+    site.aspirations.failed = {7}
+    (broken / "saved_model.pb").write_bytes(b"")
+    site.set_age(broken, 60)
+    source.poll()
+    assert site.aspirations.anew == [6, 7]
+    (broken / "saved_model.pb").write_bytes(b"graph!")
+    site.set_age(broken, 60)
+    site.poll_until_settled(source)
+    assert (site.aspirations.anew, site.aspirations.lists[-1]) == ([6, 7, 7], [7])
 
 
 def test_source_broken_file_that_grows_is_not_aspired(site: Site) -> None:
@@ -288,7 +335,7 @@ def test_source_asset_that_comes_ends_the_wait(site: Site) -> None:
     assert site.aspirations.lists == []
     (directory / "words.txt").write_bytes(b"word")
     site.set_age(directory, 1)
-    source.poll()
+    site.poll_until_settled(source)
     assert (site.aspirations.lists, source.notes()) == ([[7]], [])
 
 
@@ -300,7 +347,7 @@ def test_source_late_asset_reloads_failed_version(site: Site) -> None:
     (directory / "words.txt").write_bytes(b"word")
     site.clock.advance(60)
     site.set_age(directory, 1)
-    source.poll()
+    site.poll_until_settled(source)
     assert site.aspirations.anew == [7, 7]
     assert source.notes() == []
 
@@ -340,7 +387,7 @@ def test_source_mended_version_is_found_anew_once(site: Site, content: bytes) ->
     source.poll()
     assert site.aspirations.lists == [[7]]
     copy_again(directory / "saved_model.pb", content)
-    source.poll()
+    site.poll_until_settled(source)
     source.poll()
     assert site.aspirations.lists == [[7], [7]]
 
@@ -814,7 +861,7 @@ def test_source_reports_each_found_version(site: Site) -> None:
     (directory / "saved_model.pb").write_bytes(b"mended graph")
     site.set_age(directory, 30)
     site.clock.advance(60)
-    source.poll()
+    site.poll_until_settled(source)
     assert (site.aspirations.lists[-1], site.aspirations.anew) == ([1], [1, 2, 2])
     source.set_blocked(frozenset())
     assert site.aspirations.lists[-1] == [2]

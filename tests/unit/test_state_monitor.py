@@ -224,6 +224,14 @@ def test_monitor_failed_versions_ended_with_error() -> None:
     assert monitor.failed_versions("unknown") == set()
 
 
+def test_monitor_available_versions_of_one_model() -> None:
+    monitor = StateMonitor(FakeClock())
+    for item in (status(1, AVAILABLE), status(2, LOADING), status(3, END)):
+        monitor.record(item)
+    assert monitor.available_versions("m") == {1}
+    assert monitor.available_versions("unknown") == frozenset()
+
+
 def test_monitor_wait_for_present_state_returns() -> None:
     monitor = StateMonitor(FakeClock())
     monitor.record(status(1))
