@@ -157,7 +157,6 @@ class Site:
         for path in [*directory.rglob("*"), directory]:
             os.utime(path, ns=(at_ns, at_ns))
 
-
     def poll_until_settled(self, source: FileSystemSource) -> None:
         """Polls, and polls again once changed files have been seen unchanged for SETTLE_NS."""
         source.poll()
