@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <set>
@@ -15,6 +14,7 @@
 #include "native/load_generator/outcome.h"
 #include "native/load_generator/plan.h"
 #include "native/load_generator/reply_table.h"
+#include "tests/native/temporary_directory.h"
 
 namespace millpond::load_generator {
 namespace {
@@ -163,11 +163,10 @@ std::string PlanBytes(int32_t second_payload = 0, int64_t second_offset_ns = 7) 
 }
 
 base::StatusOr<Plan> ReadBack(const std::string& bytes) {
-  const std::string path = ::testing::TempDir() + "load_generator_test.plan";
+  const testing::TemporaryDirectory directory;
+  const std::string path = directory.File("plan");
   std::ofstream(path, std::ios::binary) << bytes;
-  base::StatusOr<Plan> plan = ReadPlan(path);
-  std::remove(path.c_str());
-  return plan;
+  return ReadPlan(path);
 }
 
 TEST(ReadPlan, SoundFileHasAllItsValues) {

@@ -12,6 +12,8 @@
 #include <fstream>
 #include <string>
 
+#include "tests/native/temporary_directory.h"
+
 namespace millpond::base {
 namespace {
 
@@ -19,12 +21,6 @@ namespace fs = std::filesystem;
 
 class RegularFiles : public ::testing::Test {
  protected:
-  RegularFiles() {
-    char name[] = "/tmp/regular_files_XXXXXX";
-    root_ = mkdtemp(name);
-  }
-  ~RegularFiles() override { fs::remove_all(root_); }
-
   std::string Path(const std::string& name) const { return root_ / name; }
   void MakeFile(const std::string& name) const {
     fs::create_directories((root_ / name).parent_path());
@@ -39,7 +35,8 @@ class RegularFiles : public ::testing::Test {
     EXPECT_NE(status.message().find(in_message), std::string::npos) << status.message();
   }
 
-  fs::path root_;
+  const ::millpond::testing::TemporaryDirectory directory_;
+  const fs::path root_ = directory_.path();
 };
 
 TEST_F(RegularFiles, FilesDirectoriesAndLinksToThemAreRead) {

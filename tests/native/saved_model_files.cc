@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -39,13 +39,6 @@ tensorflow::TensorInfo MakeTensorInfo(const SavedModelFiles::Named& named) {
 }
 
 }  // namespace
-
-TemporaryDirectory::TemporaryDirectory() {
-  std::string name = (std::filesystem::temp_directory_path() / "millpond-XXXXXX").string();
-  EXPECT_NE(mkdtemp(name.data()), nullptr);
-  path_ = name;
-}
-TemporaryDirectory::~TemporaryDirectory() { std::filesystem::remove_all(path_); }
 
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "tests/native/served_models.h"
+#include "tests/native/temporary_directory.h"
 
 namespace millpond::rpc {
 namespace {
@@ -27,10 +28,9 @@ std::string ReadFile(const std::filesystem::path& path) {
 // A key and a certificate of it that it signs itself, for 127.0.0.1, in files that `openssl` makes.
 struct Identity {
   explicit Identity(const std::string& name) {
-    const auto directory = std::filesystem::path(::testing::TempDir()) / ("identity-" + name);
-    std::filesystem::create_directories(directory);
-    const std::string key_path = directory / "key.pem";
-    const std::string certificate_path = directory / "certificate.pem";
+    const testing::TemporaryDirectory directory;
+    const std::string key_path = directory.File("key.pem");
+    const std::string certificate_path = directory.File("certificate.pem");
     const std::string command =
         "openssl req -x509 -nodes -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -days 1 "
         "-subj /CN=" +
@@ -121,7 +121,8 @@ TEST_F(ServerCredentialsTest, AReplacedCaDecidesWhichClientsAreServed) {
 }
 
 TEST_F(ServerCredentialsTest, AUnixSocketStaysPlain) {
-  const std::string address = "unix:" + ::testing::TempDir() + "millpond-plain.sock";
+  const testing::TemporaryDirectory directory;
+  const std::string address = "unix:" + directory.File("plain.sock");
   options_.addresses.push_back(address);
   StartWith();
   EXPECT_EQ(Ask(RawClient(address)), grpc::StatusCode::OK);

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <filesystem>
 #include <future>
 #include <memory>
 #include <random>
@@ -17,6 +16,7 @@
 #include "native/base/clock.h"
 #include "tests/native/served_models.h"
 #include "tests/native/serving_maps.h"
+#include "tests/native/temporary_directory.h"
 #include "tests/native/threads.h"
 
 namespace millpond::rpc {
@@ -473,9 +473,8 @@ TEST_F(ServerTest, IsStartedOnceOnly) {
 }
 
 TEST_F(ServerTest, ListensOnAUnixSocketToo) {
-  const std::string path =
-      (std::filesystem::temp_directory_path() / ("millpond-" + std::to_string(getpid()) + ".sock"))
-          .string();
+  const testing::TemporaryDirectory directory;
+  const std::string path = directory.File("server.sock");
   options_.addresses = {"unix:" + path, "127.0.0.1:0"};
   Start();
   EXPECT_GT(server_->port(), 0);
