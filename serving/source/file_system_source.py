@@ -21,7 +21,7 @@ from serving.core.version_selection import VersionSelection
 from serving.source.found_versions import (
     SelectionInputs,
     SourceState,
-    compared,
+    after_unreadable,
     decide,
     found_fingerprint,
     is_as_found,
@@ -31,7 +31,7 @@ from serving.source.found_versions import (
     select_again,
     to_compare,
     to_observe,
-    unreadable,
+    with_comparison,
 )
 from serving.source.listing import Child, Listing, version_directories
 from serving.source.notes import Note
@@ -41,7 +41,7 @@ from serving.source.settling import (
     Candidate,
     Fingerprint,
     Instant,
-    checked,
+    after_check,
     needs_check,
     observe,
 )
@@ -348,7 +348,7 @@ class FileSystemSource:
         listing = list_children(base_path)
         if listing.error:
             # An unreadable base path says nothing about the versions, so they stay as they are.
-            return lambda state, inputs: unreadable(state, listing.error)
+            return lambda state, inputs: after_unreadable(state, listing.error)
         known = {version: Path(item.directory).name for version, item in state.found.items()}
         names, name_notes = version_directories(listing, known, base_path)
         directories = {version: str(Path(base_path, name)) for version, name in names.items()}
@@ -359,7 +359,7 @@ class FileSystemSource:
 
         def decide_on(state: SourceState, inputs: SelectionInputs) -> SourceState:
             available = self._model_status.available_versions(self._name)
-            before = known_to_serve(compared(state, live, now), available)
+            before = known_to_serve(with_comparison(state, live, now), available)
             after = decide(before, directories, candidates, inputs, now)
             # Read under the lock, so that labels put into effect before `set_selection` are seen.
             of_labels = label_notes(after, inputs, self._model_status.labels_in_effect(self._name))
@@ -401,10 +401,12 @@ class FileSystemSource:
         try:
             missing_assets = tuple(self._check(candidate.directory))
         except DataLoss:
-            return checked(candidate, "", now, is_broken=True)
+            return after_check(candidate, "", now, is_broken=True)
         except Exception as error:  # noqa: BLE001 (any error is the reason of incompleteness)
-            return checked(candidate, from_exception(error).message or type(error).__name__, now)
-        return checked(
+            return after_check(
+                candidate, from_exception(error).message or type(error).__name__, now
+            )
+        return after_check(
             candidate,
             "",
             now,

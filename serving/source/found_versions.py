@@ -82,7 +82,7 @@ class SourceState:
     notes: frozenset[Note] = frozenset()
 
 
-def unfound(state: SourceState, directories: Mapping[int, str]) -> dict[int, str]:
+def not_yet_found(state: SourceState, directories: Mapping[int, str]) -> dict[int, str]:
     """Returns the entries of `directories` (by version) that are not found yet or were missing."""
     return {
         version: directory
@@ -104,7 +104,7 @@ def to_observe(
     These versions are not found yet, or they have `failed` and are aspired or `blocked`.
     """
     aspired = {item.version for item in state.aspired or ()}
-    observed = unfound(state, directories).keys() | ((aspired | blocked) & set(failed))
+    observed = not_yet_found(state, directories).keys() | ((aspired | blocked) & set(failed))
     return {version: directories[version] for version in directories if version in observed}
 
 
@@ -118,7 +118,7 @@ def to_compare(
     """
     aspired = {item.version for item in state.aspired or ()}
     none_missing = replace(state, missing=frozenset())
-    live = aspired - set(failed) - unfound(none_missing, directories).keys()
+    live = aspired - set(failed) - not_yet_found(none_missing, directories).keys()
     return {
         version: directory
         for version, directory in directories.items()
@@ -134,7 +134,9 @@ def _looked_at_ns(state: SourceState, version: int) -> int:
     return state.looked_at_ns.get(version, state.found[version].found_at_ns)
 
 
-def compared(state: SourceState, seen: Mapping[int, Fingerprint], now: Instant) -> SourceState:
+def with_comparison(
+    state: SourceState, seen: Mapping[int, Fingerprint], now: Instant
+) -> SourceState:
     """Returns the state after the files of live versions were `seen`.
 
     A missing version that is back with the files that were loaded is no longer missing. A change of
@@ -166,7 +168,7 @@ def known_to_serve(state: SourceState, available: Collection[int]) -> SourceStat
 
 def found_fingerprint(state: SourceState, version: int, directory: str) -> Fingerprint | None:
     """Returns the fingerprint with which the version was found in `directory`, None if it was not."""
-    is_found = not unfound(state, {version: directory})
+    is_found = not not_yet_found(state, {version: directory})
     return state.fingerprints.get(version) if is_found else None
 
 
@@ -298,7 +300,7 @@ def label_notes(
     )
 
 
-def unreadable(state: SourceState, reason: str) -> SourceState:
+def after_unreadable(state: SourceState, reason: str) -> SourceState:
     """Returns the state after a poll that could not read the base path: only a note is added."""
     notes = {note for note in state.notes if note.event != "base_path_unreadable"}
     return replace(state, notes=frozenset({*notes, Note.of("base_path_unreadable", reason=reason)}))
@@ -307,7 +309,7 @@ def unreadable(state: SourceState, reason: str) -> SourceState:
 def _found(
     state: SourceState, directories: Mapping[int, str], complete: Mapping[int, Candidate]
 ) -> dict[int, AspiredVersion]:
-    fresh = unfound(state, directories)
+    fresh = not_yet_found(state, directories)
     found = {version: state.found[version] for version in directories if version not in fresh}
     for version, candidate in complete.items():
         if candidate.checked_at_ns is not None:

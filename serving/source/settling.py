@@ -78,7 +78,7 @@ class Candidate:
     directory: str
     fingerprint: Fingerprint
     unchanged_since_ns: int
-    # True if an earlier look at this directory saw other files. The files may be changing now.
+    # True if an earlier poll of this directory saw other files. The files may be changing now.
     has_changed: bool = False
     detected_at_ns: int = 0
     checked_at_ns: int | None = None
@@ -102,7 +102,7 @@ def observe(
     now: Instant,
     found: Fingerprint | None = None,
 ) -> Candidate:
-    """Returns the candidate after one more look: `previous` if nothing changed, else a new one.
+    """Returns the candidate after one more poll: `previous` if nothing changed, else a new candidate.
 
     `found` is the fingerprint with which the same directory was found, if it was.
     """
@@ -160,7 +160,7 @@ def needs_check(candidate: Candidate, now: Instant) -> bool:
     return candidate.waits_for_assets and asset_wait_ends_in_ns(candidate, now) == 0
 
 
-def checked(
+def after_check(
     candidate: Candidate,
     reason: str,
     now: Instant,

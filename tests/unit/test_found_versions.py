@@ -11,15 +11,15 @@ from serving.core.version_selection import All, Latest, Specific, VersionSelecti
 from serving.source.found_versions import (
     SelectionInputs,
     SourceState,
-    compared,
+    after_unreadable,
     decide,
     is_as_found,
     next_poll_seconds,
+    not_yet_found,
     select_again,
     to_compare,
     to_observe,
-    unfound,
-    unreadable,
+    with_comparison,
 )
 from serving.source.listing import VERSION_MAX, Child, Listing, version_directories
 from serving.source.notes import Note
@@ -29,7 +29,7 @@ from serving.source.settling import (
     Candidate,
     Fingerprint,
     Instant,
-    checked,
+    after_check,
     needs_check,
     observe,
     settles_in_ns,
@@ -158,14 +158,14 @@ def test_future_candidate_settles_by_observation() -> None:
 
 
 def test_candidate_that_changes_starts_over() -> None:
-    before = checked(observe(None, "/m/1", FUTURE, NOW), "no index", NOW)
+    before = after_check(observe(None, "/m/1", FUTURE, NOW), "no index", NOW)
     grown = Fingerprint((*FUTURE.entries, ("variables", 4096, WALL_NS, 0)))
     after = observe(before, "/m/1", grown, later(1))
     assert (after.unchanged_since_ns, after.reason) == (later(1).now_ns, "")
 
 
 def test_candidate_that_does_not_change_is_remembered() -> None:
-    before = checked(observe(None, "/m/1", FRESH, NOW), "no index", NOW)
+    before = after_check(observe(None, "/m/1", FRESH, NOW), "no index", NOW)
     assert observe(before, "/m/1", FRESH, later(5)) is before
 
 
@@ -176,13 +176,13 @@ def test_needs_check_waits_until_settled() -> None:
 
 
 def test_needs_check_again_only_after_a_while() -> None:
-    candidate = checked(observe(None, "/m/1", OLD, NOW), "no index", NOW)
+    candidate = after_check(observe(None, "/m/1", OLD, NOW), "no index", NOW)
     assert not needs_check(candidate, later(1))
     assert needs_check(candidate, later(RECHECK_NS / NS_PER_SECOND))
 
 
 def lacking(fingerprint: Fingerprint, now: Instant, wait_seconds: float = 30) -> Candidate:
-    return checked(
+    return after_check(
         observe(None, "/m/1", fingerprint, NOW),
         "",
         now,
@@ -210,7 +210,7 @@ def test_candidate_missing_asset_is_checked_last() -> None:
 
 def test_decide_names_three_missing_assets_of_many() -> None:
     names = tuple(f"assets/{number}" for number in range(5))
-    candidate = checked(observe(None, "/m/1", OLD, NOW), "", later(60), missing_assets=names)
+    candidate = after_check(observe(None, "/m/1", OLD, NOW), "", later(60), missing_assets=names)
     memory = decide(SourceState(), {1: "/m/1"}, {1: candidate}, SelectionInputs(), later(60))
     (note,) = memory.notes
     assert dict(note.values)["files"] == "assets/0, assets/1, assets/2 and 2 more"
@@ -227,7 +227,7 @@ def test_decide_keeps_missing_asset_note_while_found() -> None:
 
 
 def checked_old(version: int) -> Candidate:
-    return checked(observe(None, f"/m/{version}", OLD, NOW), "", NOW)
+    return after_check(observe(None, f"/m/{version}", OLD, NOW), "", NOW)
 
 
 # --- Time of the next look ------------------------------------------------------------------------
@@ -310,7 +310,7 @@ class Disk:
         files = {**self.contents, **dict.fromkeys(incomplete or {}, HALF_COPIED)}
         on_disk = {version: f"/m/{version}" for version in versions}
         candidates = {
-            version: checked(
+            version: after_check(
                 observe(self.memory.candidates.get(version), directory, seen, self.now),
                 (incomplete or {}).get(version, ""),
                 self.now,
@@ -320,7 +320,7 @@ class Disk:
         }
         live = to_compare(self.memory, on_disk, failed, self.now)
         seen_now = {version: files.get(version, OLD) for version in live}
-        memory = compared(self.memory, seen_now, self.now)
+        memory = with_comparison(self.memory, seen_now, self.now)
         self.memory = decide(memory, on_disk, candidates, self.wanted, self.now)
         return self.aspired()
 
@@ -395,7 +395,7 @@ def test_decide_returned_changed_version_is_new() -> None:
 
 def test_decide_moved_version_is_found_anew() -> None:
     memory = SourceState(found={1: AspiredVersion(version=1, directory="/m/001")})
-    assert unfound(memory, {1: "/m/1"}) == {1: "/m/1"}
+    assert not_yet_found(memory, {1: "/m/1"}) == {1: "/m/1"}
 
 
 # --- Mending in place -----------------------------------------------------------------------------
@@ -583,13 +583,13 @@ def test_to_compare_takes_live_versions_every_10_s(
 def test_unreadable_base_path_changes_only_notes() -> None:
     disk = Disk()
     disk.poll(1, 2, incomplete={2: "no index"})
-    after = unreadable(disk.memory, "permission denied")
+    after = after_unreadable(disk.memory, "permission denied")
     assert replace(after, notes=disk.memory.notes) == disk.memory
     assert events(after.notes) == ["base_path_unreadable", "version_incomplete"]
 
 
 def test_unreadable_base_path_updates_its_reason() -> None:
-    after = unreadable(unreadable(SourceState(), "gone"), "permission denied")
+    after = after_unreadable(after_unreadable(SourceState(), "gone"), "permission denied")
     assert after.notes == {Note.of("base_path_unreadable", reason="permission denied")}
 
 
@@ -675,8 +675,8 @@ def test_decide_finds_anew_only_mended_versions(
 def test_candidate_complete_only_after_a_check() -> None:
     candidate = Candidate(directory="/m/1", fingerprint=OLD, unchanged_since_ns=0)
     assert not candidate.is_complete
-    assert checked(candidate, "", NOW).is_complete
-    assert not checked(candidate, "no index", NOW).is_complete
+    assert after_check(candidate, "", NOW).is_complete
+    assert not after_check(candidate, "no index", NOW).is_complete
 
 
 def test_decide_notes_only_blocked_versions_at_start() -> None:
