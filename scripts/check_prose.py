@@ -34,8 +34,12 @@ CPP_TEST = re.compile(r"^(?:TYPED_)?TEST(?:_F|_P)?\(\s*\w+,\s*(\w+)\)", re.MULTI
 # native/rpc is to be replaced as a whole, and its prose with it.
 LEFT_OUT = ("native/rpc/",)
 
-OPENINGS = re.compile(r"^(What|Of|Those|Who)\b")
-WHERE = re.compile(r"\bwhere (it|there|they|one|none|nothing|no|this|that)\b", re.IGNORECASE)
+OPENINGS = re.compile(r"^(What|Of|Those|Who|Whether|Whatever|Between|Kept)\b")
+WHERE = re.compile(
+    r"\bwhere (it|there|they|one|none|nothing|no|this|that|a|an|all|every|these|too|nobody|possible"
+    r"|something|requests|everything)\b",
+    re.IGNORECASE,
+)
 
 # Pattern and the most (or, for "if" and "Returns", the fewest) that a plain text has of it in
 # 1,000.

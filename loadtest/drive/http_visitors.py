@@ -1,7 +1,7 @@
 """HTTP visitors of a server under load: a Prometheus that scrapes, and a page that polls.
 
-Each visitor keeps one connection, as the real ones do, and reads the answer without parsing it
-where possible, so that a load test measures the server's cost and not the visitor's.
+Each visitor keeps one connection, as the real ones do. It parses the answer only if it must, so that
+a load test measures the server's cost and not the visitor's.
 """
 
 import http.client

@@ -1,1 +1,1 @@
-"""The open inference protocol (KServe V2, Triton): what Python answers of it, over gRPC and HTTP."""
+"""The open inference protocol (KServe V2, Triton): the methods that Python answers, gRPC and HTTP."""

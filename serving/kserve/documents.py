@@ -23,7 +23,7 @@ UNLOADED_BY_HAND = (
     "unloaded by a request (RepositoryModelUnload); RepositoryModelLoad serves it again"
 )
 
-# As native/inference/infer_datatype.cc has them.
+# The same table as in native/inference/infer_datatype.cc.
 _DATATYPES = {
     types_pb2.DT_BOOL: "BOOL",
     types_pb2.DT_UINT8: "UINT8",
@@ -51,7 +51,7 @@ _STATES: Mapping[ServableState, str] = {
 
 
 def server_metadata(version: str) -> dict[str, Any]:
-    """`version` is the server's own."""
+    """Returns the metadata of a server with this version."""
     return {"name": SERVER_NAME, "version": version, "extensions": list(EXTENSIONS)}
 
 
@@ -72,9 +72,9 @@ def model_metadata(name: str, versions: Iterable[int], signature_def_map: bytes)
 
 
 def model_config(name: str, signature_def_map: bytes) -> dict[str, Any]:
-    """The little of Triton's configuration that a client may ask for. Raises as `model_metadata`.
+    """Returns the part of Triton's configuration that clients read. Raises as `model_metadata`.
 
-    `max_batch_size` 0 says that the shapes are whole, their first dimension included.
+    `max_batch_size` 0 means that the shapes are whole, their first dimension included.
     """
     inputs, outputs = _tensors(name, signature_def_map)
     return {
@@ -94,9 +94,9 @@ def repository_index(
     *,
     is_ready_only: bool,
 ) -> list[dict[str, Any]]:
-    """A row for each version of each configured model, or one for a model without any.
+    """Returns a row for each version of each configured model; a model without versions has one row.
 
-    `unloaded` are the models that a client has unloaded.
+    `unloaded` has the models that a client has unloaded.
     """
     rows = [
         row
@@ -143,8 +143,8 @@ def _tensors(name: str, signature_def_map: bytes) -> tuple[list[_Tensor], list[_
     if DEFAULT_SIGNATURE not in signatures:
         known = listed(sorted(signatures))
         raise FailedPrecondition(
-            f"model {name!r} has no signature {DEFAULT_SIGNATURE!r}, of which the protocol tells; "
-            f"ModelInfer takes the others by its parameter signature_name: {known}"
+            f"model {name!r} has no signature {DEFAULT_SIGNATURE!r}, which the protocol describes; "
+            f"ModelInfer takes other signatures by its parameter signature_name: {known}"
         )
     signature = signatures[DEFAULT_SIGNATURE]
     return _sorted_tensors(signature.inputs), _sorted_tensors(signature.outputs)
@@ -161,7 +161,7 @@ def _shape(info: Any) -> list[int]:
 
 
 def _tensor(name: str, dtype: int, shape: list[int]) -> dict[str, Any]:
-    # TensorFlow's name for a dtype that the protocol has no name for: ModelInfer refuses it.
+    # A dtype without a name in the protocol has TensorFlow's name. ModelInfer refuses it.
     datatype = _DATATYPES.get(dtype) or types_pb2.DataType.Name(dtype).removeprefix("DT_")
     return {"name": name, "datatype": datatype, "shape": shape}
 

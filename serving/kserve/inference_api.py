@@ -20,13 +20,13 @@ from serving.rpc.operator_access import Caller, http_caller
 from serving.rpc.rare_calls import patience_seconds
 
 SMALL_BODY_BYTES_MAX = 2**20
-"""Of all but inference: a few parameters, which are parsed on the event loop."""
+"""The limit of bodies other than inference: a few parameters, which are parsed on the event loop."""
 
 Act = Callable[[Question, bytes], Awaitable[tuple[object, int]]]
 
 
 class InferenceApi(RestApplication):
-    """For all paths that begin with `/v2`."""
+    """Answers all paths that begin with `/v2`."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class InferenceApi(RestApplication):
         }
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Without a server's raw path (tests): the decoded one.
+        # Tests have no raw path, so they use the decoded path.
         question = parse_path(scope["method"], scope.get("raw_path") or scope["path"].encode())
         if question.what == "infer":
             body = await read_body(scope, receive, self._settings)
@@ -82,8 +82,8 @@ class InferenceApi(RestApplication):
         return self._questions.server_metadata(), 200
 
     async def _model_metadata(self, question: Question, body: bytes) -> tuple[object, int]:
-        # As a model's configuration, made of all its signatures: by the hundred they take
-        # milliseconds, in which others are answered.
+        # Like the model's configuration, made of all its signatures. Hundreds of signatures take
+        # milliseconds; the loop answers other requests meanwhile.
         tell = partial(self._questions.model_metadata, question.model, question.version)
         return await anyio.to_thread.run_sync(tell), 200
 

@@ -1,4 +1,4 @@
-"""`inference.GRPCInferenceService` but for ModelInfer: handlers from bytes to bytes, off the hot path."""
+"""`inference.GRPCInferenceService` without ModelInfer: handlers from bytes to bytes, off the hot path."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -20,14 +20,14 @@ Document = dict[str, Any]
 
 
 class InferenceService:
-    """On the threads of the rare calls; keeps nothing between two of them."""
+    """Answers on the threads of the rare calls. Keeps nothing from one call to the next."""
 
     def __init__(self, questions: InferenceQuestions) -> None:
         self._questions = questions
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
-        """By the full name of the method."""
+        """The handlers, by the full name of the method."""
         answers: Mapping[str, Callable[[Any], Document]] = {
             "ServerLive": lambda request: {"live": True},
             "ServerReady": lambda request: {"ready": self._questions.is_server_ready()},
@@ -54,7 +54,7 @@ class InferenceService:
         try:
             is_ready = self._questions.is_model_ready(request.name, request.version)
         except NotFound:
-            # Triton's answer for a model that it does not know.
+            # Triton's answer for an unknown model.
             is_ready = False
         return {"ready": is_ready}
 
@@ -74,7 +74,7 @@ class InferenceService:
         self._questions.load(request.model_name, request.parameters, wait_seconds)
 
     def _unload(self, request: Any, wait_seconds: float) -> None:
-        # Its parameter unload_dependents has nothing to say: no model here depends on another.
+        # The parameter unload_dependents has no effect: no model here depends on another.
         self._questions.unload(request.model_name, wait_seconds)
 
 

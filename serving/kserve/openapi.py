@@ -98,19 +98,19 @@ SCHEMAS: Mapping[str, Any] = {
 
 
 def inference_paths() -> Paths:
-    """All under `/v2`."""
+    """Returns the paths of the protocol, all under `/v2`."""
     return {**_server_paths(), **_model_paths(), **_repository_paths()}
 
 
 def _server_paths() -> Paths:
-    ready = operation("serverReady", "Whether every model serves", "Ready")
-    ready["responses"]["503"] = response("Not every one", "ReadyOrError")
+    ready = operation("serverReady", "The server's readiness", "Ready")
+    ready["responses"]["503"] = response("The server is not ready", "ReadyOrError")
     return {
-        "/v2": {"get": operation("serverMetadata", "The server", "ServerMetadata")},
+        "/v2": {"get": operation("serverMetadata", "The server's metadata", "ServerMetadata")},
         "/v2/models/stats": {
             "get": operation("statistics", "The requests of all models", "ModelStatistics")
         },
-        "/v2/health/live": {"get": operation("serverLive", "Whether it is there", "Live")},
+        "/v2/health/live": {"get": operation("serverLive", "The server's liveness", "Live")},
         "/v2/health/ready": {"get": ready},
     }
 
@@ -120,22 +120,28 @@ def _model_paths() -> Paths:
     for choice, parameters in _CHOICES.items():
         given, name = [MODEL, *parameters], "OfVersion" if choice else ""
         path = f"/v2/models/{{model}}{choice}"
-        ready = operation(f"modelReady{name}", "Whether it serves", "Ready", given)
-        ready["responses"]["503"] = response("It does not", "ReadyOrError")
-        infer = operation(f"modelInfer{name}", "Runs it", "InferReply", given)
+        ready = operation(f"modelReady{name}", "The model's readiness", "Ready", given)
+        ready["responses"]["503"] = response("The model is not ready", "ReadyOrError")
+        infer = operation(f"modelInfer{name}", "Runs the model", "InferReply", given)
         infer["responses"]["200"]["content"]["application/octet-stream"] = {
             "schema": {"type": "string", "format": "binary"}
         }
         infer["requestBody"] = _body("InferRequest", is_required=True)
         paths[path] = {
-            "get": operation(f"modelMetadata{name}", "Its tensors", "InferenceModelMetadata", given)
+            "get": operation(
+                f"modelMetadata{name}", "The model's tensors", "InferenceModelMetadata", given
+            )
         }
         paths[f"{path}/ready"] = {"get": ready}
         paths[f"{path}/config"] = {
-            "get": operation(f"modelConfig{name}", "Its configuration", "ModelConfig", given)
+            "get": operation(
+                f"modelConfig{name}", "The model's configuration", "ModelConfig", given
+            )
         }
         paths[f"{path}/stats"] = {
-            "get": operation(f"modelStatistics{name}", "Its requests", "ModelStatistics", given)
+            "get": operation(
+                f"modelStatistics{name}", "The model's requests", "ModelStatistics", given
+            )
         }
         paths[f"{path}/infer"] = {"post": infer}
     return paths
@@ -146,7 +152,9 @@ def _repository_paths() -> Paths:
     index["requestBody"] = _body("RepositoryParameters", is_required=False)
     paths: dict[str, Mapping[str, Any]] = {"/v2/repository/index": {"post": index}}
     for verb in ("load", "unload"):
-        change = operation(f"repository{verb.title()}", f"Has it {verb}ed", "Nothing", [MODEL])
+        change = operation(
+            f"repository{verb.title()}", f"{verb.title()}s the model", "Nothing", [MODEL]
+        )
         change["requestBody"] = _body("RepositoryParameters", is_required=False)
         paths[f"/v2/repository/models/{{model}}/{verb}"] = {"post": change}
     return paths

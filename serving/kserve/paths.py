@@ -34,10 +34,10 @@ class Question(NamedTuple):
     version: str = ""
 
 
-# Clients repeat a few paths. Few enough that long ones take no memory to speak of.
+# Clients repeat a few paths. The cache is so small that long paths take little memory.
 @lru_cache(maxsize=256)
 def parse_path(http_method: str, raw_path: bytes) -> Question:
-    """Parses `raw_path`, which is as it came, without the query. Raises NotFound for an unknown path."""
+    """Parses `raw_path`, as received, without the query. Raises NotFound for an unknown path."""
     path = raw_path.decode("ascii", "replace")
     if http_method in ("GET", "HEAD"):
         if path in _SERVER:

@@ -15,7 +15,7 @@ from serving.manager.state_monitor import Statuses
 from serving.rpc.health import HealthView, why_unavailable
 
 VERSION_DIGITS_MAX = 18
-"""The digits that a version's number may have. No version can have more (`SetModelVersion`)."""
+"""The most digits of a version's number (see `SetModelVersion` in the data plane)."""
 
 
 def version_number(version: str) -> int | None:
@@ -25,18 +25,18 @@ def version_number(version: str) -> int | None:
 
 
 class Routes(Protocol):
-    """The part of `Router` that says which version a request finds."""
+    """The part of `Router` that chooses the version of a request."""
 
     def answering(self, name: str) -> int | None: ...
     def labels(self, name: str) -> Mapping[str, int]: ...
 
 
 class InferenceQuestions:
-    """Answers documents, as JSON has them; any thread.
+    """Returns documents in the form of the protocol's JSON. Any thread.
 
-    `names` are the configured models, `servable` is `AspiredVersionsManager.servable`, `view`
-    `HealthReporter.view`, `server_version` the server's own version and `methods`
-    `RequestStatistics.methods`.
+    `names` returns the configured models. `servable` is `AspiredVersionsManager.servable`, `view` is
+    `HealthReporter.view`, and `methods` is `RequestStatistics.methods`. `server_version` is the
+    server's own version.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class InferenceQuestions:
         self._methods = methods
 
     def is_server_ready(self) -> bool:
-        """Returns the server's health, as gRPC reports it."""
+        """Returns True if gRPC's health reports the server as SERVING."""
         return self._view().is_serving
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
@@ -75,11 +75,11 @@ class InferenceQuestions:
             return False
 
     def server_metadata(self) -> dict[str, Any]:
-        """`{"name", "version", "extensions"}`."""
+        """Returns `{"name", "version", "extensions"}`."""
         return documents.server_metadata(self._server_version)
 
     def model_metadata(self, name: str, version: str = "") -> dict[str, Any]:
-        """Returns the metadata of `version`: a number or a label; "" is the default version.
+        """Returns the metadata of `version`, a number or a label; "" means the default version.
 
         Raises NotFound for an unknown model or version, Unavailable if no version has been loaded,
         FailedPrecondition without a serving_default.
@@ -88,13 +88,13 @@ class InferenceQuestions:
         return documents.model_metadata(name, self._ready_versions(name), signatures)
 
     def model_config(self, name: str, version: str = "") -> dict[str, Any]:
-        """Raises as `model_metadata`."""
+        """Returns the model's configuration. Raises as `model_metadata`."""
         return documents.model_config(name, self._signatures(name, version))
 
     def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
-        """Returns statistics: of all models if `name` is "", of all serving versions if `version` is "".
+        """Returns the statistics of serving versions. Raises NotFound for an unknown model or version.
 
-        Raises NotFound for an unknown model or version.
+        An empty `name` means all models, an empty `version` all serving versions.
         """
         rows, found = self._methods(), []
         for model in [name] if name else sorted(self._names()):
@@ -109,7 +109,7 @@ class InferenceQuestions:
         return {"model_stats": found}
 
     def index(self, *, is_ready_only: bool = False) -> list[dict[str, Any]]:
-        """A row for each version of each configured model."""
+        """Returns a row for each version of each configured model."""
         return documents.repository_index(
             self._names(),
             self._statuses(),
@@ -118,17 +118,20 @@ class InferenceQuestions:
         )
 
     def load(self, name: str, parameters: Mapping[str, object], wait_seconds: float) -> None:
-        """Raises as `Repository.load`; Unimplemented for a model sent along with the request."""
+        """Loads a model as `Repository.load` does, and raises its errors.
+
+        Raises Unimplemented if the request itself contains a model.
+        """
         in_the_way = repository_parameters_in_the_way(parameters)
         if in_the_way:
             raise Unimplemented(
-                f"a model is loaded from its base path, as the server's configuration says: leave "
-                f"out {', '.join(in_the_way)}"
+                "a model is loaded from the base path in the server's configuration; leave out "
+                f"{', '.join(in_the_way)}"
             )
         self._repository.load(name, wait_seconds)
 
     def unload(self, name: str, wait_seconds: float) -> None:
-        """Raises as `Repository.unload`."""
+        """Unloads a model as `Repository.unload` does, and raises its errors."""
         self._repository.unload(name, wait_seconds)
 
     def _ready_versions(self, name: str) -> list[int]:

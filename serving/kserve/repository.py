@@ -1,8 +1,8 @@
-"""Load and unload by request: what the repository extension of the protocol asks for.
+"""Loads and unloads models by request, as the protocol's repository extension defines.
 
-Versions follow directories here. So to unload a model is to aspire none of its versions, whatever its
-configuration says, until it is loaded again; polls do not change that, and neither does a change of
-the configuration that leaves the model there. The end of the process does: it is kept nowhere.
+Versions follow directories here. So to unload a model is to aspire none of its versions until it is
+loaded again. Polls and configuration changes that keep the model do not undo it. It does not survive
+a restart.
 """
 
 import threading
@@ -19,13 +19,13 @@ from serving.reload.config_reload import has_come, has_failed
 from serving.rpc.health import why_unavailable
 
 WAIT_SECONDS_MAX = 60.0
-"""How long a call waits for a model to come or to go, where its caller waits longer, or for ever."""
+"""How long a call waits for a load or unload if its caller waits longer, or without limit."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Selection(Protocol):
-    """The part of `ConfigReloader` that says which models' versions are selected at all."""
+    """The part of `ConfigReloader` that selects models."""
 
     @property
     def unloaded(self) -> frozenset[str]: ...
@@ -33,7 +33,7 @@ class Selection(Protocol):
 
 
 class Monitor(Protocol):
-    """The part of `StateMonitor` that is waited for."""
+    """The part of `StateMonitor` that returns and awaits statuses."""
 
     def statuses(self) -> Statuses: ...
     def wait_until(
@@ -42,9 +42,9 @@ class Monitor(Protocol):
 
 
 class Repository:
-    """Loads and unloads models at a client's word; any thread.
+    """Loads and unloads models at a client's request. Any thread.
 
-    One call at a time waits: rare calls have few threads, and the status has to be told meanwhile.
+    One call at a time waits: rare calls have few threads, and must still answer for the status.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class Repository:
         return self._selection.unloaded
 
     def load(self, name: str, wait_seconds: float) -> None:
-        """Serves the model: looks at its base path now, and waits for a version.
+        """Serves the model: reads its base path now, and waits for a version.
 
-        After PermissionDenied and NotFound nothing has changed. Raises FailedPrecondition if the
-        model failed to load. Raises Unavailable with the reason if it has not come in
-        `wait_seconds`; it stays selected.
+        After PermissionDenied or NotFound nothing has changed. Raises FailedPrecondition if the model
+        failed to load. Raises Unavailable with the reason if no version serves after `wait_seconds`;
+        the model stays selected.
         """
         self._check(name)
         stale = self._monitor.statuses().get(name, ())
@@ -89,13 +89,13 @@ class Repository:
         reason = f"model {name!r}: {why_unavailable(mine)}"
         if has_failed(mine, stale):
             raise FailedPrecondition(reason)
-        raise Unavailable(f"{reason}; it is still looked for, ask RepositoryIndex")
+        raise Unavailable(f"{reason}; the server still looks for it; ask RepositoryIndex")
 
     def unload(self, name: str, wait_seconds: float) -> None:
-        """None of the model's versions is served any more, until `load`.
+        """Unloads all versions of the model until `load` is called.
 
-        PermissionDenied, NotFound: nothing has changed. Unavailable where requests still hold a
-        version after `wait_seconds`.
+        After PermissionDenied or NotFound nothing has changed. Raises Unavailable if requests still
+        hold a version after `wait_seconds`.
         """
         self._check(name)
         self._selection.set_unloaded(name, is_unloaded=True)
@@ -124,8 +124,8 @@ class Repository:
     def _wait(self, name: str, predicate: Callable[[Statuses], bool], wait_seconds: float) -> bool:
         if not self._waiting.acquire(blocking=False):
             raise Unavailable(
-                f"model {name!r}: done as asked, but another call waits for a model already and one "
-                "at a time may; ask RepositoryIndex"
+                f"model {name!r}: the change is made, but this call cannot wait for it, because "
+                "another call waits already; ask RepositoryIndex"
             )
         try:
             return self._monitor.wait_until(predicate, wait_seconds)
@@ -139,5 +139,5 @@ def ready_versions(versions: tuple[ServableStatus, ...]) -> list[int]:
 
 
 def repository_parameters_in_the_way(parameters: Mapping[str, object]) -> list[str]:
-    """Returns the parameters that load something outside of the model's base path. Pure."""
+    """Returns the parameters that would load a model from elsewhere than its base path. Pure."""
     return sorted(key for key in parameters if key == "config" or key.startswith("file:"))

@@ -1,4 +1,4 @@
-"""Statistics of the open inference protocol, made of what the data plane records. Pure."""
+"""Statistics of the open inference protocol, made of the data plane's records. Pure."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from serving.base.errors import StatusCode
 from serving.data_plane.request_statistics import MethodStatistics
 
 METHODS_WITHOUT_RUN = frozenset({"GetModelMetadata"})
-"""Methods of a version that do not run the model: no inferences."""
+"""Methods of a version that do not run the model, and so do not count as inferences."""
 
 _PHASES = {
     "queue": "queue",
@@ -20,7 +20,7 @@ _PHASES = {
 def model_statistics(
     rows: Iterable[MethodStatistics], name: str, versions: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """A row for each of these versions: requests of all protocols since the version was loaded.
+    """Returns a row for each version: requests of all protocols since the version was loaded.
 
     Requests are not batched, so an execution is an inference. `last_inference` is 0, which means
     unknown, because its instant is not recorded.
@@ -51,7 +51,7 @@ def _document(name: str, version: int, rows: Sequence[MethodStatistics]) -> dict
 
 
 def _durations(latencies: Iterable[Any]) -> dict[str, int]:
-    """`latencies` are LatencyFigures."""
+    """Returns the sums of `latencies`, which are LatencyFigures."""
     figures = list(latencies)
     return {
         "count": sum(item.count for item in figures),

@@ -238,7 +238,7 @@ class FileSystemSource:
     ) -> None:
         """Replaces the selection and the labels, and polls at once.
 
-        `labels` are the model's new labels; the caller has put them into effect where possible.
+        `labels` are the model's new labels; the caller has put those into effect that can be.
         Both change together: otherwise a label could be reported because the old selection does not
         select its version.
         """

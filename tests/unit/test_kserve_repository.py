@@ -131,7 +131,7 @@ def test_second_waiting_call_is_done_without_wait(served: Served) -> None:
     served.will_be(END)
     served.repository.unload("m", 60)
     assert isinstance(second[0], Unavailable)
-    assert "one at a time" in second[0].message
+    assert "another call waits already" in second[0].message
     assert served.selection.changes == [("m", True), ("m", False)]
 
 

@@ -10,8 +10,8 @@
 namespace millpond::fuzz {
 namespace {
 
-// Whether the decoder reads `dtype` itself, and TensorFlow takes the same values: for a bool,
-// TensorFlow takes any byte.
+// Returns true if the decoder reads `dtype` itself, and TensorFlow takes the same values: for a
+// bool, TensorFlow takes any byte.
 bool IsCompared(int dtype) {
   return tensorflow::DataType_IsValid(dtype) && dtype != tensorflow::DT_BOOL &&
          tf::FieldOf(static_cast<tensorflow::DataType>(dtype)).layout != tf::Layout::kOther;

@@ -268,7 +268,7 @@ class LifeMachine(RuleBasedStateMachine):
 
     @rule()
     def rest(self) -> None:
-        """Whatever has happened: once failures end, all aspired versions serve."""
+        """Ends all failures, after which all aspired versions serve."""
         self.world.loading.failures.clear()
         self.let_go()
         for _ in range(REST_ROUND_COUNT):
