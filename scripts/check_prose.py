@@ -2,11 +2,14 @@
 
 Usage: check_prose.py [--table] [FOLDER...]
 
-Without --table it fails for each comment or docstring that opens with a word of OPENINGS, or that
-uses "where" for a condition, and for each test name of more than TEST_NAME_LENGTH_MAX characters.
+Without --table it fails for each comment or docstring that opens with a word of OPENINGS, for each
+docstring that opens with a word of DOCSTRING_OPENINGS or with an owner alone ("asyncio's."), for each
+comment or docstring that uses "where" for a condition, and for each test name of more than
+TEST_NAME_LENGTH_MAX characters.
 With --table it prints how many of 1,000 comments and docstrings match
 each pattern of PATTERNS; the limits are what well-kept code bases have.
-A C++ comment is a run of adjacent // lines. A Python comment is a run of # lines or a docstring.
+A C++ comment is a run of adjacent // lines. A Python comment is a run of # lines or a docstring. The
+string below a constant or a type alias is its docstring.
 """
 
 from __future__ import annotations
@@ -34,10 +37,16 @@ CPP_TEST = re.compile(r"^(?:TYPED_)?TEST(?:_F|_P)?\(\s*\w+,\s*(\w+)\)", re.MULTI
 # native/rpc is to be replaced as a whole, and its prose with it.
 LEFT_OUT = ("native/rpc/",)
 
-OPENINGS = re.compile(r"^(What|Of|Those|Who|Whether|Whatever|Between|Kept)\b")
+OPENINGS = re.compile(r"^(What|Of|Those|Who|Whether|Whatever)\b")
+
+# Comments may open with these words, like "By name, because a map has no order". A docstring may open
+# with "How long", the usual start for a duration.
+DOCSTRING_OPENINGS = re.compile(r"^(How(?! long)|When|By|On|From|For|Kept|Between)\b")
+
+OWNER_ALONE = re.compile(r"^([A-Za-z]+(?:'s|s'))[.:]")
 WHERE = re.compile(
-    r"\bwhere (it|there|they|one|none|nothing|no|this|that|a|an|all|every|these|too|nobody|possible"
-    r"|something|requests|everything)\b",
+    r"(?<!place )\bwhere (it|there|they|one|none|nothing|no|this|that|a|an|the|its|all|every|these|too"
+    r"|nobody|possible|something|requests|everything)\b",
     re.IGNORECASE,
 )
 
@@ -64,17 +73,19 @@ class Comment(NamedTuple):
     path: Path
     line: int
     text: str
+    is_docstring: bool = False
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.text[:90]}"
 
 
 def docstrings(text: str) -> Iterator[tuple[int, str]]:
+    """Yields the line and text of each string that is a statement of its own."""
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            docstring = ast.get_docstring(node)
-            if docstring:
-                yield node.body[0].lineno, docstring
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            docstring = node.value.value
+            if isinstance(docstring, str) and docstring:
+                yield node.lineno, docstring
 
 
 def runs(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
@@ -108,13 +119,14 @@ def cpp_lines(text: str) -> Iterator[tuple[int, str]]:
 def comments_in(path: Path) -> Iterator[Comment]:
     text = path.read_text(encoding="utf-8")
     if path.suffix in (".py", ".pyi"):
-        found = [*docstrings(text), *runs(python_lines(text))]
+        found = [(*docstring, True) for docstring in docstrings(text)]
+        found += [(*comment, False) for comment in runs(python_lines(text))]
     else:
-        found = list(runs(cpp_lines(text)))
-    for line, comment in sorted(found):
+        found = [(*comment, False) for comment in runs(cpp_lines(text))]
+    for line, comment, is_docstring in sorted(found):
         joined = " ".join(comment.split())
         if len(joined) > 3:
-            yield Comment(path, line, joined)
+            yield Comment(path, line, joined, is_docstring)
 
 
 def test_names_in(path: Path) -> Iterator[tuple[int, str]]:
@@ -137,12 +149,14 @@ def comments_below(folders: Sequence[Path]) -> Iterator[Comment]:
         yield from comments_in(path)
 
 
-def problem_with(text: str) -> str | None:
+def problem_with(comment: Comment) -> str | None:
     """Returns the rule that the comment breaks, or None."""
-    opening = OPENINGS.match(text)
-    if opening:
-        return f"opens with '{opening[1]}': start with a verb, or a noun and its article"
-    where = WHERE.search(text)
+    patterns = (OPENINGS, DOCSTRING_OPENINGS, OWNER_ALONE) if comment.is_docstring else (OPENINGS,)
+    for pattern in patterns:
+        opening = pattern.match(comment.text)
+        if opening:
+            return f"opens with '{opening[1]}': start with a verb, or a noun and its article"
+    where = WHERE.search(comment.text)
     if where:
         return f"'{where[0]}' is a condition: write 'if' or 'when'"
     return None
@@ -160,7 +174,7 @@ def problems_of_test_names(folders: Sequence[Path]) -> Iterator[str]:
 
 def problems_of_comments(comments: Sequence[Comment]) -> Iterator[str]:
     for comment in comments:
-        problem = problem_with(comment.text)
+        problem = problem_with(comment)
         if problem is not None:
             yield f"{comment}: {problem}"
 

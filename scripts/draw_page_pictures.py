@@ -22,7 +22,7 @@ from tests.integration.page_server import serve_page
 from tests.unit.fakes.page import busy_scene
 
 COLOR_COUNT = 128
-"""Of a picture's palette: enough for flat colours and smooth text, and a third of the bytes."""
+"""The size of a picture's palette: enough for flat colours and smooth text, and a third of the bytes."""
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ class SelfWarmUpResult:
     """The error of the first request that failed; "" if all requests succeeded."""
     seconds: float
     failed_requests: tuple[bytes, ...] = ()
-    """For the gates, which send them to the predecessor. Some may have failed by a deadline."""
+    """The failed requests, which the gates send to the predecessor. Some may have failed by a deadline."""
 
 
 def self_warm_up(

@@ -31,7 +31,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 @dataclass(frozen=True)
 class Span:
-    """From `begin_ns` to `end_ns`, both included."""
+    """The time from `begin_ns` to `end_ns`, both included."""
 
     begin_ns: int
     end_ns: int

@@ -44,7 +44,7 @@ class Arena final : public MemoryResource {
   void Deallocate(void* block) noexcept override;
   MemoryStatistics Statistics() const override;  // Exact, including the peak.
 
-  // Returns where the bytes of the slab are. Costs a mincore of the slab. The first call of an
+  // Returns how the bytes of the slab are used. Costs a mincore of the slab. The first call of an
   // arena may also refresh jemalloc's statistics (see LiveBlocksBySize), so a thread of normal
   // priority should make it.
   ArenaStatistics ArenaStats() const;

@@ -6,7 +6,7 @@ from serving.core.blocked_versions import BlockedVersions
 
 ROLLED_BACK = "rolled_back"
 PROMOTED = "promoted"
-"""How a version became the default version without a load."""
+"""The two ways in which a version becomes the default version without a load."""
 
 
 class ManagerListener:

@@ -36,7 +36,7 @@ SPAN_NS_MIN = NS_PER_SECOND // 10
 
 
 class Phase(Enum):
-    """How far an open swap has come."""
+    """The phase of an open swap."""
 
     # Its version waits for its load. No request has been affected yet.
     ASPIRED = "aspired"

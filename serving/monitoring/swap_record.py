@@ -13,7 +13,7 @@ from serving.data_plane.request_statistics import HistoryPoint, LatencyFigures
 
 
 class SwapResult(Enum):
-    """How a change of the versions that answer a model's requests ended."""
+    """The result of a change of the versions that answer a model's requests."""
 
     PUBLISHED = "published"
     LOAD_FAILED = "load_failed"

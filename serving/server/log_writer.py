@@ -24,7 +24,7 @@ CAPACITY_BYTES = 4 << 20
 """Some 20,000 lines: a reader that pauses for minutes loses none."""
 
 LOOK_SECONDS = 0.2
-"""How often the thread checks, while the pipe is full, whether it should end."""
+"""The time between two checks, while the pipe is full, if the thread should end."""
 
 _OWN_VIEW_FLAGS = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 

@@ -1,4 +1,4 @@
-"""When gRPC sends a call again, and to which server, with the service config of both clients.
+"""Tests of gRPC's retries, and of the server that gets them, with both clients' service config.
 
 The servers are grpcio's, and the pauses are short or far beyond the deadline.
 """

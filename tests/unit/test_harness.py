@@ -63,7 +63,7 @@ class Life:
         self.harness.loaded(FakeServable(ID))
 
     def moves(self) -> dict[ServableState, Callable[[], None]]:
-        """For each state, the call that moves there."""
+        """Returns, for each state, the call that moves there."""
         return {
             LOADING: self.harness.begin_load,
             AVAILABLE: self.load,
