@@ -5,8 +5,8 @@ VENV   ?= .venv
 BUILD  ?= build
 # Two: each compilation against TensorFlow's headers takes 1 to 2 GB.
 JOBS   ?= 2
-# Integration tests at a time. They mostly wait, so more than one a core.
-SERVERS ?= 3
+# Integration tests at a time.
+SERVERS ?= 2
 # The time of each target of `make fuzz`.
 FUZZ_SECONDS ?= 60
 
