@@ -24,9 +24,7 @@ from loadtest.commands.options import (
     positive_integer,
     segmented_of,
 )
-from loadtest.commands.plain_run import load_of, rate_of
-from loadtest.drive.demo_model import MODEL_NAME
-from loadtest.drive.demo_server import demo_server
+from loadtest.commands.segmented_command import measure_on_demo_server
 from loadtest.drive.http_visitors import PagePolls, Visitor, scrape, visited
 from loadtest.measure.latency import figures, medians, ratio
 from loadtest.measure.outcome_figures import answer_figures, generator_figures
@@ -36,14 +34,12 @@ from loadtest.plan.ctr_load import CtrLoad
 from loadtest.report.report import machine
 from loadtest.report.tables import (
     cores_line,
-    exit_status,
     generator_line,
     latency_table,
     number,
     print_answers,
-    write_json,
 )
-from serving.base.clock import Clock, SystemClock, pause
+from serving.base.clock import Clock, pause
 from serving.http.server import HTTP_NICE
 from serving.server.model_server import ModelServer
 
@@ -87,15 +83,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(parsed: argparse.Namespace) -> int:
-    clock, console = SystemClock(), Console()
-    load = load_of(parsed, MODEL_NAME)
-    with demo_server(parsed, console.print) as server:
-        rate_per_second = rate_of(parsed, load, server.target)
-        run = _measured(parsed, load, rate_per_second, server, clock, console.print)
-    report = monitoring_report(run, rate_per_second)
-    print_monitoring(report, console)
-    write_json(parsed.json, report)
-    return exit_status(report)
+    return measure_on_demo_server(
+        parsed, measure=_measured, report_of=monitoring_report, print_report=print_monitoring
+    )
 
 
 def kinds_of(segment_count: int) -> Sequence[str]:

@@ -30,12 +30,12 @@ from loadtest.commands.options import (
 )
 from loadtest.commands.plain_run import load_of
 from loadtest.commands.plain_run import rate_of as grpc_rate_of
-from loadtest.drive.demo_model import MODEL_NAME, demo_directory, prepare_model
+from loadtest.drive.demo_model import MODEL_NAME
+from loadtest.drive.demo_server import demo_server_and_export
 from loadtest.drive.rest_load import closed_loop_rate, rows_body, steady_load
 from loadtest.measure.latency import figures, ratio
 from loadtest.measure.outcome_figures import answer_figures, generator_figures
 from loadtest.measure.segments import Segment, SegmentedRun, run_segments, timed
-from loadtest.plan.presets import preset
 from loadtest.report.report import machine
 from loadtest.report.tables import (
     exit_status,
@@ -96,15 +96,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _run(parsed: argparse.Namespace) -> int:
     clock, console = SystemClock(), Console()
-    flags: Any = preset(parsed.preset).flags
-    with ExitStack() as stack:
-        directory = stack.enter_context(demo_directory(parsed.models))
-        base_path = prepare_model(directory, parsed.table_rows, console.print).base_path
-        server = stack.enter_context(
-            ModelServer(model_name=MODEL_NAME, base_path=base_path, **flags)
-        )
-        server.wait_until_available(MODEL_NAME, 1)
-        with baseline_server(str(base_path / "1"), clock) as baseline_url:
+    with demo_server_and_export(parsed, console.print) as (server, export):
+        with baseline_server(str(export), clock) as baseline_url:
             rates = _measured_rates(parsed, server, baseline_url, console.print)
         alone = _measured_latencies(parsed, server, clock, console.print)
         rest_rate = statistics.median(rates[MILLPOND, parsed.rows]) / 2
