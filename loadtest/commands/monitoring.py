@@ -51,9 +51,6 @@ GOAL_PAGE_CORE_SHARE = 0.01
 
 WITHOUT, WITH, PAGE, SCRAPE = "without", "with both", "page alone", "scrape alone"
 
-# Left out after the first request: connections, caches and the processor's clock are not steady
-# yet.
-_SETTLE_SECONDS = 2
 # Left out: the answer to a page's first poll has the last 15 minutes; later polls are typical.
 _VISITS_SETTLE_SECONDS = 1
 _KEYS = ("p50_ms", "p99_ms", "p999_ms")

@@ -4,8 +4,6 @@ from typing import Any
 
 from serving.base.errors import MillpondError, StatusCode, Unavailable, from_status
 
-CLOSED_MESSAGE = "the client is closed; make another one"
-
 # The message of grpcio when it gives up a call itself.
 _DEADLINE_MESSAGE = "Deadline Exceeded"
 

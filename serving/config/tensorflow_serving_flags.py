@@ -26,7 +26,6 @@ from serving.config.server_config import ServerConfig
 
 _TRANSIENT = ", ".join(code.name for code in sorted(TRANSIENT_CODES))
 
-_NOT_YET = "Millpond does not have it yet"
 _BATCHING = "Millpond does not batch requests yet"
 _TFLITE = "Millpond serves SavedModels only"
 _ONLY_TFLITE = (

@@ -5,7 +5,7 @@ loop reads like a socket.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -18,9 +18,6 @@ before its next kernel, and returns an error. The check is for a kernel that doe
 
 LINGER_SECONDS = 2.0
 """How long requests over HTTP may pause before they count as ended."""
-
-Headers = Sequence[tuple[bytes, bytes]]
-"""ASGI's headers: names in lower case."""
 
 
 class RestTarget(NamedTuple):

@@ -34,7 +34,6 @@ from tests.integration.steady_clients import scale_clients
 
 DEPLOY = Path(REPOSITORY) / "deploy"
 RULE_FILES = [DEPLOY / "prometheus" / f"{name}_rules.yml" for name in ("recording", "alert")]
-X = np.array([1.0, 2.5], np.float32)
 
 # A p999 needs at least this many requests (recording_rules.yml), before a swap and during it.
 REQUEST_COUNT = 1_000

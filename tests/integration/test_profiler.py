@@ -18,15 +18,18 @@ from serving import ModelServer
 from serving.base.compiled_protos import message_class
 from serving.rpc.profiler_service import METHODS, MONITOR, PROFILE, TERMINATE
 from tests.integration.clients import (
+    array,
     caller_to,
+    is_right,
+    predict_request,
     refusal,
     wait_until,
 )
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
-from tests.integration.steady_clients import scale_clients
+from tests.integration.steady_clients import SteadyClients
 
-# TensorFlow's client lists costly ops only: each has this many elements.
+# TensorFlow traces costly ops only, and an op on a few elements is soon found to be cheap.
 X = np.linspace(-3, 3, 100_000, dtype=np.float32)
 LONG_MS = 60_000
 CLIENT_SECONDS = 300
@@ -75,6 +78,11 @@ def server(start_module_server: StartServer, base_path: Path) -> ModelServer:
     return server
 
 
+def fault(response: Any) -> str:
+    answer = array(response.outputs["y"])
+    return "" if is_right(answer, ScaleModel.answer(1, X)) else f"wrong: {answer}"
+
+
 def run_stock_client(target: str, directory: Path) -> dict[str, Any]:
     ran = subprocess.run(
         [sys.executable, "-c", STOCK_CLIENT, f"grpc://{target}", str(directory)],
@@ -90,7 +98,8 @@ def run_stock_client(target: str, directory: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def traced(server: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Traced:
-    clients = scale_clients(server.target, count=2)
+    exchange = (predict_request("scale", {"x": X}), fault)
+    clients = SteadyClients(server.target, [exchange] * 2)
     with clients.running():
         clients.wait_for_answers_of(1)
         printed = run_stock_client(server.target, tmp_path_factory.mktemp("logs"))
