@@ -102,7 +102,6 @@ class GrpcServer(grpc.GenericRpcHandler):
         self._answers = deque(answers)
         self._health = health
         self._lock = threading.Lock()
-        self._ended = threading.Event()
         self.paths: list[str] = []
         """The path of each call, but for health."""
         self.watched: list[bytes] = []
@@ -120,7 +119,6 @@ class GrpcServer(grpc.GenericRpcHandler):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._ended.set()
         self._server.stop(None).wait()
 
     def service(self, call_details: grpc.HandlerCallDetails) -> Any:
@@ -146,6 +144,8 @@ class GrpcServer(grpc.GenericRpcHandler):
         self.watched.append(request)
         if self._health == "no_service":
             context.abort(grpc.StatusCode.UNIMPLEMENTED, "")
-        context.add_callback(self._ended.set)
+        # The end of the call, by its client or by `__exit__`, which stops the server.
+        ended = threading.Event()
+        context.add_callback(ended.set)
         yield b"\x08\x01" if self._health == "serving" else b"\x08\x02"
-        self._ended.wait()
+        ended.wait()
