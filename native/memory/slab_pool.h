@@ -40,7 +40,9 @@
 // in use       spare        GiveBack, if the owner's spares need the slab
 // in use       surplus      GiveBack, if not
 // in use       quarantined  Quarantine
+// in use       -            GiveBack, if the slab cannot be unsealed
 // -            spare        the keeper, if an owner expects more slabs than it has
+// -            surplus      the keeper, if the expectation changed during the reservation
 // spare        surplus      Expect, GiveBack and Forget, if the spare does not fit or is not needed
 // surplus      -            the keeper, which returns the pages and then unmaps the slab
 //
@@ -127,8 +129,8 @@ class SlabPool {
   base::StatusOr<std::unique_ptr<Slab>> Take(const std::string& owner, size_t bytes);
 
   // Takes back a slab without live blocks. It becomes a spare if it fits its owner's expectation
-  // and is among its best spares; otherwise it becomes surplus. Unseals it if it was sealed. Costs
-  // a mincore of the slab.
+  // and is among its best spares; otherwise it becomes surplus. Unseals it if it was sealed, and
+  // unmaps it if it cannot be unsealed. Costs a mincore of the slab.
   void GiveBack(const std::string& owner, std::unique_ptr<Slab> slab);
 
   // Takes over a slab in which blocks have leaked. It stays mapped until the process ends, and is

@@ -19,10 +19,12 @@ namespace millpond::servable {
 
 // The published versions of each name, and its routing, as requests see them now.
 //
-// Look-ups are wait-free. A look-up pins one version and never the map, so that a slow request
-// delays only the unloading of its own version. The control plane calls Publish, Retire and
-// SetRouting. Each of them returns once every look-up sees the change. None of them destroys a
-// servable.
+// A look-up is wait-free if it finds a version at once. Otherwise it also takes the short lock of
+// the notes (NoteTable). A look-up pins one version and never the map, so that a slow request
+// delays only the unloading of its own version.
+//
+// The control plane calls Publish, Retire and SetRouting. Each of them returns once every look-up
+// sees the change. None of them destroys a servable.
 //
 // Each change is one snapshot: a version comes or goes together with the routing that fits the
 // versions published then. So no look-up sees a version before the control plane has decided which

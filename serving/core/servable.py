@@ -119,10 +119,13 @@ class AspiredVersion:
 class ServableSnapshot:
     """One version as an aspired-version policy sees it.
 
-    `is_kept`: not aspired, but kept in memory by a label, by a canary beside it, or for a rollback.
-    `is_blocked`: rolled back, so it is not a cover for another version. `is_given_up`: no longer kept
-    for a rollback, because a load needs its memory. `is_pressing`: its load waits until an old
-    version is unloaded, because it did not fit beside it.
+    - `is_kept`: it is not aspired, but kept in memory by a label, by a canary beside it, or for a
+      rollback.
+    - `is_blocked`: it is blocked (for example rolled back) or did not pass its canary, so it is
+      unloaded before other versions that are not aspired.
+    - `is_given_up`: it is no longer kept for a rollback, because a load needs its memory.
+    - `is_pressing`: it did not fit into memory beside an old version, and its load waits until the
+      old version is unloaded.
     """
 
     id: ServableId

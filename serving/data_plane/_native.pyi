@@ -200,8 +200,8 @@ class ArenaStatistics:
 
 @final
 class ServableStatistics:
-    """The requests that ran the model of one version since it was loaded. Latencies are within 1 %
-    (log-linear histogram).
+    """The requests that ran the model of one version since it was loaded. Latencies are within
+    0.8 % (log-linear histogram).
     """
 
     @property
@@ -217,8 +217,8 @@ class ServableStatistics:
     @property
     def latency_ns_max(self) -> int: ...
     def since(self, earlier: ServableStatistics) -> ServableStatistics:
-        """Returns the statistics of the time after `earlier`, which is of the same version.
-        `latency_ns_max` is within 1 % then.
+        """Returns the statistics of the requests since `earlier`, which must be of the same version.
+        Its `latency_ns_max` may be off by 0.8 %.
         """
 
 @final
@@ -733,7 +733,7 @@ class TraceContext:
 
 @final
 class RequestSpan:
-    """A request to PredictionService that has ended, for a trace that its client samples."""
+    """A request that has ended, for a trace that its client samples."""
 
     @property
     def context(self) -> TraceContext: ...
@@ -969,8 +969,8 @@ class RestWorkers:
 
 @final
 class GrpcServer:
-    """The gRPC server. C++ answers Predict, GetModelMetadata and grpc.health.v1; `take_rare_call`
-    returns the calls of `rare_methods`.
+    """The gRPC server. `take_rare_call` returns the calls of `rare_methods`; C++ answers all other
+    methods.
     """
 
     def __init__(

@@ -276,7 +276,7 @@ class OpenSwap:
             self._probes.statistics.between(model, from_ns, to_ns),
             to_ns - from_ns,
             failed_count=sum(item.failed_count for item in self._seconds(model, from_ns, to_ns)),
-            # If an old version is unloaded first, no version answers, and clients get only these.
+            # Requests that name no configured model have a history of their own, under "".
             unmatched_count=sum(item.count for item in self._seconds("", from_ns, to_ns)),
         )
 

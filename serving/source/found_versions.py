@@ -240,7 +240,8 @@ def decide(
 def select_again(state: SourceState, inputs: SelectionInputs) -> SourceState:
     """Returns the state with the aspired versions that follow from the found ones and `inputs`.
 
-    The list becomes empty only if the inputs ask for no version, not because a version is absent.
+    The list becomes empty only if the selection is empty, or if no version is found and `keeps_last`
+    is False. Otherwise an empty result leaves the aspired versions as they are.
     """
     selected = select_unblocked(inputs.selection, state.found, inputs.blocked)
     # A broken version displaces no other: the version selected without it serves beside it.
