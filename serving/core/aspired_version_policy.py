@@ -43,8 +43,8 @@ class AspiredVersionPolicy(Protocol):
     def unloads_first(self, *, is_under_pressure: bool) -> bool:
         """Returns True if an old version is unloaded before a new one is loaded.
 
-        `is_under_pressure`: a new version did not fit into memory beside the old one. No version is
-        then kept for a rollback.
+        `is_under_pressure` is True if a new version did not fit into memory beside the old one. If
+        this method returns True, no version is kept for a rollback.
         """
         ...
 
@@ -52,14 +52,17 @@ class AspiredVersionPolicy(Protocol):
 class AvailabilityPreserving:
     """Keeps a version serving at the price of memory for two; the default.
 
-    0. Unload a version that was given up for a load at once.
-    1. If no version is aspired, or an aspired one is ready, or more than one version that is not
-       aspired is ready: unload the lowest ready version that is not aspired, a blocked one first.
+    0. If a version was given up because a load needs its memory, unload it now.
+    1. If no version is aspired, or an aspired version is ready, or several versions that are not
+       aspired are ready: unload the lowest ready version that is not aspired, but a blocked version
+       first.
     2. Otherwise load the highest aspired version in START.
 
-    Unloading goes first if it is safe, and at most one old version keeps serving while its
-    successors load or fail. With `Latest(1)` the peak is two versions in memory. A kept version is
-    neither unloaded nor counted: with one that is kept for a rollback the peak is three.
+    If both an unload and a load are possible, the unload comes first. At most one old version keeps
+    serving while its successors load or fail. With `Latest(1)` the peak is two versions in memory.
+
+    A kept version is neither unloaded nor counted. If one version is kept for a rollback, the peak is
+    three versions.
     """
 
     def next_action(self, snapshots: Sequence[ServableSnapshot]) -> Action | None:
@@ -87,9 +90,8 @@ class AvailabilityPreserving:
 class ResourcePreserving:
     """Needs memory for one version. Requests fail between the old version and the new one.
 
-    1. If a version that is not aspired is ready: unload the lowest. The last one stays if every
-       aspired version has failed or is still being unloaded, because unloading it would make room for no
-       load.
+    1. If a version that is not aspired is ready: unload the lowest. The last such version stays if
+       every aspired version has failed or is still being unloaded, because no load needs its memory.
     2. Otherwise, while a version that is not aspired is being loaded or unloaded: do nothing, and retry no
        failed load.
     3. Otherwise load the highest aspired version in START.
@@ -147,7 +149,7 @@ POLICIES: dict[PolicyName, AspiredVersionPolicy] = {
     PolicyName.RESOURCE: ResourcePreserving(),
     PolicyName.AUTO: PressureDriven(),
 }
-"""The policy of each name; a test holds that no name is missing."""
+"""The policy of each name. A test checks that each `PolicyName` has an entry."""
 
 
 def policy_for(settings: ModelSettings) -> AspiredVersionPolicy:
@@ -156,7 +158,7 @@ def policy_for(settings: ModelSettings) -> AspiredVersionPolicy:
 
 
 def _idle(snapshots: Sequence[ServableSnapshot]) -> list[ServableId]:
-    """Returns ready versions that nothing keeps in memory, in the order in which they should go."""
+    """Returns the ready versions that are neither aspired nor kept, in the order to unload them."""
     idle = [
         row
         for row in snapshots

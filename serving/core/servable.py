@@ -104,9 +104,10 @@ HEALTHY = Health()
 class AspiredVersion:
     """One version that should be loaded and ready, and the directory of its files.
 
-    `found_at_ns` (monotonic) distinguishes two drops of one version number. A version whose load
-    failed is loaded again when it is found again, because it was dropped again or mended in place.
-    `detected_at_ns` is when its directory was first seen. Its files settled between the two.
+    `found_at_ns` (monotonic) distinguishes two drops of one version number. If a version's load
+    failed and its files are then dropped again or repaired in place, the version is found again and
+    loaded again. `detected_at_ns` is when its directory was first seen. Its files settled between
+    `detected_at_ns` and `found_at_ns`.
     """
 
     version: int
@@ -174,15 +175,15 @@ class ServableStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class Routing:
-    """The versions that answer requests for one model that name no version number.
+    """The versions of one model that answer requests without a version number.
 
-    `default_version` answers requests without version and label. They are refused if it is None or
-    not published: no version answers merely because it is loaded. A label finds nothing if its
-    version is not published.
+    `default_version` answers requests without version and label. If it is None or not published,
+    these requests are refused: a loaded version does not become the default by itself. A request with
+    a label is refused if the label's version is not published.
 
-    `canary_weight` is the share of the requests without version and label that the canary gets. The
-    value of the metadata key `canary_header` selects them if a request has it; otherwise they are
-    drawn at random. A canary that is not published gets no requests.
+    `canary_weight` is the share of the requests without version and label that the canary gets. If a
+    request has the metadata key `canary_header`, the key's value decides whether the canary gets the
+    request; otherwise chance decides. A canary that is not published gets no requests.
     """
 
     default_version: int | None = None

@@ -150,7 +150,7 @@ class LoadFailed:
 
 @dataclass(frozen=True)
 class Unloaded:
-    """An unload has ended. `error` is set if the memory of the version may not be freed."""
+    """An unload has ended. If `error` is set, some memory of the version was possibly not freed."""
 
     harness: LoaderHarness
     error: MillpondError | None = None

@@ -84,11 +84,11 @@ class LoaderHarness:
       retry, whatever the error. `loaded` wins over a cancel that arrived too late: the version is
       published already, and so it is unloaded by the policy like any other version.
     - Discard. `is_discarded` is True once the life ends by decision: it was cancelled, or its unload
-      has begun. The version may be aspired again before that end. A life never turns back, so the
-      manager waits for END, drops the harness and starts a new one, which loads the files again. A life
-      that ended by a failure is not discarded: its harness stays in END with the error. The version
-      is loaded again only if it is found with other files, omitted and aspired again, or if settings
-      that it failed under change.
+      has begun. The version may be aspired again before that end. A harness never returns to an
+      earlier state. So the manager waits for END, drops the harness and makes a new one, which loads
+      the files again. A life that ended by a failure is not discarded: its harness stays in END with
+      the error. The version is loaded again only if it is found with other files, omitted and aspired
+      again, or if settings that it failed under change.
 
     Invariants: at most one thread works on a version at a time; every life reaches END; and nothing
     follows END. A cancel can be undone only by `loaded`.
@@ -142,7 +142,10 @@ class LoaderHarness:
 
     @property
     def is_discarded(self) -> bool:
-        """True if this life ends by decision. A version that is aspired again then needs a new life."""
+        """True if this life was cancelled or its unload has begun.
+
+        If the version is aspired again, it needs a new harness.
+        """
         return self.is_cancelled or self._is_leaving
 
     @property
@@ -273,7 +276,7 @@ class LoaderHarness:
         self._is_leaving = True
 
     def unloaded(self, error: MillpondError | None = None) -> None:
-        """Moves from UNLOADING to END. With `error` the memory may not be freed."""
+        """Moves from UNLOADING to END. If `error` is given, some memory was possibly not freed."""
         self._move(END, health=Health.of(error) if error else HEALTHY)
         self._servable = None
 
@@ -293,14 +296,16 @@ class LoaderHarness:
 
 def _cancelled(servable_id: ServableId, error: MillpondError | None = None) -> Cancelled:
     if error is None or isinstance(error, Cancelled):
-        return Cancelled(f"{servable_id}: no longer aspired before it was loaded")
-    return Cancelled(f"{servable_id}: no longer aspired; its load had failed: {error.message}")
+        return Cancelled(f"{servable_id}: cancelled before it was loaded; it is no longer aspired")
+    return Cancelled(
+        f"{servable_id}: no longer aspired; its last load attempt failed: {error.message}"
+    )
 
 
 def _retry_message(
     error: MillpondError, failed_count: int, retry: RetryPolicy, delay_ns: int
 ) -> str:
     return (
-        f"load {failed_count} of {retry.retry_count_max + 1} failed, "
-        f"next in {delay_ns / NS_PER_SECOND:g} s: {error.message}"
+        f"load attempt {failed_count} of {retry.retry_count_max + 1} failed, "
+        f"next attempt in {delay_ns / NS_PER_SECOND:g} s: {error.message}"
     )

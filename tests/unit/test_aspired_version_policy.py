@@ -49,7 +49,7 @@ def unload(version: int) -> Unload:
 
 
 ROWS: list[tuple[str, list[ServableSnapshot], Action | None]] = [
-    ("nothing is there", [], None),
+    ("no versions", [], None),
     (
         "the highest new aspired version is loaded",
         [
@@ -126,7 +126,7 @@ ROWS: list[tuple[str, list[ServableSnapshot], Action | None]] = [
         unload(1),
     ),
     (
-        "of two old versions the lower goes at once, because one is enough to serve meanwhile",
+        "the lower of two old versions is unloaded at once, because one is enough to serve",
         [
             row(2, AVAILABLE, aspired=False),
             row(1, AVAILABLE, aspired=False),
@@ -199,7 +199,7 @@ ROWS: list[tuple[str, list[ServableSnapshot], Action | None]] = [
 ]
 
 RESOURCE_ROWS: list[tuple[str, list[ServableSnapshot], Action | None]] = [
-    ("nothing is there", [], None),
+    ("no versions", [], None),
     (
         "an old version goes before its successor is loaded",
         [row(1, AVAILABLE, aspired=False), row(2, START, aspired=True)],

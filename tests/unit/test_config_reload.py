@@ -31,7 +31,7 @@ from tests.unit.worlds.reload import A, Reload
 B = ModelConfig(name="b", base_path="/b")
 C = ModelConfig(name="c", base_path="/c")
 BAD = Health(StatusCode.DATA_LOSS, "bad checksum")
-GIVEN_UP = Health(StatusCode.CANCELLED, "no longer aspired before it was loaded")
+GIVEN_UP = Health(StatusCode.CANCELLED, "cancelled before it was loaded; it is no longer aspired")
 
 
 @pytest.fixture

@@ -149,7 +149,9 @@ def test_harness_transient_failure_waits_for_a_retry() -> None:
     life.harness.load_failed(transient("disk is away"))
     assert life.harness.status.state is LOADING
     assert life.harness.retry_at_ns == life.clock.now_ns() + RETRY.interval_ns
-    assert life.harness.status.health.message == ("load 1 of 3 failed, next in 60 s: disk is away")
+    assert life.harness.status.health.message == (
+        "load attempt 1 of 3 failed, next attempt in 60 s: disk is away"
+    )
 
 
 def test_harness_last_transient_failure_ends() -> None:
