@@ -173,8 +173,8 @@ def _remark(version: Mapping[str, Any]) -> str:
 def _remarks(name: str, model: Mapping[str, Any]) -> list[str]:
     """Returns the remarks about a model: memory, waiting labels, blocked versions, notes of its source."""
     lines = []
-    if model.get("room_reason"):
-        lines.append(f"{name}: the old version is unloaded first: {model['room_reason']}")
+    if reason := model.get("unload_first_reason"):
+        lines.append(f"{name}: the old version is unloaded first: {reason}")
     for label, version in model.get("waiting_labels", {}).items():
         lines.append(f"{name}: label {label} waits for version {version}, which is not AVAILABLE")
     shown = {version["version"] for version in model["versions"]}

@@ -4,11 +4,11 @@
                  ├─> control thread ──┤                                        ├─> control thread
     outcomes ────┘   decides, retires └─> unloaders: quiesce, destroy ─────────┘
 
-All state is confined to the control thread. Other threads post messages to its inbox
-(`control_thread.py`), so it needs no lock. The same messages in the same
-order give the same run, which is why tests can call `tick` themselves. The control thread waits only
-for its inbox and for the next due retry. A load or a slow request of one model delays the versions of
-another model only if all threads of an executor are taken.
+All state is confined to the control thread. Other threads only post messages to the thread's inbox
+(`control_thread.py`), so the state needs no lock. The same messages in the same order give the same
+run, which is why tests can call `tick` themselves. The control thread waits only for its inbox and
+for the next due action. A load or a slow request of one model delays the versions of another model
+only if all threads of an executor are taken.
 """
 
 import threading
@@ -76,7 +76,9 @@ _log = structlog.get_logger(__name__)
 
 
 class AspiredVersionsManager:
-    """See the module. Its thread `control` runs from `start` to `stop`.
+    """Loads and unloads versions until the loaded versions are the aspired versions.
+
+    The thread `control` runs from `start` to `stop`.
 
     Omission from an aspired list means unload, and an empty list unloads all versions. A version that
     is AVAILABLE and aspired is never unloaded. A version whose load failed and is not retried stays in
@@ -128,7 +130,8 @@ class AspiredVersionsManager:
         )
         self._memory_pressure = MemoryPressure(router, self._rollout, self._stream_of)
         self._streams: dict[str, Stream] = {}
-        # The time of the next action of a stream without a message, as of its last turn (monotonic).
+        # The time of each stream's next action if no message arrives before (monotonic). Computed at
+        # the stream's last turn.
         self._due_ns: dict[str, int] = {}
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
@@ -310,10 +313,10 @@ class AspiredVersionsManager:
             self._due_ns[name] = due_ns
 
     def next_due_seconds(self) -> float | None:
-        """Returns the seconds until `tick` has an action without a message; None if it has none.
+        """Returns the seconds until an action is due even if no message arrives.
 
-        Such actions are a retry or a delayed swap, the end of a previous version, and the judgement
-        of a canary.
+        Returns None if no action is due. Such actions are a retry, a delayed swap, the unload of a
+        previous version, and the judgement of a canary.
         """
         due_ns = min(self._due_ns.values(), default=None)
         return None if due_ns is None else max(0, due_ns - self._clock.now_ns()) / NS_PER_SECOND
@@ -364,7 +367,7 @@ class AspiredVersionsManager:
         if name in self._streams:
             stream = self._streams[name]
             self._rollout.unblock(name, stream, version, "its files have changed")
-            # A version that is not blocked any more replaces a rolled back last resort.
+            # If a rolled back version serves as the last resort, the unblocked version may replace it.
             self._rollout.note_last_resort(name, stream)
 
     def _replace_settings(self, name: str, settings: ModelSettings) -> None:
@@ -397,7 +400,7 @@ class AspiredVersionsManager:
         stream = self._streams.setdefault(name, Stream(settings=self._view.settings(name)))
         stream.wanted = versions
         if stream.is_idle:
-            # The source may be new, and then it has not been notified yet.
+            # The source may be new. A new source has not received the blocked versions yet.
             self._rollout.notify_blocked(name, stream)
         self._apply_wanted(name, stream)
 
@@ -417,15 +420,16 @@ class AspiredVersionsManager:
                     **harness.log_fields,
                     remedy="it serves the files that were loaded; drop other files under a new version",
                 )
-        # Done now and not at the next tick: a later message may aspire again a version that this list
-        # omits.
+        # Reconciles now and not at the next tick: a later message may aspire a version again that this
+        # list omits.
         self._reconcile(name, stream)
 
     def _stream_with_versions(self, name: str) -> Stream:
         stream = self._streams.get(name)
         if stream is None:
             raise errors.NotFound(
-                f"model {name!r} has no versions; those that have: {listed(sorted(self._streams))}"
+                f"model {name!r} has no versions; "
+                f"models with versions: {listed(sorted(self._streams))}"
             )
         return stream
 
@@ -450,8 +454,8 @@ class AspiredVersionsManager:
             )
 
     def _advance(self, name: str, stream: Stream) -> None:
-        # Failures worth a retry are cleared first, because that changes the lives that the policy sees.
-        # The canary is settled before the policy runs, because it changes the routing.
+        # Clears failures worth a retry first, so that the policy sees these versions in START. Settles
+        # the canary before the policy runs, because the canary changes the routing.
         self._try_again(name, stream)
         self._reconcile(name, stream)
         self._rollout.end_canary_unless_aspired(name, stream)
@@ -470,7 +474,8 @@ class AspiredVersionsManager:
     def _try_again(self, name: str, stream: Stream) -> None:
         """Clears failures worth a retry.
 
-        A setting has changed, or another version can now be unloaded.
+        A failure is worth a retry if a setting that the load failed under has changed, or if another
+        version can now be unloaded to free memory.
         """
         stream.forget_past_loads()
         for version, reason in stream.worth_another_try(self._router.routing(name)).items():
@@ -532,10 +537,10 @@ class AspiredVersionsManager:
             self._retire(harness)
 
     def _retire(self, harness: LoaderHarness) -> None:
-        """Takes the version from requests, and passes it to an unloader.
+        """Retires the version from the serving map, and passes it to an unloader.
 
-        The retirement runs on the control thread, because an unloader runs at idle priority. An
-        UNLOADING version would otherwise answer until that thread gets a core.
+        Retires it on the control thread: an unloader runs at idle priority, so an UNLOADING version
+        would answer requests until the unloader gets a core.
         """
         try:
             self._router.retire(harness.id)
@@ -558,8 +563,8 @@ class AspiredVersionsManager:
 
     def _load_failed(self, harness: LoaderHarness, error: errors.MillpondError) -> None:
         error = self._memory_pressure.note_failure(harness, error)
-        makes_room = self._memory_pressure.begin(harness, error)
-        harness.load_failed(error, is_retried=makes_room)
+        is_memory_being_freed = self._memory_pressure.begin(harness, error)
+        harness.load_failed(error, is_retried=is_memory_being_freed)
         self._remember_failure(harness)
         self._memory_pressure.take_back(harness)
         health = harness.status.health

@@ -61,7 +61,7 @@ class MemoryPressure:
     def _give_up_previous(
         self, stream: Stream, harness: LoaderHarness, error: DoesNotFitBeside
     ) -> bool:
-        version = stream.previous_that_makes_room(error.missing_bytes)
+        version = stream.previous_that_frees_memory(error.missing_bytes)
         if version is None:
             return False
         stream.kept.give_up(version)
@@ -86,7 +86,7 @@ class MemoryPressure:
         stream.pressure.note_lack(harness.id.version, is_lacking=False)
         if not isinstance(error, DoesNotFitBeside):
             return error
-        has_previous = stream.previous_that_makes_room(error.missing_bytes) is not None
+        has_previous = stream.previous_that_frees_memory(error.missing_bytes) is not None
         if has_previous or self._superfluous_versions(stream, harness):
             return error
         stream.pressure.note_lack(harness.id.version, is_lacking=True)

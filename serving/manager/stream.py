@@ -54,7 +54,7 @@ class StreamStatus:
 
     policy: str
     # The reason why an `auto` policy now unloads first; "" if it does not.
-    room_reason: str = ""
+    unload_first_reason: str = ""
     default_version: int | None = None
     labels: Mapping[str, int] = field(default_factory=dict)
     # Labels that wait for a version to be AVAILABLE, with its number.
@@ -73,9 +73,10 @@ class Stream:
 
     Five parts hold a state with a rule of its own. The other methods are rules on several parts.
 
-    `wanted` is what the source aspires; `aspired` is `wanted` without the versions that a block leaves
-    out. A *kept* version stays in memory for a rollback. A version is *given up* if a load needs its
-    memory. A load *presses* while it waits for memory that an old version must free.
+    `wanted` are the versions that the source aspires. `aspired` are the wanted versions without the
+    blocked ones (see `effective_aspired`). A *kept* version stays in memory for a rollback. A version
+    is *given up* if a load needs its memory. A load *presses* while it waits for memory that an old
+    version must free.
     """
 
     settings: ModelSettings = field(default_factory=ModelSettings)
@@ -212,7 +213,7 @@ class Stream:
             return None
         return self.kept.until_ns(self.settings.keep_previous_seconds)
 
-    def previous_that_makes_room(self, missing_bytes: int) -> int | None:
+    def previous_that_frees_memory(self, missing_bytes: int) -> int | None:
         """Returns the version that is kept for a rollback if its memory is enough for a load.
 
         The load lacks `missing_bytes`. Returns None if no version is kept, or its memory is too small.
@@ -244,7 +245,7 @@ class Stream:
         """Returns the stream as the status shows it."""
         return StreamStatus(
             policy=self.settings.aspired_version_policy.value,
-            room_reason=self.pressure.reason,
+            unload_first_reason=self.pressure.reason,
             default_version=routing.default_version,
             labels=dict(routing.labels),
             waiting_labels={
@@ -276,12 +277,12 @@ class Stream:
         """
         reasons = {
             version: self.loads.why_try_again(version, self.settings)
-            or self._why_room_can_be_made(version, routing)
+            or self._why_memory_can_be_freed(version, routing)
             for version in self.loads.failed
         }
         return {version: reason for version, reason in reasons.items() if reason}
 
-    def _why_room_can_be_made(self, version: int, routing: Routing) -> str:
+    def _why_memory_can_be_freed(self, version: int, routing: Routing) -> str:
         is_wanted = self.pressure.lacks_memory(version) and version in self.aspired
         superfluous = self.superfluous_versions(routing) if is_wanted else []
         return f"version {superfluous[0]} can be unloaded for it now" if superfluous else ""

@@ -90,7 +90,10 @@ class FakeControl:
         if name != "m":
             return None
         return StreamStatus(
-            policy="auto", room_reason="too large", default_version=10, labels={"stable": 10}
+            policy="auto",
+            unload_first_reason="too large",
+            default_version=10,
+            labels={"stable": 10},
         )
 
     def servable(self, servable_id: ServableId) -> FakeServable | None:

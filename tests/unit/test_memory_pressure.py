@@ -40,10 +40,10 @@ def pass_time(world: World, round_count: int = 10) -> None:
         world.run_all()
 
 
-def room_reason(world: World) -> str:
+def unload_first_reason(world: World) -> str:
     status = world.manager.stream_status("m")
     assert status is not None
-    return status.room_reason
+    return status.unload_first_reason
 
 
 # --- Time -----------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def test_unfit_version_beside_aspired_fails_for_good(
     world.settle(1, 2)
     pass_time(world)
     assert world.states() == {1: AVAILABLE, 2: END}
-    assert (len(world.loading.loads), room_reason(world)) == (4, "")
+    assert (len(world.loading.loads), unload_first_reason(world)) == (4, "")
     health = world.status(2).health
     assert health.code is StatusCode.RESOURCE_EXHAUSTED
     assert "5 GB beside 5 GB; no version can be unloaded to make room: 1 aspired" in health.message
@@ -166,7 +166,7 @@ def test_label_keeps_old_version_and_its_neighbour() -> None:
     world.fail(3, *refused(1))
     world.aspire(3)
     world.run_loads()
-    assert room_reason(world) == ""
+    assert unload_first_reason(world) == ""
     assert world.states() == {1: AVAILABLE, 2: AVAILABLE, 3: LOADING}
 
 
@@ -233,4 +233,4 @@ def test_permanent_failure_restores_unloaded_version() -> None:
     world.settle(1)
     world.fail(2, *refused(1), permanent())
     world.settle(2)
-    assert (world.blocked_versions["m"], room_reason(world)) == (frozenset({2}), "")
+    assert (world.blocked_versions["m"], unload_first_reason(world)) == (frozenset({2}), "")

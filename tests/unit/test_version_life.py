@@ -198,7 +198,7 @@ def test_cold_rollback_serves_until_old_version_loads() -> None:
 
 def test_rollback_of_empty_model_is_not_found() -> None:
     world = World()
-    with pytest.raises(NotFound, match="those that have: none"):
+    with pytest.raises(NotFound, match="models with versions: none"):
         answer(world, world.manager.rollback("m"))
 
 
@@ -363,7 +363,7 @@ def test_auto_policy_unloads_first_if_both_do_not_fit() -> None:
     assert world.states() == {1: END, 2: AVAILABLE}
     status = world.manager.stream_status("m")
     assert status is not None
-    assert status.room_reason == ""
+    assert status.unload_first_reason == ""
 
 
 def test_auto_policy_has_reason_while_it_frees_memory() -> None:
@@ -374,7 +374,7 @@ def test_auto_policy_has_reason_while_it_frees_memory() -> None:
     world.run_loads()
     status = world.manager.stream_status("m")
     assert status is not None
-    assert "5 GB beside" in status.room_reason
+    assert "5 GB beside" in status.unload_first_reason
 
 
 def test_old_version_returns_if_its_successor_fails() -> None:
@@ -727,7 +727,7 @@ def test_withdrawn_version_frees_no_memory() -> None:
     world.aspire(1)
     status = world.manager.stream_status("m")
     assert status is not None
-    assert status.room_reason == ""
+    assert status.unload_first_reason == ""
 
 
 def test_resource_policy_restores_old_if_new_one_fails() -> None:
