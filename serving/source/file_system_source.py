@@ -120,10 +120,10 @@ class SourceListener:
     """
 
     def set_aspired(self, name: str, versions: Sequence[AspiredVersion]) -> None:
-        """Receives the aspired versions, each time that the list has changed, but not after `stop`."""
+        """Called each time that the list of aspired versions has changed. Not called after `stop`."""
 
     def found_anew(self, name: str, version: int) -> None:
-        """Receives each version that is found, or found with other files; blocked versions too."""
+        """Called when a version is found, or is found again with other files, even if it is blocked."""
 
     def versions_seen(self, name: str, on_disk: frozenset[int], watched: frozenset[int]) -> None:
         """Receives the versions on disk, and the versions whose files the source watches.
@@ -155,10 +155,10 @@ class ModelStatus(Protocol):
 class SourceSettings:
     """The settings that a source starts with.
 
-    `period_seconds` is the time between two polls. With 0 the source polls once, with a negative
-    period never; a changed selection or base path is always polled once.
-    `missing_asset_wait_seconds` is how long a version that lacks assets must stay unchanged before
-    it is found without them. The other fields: see `SelectionInputs`.
+    `period_seconds` is the time between two polls. If it is 0, the source polls once. If it is
+    negative, the source does not poll. A change of the selection or of the base path always causes
+    one poll. `missing_asset_wait_seconds` is how long a version that lacks assets must stay unchanged
+    before it is found without them. The other fields: see `SelectionInputs`.
     """
 
     base_path: str
@@ -177,8 +177,9 @@ class FileSystemSource:
 
     `check` returns the missing assets of a version directory, and raises if it is incomplete.
     A failed version (`ModelStatus.failed_versions`) whose files change is aspired again with a new
-    `found_at_ns`. The source compares live versions with what was found every RECHECK_NS, to warn if
-    one of them is overwritten. It also warns of a label whose version does not appear.
+    `found_at_ns`. Every RECHECK_NS the source compares the files of live versions with the files that
+    were found, and warns if they were overwritten. It also warns of a label whose version does not
+    appear.
 
     The selection, the labels, the blocked versions and the base path may change at any time, from
     any thread. A change is applied to the versions found so far at once, even while the disk hangs.
@@ -238,9 +239,9 @@ class FileSystemSource:
     ) -> None:
         """Replaces the selection and the labels, and polls at once.
 
-        `labels` are the model's new labels; the caller has put those into effect that can be.
-        Both change together: otherwise a label could be reported because the old selection does not
-        select its version.
+        `labels` are the model's new labels. The caller has already put into effect each label whose
+        version serves. The selection and the labels change together. If they did not, the source could
+        report a label only because the old selection lacks its version.
         """
         with self._lock:
             self._select_again(replace(self._inputs, selection=selection, labels=labels))
@@ -347,7 +348,7 @@ class FileSystemSource:
         """
         listing = list_children(base_path)
         if listing.error:
-            # An unreadable base path says nothing about the versions, so they stay as they are.
+            # The versions below an unreadable base path are unknown, so they stay as they are.
             return lambda state, inputs: after_unreadable(state, listing.error)
         known = {version: Path(item.directory).name for version, item in state.found.items()}
         names, name_notes = version_directories(listing, known, base_path)

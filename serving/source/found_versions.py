@@ -4,10 +4,10 @@ A poll reads the disk (`file_system_source.py`) and passes the result with the s
 `decide`. The new state holds the found versions, the aspired versions and the notes to log.
 
 A version is *found* when its directory has settled and is complete. It stays found while the
-directory exists, or when the directory comes back unchanged. A version whose load failed and is
-not retried is *found anew*, and thereby loaded again, once its files have changed, settled and are
-complete. So a failed version can be repaired in place. A version that serves is not replaced if its
-files change; a note warns of the change.
+directory exists, or when the directory comes back unchanged. A version whose load failed for good is
+*found anew* once its files have changed, settled and are complete. It is then loaded again, so a
+failed version can be repaired in place. A version that serves is not replaced if its files change; a
+note warns of the change.
 """
 
 from collections.abc import Collection, Mapping
@@ -167,7 +167,10 @@ def known_to_serve(state: SourceState, available: Collection[int]) -> SourceStat
 
 
 def found_fingerprint(state: SourceState, version: int, directory: str) -> Fingerprint | None:
-    """Returns the fingerprint with which the version was found in `directory`, None if it was not."""
+    """Returns the fingerprint that the version had when it was found in `directory`.
+
+    Returns None if it was not found there.
+    """
     is_found = not not_yet_found(state, {version: directory})
     return state.fingerprints.get(version) if is_found else None
 
@@ -186,13 +189,17 @@ def decide(
 ) -> SourceState:
     """Returns the state after a poll that could read the base path.
 
-    `directories` has the path of each version on disk. `candidates` are the versions that are not
-    found, or have changed after a failed load, as far as they could be read, observed and checked.
+    `directories` has the path of each version on disk. `candidates` are the versions on disk that are
+    not found yet, or that have changed after a failed load. Versions that could not be read are
+    missing from it.
 
     A version that is gone from the disk is omitted, which unloads it. If no version would be left, the
-    aspired versions stay, because an emptied disk must not stop a server. Without `inputs.keeps_last`,
-    an empty base path unloads them. They stay, whatever `keeps_last` is, if the base path only lacks
-    the selected versions, and while their only successors settle or are incomplete.
+    aspired versions stay in three cases:
+
+    - No found version is left on disk, and `inputs.keeps_last` is True: an emptied disk must not stop
+      a server.
+    - All versions on disk are still settling or incomplete, whatever `keeps_last` is.
+    - Versions are found, but the selection takes none of them.
     """
     candidates = {
         version: item
@@ -244,7 +251,8 @@ def select_again(state: SourceState, inputs: SelectionInputs) -> SourceState:
     is False. Otherwise an empty result leaves the aspired versions as they are.
     """
     selected = select_unblocked(inputs.selection, state.found, inputs.blocked)
-    # A broken version displaces no other: the version selected without it serves beside it.
+    # Selects twice, with and without the broken versions. Otherwise a broken version could take the
+    # place of a sound one, and unload it.
     sound = select_unblocked(inputs.selection, state.found.keys() - state.broken, inputs.blocked)
     versions = sorted({*selected.versions, *sound.versions})
     notes = {note for note in state.notes if note.event not in _SELECTION_EVENTS}
@@ -343,8 +351,9 @@ def _candidate_notes(candidates: Mapping[int, Candidate], now: Instant) -> set[N
 def next_poll_seconds(state: SourceState, period_seconds: float, now: Instant) -> float | None:
     """Returns the seconds until the next poll, or None if no further poll is needed.
 
-    A `period_seconds` of 0 polls once. But while a version settles or waits for assets, the next poll
-    comes as soon as that may be over, however long the period is, and with a period of 0 too.
+    If a version settles or waits for assets, the next poll is due when that may be over, even if
+    `period_seconds` is longer, or is not positive. Otherwise the next poll is due after
+    `period_seconds`. If that is not positive, no further poll follows.
     """
     candidates = state.candidates.values()
     settling = [settles_in_ns(candidate, now) for candidate in candidates]
