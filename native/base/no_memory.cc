@@ -8,7 +8,7 @@ Status NoMemoryFor(const std::string& what, const ByteBudget& budget) {
               std::to_string(budget.in_use_bytes()) + " of the " +
               std::to_string(budget.limit_bytes()) +
               " bytes of --request_memory_bytes; try again later, send or ask for less at a time, "
-              "or ask another server"};
+              "or use another server"};
 }
 
 }  // namespace millpond::base

@@ -171,10 +171,10 @@ class HandlerGuard:
 
 
 class BodyLimit:
-    """Refuses bodies above `bytes_max`, before reading them if their length is declared.
+    """Refuses bodies larger than `bytes_max`, before reading them if their length is declared.
 
-    Bodies count in `budget` until their requests are answered. A request without a body takes
-    nothing of it: probes and scrapes are answered however little memory is left.
+    Bodies count in `budget` until their requests are answered. A request without a body needs none of
+    the budget, so probes and scrapes are answered however little memory is left.
     """
 
     def __init__(self, app: ASGIApp, *, bytes_max: int, budget: ByteBudget | None = None) -> None:
@@ -213,7 +213,7 @@ class BodyLimit:
             hold.release()
 
     def _too_large(self) -> HTTPException:
-        message = f"the request's body is above {self._bytes_max} bytes; send less at a time"
+        message = f"the request's body is larger than {self._bytes_max} bytes; send less at a time"
         return HTTPException(413, message, {"Connection": "close"})
 
 
@@ -223,7 +223,7 @@ async def _answer_http_exception(request: Request, error: Exception) -> Response
     if error.status_code == 404 and message == "Not Found":
         message = f"nothing is at {request.url.path}"
     if error.status_code == 405:
-        message = f"{request.url.path} does not take {request.method}"
+        message = f"{request.url.path} does not allow {request.method}"
     return error_response(message, error.status_code, error.headers)
 
 

@@ -15,8 +15,8 @@ CONNECTION_EXTENSION = "millpond.connection"
 """The name of a request's connection among the extensions of its ASGI scope."""
 
 FIRST_REQUEST_SECONDS = 1.0
-"""How long a stop waits for the first request of a new connection. A client sends it with the end of
-the handshake; a probe of the port alone sends no request."""
+"""How long a stop waits for the first request of a new connection. A client usually sends it right
+after the handshake. A probe that only opens the port sends no request."""
 
 _TRANSFER_ENCODING_REMEDY = "send 'chunked' alone, or Content-Length alone"
 
@@ -25,13 +25,15 @@ _TRANSFER_ENCODING_REMEDY = "send 'chunked' alone, or Content-Length alone"
 class ConnectionLimits:
     """The limits of one client."""
 
-    # Request line and headers. Browsers' cookies stay below 8 KiB, and so do other servers' limits.
+    # The largest request line and headers together. Clients rarely send more than 8 KiB, because many
+    # servers allow no more.
     head_bytes_max: int = 32 * 2**10
-    # Runs from the connection, or the first byte of a later request, to the end of the head. Longer
-    # than three lost packets take. A client that sends a byte a second (slow loris) is stopped by it.
+    # The time in which a head must arrive, from the start of the connection or from the first byte of
+    # a later request. It is longer than three retransmissions take. It stops a client that sends one
+    # byte a second (slow loris).
     head_seconds: float = 10.0
-    # Above the 60 s that balancers and Prometheus keep an idle connection, so that they close it
-    # first. A request that crosses our close would be lost.
+    # Longer than the 60 s for which balancers and Prometheus keep an idle connection, so that they
+    # close it first. If the server closed it first, a request sent at the same moment would be lost.
     keep_alive_seconds: int = 75
     # A client that has taken nothing of its response for this long is gone or asleep.
     write_stall_seconds: float = 30.0
@@ -50,9 +52,9 @@ class _Phase(Enum):
 class GuardedConnection(HttpToolsProtocol):
     """One connection, on the HTTP thread. Refuses with 400, 408, 431 or 503, and then closes.
 
-    If there are too many connections, a new connection takes the place of the one that has been idle
-    longest, so that idle clients do not keep probes out. Answers 503 only if every connection has a
-    request.
+    If there are too many connections, a new connection replaces the connection that has been idle
+    longest, so that idle clients do not keep probes out. Answers 503 only if every connection is busy
+    with a request.
     """
 
     limits: ClassVar[ConnectionLimits] = ConnectionLimits()
@@ -97,12 +99,14 @@ class GuardedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Implements asyncio.Protocol."""
         super().connection_made(transport)
-        # Counts every byte that the kernel has not taken as a stall, also bytes left at the close.
+        # Pauses writing as soon as the kernel has not accepted every byte. So the stall timer also
+        # covers the bytes that are left when the connection closes.
         transport.set_write_buffer_limits(high=0)
         self._idle_since = self.loop.time()
         self._head_timer = self.loop.call_later(self.limits.head_seconds, self._head_timed_out)
-        if not self._make_room():
-            self._refuse(503, f"{self.limits.connection_count_max} connections have requests")
+        if not self._enforce_connection_limit():
+            busy = f"all {self.limits.connection_count_max} connections are busy; try again later"
+            self._refuse(503, busy)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Implements asyncio.Protocol."""
@@ -116,7 +120,8 @@ class GuardedConnection(HttpToolsProtocol):
     def shutdown(self) -> None:
         """Implements uvicorn's protocol for a stop of the server.
 
-        Still answers a request that its client has begun to send, and a new connection's first one.
+        Still answers a request whose head has begun to arrive, and the first request of a new
+        connection.
         """
         is_new = self.cycle is None
         if self._phase is _Phase.HEAD:
@@ -144,7 +149,7 @@ class GuardedConnection(HttpToolsProtocol):
             if self._head_bytes > self.limits.head_bytes_max:
                 self._refuse_head()
                 return
-        self._mind_head_timer()
+        self._update_head_timer()
 
     def pause_writing(self) -> None:
         """Implements asyncio.Protocol: the client is slower than the response."""
@@ -199,17 +204,19 @@ class GuardedConnection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Implements uvicorn's protocol: the bytes received are not HTTP."""
         if not self.transport.is_closing():
-            # The parser returns no header whose value it refuses, so search the bytes received.
+            # The parser does not report the header that it refuses, so this searches the received
+            # bytes for it.
             is_head = self._phase is _Phase.HEAD
             is_encoding = is_head and b"transfer-encoding" in self._received.lower()
-            fault = f"Transfer-Encoding is not taken as sent; {_TRANSFER_ENCODING_REMEDY}"
+            fault = f"invalid use of Transfer-Encoding; {_TRANSFER_ENCODING_REMEDY}"
             self._refuse(400, fault if is_encoding else msg)
 
     # --- Bounds -----------------------------------------------------------------------------------
 
-    def _make_room(self) -> bool:
-        """Closes the longest-idle connection if there are too many. Returns False if every one has a
-        request.
+    def _enforce_connection_limit(self) -> bool:
+        """Closes the connection that has been idle longest if there are too many connections.
+
+        Returns False if there are too many and none of them is idle.
         """
         others = [
             other
@@ -226,8 +233,9 @@ class GuardedConnection(HttpToolsProtocol):
         idlest.transport.close()
         return True
 
-    def _mind_head_timer(self) -> None:
-        # Bytes on an idle connection are part of a head, or the rest of a body that is not read.
+    def _update_head_timer(self) -> None:
+        # Bytes that arrive on an idle connection belong to the head of a request, or to a body that is
+        # not read.
         if not self.is_idle:
             self._end_head_timer()
         elif self._head_timer is None:
@@ -246,7 +254,10 @@ class GuardedConnection(HttpToolsProtocol):
             self.transport.close()
 
     def _refuse_head(self) -> None:
-        self._refuse(431, f"the request's head is above {self.limits.head_bytes_max} bytes")
+        bytes_max = self.limits.head_bytes_max
+        self._refuse(
+            431, f"the request line and headers are longer than {bytes_max} bytes; shorten them"
+        )
 
     def _refuse(self, status: int, message: str) -> None:
         """Answers without the application, and closes."""
@@ -256,7 +267,8 @@ class GuardedConnection(HttpToolsProtocol):
             f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
             "connection: close\r\n\r\n"
         )
-        # Not into the middle of a response that is on its way to a client that pipelines.
+        # Writes nothing if a response is under way to a client that pipelines: the refusal would land
+        # in the middle of it.
         if self.is_idle:
             self.transport.write(head.encode() + body)
         self.transport.close()
@@ -280,8 +292,8 @@ class GuardedConnection(HttpToolsProtocol):
 def transfer_encoding_fault(headers: Sequence[tuple[bytes, bytes]]) -> str:
     """Returns why a body with these headers cannot be read, with the remedy; "" if it can. Pure.
 
-    If a server and a proxy disagree about the end of a body, they take one client's bytes for
-    another's request. So only `chunked` is accepted, which every proxy has.
+    If a server and a proxy disagree about the end of a body, one client's bytes can be read as another
+    client's request. So only `chunked` is accepted, which every proxy supports.
     """
     encodings = [value for name, value in headers if name.lower() == b"transfer-encoding"]
     if not encodings:
@@ -289,7 +301,7 @@ def transfer_encoding_fault(headers: Sequence[tuple[bytes, bytes]]) -> str:
     if [value.strip(b" \t").lower() for value in encodings] == [b"chunked"]:
         return ""
     given = b", ".join(encodings).decode("latin-1")
-    return f"Transfer-Encoding {given!r} is not taken; {_TRANSFER_ENCODING_REMEDY}"
+    return f"Transfer-Encoding {given!r} is not supported; {_TRANSFER_ENCODING_REMEDY}"
 
 
 def connection_class(
@@ -304,6 +316,6 @@ def connection_class(
 
 
 def longest_idle(connections: Iterable[GuardedConnection]) -> GuardedConnection | None:
-    """Returns the connection that has been idle longest; None if every one has a request. Pure."""
+    """Returns the connection that has been idle longest; None if every connection is busy. Pure."""
     idle = [connection for connection in connections if connection.is_idle]
     return min(idle, key=lambda connection: connection.idle_since, default=None)

@@ -60,7 +60,7 @@ def _common_headers(settings: HttpSettings) -> HeaderList:
 
 
 class BodyTooLarge(MillpondError):
-    """Above the limit of a body: 413, and the connection is closed."""
+    """A body larger than the limit: 413, and the connection is closed."""
 
     code = StatusCode.RESOURCE_EXHAUSTED
 
@@ -139,8 +139,8 @@ class RestApplication(ABC):
             await self._send_counted(answer, headers, scope, send)
             return
         if answer.code == StatusCode.CANCELLED and self._bridge.is_draining:
-            # 499 means that the client went away. This client waits, and may ask another server.
-            raise Unavailable("the server stopped before the request was done; ask another")
+            # 499 means that the client is gone. This client still waits, and may use another server.
+            raise Unavailable("the server stopped before the request was done; use another server")
         headers = [*_version_headers(target.model, answer.version), *self._headers()]
         # A version's refusal, like that of a body that is too large, does not pass within a second.
         is_passing = answer.version is None
@@ -164,8 +164,8 @@ class RestApplication(ABC):
         origin = Headers(scope=scope).get("origin", "")
         if not origin.startswith(("http://", "https://")):
             raise FailedPrecondition(
-                "OPTIONS without an Origin header that begins with http:// or https:// is no "
-                "preflight request of CORS"
+                "OPTIONS without an Origin header that begins with http:// or https:// is not a CORS "
+                "preflight request"
             )
         await send_answer(send, 200, self._headers(), b"")
 
@@ -225,7 +225,7 @@ async def _receive_body(receive: Receive, settings: HttpSettings, hold: MemoryHo
 
 def _too_large(settings: HttpSettings) -> BodyTooLarge:
     return BodyTooLarge(
-        f"the request's body is above {settings.body_bytes_max} bytes; send less at a time"
+        f"the request's body is larger than {settings.body_bytes_max} bytes; send less at a time"
     )
 
 

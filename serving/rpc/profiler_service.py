@@ -148,7 +148,7 @@ class ProfilerService:
         """Hands the call to a new thread. Raises TraceRuns or Unavailable."""
         with self._changed:
             if self._is_stopping:
-                raise Unavailable("the server is shutting down; ask another")
+                raise Unavailable("the server is shutting down; use another server")
             if self._running is not None:
                 raise TraceRuns(
                     f"a trace of {self._running.plan.duration_ms} ms runs; try again when it is over"

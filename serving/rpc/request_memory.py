@@ -129,6 +129,6 @@ class MemoryHold:
         return MemoryBusy(
             f"no memory is left for {byte_count} bytes: requests and replies under way take "
             f"{self._budget.in_use_bytes} of the {self._budget.limit_bytes} bytes of "
-            "--request_memory_bytes; try again later, send or ask for less at a time, or ask "
+            "--request_memory_bytes; try again later, send or ask for less at a time, or use "
             "another server"
         )

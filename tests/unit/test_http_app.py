@@ -51,7 +51,7 @@ def test_other_method_is_405_with_allow() -> None:
     response = client_of(Route("/ok", ok, methods=["POST"])).get("/ok")
     assert response.status_code == 405
     assert response.headers["allow"] == "POST"
-    assert response.json() == {"error": "/ok does not take GET"}
+    assert response.json() == {"error": "/ok does not allow GET"}
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_body_limit_holds_for_chunked_bodies(parts: Sequence[bytes], status: int
     response = client.post("/", content=iter(parts))
     assert response.status_code == status
     if status == 413:
-        assert "above 10 bytes" in response.json()["error"]
+        assert "larger than 10 bytes" in response.json()["error"]
         assert response.headers["connection"] == "close"
 
 

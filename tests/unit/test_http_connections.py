@@ -378,7 +378,7 @@ def test_head_without_end_is_refused_at_the_limit(connections: Connections, begi
     for _ in range(20):
         connection.data_received(b"x" * 10)
     assert (transport.status, transport.is_closed) == (431, True)
-    assert transport.error == "the request's head is above 200 bytes"
+    assert transport.error == "the request line and headers are longer than 200 bytes; shorten them"
     assert connections.loop.tasks == []
 
 
@@ -455,7 +455,7 @@ def test_new_connection_is_refused_if_all_are_busy(connections: Connections) -> 
         transports.append(transport)
     assert [transport.is_closed for transport in transports] == [False, False, True]
     assert transports[2].status == 503
-    assert transports[2].error == "2 connections have requests"
+    assert transports[2].error == "all 2 connections are busy; try again later"
 
 
 def test_longest_idle_of_busy_connections_is_none(connections: Connections) -> None:

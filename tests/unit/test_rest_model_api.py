@@ -154,7 +154,7 @@ def test_answer_cancelled_by_stop_suggests_retry(client, bridge):
     bridge.drain()
     response = client.post("/v1/models/m:predict", content=BODY)
     assert response.status_code == 503
-    assert "ask another" in response.json()["error"]
+    assert "use another server" in response.json()["error"]
     assert response.headers["connection"] == "close"
 
 
@@ -207,7 +207,7 @@ def test_a_large_body_is_refused_before_it_is_read(client, bridge):
     head, sent_body = asyncio.run(main())
     assert head["status"] == 413
     assert (b"connection", b"close") in head["headers"]  # type: ignore[operator]
-    assert "above 1000 bytes" in json.loads(sent_body["body"])["error"]  # type: ignore[arg-type]
+    assert "larger than 1000 bytes" in json.loads(sent_body["body"])["error"]  # type: ignore[arg-type]
 
 
 def test_large_unsized_body_is_refused_at_limit(client, bridge):
