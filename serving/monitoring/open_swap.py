@@ -22,23 +22,24 @@ BEFORE_AFTER_NS = 10 * NS_PER_SECOND
 """The time before and after a swap that it is compared with: the window of the quantile gauges."""
 
 UNLOAD_EFFECT_NS = NS_PER_SECOND
-"""Requests pay for an unload this long after it. The time counts as "during", as in
-`loadtest/measure/timeline.py`."""
+"""How long an unload still slows down requests after it has ended. This time counts as "during", as
+in `loadtest/measure/timeline.py`."""
 
 SLAB_RETURN_NS_MAX = 60 * NS_PER_SECOND
-"""A swap ends after this time even if the slabs of other models keep the slab keeper busy."""
+"""How long a swap waits for the return of its slab. The slabs of other models may keep the slab keeper
+busy for longer."""
 
 UNLOAD_FOLLOWS_NS = NS_PER_SECOND // 4
-"""An unload that a publish causes begins within this time after it."""
+"""How long to wait after a publish for the unload that it causes."""
 
 SPAN_NS_MIN = NS_PER_SECOND // 10
-"""A shorter time between two swaps has too few requests to compare with."""
+"""The shortest span whose requests are measured. A shorter span has too few requests."""
 
 
 class Phase(Enum):
     """The phase of an open swap."""
 
-    # Its version waits for its load. No request has been affected yet.
+    # The version waits to be loaded. No request has been affected yet.
     ASPIRED = "aspired"
     # Versions are loaded, published and unloaded, and slabs return to the system.
     CHANGING = "changing"
@@ -89,7 +90,7 @@ class OpenSwap:
         self._fault_count_before = 0
         # The versions that are being unloaded because of this swap.
         self._unloading: set[int] = set()
-        # When the last of these versions was gone. Its slab returns from then on.
+        # When the unload of the last of these versions ended. The return of its slab begins then.
         self._unloaded_at_ns: int | None = None
         self._slab_back_at_ns: int | None = None
 
@@ -99,7 +100,7 @@ class OpenSwap:
 
     @property
     def is_waiting(self) -> bool:
-        """True if only a change of a version's state can move the swap on, and time cannot."""
+        """True if the swap waits for a change of a version's state, so that `advance` has no effect."""
         return self.record.result is None and self._unloaded_at_ns is None
 
     @property
@@ -118,8 +119,8 @@ class OpenSwap:
     def begin(self, at_ns: int, calm_since_ns: int | None) -> None:
         """Begins "during".
 
-        `calm_since_ns` is the time since which no other swap of the model has affected requests; None
-        while another swap still does.
+        `calm_since_ns` is when the effect of the model's last other swap ended. It is None if another
+        swap still affects requests.
         """
         self._enter(Phase.CHANGING)
         self._fault_count_before = self._probes.fault_count()
@@ -176,9 +177,9 @@ class OpenSwap:
     # --- Time -------------------------------------------------------------------------------------
 
     def advance(self, now_ns: int, cut: Callable[[], int]) -> bool:
-        """Moves on as far as the time has come. Returns True if the comparison is complete.
+        """Enters the phase that is due at `now_ns`. Returns True if the comparison is complete.
 
-        `cut` is `RequestStatistics.cut`: it is called if "during" ends now.
+        Calls `cut` (`RequestStatistics.cut`) if "during" ends now.
         """
         if not self.check_end(now_ns):
             return False
@@ -189,9 +190,9 @@ class OpenSwap:
         return now_ns >= self.during_ended_at_ns + BEFORE_AFTER_NS
 
     def check_end(self, now_ns: int, *, may_unload_follow: bool = True) -> bool:
-        """Enters TAKING_EFFECT once all work is done. Returns True from then on.
+        """Enters TAKING_EFFECT if all work is done. Returns True if the swap has ended.
 
-        With `may_unload_follow` a swap waits UNLOAD_FOLLOWS_NS after its publish for an unload.
+        If `may_unload_follow`, a swap waits UNLOAD_FOLLOWS_NS after its publish for an unload.
         """
         self._await_slab_return(now_ns)
         if self.phase is Phase.CHANGING:
@@ -214,7 +215,7 @@ class OpenSwap:
         )
 
     def close(self, at_ns: int, calm_since_ns: int | None) -> None:
-        """Ends the comparison. `calm_since_ns` is as for `begin`. The record is complete then."""
+        """Ends the comparison and completes the record. `calm_since_ns` is as for `begin`."""
         self._enter(Phase.OVER)
         record = self.record
         since_ns = (self.during_began_at_ns or record.began_at_ns) - BEFORE_AFTER_NS
@@ -245,7 +246,7 @@ class OpenSwap:
         self.record = replace(self.record, stages=(*self.record.stages, stage))
 
     def _ended_at_ns(self, now_ns: int, may_unload_follow: bool) -> int | None:
-        """Returns when the last of the swap's work was done; None while some work is left."""
+        """Returns the time at which the swap's last work ended; None if work is left."""
         if self.record.result is None or self._unloading:
             return None
         published_at_ns = self.record.published_at_ns or 0
@@ -281,14 +282,17 @@ class OpenSwap:
         )
 
     def _seconds(self, model: str, from_ns: int, to_ns: int) -> list[HistoryPoint]:
-        """Returns the seconds of which at least half lies in the span. The running second has no point."""
+        """Returns the points of the seconds of which at least half lies in the span.
+
+        The current second has no point yet.
+        """
         half_ns = NS_PER_SECOND // 2
         history = self._probes.statistics.history(model, from_ns + half_ns)
         return [point for point in history if point.at_ns <= to_ns + half_ns]
 
 
 def with_load(record: SwapRecord, status: ServableStatus) -> SwapRecord:
-    """Returns `record` with the stages, figures and verdicts of the load, as far as it has come."""
+    """Returns `record` with the stages, figures and verdicts of the load so far."""
     stages = load_stages(status, record.load_started_at_ns)
     return replace(
         record,

@@ -53,8 +53,9 @@ class SpanLatency:
     """The latency of the model's requests within a part of a swap, failed requests included.
 
     `failed_count` is the number of requests that did not end with OK, which includes requests that
-    reached no version. `unmatched_count` more requests name no configured model. Both counts cover
-    whole seconds. Without a request the quantiles are 0, and documents, logs and metrics omit them.
+    reached no version. `unmatched_count` is the number of further requests, which named no configured
+    model. Both counts cover whole seconds. If there was no request, the quantiles are 0; documents,
+    logs and metrics then omit them.
     """
 
     span_seconds: float
@@ -88,8 +89,9 @@ class SwapRecord:
     """One swap of `model`. It is under way while `result` or `after` is None.
 
     Instants are monotonic; added to `wall_offset_ns` they are Unix time. `began_at_ns` is when the
-    version's directory was seen, or the change was requested. `previous_version` answered before; it
-    is None if no version answered, or for a plain unload.
+    version's directory was first seen, or when the change was requested. `previous_version` is the
+    version that answered before the swap. It is None if no version answered, or if the swap only
+    unloads.
     The names of `figures` have their unit: `parameter_bytes`, `slab_bytes`, `prefaulted_bytes`,
     `load_cpu_seconds`, `load_page_fault_count`, the same of `unload`, and `page_fault_count` of the
     whole process during the swap.
@@ -178,7 +180,7 @@ def failure_of(status: ServableStatus) -> SwapResult:
 
 
 def problem_of(record: SwapRecord) -> str:
-    """Returns the problem with which a version was published; "" if there was none."""
+    """Returns the problem that a published version had, such as a failed gate; "" if it had none."""
     if record.result not in (SwapResult.PUBLISHED, SwapResult.PROMOTED):
         return ""
     failed_count = round(record.figures.get("self_warm_up_failed_count", 0))
@@ -212,7 +214,7 @@ def record_document(record: SwapRecord) -> dict[str, Any]:
         "stages": [
             {
                 "name": stage.name,
-                "of": stage.task,
+                "task": stage.task,
                 "version": stage.version,
                 "began_at": record.wall_seconds(stage.began_at_ns),
                 "seconds": stage.seconds,
@@ -255,9 +257,10 @@ def _latency_document(latency: SpanLatency | None) -> dict[str, float | None] | 
 
 
 def log_fields(record: SwapRecord) -> dict[str, object]:
-    """Returns the log fields of a swap that is over: ten with the fields that the log adds.
+    """Returns the log fields of a swap that is over.
 
-    `GET /v1/swaps` has all the rest under the id in `swap`.
+    Together with the log's own fields they are at most ten. `GET /v1/swaps` has the rest under the id
+    in `swap`.
     """
     fields: dict[str, object] = {
         "swap": record.id,

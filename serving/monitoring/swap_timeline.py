@@ -4,7 +4,7 @@ import resource
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
-from functools import cache, partial
+from functools import partial
 
 import structlog
 
@@ -20,10 +20,12 @@ RECORD_COUNT_MAX = 200
 """The number of swaps that are remembered: a day, with a swap every seven minutes."""
 
 FRESH_NS = 10 * NS_PER_SECOND
-"""A version that is aspired later than this after it was found was not just dropped."""
+"""The longest time between finding and aspiring a version for which its swap begins with the drop of
+its files. A version that is aspired later was dropped long before, for instance before a change of the
+selection. Its swap begins when it is aspired."""
 
 PERIOD_SECONDS = 0.25
-"""The time between two calls of `look`."""
+"""The time between two calls of `advance_swaps`."""
 
 _log = structlog.get_logger(__name__)
 
@@ -32,16 +34,16 @@ class SwapTimeline:
     """Keeps a record of the last RECORD_COUNT_MAX swaps, and logs each swap once it is over.
 
     `on_status` is a listener of the StateMonitor. It and `default_version_changed` run on the control
-    thread, `look` runs on the timeline's own thread.
+    thread. `advance_swaps` runs on the timeline's own thread.
 
-    A swap *ends* when its work is done, and its effect on requests ends UNLOAD_EFFECT_NS later. When
-    the requests after that have been counted, the timeline *closes* the swap, and the swap is *over*.
-    It closes an ended swap early if the next swap or the stop of the server begins.
+    A swap *ends* when its work is done. Its effect on requests ends UNLOAD_EFFECT_NS later. The
+    timeline then counts requests for a comparison, and *closes* the swap, which is then *over*. If the
+    next swap or the stop of the server begins before, the timeline closes the ended swap early.
 
-    A *look* (`look`) moves all open swaps on as far as the time has come. A *cut*
-    (`RequestStatistics.cut`) separates the requests before an instant from the requests after it. It
-    visits the counts of all versions. So the timeline takes one cut for all swaps that `look` handles,
-    and none for unloads that begin during a stop.
+    A *cut* (`RequestStatistics.cut`) separates the requests before an instant from the requests after
+    it. A cut is expensive, because it visits the counts of all versions. So each call of
+    `advance_swaps` takes at most one cut for all swaps (`_OneCut`). Unloads that begin during a stop
+    take none.
     """
 
     def __init__(
@@ -80,9 +82,12 @@ class SwapTimeline:
         # When the effect of a model's last swap ended.
         self._last_end_ns: dict[str, int] = {}
         self._is_stopping = False
-        # It has one key, "open", while a swap is open.
+        # Watches the key "open" while at least one swap is open, and is idle otherwise.
         self._watch: Watch[str, None] = Watch(
-            "swap-timeline", lambda _: self.look(), period_seconds=PERIOD_SECONDS, clock=clock
+            "swap-timeline",
+            lambda _: self.advance_swaps(),
+            period_seconds=PERIOD_SECONDS,
+            clock=clock,
         )
 
     def add_listener(self, listener: Callable[[SwapRecord], None]) -> None:
@@ -109,13 +114,13 @@ class SwapTimeline:
         """
         with self._lock:
             self._is_stopping = True
-            now_ns, cut = self._clock.now_ns(), cache(self._statistics.cut)
+            now_ns, cut = self._clock.now_ns(), _OneCut(self._statistics)
             for opened in list(self._open.values()):
                 self._close_early(opened, now_ns, cut)
         self._notify()
 
     def records(self) -> list[SwapRecord]:
-        """Returns all remembered swaps, newest first; those under way as far as they have come."""
+        """Returns all remembered swaps, newest first. A swap under way has only its stages so far."""
         with self._lock:
             under_way = [item.record for item in self._open.values()]
             over = list(self._over)
@@ -169,7 +174,8 @@ class SwapTimeline:
         self._watch_and_notify()
 
     def _watch_and_notify(self) -> None:
-        # Not under the lock: `look` takes it within the watch's lock.
+        # Must not hold self._lock: `advance_swaps` takes self._lock while the watch holds its own lock,
+        # so the reverse order could deadlock.
         if self._open:
             self._watch.add("open", None)
         self._notify()
@@ -203,7 +209,8 @@ class SwapTimeline:
         ]
         if candidates:
             opened = candidates[-1]
-            # If the old version is unloaded first, the load of the new one has not begun.
+            # The swap may not have begun yet: some policies unload the old version before they load the
+            # new one.
             self._begin(opened, now_ns)
         else:
             opened = self._open_record(status.id, now_ns, None)
@@ -231,16 +238,16 @@ class SwapTimeline:
     def _unloaded(self, opened: OpenSwap, status: ServableStatus, now_ns: int) -> None:
         opened.unloaded(status, now_ns)
         if self._is_stopping:
-            self._close_early(opened, now_ns, cache(self._statistics.cut))
+            self._close_early(opened, now_ns, _OneCut(self._statistics))
         else:
             opened.advance(now_ns, self._statistics.cut)
 
     # --- The timeline's thread --------------------------------------------------------------------
 
-    def look(self) -> None:
-        """Moves the open swaps on. Closes and logs the swaps whose comparison is complete."""
+    def advance_swaps(self) -> None:
+        """Advances the open swaps. Closes and logs each swap whose comparison is complete."""
         with self._lock:
-            now_ns, cut = self._clock.now_ns(), cache(self._statistics.cut)
+            now_ns, cut = self._clock.now_ns(), _OneCut(self._statistics)
             for opened in [item for item in self._open.values() if not item.is_waiting]:
                 if opened.advance(now_ns, cut):
                     self._close(opened, cut())
@@ -297,7 +304,7 @@ class SwapTimeline:
             return
         model = opened.record.model
         beside = self._begun_beside(opened)
-        cut = cache(self._statistics.cut)
+        cut = _OneCut(self._statistics)
         for other in beside:
             self._close_early(other, now_ns, cut)
         # No cut is needed before a model's first swap: there are no earlier requests to compare with.
@@ -350,3 +357,16 @@ class SwapTimeline:
         del of_model[opened.id]
         if not of_model:
             del self._open_by_model[opened.record.model]
+
+
+class _OneCut:
+    """At most one cut of `statistics`: the first call takes it, further calls return its instant."""
+
+    def __init__(self, statistics: RequestStatistics) -> None:
+        self._statistics = statistics
+        self._at_ns: int | None = None
+
+    def __call__(self) -> int:
+        if self._at_ns is None:
+            self._at_ns = self._statistics.cut()
+        return self._at_ns

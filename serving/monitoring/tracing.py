@@ -100,7 +100,7 @@ class Tracing:
         self._lock = threading.Lock()
         self._pending: deque[SwapRecord | AnsweredCall] = deque()
         self._dropped: Counter[str] = Counter()
-        self._failure_told_ns: int | None = None
+        self._failure_logged_ns: int | None = None
         self._thread = PeriodicThread(
             "tracing",
             self.look_now,
@@ -180,7 +180,7 @@ class Tracing:
         spans: list[Span] = []
         for request in requests:
             span_id = self._new_span_id()
-            self._lines.tell(request, span_id)
+            self._lines.log(request, span_id)
             spans.extend(request_spans(request, span_id, wall_offset_ns, self._new_span_id))
         return spans
 
@@ -197,9 +197,9 @@ class Tracing:
             self._dropped["export"] += count
             dropped = self._dropped["export"]
         now_ns = self._clock.now_ns()
-        told_ns = self._failure_told_ns
-        if told_ns is None or now_ns - told_ns >= FAILURE_LINE_NS:
-            self._failure_told_ns = now_ns
+        logged_ns = self._failure_logged_ns
+        if logged_ns is None or now_ns - logged_ns >= FAILURE_LINE_NS:
+            self._failure_logged_ns = now_ns
             _log.warning(
                 "spans_not_exported",
                 reason=reason,
@@ -240,7 +240,7 @@ class RequestLines:
         self._slow_seconds = slow_seconds
         self._line_count = 0
 
-    def tell(self, request: RequestSpan, span_id: str) -> None:
+    def log(self, request: RequestSpan, span_id: str) -> None:
         """Logs a request that failed by the server's fault or was slow, up to LINES_PER_ROUND_MAX."""
         is_failed = request.code in LOGGED_CODES
         if not is_failed and not self._is_slow(request):

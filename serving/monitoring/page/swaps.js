@@ -88,7 +88,7 @@ function makeStages(swap) {
   bar.setAttribute("aria-label", stages.map(describe).join(", ") || "no stage yet");
   stages.forEach((stage, i) => {
     // The line between the load of the new version and the unload of the old one.
-    const isTurn = i > 0 && (stage.of === "unload") !== (stages[i - 1].of === "unload");
+    const isTurn = i > 0 && (stage.task === "unload") !== (stages[i - 1].task === "unload");
     const part = make("span", `${stageClass(stage)}${isTurn ? " turn" : ""}`);
     part.style.flexGrow = stage.seconds / total;
     part.title = `${describe(stage)} (v${stage.version})`;

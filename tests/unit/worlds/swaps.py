@@ -121,7 +121,7 @@ class World:
         """Passes time as the timeline's thread sees it."""
         for _ in range(round(seconds * 4)):
             self.clock.advance(0.25)
-            self.timeline.look()
+            self.timeline.advance_swaps()
 
     def swap(self, old: int, new: int) -> None:
         self.load(new)
