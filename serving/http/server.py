@@ -181,7 +181,7 @@ class HttpServer:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
         except OSError as error:
             # Probes are answered even if a sandbox refuses the priority.
-            _log.warning("http_priority_refused", asked=self._nice, reason=error.strerror)
+            _log.warning("http_priority_refused", requested=self._nice, reason=error.strerror)
 
 
 def _make_uvicorn(

@@ -287,4 +287,4 @@ def _lower_priority() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), TRACING_NICE)
     except OSError as error:
         # Traces are worth having even if a sandbox refuses the lower priority.
-        _log.warning("tracing_priority_refused", asked=TRACING_NICE, reason=error.strerror)
+        _log.warning("tracing_priority_refused", requested=TRACING_NICE, reason=error.strerror)

@@ -254,7 +254,9 @@ class ProfilerService:
         try:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), PROFILER_NICE)
         except OSError as error:
-            _log.warning("profiler_priority_refused", asked=PROFILER_NICE, reason=error.strerror)
+            _log.warning(
+                "profiler_priority_refused", requested=PROFILER_NICE, reason=error.strerror
+            )
 
 
 def _reply(call: RareCall, response: bytes, error: MillpondError | None) -> None:

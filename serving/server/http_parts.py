@@ -55,10 +55,11 @@ def make_rest_workers(
     *,
     requests: RequestParts,
 ) -> RestWorkers:
-    asked = foundation.config.rest_api_num_threads or REST_THREADS_PER_CORE * (os.cpu_count() or 1)
-    used = max(REST_THREAD_COUNT_MIN, asked)
-    if used > asked:
-        _log.info("thread_count_raised", executor="rest", asked=asked, used=used)
+    default = REST_THREADS_PER_CORE * (os.cpu_count() or 1)
+    requested = foundation.config.rest_api_num_threads or default
+    used = max(REST_THREAD_COUNT_MIN, requested)
+    if used > requested:
+        _log.info("thread_count_raised", executor="rest", requested=requested, used=used)
     return foundation.data_plane.RestWorkers(
         requests.serving_map,
         thread_count=used,

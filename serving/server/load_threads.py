@@ -115,7 +115,9 @@ def make_initial_loads(
             lower_thread(thread_id, foundation.config.load_priority)
         except OSError as error:
             _log.warning(
-                "load_priority_refused", asked=foundation.config.load_priority, reason=str(error)
+                "load_priority_refused",
+                requested=foundation.config.load_priority,
+                reason=str(error),
             )
 
     loads = InitialLoads(
@@ -143,7 +145,7 @@ def make_executor(
     """
     if thread_count < 1:
         # In TensorFlow Serving, 0 means the manager's own thread, which would be blocked by a load.
-        _log.info("thread_count_raised", executor=name, asked=thread_count, used=1)
+        _log.info("thread_count_raised", executor=name, requested=thread_count, used=1)
     return ThreadExecutor(
         name,
         max(1, thread_count, initial_thread_count),
@@ -170,13 +172,13 @@ def make_background(foundation: Foundation, *, priority: str | None = None) -> C
     """
     if foundation.config.is_stock:
         return lambda: None
-    asked = priority or foundation.config.load_priority
+    requested = priority or foundation.config.load_priority
 
     def enter() -> None:
         try:
-            foundation.data_plane.enter_background_thread(asked)
+            foundation.data_plane.enter_background_thread(requested)
         except foundation.data_plane.StatusError as error:
             # The load goes on: a sandbox may refuse to lower a thread's priority.
-            _log.warning("load_priority_refused", asked=asked, reason=str(error))
+            _log.warning("load_priority_refused", requested=requested, reason=str(error))
 
     return enter
