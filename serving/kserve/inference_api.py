@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from serving.base.errors import InvalidArgument
 from serving.base.json_requests import parse_object
 from serving.http.app import HttpSettings
-from serving.kserve.paths import Question, parse_path
+from serving.kserve.paths import Route, parse_path
 from serving.kserve.questions import InferenceQuestions, version_number
 from serving.kserve.repository import WAIT_SECONDS_MAX
 from serving.rest.asgi import RestApplication, read_body, send_json
@@ -22,7 +22,7 @@ from serving.rpc.rare_calls import patience_seconds
 SMALL_BODY_BYTES_MAX = 2**20
 """The limit of bodies other than inference: a few parameters, which are parsed on the event loop."""
 
-Act = Callable[[Question, bytes], Awaitable[tuple[object, int]]]
+Act = Callable[[Route, bytes], Awaitable[tuple[object, int]]]
 
 
 class InferenceApi(RestApplication):
@@ -56,67 +56,67 @@ class InferenceApi(RestApplication):
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Tests have no raw path, so they use the decoded path.
-        question = parse_path(scope["method"], scope.get("raw_path") or scope["path"].encode())
-        if question.what == "infer":
+        route = parse_path(scope["method"], scope.get("raw_path") or scope["path"].encode())
+        if route.action == "infer":
             body = await read_body(scope, receive, self._settings)
-            await self._run(_target(question), body, scope, send)
+            await self._run(_target(route), body, scope, send)
             return
-        if question.what in ("load", "unload"):
+        if route.action in ("load", "unload"):
             self._check_control(http_caller(scope))
         body = await read_body(scope, receive, self._small)
-        document, status = await self._acts[question.what](question, body)
+        document, status = await self._acts[route.action](route, body)
         await send_json(send, document, status, self._headers())
 
-    async def _live(self, question: Question, body: bytes) -> tuple[object, int]:
+    async def _live(self, route: Route, body: bytes) -> tuple[object, int]:
         return {"live": True}, 200
 
-    async def _ready(self, question: Question, body: bytes) -> tuple[object, int]:
+    async def _ready(self, route: Route, body: bytes) -> tuple[object, int]:
         is_ready = self._questions.is_server_ready()
         return {"ready": is_ready}, 200 if is_ready else 503
 
-    async def _model_ready(self, question: Question, body: bytes) -> tuple[object, int]:
-        is_ready = self._questions.is_model_ready(question.model, question.version)
-        return {"name": question.model, "ready": is_ready}, 200 if is_ready else 503
+    async def _model_ready(self, route: Route, body: bytes) -> tuple[object, int]:
+        is_ready = self._questions.is_model_ready(route.model, route.version)
+        return {"name": route.model, "ready": is_ready}, 200 if is_ready else 503
 
-    async def _server_metadata(self, question: Question, body: bytes) -> tuple[object, int]:
+    async def _server_metadata(self, route: Route, body: bytes) -> tuple[object, int]:
         return self._questions.server_metadata(), 200
 
-    async def _model_metadata(self, question: Question, body: bytes) -> tuple[object, int]:
-        # Like the model's configuration, made of all its signatures. Hundreds of signatures take
-        # milliseconds; the loop answers other requests meanwhile.
-        tell = partial(self._questions.model_metadata, question.model, question.version)
-        return await anyio.to_thread.run_sync(tell), 200
+    async def _model_metadata(self, route: Route, body: bytes) -> tuple[object, int]:
+        # Runs on a thread, as `_model_config` does: a document of hundreds of signatures takes
+        # milliseconds, and the event loop must answer other requests in that time.
+        make_document = partial(self._questions.model_metadata, route.model, route.version)
+        return await anyio.to_thread.run_sync(make_document), 200
 
-    async def _model_config(self, question: Question, body: bytes) -> tuple[object, int]:
-        tell = partial(self._questions.model_config, question.model, question.version)
-        return await anyio.to_thread.run_sync(tell), 200
+    async def _model_config(self, route: Route, body: bytes) -> tuple[object, int]:
+        make_document = partial(self._questions.model_config, route.model, route.version)
+        return await anyio.to_thread.run_sync(make_document), 200
 
-    async def _statistics(self, question: Question, body: bytes) -> tuple[object, int]:
-        tell = partial(self._questions.statistics, question.model, question.version)
-        return await anyio.to_thread.run_sync(tell), 200
+    async def _statistics(self, route: Route, body: bytes) -> tuple[object, int]:
+        make_document = partial(self._questions.statistics, route.model, route.version)
+        return await anyio.to_thread.run_sync(make_document), 200
 
-    async def _index(self, question: Question, body: bytes) -> tuple[object, int]:
+    async def _index(self, route: Route, body: bytes) -> tuple[object, int]:
         is_ready_only = _parsed(body).get("ready") is True
         return self._questions.index(is_ready_only=is_ready_only), 200
 
-    async def _load(self, question: Question, body: bytes) -> tuple[object, int]:
+    async def _load(self, route: Route, body: bytes) -> tuple[object, int]:
         parameters = _parsed(body).get("parameters") or {}
         if not isinstance(parameters, dict):
             raise InvalidArgument(f"parameters is not an object but {type(parameters).__name__}")
-        load = partial(self._questions.load, question.model, parameters, self._wait_seconds)
+        load = partial(self._questions.load, route.model, parameters, self._wait_seconds)
         await anyio.to_thread.run_sync(load)
         return {}, 200
 
-    async def _unload(self, question: Question, body: bytes) -> tuple[object, int]:
-        unload = partial(self._questions.unload, question.model, self._wait_seconds)
+    async def _unload(self, route: Route, body: bytes) -> tuple[object, int]:
+        unload = partial(self._questions.unload, route.model, self._wait_seconds)
         await anyio.to_thread.run_sync(unload)
         return {}, 200
 
 
-def _target(question: Question) -> RestTarget:
-    number = version_number(question.version)
-    label = question.version if question.version and number is None else None
-    return RestTarget("RestModelInfer", question.model, number, label)
+def _target(route: Route) -> RestTarget:
+    number = version_number(route.version)
+    label = route.version if route.version and number is None else None
+    return RestTarget("RestModelInfer", route.model, number, label)
 
 
 def _parsed(body: bytes) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class InferenceService:
         try:
             is_ready = self._questions.is_model_ready(request.name, request.version)
         except NotFound:
-            # Triton's answer for an unknown model.
+            # Triton answers so for an unknown model.
             is_ready = False
         return {"ready": is_ready}
 
@@ -82,9 +82,9 @@ def _path(method: str) -> str:
     return f"/{INFERENCE_SERVICE}/{method}"
 
 
-def _answer(method: str, tell: Callable[[Any], Document], request: bytes) -> bytes:
+def _answer(method: str, make_document: Callable[[Any], Document], request: bytes) -> bytes:
     response = message_class(f"inference.{method}Response")()
-    ParseDict(tell(_parsed(method, request)), response)
+    ParseDict(make_document(_parsed(method, request)), response)
     serialized: bytes = response.SerializeToString()
     return serialized
 

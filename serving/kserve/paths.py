@@ -8,9 +8,9 @@ from urllib.parse import unquote
 from serving.base.errors import NotFound
 
 _VERSIONED = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?"
-_GET = re.compile(rf"{_VERSIONED}(?P<what>/ready|/config|/stats)?")
+_GET = re.compile(rf"{_VERSIONED}(?P<action>/ready|/config|/stats)?")
 _INFER = re.compile(rf"{_VERSIONED}/infer")
-_CONTROL = re.compile(r"/v2/repository/models/(?P<model>[^/]+)/(?P<what>load|unload)")
+_CONTROL = re.compile(r"/v2/repository/models/(?P<model>[^/]+)/(?P<action>load|unload)")
 _SERVER = {
     "/v2": "server_metadata",
     "/v2/": "server_metadata",
@@ -26,31 +26,34 @@ _MODEL = {
 }
 
 
-class Question(NamedTuple):
-    """The subject of a request. `version` is a number or a label; "" if the path names no version."""
+class Route(NamedTuple):
+    """The action, model and version that a path names.
 
-    what: str
+    `version` is a number or a label; "" if the path names no version.
+    """
+
+    action: str
     model: str = ""
     version: str = ""
 
 
 # Clients repeat a few paths. The cache is so small that long paths take little memory.
 @lru_cache(maxsize=256)
-def parse_path(http_method: str, raw_path: bytes) -> Question:
+def parse_path(http_method: str, raw_path: bytes) -> Route:
     """Parses `raw_path`, as received, without the query. Raises NotFound for an unknown path."""
     path = raw_path.decode("ascii", "replace")
     if http_method in ("GET", "HEAD"):
         if path in _SERVER:
-            return Question(_SERVER[path])
+            return Route(_SERVER[path])
         if (found := _GET.fullmatch(path)) is not None:
-            return Question(_MODEL[found["what"]], *_model_of(found))
+            return Route(_MODEL[found["action"]], *_model_of(found))
     if http_method == "POST":
         if (found := _INFER.fullmatch(path)) is not None:
-            return Question("infer", *_model_of(found))
+            return Route("infer", *_model_of(found))
         if path == "/v2/repository/index":
-            return Question("index")
+            return Route("index")
         if (found := _CONTROL.fullmatch(path)) is not None:
-            return Question(found["what"], unquote(found["model"]))
+            return Route(found["action"], unquote(found["model"]))
     raise NotFound(f"nothing is at {http_method} {path}")
 
 

@@ -1,4 +1,4 @@
-"""Answers the open inference protocol's requests other than inference, for gRPC and HTTP alike."""
+"""Answers the requests of the open inference protocol, except inference, over gRPC and HTTP."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
@@ -9,7 +9,7 @@ from serving.core.servable import ServableId
 from serving.data_plane.request_statistics import MethodStatistics
 from serving.data_plane.servables import Servable
 from serving.kserve import documents
-from serving.kserve.repository import Repository, ready_versions, repository_parameters_in_the_way
+from serving.kserve.repository import Repository, ready_versions, unsupported_load_parameters
 from serving.kserve.statistics import model_statistics
 from serving.manager.state_monitor import Statuses
 from serving.rpc.health import HealthView, why_unavailable
@@ -82,13 +82,13 @@ class InferenceQuestions:
         """Returns the metadata of `version`, a number or a label; "" means the default version.
 
         Raises NotFound for an unknown model or version, Unavailable if no version has been loaded,
-        FailedPrecondition without a serving_default.
+        and FailedPrecondition if the version has no serving_default.
         """
         signatures = self._signatures(name, version)
         return documents.model_metadata(name, self._ready_versions(name), signatures)
 
     def model_config(self, name: str, version: str = "") -> dict[str, Any]:
-        """Returns the model's configuration. Raises as `model_metadata`."""
+        """Returns the model's configuration. Raises the same errors as `model_metadata`."""
         return documents.model_config(name, self._signatures(name, version))
 
     def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
@@ -122,11 +122,11 @@ class InferenceQuestions:
 
         Raises Unimplemented if the request itself contains a model.
         """
-        in_the_way = repository_parameters_in_the_way(parameters)
-        if in_the_way:
+        unsupported = unsupported_load_parameters(parameters)
+        if unsupported:
             raise Unimplemented(
                 "a model is loaded from the base path in the server's configuration; leave out "
-                f"{', '.join(in_the_way)}"
+                f"{', '.join(unsupported)}"
             )
         self._repository.load(name, wait_seconds)
 

@@ -1,8 +1,8 @@
 """Loads and unloads models by request, as the protocol's repository extension defines.
 
-Versions follow directories here. So to unload a model is to aspire none of its versions until it is
-loaded again. Polls and configuration changes that keep the model do not undo it. It does not survive
-a restart.
+The directories of a model decide which of its versions are loaded. So unloading a model means that
+none of its versions is aspired until a client loads the model again. A poll, or a configuration change
+that keeps the model, does not undo the unload. A restart does.
 """
 
 import threading
@@ -44,7 +44,8 @@ class Monitor(Protocol):
 class Repository:
     """Loads and unloads models at a client's request. Any thread.
 
-    One call at a time waits: rare calls have few threads, and must still answer for the status.
+    Only one call waits at a time: few threads answer rare calls, and one must stay free for requests
+    for the status.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Repository:
         self._check(name)
         stale = self._monitor.statuses().get(name, ())
         self._selection.set_unloaded(name, is_unloaded=False)
-        _log.info("model_load_asked", model=name)
+        _log.info("model_load_requested", model=name)
 
         def is_decided(statuses: Statuses) -> bool:
             mine = statuses.get(name, ())
@@ -89,7 +90,7 @@ class Repository:
         reason = f"model {name!r}: {why_unavailable(mine)}"
         if has_failed(mine, stale):
             raise FailedPrecondition(reason)
-        raise Unavailable(f"{reason}; the server still looks for it; ask RepositoryIndex")
+        raise Unavailable(f"{reason}; the server still looks for it; see RepositoryIndex")
 
     def unload(self, name: str, wait_seconds: float) -> None:
         """Unloads all versions of the model until `load` is called.
@@ -99,13 +100,13 @@ class Repository:
         """
         self._check(name)
         self._selection.set_unloaded(name, is_unloaded=True)
-        _log.info("model_unload_asked", model=name)
+        _log.info("model_unload_requested", model=name)
 
         def is_gone(statuses: Statuses) -> bool:
             return all(status.state is END for status in statuses.get(name, ()))
 
         if not self._wait(name, is_gone, wait_seconds):
-            raise Unavailable(f"model {name!r} is being unloaded; ask RepositoryIndex")
+            raise Unavailable(f"model {name!r} is being unloaded; see RepositoryIndex")
 
     def _check(self, name: str) -> None:
         if not self._is_allowed:
@@ -125,7 +126,7 @@ class Repository:
         if not self._waiting.acquire(blocking=False):
             raise Unavailable(
                 f"model {name!r}: the change is made, but this call cannot wait for it, because "
-                "another call waits already; ask RepositoryIndex"
+                "another call waits already; see RepositoryIndex"
             )
         try:
             return self._monitor.wait_until(predicate, wait_seconds)
@@ -138,6 +139,6 @@ def ready_versions(versions: tuple[ServableStatus, ...]) -> list[int]:
     return [status.id.version for status in versions if has_come((status,))]
 
 
-def repository_parameters_in_the_way(parameters: Mapping[str, object]) -> list[str]:
+def unsupported_load_parameters(parameters: Mapping[str, object]) -> list[str]:
     """Returns the parameters that would load a model from elsewhere than its base path. Pure."""
     return sorted(key for key in parameters if key == "config" or key.startswith("file:"))

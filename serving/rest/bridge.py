@@ -49,7 +49,7 @@ class Connection(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """An answer that no worker gave."""
+    """An answer that the bridge gives in place of a worker."""
 
     code: int
     message: str

@@ -69,12 +69,13 @@ class ModelApi(RestApplication):
             body = await read_body(scope, receive, self._settings)
             await self._run(route, body, scope, send)
         else:
-            await send_json(send, await self._told(route), headers=self._headers())
+            await send_json(send, await self._document(route), headers=self._headers())
 
-    async def _told(self, question: StatusQuestion | MetadataQuestion | ListQuestion) -> object:
+    async def _document(self, question: StatusQuestion | MetadataQuestion | ListQuestion) -> object:
         if isinstance(question, StatusQuestion):
             return self._questions.status(question)
         if isinstance(question, MetadataQuestion):
-            # Hundreds of signatures take milliseconds; the loop answers other requests meanwhile.
+            # Runs on a thread: a document of hundreds of signatures takes milliseconds, and the event
+            # loop must answer other requests in that time.
             return await anyio.to_thread.run_sync(self._questions.metadata, question)
         return self._questions.all_models()

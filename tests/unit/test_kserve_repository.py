@@ -24,7 +24,7 @@ from serving.core.servable import (
 from serving.kserve.repository import (
     Repository,
     ready_versions,
-    repository_parameters_in_the_way,
+    unsupported_load_parameters,
 )
 from serving.manager.state_monitor import StateMonitor
 from tests.unit.fakes.clocks import EventClock, FakeClock
@@ -144,4 +144,4 @@ def test_ready_versions_are_those_that_answer() -> None:
 
 def test_model_content_parameters_are_refused() -> None:
     sent = {"config": "{}", "file:1/model.pb": b"", "unload_dependents": False}
-    assert repository_parameters_in_the_way(sent) == ["config", "file:1/model.pb"]
+    assert unsupported_load_parameters(sent) == ["config", "file:1/model.pb"]
