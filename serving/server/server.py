@@ -33,10 +33,7 @@ from serving.rpc.model_service import GET_MODEL_STATUS
 from serving.rpc.rare_calls import Handler
 from serving.rpc.transport import Transport
 from serving.server import http_parts, loading_parts, model_parts, monitoring_parts, rpc_parts
-from serving.server.admin_parts import (
-    make_admin_listener,
-    make_profiler,
-)
+from serving.server.admin_parts import make_admin_listener, make_profiler
 from serving.server.drain import drain
 from serving.server.foundation import Foundation
 from serving.server.load_threads import LoadThreads
@@ -63,11 +60,13 @@ _log = structlog.get_logger(__name__)
 class Server:
     """One model server. It is started once and stopped once; `run` does both and handles signals.
 
-    HTTP answers from `start` on: health is NOT_SERVING until every model has a version AVAILABLE.
-    gRPC's port is reserved by then. `wait` opens it when every model has a version that is
-    AVAILABLE, or that failed and is not retried; with `listen_before_ready`, `start` opens it.
-    `on_listening` is called with the port when it is open, `on_ready` when it is open and no model is
-    awaited.
+    `start` opens the HTTP port and reserves gRPC's port. Health is NOT_SERVING until every model has
+    an AVAILABLE version. `wait` opens gRPC's port once no model is awaited, or after
+    `max_startup_wait_seconds`. A model is awaited until one of its versions is AVAILABLE, or has
+    failed for good. If `listen_before_ready` is set, `start` opens gRPC's port instead.
+
+    `on_listening` is called when gRPC's port is open. `on_ready` is called when it is open and no
+    model is awaited. Both get the port.
     """
 
     def __init__(
@@ -82,8 +81,8 @@ class Server:
     ) -> None:
         """Makes all parts. Raises InvalidConfig. Nothing listens, polls or loads yet.
 
-        `reserved_port` is gRPC's port, and the server closes it; if it is None, `start` reserves
-        it.
+        `reserved_port` is a reservation of gRPC's port, which the server takes over and closes. If it
+        is None, `start` reserves the port.
         """
         self._plane = native or native_module()
         self._clock = clock or SystemClock()
@@ -118,7 +117,7 @@ class Server:
         )
 
     def _make_manager(self) -> None:
-        """Makes the parts from aspired versions to versions that are loaded and answer."""
+        """Makes the parts that load the aspired versions and publish them."""
         config, clock = self._config, self._clock
         arenas = loading_parts.make_arenas(config, self._slab_pool)
         load_settings = loading_parts.load_settings(
@@ -298,7 +297,7 @@ class Server:
 
     @property
     def monitor(self) -> StateMonitor:
-        """The state of every version; it can be waited on for the state of one version."""
+        """The state of every version. Callers may wait for a state."""
         return self._monitor
 
     @property
@@ -321,7 +320,7 @@ class Server:
                 raise
             _log.info("stopping", reason=reason)
             if not self._stop_guarded():
-                # The data plane still runs something, and its libraries are about to be unloaded.
+                # A thread of the data plane still runs, and an exit unloads the libraries that it uses.
                 flush_logs()
                 signals.exit_now(0)
         return 0
@@ -334,7 +333,7 @@ class Server:
             return False
 
     def start(self) -> None:
-        """Reserves gRPC's port, serves HTTP, then begins to look for versions.
+        """Reserves gRPC's port, starts the HTTP server, and starts to look for versions.
 
         Raises Unavailable or InvalidConfig if a port cannot be opened.
         """
@@ -358,7 +357,7 @@ class Server:
         self._start_threads()
 
     def _start_threads(self) -> None:
-        # Before any call is answered: a call may change the configuration.
+        # The first configuration precedes all calls, because a call may change the configuration.
         self._pollers.start()
         self._reloader.apply_first(self._first_plan)
         self._rare_calls.start()
@@ -396,9 +395,9 @@ class Server:
         self._readiness.cancel()
 
     def wait(self) -> str:
-        """Opens gRPC's port once no model is awaited, waits for a stop and returns its reason.
+        """Opens gRPC's port once no model is awaited. Then waits until a stop is requested.
 
-        Raises Unavailable or InvalidConfig if the port cannot be opened.
+        Returns the reason of the stop. Raises Unavailable or InvalidConfig if the port cannot be opened.
         """
         if not self._readiness.is_listening and self._readiness.wait():
             self._listen()
@@ -406,11 +405,14 @@ class Server:
         return self._stop_requests.get()
 
     def stop(self) -> bool:
-        """Lets the running requests finish, unloads everything, ends all threads.
+        """Waits for the running requests, unloads all versions and ends all threads.
 
-        Takes up to `drain_seconds` for the requests, which are then cut short, and after that up
-        to UNLOAD_TIMEOUT_SECONDS. Returns False if something still runs.
+        Waits up to `drain_seconds` for the requests, and cuts the others short. Then waits up to
+        UNLOAD_TIMEOUT_SECONDS for the unloads. Returns False if a thread still runs.
         """
+        # 1. Report the stop, so that balancers and clients turn to other servers. Stop the parts that
+        #    begin work: reloads, polls and traces. End the waits of calls, because the drain waits
+        #    for these calls.
         self._health.drain()
         self._rest_bridge.drain()
         if self._watcher is not None:
@@ -422,6 +424,7 @@ class Server:
         self._monitor.end_waits()
         self._readiness.cancel()
         self._profiler.stop()
+        # 2. Let the requests end before the unloads: they still use the versions.
         drain(
             self._config.drain_seconds,
             grpc=self._grpc,
@@ -433,9 +436,13 @@ class Server:
         if self._reserved_port is not None:
             self._reserved_port.close()
         is_over = [self._rare_calls.stop(), self._profiler.join(PROFILER_TIMEOUT_SECONDS)]
+        # 3. Unload all versions, at full speed: no request is left that an unload could slow down.
         self._load_threads.hurry_unloads()
         self._swaps.begin_stop()
         is_over.append(self._manager.stop(UNLOAD_TIMEOUT_SECONDS))
+        # 4. Wait for the threads that step 1 has stopped. They had time to end during the drain and
+        #    the unloads, so these waits are short. Write the last blocked versions and captured
+        #    requests: the manager and the requests have ended.
         is_over.append(self._models.join(SOURCE_TIMEOUT_SECONDS))
         is_over.append(self._pollers.join(SOURCE_TIMEOUT_SECONDS))
         is_over.append(self._blocked_version_keeper.stop(BLOCKED_VERSIONS_TIMEOUT_SECONDS))
@@ -445,6 +452,7 @@ class Server:
         if self._capture is not None:
             is_over.append(self._capture.stop(CAPTURE_TIMEOUT_SECONDS))
         is_over.append(self._http.join())
+        # 5. Stop the other parts. The timeline passes its last swaps to tracing, so it stops first.
         self._swaps.stop()
         if not self._tracing.stop(TRACING_TIMEOUT_SECONDS):
             _log.warning("spans_left_behind", timeout_seconds=TRACING_TIMEOUT_SECONDS)
@@ -485,7 +493,7 @@ class Server:
         self._health.update()
 
     def _on_state_change(self, status: ServableStatus) -> None:
-        # Both calls look at all models, and neither depends on a version that is still loading.
+        # Skips START and LOADING: they change neither result, and both calls visit all models.
         if status.state not in (START, LOADING):
             self._health.update()
             self._readiness.report()
