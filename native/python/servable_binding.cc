@@ -125,10 +125,13 @@ void SetReplaySeconds(double seconds) {
       seconds > 0 ? static_cast<int64_t>(seconds * 1e9) : tensor::RunContext::kNoDeadline;
 }
 
+std::string Describe(const servable::ServableId& id) {
+  return "model '" + id.name + "' version " + std::to_string(id.version);
+}
+
 void CheckIsAlive(const ServableEntry& entry) {
   if (!entry.is_destroyed()) return;
-  ThrowIfError(base::FailedPrecondition(entry.id().name + " version " +
-                                        std::to_string(entry.id().version) + " is destroyed"));
+  ThrowIfError(base::FailedPrecondition(Describe(entry.id()) + " is destroyed; load it again"));
 }
 
 // Pins the version while its successor's gates call it: another thread may unload it, and then
@@ -138,8 +141,8 @@ servable::ServableHandle PinAlive(const PyServable& self) {
   CheckIsAlive(entry);
   servable::ServableHandle handle = servable::ServableHandle::UnlessRetired(self.entry().get());
   if (!handle) {
-    ThrowIfError(base::FailedPrecondition(entry.id().name + " version " +
-                                          std::to_string(entry.id().version) + " is unloading"));
+    ThrowIfError(
+        base::FailedPrecondition(Describe(entry.id()) + " is being unloaded; load it again"));
   }
   return handle;
 }
