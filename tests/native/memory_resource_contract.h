@@ -4,8 +4,10 @@
 // resource, write a subject and instantiate the suite with it:
 //
 //   struct RequestMemorySubject {
-//     static constexpr int64_t kPeakErrorBytes = ...;  // How far off its peak may be.
-//     static std::unique_ptr<MemoryResource> Create();  // nullptr: not in this process; skips.
+//     // The largest error of its peak.
+//     static constexpr int64_t kPeakErrorBytes = ...;
+//     // Returns nullptr if this process does not support it; the suite is then skipped.
+//     static std::unique_ptr<MemoryResource> Create();
 //   };
 //   INSTANTIATE_TYPED_TEST_SUITE_P(RequestMemory, MemoryResourceContract, RequestMemorySubject);
 
@@ -33,7 +35,7 @@ template <typename Subject>
 class MemoryResourceContract : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (resource_ == nullptr) GTEST_SKIP() << "this process cannot have the resource";
+    if (resource_ == nullptr) GTEST_SKIP() << "this process does not support the resource";
   }
 
   void* Allocate(size_t bytes, size_t alignment = kTensorAlignment) {
@@ -93,11 +95,11 @@ TYPED_TEST_P(MemoryResourceContract, ImpossibleSizesGiveNullptrAndChangeNothing)
 
 TYPED_TEST_P(MemoryResourceContract, StatisticsFollowEachAllocationAndDeallocation) {
   std::vector<void*> blocks;
-  int64_t asked_bytes = 0;
+  int64_t requested_bytes = 0;
   for (const size_t bytes : {10, 3'000, 200'000, 5'000'000}) {
     blocks.push_back(this->Allocate(bytes));
-    asked_bytes += static_cast<int64_t>(bytes);
-    EXPECT_GE(this->Statistics().in_use_bytes, asked_bytes);
+    requested_bytes += static_cast<int64_t>(bytes);
+    EXPECT_GE(this->Statistics().in_use_bytes, requested_bytes);
     EXPECT_EQ(this->Statistics().allocation_count, blocks.size());
   }
   int64_t in_use_bytes = this->Statistics().in_use_bytes;
@@ -110,7 +112,7 @@ TYPED_TEST_P(MemoryResourceContract, StatisticsFollowEachAllocationAndDeallocati
   EXPECT_EQ(this->Statistics().allocation_count, 4);
 }
 
-TYPED_TEST_P(MemoryResourceContract, PeakStaysWhereItWasWithinItsError) {
+TYPED_TEST_P(MemoryResourceContract, PeakIsKeptWithinItsError) {
   std::vector<void*> blocks;
   for (int block = 0; block < 1'000; ++block) blocks.push_back(this->Allocate(10'000));
   for (void* block : blocks) this->Deallocate(block);
@@ -155,7 +157,7 @@ TYPED_TEST_P(MemoryResourceContract, RandomBlocksKeepTheirContents) {
   EXPECT_EQ(this->Statistics().allocation_count, 3'000);
 }
 
-TYPED_TEST_P(MemoryResourceContract, BlocksMayEndOnOtherThreadsThanTheyBegan) {
+TYPED_TEST_P(MemoryResourceContract, BlocksMayBeFreedOnAnotherThread) {
   constexpr int kThreadCount = 6;
   constexpr int kBlockCount = 3'000;
   std::mutex mutex;
@@ -204,9 +206,8 @@ TYPED_TEST_P(MemoryResourceContract, StatisticsMayBeReadBesideRunningThreads) {
 REGISTER_TYPED_TEST_SUITE_P(MemoryResourceContract, BlocksAreAlignedAndWritableToTheEnd,
                             ZeroBytesGiveABlockToo, DeallocatingNullptrChangesNothing,
                             ImpossibleSizesGiveNullptrAndChangeNothing,
-                            StatisticsFollowEachAllocationAndDeallocation,
-                            PeakStaysWhereItWasWithinItsError, RandomBlocksKeepTheirContents,
-                            BlocksMayEndOnOtherThreadsThanTheyBegan,
+                            StatisticsFollowEachAllocationAndDeallocation, PeakIsKeptWithinItsError,
+                            RandomBlocksKeepTheirContents, BlocksMayBeFreedOnAnotherThread,
                             StatisticsMayBeReadBesideRunningThreads);
 
 }  // namespace millpond::memory
