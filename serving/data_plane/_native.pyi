@@ -323,7 +323,7 @@ class HistoryPoint:
 
     @property
     def failed_count(self) -> int:
-        """The number of requests that ended in this second and not with OK."""
+        """The number of these requests that did not end with OK."""
 
     @property
     def latency(self) -> LatencyFigures:
@@ -342,8 +342,8 @@ class RequestStatistics:
 
     def __init__(self) -> None: ...
     def add_models(self, models: Sequence[str]) -> None:
-        """Counts requests to these models that reach no version as the models' own, as version -1,
-        from now on. Such requests to other models have model "" and version 0.
+        """Counts requests to these models that reach no version under the model's name and version
+        -1, from now on. Such requests to other models have model "" and version 0.
         """
 
     def methods(self) -> list[MethodStatistics]:
@@ -909,8 +909,14 @@ class RestWorkers:
         """Makes the workers.
 
         `nice` is the nice value of the threads. `waiting_count_max` limits the requests that wait
-        for a thread, and `body_bytes_max` the inflated bytes of one body. `admission` limits the
-        requests in flight, together with those of gRPC; with None all requests are admitted.
+        for a thread, `body_bytes_max` the inflated bytes of one body, and `reply_bytes_max` the
+        bytes of one reply. `request_statistics` records the requests that reach no version. `spans`
+        takes the requests whose trace is sampled; with None, requests are not traced.
+
+        `admission` limits the requests in flight, together with those of gRPC; with None all
+        requests are admitted. `budget` counts and limits the bytes of requests and replies in
+        flight, together with those of gRPC; with None they are not counted.
+        `first_version_wait_seconds` is how long a request waits for the first version of its model.
         """
 
     def start(self) -> None:
@@ -1001,15 +1007,21 @@ class GrpcServer:
         `completion_queue_count` 0 is one for each core. `request_statistics` reports the rare
         methods and the requests that find no version. `spans` takes the requests whose trace is
         sampled; with None, requests are not traced. `certificates` sets up TLS at the TCP
-        addresses.
+        addresses. `rare_methods` are full names of methods. `channel_arguments` are gRPC's own, by
+        name. `reflection` describes the services to clients; with None the server has no
+        reflection.
 
         `reply_compression` is none, request (as the request is), deflate or gzip. It applies if the
         client accepts it. With `has_tensor_content`, Predict replies with tensor_content instead of
         typed fields. `admission` limits the requests in flight; with None the default limit
         applies. `max_thread_count` is the number of threads that run requests at a time; 0: four
         for each core. `first_version_wait_seconds` is how long a request waits for the first
-        version of its model. `rare_message_bytes_max` limits the messages of rare methods; 4 MiB
-        for a method without an entry.
+        version of its model.
+
+        `max_message_bytes` limits the message of one request, and `reply_bytes_max` the bytes of
+        one reply. `rare_message_bytes_max` limits the messages of rare methods; 4 MiB for a method
+        without an entry. `budget` counts and limits the bytes of requests and replies in flight,
+        together with those over HTTP; with None they are not counted.
         """
 
     def start(self) -> None:
