@@ -46,9 +46,9 @@ std::string ControlOf(unsigned index, const char* control) {
 // Refreshes the statistics of all arenas. jemalloc takes their locks one by one for it.
 bool RefreshStatistics() { return WriteControl<uint64_t>("epoch", 1); }
 
-// Makes freed extents go to the retained list at once, which serves any smaller block. From
-// jemalloc's dirty list, a block gets an extent of at most 64 times its size. A slab could then be
-// full although most of its bytes are free.
+// Moves freed extents to the retained list at once. Any smaller block can be cut from that list.
+// From jemalloc's dirty list, a block gets an extent of at most 64 times its size. A slab could
+// then be full although most of its bytes are free.
 bool RetainFreedExtents(unsigned index) {
   return WriteControl<ssize_t>(ControlOf(index, "dirty_decay_ms"), 0) &&
          WriteControl<ssize_t>(ControlOf(index, "muzzy_decay_ms"), 0);

@@ -27,10 +27,10 @@ namespace millpond::memory {
 // usable.
 // Sealed slab: blocks may be read and deallocated. Allocate returns nullptr.
 // Cost (native/bench/arena_bench.cc): 70 µs to make and destroy an arena, 0.3 µs a pair of Allocate
-// and Deallocate. Each arena leaves 2 MiB of addresses without memory behind: jemalloc keeps the
-// range of an ended arena's records. A thousand arenas cost 2 GB virtual and 80 KiB resident
-// memory. jemalloc's own records lie outside the slab, so neither the seal nor a stray write
-// reaches them.
+// and Deallocate. Each destroyed arena leaves a range of 2 MiB reserved, because jemalloc keeps the
+// addresses of its records. The range holds almost no memory: a thousand arenas cost 2 GB virtual
+// and 80 KiB resident memory. jemalloc's own records lie outside the slab, so neither the seal nor
+// a stray write reaches them.
 class Arena final : public MemoryResource {
  public:
   // Creates an arena on `slab`. Returns FAILED_PRECONDITION without jemalloc 5.3.
@@ -55,8 +55,8 @@ class Arena final : public MemoryResource {
   size_t used_slab_bytes() const { return hooks_->cut_bytes(); }
 
   // Returns the live blocks by ascending size, for the log line of a leak. Refreshes the statistics
-  // of all of jemalloc's arenas and takes their locks one by one: not for the request path, and not
-  // to be called often.
+  // of all of jemalloc's arenas and takes their locks one by one. So call it rarely, and never on
+  // the request path.
   std::vector<LiveBlocks> LiveBlocksBySize() const;
 
   // Destroys the arena. Returns FAILED_PRECONDITION and changes nothing while a block is live.
@@ -66,7 +66,7 @@ class Arena final : public MemoryResource {
   unsigned index() const { return index_; }
 
   // Returns the size of the block that jemalloc allocates for `bytes` at TensorFlow's alignment.
-  // Returns 0 if no block can be that large. Only to be called if jemalloc is preloaded.
+  // Returns 0 if no block can be that large. Requires jemalloc to be preloaded.
   static size_t BlockBytes(size_t bytes);
 
  private:
@@ -97,8 +97,8 @@ base::Status CheckArenas();
 
 // Returns the size of the slab for these tensors, allocated in any order with no deallocation in
 // between. It includes an extra page for each large tensor, and the bytes by which jemalloc rounds
-// sizes up (at most a quarter); neither is touched. Only to be called if jemalloc is preloaded.
-// Returns 0 if jemalloc does not report its size classes.
+// sizes up (at most a quarter); neither is touched. Returns 0 if jemalloc does not report its size
+// classes. Requires jemalloc to be preloaded.
 size_t PlanSlabBytes(const std::vector<size_t>& tensor_bytes);
 
 }  // namespace millpond::memory

@@ -85,8 +85,8 @@ namespace millpond::memory {
 struct SlabPoolOptions {
   // The spares of each owner: slabs that wait, pre-faulted, for its next version.
   int spare_slab_count = 1;
-  // The bytes that one step of the keeper touches or returns. A huge page cannot be had in parts,
-  // and takes 0.2 to 0.5 ms of a core. A smaller step would split huge pages on their way back.
+  // The bytes that one step of the keeper touches or returns. A huge page is faulted in as a whole,
+  // which takes 0.2 to 0.5 ms of a core. A smaller step would split huge pages on their way back.
   size_t step_bytes = kSlabUnitBytes;
   // The keeper's rest after a step: 500 MB are pre-faulted in 0.4 s if a core is free.
   int64_t step_pause_ns = 1'000'000;
@@ -114,18 +114,18 @@ struct SlabPoolStatistics {
 // Owner: the composition root. It outlives the versions. The destructor unmaps all idle slabs. It
 // leaves the quarantined slabs mapped, because their blocks may still be read.
 // Contract: each slab taken is given back or quarantined.
-// Waiting: loaders, unloaders (idle themselves) and readers of the statistics may wait for the
-// mutex, whose holder may have lost its core. A Take that needs the slab that is being stepped
-// waits for the end of that one step.
+// Waiting: loaders, unloaders (which run at idle priority) and readers of the statistics may wait
+// for the mutex, whose holder may have lost its core. A Take that needs the slab that is being
+// stepped waits for the end of that one step.
 class SlabPool {
  public:
   explicit SlabPool(SlabPoolOptions options);
   SlabPool(const SlabPool&) = delete;
   SlabPool& operator=(const SlabPool&) = delete;
 
-  // Takes a slab of at least `bytes`. Prefers the owner's spare or surplus with the most memory
-  // behind the bytes that are needed. Reserves a fresh slab if none of them is large enough.
-  // Returns RESOURCE_EXHAUSTED if the system refuses that.
+  // Takes a slab of at least `bytes`. Prefers the owner's idle slab (spare or surplus) of which the
+  // most needed bytes are resident. Reserves a fresh slab if no idle slab is large enough. Returns
+  // RESOURCE_EXHAUSTED if the system refuses the reservation.
   base::StatusOr<std::unique_ptr<Slab>> Take(const std::string& owner, size_t bytes);
 
   // Takes back a slab without live blocks. It becomes a spare if it fits its owner's expectation

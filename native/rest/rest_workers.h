@@ -57,9 +57,9 @@ struct RestWorkersOptions {
 // writes answers. It never waits for a model, and a worker never waits for Python.
 //
 // Thread: Submit, Cancel and TakeEnded may be called by any thread; the owner calls Start and
-// Shutdown. One mutex guards the waiting and the ended requests. It is held for nanoseconds, but a
-// thread with a nice value may hold it. So only requests over HTTP wait for it, and gRPC's threads
-// never take it.
+// Shutdown. One mutex guards the waiting and the ended requests. It is held for nanoseconds, but
+// its holder may be a thread of low priority that has lost its core. So gRPC's threads never take
+// it.
 // Lifetime: the serving map outlives it. TakeEnded returns each request that Submit took exactly
 // once, with any outcome, unless Shutdown gave up on it.
 class RestWorkers {

@@ -31,8 +31,8 @@ base::StatusOr<ServableHandle> ServingMap::LookUp(std::string_view name,
   return LookUpWithNotes(name, choice);
 }
 
-// The notes are read before the map. Notes that no longer await a version are written after the
-// version is published, so a look-up cannot miss both.
+// Reads the notes before the map. The control plane publishes a version before it removes the note
+// that awaits the version. So a look-up sees the note, or the version, or both.
 base::StatusOr<ServableHandle> ServingMap::LookUpWithNotes(std::string_view name,
                                                            const VersionChoice& choice) {
   const std::shared_ptr<const ModelNotes> found = notes_.Find(name);

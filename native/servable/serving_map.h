@@ -36,7 +36,7 @@ class ServingMap {
   // Returns a handle on the version of `name` that `choice` means (ServableStream::Find). Otherwise
   // returns NOT_FOUND, naming the published versions, or INVALID_ARGUMENT, naming the known labels.
   // Returns UNAVAILABLE if the version is the first of its model and is being loaded. A caller that
-  // has called MarkChange before may wait until HasCome, and look again.
+  // called MarkChange before this look-up may wait until HasCome returns true, and look up again.
   base::StatusOr<ServableHandle> LookUp(std::string_view name, const VersionChoice& choice);
 
   // Publishes `entry` and replaces the routing of its name. Returns ALREADY_EXISTS if that version
