@@ -43,8 +43,8 @@ Predict = Callable[[bytes], bytes]
 does."""
 
 IsCancelled = Callable[[], bool]
-"""Returns True if the version is no longer aspired: records can take minutes, and a loader waits
-for them."""
+"""Returns True if the version is no longer aspired. It is called before each request, because a replay
+can take minutes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,14 +70,17 @@ def warm_up(
 ) -> WarmUpResult:
     """Sends each record of the version in `directory` through `ask`, `iterations` times in a row.
 
-    On the calling thread. First checks the whole file, so that a bad record near its end does not
-    cost minutes. A version without the file succeeds with 0 records; `iterations` below 1 means 1,
-    as in TensorFlow Serving.
+    Runs on the calling thread. First checks the whole file, so that a bad record near its end does
+    not cost minutes. A version without the file succeeds with 0 records. `iterations` below 1 means
+    1, as in TensorFlow Serving.
 
-    Raises DataLoss (damaged file, with the byte offset), InvalidConfig (more than 1,000 records),
-    Unimplemented (a kind of record that servers do not replay), OSError (unreadable), Cancelled
-    (before the next request once `is_cancelled`), and the MillpondErrors of `ask`, with the
-    record's number before their message.
+    Raises:
+    - DataLoss, with the byte offset, if the file is damaged
+    - OSError if the file cannot be read
+    - InvalidConfig if the file has more than 1,000 records, or an empty record
+    - Unimplemented if a record is of a kind that servers do not replay
+    - Cancelled before the next request if `is_cancelled` returns True
+    - the MillpondErrors of `ask`, with the record's number before their message
     """
     path = directory / WARM_UP_FILE
     started_ns = clock.now_ns()
@@ -161,6 +164,6 @@ def _check_kind(log: prediction_log_pb2.PredictionLog, number: int, path: Path) 
         raise InvalidConfig(f"{path}: record {number} is empty; write a predict_log")
     if kind not in WARM_UP_KINDS:
         raise Unimplemented(
-            f"{path}: record {number} is a {kind}, and a warm-up replays "
-            f"{', '.join(WARM_UP_KINDS)}; take it out of the file"
+            f"{path}: record {number} is a {kind}, but a warm-up replays only "
+            f"{', '.join(WARM_UP_KINDS)}; remove it from the file"
         )

@@ -1,4 +1,4 @@
-"""Drives the native issue loop (native/load_generator), and the null server that measures it.
+"""Runs the native issue loop (native/load_generator), and a null server that the loop is measured with.
 
 The loop is a separate process, with real-time priority if that is permitted. So pauses of this
 interpreter are not measured, and this process is not involved while the loop runs.
@@ -21,12 +21,12 @@ _REPOSITORY = Path(__file__).parents[2]
 
 # The loop connects for up to 5 s and then prints a line.
 _START_TIMEOUT_SECONDS = 15
-# Time to write its file after the last request's deadline.
+# How long the issue loop may take to write its outcome after the last request's deadline.
 _END_GRACE_SECONDS = 15
 
 
 def issue_loop_path(repository: Path = _REPOSITORY) -> Path:
-    """Returns the path of the program that `make setup` builds. Raises FailedPrecondition."""
+    """Returns the path of the issue loop's program. Raises FailedPrecondition if it is not built."""
     path = repository / "build/editable/native/load_generator/issue_loop"
     if not os.access(path, os.X_OK):
         raise FailedPrecondition(f"the load generator is not built ({path}); run `make setup`")
@@ -66,7 +66,7 @@ class Generator:
             channel = (str(self._channel.root_certificates or "-"), self._channel.compression)
             program = _Program("run", self._target, *files, *channel)
             self._program = stack.enter_context(program)
-            self._started_ns = self._program.announced("started")
+            self._started_ns = self._program.read_first_line("started")
             self._cleanup = stack.pop_all()
         return self
 
@@ -79,11 +79,14 @@ class Generator:
         return self._started_ns
 
     def finish(self) -> Outcome:
-        """Waits until the plan's last request is answered. Raises Unavailable."""
+        """Waits until the plan's last request is answered.
+
+        Raises Unavailable if the issue loop fails or does not end in time.
+        """
         return self._outcome(float(self._plan.offsets_ns[-1:].sum()) / NS_PER_SECOND)
 
     def stop(self) -> Outcome:
-        """Stops issuing requests and waits for the answers in flight. Raises Unavailable."""
+        """Stops issuing requests and waits for the replies in flight. Raises the errors of `finish`."""
         self._running().close_input()
         return self._outcome(0)
 
@@ -100,14 +103,15 @@ class Generator:
 
 @contextmanager
 def null_server(reply: bytes) -> Iterator[str]:
-    """Yields the HOST:PORT of a server that answers every call with `reply`, to measure the
-    generator alone.
+    """Yields the HOST:PORT of a server that answers every call with `reply`.
+
+    With this server a test measures the generator alone.
     """
     with NamedTemporaryFile(prefix="millpond-reply-") as file:
         file.write(reply)
         file.flush()
         with _Program("null", file.name) as program:
-            yield f"127.0.0.1:{program.announced('listening')}"
+            yield f"127.0.0.1:{program.read_first_line('listening')}"
 
 
 class _Program:
@@ -135,9 +139,10 @@ class _Program:
                 pipe.close()
         self._cleanup.close()
 
-    def announced(self, what: str) -> int:
-        """Returns the number in the line "`what` NUMBER" that it prints first. Raises
-        Unavailable.
+    def read_first_line(self, what: str) -> int:
+        """Reads the first line of the program, "`what` NUMBER", and returns the number.
+
+        Raises Unavailable if the program ends first or prints nothing in time.
         """
         assert self._process.stdout is not None
         # Kills a process that prints nothing, so that the read ends.
@@ -149,7 +154,7 @@ class _Program:
             watchdog.cancel()
         if not words:
             self._process.wait()
-            raise Unavailable(self._last_words())
+            raise Unavailable(self._last_error_line())
         if words[0] != what:
             raise InternalError(f"issue_loop printed {words}, not {what!r}")
         return int(words[1])
@@ -160,15 +165,15 @@ class _Program:
         self._process.stdin.close()
 
     def wait(self, timeout_seconds: float) -> None:
-        """Waits for its end. Raises Unavailable at the timeout or if it failed."""
+        """Waits until the program ends. Raises Unavailable at the timeout, or if the program failed."""
         try:
             status = self._process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
             raise Unavailable(f"the issue loop did not end in {timeout_seconds:.0f} s") from None
         if status != 0:
-            raise Unavailable(self._last_words())
+            raise Unavailable(self._last_error_line())
 
-    def _last_words(self) -> str:
+    def _last_error_line(self) -> str:
         self._errors.seek(0)
         lines = self._errors.read().strip().splitlines()
         return lines[-1] if lines else f"issue_loop ended with status {self._process.returncode}"

@@ -19,8 +19,9 @@ Arrivals = Callable[[float, float, int], Offsets]
 
 
 def poisson(rate_per_second: float, duration_seconds: float, seed: int) -> Offsets:
-    """Returns the arrivals of independent users: exponential gaps, so that requests also come in
-    clusters.
+    """Returns the arrivals of independent users.
+
+    The gaps are exponentially distributed, so some requests come in clusters.
     """
     return _as_ns(_unit_rate_arrivals(rate_per_second * duration_seconds, seed) / rate_per_second)
 
@@ -35,8 +36,8 @@ def ramp(rate_per_second: float, duration_seconds: float, seed: int) -> Offsets:
     """Returns arrivals of independent users, at a rate that rises linearly from 0 to
     `rate_per_second`.
     """
-    # By time t of T, rate·t²/2T requests are expected, so the times of a stream of rate 1 are
-    # stretched.
+    # The expected number of requests until time t is rate·t²/(2·T), with T the duration. Its inverse
+    # maps the arrivals of a Poisson stream of rate 1 to times.
     expected_count = rate_per_second * duration_seconds / 2
     arrivals = _unit_rate_arrivals(expected_count, seed)
     return _as_ns(np.sqrt(arrivals / expected_count) * duration_seconds)
@@ -48,7 +49,7 @@ ARRIVALS: Mapping[str, Arrivals] = {"poisson": poisson, "constant": constant, "r
 
 def payload_numbers(request_count: int, payload_count: int, seed: int) -> npt.NDArray[np.int32]:
     """Returns one of `payload_count` payloads for each request, drawn uniformly."""
-    # A different stream from the arrivals' stream, which has the same seed.
+    # [seed, 1] and not seed: the arrivals use `seed`, and payloads must not depend on the arrivals.
     generator = np.random.default_rng([seed, 1])
     return generator.integers(0, payload_count, request_count, np.int32)
 
