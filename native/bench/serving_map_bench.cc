@@ -7,7 +7,7 @@
 
 #include "native/bench/measure.h"
 #include "native/servable/serving_map.h"
-#include "tests/native/fake_servable.h"
+#include "tests/native/fake_entry.h"
 
 namespace millpond::bench {
 namespace {

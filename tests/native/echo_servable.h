@@ -1,11 +1,12 @@
 #pragma once
 
-#include <atomic>
+#include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
-#include "native/servable/servable.h"
 #include "native/tensor/dtype.h"
+#include "tests/native/fake_servable.h"
 #include "tests/native/opaque_tensors.h"
 
 namespace millpond::testing {
@@ -26,48 +27,27 @@ inline tensor::TensorSpec Spec(const std::string& name, int dtype, bool is_rank_
 //   serving_default  rows: float32[?,3], words: string[...] -> a, b
 //   of_DTYPE         x -> x, of any shape
 //   complex          x: float32[...] -> x as complex64, which the open inference protocol has not
-class EchoServable final : public servable::Servable {
+class EchoServable final : public FakeServable {
  public:
-  EchoServable() {
-    Add({"serving_default",
-         "",
-         {Spec("rows", tensor::dtype::kFloat, true, {-1, 3}),
-          Spec("words", tensor::dtype::kString)},
-         {Spec("a", tensor::dtype::kFloat), Spec("b", tensor::dtype::kString)}});
-    for (const int dtype : {1, 2, 3, 4, 5, 6, 7, 9, 10, 14, 17, 19, 22, 23}) {
-      Add({"of_" + std::to_string(dtype), "", {Spec("x", dtype)}, {Spec("x", dtype)}});
-    }
-    Add({"complex", "", {Spec("x", tensor::dtype::kFloat)}, {Spec("x", kComplex64)}});
-  }
-
-  const servable::ServableId& id() const override { return id_; }
-  const tensor::SignatureMap& signatures() const override { return signatures_; }
-  const std::string& signature_def_map() const override { return id_.name; }
-  base::Status Prepare(const tensor::Signature&, const tensor::OutputSet&) const override {
-    return {};
-  }
-  base::Status Run(const tensor::Signature&, const tensor::OutputSet& outputs,
-                   const tensor::RunContext&, const tensor::TensorList& inputs,
-                   tensor::TensorList* result) const override {
-    run_count_ += 1;
-    result->Reset(outputs.size());
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      if (outputs.Contains(i))
-        result->storage().tensors[outputs.Rank(i)] = inputs.storage().tensors[i];
-    }
-    return {};
-  }
-
-  int run_count() const { return run_count_; }
+  EchoServable() : FakeServable({"echo", 7}, Signatures(), EchoInputs<FakeRun>) {}
 
  private:
   static constexpr int kComplex64 = 8;
 
-  void Add(tensor::Signature signature) { signatures_[signature.name] = std::move(signature); }
-
-  const servable::ServableId id_{"echo", 7};
-  tensor::SignatureMap signatures_;
-  mutable std::atomic<int> run_count_{0};
+  static std::vector<tensor::Signature> Signatures() {
+    std::vector<tensor::Signature> signatures = {
+        {"serving_default",
+         "",
+         {Spec("rows", tensor::dtype::kFloat, true, {-1, 3}),
+          Spec("words", tensor::dtype::kString)},
+         {Spec("a", tensor::dtype::kFloat), Spec("b", tensor::dtype::kString)}},
+        {"complex", "", {Spec("x", tensor::dtype::kFloat)}, {Spec("x", kComplex64)}}};
+    for (const int dtype : {1, 2, 3, 4, 5, 6, 7, 9, 10, 14, 17, 19, 22, 23}) {
+      signatures.push_back(
+          {"of_" + std::to_string(dtype), "", {Spec("x", dtype)}, {Spec("x", dtype)}});
+    }
+    return signatures;
+  }
 };
 
 }  // namespace millpond::testing

@@ -1,63 +1,75 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
-#include <memory>
+#include <cstddef>
+#include <functional>
 #include <string>
-#include <thread>
 #include <utility>
+#include <vector>
 
 #include "native/servable/servable.h"
-#include "native/servable/servable_entry.h"
 
-namespace millpond::servable {
+namespace millpond::testing {
 
-// The fate of a FakeServable; it outlives the servable.
-struct FakeServableFate {
-  std::atomic<bool> is_alive{true};
-  std::thread::id destroyed_by;
+// The arguments of Servable::Run.
+struct FakeRun {
+  const tensor::Signature& signature;
+  const tensor::OutputSet& outputs;
+  const tensor::RunContext& context;
+  const tensor::TensorList& inputs;
+  tensor::TensorList* result;
 };
 
-// A servable without TensorFlow. It has an id and reports its destruction.
-class FakeServable final : public Servable {
+// The servable of a test: it has an id and signatures, and a run is a call of a function, which any
+// thread may make. Without a function a run succeeds and returns nothing. Needs no definition of
+// TensorStorage.
+class FakeServable : public servable::Servable {
  public:
-  FakeServable(ServableId id, FakeServableFate* fate) : id_(std::move(id)), fate_(fate) {}
-  ~FakeServable() override {
-    alive_mark_ = 0;
-    if (fate_ == nullptr) return;
-    fate_->destroyed_by = std::this_thread::get_id();
-    fate_->is_alive = false;
+  using RunFunction = std::function<base::Status(const FakeRun&)>;
+
+  explicit FakeServable(servable::ServableId id,
+                        const std::vector<tensor::Signature>& signatures = {}, RunFunction run = {})
+      : id_(std::move(id)), run_(std::move(run)) {
+    for (const tensor::Signature& signature : signatures) signatures_[signature.name] = signature;
   }
 
-  const ServableId& id() const override { return id_; }
+  const servable::ServableId& id() const override { return id_; }
   const tensor::SignatureMap& signatures() const override { return signatures_; }
   const std::string& signature_def_map() const override { return signature_def_map_; }
   base::Status Prepare(const tensor::Signature&, const tensor::OutputSet&) const override {
     return {};
   }
-  base::Status Run(const tensor::Signature&, const tensor::OutputSet&, const tensor::RunContext&,
-                   const tensor::TensorList&, tensor::TensorList*) const override {
-    return {};
+  base::Status Run(const tensor::Signature& signature, const tensor::OutputSet& outputs,
+                   const tensor::RunContext& context, const tensor::TensorList& inputs,
+                   tensor::TensorList* result) const override {
+    run_count_ += 1;
+    return run_ ? run_({signature, outputs, context, inputs, result}) : base::Status();
   }
 
-  // A plain read, so that a sanitizer detects a read of a servable that is being or has been
-  // destroyed.
-  bool IsWhole() const { return alive_mark_ == kAlive; }
+  int run_count() const { return run_count_; }
+
+ protected:
+  // For a fake whose test changes the signatures before the first request.
+  tensor::SignatureMap& mutable_signatures() { return signatures_; }
 
  private:
-  static constexpr int64_t kAlive = 0x616c697665;
-
-  const ServableId id_;
-  FakeServableFate* const fate_;
-  const tensor::SignatureMap signatures_;
-  const std::string signature_def_map_;
-  int64_t alive_mark_ = kAlive;
+  const servable::ServableId id_;
+  tensor::SignatureMap signatures_;
+  const RunFunction run_;
+  const std::string signature_def_map_ = "the signatures";
+  mutable std::atomic<int> run_count_{0};
 };
 
-inline std::shared_ptr<ServableEntry> MakeFakeEntry(const std::string& name, int64_t version,
-                                                    FakeServableFate* fate = nullptr) {
-  return std::make_shared<ServableEntry>(
-      std::make_unique<FakeServable>(ServableId{name, version}, fate));
+// A run that returns each input as the output of the same index. A template, so that it fits either
+// definition of TensorStorage; the caller includes one.
+template <typename Run>
+base::Status EchoInputs(const Run& run) {
+  run.result->Reset(run.outputs.size());
+  for (size_t i = 0; i < run.inputs.size(); ++i) {
+    if (!run.outputs.Contains(i)) continue;
+    run.result->storage().tensors[run.outputs.Rank(i)] = run.inputs.storage().tensors[i];
+  }
+  return {};
 }
 
-}  // namespace millpond::servable
+}  // namespace millpond::testing

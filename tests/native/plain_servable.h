@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "native/servable/servable.h"
 #include "native/tensor/dtype.h"
+#include "tests/native/fake_servable.h"
 #include "tests/native/opaque_tensors.h"
 
 namespace millpond::testing {
@@ -48,45 +48,34 @@ std::vector<T> NumbersOf(const OpaqueTensor& tensor) {
 }
 
 // A servable over the tests' own tensors: it returns `answer`, or else its inputs.
-class PlainServable final : public servable::Servable {
+class PlainServable final : public FakeServable {
  public:
-  explicit PlainServable(const std::vector<tensor::Signature>& signatures) {
-    for (const tensor::Signature& signature : signatures) signatures_[signature.name] = signature;
-  }
+  explicit PlainServable(const std::vector<tensor::Signature>& signatures)
+      : FakeServable({"m", 7}, signatures, [this](const FakeRun& run) { return Answer(run); }) {}
 
   void CheckShapes() {
-    for (auto& [name, signature] : signatures_) {
+    for (auto& [name, signature] : mutable_signatures()) {
       for (tensor::TensorSpec& input : signature.inputs) input.has_checked_shape = true;
     }
   }
 
   std::function<base::Status(const Tensors& inputs, Tensors* outputs)> answer;
 
-  const servable::ServableId& id() const override { return id_; }
-  const tensor::SignatureMap& signatures() const override { return signatures_; }
-  const std::string& signature_def_map() const override { return id_.name; }
-  base::Status Prepare(const tensor::Signature&, const tensor::OutputSet&) const override {
-    return {};
-  }
-  base::Status Run(const tensor::Signature& signature, const tensor::OutputSet&,
-                   const tensor::RunContext&, const tensor::TensorList& inputs,
-                   tensor::TensorList* result) const override {
-    seen_ = inputs.storage().tensors;
-    run_signature_ = signature.name;
-    Tensors outputs = seen_;
-    if (answer) MILLPOND_RETURN_IF_ERROR(answer(seen_, &outputs));
-    result->Reset(outputs.size());
-    result->storage().tensors = outputs;
-    return {};
-  }
-
   // The inputs of the last run.
   const Tensors& seen() const { return seen_; }
   const std::string& run_signature() const { return run_signature_; }
 
  private:
-  const servable::ServableId id_{"m", 7};
-  tensor::SignatureMap signatures_;
+  base::Status Answer(const FakeRun& run) const {
+    seen_ = run.inputs.storage().tensors;
+    run_signature_ = run.signature.name;
+    Tensors outputs = seen_;
+    if (answer) MILLPOND_RETURN_IF_ERROR(answer(seen_, &outputs));
+    run.result->Reset(outputs.size());
+    run.result->storage().tensors = outputs;
+    return {};
+  }
+
   mutable Tensors seen_;
   mutable std::string run_signature_;
 };

@@ -7,6 +7,7 @@
 #include "native/rest/rest_methods.h"
 #include "native/tensor/dtype.h"
 #include "native/tf/tensor_storage.h"
+#include "tests/native/fake_servable.h"
 #include "tests/native/tensors.h"
 
 namespace millpond::rest {
@@ -27,33 +28,6 @@ tensor::Signature EchoOf(const std::string& name, int dtype) {
   return signature;
 }
 
-class EchoServable final : public servable::Servable {
- public:
-  EchoServable() {
-    signatures_["serving_default"] = EchoOf("serving_default", dtype::kFloat);
-    signatures_["ids"] = EchoOf("ids", dtype::kInt64);
-    signatures_["text"] = EchoOf("text", dtype::kString);
-    signatures_["bool"] = EchoOf("bool", dtype::kBool);
-  }
-  const servable::ServableId& id() const override { return id_; }
-  const tensor::SignatureMap& signatures() const override { return signatures_; }
-  const std::string& signature_def_map() const override { return id_.name; }
-  Status Prepare(const tensor::Signature&, const tensor::OutputSet&) const override { return {}; }
-  Status Run(const tensor::Signature&, const tensor::OutputSet&, const tensor::RunContext&,
-             const tensor::TensorList& inputs, tensor::TensorList* result) const override {
-    seen_ = inputs.storage().tensors[0];
-    result->Reset(1);
-    result->storage().tensors[0] = seen_;
-    return {};
-  }
-  const tensorflow::Tensor& seen() const { return seen_; }
-
- private:
-  const servable::ServableId id_{"m", 7};
-  tensor::SignatureMap signatures_;
-  mutable tensorflow::Tensor seen_;
-};
-
 class RestTensorsTest : public ::testing::Test {
  protected:
   std::string Predict(const std::string& body) {
@@ -62,19 +36,28 @@ class RestTensorsTest : public ::testing::Test {
     return status.ok() ? std::string(reply.body.view()) : status.message();
   }
 
-  EchoServable servable_;
+  // The input of the last run.
+  tensorflow::Tensor seen_;
+  const testing::FakeServable servable_{
+      {"m", 7},
+      {EchoOf("serving_default", dtype::kFloat), EchoOf("ids", dtype::kInt64),
+       EchoOf("text", dtype::kString), EchoOf("bool", dtype::kBool)},
+      [this](const testing::FakeRun& run) {
+        seen_ = run.inputs.storage().tensors[0];
+        return testing::EchoInputs(run);
+      }};
 };
 
 TEST_F(RestTensorsTest, NumbersStringsAndBoolsAreTensorFlows) {
   EXPECT_EQ(Predict(R"({"instances": [1, 2.5]})"), R"({"predictions": [1.0, 2.5]})");
-  EXPECT_TRUE(IsSame(servable_.seen(), Vector<float>({1, 2.5})));
+  EXPECT_TRUE(IsSame(seen_, Vector<float>({1, 2.5})));
   EXPECT_EQ(Predict(R"({"signature_name": "text", "instances": ["a", {"b64": "/w=="}]})"),
             R"({"predictions": ["a", {"b64": "/w=="}]})");
-  EXPECT_TRUE(IsSame(servable_.seen(), Vector<tstring>({"a", "\xff"})));
+  EXPECT_TRUE(IsSame(seen_, Vector<tstring>({"a", "\xff"})));
   EXPECT_EQ(Predict(R"({"signature_name": "bool", "inputs": true})"), R"({"outputs": true})");
-  EXPECT_TRUE(IsSame(servable_.seen(), testing::Scalar<bool>(true)));
+  EXPECT_TRUE(IsSame(seen_, testing::Scalar<bool>(true)));
   EXPECT_EQ(Predict(R"({"inputs": [[], []]})"), R"({"outputs": [[], []]})");
-  EXPECT_EQ(servable_.seen().shape(), tensorflow::TensorShape({2, 0}));
+  EXPECT_EQ(seen_.shape(), tensorflow::TensorShape({2, 0}));
 }
 
 TEST_F(RestTensorsTest, GrownTensorKeepsElementsShapeAndAlignment) {
@@ -84,7 +67,7 @@ TEST_F(RestTensorsTest, GrownTensorKeepsElementsShapeAndAlignment) {
     values += (i > 0 ? ",[" : "[") + std::to_string(i) + "," + std::to_string(-i) + "]";
   }
   Predict(R"({"signature_name": "ids", "instances": )" + values + "]}");
-  const tensorflow::Tensor& seen = servable_.seen();
+  const tensorflow::Tensor& seen = seen_;
   ASSERT_EQ(seen.shape(), tensorflow::TensorShape({kRowCount, 2}));
   EXPECT_TRUE(seen.IsAligned());
   for (int i = 0; i < kRowCount; ++i) {
@@ -101,8 +84,8 @@ TEST_F(RestTensorsTest, StringsThatGrewAreWhole) {
     values += (i > 0 ? ",\"" : "\"") + expected.back() + "\"";
   }
   Predict(R"({"signature_name": "text", "inputs": [)" + values + "]}");
-  ASSERT_EQ(servable_.seen().NumElements(), 1'000);
-  for (int i = 0; i < 1'000; ++i) EXPECT_EQ(servable_.seen().vec<tstring>()(i), expected[i]);
+  ASSERT_EQ(seen_.NumElements(), 1'000);
+  for (int i = 0; i < 1'000; ++i) EXPECT_EQ(seen_.vec<tstring>()(i), expected[i]);
 }
 
 TEST_F(RestTensorsTest, UnfitValuesAreNamedInTensorFlowsWords) {

@@ -13,6 +13,7 @@
 #include "native/inference/predict.h"
 #include "native/inference/predict_codec.h"
 #include "native/tf/tensor_storage.h"
+#include "tests/native/fake_servable.h"
 #include "tests/native/tensors.h"
 
 namespace millpond::inference {
@@ -31,35 +32,28 @@ constexpr int64_t kNowNs = 1'000'000'000;
 // Above the longest time between two samples.
 constexpr int64_t kNextSampleNs = 100'000'000;
 
+tensor::Signature EchoOf(DataType a, DataType b) {
+  tensor::Signature signature;
+  signature.name = "echo";
+  signature.inputs = {testing::AnyShapeOf(a), testing::AnyShapeOf(b)};
+  signature.outputs = signature.inputs;
+  signature.inputs[0].name = "a";
+  signature.inputs[1].name = "b";
+  signature.outputs[0].name = "p";
+  signature.outputs[1].name = "q";
+  return signature;
+}
+
 // Returns the inputs a and b, of the dtypes that a test sets, as p and q.
-class EchoServable final : public servable::Servable {
+class EchoServable final : public testing::FakeServable {
  public:
-  EchoServable(DataType a, DataType b) {
-    tensor::Signature signature;
-    signature.name = "echo";
-    signature.inputs = {testing::AnyShapeOf(a), testing::AnyShapeOf(b)};
-    signature.outputs = signature.inputs;
-    signature.inputs[0].name = "a";
-    signature.inputs[1].name = "b";
-    signature.outputs[0].name = "p";
-    signature.outputs[1].name = "q";
-    signatures_["echo"] = std::move(signature);
-  }
-  const servable::ServableId& id() const override { return id_; }
-  const tensor::SignatureMap& signatures() const override { return signatures_; }
-  const std::string& signature_def_map() const override { return id_.name; }
-  Status Prepare(const tensor::Signature&, const tensor::OutputSet&) const override { return {}; }
-  Status Run(const tensor::Signature&, const tensor::OutputSet& outputs, const tensor::RunContext&,
-             const tensor::TensorList& inputs, tensor::TensorList* result) const override {
-    seen = inputs.storage().tensors;
-    asked = outputs;
-    result->Reset(outputs.size());
-    for (size_t i = 0; i < 2; ++i) {
-      if (outputs.Contains(i))
-        result->storage().tensors[outputs.Rank(i)] = inputs.storage().tensors[i];
-    }
-    return fails_with;
-  }
+  EchoServable(DataType a, DataType b)
+      : FakeServable({"m", 7}, {EchoOf(a, b)}, [this](const testing::FakeRun& run) {
+          seen = run.inputs.storage().tensors;
+          asked = run.outputs;
+          MILLPOND_RETURN_IF_ERROR(testing::EchoInputs(run));
+          return fails_with;
+        }) {}
 
   std::optional<Status> RunTogether(const std::vector<const tensor::Signature*>& signatures,
                                     const tensor::RunContext& run, const tensor::TensorList& inputs,
@@ -72,10 +66,6 @@ class EchoServable final : public servable::Servable {
   mutable std::vector<Tensor> seen;
   mutable tensor::OutputSet asked;
   Status fails_with;
-
- private:
-  const servable::ServableId id_{"m", 7};
-  tensor::SignatureMap signatures_;
 };
 
 // A tensor of two rows of three.

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -9,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "native/servable/servable.h"
 #include "native/servable/servable_entry.h"
+#include "tests/native/fake_servable.h"
 #include "tests/native/opaque_tensors.h"
 
 namespace millpond::testing {
@@ -54,46 +53,33 @@ class Gate {
 
 // A servable of one signature, x -> x_back, y (x reversed). A test may watch its runs, hold them or
 // make them fail. Its tensors are opaque_tensors.h's.
-class ScriptedServable final : public servable::Servable {
+class ScriptedServable final : public FakeServable {
  public:
   using Script = std::function<base::Status(const tensor::RunContext&)>;
 
   ScriptedServable(servable::ServableId id, Script script)
-      : id_(std::move(id)), script_(std::move(script)) {
+      : FakeServable(std::move(id), {XToXBackAndY()},
+                     [script = std::move(script)](const FakeRun& run) {
+                       if (script) MILLPOND_RETURN_IF_ERROR(script(run.context));
+                       return Reverse(run);
+                     }) {}
+
+ private:
+  static tensor::Signature XToXBackAndY() {
     tensor::Signature signature{"serving_default", "", {{}}, {{}, {}}};
     signature.inputs[0].name = "x";
     signature.outputs[0].name = "x_back";
     signature.outputs[1].name = "y";
-    signatures_[signature.name] = signature;
+    return signature;
   }
-
-  const servable::ServableId& id() const override { return id_; }
-  const tensor::SignatureMap& signatures() const override { return signatures_; }
-  const std::string& signature_def_map() const override { return signature_def_map_; }
-
-  base::Status Prepare(const tensor::Signature&, const tensor::OutputSet&) const override {
+  static base::Status Reverse(const FakeRun& run) {
+    const std::string& x = run.inputs.storage().tensors[0].bytes;
+    run.result->Reset(run.outputs.size());
+    auto& tensors = run.result->storage().tensors;
+    if (run.outputs.Contains(0)) tensors[run.outputs.Rank(0)].bytes = x;
+    if (run.outputs.Contains(1)) tensors[run.outputs.Rank(1)].bytes = Reversed(x);
     return {};
   }
-  base::Status Run(const tensor::Signature&, const tensor::OutputSet& outputs,
-                   const tensor::RunContext& run, const tensor::TensorList& inputs,
-                   tensor::TensorList* result) const override {
-    run_count_ += 1;
-    if (script_) MILLPOND_RETURN_IF_ERROR(script_(run));
-    const std::string& x = inputs.storage().tensors[0].bytes;
-    result->Reset(outputs.size());
-    if (outputs.Contains(0)) result->storage().tensors[outputs.Rank(0)].bytes = x;
-    if (outputs.Contains(1)) result->storage().tensors[outputs.Rank(1)].bytes = Reversed(x);
-    return {};
-  }
-
-  int run_count() const { return run_count_; }
-
- private:
-  const servable::ServableId id_;
-  const Script script_;
-  tensor::SignatureMap signatures_;
-  const std::string signature_def_map_ = "the signatures";
-  mutable std::atomic<int> run_count_{0};
 };
 
 // An entry of a ScriptedServable, which stays with the entry.

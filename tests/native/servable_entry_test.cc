@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "tests/native/fake_servable.h"
+#include "tests/native/fake_entry.h"
 #include "tests/native/threads.h"
 
 namespace millpond::servable {
@@ -182,7 +182,7 @@ TEST(ServableEntry, QuiesceWakesOnTheLastOfManyHandles) {
     ServableHandle handle(entry.get());
     pinned_count += 1;
     while (!is_retired) std::this_thread::yield();
-    EXPECT_TRUE(static_cast<const FakeServable&>(*handle).IsWhole());
+    EXPECT_TRUE(static_cast<const WatchedServable&>(*handle).IsWhole());
     dropped_count += 1;
   });
 }

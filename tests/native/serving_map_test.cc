@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/native/fake_entry.h"
 #include "tests/native/fake_metadata.h"
-#include "tests/native/fake_servable.h"
 #include "tests/native/serving_maps.h"
 #include "tests/native/threads.h"
 
@@ -218,7 +218,7 @@ TEST(ServingMap, AHandleKeepsItsVersionAliveAfterItIsRetired) {
     ASSERT_TRUE(RetireVersion(map, "m", 1).ok());
     EXPECT_FALSE(entry->Quiesce(0).value());
     EXPECT_EQ(entry->Destroy().code(), Code::kFailedPrecondition);
-    EXPECT_TRUE(static_cast<const FakeServable&>(*handle.value()).IsWhole());
+    EXPECT_TRUE(static_cast<const WatchedServable&>(*handle.value()).IsWhole());
   }
   EXPECT_TRUE(entry->Quiesce(0).value());
   EXPECT_TRUE(fate.is_alive);
@@ -443,7 +443,7 @@ TEST(ServingMapRouting, NoRequestFailsWhileVersionsAndRoutingChange) {
     while (!is_over) {
       const auto handle = map.LookUp("m", {{}, {}, &metadata});
       ASSERT_TRUE(handle.ok()) << handle.status().message();
-      ASSERT_TRUE(static_cast<const FakeServable&>(*handle.value()).IsWhole());
+      ASSERT_TRUE(static_cast<const WatchedServable&>(*handle.value()).IsWhole());
       std::this_thread::yield();
     }
   });
@@ -467,7 +467,7 @@ TEST(ServingMap, SwapsNeverShowReadersADestroyedServable) {
       const int64_t version = handle.value()->id().version;
       ASSERT_GE(version, last_version);
       last_version = version;
-      ASSERT_TRUE(static_cast<const FakeServable&>(*handle.value()).IsWhole());
+      ASSERT_TRUE(static_cast<const WatchedServable&>(*handle.value()).IsWhole());
       // There are fewer cores than readers: a look-up should not be preempted.
       std::this_thread::yield();
     }

@@ -1,15 +1,15 @@
 #pragma once
 
+#include <cstdint>
 #include <cstring>
-#include <functional>
-#include <memory>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "native/servable/servable.h"
 #include "native/tensor/dtype.h"
+#include "tests/native/fake_servable.h"
 #include "tests/native/opaque_tensors.h"
 #include "tests/native/wire_message.h"
 
@@ -58,9 +58,12 @@ inline tensor::TensorSpec SpecOf(const std::string& name, int dtype = tensor::dt
 }
 
 // A servable with signatures on serialized examples; a test sets its answers.
-class ExampleServable final : public servable::Servable {
+class ExampleServable final : public FakeServable {
  public:
   using Answer = std::vector<OpaqueTensor>;
+
+  ExampleServable()
+      : FakeServable({"m", 7}, {}, [this](const FakeRun& run) { return AnswerTo(run); }) {}
 
   // `outputs` are sorted by name; each run returns `answer`, with one tensor for each.
   tensor::Signature& Add(const std::string& name, const std::vector<std::string>& outputs,
@@ -70,23 +73,7 @@ class ExampleServable final : public servable::Servable {
     signature.inputs = {SpecOf("inputs")};
     for (const std::string& output : outputs) signature.outputs.push_back(SpecOf(output));
     answers_[name] = std::move(answer);
-    return signatures_[name] = signature;
-  }
-
-  const servable::ServableId& id() const override { return id_; }
-  const tensor::SignatureMap& signatures() const override { return signatures_; }
-  const std::string& signature_def_map() const override { return signature_def_map_; }
-  base::Status Prepare(const tensor::Signature&, const tensor::OutputSet&) const override {
-    return {};
-  }
-  base::Status Run(const tensor::Signature& signature, const tensor::OutputSet&,
-                   const tensor::RunContext&, const tensor::TensorList& inputs,
-                   tensor::TensorList* result) const override {
-    runs.push_back(inputs.storage().tensors[0].strings);
-    if (!fails_with.ok()) return fails_with;
-    result->Reset(answers_.at(signature.name).size());
-    result->storage().tensors = answers_.at(signature.name);
-    return {};
+    return mutable_signatures()[name] = signature;
   }
 
   std::optional<base::Status> RunTogether(const std::vector<const tensor::Signature*>& signatures,
@@ -109,10 +96,16 @@ class ExampleServable final : public servable::Servable {
   base::Status fails_with;
 
  private:
-  const servable::ServableId id_{"m", 7};
-  tensor::SignatureMap signatures_;
+  base::Status AnswerTo(const FakeRun& run) const {
+    runs.push_back(run.inputs.storage().tensors[0].strings);
+    if (!fails_with.ok()) return fails_with;
+    const Answer& answer = answers_.at(run.signature.name);
+    run.result->Reset(answer.size());
+    run.result->storage().tensors = answer;
+    return {};
+  }
+
   std::map<std::string, Answer> answers_;
-  const std::string signature_def_map_;
 };
 
 }  // namespace millpond::testing
