@@ -315,10 +315,12 @@ def _unload_figures(record: SwapRecord, status: ServableStatus) -> dict[str, flo
 
 
 def _slab_returned(record: SwapRecord, unloaded_at_ns: int, now_ns: int) -> StageSpan:
+    # The version that was unloaded last. A record of an unload without stages has no other version.
+    unloaded = [stage.version for stage in record.stages if stage.task == "unload"]
     return StageSpan(
         name="return_slab",
         task="unload",
-        version=record.version,
+        version=unloaded[-1] if unloaded else record.version,
         began_at_ns=unloaded_at_ns,
         ended_at_ns=now_ns,
     )
