@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <utility>
 #include <vector>
 
@@ -14,14 +13,9 @@ namespace millpond::testing {
 // x: float32[?] -> x_back, y (twice x), unless `script` returns an error.
 class DoublingServable final : public FakeServable {
  public:
-  using Script = std::function<base::Status(const tensor::RunContext&)>;
-
   explicit DoublingServable(Script script = {}, bool has_checked_shapes = false)
-      : FakeServable({"m", 7}, {XToXBackAndY(has_checked_shapes)},
-                     [script = std::move(script)](const FakeRun& run) {
-                       if (script) MILLPOND_RETURN_IF_ERROR(script(run.context));
-                       return Double(run);
-                     }) {}
+      : FakeServable({"m", 7}, {XToXBackAndY(SpecOf(has_checked_shapes))},
+                     AfterScript(std::move(script), Double)) {}
 
   base::Status Prepare(const tensor::Signature&, const tensor::OutputSet& outputs) const override {
     prepared_.push_back(outputs);
@@ -31,16 +25,12 @@ class DoublingServable final : public FakeServable {
   const std::vector<tensor::OutputSet>& prepared() const { return prepared_; }
 
  private:
-  static tensor::Signature XToXBackAndY(bool has_checked_shapes) {
+  static tensor::TensorSpec SpecOf(bool has_checked_shapes) {
     tensor::TensorSpec spec = AnyShapeOf(tensorflow::DT_FLOAT);
     spec.is_rank_known = true;
     spec.has_checked_shape = has_checked_shapes;
     spec.dims = {tensor::TensorSpec::kUnknownSize};
-    tensor::Signature signature{"serving_default", "", {spec}, {spec, spec}};
-    signature.inputs[0].name = "x";
-    signature.outputs[0].name = "x_back";
-    signature.outputs[1].name = "y";
-    return signature;
+    return spec;
   }
   static base::Status Double(const FakeRun& run) {
     const tensorflow::Tensor& x = run.inputs.storage().tensors[0];

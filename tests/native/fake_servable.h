@@ -60,6 +60,26 @@ class FakeServable : public servable::Servable {
   mutable std::atomic<int> run_count_{0};
 };
 
+// The step of a test before a run: it may watch the run, hold it, or return the error that ends it.
+using Script = std::function<base::Status(const tensor::RunContext&)>;
+
+// Returns a run that calls `script`, which may be empty, and then `run`.
+inline FakeServable::RunFunction AfterScript(Script script, FakeServable::RunFunction run) {
+  return [script = std::move(script), run = std::move(run)](const FakeRun& arguments) {
+    if (script) MILLPOND_RETURN_IF_ERROR(script(arguments.context));
+    return run(arguments);
+  };
+}
+
+// Returns the signature serving_default, x -> x_back, y, whose tensors all are like `spec`.
+inline tensor::Signature XToXBackAndY(const tensor::TensorSpec& spec = {}) {
+  tensor::Signature signature{"serving_default", "", {spec}, {spec, spec}};
+  signature.inputs[0].name = "x";
+  signature.outputs[0].name = "x_back";
+  signature.outputs[1].name = "y";
+  return signature;
+}
+
 // A run that returns each input as the output of the same index. A template, so that it fits either
 // definition of TensorStorage; the caller includes one.
 template <typename Run>

@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -55,23 +54,10 @@ class Gate {
 // make them fail. Its tensors are opaque_tensors.h's.
 class ScriptedServable final : public FakeServable {
  public:
-  using Script = std::function<base::Status(const tensor::RunContext&)>;
-
   ScriptedServable(servable::ServableId id, Script script)
-      : FakeServable(std::move(id), {XToXBackAndY()},
-                     [script = std::move(script)](const FakeRun& run) {
-                       if (script) MILLPOND_RETURN_IF_ERROR(script(run.context));
-                       return Reverse(run);
-                     }) {}
+      : FakeServable(std::move(id), {XToXBackAndY()}, AfterScript(std::move(script), Reverse)) {}
 
  private:
-  static tensor::Signature XToXBackAndY() {
-    tensor::Signature signature{"serving_default", "", {{}}, {{}, {}}};
-    signature.inputs[0].name = "x";
-    signature.outputs[0].name = "x_back";
-    signature.outputs[1].name = "y";
-    return signature;
-  }
   static base::Status Reverse(const FakeRun& run) {
     const std::string& x = run.inputs.storage().tensors[0].bytes;
     run.result->Reset(run.outputs.size());
@@ -84,7 +70,7 @@ class ScriptedServable final : public FakeServable {
 
 // An entry of a ScriptedServable, which stays with the entry.
 struct Scripted {
-  Scripted(const std::string& name, int64_t version, ScriptedServable::Script script = {},
+  Scripted(const std::string& name, int64_t version, Script script = {},
            std::shared_ptr<servable::RequestReservoir> reservoir = nullptr) {
     auto owned =
         std::make_unique<ScriptedServable>(servable::ServableId{name, version}, std::move(script));
