@@ -4,7 +4,7 @@ import resource
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from functools import cache, partial
 
 import structlog
 
@@ -42,8 +42,8 @@ class SwapTimeline:
 
     A *cut* (`RequestStatistics.cut`) separates the requests before an instant from the requests after
     it. A cut is expensive, because it visits the counts of all versions. So each call of
-    `advance_swaps` takes at most one cut for all swaps (`_OneCut`). Unloads that begin during a stop
-    take none.
+    `advance_swaps` takes at most one cut for all swaps: a cached cut is taken by its first call. Unloads
+    that begin during a stop take none.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class SwapTimeline:
         """
         with self._lock:
             self._is_stopping = True
-            now_ns, cut = self._clock.now_ns(), _OneCut(self._statistics)
+            now_ns, cut = self._clock.now_ns(), cache(self._statistics.cut)
             for opened in list(self._open.values()):
                 self._close_early(opened, now_ns, cut)
         self._notify()
@@ -238,7 +238,7 @@ class SwapTimeline:
     def _unloaded(self, opened: OpenSwap, status: ServableStatus, now_ns: int) -> None:
         opened.unloaded(status, now_ns)
         if self._is_stopping:
-            self._close_early(opened, now_ns, _OneCut(self._statistics))
+            self._close_early(opened, now_ns, cache(self._statistics.cut))
         else:
             opened.advance(now_ns, self._statistics.cut)
 
@@ -247,7 +247,7 @@ class SwapTimeline:
     def advance_swaps(self) -> None:
         """Advances the open swaps. Closes and logs each swap whose comparison is complete."""
         with self._lock:
-            now_ns, cut = self._clock.now_ns(), _OneCut(self._statistics)
+            now_ns, cut = self._clock.now_ns(), cache(self._statistics.cut)
             for opened in [item for item in self._open.values() if not item.is_waiting]:
                 if opened.advance(now_ns, cut):
                     self._close(opened, cut())
@@ -304,7 +304,7 @@ class SwapTimeline:
             return
         model = opened.record.model
         beside = self._begun_beside(opened)
-        cut = _OneCut(self._statistics)
+        cut = cache(self._statistics.cut)
         for other in beside:
             self._close_early(other, now_ns, cut)
         # No cut is needed before a model's first swap: there are no earlier requests to compare with.
@@ -357,16 +357,3 @@ class SwapTimeline:
         del of_model[opened.id]
         if not of_model:
             del self._open_by_model[opened.record.model]
-
-
-class _OneCut:
-    """At most one cut of `statistics`: the first call takes it, further calls return its instant."""
-
-    def __init__(self, statistics: RequestStatistics) -> None:
-        self._statistics = statistics
-        self._at_ns: int | None = None
-
-    def __call__(self) -> int:
-        if self._at_ns is None:
-            self._at_ns = self._statistics.cut()
-        return self._at_ns
