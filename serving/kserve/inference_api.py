@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import anyio.to_thread
@@ -82,18 +81,20 @@ class InferenceApi(RestApplication):
         return self._questions.server_metadata(), 200
 
     async def _model_metadata(self, route: Route, body: bytes) -> tuple[object, int]:
-        # Runs on a thread, as `_model_config` does: a document of hundreds of signatures takes
-        # milliseconds, and the event loop must answer other requests in that time.
-        make_document = partial(self._questions.model_metadata, route.model, route.version)
-        return await anyio.to_thread.run_sync(make_document), 200
+        return await self._document(self._questions.model_metadata, route)
 
     async def _model_config(self, route: Route, body: bytes) -> tuple[object, int]:
-        make_document = partial(self._questions.model_config, route.model, route.version)
-        return await anyio.to_thread.run_sync(make_document), 200
+        return await self._document(self._questions.model_config, route)
 
     async def _statistics(self, route: Route, body: bytes) -> tuple[object, int]:
-        make_document = partial(self._questions.statistics, route.model, route.version)
-        return await anyio.to_thread.run_sync(make_document), 200
+        return await self._document(self._questions.statistics, route)
+
+    async def _document(
+        self, make_document: Callable[[str, str], object], route: Route
+    ) -> tuple[object, int]:
+        # Runs on a thread: a document of hundreds of signatures takes milliseconds, and the event loop
+        # must answer other requests in that time.
+        return await anyio.to_thread.run_sync(make_document, route.model, route.version), 200
 
     async def _index(self, route: Route, body: bytes) -> tuple[object, int]:
         is_ready_only = _parsed(body).get("ready") is True
@@ -103,13 +104,13 @@ class InferenceApi(RestApplication):
         parameters = _parsed(body).get("parameters") or {}
         if not isinstance(parameters, dict):
             raise InvalidArgument(f"parameters is not an object but {type(parameters).__name__}")
-        load = partial(self._questions.load, route.model, parameters, self._wait_seconds)
-        await anyio.to_thread.run_sync(load)
+        await anyio.to_thread.run_sync(
+            self._questions.load, route.model, parameters, self._wait_seconds
+        )
         return {}, 200
 
     async def _unload(self, route: Route, body: bytes) -> tuple[object, int]:
-        unload = partial(self._questions.unload, route.model, self._wait_seconds)
-        await anyio.to_thread.run_sync(unload)
+        await anyio.to_thread.run_sync(self._questions.unload, route.model, self._wait_seconds)
         return {}, 200
 
 
