@@ -84,11 +84,17 @@ class SteadyClients(SteadyThreads):
 
 def scale_clients(target: str, name: str = "scale", count: int = 3) -> SteadyClients:
     """Returns clients of a `ScaleModel`. Each sends values of its own."""
-    return SteadyClients(target, [_scale_exchange(name, number) for number in range(count)])
+    return SteadyClients(
+        target,
+        [
+            scale_exchange(np.array([number, 1.0, -7.5], np.float32), name)
+            for number in range(count)
+        ],
+    )
 
 
-def _scale_exchange(name: str, number: int) -> Exchange:
-    x = np.array([number, 1.0, -7.5], np.float32)
+def scale_exchange(x: Any, name: str = "scale") -> Exchange:
+    """Returns a request for `x` to a `ScaleModel`, and the check of its answer."""
 
     def fault(response: Any) -> str:
         version = response.model_spec.version.value

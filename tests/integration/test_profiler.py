@@ -17,17 +17,10 @@ import pytest
 from serving import ModelServer
 from serving.base.compiled_protos import message_class
 from serving.rpc.profiler_service import METHODS, MONITOR, PROFILE, TERMINATE
-from tests.integration.clients import (
-    array,
-    caller_to,
-    is_right,
-    predict_request,
-    refusal,
-    wait_until,
-)
+from tests.integration.clients import caller_to, refusal, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
-from tests.integration.steady_clients import SteadyClients
+from tests.integration.steady_clients import SteadyClients, scale_exchange
 
 # TensorFlow traces costly ops only, and an op on a few elements is soon found to be cheap.
 X = np.linspace(-3, 3, 100_000, dtype=np.float32)
@@ -78,11 +71,6 @@ def server(start_module_server: StartServer, base_path: Path) -> ModelServer:
     return server
 
 
-def fault(response: Any) -> str:
-    answer = array(response.outputs["y"])
-    return "" if is_right(answer, ScaleModel.answer(1, X)) else f"wrong: {answer}"
-
-
 def run_stock_client(target: str, directory: Path) -> dict[str, Any]:
     ran = subprocess.run(
         [sys.executable, "-c", STOCK_CLIENT, f"grpc://{target}", str(directory)],
@@ -98,8 +86,7 @@ def run_stock_client(target: str, directory: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def traced(server: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Traced:
-    exchange = (predict_request("scale", {"x": X}), fault)
-    clients = SteadyClients(server.target, [exchange] * 2)
+    clients = SteadyClients(server.target, [scale_exchange(X)] * 2)
     with clients.running():
         clients.wait_for_answers_of(1)
         printed = run_stock_client(server.target, tmp_path_factory.mktemp("logs"))
