@@ -36,10 +36,11 @@ from tests.integration.processes import resident_mib
 MIB = 2**20
 BUDGET_BYTES = 256 * MIB
 RUN_BYTES = 128 * MIB
-SLACK_MIB = 192
-"""Python's copies of one body and reply, the pages that jemalloc keeps for a second, and a kernel
-at work.
-"""
+OVERHEAD_MIB = 64
+"""Python's copies of one body and reply, and a kernel at work."""
+
+SLACK_MIB = 128 + OVERHEAD_MIB
+"""The pages that jemalloc keeps for a second, and OVERHEAD_MIB."""
 
 
 @pytest.fixture(scope="module")
@@ -234,11 +235,13 @@ def ask_until_closed(server: ModelServer, body: bytes) -> Any:
 
 
 def test_many_large_requests_over_rest_are_decoded(server: ModelServer) -> None:
-    # 16 MiB of text are 32 MiB of floats beside it.
+    # 16 MiB of text are 32 MiB of floats beside it. The allocator may keep the pages of the pieces in
+    # which the texts of the requests under way arrived: no more than the budget once again.
     body = b'{"signature_name":"echo","inputs":[' + b"1," * (8 * MIB - 1) + b"1]}"
     with watched_memory(server) as grown_mib:
-        answers = in_parallel([partial(ask_until_closed, server, body)] * 12, server)
-        assert grown_mib() < BUDGET_BYTES / MIB + SLACK_MIB
+        answers = in_parallel([partial(ask_until_closed, server, body)] * 32, server)
+        # Measured 430 to 480 MiB, and 1,150 to 1,250 MiB without a budget.
+        assert grown_mib() < 2 * BUDGET_BYTES / MIB + OVERHEAD_MIB
     statuses = Counter(status for status, _ in answers)
     assert set(statuses) <= {200, 429, CLOSED}
     assert all(
